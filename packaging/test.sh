@@ -44,6 +44,7 @@ if [[ -z $deb ]]; then
   if [[ $("$packager" --version 2>/dev/null) != "cargo-packager $PACKAGER" ]]; then
     cargo install --quiet --locked --debug --root target/tools --version "$PACKAGER" cargo-packager
   fi
+  bash packaging/linux/manual.sh target/debug/thermocline target/manual
   # In app, because the packager looks through every folder below for configurations.
   (cd app && "$packager" --formats deb,app --out-dir "$work/out")
   deb=$(echo "$work"/out/*.deb)
@@ -72,9 +73,15 @@ touch "$root/var/lib/dpkg/status" "$root/var/lib/dpkg/available"
 scratch --install "$deb"
 for file in bin/thermocline "share/applications/$id.desktop" "share/metainfo/$id.metainfo.xml" share/doc/thermocline/copyright \
   share/icons/hicolor/{16x16,32x32,48x48,128x128,256x256,512x512}/apps/thermocline.png \
-  share/icons/hicolor/scalable/apps/thermocline.svg; do
+  share/icons/hicolor/scalable/apps/thermocline.svg share/man/man1/{thermocline,thermocline-run,thermocline-serve}.1.gz \
+  share/bash-completion/completions/thermocline share/zsh/vendor-completions/_thermocline \
+  share/fish/vendor_completions.d/thermocline.fish; do
   [[ -s $root/usr/$file ]] || fail "the package has no /usr/$file"
 done
+# Pages can be read, and the completion of bash knows the commands.
+zcat "$root/usr/share/man/man1/thermocline-serve.1.gz" | grep -q '^\.SH OPTIONS' || fail "the manual page has no options"
+bash -c 'source "$1"; COMP_WORDS=(thermocline ben) COMP_CWORD=1; _thermocline thermocline ben thermocline; [[ ${COMPREPLY[*]} == bench ]]' \
+  - "$root/usr/share/bash-completion/completions/thermocline" || fail "bash does not complete ben to bench"
 # The entry's program and icon are those of the package, and so are the metadata.
 grep -q '^Exec=thermocline ' "$root/usr/share/applications/$id.desktop"
 grep -q '^Icon=thermocline$' "$root/usr/share/applications/$id.desktop"

@@ -64,6 +64,11 @@ bench() {
 
 # finish: what came of it all.
 finish() {
+  if [[ -e $work/kernels ]]; then
+    section "Products for one token below 70 % of the copy bandwidth"
+    awk -F'|' '$4 + 0 == 1 && $8 ~ /%/ && $8 + 0 < 70 { gsub(/ +/, " "); print "-" $2 "," $3 "," $5 ":" $8; found = 1 }
+      END { if (!found) print "none" }' "$work/kernels"
+  fi
   printf '\n%s s in all\n' "$SECONDS"
   if ((failed)); then echo "**something failed, see above**"; else echo "all passed"; fi
   exit "$failed"
@@ -122,7 +127,8 @@ if ((hybrid)); then
 fi
 
 section "Memory, bus, hand-over, products of weights alone"
-show bench --kernels --device "$device" "${effort[@]}"
+show bench --kernels --device "$device" "${effort[@]}" | tee "$work/kernels"
+((PIPESTATUS[0] == 0)) || failed=1
 
 section "Correctness: the GPU's logits beside the CPU's, built-in model"
 ids=1,403,407,261,378,268,399,353,317,404,263,264

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every check of the repository: format, lints, build, tests, a short fuzz. Needs Rust, git and a C linker; installs the
+# Runs every check of the repository: format, lints, build, tests. Needs Rust, git and a C linker; installs the
 # Rust components and the software Vulkan driver it misses. Usage: bash tests/run.sh      (from anywhere)
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -38,7 +38,8 @@ if ! compgen -G "/usr/share/vulkan/icd.d/*.json" >/dev/null || ! ldconfig -p | g
     || { echo "tests/run.sh: a Vulkan driver is needed: apt-get install mesa-vulkan-drivers libvulkan1" >&2; exit 1; }
 fi
 # The window is used on a virtual screen, by keyboard, mouse and the accessibility bus.
-read -ra window_packages < <(echo "$(bash tests/window.sh --packages)" "$(bash tests/backends.sh --packages)")
+read -ra window_packages < <(echo "$(bash tests/window.sh --packages)" "$(bash tests/backends.sh --packages)" \
+  "$(bash tests/gpu_offline.sh --packages)")
 if ! dpkg -s "${window_packages[@]}" >/dev/null 2>&1; then
   as_root=$([[ $EUID -eq 0 ]] || echo sudo)
   $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends "${window_packages[@]}" \
@@ -46,14 +47,6 @@ if ! dpkg -s "${window_packages[@]}" >/dev/null 2>&1; then
 fi
 cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt || exit 1
 cargo clippy --version >/dev/null 2>&1 || rustup component add clippy || exit 1
-
-# libFuzzer needs a nightly compiler and cargo-fuzz. Without them the same properties are still checked: the tests of the
-# engine's parsers hold deterministic mutation loops. All targets are built at once; then two run at a time.
-fuzz() {
-  (cd fuzz && cargo +nightly fuzz build) || return 1
-  (cd fuzz && cargo +nightly fuzz list) | xargs -P 2 -I TARGET bash -c 'cd fuzz && cargo +nightly fuzz run TARGET -- \
-    -max_total_time="${FUZZ_SECONDS:-20}" -rss_limit_mb=2048 2>&1 | sed "s/^/TARGET: /"; exit "${PIPESTATUS[0]}"'
-}
 
 step "format" cargo fmt --all -- --check
 # Clippy compiles while it lints, so everything is compiled once. Cargo repeats the lints of what it has compiled before.
@@ -71,26 +64,21 @@ else
 fi
 step "window" bash tests/window.sh
 step "backends" bash tests/backends.sh
+step "drivers" bash tests/gpu_offline.sh
 # Fetches Direct3D's compiler, once, into target/tools.
 if bash tests/direct3d.sh --fetch; then
   step "direct3d" bash tests/direct3d.sh
 else
   echo; echo "==> direct3d: no compiler, so the kernels' HLSL is not compiled; the tests have looked at its entry points"
 fi
+left_out+=("clients, lm_eval: they fetch other programs; bash tests/clients.sh, bash tests/lm_eval.sh")
+left_out+=("fuzz: its properties are tested on mutated fixtures; bash tests/fuzz.sh searches for more")
 unset RUSTC_WORKSPACE_WRAPPER
 # Also builds cargo-packager, once, into target/tools.
 if command -v apt-get >/dev/null; then
   step "packaging" bash packaging/test.sh
 else
   echo; echo "==> packaging: packages are made and checked on Debian and Ubuntu only"
-fi
-if cargo +nightly --version >/dev/null 2>&1 && ! cargo fuzz --version >/dev/null 2>&1; then
-  cargo install --quiet --locked cargo-fuzz || echo "tests/run.sh: cargo-fuzz could not be installed" >&2
-fi
-if [[ -d fuzz ]] && cargo +nightly fuzz --version >/dev/null 2>&1; then
-  step "fuzz" fuzz
-else
-  echo; echo "==> fuzz: no nightly compiler with cargo-fuzz here; the mutation loops among the tests have run instead"
 fi
 
 # The failures once more, at the end of the log, where they are found first.

@@ -1,12 +1,14 @@
 //! The Thermocline application: the program without the engine. [`cli`] is the command line and [`ui`] the window; [`server`] is
-//! the HTTP API. [`engine_handle`] opens models in the background, and [`chat`] generates answers in chats; [`store`] holds the chats on
-//! disk, [`library`] finds models on disk and [`download`] fetches more; [`builtin`] is the model inside the binary. [`folders`] are the
-//! program's folders and [`settings`] are the user's settings; [`fence`] recognises code in Markdown, and [`units`] formats and parses
-//! sizes.
+//! the HTTP API, and [`remote`] its client. [`engine_handle`] opens models in the background, and [`chat`] generates answers in chats; [`store`] holds the chats on
+//! disk, [`attachment`] reads files that go with messages, [`tools`] are those that models may call, [`library`] finds models on disk and [`download`] fetches more; [`builtin`] is the model inside the binary. [`folders`] are the
+//! program's folders and [`settings`] are the user's settings; [`machines`] are PCs by their published figures, [`fence`] recognises code
+//! in Markdown, [`log`] keeps the latest lines of the log, and [`units`] formats and parses sizes; [`update`] looks for a newer version
+//! where that is switched on.
 
 // `Engine: Send` is proved through all types of wgpu.
 #![recursion_limit = "256"]
 
+pub mod attachment;
 pub mod builtin;
 pub mod chat;
 pub mod cli;
@@ -15,8 +17,14 @@ pub mod engine_handle;
 pub mod fence;
 pub mod folders;
 pub mod library;
+pub mod log;
+pub mod machines;
+pub mod memory;
+pub mod remote;
 pub mod server;
 pub mod settings;
 pub mod store;
+pub mod tools;
 pub mod ui;
 pub mod units;
+pub mod update;

@@ -13,7 +13,7 @@ use thermocline_engine::{
     files::{self, Form},
 };
 
-use crate::server::ServerOptions;
+use crate::{remote::ServerAddress, server::ServerOptions, tools::ToolSettings};
 
 /// Largest number of recent models.
 const RECENT: usize = 12;
@@ -42,6 +42,12 @@ pub struct Settings {
     pub drawing: DrawingSettings,
     /// Settings of the server.
     pub server: ServerSettings,
+    /// Servers whose models are listed beside those of this computer. Their keys are kept elsewhere.
+    pub remote_servers: Vec<ServerAddress>,
+    /// Tools that models may call, and the servers that have them.
+    pub tools: ToolSettings,
+    /// The notice of newer versions.
+    pub updates: UpdateSettings,
     /// True to neither use nor keep counts of firings.
     pub no_counts: bool,
     /// Number of the chat shown last, in any window.
@@ -101,8 +107,12 @@ pub struct ModelSettings {
     pub kv_type: Option<String>,
     /// Name of the sparsity mode.
     pub sparsity: Option<String>,
+    /// Fraction of the weights that the threshold mode skips with small inputs.
+    pub level: Option<f32>,
     /// True to adapt the hot neurons to the text, false not to; `None`: where it pays.
     pub adaptive: Option<bool>,
+    /// Tokens per second of its latest answers on this computer.
+    pub rate: Option<f64>,
     /// Fields of other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,
@@ -134,8 +144,14 @@ impl VramBudget {
 pub struct HeatmapSettings {
     /// Record and show neurons.
     pub on: bool,
-    /// Name of the displayed quantity.
+    /// Name of the displayed quantity, for models whose neurons are zero for most tokens.
     pub mode: String,
+    /// The same for models whose neurons are never exactly zero; empty: the usual one.
+    pub smooth_mode: String,
+    /// The same for MoE models.
+    pub experts_mode: String,
+    /// Percentage of a layer's output mass that decides which neurons of a model without zeros fire.
+    pub mass_percent: u8,
     /// Name of the colour map.
     pub colours: String,
     /// Sort neurons by frequency instead of the model's order.
@@ -144,7 +160,15 @@ pub struct HeatmapSettings {
 
 impl Default for HeatmapSettings {
     fn default() -> Self {
-        HeatmapSettings { on: true, mode: "fired".to_owned(), colours: "inferno".to_owned(), by_frequency: true }
+        HeatmapSettings {
+            on: true,
+            mode: "fired".to_owned(),
+            smooth_mode: String::new(),
+            experts_mode: String::new(),
+            mass_percent: 90,
+            colours: "inferno".to_owned(),
+            by_frequency: true,
+        }
     }
 }
 
@@ -182,6 +206,23 @@ impl Default for ServerSettings {
     fn default() -> Self {
         let (key, other) = (String::new(), serde_json::Map::new());
         ServerSettings { on: false, port: ServerOptions::PORT, network: false, key, other }
+    }
+}
+
+/// Settings of the notice that there is a newer version.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UpdateSettings {
+    /// Switched on, which it is not unless the user does it.
+    pub on: bool,
+    /// Address to look at; `None`: the one of this build.
+    pub address: Option<String>,
+}
+
+impl UpdateSettings {
+    /// The address to look at; empty if there is none.
+    pub fn address(&self) -> &str {
+        self.address.as_deref().or(crate::update::ADDRESS).unwrap_or_default()
     }
 }
 

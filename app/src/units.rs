@@ -1,7 +1,5 @@
 //! Formatting and parsing of sizes and counts.
 
-use thermocline_engine::format::Widening;
-
 /// `1536` as `1.5 KiB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -12,14 +10,6 @@ pub fn bytes(count: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
-
-/// Bytes of one type's weights in the file and in VRAM, and the reason why these are more.
-pub fn widening(it: &Widening) -> String {
-    let Widening { ty, on_device, file_bytes, device_bytes, reason } = it;
-    let times = *device_bytes as f64 / (*file_bytes).max(1) as f64;
-    let (file, device) = (bytes(*file_bytes), bytes(*device_bytes));
-    format!("all {ty} weights take {device} of VRAM, {times:.1} times the {file} of the file, as {on_device}: {reason}")
 }
 
 /// `6_738_415_616` as `6.74 B`.

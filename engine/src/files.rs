@@ -21,6 +21,9 @@ const MOST_LINKS: usize = 40;
 /// Bytes of a file's name that its temporary file carries, so that both names are short enough for any file system.
 const NAME: usize = 100;
 
+/// Files of one name that may be mapped after others have taken it, on Windows.
+const MOST_OLD: usize = 8;
+
 /// Needs of a file's readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -111,7 +114,7 @@ impl NewFile {
         }
         // Hours may have gone by.
         Target::of(&target, Form::Random)?;
-        file.persist(&target).map_err(|error| Error::io("rename to", &path, error.error))?;
+        put(file, &target).map_err(|source| Error::io("rename to", &path, source))?;
         // The new name is only on the disk when the folder is. Not every system lets one open a folder.
         if sync && let Ok(folder) = File::open(folder(&target)) {
             folder.sync_all().ok();
@@ -303,6 +306,37 @@ fn temporary(target: &Path, old: Option<&Metadata>) -> io::Result<NamedTempFile>
     #[cfg(not(unix))]
     let _ = old;
     Ok(file)
+}
+
+/// Gives `file` the name `target`. Windows does not replace a file that a program has mapped, but lets it be renamed: there the old
+/// file goes out of the way, and is removed at once or, if it is mapped for longer, before the next file takes the name.
+fn put(file: NamedTempFile, target: &Path) -> io::Result<()> {
+    if cfg!(windows) {
+        old_names(target).for_each(|name| drop(fs::remove_file(name)));
+    }
+    let refused = match file.persist(target) {
+        Ok(_) => return Ok(()),
+        Err(refused) => refused,
+    };
+    let free = old_names(target).find(|name| !name.exists());
+    let Some(aside) = free.filter(|_| cfg!(windows) && target.is_file()) else {
+        return Err(refused.error);
+    };
+    fs::rename(target, &aside)?;
+    if let Err(again) = refused.file.persist(target) {
+        fs::rename(&aside, target).ok();
+        return Err(again.error);
+    }
+    fs::remove_file(&aside).ok();
+    Ok(())
+}
+
+/// Names beside `target` for files that were there.
+fn old_names(target: &Path) -> impl Iterator<Item = PathBuf> {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let short = name[..name.floor_char_boundary(NAME)].to_owned();
+    let folder = folder(target).to_path_buf();
+    (0..MOST_OLD).map(move |at| folder.join(format!(".{short}.{at}.old")))
 }
 
 /// The folder of a file that may be named without one.

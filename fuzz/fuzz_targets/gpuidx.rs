@@ -1,18 +1,8 @@
-//! PowerInfer's index, on bytes as they come (the corpus begins with real ones): a split or an error, and in a split the two
-//! tables of a layer agree.
+//! Fuzz target of the property in `tests/src/fuzzed/gpuidx.rs`.
 
 #![no_main]
 
-use std::path::Path;
+#[path = "../../tests/src/fuzzed/gpuidx.rs"]
+mod gpuidx;
 
-use libfuzzer_sys::fuzz_target;
-use thermocline_engine::format::{Bytes, gguf::from_bytes, powerinfer::GpuIndex};
-
-fuzz_target!(|input: &[u8]| {
-    let Ok(file) = from_bytes(Path::new("fuzz.gpuidx"), Bytes::new(input.to_vec())) else { return };
-    let Ok(index) = GpuIndex::from_checkpoint(&file) else { return };
-    for layer in &index.layers {
-        assert_eq!(layer.on_gpu.iter().filter(|on| **on).count(), layer.bucket.len());
-        assert!(layer.bucket.iter().all(|neuron| layer.on_gpu[*neuron as usize]));
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| gpuidx::check(input));

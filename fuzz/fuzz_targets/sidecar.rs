@@ -1,74 +1,8 @@
-//! The sidecar reader, on bytes as they come and on a good sidecar damaged at places of the fuzzer's choice. It must refuse
-//! or read; what it reads, a model must take or refuse, and it must come back from the writer unchanged.
+//! Fuzz target of the property in `tests/src/fuzzed/sidecar.rs`.
 
 #![no_main]
 
-use std::{path::Path, sync::LazyLock};
+#[path = "../../tests/src/fuzzed/sidecar.rs"]
+mod sidecar;
 
-use libfuzzer_sys::fuzz_target;
-use thermocline_engine::{
-    format::Bytes,
-    model::{LoadOptions, Model, PredictorInput, PredictorQuality},
-    sparsity::sidecar::{Identity, PreparedThreshold, PreparedLayer, PreparedPredictor, Provenance, Sidecar},
-};
-
-const MODEL: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/powerinfer/llama-relu-q4_0.powerinfer.gguf");
-
-fn model() -> Model {
-    Model::open(Path::new(MODEL), &LoadOptions::default()).expect("a fixture")
-}
-
-/// One for the model, that has everything but matrices of its own.
-static GOOD: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let model = model();
-    let predictor = PreparedPredictor {
-        kind: None,
-        input: PredictorInput::Residual,
-        threshold: 0.5,
-        quality: PredictorQuality { recall: 0.9, mass_recall: 0.9, precision: 0.5, density: 0.2 },
-    };
-    let layer = PreparedLayer {
-        frequency: Some(vec![0.5; model.config.n_ff]),
-        predictor: Some(predictor),
-        activation_threshold: Some(PreparedThreshold { value: 0.1, density: 0.5 }),
-        down: None,
-        experts: None,
-    };
-    let sidecar = Sidecar {
-        path: "fuzz".into(),
-        identity: Identity::of_model(&model),
-        provenance: Provenance {
-            activation: model.config.activation,
-            corpus: "fuzz".to_owned(),
-            tokens_profiled: 2,
-            tokens_held_out: 1,
-            target_recall: 0.95,
-            target_mass_recall: 0.99,
-        },
-        layers: vec![layer; model.config.n_layer()],
-    };
-    sidecar.to_bytes().expect("a file")
-});
-
-fuzz_target!(|input: &[u8]| {
-    let bytes = match input.split_first() {
-        Some((b'D', damage)) => {
-            let mut bytes = GOOD.clone();
-            for at in damage.as_chunks::<4>().0 {
-                let place = usize::from(u16::from_le_bytes([at[0], at[1]])) % bytes.len();
-                bytes[place] = at[2];
-            }
-            bytes
-        }
-        _ => input.to_vec(),
-    };
-    let Ok(sidecar) = Sidecar::from_bytes(Path::new("fuzz"), Bytes::new(bytes)) else { return };
-    let written = sidecar.to_bytes().expect("what was read can be written");
-    let again = Sidecar::from_bytes(Path::new("fuzz"), Bytes::new(written.clone())).expect("what was written is read");
-    assert!(again.to_bytes().expect("a file") == written);
-    let mut model = model();
-    if sidecar.foreign(&model).is_none() && sidecar.attach(&mut model).is_ok() {
-        assert_eq!(model.weights.layers.len(), sidecar.layers.len());
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| sidecar::check(input));

@@ -1,40 +1,11 @@
-//! The tokenizer builders, on vocabularies of random structure. They must refuse or work; text streamed must equal text
-//! decoded at once.
+//! Fuzz target of the property in `tests/src/fuzzed/tokenizer.rs`.
 
 #![no_main]
 
+#[path = "../../tests/src/fuzzed/tokenizer.rs"]
+mod tokenizer;
 #[allow(dead_code)]
 #[path = "../../tests/src/vocabularies.rs"]
 mod vocabularies;
 
-use arbitrary::Unstructured;
-use libfuzzer_sys::fuzz_target;
-use thermocline_engine::{
-    format::Metadata,
-    tokenizer::{EncodeOptions, Tokenizer},
-};
-
-fuzz_target!(|input: &[u8]| {
-    let mut u = Unstructured::new(input);
-    let Ok(tokenizer) = build(&mut u) else { return };
-    let Some(tokenizer) = tokenizer else { return };
-    while let (false, Ok(text)) = (u.is_empty(), vocabularies::text(&mut u)) {
-        for options in [EncodeOptions::PLAIN, EncodeOptions::CHAT] {
-            let ids = tokenizer.encode(&text, options).expect("every text has ids");
-            let mut stream = tokenizer.stream().with_special().at_text_start();
-            let mut streamed: String = ids.iter().map(|&id| stream.push(id)).collect();
-            streamed.push_str(&stream.finish());
-            assert_eq!(streamed, tokenizer.decode(&ids, false));
-        }
-    }
-});
-
-fn build(u: &mut Unstructured) -> arbitrary::Result<Option<Tokenizer>> {
-    let tokenizer = if u.arbitrary()? {
-        Tokenizer::from_metadata(&vocabularies::metadata(u)?)
-    } else {
-        let text = vocabularies::tokenizer_json(u)?;
-        Tokenizer::from_json(&text, &serde_json::Value::Null, &Metadata::new("fuzz"))
-    };
-    Ok(tokenizer.ok())
-}
+libfuzzer_sys::fuzz_target!(|input: &[u8]| tokenizer::check(input));

@@ -10,6 +10,8 @@ const INCLUDES: &[(&str, &str)] = &[
     ("activation.wgsl", include_str!("../wgsl/include/activation.wgsl")),
     ("attention.wgsl", include_str!("../wgsl/include/attention.wgsl")),
     ("builtins.wgsl", include_str!("../wgsl/include/builtins.wgsl")),
+    ("code_book.wgsl", include_str!("../wgsl/include/code_book.wgsl")),
+    ("code_book_iq1.wgsl", include_str!("../wgsl/include/code_book_iq1.wgsl")),
     ("e2m1.wgsl", include_str!("../wgsl/include/e2m1.wgsl")),
     ("element.wgsl", include_str!("../wgsl/include/element.wgsl")),
     ("expert.wgsl", include_str!("../wgsl/include/expert.wgsl")),
@@ -22,6 +24,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("nibbles.wgsl", include_str!("../wgsl/include/nibbles.wgsl")),
     ("order.wgsl", include_str!("../wgsl/include/order.wgsl")),
     ("pairs.wgsl", include_str!("../wgsl/include/pairs.wgsl")),
+    ("place.wgsl", include_str!("../wgsl/include/place.wgsl")),
     ("product.wgsl", include_str!("../wgsl/include/product.wgsl")),
     ("reduce.wgsl", include_str!("../wgsl/include/reduce.wgsl")),
     ("rows.wgsl", include_str!("../wgsl/include/rows.wgsl")),
@@ -39,6 +42,13 @@ const INCLUDES: &[(&str, &str)] = &[
     ("weights_f16.wgsl", include_str!("../wgsl/include/weights_f16.wgsl")),
     ("weights_f32.wgsl", include_str!("../wgsl/include/weights_f32.wgsl")),
     ("weights_i2_s.wgsl", include_str!("../wgsl/include/weights_i2_s.wgsl")),
+    ("weights_iq1_s.wgsl", include_str!("../wgsl/include/weights_iq1_s.wgsl")),
+    ("weights_iq1_m.wgsl", include_str!("../wgsl/include/weights_iq1_m.wgsl")),
+    ("weights_iq2_xxs.wgsl", include_str!("../wgsl/include/weights_iq2_xxs.wgsl")),
+    ("weights_iq2_xs.wgsl", include_str!("../wgsl/include/weights_iq2_xs.wgsl")),
+    ("weights_iq2_s.wgsl", include_str!("../wgsl/include/weights_iq2_s.wgsl")),
+    ("weights_iq3_xxs.wgsl", include_str!("../wgsl/include/weights_iq3_xxs.wgsl")),
+    ("weights_iq3_s.wgsl", include_str!("../wgsl/include/weights_iq3_s.wgsl")),
     ("weights_iq4_nl.wgsl", include_str!("../wgsl/include/weights_iq4_nl.wgsl")),
     ("weights_iq4_xs.wgsl", include_str!("../wgsl/include/weights_iq4_xs.wgsl")),
     ("weights_mxfp4.wgsl", include_str!("../wgsl/include/weights_mxfp4.wgsl")),
@@ -104,6 +114,9 @@ impl Target {
                         return fail("unknown include");
                     };
                     if self.seen.insert(name.to_owned()) {
+                        if let (Some(ty), true) = (self.weights, argument == Some("\"weights.wgsl\"")) {
+                            self.body.push_str(&format!("const PARTS: u32 = {}u;\n", ty.parts()));
+                        }
                         self.add(name, included)?;
                     }
                 }

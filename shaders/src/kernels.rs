@@ -2,6 +2,7 @@
 
 use crate::{
     Tier, WeightType, include,
+    limits::CODE_BOOK,
     params::{self, Params},
 };
 
@@ -97,6 +98,11 @@ pub const KERNELS: &[Kernel] = &[
     ),
     kernel::<params::SoftCap>("soft_cap", &[Write], include_str!("../wgsl/soft_cap.wgsl")),
     typed(kernel::<params::Embedding>("embedding", &[Read, Read, Read, Write], include_str!("../wgsl/embedding.wgsl"))),
+    typed(kernel::<params::ExpertGateUp>(
+        "expert_gate_up",
+        &[Read, Read, Read, Read, Read, Read, Write],
+        include_str!("../wgsl/expert_gate_up.wgsl"),
+    )),
     typed(kernel::<params::ExpertMatmul>(
         "expert_gemm",
         &[Read, Read, Read, Read, Read, Read, Write],
@@ -145,6 +151,7 @@ pub const KERNELS: &[Kernel] = &[
         &[Read, Read, Read, Read, Read, Read, Write],
         include_str!("../wgsl/sparse_gate_up.wgsl"),
     )),
+    kernel::<params::SubgroupTrial>("subgroup_trial", &[Write], include_str!("../wgsl/subgroup_trial.wgsl")),
     kernel::<params::SumSplits>("sum_splits", &[Read, Read, Write], include_str!("../wgsl/sum_splits.wgsl")),
     kernel::<params::TopK>("top_k", &[Read, Read, Write, Write], include_str!("../wgsl/top_k.wgsl")),
 ];
@@ -177,6 +184,12 @@ impl Kernel {
     /// The kernel of this name.
     pub fn named(name: &str) -> Option<&'static Kernel> {
         KERNELS.iter().find(|kernel| kernel.name == name)
+    }
+
+    /// Its storage buffers and their bindings, where it reads `weights`: behind the kernel's own the code book of a type that has one.
+    pub fn bindings_of(&self, weights: Option<WeightType>) -> impl Iterator<Item = (u32, Access)> {
+        let code_book = weights.and_then(WeightType::code_book).map(|_| (CODE_BOOK, Access::Read));
+        (0..).zip(self.bindings.iter().copied()).chain(code_book)
     }
 
     /// Tiers it has a text for.

@@ -5,6 +5,7 @@
 //! GLSL: that keeps Metal and DX12 honest on machines that have neither. What the window draws itself is in [`DRAWINGS`].
 
 mod attention;
+pub mod code_books;
 mod drawing;
 mod include;
 mod kernels;

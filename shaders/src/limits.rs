@@ -24,13 +24,17 @@ pub const fn expert_tiles(slots: usize, experts: usize) -> usize {
     slots / EXPERT_TILE as usize + partial
 }
 
+/// Binding of the code book of a weight type that has one; behind those of every kernel that reads weights, and the last that every
+/// adapter has.
+pub const CODE_BOOK: u32 = 7;
+
 /// Columns of a workgroup of `gemm_neurons`.
 pub const GEMM_NEURONS_COLUMNS: u32 = 64;
 
 /// Most tokens (`TOKENS`) a workgroup of `sparse_down` takes.
 pub const SPARSE_DOWN_TOKENS: u32 = 8;
 
-/// Neurons that `LANES` invocations of `sparse_gate_up` share: a workgroup takes
+/// Neurons that `LANES` invocations of `sparse_gate_up` and `expert_gate_up` share: a workgroup takes
 /// `SPARSE_NEURONS * WORKGROUP_SIZE / LANES`.
 pub const SPARSE_NEURONS: u32 = 2;
 
@@ -42,6 +46,9 @@ pub const NO_NEURON: u32 = u32::MAX;
 
 /// Tokens of a workgroup of `attention_prompt`.
 pub const ATTENTION_QUERIES: u32 = 32;
+
+/// Elements of a head's output that a workgroup of `attention_prompt` takes.
+pub const ATTENTION_OUT: u32 = 256;
 
 /// Keys of a tile of `attention_decode`; a split is a whole number of them.
 pub const ATTENTION_TILE: u32 = 32;

@@ -28,12 +28,20 @@ use std::fmt;
 /// | TQ1_0 | columns 0 to 19: digits of a word | per super-block 5 words, whose digits are columns 20 to 31 of its chunks; d |
 /// | TQ2_0 | 16 codes in a word | per super-block only d |
 /// | I2_S | 16 codes in a word | a row's factor in F32 |
+/// | IQ1_S | a byte per point | per super-block 4 words: two bytes per chunk, high bits of points, scale, shift; d |
+/// | IQ1_M | a byte per point | per super-block 6 words: two bytes per chunk, high bits and shifts of points; then scales and d |
+/// | IQ2_XXS | a byte per point | per super-block 8 words, one per chunk: signs and scale; d |
+/// | IQ2_XS | two bytes per point, which has its signs | per super-block 2 words of scales; d |
+/// | IQ2_S | a byte per point | per super-block 12 words: 8 of signs, 2 of high bit pairs of points, 2 of scales; d |
+/// | IQ3_XXS | a byte per point | per super-block 8 words, one per chunk: signs and scale; d |
+/// | IQ3_S | a byte per point | per super-block 11 words: 2 of high bits of points, 8 of signs, 1 of scales; d |
 ///
 /// Nibbles, 16 bytes: byte `j` of a chunk holds column `j` low and column `j + 16` high, whatever the file's order was. High bits:
 /// bit `j` of the word is column `j`. Bit pairs, 8 bytes: bits `2j, 2j + 1` of the first word are column `j`, of the second column
 /// `16 + j`. Scales of 16 bits lie two to a word, bytes four to a word, a row padded to whole words; `d` at the end of a super-block is an
 /// f16 scale behind all the row's words. Digits: digit `n` of the four bytes of a word are four neighbouring columns, next come those of
-/// digit `n + 1`; of a byte `b` it is `3 (3^n b mod 256) / 256`.
+/// digit `n + 1`; of a byte `b` it is `3 (3^n b mod 256) / 256`. A point is an entry of the type's [code book](WeightType::code_book), eight
+/// columns or, of IQ3, four; its bits, signs and scales are packed as in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, non_camel_case_types)] // GGML's names
 pub enum WeightType {
@@ -59,22 +67,32 @@ pub enum WeightType {
     NVFP4,
     IQ4_NL,
     IQ4_XS,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
 }
 
 impl WeightType {
     /// Every type.
-    pub const ALL: [WeightType; 22] = {
+    pub const ALL: [WeightType; 29] = {
         use WeightType::*;
         [
             F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q1_0, Q2_0, TQ1_0, TQ2_0, I2_S,
-            MXFP4, NVFP4, IQ4_NL, IQ4_XS,
+            MXFP4, NVFP4, IQ4_NL, IQ4_XS, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S,
         ]
     };
 
     /// Those for which there are kernels with integer products.
-    pub const PACKED: [WeightType; 16] = {
+    pub const PACKED: [WeightType; 23] = {
         use WeightType::*;
-        [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q2_0, TQ1_0, TQ2_0, I2_S, IQ4_NL, IQ4_XS]
+        [
+            Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q2_0, TQ1_0, TQ2_0, I2_S, IQ4_NL, IQ4_XS,
+            IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S,
+        ]
     };
 
     /// GGML's name.
@@ -102,6 +120,13 @@ impl WeightType {
             WeightType::NVFP4 => "NVFP4",
             WeightType::IQ4_NL => "IQ4_NL",
             WeightType::IQ4_XS => "IQ4_XS",
+            WeightType::IQ1_S => "IQ1_S",
+            WeightType::IQ1_M => "IQ1_M",
+            WeightType::IQ2_XXS => "IQ2_XXS",
+            WeightType::IQ2_XS => "IQ2_XS",
+            WeightType::IQ2_S => "IQ2_S",
+            WeightType::IQ3_XXS => "IQ3_XXS",
+            WeightType::IQ3_S => "IQ3_S",
         }
     }
 
@@ -113,6 +138,7 @@ impl WeightType {
             Q2_0 => 64,
             Q1_0 | I2_S => 128,
             Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS | TQ1_0 | TQ2_0 => 256,
+            IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S => 256,
         }
     }
 
@@ -124,8 +150,18 @@ impl WeightType {
             F16 | BF16 => 16,
             Q8_0 => 8,
             Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q4_K | Q5_K | Q6_K | MXFP4 | NVFP4 | IQ4_NL | IQ4_XS => 4,
-            Q2_K | Q3_K | Q2_0 | TQ2_0 | I2_S => 2,
-            Q1_0 | TQ1_0 => 1,
+            Q2_K | Q3_K | Q2_0 | TQ2_0 | I2_S | IQ2_XS | IQ3_XXS | IQ3_S => 2,
+            Q1_0 | TQ1_0 | IQ1_S | IQ1_M | IQ2_XXS | IQ2_S => 1,
+        }
+    }
+
+    /// Times eight columns of a chunk that lie in 16 bytes of `main`, at most the four there are: what an invocation of `gemv` takes at
+    /// once.
+    pub const fn parts(self) -> usize {
+        match self.chunk_words() {
+            ..=4 => 4,
+            5..=8 => 2,
+            _ => 1,
         }
     }
 
@@ -148,10 +184,15 @@ impl WeightType {
             Q5_0 => (1, true),
             Q4_1 => (1, false),
             Q5_1 | IQ4_XS => (2, false),
+            IQ2_XS => (2, true),
             Q4_K => (4, false),
+            IQ1_S => (4, true),
             Q2_K => (5, false),
             TQ1_0 => (5, true),
-            Q3_K => (11, true),
+            IQ1_M => (6, false),
+            IQ2_XXS | IQ3_XXS => (8, true),
+            Q3_K | IQ3_S => (11, true),
+            IQ2_S => (12, true),
             Q5_K => (12, false),
             Q6_K => (21, false),
         };

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::WeightType;
+use crate::{WeightType, code_books};
 
 /// A row in device memory.
 #[derive(Debug, Clone, Copy)]
@@ -135,6 +135,55 @@ impl WeightRow<'_> {
                 let code = field(main[col / 16], j % 16 * 2, 2);
                 (f64::from(code) - 1.0) * f64::from(f32::from_bits(aux[0]))
             }
+            WeightType::IQ1_S => {
+                let ((aux, d), i) = (super_block(4), j / 8);
+                let both = field(aux[c / 2], c % 2 * 16, 16);
+                let point = byte(main, 4 * chunk + i) | field(both, 3 * i, 3) << 8;
+                let scale = d / 8.0 * f64::from(2 * field(both, 12, 3) + 1);
+                scale * (f64::from(code_books::IQ1[point as usize][j % 8]) + negated(1.0, both >> 15))
+            }
+            WeightType::IQ1_M => {
+                let (aux, i) = (&aux[chunk / 8 * 6..], j / 8);
+                let high = field(aux[c / 2], c % 2 * 16 + 4 * i, 4);
+                let point = byte(main, 4 * chunk + i) | field(high, 0, 3) << 8;
+                let half = |at: usize| field(aux[4 + at / 2], at % 2 * 16, 16);
+                let d = (0..4).fold(0, |d, at| d | half(at) >> 12 << (4 * at));
+                let scale = field(half(c / 2), 3 * (2 * (c % 2) + i / 2), 3);
+                let scale = f16s(d)[0] / 8.0 * f64::from(2 * scale + 1);
+                scale * (f64::from(code_books::IQ1[point as usize][j % 8]) + negated(1.0, high >> 3))
+            }
+            WeightType::IQ2_XXS => {
+                let (aux, d) = super_block(8);
+                let magnitude = code_books::IQ2_XXS[byte(main, 4 * chunk + j / 8) as usize][j % 8];
+                let scale = d / 8.0 * f64::from(2 * (aux[c] >> 28) + 1);
+                scale * negated(magnitude.into(), even_signs(aux[c] >> (j / 8 * 7)) >> (j % 8))
+            }
+            WeightType::IQ2_XS => {
+                let ((aux, d), sub) = (super_block(2), 2 * c + j / 16);
+                let code = field(main[2 * chunk + j / 16], j / 8 % 2 * 16, 16);
+                let magnitude = code_books::IQ2_XS[(code & 511) as usize][j % 8];
+                let scale = d / 8.0 * f64::from(2 * field(aux[sub / 8], sub % 8 * 4, 4) + 1);
+                scale * negated(magnitude.into(), even_signs(code >> 9) >> (j % 8))
+            }
+            WeightType::IQ2_S => {
+                let ((aux, d), sub) = (super_block(12), 2 * c + j / 16);
+                let high = field(byte(&aux[8..], c), j / 8 * 2, 2);
+                let point = byte(main, 4 * chunk + j / 8) | high << 8;
+                let scale = d / 8.0 * f64::from(2 * field(aux[10 + sub / 8], sub % 8 * 4, 4) + 1);
+                scale * negated(code_books::IQ2_S[point as usize][j % 8].into(), aux[c] >> j)
+            }
+            WeightType::IQ3_XXS => {
+                let (aux, d) = super_block(8);
+                let magnitude = code_books::IQ3_XXS[byte(main, 8 * chunk + j / 4) as usize][j % 4];
+                let scale = d / 4.0 * f64::from(2 * (aux[c] >> 28) + 1);
+                scale * negated(magnitude.into(), even_signs(aux[c] >> (j / 8 * 7)) >> (j % 8))
+            }
+            WeightType::IQ3_S => {
+                let (aux, d) = super_block(11);
+                let point = byte(main, 8 * chunk + j / 4) | field(byte(aux, c), j / 4, 1) << 8;
+                let scale = d * f64::from(2 * field(aux[10], 4 * c, 4) + 1);
+                scale * negated(code_books::IQ3_S[point as usize][j % 4].into(), aux[2 + c] >> j)
+            }
             WeightType::IQ4_NL => iq4(nibble()) * scale(0, chunk),
             WeightType::IQ4_XS => {
                 let aux = &aux[chunk / 8 * 2..];
@@ -143,6 +192,11 @@ impl WeightRow<'_> {
             }
         }
     }
+}
+
+/// Eight signs of seven bits: the eighth makes their number even.
+fn even_signs(seven: u32) -> u32 {
+    seven & 127 | ((seven & 127).count_ones() & 1) << 7
 }
 
 /// A four-bit float, doubled.

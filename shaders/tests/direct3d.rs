@@ -29,7 +29,7 @@ fn every_input_of_an_entry_point_has_a_semantic() {
         for (tier, weights) in texts(kernel) {
             let parsed = parse(kernel, tier, weights);
             for on in [false, true] {
-                let (text, entry) = direct3d(kernel, &specialise(kernel, &parsed, &switches(&parsed.0, on)));
+                let (text, entry) = direct3d(kernel, weights, &specialise(kernel, &parsed, &switches(&parsed.0, on)));
                 let inputs = inputs(&text, &entry);
                 assert!(!inputs.is_empty(), "{} ({tier}): an entry point without inputs:\n{text}", kernel.name);
                 let without: Vec<_> = inputs.into_iter().filter(|input| !has_semantic(input)).collect();

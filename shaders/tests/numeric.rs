@@ -11,10 +11,10 @@ use thermocline_shaders::params;
 fn norm_matches_its_equation() {
     let gpu = Gpu::get();
     let (rows, eps) = (3, 1e-5_f32);
-    for (cols, pitch) in [(1, 1), (7, 32), (64, 64), (129, 160), (1000, 1024)] {
+    for (cols, pitch) in [(1, 4), (7, 32), (64, 64), (129, 160), (1000, 1024)] {
         // A large mean shows whether the variance is taken from centred values.
         let x: Vec<f32> = noise(rows * pitch, 1).iter().map(|v| v + 30.0).collect();
-        let (delta, weight, bias) = (noise(rows * pitch, 2), noise(cols, 3), noise(cols, 4));
+        let (delta, weight, bias) = (noise(rows * pitch, 2), noise(pitch, 3), noise(pitch, 4));
         for tier in gpu.tiers() {
             for (layer, add, workgroup) in [(0, 0, 64), (0, 1, 96), (1, 0, 128), (1, 1, 32)] {
                 let factor = if cols == 64 { 0.75 } else { 1.0 };
@@ -55,6 +55,29 @@ fn norm_matches_its_equation() {
                 assert_close(&gpu.run(&call, 4), &expected, if cols == 1 { 1e-2 } else { 2e-4 }, &what);
                 assert_close(&gpu.run(&call, 0), &sums, 1e-6, &format!("{what}: sums"));
             }
+        }
+    }
+}
+
+#[test]
+fn subgroup_trial_sums_over_the_workgroup() {
+    let gpu = Gpu::get();
+    for tier in gpu.tiers() {
+        for workgroup in [32, 96, 128] {
+            let zeros = vec![0.0; 1 + workgroup as usize];
+            let call = Call {
+                kernel: "subgroup_trial",
+                tier,
+                weights: None,
+                overrides: &[("WORKGROUP_SIZE", f64::from(workgroup))],
+                params: bytes_of(&params::SubgroupTrial { value: 5 }),
+                buffers: &[bytes(&zeros)],
+                workgroups: (1, 1, 1),
+            };
+            let [answer] = gpu.run_for(&call, [0]);
+            let sum: u32 = (0..workgroup).map(|index| index + 5).sum();
+            assert!(answer[1..].iter().all(|got| *got == sum), "{tier} {workgroup}: {answer:?}");
+            assert!(if tier.subgroups { answer[0] > 1 } else { answer[0] == 1 }, "{tier} {workgroup}: {answer:?}");
         }
     }
 }
@@ -116,5 +139,52 @@ fn add_adds() {
         let expected: Vec<f64> =
             sums.map(|(i, (a, b))| f64::from(*a) + if i % 32 < 30 { 0.75 * f64::from(*b) } else { 0.0 }).collect();
         assert_close(&gpu.run(&call, 0), &expected, 1e-6, &tier.to_string());
+    }
+}
+
+#[test]
+fn scale_multiplies_the_sum() {
+    let gpu = Gpu::get();
+    let (x, delta) = (noise(3 * 32, 9), noise(3 * 32, 10));
+    for (tier, add) in gpu.tiers().into_iter().flat_map(|tier| [(tier, 0.0), (tier, 1.0)]) {
+        let call = Call {
+            kernel: "scale",
+            tier,
+            weights: None,
+            overrides: &[("WORKGROUP_SIZE", 16.0), ("ADD_DELTA", add), ("DELTA_SCALE", 0.5)],
+            params: bytes_of(&params::Scale { cols: 30, pitch: 32, rows: 3, stride: 48, factor: 1.5 }),
+            buffers: &[bytes(&x), bytes(&delta)],
+            workgroups: (3, 2, 1),
+        };
+        let value = |(i, (x, delta)): (usize, (&f32, &f32))| {
+            let (x, delta) = (f64::from(*x), f64::from(*delta));
+            if i % 32 < 30 { 1.5 * (x + add * 0.5 * delta) } else { x }
+        };
+        let expected: Vec<f64> = x.iter().zip(&delta).enumerate().map(value).collect();
+        assert_close(&gpu.run(&call, 0), &expected, 1e-6, &format!("{tier} {add}"));
+    }
+}
+
+#[test]
+fn gated_input_multiplies_rows_without_gaps() {
+    let gpu = Gpu::get();
+    let (gate, input, zeros, first) = (noise(3 * 32, 11), noise(7 + 3 * 30, 12), [0.0; 3 * 32], 7);
+    for (tier, kind) in gpu.tiers().into_iter().flat_map(|tier| [0, 3].map(|kind| (tier, kind))) {
+        let params = params::GatedInput { cols: 30, pitch: 32, rows: 3, stride: 48, first: first as u32 };
+        let call = Call {
+            kernel: "gated_input",
+            tier,
+            weights: None,
+            overrides: &[("WORKGROUP_SIZE", 16.0), ("KIND", f64::from(kind))],
+            params: bytes_of(&params),
+            buffers: &[bytes(&gate), bytes(&input), bytes(&zeros)],
+            workgroups: (3, 2, 1),
+        };
+        let mut expected = vec![0.0; 3 * 32];
+        for (t, i) in (0..3).flat_map(|t| (0..30).map(move |i| (t, i))) {
+            let input = f64::from(input[first + t * 30 + i]);
+            expected[t * 32 + i] = activation(kind, f64::from(gate[t * 32 + i]), Some(input));
+        }
+        assert_close(&gpu.run(&call, 2), &expected, 1e-5, &format!("{tier} {kind}"));
     }
 }

@@ -91,6 +91,7 @@ impl Case {
             // Scores of a few units: neither one key alone nor all alike.
             scale: 6.0 / (dim as f32).sqrt(),
             softcap,
+            row: 0,
         };
         let (keys, key_values) = cache(&shape, capacity, rows, 21);
         let (values, value_values) = cache(&shape, capacity, rows, 22);
@@ -145,7 +146,11 @@ impl Case {
                 overrides: &overrides,
                 params: bytes_of(params),
                 buffers: &[bytes(q), keys, values, bytes(sinks), bytes(&out)],
-                workgroups: (shape.n_head, shape.tokens.div_ceil(limits::ATTENTION_QUERIES), 1),
+                workgroups: (
+                    shape.n_head,
+                    shape.tokens.div_ceil(limits::ATTENTION_QUERIES),
+                    shape.head_dim.div_ceil(limits::ATTENTION_OUT),
+                ),
             };
             return Gpu::get().run(&call, 4);
         };
@@ -167,7 +172,8 @@ impl Case {
             return partials;
         }
         overrides.truncate(1);
-        let merge = AttentionMerge { n_head: shape.n_head, out_pitch: params.out_pitch, splits: grid.splits };
+        overrides.push(("WORKGROUP_SIZE", f64::from(workgroup)));
+        let merge = AttentionMerge { n_head: shape.n_head, out_pitch: params.out_pitch, splits: grid.splits, row: 0 };
         let call = Call {
             kernel: "attention_merge",
             tier,
@@ -212,12 +218,16 @@ fn attention_matches_its_equation_for_every_head_size() {
         (128, false),
         (256, false),
         (256, true),
+        (300, true),
+        (576, false),
     ] {
         let shape = Shape { head_dim, kv_f32, n_head: 3, n_kv_head: 1, ..PLAIN };
         let decode = Case::new(Shape { tokens: 2, position: 171, ..shape });
         let prompt = Case::new(Shape { tokens: 45, position: 83, ..shape });
+        // At least an invocation per unit of a head.
+        let workgroup = (head_pitch(head_dim) / 4).next_multiple_of(32).max(128);
         for tier in Gpu::get().tiers() {
-            decode.check_decode(tier, 0, 128);
+            decode.check_decode(tier, 0, workgroup);
             prompt.check_prompt(tier);
         }
     }

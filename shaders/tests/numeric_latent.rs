@@ -87,6 +87,7 @@ fn check(variant: Variant) {
         inputs_pitch: inputs_pitch as u32,
         position: position as u32,
         eps,
+        row: 0,
     };
     let gpu = Gpu::get();
     for tier in gpu.tiers() {

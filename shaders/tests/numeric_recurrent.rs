@@ -40,7 +40,7 @@ fn short_conv_in_runs_and_pieces_matches_its_equation() {
                 let [channels, taps, tokens, x_pitch, y_pitch, span] =
                     [channels, taps, tokens, x_pitch, y_pitch, span].map(|n| n as u32);
                 let params =
-                    params::ShortConv { channels, taps, tokens, x_pitch, y_pitch, span, save: u32::from(save) };
+                    params::ShortConv { channels, taps, tokens, x_pitch, y_pitch, span, save: u32::from(save), row: 0 };
                 let (state, y) = (if before.is_empty() { vec![0.0] } else { before.clone() }, vec![0.0; wanted.len()]);
                 let call = Call {
                     kernel: "short_conv",
@@ -176,6 +176,7 @@ fn delta_net_matches_the_rule_token_by_token() {
                 decay_at,
                 rate_at,
                 out_pitch,
+                row: 0,
             };
             let out = vec![0.0; wanted.len()];
             let call = Call {
@@ -258,6 +259,7 @@ fn mamba2_scan_matches_its_equations_token_by_token() {
                 out_pitch,
                 least,
                 most,
+                row: 0,
             };
             let out = vec![0.0; wanted.len()];
             let call = Call {

@@ -61,6 +61,7 @@ fn check(variant: Variant) {
         eps: 1e-5,
         query_beta: 0.25,
         query_length: 2,
+        row: 0,
     };
     let [tokens, capacity, qkv_pitch, q_pitch] =
         [TOKENS, params.capacity, params.qkv_pitch, params.q_pitch].map(|v| v as usize);

@@ -19,10 +19,11 @@ struct Grid {
     accumulate: bool,
 }
 
-const GRIDS: [Grid; 3] = [
+const GRIDS: [Grid; 4] = [
     Grid { workgroup: 96, strip: 12, splits: 5, tokens: 3, skip: true, accumulate: true },
     Grid { workgroup: 128, strip: 64, splits: 1, tokens: 8, skip: false, accumulate: false },
     Grid { workgroup: 256, strip: 16, splits: 64, tokens: 2, skip: true, accumulate: false },
+    Grid { workgroup: 128, strip: 8, splits: 3, tokens: 1, skip: true, accumulate: false },
 ];
 
 /// All of them for a type of floats and one of blocks; how the others are read does not depend on the grid.

@@ -57,7 +57,7 @@ fn attention_decode(
 
     for (var i = lane; i < HEADS * UNITS; i += WORKGROUP_SIZE) {
         let head = kv_head * group + min(first_head + i / UNITS, group - 1u);
-        queries[i] = q[token * params.q_pitch / 4u + head * UNITS + i % UNITS] * params.scale;
+        queries[i] = q[(params.row + token) * params.q_pitch / 4u + head * UNITS + i % UNITS] * params.scale;
     }
     workgroupBarrier();
 
@@ -171,7 +171,7 @@ fn write_result(token: u32, head: u32, split: u32, h: u32, unit: u32, result: ve
         total += of_lanes[h * SCORE_LANES + i];
     }
     if params.splits == 1u {
-        write_unit(token * params.out_pitch + head * HEAD_DIM, unit, result / total);
+        write_unit((params.row + token) * params.out_pitch + head * HEAD_DIM, unit, result / total);
         return;
     }
     let partial = ((token * params.n_head + head) * params.splits + split) * (UNITS + 1u) * 4u;

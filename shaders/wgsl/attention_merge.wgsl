@@ -13,6 +13,8 @@ struct Params {
     // Elements from one token's output to the next's.
     out_pitch: u32,
     splits: u32,
+    // Row of the first token in the output.
+    row: u32,
 }
 
 var<immediate> params: Params;
@@ -61,6 +63,6 @@ fn attention_merge(
     }
     let result = sum_slices(values, lane.index) / total;
     if lane.index < UNITS {
-        write_unit(token * params.out_pitch + head * HEAD_DIM, lane.index, result);
+        write_unit((params.row + token) * params.out_pitch + head * HEAD_DIM, lane.index, result);
     }
 }

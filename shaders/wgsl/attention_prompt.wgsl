@@ -1,13 +1,14 @@
 // Attention of a chunk of tokens whose keys and values are already in the caches: out [tokens, n_head * HEAD_DIM]. Grid:
-// (n_head; ceil(tokens / QUERIES)). A workgroup takes QUERIES tokens of one head through the keys they see, KEYS at a time,
-// with an online softmax (Dao et al. 2022). An invocation computes 4 x 4 scores from tiles of QUERIES x CHUNK and KEYS x CHUNK
-// units of queries and keys, then 4 tokens of every sixteenth unit of the output. WORKGROUP_SIZE must be 128, HEAD_DIM at most
-// 256.
+// (n_head; ceil(tokens / QUERIES); ceil(UNITS / OUT_UNITS), or fewer where the last elements of heads are not wanted). A workgroup
+// takes QUERIES tokens of one head through the keys they see, KEYS at a time, with an online softmax (Dao et al. 2022). An invocation
+// computes 4 x 4 scores from tiles of QUERIES x CHUNK and KEYS x CHUNK units of queries and keys, then 4 tokens of every sixteenth unit
+// of OUT_UNITS units of the output; workgroups with other units of a wide head compute the same scores. WORKGROUP_SIZE must be 128.
 #include "attention.wgsl"
 
 const QUERIES: u32 = 32u;
 const KEYS: u32 = 64u;
 const CHUNK: u32 = 4u;
+const OUT_UNITS: u32 = 64u;
 // Rows of tiles are one unit longer than what they hold, so that lanes do not meet in the same banks.
 const KEY_PITCH: u32 = CHUNK + 1u;
 const WEIGHT_PITCH: u32 = KEYS / 4u + 1u;
@@ -35,9 +36,10 @@ fn attention_prompt(
     let rows = head / (params.n_head / params.n_kv_head) * params.capacity;
     let end = params.position + first + count;
 
-    // Products and outputs: tokens 4 * row .. + 4, keys 4 * col .. + 4, units col, col + 16 ...
+    // Products and outputs: tokens 4 * row .. + 4, keys 4 * col .. + 4, units unit, unit + 16 ...
     let row = lane / 16u;
     let col = lane % 16u;
+    let unit = builtins.workgroup.z * OUT_UNITS + col;
     // Scores: one token, and of its units of scores every fourth.
     let score_row = lane / 4u;
     let score_lane = lane % 4u;
@@ -138,15 +140,15 @@ fn attention_prompt(
                 weights[(row * 4u + 2u) * WEIGHT_PITCH + key / 4u],
                 weights[(row * 4u + 3u) * WEIGHT_PITCH + key / 4u],
             );
-            out_0 += four_values(rows, tile + key, end, col) * weight;
+            out_0 += four_values(rows, tile + key, end, unit) * weight;
             if UNITS > 16u {
-                out_1 += four_values(rows, tile + key, end, col + 16u) * weight;
+                out_1 += four_values(rows, tile + key, end, unit + 16u) * weight;
             }
             if UNITS > 32u {
-                out_2 += four_values(rows, tile + key, end, col + 32u) * weight;
+                out_2 += four_values(rows, tile + key, end, unit + 32u) * weight;
             }
             if UNITS > 48u {
-                out_3 += four_values(rows, tile + key, end, col + 48u) * weight;
+                out_3 += four_values(rows, tile + key, end, unit + 48u) * weight;
             }
         }
     }
@@ -158,11 +160,11 @@ fn attention_prompt(
         let at = (row * 4u + r) * 4u;
         let total = query_tile[at].x + query_tile[at + 1u].x + query_tile[at + 2u].x + query_tile[at + 3u].x;
         if row * 4u + r < count {
-            let to = (first + row * 4u + r) * params.out_pitch + head * HEAD_DIM;
-            write_column(to, col, out_0[r] / total);
-            write_column(to, col + 16u, out_1[r] / total);
-            write_column(to, col + 32u, out_2[r] / total);
-            write_column(to, col + 48u, out_3[r] / total);
+            let to = (params.row + first + row * 4u + r) * params.out_pitch + head * HEAD_DIM;
+            write_column(to, unit, out_0[r] / total);
+            write_column(to, unit + 16u, out_1[r] / total);
+            write_column(to, unit + 32u, out_2[r] / total);
+            write_column(to, unit + 48u, out_3[r] / total);
         }
     }
 }
@@ -171,7 +173,7 @@ fn attention_prompt(
 fn query_part(lane: u32, first: u32, count: u32, head: u32, chunk: u32) -> vec4<f32> {
     let unit = chunk + lane % CHUNK;
     let token = first + min(lane / CHUNK, count - 1u);
-    let part = q[token * params.q_pitch / 4u + head * UNITS + min(unit, UNITS - 1u)];
+    let part = q[(params.row + token) * params.q_pitch / 4u + head * UNITS + min(unit, UNITS - 1u)];
     return select(vec4<f32>(), part, unit < UNITS);
 }
 

@@ -21,6 +21,8 @@ struct Params {
     rate_at: u32,
     // Elements from one token's outputs to the next's.
     out_pitch: u32,
+    // Row of the first token in what tokens have: several conversations may share a pass.
+    row: u32,
 }
 
 var<immediate> params: Params;
@@ -51,10 +53,11 @@ fn delta_net(
 
     var s = load_rows(head, first, column, params.v_dim);
     for (var token = 0u; token < params.tokens; token += 1u) {
-        let row = token * params.qkv_pitch;
+        let at_row = params.row + token;
+        let row = at_row * params.qkv_pitch;
         let query = row + k_head * STATE_ROWS;
-        let decay = rates[token * params.rates_pitch + params.decay_at + head];
-        let rate = rates[token * params.rates_pitch + params.rate_at + head];
+        let decay = rates[at_row * params.rates_pitch + params.decay_at + head];
+        let rate = rates[at_row * params.rates_pitch + params.rate_at + head];
         var value = 0.0;
         if inside {
             value = vectors[row + 2u * keys + head * params.v_dim + column];
@@ -79,7 +82,7 @@ fn delta_net(
             s[unit] += k[unit] * delta;
         }
         if slice == 0u && inside {
-            out[token * params.out_pitch + head * params.v_dim + column] = sum.y + delta * sum.z;
+            out[at_row * params.out_pitch + head * params.v_dim + column] = sum.y + delta * sum.z;
         }
     }
     save_rows(&s, head, first, column, params.v_dim);

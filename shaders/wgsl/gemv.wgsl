@@ -2,38 +2,29 @@
 // invocations of a workgroup share its rows and split their columns.
 #include "lane.wgsl"
 #include "product.wgsl"
+#include "place.wgsl"
 #include "rows.wgsl"
-#include "weights.wgsl"
 
 // Each weight is read once for TOKENS tokens, each activation once for ROWS rows. TOKENS <= 4; ROWS <= 16, with several tokens
 // ROWS <= 4.
 override ROWS: u32 = 4u;
 override TOKENS: u32 = 1u;
 
-@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
-
 struct Piece {
     first: u32,
-    // Index of 8 weights in the row: chunk `item / 4`, part `item % 4` of it.
-    item: u32,
-    input: Input8,
-}
-
-fn row_weights8(row: u32, item: u32) -> Weights8 {
-    return load8(min(row, params.rows - 1u), item / 4u, item % 4u, params.chunks);
+    at: Place,
+    input: Inputs,
 }
 
 fn row_dot(r: u32, piece: Piece) -> f32 {
-    return dot8(row_weights8(piece.first + r, piece.item), piece.input);
+    return place_dot(min(piece.first + r, params.rows - 1u), piece.at, params.chunks, piece.input);
 }
 
-fn input_of(token: u32, item: u32) -> Input8 {
-    let at = min(token, params.tokens - 1u) * (params.x_pitch / 4u) + item / 4u * 8u;
-    let columns = columns8(item % 4u) + at;
-    return input8(x[columns.x], x[columns.y]);
+fn input_of(token: u32, at: Place) -> Inputs {
+    return inputs_at(min(token, params.tokens - 1u) * (params.x_pitch / 4u), at);
 }
 
-// One row and four tokens, or as many as there are.
+// One row and four tokens, or as many as there are, of eight weights.
 fn tokens_dot(w: Weights8, input: array<Input8, 4>) -> vec4<f32> {
     var dots = vec4<f32>(dot8(w, input[0]), 0.0, 0.0, 0.0);
     if TOKENS > 1u {
@@ -48,6 +39,16 @@ fn tokens_dot(w: Weights8, input: array<Input8, 4>) -> vec4<f32> {
     return dots;
 }
 
+fn row_weights8(row: u32, item: u32) -> Weights8 {
+    return load8(min(row, params.rows - 1u), item / 4u, item % 4u, params.chunks);
+}
+
+fn input8_of(token: u32, item: u32) -> Input8 {
+    let at = min(token, params.tokens - 1u) * (params.x_pitch / 4u) + item / 4u * 8u;
+    let columns = columns8(item % 4u) + at;
+    return input8(x[columns.x], x[columns.y]);
+}
+
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn gemv(
 #include "builtins.wgsl"
@@ -58,19 +59,22 @@ fn gemv(
     // Rows and tokens past the end are computed as the last ones and not written: the barriers stay in uniform control flow.
     // With one token each row has a sum, with several each row has four.
     var sums = array<vec4<f32>, SUMS>();
-    for (var item = lane.index; item < params.chunks * 4u; item += WORKGROUP_SIZE) {
-        if TOKENS == 1u {
-            sums = add_rows(sums, Piece(first, item, input_of(first_token, item)));
-            continue;
+    if TOKENS == 1u {
+        for (var place = lane.index; place < params.chunks * (4u / PARTS); place += WORKGROUP_SIZE) {
+            let at = place_of(place);
+            sums = add_rows(sums, Piece(first, at, input_of(first_token, at)));
         }
+    }
+    // Several tokens fill the registers with their activations: of a chunk four invocations take eight columns each.
+    for (var item = lane.index; TOKENS > 1u && item < params.chunks * 4u; item += WORKGROUP_SIZE) {
         var input: array<Input8, 4>;
-        input[0] = input_of(first_token, item);
-        input[1] = input_of(first_token + 1u, item);
+        input[0] = input8_of(first_token, item);
+        input[1] = input8_of(first_token + 1u, item);
         if TOKENS > 2u {
-            input[2] = input_of(first_token + 2u, item);
+            input[2] = input8_of(first_token + 2u, item);
         }
         if TOKENS > 3u {
-            input[3] = input_of(first_token + 3u, item);
+            input[3] = input8_of(first_token + 3u, item);
         }
         sums[0] += tokens_dot(row_weights8(first, item), input);
         if ROWS > 1u {

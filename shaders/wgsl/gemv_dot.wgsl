@@ -13,15 +13,24 @@ override ROWS: u32 = 4u;
 
 struct Piece {
     first: u32,
-    // Index of 8 weights in the row: chunk `item / 4`, part `item % 4` of it.
-    item: u32,
-    input: PackedInput,
+    chunk: u32,
+    // The first eight of the columns: part `part` of the chunk.
+    part: u32,
+    input: array<PackedInput, PARTS>,
     scale: f32,
 }
 
 fn row_dot(r: u32, piece: Piece) -> f32 {
     let row = min(piece.first + r, params.rows - 1u);
-    return piece.scale * dot8_packed(row, piece.item / 4u, piece.item % 4u, params.chunks, piece.input);
+    var sum = dot8_packed(row, piece.chunk, piece.part, params.chunks, piece.input[0]);
+    if PARTS > 1u {
+        sum += dot8_packed(row, piece.chunk, piece.part + 1u, params.chunks, piece.input[1u % PARTS]);
+    }
+    if PARTS > 2u {
+        sum += dot8_packed(row, piece.chunk, piece.part + 2u, params.chunks, piece.input[2u % PARTS]);
+        sum += dot8_packed(row, piece.chunk, piece.part + 3u, params.chunks, piece.input[3u % PARTS]);
+    }
+    return piece.scale * sum;
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
@@ -33,14 +42,20 @@ fn gemv_dot(
     let token = builtins.workgroup.z;
     // Rows past the end are computed as the last one and not written: the barriers stay in uniform control flow.
     var sums = array<vec4<f32>, SUMS>();
-    for (var item = lane.index; item < params.chunks * 4u; item += WORKGROUP_SIZE) {
-        let chunk = item / 4u;
-        let at = (token * params.chunks + chunk) * 9u;
-        let columns = columns8(item % 4u) + at;
-        let low = x[columns.x];
-        let high = x[columns.y];
-        let input = PackedInput(low, high, dot4I8Packed(low, 0x01010101u), dot4I8Packed(high, 0x01010101u));
-        sums = add_rows(sums, Piece(first, item, input, bitcast<f32>(x[at + 8u])));
+    for (var place = lane.index; place < params.chunks * (4u / PARTS); place += WORKGROUP_SIZE) {
+        var piece: Piece;
+        piece.first = first;
+        piece.chunk = place / (4u / PARTS);
+        piece.part = place % (4u / PARTS) * PARTS;
+        let at = (token * params.chunks + piece.chunk) * 9u;
+        piece.scale = bitcast<f32>(x[at + 8u]);
+        for (var p = 0u; p < PARTS; p += 1u) {
+            let columns = columns8(piece.part + p) + at;
+            let low = x[columns.x];
+            let high = x[columns.y];
+            piece.input[p] = PackedInput(low, high, dot4I8Packed(low, 0x01010101u), dot4I8Packed(high, 0x01010101u));
+        }
+        sums = add_rows(sums, piece);
     }
     let total = workgroup_sums(sums, ROWS, lane);
     if lane.index < ROWS {

@@ -27,6 +27,8 @@ struct Params {
     inputs_pitch: u32,
     position: u32,
     eps: f32,
+    // Row of the first token in what tokens have: several conversations may share a pass.
+    row: u32,
 }
 
 var<immediate> params: Params;
@@ -44,7 +46,7 @@ fn latent_append(
 ) {
     let lane = lane_of(builtins);
     let head = builtins.workgroup.x;
-    let token = builtins.workgroup.y;
+    let token = params.row + builtins.workgroup.y;
     let width = params.rank + params.rope_dim;
     let padded = (width + 3u) / 4u * 4u;
     // The same for the whole workgroup.
@@ -69,7 +71,7 @@ fn latent_append(
         squares += projected[start + i] * projected[start + i];
     }
     let scale = inverseSqrt(workgroup_sum(squares, lane) / f32(params.rank) + params.eps);
-    let row = (params.position + token) * padded / 2u;
+    let row = (params.position + builtins.workgroup.y) * padded / 2u;
     for (var i = lane.index; i < padded / 2u; i += WORKGROUP_SIZE) {
         let pair = vec2<f32>(key_element(start, token, scale, 2u * i), key_element(start, token, scale, 2u * i + 1u));
         if KV_F32 {

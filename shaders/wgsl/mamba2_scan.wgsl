@@ -26,6 +26,8 @@ struct Params {
     out_pitch: u32,
     least: f32,
     most: f32,
+    // Row of the first token in what tokens have: several conversations may share a pass.
+    row: u32,
 }
 
 var<immediate> params: Params;
@@ -61,8 +63,8 @@ fn mamba2_scan(
     for (var begin = 0u; begin < params.tokens; begin += TURNS) {
         let turns = min(TURNS, params.tokens - begin);
         for (var turn = 0u; turn < turns; turn += 1u) {
-            let row = (begin + turn) * params.vectors_pitch;
-            let step = rates[(begin + turn) * params.rates_pitch + params.steps_at + head];
+            let row = (params.row + begin + turn) * params.vectors_pitch;
+            let step = rates[(params.row + begin + turn) * params.rates_pitch + params.steps_at + head];
             let dt = clamp(softplus(step + dt_bias), params.least, params.most);
             let decay = exp(a * dt);
             var x = 0.0;
@@ -83,7 +85,7 @@ fn mamba2_scan(
                 sum += parts[turn * MOST_LANES + i * COLUMNS + place];
             }
             if inside {
-                let token = begin + turn;
+                let token = params.row + begin + turn;
                 out[token * params.out_pitch + input] = sum + d * vectors[token * params.vectors_pitch + input];
             }
         }

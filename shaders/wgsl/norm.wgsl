@@ -2,7 +2,7 @@
 //   add:   x += DELTA_SCALE delta (when ADD_DELTA), and what follows reads the sum
 //   rms:   y = x / sqrt(mean(x^2) + eps) * w
 //   layer: y = (x - mean(x)) / sqrt(var(x) + eps) * w + b
-// x and y may be one buffer.
+// x and y may be one buffer. Rows begin at multiples of four elements; weights and biases are padded to whole vectors.
 #include "lane.wgsl"
 #include "reduce.wgsl"
 
@@ -22,11 +22,11 @@ struct Params {
 }
 
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read_write> x: array<f32>;
-@group(0) @binding(1) var<storage, read> delta: array<f32>;
-@group(0) @binding(2) var<storage, read> weight: array<f32>;
-@group(0) @binding(3) var<storage, read> bias: array<f32>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+@group(0) @binding(0) var<storage, read_write> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> delta: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> weight: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> bias: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn norm(
@@ -38,31 +38,48 @@ fn norm(
     if row >= params.rows {
         return;
     }
-    let start = row * params.pitch;
+    let start = row * (params.pitch / 4u);
     let n = f32(params.cols);
-    var sum = 0.0;
-    for (var i = lane.index; i < params.cols; i += WORKGROUP_SIZE) {
+    let vectors = (params.cols + 3u) / 4u;
+    var sums = vec4<f32>();
+    for (var i = lane.index; i < vectors; i += WORKGROUP_SIZE) {
+        var value = x[start + i];
         if ADD_DELTA {
-            x[start + i] += DELTA_SCALE * delta[start + i];
+            value += columns_inside(i, DELTA_SCALE * delta[start + i]);
+            x[start + i] = value;
         }
-        sum += x[start + i];
+        // What is behind the last column is no part of the row.
+        let inside = columns_inside(i, value);
+        if LAYER {
+            sums += inside;
+        } else {
+            sums += inside * inside;
+        }
     }
+    var sum = workgroup_sum((sums.x + sums.y) + (sums.z + sums.w), lane);
     var mean = 0.0;
     if LAYER {
-        mean = workgroup_sum(sum, lane) / n;
+        // The variance from centred values: the difference of two sums loses everything when |mean| is large.
+        mean = sum / n;
+        var squares = vec4<f32>();
+        for (var i = lane.index; i < vectors; i += WORKGROUP_SIZE) {
+            let centred = columns_inside(i, x[start + i] - mean);
+            squares += centred * centred;
+        }
+        sum = workgroup_sum((squares.x + squares.y) + (squares.z + squares.w), lane);
     }
-    // The variance from centred values: the difference of two sums loses everything when |mean| is large.
-    var squares = 0.0;
-    for (var i = lane.index; i < params.cols; i += WORKGROUP_SIZE) {
-        let centred = x[start + i] - mean;
-        squares += centred * centred;
-    }
-    let scale = inverseSqrt(workgroup_sum(squares, lane) / n + params.eps);
-    for (var i = lane.index; i < params.cols; i += WORKGROUP_SIZE) {
+    let scale = inverseSqrt(sum / n + params.eps);
+    for (var i = lane.index; i < vectors; i += WORKGROUP_SIZE) {
         var value = (x[start + i] - mean) * scale * weight[i];
         if HAS_BIAS {
             value += bias[i];
         }
-        y[start + i] = value;
+        y[start + i] = columns_inside(i, value);
     }
+}
+
+// Four columns from 4 * i on, those past the row's last zero.
+fn columns_inside(i: u32, values: vec4<f32>) -> vec4<f32> {
+    let columns = vec4<u32>(4u * i) + vec4<u32>(0u, 1u, 2u, 3u);
+    return select(vec4<f32>(), values, columns < vec4<u32>(params.cols));
 }

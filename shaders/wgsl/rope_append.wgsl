@@ -35,6 +35,8 @@ struct Params {
     query_beta: f32,
     // Positions per step of the scale of queries, at least 1.
     query_length: u32,
+    // Row of the first token in what tokens have: several conversations may share a pass.
+    row: u32,
 }
 
 var<immediate> params: Params;
@@ -49,7 +51,8 @@ var<immediate> params: Params;
 struct Head {
     // Its first element in qkv.
     start: u32,
-    token: u32,
+    // Its token's row.
+    row: u32,
     is_query: bool,
     is_value: bool,
     // Scale of the norm, beside the weights.
@@ -65,14 +68,15 @@ fn rope_append(
     let lane = lane_of(builtins);
     let slot = builtins.workgroup.x;
     let token = builtins.workgroup.y;
+    let at_row = params.row + token;
     let is_query = slot < params.n_head;
     var at = slot;
     if GATED {
         at += min(slot, params.n_head);
     }
-    let start = token * params.qkv_pitch + at * params.head_dim;
+    let start = at_row * params.qkv_pitch + at * params.head_dim;
     let is_value = slot >= params.n_head + params.n_kv_head;
-    var head = Head(start, token, is_query, is_value, 1.0, 0u);
+    var head = Head(start, at_row, is_query, is_value, 1.0, 0u);
     if (QK_NORM && !is_value) || (V_NORM && is_value) {
         var begin = start;
         var len = params.head_dim;
@@ -99,7 +103,7 @@ fn rope_append(
     for (var i = lane.index; i < pairs; i += WORKGROUP_SIZE) {
         let pair = vec2<f32>(element(head, i * 2u), element(head, i * 2u + 1u));
         if is_query {
-            q[token * params.q_pitch / 2u + slot * pairs + i] = pair * query_scale;
+            q[at_row * params.q_pitch / 2u + slot * pairs + i] = pair * query_scale;
         } else if KV_F32 {
             append(is_value, (row + i) * 2u, bitcast<u32>(pair.x));
             append(is_value, (row + i) * 2u + 1u, bitcast<u32>(pair.y));
@@ -154,6 +158,6 @@ fn element(head: Head, i: u32) -> f32 {
         is_first = i < half;
         partner = select(i - half, i + half, is_first);
     }
-    let rotation = table[head.token * half + pair];
+    let rotation = table[head.row * half + pair];
     return x * rotation.x + normed(head, partner) * select(rotation.y, -rotation.y, is_first);
 }

@@ -20,6 +20,8 @@ struct Params {
     y_pitch: u32,
     span: u32,
     save: u32,
+    // Row of the first token in what tokens have: several conversations may share a pass.
+    row: u32,
 }
 
 var<immediate> params: Params;
@@ -35,7 +37,7 @@ fn input(at: u32, channel: u32) -> f32 {
     if at < history {
         return state[at * params.channels + channel];
     }
-    let place = (at - history) * params.x_pitch + channel;
+    let place = (params.row + at - history) * params.x_pitch + channel;
     if GATED {
         return x[place] * x[place + params.channels];
     }
@@ -62,9 +64,9 @@ fn short_conv(@builtin(global_invocation_id) id: vec3<u32>) {
             sum = sum / (1.0 + exp(-sum));
         }
         if GATED {
-            sum *= x[token * params.x_pitch + 2u * params.channels + channel];
+            sum *= x[(params.row + token) * params.x_pitch + 2u * params.channels + channel];
         }
-        y[token * params.y_pitch + channel] = sum;
+        y[(params.row + token) * params.y_pitch + channel] = sum;
     }
     if params.save != 0u {
         // An input is read before its place is written: it moves to an earlier one.

@@ -25,14 +25,20 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read_write> grids: array<u32>;
 @group(0) @binding(4) var<storage, read_write> hidden: array<f32>;
 
+#if subgroups
+// How many the subgroups hold, of two rounds: one is written while the other is read.
+var<workgroup> totals: array<u32, 512>;
+#else
 // How many the slots up to and with this one hold, of those the workgroup looks at at once.
 var<workgroup> ends: array<u32, WORKGROUP_SIZE>;
+#endif
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn slot_list(
 #include "builtins.wgsl"
 ) {
-    let lane = lane_of(builtins).index;
+    let at_lane = lane_of(builtins);
+    let lane = at_lane.index;
     let block = builtins.workgroup.x;
     let start = table[2u * block];
     let slots = table[2u * block + 1u];
@@ -49,6 +55,22 @@ fn slot_list(
                 own = (mask[neuron / 32u] >> (neuron % 32u)) & 1u;
             }
         }
+#if subgroups
+        // A subgroup has at least four invocations.
+        let half = round % 2u * 256u;
+        let own_end = subgroupInclusiveAdd(own);
+        let held = subgroupAdd(own);
+        if at_lane.subgroup_lane == 0u {
+            totals[half + at_lane.subgroup] = held;
+        }
+        workgroupBarrier();
+        var end = own_end;
+        var all = 0u;
+        for (var i = 0u; i < at_lane.subgroups; i += 1u) {
+            end += select(0u, totals[half + i], i < at_lane.subgroup);
+            all += totals[half + i];
+        }
+#else
         workgroupBarrier();
         ends[lane] = own;
         for (var distance = 1u; distance < WORKGROUP_SIZE; distance *= 2u) {
@@ -61,10 +83,13 @@ fn slot_list(
             ends[lane] += left;
         }
         workgroupBarrier();
+        let end = ends[lane];
+        let all = ends[WORKGROUP_SIZE - 1u];
+#endif
         if own == 1u {
-            lists[list + before + ends[lane]] = slot;
+            lists[list + before + end] = slot;
         }
-        before += ends[WORKGROUP_SIZE - 1u];
+        before += all;
     }
     if lane == 0u {
         let workgroups = (before + params.per_workgroup - 1u) / params.per_workgroup;

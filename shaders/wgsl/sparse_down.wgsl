@@ -9,8 +9,8 @@ override WORKGROUP_SIZE: u32 = 128u;
 override DENSE: bool = false;
 // Rows whose neuron is silent are not read. Pays where many are: the others wait for each other.
 override SKIP: bool = false;
-// Invocations that read a row side by side, eight columns each; divides WORKGROUP_SIZE. The workgroup reads
-// 4 * WORKGROUP_SIZE / STRIP rows at a time.
+// Invocations that read a row side by side, eight columns each, with one token PARTS times eight; divides WORKGROUP_SIZE. The
+// workgroup reads 4 * WORKGROUP_SIZE / STRIP rows at a time.
 override STRIP: u32 = 32u;
 // Each weight is read once for that many tokens, at most MOST_TOKENS.
 override TOKENS: u32 = 1u;
@@ -36,15 +36,21 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read> list: array<u32>;
 @group(0) @binding(4) var<storage, read_write> partials: array<vec4<f32>>;
 
-var<workgroup> sums: array<vec4<f32>, WORKGROUP_SIZE>;
+// Four for each invocation.
+override SUMS: u32 = 4u * WORKGROUP_SIZE;
+var<workgroup> sums: array<vec4<f32>, SUMS>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
     let split = workgroup.y;
     let first_token = workgroup.z * TOKENS;
     let col = lane % STRIP;
-    let item = workgroup.x * STRIP + col;
-    let chunk = item / 4u;
+    // An invocation's columns: `parts` times eight of a chunk from part `part` on. With several tokens their sums fill the
+    // registers, so that eight columns are enough.
+    let parts = select(1u, PARTS, TOKENS == 1u);
+    let place = workgroup.x * STRIP + col;
+    let chunk = place / (4u / parts);
+    let part = place % (4u / parts) * parts;
     var count = params.neurons;
     if !DENSE {
         count = list[0];
@@ -52,12 +58,45 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
     // Four neurons at a time.
     let range = ((count + 3u) / 4u + params.splits - 1u) / params.splits;
     let end = min((split + 1u) * range * 4u, count);
+    // Of each token, or of each part.
     var low: array<vec4<f32>, MOST_TOKENS>;
     var high: array<vec4<f32>, MOST_TOKENS>;
+    var offset = 0.0;
     if chunk < params.chunks {
         let step = WORKGROUP_SIZE / STRIP * 4u;
         for (var k = (split * range + lane / STRIP) * 4u; k < end; k += step) {
             let inside = vec4<u32>(k, k + 1u, k + 2u, k + 3u) < vec4<u32>(end);
+            if TOKENS == 1u {
+                let h = select(vec4<f32>(), hidden[(first_token * params.hidden_pitch + k) / 4u], inside);
+                for (var n = 0u; n < 4u; n += 1u) {
+                    if !SKIP || h[n] != 0.0 {
+                        var neuron = min(k + n, end - 1u);
+                        if !DENSE {
+                            neuron = list[1u + neuron];
+                        }
+                        let w = load8(neuron, chunk, part, params.chunks);
+                        // All parts of a chunk have one scale and one offset.
+                        let scale = h[n] * w.scale;
+                        offset += h[n] * w.offset;
+                        low[0] += scale * w.low;
+                        high[0] += scale * w.high;
+                        if PARTS > 1u {
+                            let w = load8(neuron, chunk, part + 1u, params.chunks);
+                            low[1] += scale * w.low;
+                            high[1] += scale * w.high;
+                        }
+                        if PARTS > 2u {
+                            let w = load8(neuron, chunk, part + 2u, params.chunks);
+                            low[2] += scale * w.low;
+                            high[2] += scale * w.high;
+                            let v = load8(neuron, chunk, part + 3u, params.chunks);
+                            low[3] += scale * v.low;
+                            high[3] += scale * v.high;
+                        }
+                    }
+                }
+                continue;
+            }
             var h: array<vec4<f32>, MOST_TOKENS>;
             var any_fired = vec4<bool>();
             for (var t = 0u; t < TOKENS; t += 1u) {
@@ -72,7 +111,7 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
                     if !DENSE {
                         neuron = list[1u + neuron];
                     }
-                    let w = load8(neuron, chunk, item % 4u, params.chunks);
+                    let w = load8(neuron, chunk, part, params.chunks);
                     let w_low = w.low * w.scale + w.offset;
                     let w_high = w.high * w.scale + w.offset;
                     for (var t = 0u; t < TOKENS; t += 1u) {
@@ -83,27 +122,34 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
             }
         }
     }
-    let columns = columns8(item % 4u) + chunk * 8u;
-    for (var i = 0u; i < 2u * TOKENS; i += 1u) {
+    // Four vectors of each invocation at a time: of two parts, or of two tokens.
+    let vectors = 2u * max(parts, TOKENS);
+    for (var i = 0u; i < vectors; i += 4u) {
         workgroupBarrier();
-        if i % 2u == 0u {
-            sums[lane] = low[i / 2u];
-        } else {
-            sums[lane] = high[i / 2u];
-        }
+        sums[lane] = low[i / 2u] + offset;
+        sums[WORKGROUP_SIZE + lane] = high[i / 2u] + offset;
+        sums[2u * WORKGROUP_SIZE + lane] = low[i / 2u + 1u] + offset;
+        sums[3u * WORKGROUP_SIZE + lane] = high[i / 2u + 1u] + offset;
         workgroupBarrier();
-        let token = first_token + i / 2u;
-        if lane < STRIP && chunk < params.chunks && token < params.tokens {
-            var sum = sums[col];
-            for (var other = col + STRIP; other < WORKGROUP_SIZE; other += STRIP) {
-                sum += sums[other];
+        for (var item = lane; item < 4u * STRIP; item += WORKGROUP_SIZE) {
+            let vector = item / STRIP;
+            let pair = (i + vector) / 2u;
+            let token = first_token + select(pair, 0u, TOKENS == 1u);
+            let place = workgroup.x * STRIP + item % STRIP;
+            let chunk = place / (4u / parts);
+            if i + vector < vectors && chunk < params.chunks && token < params.tokens {
+                var sum = vec4<f32>();
+                for (var other = item % STRIP; other < WORKGROUP_SIZE; other += STRIP) {
+                    sum += sums[vector * WORKGROUP_SIZE + other];
+                }
+                let columns = columns8(place % (4u / parts) * parts + select(0u, pair, TOKENS == 1u)) + chunk * 8u;
+                let row = (params.first + split) * params.tokens + token;
+                let to = row * params.chunks * 8u + select(columns.x, columns.y, vector % 2u == 1u);
+                if params.accumulate != 0u {
+                    sum += partials[to];
+                }
+                partials[to] = sum;
             }
-            let row = (params.first + split) * params.tokens + token;
-            let to = row * params.chunks * 8u + select(columns.x, columns.y, i % 2u == 1u);
-            if params.accumulate != 0u {
-                sum += partials[to];
-            }
-            partials[to] = sum;
         }
     }
 }

@@ -6,9 +6,9 @@
 // |f(gate)| > threshold; hidden is 0 for the others.
 // Dispatched over `active_list`'s grid, or one for `count`: LANES invocations share the rows of NEURONS neurons.
 #include "activation.wgsl"
-#include "weights.wgsl"
+#include "lane.wgsl"
+#include "place.wgsl"
 
-override WORKGROUP_SIZE: u32 = 128u;
 override GATED: bool = true;
 // The gate's outputs are known, for every neuron: `gates` has them, and only the up rows are read.
 override GATES_KNOWN: bool = false;
@@ -32,7 +32,6 @@ struct Params {
 }
 
 var<immediate> params: Params;
-@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 // How many, then which.
 @group(0) @binding(3) var<storage, read> list: array<u32>;
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
@@ -43,9 +42,25 @@ var<immediate> params: Params;
 var<workgroup> sums: array<vec4<f32>, WORKGROUP_SIZE>;
 
 // The sum of `value` over the lanes of a neuron pair; all invocations must call it.
-fn sum_lanes(value: vec4<f32>, lane: u32) -> vec4<f32> {
+fn sum_lanes(value: vec4<f32>, at_lane: Lane) -> vec4<f32> {
+    let lane = at_lane.index;
     // The sums before have been read.
     workgroupBarrier();
+#if subgroups
+    if LANES == WORKGROUP_SIZE {
+        let partial =
+            vec4<f32>(subgroupAdd(value.x), subgroupAdd(value.y), subgroupAdd(value.z), subgroupAdd(value.w));
+        if at_lane.subgroup_lane == 0u {
+            sums[at_lane.subgroup] = partial;
+        }
+        workgroupBarrier();
+        var total = vec4<f32>();
+        for (var i = 0u; i < at_lane.subgroups; i += 1u) {
+            total += sums[i];
+        }
+        return total;
+    }
+#endif
     sums[lane] = value;
     for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
         workgroupBarrier();
@@ -58,13 +73,19 @@ fn sum_lanes(value: vec4<f32>, lane: u32) -> vec4<f32> {
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn sparse_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
+fn sparse_gate_up(
+#include "builtins.wgsl"
+) {
+    let at_lane = lane_of(builtins);
+    let lane = at_lane.index;
+    let workgroup = builtins.workgroup;
     var count = params.count;
     if LISTED {
         count = list[0];
     }
     let group = (workgroup.y * params.stride + workgroup.x) * (WORKGROUP_SIZE / LANES);
-    let first = (group + lane / LANES) * NEURONS;
+    // Where all lanes share a pair, its addresses are the same for all of them, and a compiler can see it.
+    let first = (group + select(lane / LANES, 0u, LANES == WORKGROUP_SIZE)) * NEURONS;
     // Past the end nothing is read, or the last neuron again, and not written: barriers stay in uniform control flow.
     let last = max(count, 1u) - 1u;
     var neurons = vec2<u32>(min(first, last), min(first + 1u, last));
@@ -73,19 +94,18 @@ fn sparse_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup
     }
     let gate_rows = neurons * params.step;
     let up_rows = gate_rows + params.up_at;
-    let items = select(0u, params.chunks * 4u, first < count);
+    let places = select(0u, params.chunks * (4u / PARTS), first < count);
     var gates_sum = vec2<f32>();
     var fires = vec2<bool>(true, true);
     if GATED && GATE_FIRST && !GATES_KNOWN {
         var sum = vec4<f32>();
-        for (var item = lane % LANES; item < items; item += LANES) {
-            let chunk = item / 4u;
-            let columns = columns8(item % 4u) + chunk * 8u;
-            let input = input8(x[columns.x], x[columns.y]);
-            sum.x += dot8(load8(gate_rows.x, chunk, item % 4u, params.chunks), input);
-            sum.y += dot8(load8(gate_rows.y, chunk, item % 4u, params.chunks), input);
+        for (var place = lane % LANES; place < places; place += LANES) {
+            let at = place_of(place);
+            let input = inputs_at(0u, at);
+            sum.x += place_dot(gate_rows.x, at, params.chunks, input);
+            sum.y += place_dot(gate_rows.y, at, params.chunks, input);
         }
-        gates_sum = sum_lanes(sum, lane).xy;
+        gates_sum = sum_lanes(sum, at_lane).xy;
         for (var n = 0u; n < NEURONS; n += 1u) {
             var gate = gates_sum[n];
             if HAS_BIAS {
@@ -96,23 +116,22 @@ fn sparse_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup
     }
     var sum = vec4<f32>();
     if any(fires) {
-        for (var item = lane % LANES; item < items; item += LANES) {
-            let chunk = item / 4u;
-            let columns = columns8(item % 4u) + chunk * 8u;
-            let input = input8(x[columns.x], x[columns.y]);
+        for (var place = lane % LANES; place < places; place += LANES) {
+            let at = place_of(place);
+            let input = inputs_at(0u, at);
             if GATED && !GATE_FIRST && !GATES_KNOWN {
-                sum.x += dot8(load8(gate_rows.x, chunk, item % 4u, params.chunks), input);
-                sum.y += dot8(load8(gate_rows.y, chunk, item % 4u, params.chunks), input);
+                sum.x += place_dot(gate_rows.x, at, params.chunks, input);
+                sum.y += place_dot(gate_rows.y, at, params.chunks, input);
             }
             if fires.x {
-                sum.z += dot8(load8(up_rows.x, chunk, item % 4u, params.chunks), input);
+                sum.z += place_dot(up_rows.x, at, params.chunks, input);
             }
             if fires.y {
-                sum.w += dot8(load8(up_rows.y, chunk, item % 4u, params.chunks), input);
+                sum.w += place_dot(up_rows.y, at, params.chunks, input);
             }
         }
     }
-    sum = sum_lanes(sum, lane);
+    sum = sum_lanes(sum, at_lane);
     if lane % LANES != 0u {
         return;
     }

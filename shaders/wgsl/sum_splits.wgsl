@@ -27,9 +27,18 @@ fn sum_splits(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let col = i % params.cols;
-    var sum = 0.0;
-    for (var s = 0u; s < params.splits; s += 1u) {
-        sum += partials[(s * params.tokens + token) * params.partial_pitch + col];
+    let first = token * params.partial_pitch + col;
+    let step = params.tokens * params.partial_pitch;
+    // Four at a time are on their way.
+    var sums = vec4<f32>();
+    var s = 0u;
+    for (; s + 4u <= params.splits; s += 4u) {
+        let at = first + s * step;
+        sums += vec4<f32>(partials[at], partials[at + step], partials[at + 2u * step], partials[at + 3u * step]);
+    }
+    var sum = (sums.x + sums.y) + (sums.z + sums.w);
+    for (; s < params.splits; s += 1u) {
+        sum += partials[first + s * step];
     }
     if HAS_BIAS {
         sum += bias[col];

@@ -6,6 +6,7 @@
 pub mod dice;
 pub mod engines;
 pub mod events;
+pub mod fuzzed;
 pub mod golden;
 pub mod gpu;
 pub mod http;

@@ -49,7 +49,8 @@ pub fn storyteller() -> Engine {
 impl Served {
     /// At any free port, as `change` wants it.
     pub fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
-        let mut options = ServerOptions::at((Ipv4Addr::LOCALHOST, 0).into());
+        // One answer at a time, unless a test is about more: what waits, waits.
+        let mut options = ServerOptions { parallel: 1, ..ServerOptions::at((Ipv4Addr::LOCALHOST, 0).into()) };
         change(&mut options);
         let engine = storyteller();
         let offer = Arc::new(Mutex::new(Ok(offer("Storyteller", &engine))));

@@ -56,11 +56,17 @@ impl Ran {
     }
 }
 
+/// Environment variable with the path of a program that is built already, for tests that cannot start cargo (Windows tests under Wine).
+const BUILT: &str = "THERMOCLINE_TEST_PROGRAM";
+
 /// The program, built in this test's profile. Cargo does not build another package's program for a test, so this asks it
-/// to; that takes a moment when nothing has changed.
+/// to; that takes a moment when nothing has changed. [`BUILT`] names another one.
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
+        if let Some(built) = env::var_os(BUILT) {
+            return built.into();
+        }
         // target/<profile>/deps/<this test>
         let test = env::current_exe().unwrap_or_else(|error| panic!("this test's own path: {error}"));
         let folder = test.ancestors().nth(2).unwrap_or_else(|| panic!("{} has no profile folder", test.display()));

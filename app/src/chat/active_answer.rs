@@ -7,13 +7,13 @@ use std::{
 
 use thermocline_engine::{
     session::{Session, StopReason},
-    tokenizer::reasoning::transcript::TranscriptWriter,
+    tokenizer::reasoning::{AnswerPart, transcript::TranscriptWriter},
 };
 
-use super::AnswerStats;
+use super::{AnswerStats, call_reader::CallReader};
 use crate::{
     engine_handle::{Answer, AnswerEnd, error_message},
-    store::{MessageId, MessageState, Store, StoreError, StreamingMessage},
+    store::{MessageId, MessageState, Store, StoreError, StreamingMessage, ToolCall},
 };
 
 /// Pause before the end of an answer is saved again after a failure.
@@ -42,11 +42,13 @@ pub struct AnswerProgress<'a> {
 #[derive(Debug)]
 pub(super) struct ActiveAnswer {
     streaming: StreamingMessage,
-    answer: Option<(Answer, Arc<Session>)>,
+    answer: Option<(Answer, Option<Arc<Session>>)>,
     prompt: Option<(usize, usize)>,
     figures: Option<AnswerStats>,
     pending: String,
     writer: TranscriptWriter,
+    /// Reader of calls, if the model was told of tools.
+    reader: Option<CallReader>,
     stopped: bool,
     end: Option<MessageState>,
     /// Latest error of the store, until saving succeeds.
@@ -64,6 +66,7 @@ impl ActiveAnswer {
             prompt: None,
             figures: None,
             pending: String::new(),
+            reader: None,
             stopped: false,
             end: None,
             unsaved: None,
@@ -102,15 +105,25 @@ impl ActiveAnswer {
         }
     }
 
-    pub fn start(&mut self, answer: Answer, session: Arc<Session>) {
+    /// Records the generation, the session if it is here and not on a server, and the reader of calls if the model was told of tools.
+    pub fn start(&mut self, answer: Answer, session: Option<Arc<Session>>, reader: Option<CallReader>) {
         self.answer = Some((answer, session));
+        self.reader = reader;
+    }
+
+    /// The calls of an answer that ended by itself.
+    pub fn calls(&self) -> &[ToolCall] {
+        match &self.reader {
+            Some(reader) if self.end == Some(MessageState::Complete) => reader.calls(),
+            _ => &[],
+        }
     }
 
     /// Records the end and returns the session. The message remains to be finished.
     pub fn end(&mut self, state: MessageState, figures: Option<AnswerStats>) -> Option<Arc<Session>> {
         self.end = Some(state);
         self.figures = figures.or(self.figures.take());
-        self.answer.take().map(|(_, session)| session)
+        self.answer.take().and_then(|(_, session)| session)
     }
 
     pub fn is_ended(&self) -> bool {
@@ -133,7 +146,18 @@ impl ActiveAnswer {
     pub fn take_update(&mut self) -> Option<(MessageState, Option<AnswerStats>)> {
         let update = self.answer.as_ref()?.0.take_update();
         for (part, piece) in update.text.pieces() {
-            self.pending.push_str(&self.writer.push(part, piece));
+            let text = match &mut self.reader {
+                Some(reader) => self.writer.push(part, &reader.push(part, piece)),
+                None => self.writer.push(part, piece),
+            };
+            self.pending.push_str(&text);
+        }
+        if let Some(reader) = &mut self.reader {
+            update.tool_calls.into_iter().for_each(|call| reader.add(call.name, call.arguments));
+            if update.end.is_some() {
+                let rest = reader.finish();
+                self.pending.push_str(&self.writer.push(AnswerPart::Answer, &rest));
+            }
         }
         self.prompt = if self.pending.is_empty() { update.prompt.or(self.prompt) } else { None };
         if let Some(stats) = &update.stats {
@@ -148,14 +172,15 @@ impl ActiveAnswer {
                 };
                 (state, Some(AnswerStats::new(&stats, Some(&reason))))
             }
-            AnswerEnd::Failed(error) => {
-                let figures = self.figures.take().unwrap_or_default();
-                (
-                    MessageState::Failed,
-                    Some(AnswerStats { reason: "error".to_owned(), error: Some(error_message(&error)), ..figures }),
-                )
-            }
+            AnswerEnd::Failed(error) => self.failed(error_message(&error)),
+            AnswerEnd::Refused(sentence) => self.failed(sentence),
         })
+    }
+
+    fn failed(&mut self, sentence: String) -> (MessageState, Option<AnswerStats>) {
+        let figures = self.figures.take().unwrap_or_default();
+        let figures = AnswerStats { reason: "error".to_owned(), error: Some(sentence), ..figures };
+        (MessageState::Failed, Some(figures))
     }
 
     /// `true` if text could not be saved.
@@ -178,7 +203,10 @@ impl ActiveAnswer {
         self.streaming.append(&std::mem::take(&mut self.pending));
         let figures = self.figures.as_ref().and_then(|figures| serde_json::to_string(figures).ok());
         let state = self.end.unwrap_or(MessageState::Stopped);
-        let saved = self.streaming.finish(store, state, figures.as_deref());
+        let mut saved = self.streaming.finish(store, state, figures.as_deref());
+        if saved.is_ok() && !self.calls().is_empty() {
+            saved = store.set_tool_calls(self.id(), self.calls());
+        }
         if saved.is_err() {
             self.save_failed_at = Some(Instant::now());
         }

@@ -1,9 +1,9 @@
 //! Statistics stored with an answer.
 
 use serde::{Deserialize, Serialize};
-use thermocline_engine::session::{GenerationStats, StopReason};
+use thermocline_engine::session::{FfnReads, GenerationStats, StopReason};
 
-use crate::units::rate;
+use crate::units::{bytes, rate};
 
 /// Counts, times and stop reason of an answer; stored as JSON. Times are in milliseconds, rates in tokens per second.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -30,8 +30,72 @@ pub struct AnswerStats {
     pub context_used: usize,
     /// Length of the context.
     pub context_length: usize,
+    /// Tokens of the chat that the model no longer has in its context.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub forgotten_tokens: usize,
+    /// Reads and savings of its tokens, where neurons were recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reads: Option<AnswerReads>,
     /// Seed of the sampler.
     pub seed: u64,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// Reads and savings of the FFNs of an answer's tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AnswerReads {
+    /// Bytes of weights a token read on average, and would read with nothing skipped.
+    pub read_bytes: u64,
+    /// See [`AnswerReads::read_bytes`].
+    pub dense_bytes: u64,
+    /// Fraction of the neurons that were skipped.
+    pub skipped: f64,
+    /// Seconds that reading all of it would have taken more, for the whole answer, at the rate at which the rest was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved_seconds: Option<f64>,
+    /// True if a GPU computed some of the neurons: the bytes are those of the CPU alone.
+    pub on_device: bool,
+}
+
+impl AnswerReads {
+    fn new(reads: &FfnReads) -> Option<Self> {
+        let tokens = reads.tokens as u64;
+        (tokens > 0).then(|| AnswerReads {
+            read_bytes: reads.read_bytes / tokens,
+            dense_bytes: reads.dense_bytes / tokens,
+            skipped: 1.0 - reads.used_neurons as f64 / reads.neurons.max(1) as f64,
+            saved_seconds: reads.saved().map(|saved| saved.as_secs_f64()),
+            on_device: reads.on_device,
+        })
+    }
+
+    /// One line for the user.
+    fn line(&self) -> String {
+        let (read, dense) = (bytes(self.read_bytes), bytes(self.dense_bytes));
+        if self.on_device {
+            return format!(
+                "Per token the CPU read {read} of {dense} of FFN weights; the GPU had the hot neurons, others were skipped"
+            );
+        }
+        if self.skipped < 0.0005 && self.read_bytes >= self.dense_bytes - self.dense_bytes / 50 {
+            return format!("Per token {read} of FFN weights were read: nothing was skipped");
+        }
+        let skipped = 100.0 * self.skipped;
+        let mut line =
+            format!("Per token {read} of {dense} of FFN weights were read, {skipped:.0} % of the neurons skipped");
+        if let Some(saved) = self.saved_seconds {
+            line += &match saved {
+                saved if saved >= 1.0 => format!(", about {saved:.1} s saved"),
+                saved if saved >= 0.001 => format!(", about {:.0} ms saved", 1e3 * saved),
+                _ => ", less than 1 ms saved".to_owned(),
+            };
+        }
+        line
+    }
 }
 
 impl AnswerStats {
@@ -56,6 +120,8 @@ impl AnswerStats {
             decode_tokens_per_second: stats.decode_rate(),
             context_used: stats.context_used,
             context_length: stats.context_length,
+            forgotten_tokens: stats.forgotten_tokens,
+            reads: AnswerReads::new(&stats.ffn),
             seed: stats.seed,
         }
     }
@@ -68,6 +134,11 @@ impl AnswerStats {
     /// Parses stored JSON.
     pub fn from_json(json: Option<&str>) -> Option<Self> {
         serde_json::from_str(json?).ok()
+    }
+
+    /// Cost and savings of the answer, in one line; `None` where neurons were not recorded.
+    pub fn reads_line(&self) -> Option<String> {
+        self.reads.map(|reads| reads.line())
     }
 
     /// One line for the user.
@@ -89,5 +160,52 @@ impl AnswerStats {
             _ => {}
         }
         parts.join("   ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_line_is_honest_about_what_was_measured() {
+        let reads = FfnReads {
+            tokens: 10,
+            read_bytes: 10 << 20,
+            dense_bytes: 40 << 20,
+            used_neurons: 10,
+            neurons: 100,
+            timed_ns: 1_000_000_000,
+            timed_bytes: 10 << 20,
+            on_device: false,
+        };
+        let line = |reads: FfnReads| {
+            let stats = GenerationStats { ffn: reads, ..GenerationStats::default() };
+            AnswerStats::new(&stats, None).reads_line()
+        };
+        assert_eq!(
+            line(reads).as_deref(),
+            Some(
+                "Per token 1.0 MiB of 4.0 MiB of FFN weights were read, 90 % of the neurons skipped, about 3.0 s saved"
+            )
+        );
+        let untimed = line(FfnReads { timed_ns: 0, ..reads }).unwrap();
+        assert!(untimed.ends_with("90 % of the neurons skipped"), "{untimed}");
+        let dense = line(FfnReads { read_bytes: 40 << 20, used_neurons: 100, ..reads }).unwrap();
+        assert!(dense.ends_with("4.0 MiB of FFN weights were read: nothing was skipped"), "{dense}");
+        let device = line(FfnReads { on_device: true, ..reads }).unwrap();
+        assert!(
+            device.starts_with("Per token the CPU read 1.0 MiB of 4.0 MiB") && !device.contains("saved"),
+            "{device}"
+        );
+        assert_eq!(line(FfnReads::default()), None, "not recorded");
+    }
+
+    #[test]
+    fn stats_of_earlier_versions_are_read() {
+        let old = AnswerStats::from_json(Some(r#"{"reason": "end_of_text", "generated_tokens": 3}"#)).unwrap();
+        assert_eq!((old.generated_tokens, old.forgotten_tokens, old.reads), (3, 0, None));
+        let json = serde_json::to_string(&old).unwrap();
+        assert!(!json.contains("forgotten") && !json.contains("reads"), "{json}");
     }
 }

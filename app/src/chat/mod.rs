@@ -1,10 +1,19 @@
-//! Generation of answers in chats. [`ChatController`] starts answers on the engine's sessions and moves
-//! their text into the store; [`AnswerStats`] are the statistics stored with an answer, [`SamplingOverrides`] the user's sampling settings.
+//! Generation of answers in chats. [`ChatController`] starts answers on the engine's sessions, or on a server, and moves their text into
+//! the store; [`AnswerStats`] are the statistics stored with an answer, [`SamplingOverrides`] the user's sampling settings;
+//! [`given`] decides what of attached files the model reads, and [`remembered`] keeps the neurons of a chat's last tokens. Tools that an
+//! answer calls are run by a [`tool_round`], with the user's consent, and the chat goes on with another answer.
 //! Nothing here depends on a window, and nothing blocks.
 
 mod active_answer;
 mod answer_stats;
+mod call_reader;
+mod explanation;
+pub mod given;
+mod plain_text;
+mod prompt;
+pub mod remembered;
 mod sampling_overrides;
+mod tool_round;
 
 use std::{
     collections::HashMap,
@@ -16,23 +25,37 @@ use std::{
 use active_answer::ActiveAnswer;
 pub use active_answer::AnswerProgress;
 pub use answer_stats::AnswerStats;
+use call_reader::CallReader;
+pub use explanation::{Explained, ExplainedNeuron, Explanation, ExplanationProgress, SwitchedOff};
+use given::Measure;
+use prompt::ChatPrompt;
+pub use prompt::{branch_turns, prompt_before};
 pub use sampling_overrides::SamplingOverrides;
 use thermocline_engine::{
     model::Model,
-    session::{ContextPolicy, Message as Turn, Prompt, Request, Role, Session, SessionOptions},
+    session::{Session, SessionOptions},
 };
+
+use tool_round::{MOST_ROUNDS, ToolRound};
+pub use tool_round::{PendingCall, ToolDecision};
 
 use crate::{
     engine_handle::{Answer, EngineHandle, EngineState, error_message},
-    store::{
-        ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, StreamingMessage, title,
-    },
+    store::{ChatId, Message, MessageId, MessageState, NewMessage, Store, StoreError, StreamingMessage, title},
+    tools::Toolbox,
 };
+
+/// A generation that has begun, the session if it is here and not on a server, and the reader of calls if the model was told of tools.
+type Started = (Answer, Option<Arc<Session>>, Option<CallReader>);
 
 /// The active answers, and the session used last.
 #[derive(Debug, Default)]
 pub struct ChatController {
     answers: HashMap<ChatId, ActiveAnswer>,
+    /// Calls of tools that are waited for before the next answer.
+    rounds: HashMap<ChatId, ToolRound>,
+    /// The tools; `None`: no model is told of any.
+    tools: Option<Toolbox>,
     /// The chat answered last, with its session: the tokens in its KV cache need not be computed again.
     idle: Option<(ChatId, Arc<Session>)>,
     /// The model that the sessions belong to.
@@ -50,9 +73,42 @@ impl ChatController {
         self.revision
     }
 
-    /// `true` while any chat is being answered.
+    /// `true` while any chat is being answered, or waits for a tool.
     pub fn is_busy(&self) -> bool {
-        self.answers.values().any(|answer| !answer.is_ended())
+        !self.rounds.is_empty() || self.answers.values().any(|answer| !answer.is_ended())
+    }
+
+    /// `true` while this chat is being answered, or waits for a tool.
+    pub fn is_answering(&self, chat: ChatId) -> bool {
+        self.rounds.contains_key(&chat) || self.answers.get(&chat).is_some_and(|answer| !answer.is_ended())
+    }
+
+    /// Gives models of chats that may call tools these.
+    pub fn set_tools(&mut self, tools: Toolbox) {
+        self.tools = Some(tools);
+    }
+
+    /// The tools.
+    pub fn tools(&mut self) -> Option<&mut Toolbox> {
+        self.tools.as_mut()
+    }
+
+    /// The call in a chat that the user is asked about, or that runs.
+    pub fn pending_call(&self, chat: ChatId) -> Option<PendingCall<'_>> {
+        self.rounds.get(&chat)?.pending()
+    }
+
+    /// Has the calls of an answer done that was not written here.
+    #[cfg(test)]
+    pub fn begin_calls(&mut self, chat: ChatId, answer: &Message) {
+        self.rounds.insert(chat, ToolRound::new(answer.id, answer.calls()));
+    }
+
+    /// Carries out the user's decision on the call that a chat asks about.
+    pub fn decide_call(&mut self, chat: ChatId, decision: ToolDecision) {
+        if let (Some(round), Some(tools)) = (self.rounds.get_mut(&chat), &self.tools) {
+            round.decide(tools, decision);
+        }
     }
 
     /// Has answers start with the next [`ChatController::poll`] instead of at once, so that the caller can finish other work first.
@@ -63,7 +119,8 @@ impl ChatController {
     /// `true` if the next [`ChatController::poll`] starts an answer.
     pub fn will_start_answer(&self, engine_handle: &EngineHandle) -> bool {
         let waits = |answer: &ActiveAnswer| !answer.is_started() && !answer.is_ended();
-        self.answers.values().any(waits) && matches!(engine_handle.state(), EngineState::Ready { .. })
+        self.answers.values().any(waits)
+            && matches!(engine_handle.state(), EngineState::Ready { .. } | EngineState::Remote { .. })
     }
 
     /// `true` while the model computes a prompt or an answer in any chat.
@@ -89,7 +146,8 @@ impl ChatController {
         self.answers.get(&chat).map(ActiveAnswer::progress)
     }
 
-    /// Adds the user's message below `parent` and starts its answer. The chat is named after its first message.
+    /// Adds the user's message below `parent`, with the files that wait for it, and starts its answer. The chat is named after its first
+    /// message.
     ///
     /// # Errors
     /// The store's error.
@@ -103,9 +161,28 @@ impl ChatController {
     ) -> Result<(), StoreError> {
         self.end(store, chat)?;
         let message = store.add_message(chat, parent, &NewMessage::user(text))?;
+        store.send_attachments(chat, message)?;
         if parent.is_none() {
             store.suggest_title(chat, &title(text))?;
         }
+        self.start_answer(store, engine_handle, chat, Some(message))
+    }
+
+    /// Adds another version of the user's message `of`, with the same files, and starts its answer.
+    ///
+    /// # Errors
+    /// The store's error.
+    pub fn change_message(
+        &mut self,
+        store: &mut Store,
+        engine_handle: &EngineHandle,
+        chat: ChatId,
+        of: &Message,
+        text: &str,
+    ) -> Result<(), StoreError> {
+        self.end(store, chat)?;
+        let message = store.add_message(chat, of.parent, &NewMessage::user(text))?;
+        store.copy_attachments(of.id, message)?;
         self.start_answer(store, engine_handle, chat, Some(message))
     }
 
@@ -125,6 +202,7 @@ impl ChatController {
             EngineState::Ready { model, .. } | EngineState::Failed { model, .. } => {
                 (Some(model.to_string()), Some(model.key()))
             }
+            EngineState::Remote { model, .. } => (Some(model.to_string()), Some(model.key())),
             EngineState::Opening(opening) => (Some(opening.model.to_string()), Some(opening.model.key())),
             EngineState::Empty => (None, None),
         };
@@ -171,22 +249,32 @@ impl ChatController {
         if let Some(active_answer) = self.answers.get_mut(&chat) {
             active_answer.stop();
         }
+        if self.rounds.remove(&chat).is_some() {
+            self.revision += 1;
+        }
     }
 
     /// Ends the answer of a chat at once; its text stays.
     fn end(&mut self, store: &mut Store, chat: ChatId) -> Result<(), StoreError> {
+        self.rounds.remove(&chat);
         let Some(mut active_answer) = self.answers.remove(&chat) else { return Ok(()) };
         if !active_answer.is_ended() {
             let session = active_answer.end(MessageState::Stopped, None);
             drop_in_background(session.map(|session| (chat, session)));
         }
-        self.finish(store, chat, active_answer)
+        let finished = self.finish(store, chat, active_answer);
+        // Its calls, too, are given up.
+        self.rounds.remove(&chat);
+        finished
     }
 
     /// Saves an answer that has ended. If that fails it stays active, so that it is shown and saving is tried again.
     fn finish(&mut self, store: &mut Store, chat: ChatId, mut active_answer: ActiveAnswer) -> Result<(), StoreError> {
         self.revision += 1;
         let saved = active_answer.finish(store);
+        if saved.is_ok() && !active_answer.calls().is_empty() {
+            self.rounds.insert(chat, ToolRound::new(active_answer.id(), active_answer.calls()));
+        }
         if matches!(&saved, Err(error) if !is_removed(error)) {
             self.answers.insert(chat, active_answer);
         }
@@ -196,6 +284,7 @@ impl ChatController {
     /// Ends all answers at once and releases the model, so that it can be closed. The texts stay.
     pub fn release_model(&mut self, store: &mut Store) -> Vec<StoreError> {
         let chats: Vec<ChatId> = self.answers.keys().copied().collect();
+        self.rounds.clear();
         let errors = chats.into_iter().filter_map(|chat| self.end(store, chat).err()).collect();
         drop_in_background(self.idle.take());
         self.model = Weak::new();
@@ -219,7 +308,46 @@ impl ChatController {
                 errors.push(error);
             }
         }
+        let chats: Vec<ChatId> = self.rounds.keys().copied().collect();
+        for chat in chats {
+            if let Err(error) = self.advance_round(store, engine_handle, &state, chat) {
+                errors.push(error);
+            }
+        }
         errors
+    }
+
+    /// Has the calls of an answer done, and the next answer begun behind their results.
+    fn advance_round(
+        &mut self,
+        store: &mut Store,
+        engine_handle: &EngineHandle,
+        state: &EngineState,
+        chat: ChatId,
+    ) -> Result<(), StoreError> {
+        let (Some(mut round), Some(tools)) = (self.rounds.remove(&chat), &self.tools) else { return Ok(()) };
+        // Half of the context, at about three bytes a token.
+        let limit = match state {
+            EngineState::Ready { engine, .. } => engine.context() * 3 / 2,
+            _ => usize::MAX,
+        };
+        let before = round.last();
+        let advanced = round.advance(store, chat, tools, limit);
+        if round.last() != before {
+            self.revision += 1;
+        }
+        match advanced {
+            Ok(Some(last)) => self.start_answer(store, engine_handle, chat, Some(last)),
+            Ok(None) => {
+                self.rounds.insert(chat, round);
+                Ok(())
+            }
+            // What cannot be saved is given up, and the error shown: the answer with its calls is there.
+            Err(error) => {
+                self.revision += 1;
+                Err(error)
+            }
+        }
     }
 
     fn advance(
@@ -250,16 +378,12 @@ impl ChatController {
                 EngineState::Opening(_) => None,
                 EngineState::Empty => Some(failed("No model is open.".to_owned())),
                 EngineState::Failed { model, reason } => Some(failed(format!("{model} could not be opened: {reason}"))),
-                EngineState::Ready { engine, model } => {
-                    self.model = Arc::downgrade(engine.model());
-                    let begun = self.session(engine_handle, chat).and_then(|session| {
-                        let request = request(store, chat, active_answer.id(), &session, model)?;
-                        let engine_handle = engine_handle.clone();
-                        Ok((Answer::start(move || engine_handle.notify(), Arc::clone(&session), request), session))
-                    });
-                    match begun {
-                        Ok((answer, session)) => {
-                            active_answer.start(answer, session);
+                // Without its tools an answer would be another one. Connecting has a time limit.
+                EngineState::Ready { .. } | EngineState::Remote { .. } if self.waits_for_tools(store, chat) => None,
+                EngineState::Ready { .. } | EngineState::Remote { .. } => {
+                    match self.generate(store, engine_handle, state, chat, active_answer.id()) {
+                        Ok((answer, session, reader)) => {
+                            active_answer.start(answer, session, reader);
                             None
                         }
                         Err(sentence) => Some(failed(sentence)),
@@ -277,9 +401,72 @@ impl ChatController {
             return once(saved);
         };
         if let Some(session) = active_answer.end(state, figures) {
+            remember(store, chat, engine_handle, &session);
             drop_in_background(self.idle.replace((chat, session)));
         }
         once(self.finish(store, chat, active_answer))
+    }
+
+    /// Starts the generation of message `id`, on a session or on a server.
+    fn generate(
+        &mut self,
+        store: &mut Store,
+        engine_handle: &EngineHandle,
+        state: &EngineState,
+        chat: ChatId,
+        id: MessageId,
+    ) -> Result<Started, String> {
+        let key = match state {
+            EngineState::Ready { model, .. } => model.key(),
+            _ => String::new(),
+        };
+        let measure = match state {
+            EngineState::Ready { engine, .. } => {
+                Measure::new(engine.context(), &key, |text| given::tokens(engine, text))
+            }
+            _ => Measure::server(),
+        };
+        let mut prompt = ChatPrompt::read(store, chat, id, &measure)?;
+        prompt.tools = self.definitions(store, chat, id).map_err(|error| error.to_string())?;
+        let told = !prompt.tools.is_empty();
+        let notify = {
+            let engine_handle = engine_handle.clone();
+            move || engine_handle.notify()
+        };
+        match state {
+            EngineState::Ready { engine, model } => {
+                self.model = Arc::downgrade(engine.model());
+                let session = self.session(engine_handle, chat)?;
+                prompt.make_plain(engine.tokenizer());
+                let format = engine.chat_template().tools();
+                let reader = told.then(|| CallReader::new(id, Some(format), &prompt.tools));
+                let request = prompt.request(&session, model);
+                Ok((Answer::start(notify, Arc::clone(&session), request), Some(session), reader))
+            }
+            EngineState::Remote { model, client } => {
+                let reader = told.then(|| CallReader::new(id, None, &[]));
+                Ok((Answer::start_remote(notify, client.clone(), prompt.remote_request(&model.name)), None, reader))
+            }
+            _ => Err("No model is open.".to_owned()),
+        }
+    }
+
+    /// `true` while an answer that may call tools would begin without those of a server that is being connected.
+    fn waits_for_tools(&self, store: &Store, chat: ChatId) -> bool {
+        let connecting = self.tools.as_ref().is_some_and(|tools| tools.hub().is_connecting());
+        connecting && store.chat(chat).is_ok_and(|chat| chat.tools)
+    }
+
+    /// Definitions of the tools that the model of answer `id` is told of: none if the chat has none, or once it has called enough.
+    fn definitions(&self, store: &Store, chat: ChatId, id: MessageId) -> Result<Vec<serde_json::Value>, StoreError> {
+        let Some(tools) = self.tools.as_ref().filter(|_| store.chat(chat).is_ok_and(|chat| chat.tools)) else {
+            return Ok(Vec::new());
+        };
+        let all = store.messages(chat)?;
+        if tool_round::rounds(&prompt::above(&all, id)) >= MOST_ROUNDS {
+            return Ok(Vec::new());
+        }
+        Ok(tools.offered().iter().map(|offered| offered.tool.definition(&offered.name)).collect())
     }
 
     /// The chat's session, or a new one in place of the idle one: each allocates memory for its context.
@@ -294,6 +481,17 @@ impl ChatController {
     }
 }
 
+/// Keeps the neurons of the chat's last tokens. If this fails, the map begins dark next time.
+fn remember(store: &mut Store, chat: ChatId, engine_handle: &EngineHandle, session: &Session) {
+    let EngineState::Ready { model, .. } = engine_handle.state() else { return };
+    let map = remembered::write(session.engine().neurons(), session.id());
+    if !map.is_empty()
+        && let Err(error) = store.set_neuron_map(chat, &model.key(), &map)
+    {
+        tracing::warn!(%error, "the map of the chat is not kept");
+    }
+}
+
 /// `true` if the message was removed, so that there is nothing to save any more.
 fn is_removed(error: &StoreError) -> bool {
     matches!(error, StoreError::Missing { .. })
@@ -305,53 +503,6 @@ fn drop_in_background(session: Option<(ChatId, Arc<Session>)>) {
         // If there is no thread, it is dropped here.
         let _ = thread::Builder::new().name("close-session".to_owned()).spawn(move || drop(session));
     }
-}
-
-/// The engine's request for message `id`: the messages above it, and the text to continue if it has some already.
-fn request(
-    store: &Store,
-    chat: ChatId,
-    id: MessageId,
-    session: &Session,
-    model: &crate::library::ModelId,
-) -> Result<Request, String> {
-    let read = |error: StoreError| error.to_string();
-    let about = store.chat(chat).map_err(read)?;
-    let all = store.messages(chat).map_err(read)?;
-    let by_id: HashMap<MessageId, &Message> = all.iter().map(|message| (message.id, message)).collect();
-    let own = by_id.get(&id).copied();
-    let above = |message: &&Message| message.parent.and_then(|parent| by_id.get(&parent).copied());
-    let mut before: Vec<&Message> = std::iter::successors(own, above).skip(1).collect();
-    before.reverse();
-    let choices = SamplingOverrides::from_json(about.sampling.as_deref());
-    let mut turns = Vec::new();
-    if !about.system_prompt.trim().is_empty() {
-        turns.push(Turn::new(Role::System, about.system_prompt));
-    }
-    turns.extend(before.into_iter().map(turn));
-    let begun = own.map_or("", |message| &message.content);
-    let version = own.map_or(1, |message| message.version.0);
-    let prompt = if begun.is_empty() {
-        Prompt::Chat(turns)
-    } else {
-        turns.push(Turn::new(Role::Assistant, begun));
-        Prompt::Continue(turns)
-    };
-    let mut sampling = choices.apply_to(SamplingOverrides::model_defaults(model));
-    // The same seed would repeat the previous version.
-    sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(version as u64 - 1));
-    let on_full = if choices.stop_when_full { ContextPolicy::Stop } else { ContextPolicy::Shift { keep: 1 } };
-    // An answer whose beginning was shifted out of the context seldom ends.
-    let most = choices.max_tokens.unwrap_or_else(|| session.context());
-    Ok(Request { sampling, max_tokens: Some(most), on_full, ..Request::new(prompt) })
-}
-
-fn turn(message: &Message) -> Turn {
-    let role = match message.speaker {
-        Speaker::User => Role::User,
-        Speaker::Assistant => Role::Assistant,
-    };
-    Turn::new(role, message.content.clone())
 }
 
 #[cfg(test)]

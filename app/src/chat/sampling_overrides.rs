@@ -53,7 +53,7 @@ impl SamplingOverrides {
     pub fn model_defaults(model: &ModelId) -> Sampling {
         match model {
             ModelId::Builtin => builtin::sampling(),
-            ModelId::Path(_) => Sampling::default(),
+            ModelId::Path(_) | ModelId::Remote(_) => Sampling::default(),
         }
     }
 

@@ -91,7 +91,7 @@ pub fn answer(
                 }
                 _ => eprintln!("{}", device_line(&event)),
             },
-            Ok(Event::Stats(_) | Event::PromptLogprobs(_)) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Event::Stats(_) | Event::PromptLogprobs(_) | Event::Embedding(_)) | Err(RecvTimeoutError::Timeout) => {}
             Ok(Event::Done { reason, stats }) => {
                 return match failure {
                     Some(failure) => Err(failure),
@@ -125,6 +125,16 @@ pub fn print(text: &str) -> Outcome {
         out.write_all(text.as_bytes())?;
     }
     Ok(out.flush()?)
+}
+
+/// The forgotten part of a conversation, in one line; `None` if it has it all in mind.
+pub fn forgotten_line(stats: &GenerationStats) -> Option<String> {
+    let GenerationStats { forgotten_tokens, context_length, .. } = stats;
+    (*forgotten_tokens > 0).then(|| {
+        format!(
+            "[the context of {context_length} tokens is full: the oldest {forgotten_tokens} tokens are forgotten; --ctx N makes it larger]"
+        )
+    })
 }
 
 /// The statistics in one line.
@@ -186,6 +196,7 @@ pub fn to_json(answer: &Answer) -> Value {
             "decode_tokens_per_second": stats.decode_rate(),
             "context_used": stats.context_used,
             "context_length": stats.context_length,
+            "forgotten_tokens": stats.forgotten_tokens,
             "seed": stats.seed,
         },
     })

@@ -6,9 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::Args;
+use clap::{Args, CommandFactory};
 
 use super::{
+    Cli,
     chat::{self, ChatArgs},
     failure::{Failure, Outcome, one_line},
 };
@@ -44,8 +45,31 @@ impl AppArgs {
     }
 }
 
+/// Similarity of two names, from 0 to 1, above which one is likely to be the other misspelt.
+const ALIKE: f64 = 0.8;
+
+/// The refusal of a first argument that is the name of no command and no model.
+fn unknown(name: &str) -> Failure {
+    let commands = Cli::command();
+    let names = commands.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
+    let alike = names.map(|command| (strsim::jaro_winkler(command, name), command)).filter(|(alike, _)| *alike > ALIKE);
+    let nearest = alike.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, command)| command);
+    let hint = match nearest {
+        Some(command) => format!("did you mean `thermocline {command}`?"),
+        None => "`thermocline --help` lists the commands".to_owned(),
+    };
+    let message = format!("{}: expected a command, a model's file or its folder", one_line(name));
+    Failure::Usage { message, hint: Some(hint) }
+}
+
 /// Opens the window. Without a display, or if it fails to open, a chat starts in an interactive terminal.
 pub fn app(args: &AppArgs) -> Outcome {
+    // A path that leads nowhere is reported where the model is opened; a plain word may be meant for a command.
+    if let Some(name) = args.model.as_deref().filter(|path| !path.exists()).and_then(Path::to_str)
+        && !name.contains(['/', '\\', '.'])
+    {
+        return Err(unknown(name));
+    }
     if !has_display() {
         if args.portable {
             // Created before the chat looks for its input history.
@@ -82,4 +106,18 @@ fn in_terminal(args: &AppArgs, why: Option<NoWindow>) -> Outcome {
 fn has_display() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     cfg!(any(windows, target_os = "macos")) || set("WAYLAND_DISPLAY") || set("WAYLAND_SOCKET") || set("DISPLAY")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_word_is_refused_with_the_command_it_resembles() {
+        for (word, command) in [("benhc", "bench"), ("sreve", "serve"), ("chats", "chat"), ("devces", "devices")] {
+            let hint = unknown(word).hint().unwrap();
+            assert!(hint.contains(&format!("`thermocline {command}`")), "{word}: {hint}");
+        }
+        assert!(unknown("xyzzy").hint().unwrap().contains("--help"));
+    }
 }

@@ -18,8 +18,10 @@ use thermocline_engine::{
 use super::{
     bench_kernels,
     bench_rows::{Row, beside_layers, csv, markdown},
+    bench_streams,
     engine_options::{CpuArgs, DeviceArgs, StreamPrompts, kv_types},
     failure::{Failure, Outcome, one_line},
+    level::LevelArgs,
     model_options::ModelOptions,
     progress::{ProgressUnit, TerminalProgress},
 };
@@ -41,6 +43,9 @@ no neurons. The hit rate is the fraction of the firing neurons that were there, 
 waited for the GPU in layers that both compute; a run that is not timed tells both. Several placements and modes are measured
 one after the other on the same budget, and `of layers` is the speed beside the first mode's with whole layers.
 
+With --streams as many clients ask at the same time as a server has: tokens of all of them per second, beside the first
+number's, and the time to their first tokens. Weights are read once for all streams of a pass.
+
 With --kernels every dispatch of a GPU is timed, and each kernel's speed stands beside what the GPU's memory moves.
 Without a model, products of weights of every type are measured alone.
 
@@ -49,6 +54,7 @@ Examples:
   thermocline bench -m model.gguf -p 512 -n 0 -r 10 -o json
   thermocline bench -m model.gguf --peer llama.cpp/build/bin/llama-bench
   thermocline bench -m relu.gguf -p 0 --sparsity predicted --peer llama-bench --peer-model dense.gguf
+  thermocline bench -m model.gguf --streams 1,2,4,8,16 -p 128 -n 64
   thermocline bench -m model.gguf --device 0 --kernels
   thermocline bench -m relu.gguf -p 0 --device gpu --vram 8GiB --placement layers,neurons --sparsity dense,predicted";
 
@@ -61,10 +67,10 @@ const QUICK: GpuEffort = GpuEffort { bytes: 16 << 20, seconds: 0.01, hand_overs:
 pub struct BenchArgs {
     /// Lengths of prompts
     #[arg(short = 'p', long, value_name = "N,..", value_delimiter = ',', default_value = "512")]
-    n_prompt: Vec<usize>,
+    pub(super) n_prompt: Vec<usize>,
     /// Numbers of generated tokens
     #[arg(short = 'n', long, value_name = "N,..", value_delimiter = ',', default_value = "128")]
-    n_gen: Vec<usize>,
+    pub(super) n_gen: Vec<usize>,
     /// A prompt and the tokens generated after it, timed together; may be repeated
     #[arg(long, value_name = "P,N", value_parser = pair)]
     pg: Vec<(usize, usize)>,
@@ -73,13 +79,13 @@ pub struct BenchArgs {
     n_depth: Vec<usize>,
     /// Timed runs of every test
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    repetitions: u16,
+    pub(super) repetitions: u16,
     /// Skip the run before each test that is not timed
     #[arg(long)]
     no_warmup: bool,
     /// Form of the results
     #[arg(short, long, value_name = "FORM", value_enum, default_value_t)]
-    output: Form,
+    pub(super) output: Form,
     /// Run this llama-bench in turns and show the ratio
     #[arg(long, value_name = "PATH")]
     peer: Option<PathBuf>,
@@ -88,7 +94,7 @@ pub struct BenchArgs {
     peer_model: Option<PathBuf>,
     /// Sparsity modes in which tokens are generated
     #[arg(long, value_name = "MODE,..", value_delimiter = ',', default_value = "dense", value_parser = sparsity_modes())]
-    sparsity: Vec<Sparsity>,
+    pub(super) sparsity: Vec<Sparsity>,
     /// Bring to the GPU what --vram has room for, in these pieces, and let the CPU compute the rest [default: the whole model]
     #[arg(long, value_name = "PIECES,..", value_delimiter = ',', value_parser = granularities(),
           conflicts_with_all = ["peer", "kernels"])]
@@ -100,6 +106,9 @@ pub struct BenchArgs {
     /// say that it is quicker than the CPU
     #[arg(long, value_name = "WHEN", value_enum, default_value_t, requires = "placement")]
     stream_prompts: StreamPrompts,
+    /// Answer so many requests at once, each with a prompt of the first -p and as many tokens as the first -n
+    #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with_all = ["peer", "kernels", "placement"])]
+    pub(super) streams: Vec<usize>,
     /// Time each of a GPU's kernels
     #[arg(long, conflicts_with = "peer")]
     kernels: bool,
@@ -107,18 +116,20 @@ pub struct BenchArgs {
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
-    model: ModelOptions,
+    level: LevelArgs,
+    #[command(flatten)]
+    pub(super) model: ModelOptions,
     /// Element type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types(), help_heading = "Context")]
-    kv_type: KvType,
+    pub(super) kv_type: KvType,
     /// Prompt tokens computed at once
     #[arg(long, value_name = "N", default_value_t = 512, help_heading = "Context",
           value_parser = clap::value_parser!(u32).range(1..))]
     chunk: u32,
     #[command(flatten)]
-    cpu: CpuArgs,
+    pub(super) cpu: CpuArgs,
     #[command(flatten)]
-    device: DeviceArgs,
+    pub(super) device: DeviceArgs,
 }
 
 // Form of the results. (Doc comments on the values would make --help long.)
@@ -133,6 +144,9 @@ pub(super) enum Form {
 
 /// Runs the command.
 pub fn bench(args: &BenchArgs) -> Outcome {
+    if !args.streams.is_empty() {
+        return bench_streams::streams(args);
+    }
     let tests = tests(args);
     if tests.is_empty() {
         return Err(Failure::usage("expected at least one test: -p, -n or --pg above 0"));
@@ -142,7 +156,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         repetitions: usize::from(args.repetitions),
         warm_up: !args.no_warmup,
         cpu: args.cpu.options(),
-        gpu: args.device.gpu()?,
+        gpu: args.device.gpu(&args.cpu)?,
         effort: if args.quick { QUICK } else { GpuEffort::default() },
         speeds: Folders::detect().map(|folders| folders.cache),
         stream_prompts: args.stream_prompts.choice(),
@@ -150,6 +164,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         chunk: args.chunk as usize,
         load: args.model.load_options(),
         sidecar: args.model.sidecar_choice(),
+        level: args.level.level,
         ..BenchOptions::default()
     };
     if !args.placement.is_empty() && options.gpu.is_none() {
@@ -162,6 +177,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         return Err(Failure::usage("--split: expected --placement neurons, whose places it tells"));
     }
     let ways = ways(args);
+    args.level.check(&args.sparsity)?;
     if args.kernels {
         let [(_, sparsity)] = ways[..] else { return Err(Failure::usage("--kernels: expected one --sparsity")) };
         return bench_kernels::kernels(&args.model, &BenchOptions { sparsity, ..options }, args.output);
@@ -225,7 +241,7 @@ fn ways(args: &BenchArgs) -> Vec<(Option<Granularity>, Sparsity)> {
     placements.into_iter().flat_map(|placement| args.sparsity.iter().map(move |mode| (placement, *mode))).collect()
 }
 
-fn granularities() -> impl TypedValueParser<Value = Granularity> {
+pub(super) fn granularities() -> impl TypedValueParser<Value = Granularity> {
     PossibleValuesParser::new(Granularity::ALL.map(Granularity::name)).try_map(|name| name.parse::<Granularity>())
 }
 

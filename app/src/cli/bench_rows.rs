@@ -179,7 +179,11 @@ pub(super) fn markdown(rows: &[Row]) -> String {
                 true => format!("budget {}", units::bytes(extra.vram_budget)),
                 false => format!("{} used", units::bytes(extra.vram_used)),
             };
-            text += &format!("kernels {}, {memory}, {}\n", extra.isa, record.gpu_info);
+            let activations = match &extra.rounding_types[..] {
+                "" => "float".to_owned(),
+                types => format!("int8 with {types}"),
+            };
+            text += &format!("kernels {}, activations {activations}, {memory}, {}\n", extra.isa, record.gpu_info);
             if let Some(split) = rows.iter().find_map(|row| row.record.thermocline.split) {
                 let SplitReport { neurons, resident } = split;
                 text += &format!("{resident} of the {neurons} neurons of the split are in GPU memory\n");

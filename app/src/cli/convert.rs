@@ -1,6 +1,6 @@
 //! `thermocline convert`: conversion of a model to GGUF.
 
-use std::{io::Write, path::PathBuf, time::Instant};
+use std::{collections::BTreeMap, io::Write, path::PathBuf, time::Instant};
 
 use clap::{
     Args,
@@ -9,7 +9,7 @@ use clap::{
 use serde_json::json;
 use thermocline_engine::{
     model,
-    model::{CONVERT_TYPES, ConvertReport},
+    model::{CONVERT_TYPES, ConvertReport, TypeFallback},
     quant::TensorType,
 };
 
@@ -50,10 +50,10 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
     let mut progress = TerminalProgress::new("converting", ProgressUnit::Weights);
     let report = model::convert(&args.source, &args.out, args.ty, &mut |done, total| progress.set(done, total))?;
     drop(progress);
-    let ConvertReport { architecture, source_bytes, file_bytes, parameters, types } = report;
+    let ConvertReport { architecture, source_bytes, file_bytes, parameters, types, fallbacks } = report;
     let mut out = std::io::stdout().lock();
     if args.json {
-        let types = types.iter().map(|(ty, count)| (ty.name(), count)).collect::<std::collections::BTreeMap<_, _>>();
+        let types = types.iter().map(|(ty, count)| (ty.name(), count)).collect::<BTreeMap<_, _>>();
         let report = json!({
             "file": args.out,
             "architecture": architecture,
@@ -61,6 +61,7 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
             "file_bytes": file_bytes,
             "parameters": parameters,
             "tensors": types,
+            "fallbacks": fallbacks.iter().map(fallback_to_json).collect::<Vec<_>>(),
             "seconds": started.elapsed().as_secs_f64(),
         });
         writeln!(out, "{report:#}")?;
@@ -71,7 +72,31 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
     writeln!(out, "{}: {architecture}, {parameters} parameters, tensors: {types}", args.out.display())?;
     let (from, to, seconds) = (units::bytes(source_bytes), units::bytes(file_bytes), started.elapsed().as_secs_f64());
     writeln!(out, "{from} became {to} in {seconds:.1} s")?;
+    for line in fallback_lines(&fallbacks) {
+        writeln!(out, "note: {line}")?;
+    }
     Ok(())
+}
+
+fn fallback_to_json(fallback: &TypeFallback) -> serde_json::Value {
+    let TypeFallback { tensor, cols, wanted, ty } = fallback;
+    json!({ "tensor": tensor, "row_elements": cols, "wanted": wanted.name(), "type": ty.name() })
+}
+
+/// A line for every type that could not be used, row length and type used instead.
+fn fallback_lines(fallbacks: &[TypeFallback]) -> Vec<String> {
+    let mut alike: BTreeMap<(&str, &str, usize), Vec<&str>> = BTreeMap::new();
+    for TypeFallback { tensor, cols, wanted, ty } in fallbacks {
+        alike.entry((wanted.name(), ty.name(), *cols)).or_default().push(tensor);
+    }
+    let line = |((wanted, ty, cols), tensors): (&(&str, &str, usize), &Vec<&str>)| {
+        let others = match tensors.len() - 1 {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        format!("{}{others}: {ty} instead of {wanted}, whose blocks do not divide rows of {cols}", tensors[0])
+    };
+    alike.iter().map(line).collect()
 }
 
 fn types() -> impl TypedValueParser<Value = TensorType> {

@@ -15,12 +15,13 @@ use thermocline_engine::{
     runtime::{Forward, KvType, Sparsity},
     session::{
         DeviceChoice, DeviceLoadOptions, DeviceStatus, Engine, EngineOptions, LivePlanner, SparsityChoice,
-        load_on_device,
+        SparsityReport, load_on_device,
     },
 };
 
 use super::{
     failure::{Failure, Outcome, one_line},
+    level::LevelArgs,
     model_options::ModelOptions,
     progress::{ProgressUnit, TerminalProgress},
     units::{parse_bytes, parse_tokens},
@@ -37,8 +38,9 @@ pub struct CpuArgs {
     /// Instruction set of the kernels [default: the best this machine has]
     #[arg(long, value_name = "NAME", value_parser = isas())]
     pub isa: Option<Isa>,
-    /// How activations meet quantised weights on the CPU: int8 rounds them and is quickest, float
-    /// computes as GPUs do, so that the text does not depend on the device [default: int8]
+    /// How activations meet quantised weights: int8 rounds them, on a GPU those of one token; float
+    /// rounds nothing, so that the text does not depend on the device [default: int8 on the CPU, on
+    /// a GPU where it is measured to be quicker]
     #[arg(long, value_name = "KIND", value_parser = activations())]
     pub activations: Option<InputPrecision>,
 }
@@ -92,6 +94,8 @@ pub struct SparsityArgs {
     /// those under an activation threshold (threshold: changes answers) [default: auto, the quickest that loses next to nothing; storyteller: exact]
     #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
     pub sparsity: Option<SparsityChoice>,
+    #[command(flatten)]
+    pub level: LevelArgs,
     /// Swap neurons (or experts) that have lately fired often for colder ones in GPU memory [default for models that were not
     /// prepared]
     #[arg(long, conflicts_with = "static")]
@@ -111,6 +115,10 @@ pub struct SparsityArgs {
     /// faster than the CPU, and takes up to a 32nd of its memory (with `on` up to a quarter). auto: where this machine's speeds say so
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub stream_prompts: StreamPrompts,
+    /// Tokens of a prompt computed at a time. With 1 a prompt is computed as an answer is, so that sparsity applies to it, too: slow, and
+    /// the way to measure a mode by the log probabilities of prompts [default: 512]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub prompt_chunk: Option<u16>,
 }
 
 impl SparsityArgs {
@@ -157,6 +165,10 @@ pub struct ContextOptions {
     /// Element type of the KV cache [default: f16; storyteller: f32]
     #[arg(long, value_name = "TYPE", value_parser = kv_types())]
     pub kv_type: Option<KvType>,
+    /// Most memory of the KV caches of all conversations together, like 2GiB: those of idle ones are given up for others'
+    /// [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub kv_budget: Option<u64>,
 }
 
 /// An engine on the model, on the device that was asked for.
@@ -167,7 +179,7 @@ pub fn open_engine(
     device: &DeviceArgs,
     sparsity: &SparsityArgs,
 ) -> Outcome<Engine> {
-    let choice = device.choice()?;
+    let choice = device.choice(cpu)?;
     if sparsity.split.is_some() && matches!(choice, DeviceChoice::Cpu) {
         return Err(Failure::usage("--split: expected a GPU whose memory neurons are put into, got the CPU"));
     }
@@ -177,6 +189,7 @@ pub fn open_engine(
     let options = EngineOptions {
         context: context.context,
         kv_type: context.kv_type.unwrap_or(model.kv_type()),
+        kv_budget: context.kv_budget,
         cpu: cpu.options(),
         activation: model.activation,
         read_mode: model.read_mode(),
@@ -186,10 +199,14 @@ pub fn open_engine(
         counts: Folders::detect().filter(|_| !sparsity.no_counts).map(|folders| folders.counts()),
         split: sparsity.split.clone(),
         stream_prompts: sparsity.stream_prompts.choice(),
+        chunk: sparsity.prompt_chunk.map_or(EngineOptions::default().chunk, usize::from),
         speeds: Folders::detect().map(|folders| folders.cache),
         ..EngineOptions::default()
     };
-    let engine = Engine::from_model(model.open_model()?, options)?;
+    let mut opened = model.open_model()?;
+    let mode = SparsityReport::new(options.sparsity, &opened, options.recall).mode;
+    sparsity.level.choose(&mut opened, mode)?;
+    let engine = Engine::from_model(opened, options)?;
     let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
     let status = loop {
         match engine.wait_for_device(Duration::from_millis(50)) {
@@ -215,7 +232,7 @@ pub fn open_engine(
 
 /// The model's forward pass in `mode`, on the device that was asked for, or as much of it there as the budget allows.
 pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &DeviceArgs) -> Outcome<Forward> {
-    let choice = device.choice()?;
+    let choice = device.choice(cpu)?;
     let gpu_use = choice.gpu_use();
     if let DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu) = choice {
         let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
@@ -254,7 +271,7 @@ const LOADING: &str = "loading the model into the GPU";
 
 impl DeviceArgs {
     /// The engine's choice of a device.
-    pub fn choice(&self) -> Outcome<DeviceChoice> {
+    pub fn choice(&self, cpu: &CpuArgs) -> Outcome<DeviceChoice> {
         let device = self.device.clone().unwrap_or_default();
         let auto = device == Device::Auto;
         let adapter = match device {
@@ -271,6 +288,7 @@ impl DeviceArgs {
             adapter,
             budget: self.vram,
             tier: self.gpu_tier,
+            packed_dot: cpu.activations.map(|activations| activations == InputPrecision::Int8),
             pipeline_cache: Folders::detect().map(|folders| folders.pipelines()),
             ..GpuOptions::default()
         };
@@ -278,8 +296,8 @@ impl DeviceArgs {
     }
 
     /// The GPU to measure: none for the CPU, and for `auto` on a machine without one.
-    pub fn gpu(&self) -> Outcome<Option<GpuOptions>> {
-        Ok(match self.choice()? {
+    pub fn gpu(&self, cpu: &CpuArgs) -> Outcome<Option<GpuOptions>> {
+        Ok(match self.choice(cpu)? {
             DeviceChoice::Gpu(options) => Some(options),
             DeviceChoice::Auto(options) if options.adapter.among(&adapters()).is_some() => Some(options),
             DeviceChoice::Auto(_) | DeviceChoice::Cpu => None,
@@ -312,7 +330,7 @@ impl CpuArgs {
 }
 
 fn isas() -> impl TypedValueParser<Value = Isa> {
-    PossibleValuesParser::new(["scalar", "avx2", "avxvnni", "avx512"]).try_map(|name| name.parse::<Isa>())
+    PossibleValuesParser::new(Isa::names()).try_map(|name| name.parse::<Isa>())
 }
 
 fn activations() -> impl TypedValueParser<Value = InputPrecision> {
@@ -361,11 +379,22 @@ mod tests {
     #[test]
     fn device_choice_without_vram_is_the_cpu() {
         let args = |device, vram| DeviceArgs { device, vram, gpu_tier: None };
-        assert!(matches!(args(None, Some(0)).choice(), Ok(DeviceChoice::Cpu)));
-        assert!(matches!(args(Some(Device::Cpu), Some(0)).choice(), Ok(DeviceChoice::Cpu)));
-        assert!(args(Some(Device::Cpu), Some(1)).choice().is_err());
-        let asked = args(Some(Device::Gpu(AdapterChoice::Index(2))), Some(5)).choice();
+        assert!(matches!(args(None, Some(0)).choice(&CpuArgs::default()), Ok(DeviceChoice::Cpu)));
+        assert!(matches!(args(Some(Device::Cpu), Some(0)).choice(&CpuArgs::default()), Ok(DeviceChoice::Cpu)));
+        assert!(args(Some(Device::Cpu), Some(1)).choice(&CpuArgs::default()).is_err());
+        let asked = args(Some(Device::Gpu(AdapterChoice::Index(2))), Some(5)).choice(&CpuArgs::default());
         let Ok(DeviceChoice::Gpu(options)) = asked else { panic!("{asked:?}") };
         assert_eq!((options.adapter, options.budget), (AdapterChoice::Index(2), Some(5)));
+        assert_eq!(options.packed_dot, None);
+    }
+
+    #[test]
+    fn activations_hold_on_the_gpu() {
+        let args = DeviceArgs { device: Some(Device::Gpu(AdapterChoice::Best)), vram: None, gpu_tier: None };
+        for (activations, packed) in [(InputPrecision::Float, false), (InputPrecision::Int8, true)] {
+            let cpu = CpuArgs { activations: Some(activations), ..CpuArgs::default() };
+            let Ok(DeviceChoice::Gpu(options)) = args.choice(&cpu) else { panic!("{activations}") };
+            assert_eq!(options.packed_dot, Some(packed), "{activations}");
+        }
     }
 }

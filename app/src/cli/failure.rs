@@ -23,6 +23,8 @@ pub enum Failure {
     Window(Vec<String>),
     /// Standard output or a file could not be written.
     Output(String),
+    /// A server with models did not answer as it should; the sentence names it.
+    Remote(String),
     /// Ctrl-C.
     Interrupted,
     /// The reader of standard output has closed it (`| head`). Not an error.
@@ -51,7 +53,7 @@ impl Failure {
             Failure::PipeClosed => 0,
             Failure::Usage { .. } | Failure::Window(_) => 2,
             Failure::Interrupted => 130,
-            Failure::Output(_) => 1,
+            Failure::Output(_) | Failure::Remote(_) => 1,
             Failure::Engine(error) => match error {
                 Error::Io { action, .. } => match *action {
                     "open" | "read" | "map" => 2,
@@ -67,7 +69,9 @@ impl Failure {
     pub fn message(&self) -> Option<String> {
         match self {
             Failure::PipeClosed | Failure::Interrupted => None,
-            Failure::Usage { message, .. } | Failure::Output(message) => Some(message.clone()),
+            Failure::Usage { message, .. } | Failure::Output(message) | Failure::Remote(message) => {
+                Some(message.clone())
+            }
             Failure::Window(lines) => lines.first().cloned(),
             Failure::Engine(error) => Some(error.to_string()),
         }

@@ -18,6 +18,7 @@ use thermocline_engine::{
 use super::{
     engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward, sparsity_choices},
     failure::{Failure, Outcome},
+    level::LevelArgs,
     model_options::ModelOptions,
     progress::{ProgressUnit, TerminalProgress},
     units,
@@ -60,6 +61,8 @@ pub struct LogitsArgs {
     /// Sparsity mode
     #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
+    #[command(flatten)]
+    level: LevelArgs,
 }
 
 /// Token ids given as one value of the command line.
@@ -68,7 +71,10 @@ type Ids = Vec<u32>;
 /// Runs the command.
 pub fn logits(args: &LogitsArgs) -> Outcome {
     files::check(&args.out, Form::Stream)?;
-    let model = Arc::new(args.model.open_model()?);
+    let mut model = args.model.open_model()?;
+    let mode = SparsityReport::new(args.sparsity, &model, EngineOptions::default().recall).mode;
+    args.level.choose(&mut model, mode)?;
+    let model = Arc::new(model);
     let vocabulary = model.config.n_vocab;
     let tokens = match (&args.tokens, &args.text) {
         (Some(tokens), _) => tokens.clone(),
@@ -85,7 +91,6 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
     }
 
     let capacity = tokens.len().checked_add(args.greedy).ok_or_else(|| Failure::usage("--greedy: too many tokens"))?;
-    let mode = SparsityReport::new(args.sparsity, &model, EngineOptions::default().recall).mode;
     let mut forward = open_forward(&model, mode, &args.cpu, &args.device)?;
     let mut kv = forward.kv_cache(capacity, args.kv_type)?;
     let (logits, firing) = if mode == Sparsity::Dense {

@@ -1,17 +1,20 @@
 //! The command line. One file per command; shared by them are [`model_options`], [`engine_options`],
-//! [`generation_options`] and [`answer_options`] (options), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
-//! (Ctrl-C), [`prepared`] (sidecars), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes).
+//! [`generation_options`], [`grammar_options`] and [`answer_options`] (options), [`attach`] (files that go with a message), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
+//! (Ctrl-C), [`prepared`] (sidecars), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes),
+//! [`llama_flags`] (flags of llama.cpp), [`help`] (help pages).
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
 mod answer;
 mod answer_options;
 mod app;
+mod attach;
 mod bench;
 mod bench_kernels;
 mod bench_rows;
+mod bench_streams;
 mod chat;
-#[cfg(windows)]
+mod completions;
 mod console;
 mod convert;
 mod devices;
@@ -19,14 +22,19 @@ mod engine_options;
 mod eval;
 mod failure;
 mod generation_options;
+mod grammar_options;
+mod help;
 mod inspect;
 mod interrupt;
+mod level;
+mod llama_flags;
 mod logits;
 mod model_options;
 mod plan;
 mod prepare;
 mod prepared;
 mod progress;
+mod report;
 mod run;
 mod serve;
 mod synth;
@@ -34,11 +42,10 @@ mod table;
 mod termination;
 mod text_input;
 mod tokenize;
-mod widened;
 
-use std::process::ExitCode;
+use std::{ffi::OsString, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::Outcome;
 
 use crate::units;
@@ -82,26 +89,57 @@ enum Command {
     Eval(eval::EvalArgs),
     Devices(devices::DevicesArgs),
     Plan(plan::PlanArgs),
+    Completions(completions::CompletionsArgs),
+    #[command(hide = true)]
+    Man(completions::ManArgs),
+    Report(report::ReportArgs),
 }
 
 /// Parses the command line and runs it.
 pub fn main() -> ExitCode {
+    console::expect_no_desktop();
     std::panic::set_hook(Box::new(report_bug));
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            // --help and --version arrive here too. A closed standard output is ignored.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+    let done = match in_our_words(std::env::args_os().collect()) {
+        Ok(args) => match parse(args) {
+            Ok(cli) => dispatch(&cli.app, cli.command),
+            Err(error) => {
+                // --help and --version arrive here too.
+                help::print(&error);
+                return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            }
+        },
+        Err(failure) => Err(failure),
     };
-    match dispatch(&cli.app, cli.command) {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.report();
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let mut command = help::keep_examples_whole(Cli::command());
+    let matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// `args` with the flags of llama.cpp translated, where they are those of a command. What was dropped is said on standard error.
+fn in_our_words(mut args: Vec<OsString>) -> Outcome<Vec<OsString>> {
+    let commands = Cli::command();
+    let named = args.get(1).and_then(|name| name.to_str());
+    let Some(command) = named.and_then(|name| commands.find_subcommand(name)) else { return Ok(args) };
+    let has = |flag: &str| {
+        command.get_arguments().any(|known| match flag.strip_prefix("--") {
+            Some(long) => known.get_long_and_visible_aliases().is_some_and(|names| names.contains(&long)),
+            None => known.get_short().is_some_and(|short| flag.strip_prefix('-') == Some(&*short.to_string())),
+        })
+    };
+    let llama_flags::Translated { args: own, notes } = llama_flags::translate(args.split_off(2), &has)?;
+    notes.iter().for_each(|note| eprintln!("[{}]", failure::one_line(note)));
+    args.extend(own);
+    Ok(args)
 }
 
 fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
@@ -120,6 +158,9 @@ fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
         Some(Command::Eval(args)) => eval::eval(&args),
         Some(Command::Devices(args)) => devices::devices(&args),
         Some(Command::Plan(args)) => plan::plan(&args),
+        Some(Command::Completions(args)) => completions::completions(&args),
+        Some(Command::Man(args)) => completions::man(&args),
+        Some(Command::Report(args)) => report::report(&args),
     }
 }
 

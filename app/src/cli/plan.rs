@@ -12,27 +12,36 @@ use serde_json::{Value, json};
 use thermocline_engine::{
     calibration::{MachineOptions, cached_machine, caps_of, limits_of},
     cpu::{Cpu, InputPrecision},
-    format::Widening,
     gpu::{Gpu, GpuOptions},
     model::{Model, Predictor},
-    placement::{CostProfile, LayerPlan, Machine, Plan, PlanInputs, PowerInferSplit},
-    session::{EngineOptions, SparsityChoice, SparsityReport, planner},
+    placement::{CostProfile, Granularity, LayerPlan, Machine, Plan, PlanInputs, PowerInferSplit},
+    quant::TensorType,
+    session::{EngineOptions, SparsityChoice, SparsityReport, planner, shape_model},
+    synth::{Shape, SynthOptions},
 };
 
 use super::{
+    bench::granularities,
     engine_options::{ContextOptions, CpuArgs, DeviceArgs, sparsity_choices},
-    failure::{Failure, Outcome, one_line},
+    failure::{Outcome, one_line},
     model_options::ModelOptions,
+    synth::{shapes, types},
     table::table,
-    units, widened,
+    units,
 };
-use crate::folders::Folders;
+use crate::{folders::Folders, machines};
 
 const EXAMPLES: &str = "\
 Examples:
   thermocline plan -m model.gguf --vram 8GiB
   thermocline plan -m model.gguf --vram 6GiB --context 8k --sparsity exact --json
   thermocline plan -m model.gguf --vram 8GiB --machine other-pc.json
+  thermocline plan --shape relu-llama-70b --type q4_0 --machine rtx4090-i9
+  thermocline plan --shape gpt-oss-120b --type mxfp4 --machine rx9070xt-r7 --vram 14GiB
+
+A --shape needs no file: the frequencies are those `thermocline synth` makes. Machines known by their published figures:
+a100-80g, apple-m2, arc-a770-i5, arc-b580-i5, i5-10400, rtx2080ti-i7, rtx3060-r5, rtx3090-r9, rtx4060-laptop, rtx4070s-r7, rtx4090-i9,
+rtx5090-r9, rx6700xt-r5, rx7900xtx-r7, rx9070xt-r7, ryzen-8700g.
 
 The speeds of this machine are measured once and kept; --save-machine writes them to a file, with which --machine plans
 for this machine on another one.";
@@ -43,6 +52,16 @@ for this machine on another one.";
 pub struct PlanArgs {
     #[command(flatten)]
     model: ModelOptions,
+    /// Plan for this published shape, as `thermocline synth` has them, instead of a file
+    #[arg(long, value_name = "NAME", value_parser = shapes(), conflicts_with_all = ["model", "split"])]
+    shape: Option<Shape>,
+    /// Type of the shape's matrices
+    #[arg(long = "type", value_name = "TYPE", default_value = "Q4_0", ignore_case = true, value_parser = types(),
+        requires = "shape")]
+    ty: TensorType,
+    /// Mean fraction of a layer's neurons that fire at a token, in ReLU shapes
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.10, requires = "shape")]
+    active: f64,
     #[command(flatten)]
     context: ContextOptions,
     #[command(flatten)]
@@ -56,11 +75,15 @@ pub struct PlanArgs {
     /// Contexts held at once
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     sessions: u16,
+    /// Rule by which the budget is used: neurons (quickest, ours), layers (the last ones whole, as llama.cpp does), frequency (the
+    /// neurons that fire most often beside all attention, as PowerInfer does)
+    #[arg(long, value_name = "RULE", default_value_t, value_parser = granularities(), conflicts_with = "split")]
+    placement: Granularity,
     /// Show this split of PowerInfer's (a .gpuidx file) instead of the best one
     #[arg(long, value_name = "FILE")]
     split: Option<PathBuf>,
-    /// Plan with the speeds in this file instead of this machine's
-    #[arg(long, value_name = "FILE", conflicts_with = "measure")]
+    /// Plan with the speeds in this file instead of this machine's, or with the published figures of a machine that is known by name
+    #[arg(long, value_name = "FILE|NAME", conflicts_with = "measure")]
     machine: Option<PathBuf>,
     /// Write the speeds to this file
     #[arg(long, value_name = "FILE")]
@@ -76,8 +99,11 @@ pub struct PlanArgs {
 /// Runs the command.
 pub fn plan(args: &PlanArgs) -> Outcome {
     let defaults = EngineOptions::default();
-    let asked = args.sparsity.unwrap_or(args.model.sparsity());
-    let model = args.model.open_model()?;
+    let asked = args.sparsity.unwrap_or(match args.shape {
+        Some(_) => SparsityChoice::Auto,
+        None => args.model.sparsity(),
+    });
+    let model = args.open_model()?;
     let (model, transposed) = asked.neuron_major_outline(&model, args.split.is_some()).unwrap_or((model, 0));
     let sparsity = SparsityReport::new(asked, &model, defaults.recall);
     let context = args.context.context.unwrap_or_else(|| defaults.context_of(&model.config));
@@ -93,7 +119,8 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let budget = args.device.vram.or(free).unwrap_or(if has_gpu { most } else { 0 }).min(most);
     let plan = match &args.split {
         Some(path) => planner.price(PowerInferSplit::open(path)?.placement(planner.profile())?),
-        None => planner.quickest(budget),
+        None if budget == 0 => planner.on_cpu(),
+        None => planner.by(args.placement, budget)?,
     };
     let ladder: Vec<(u64, Plan)> = match has_gpu {
         true => rungs(everything, budget, most).into_iter().map(|rung| (rung, planner.quickest(rung))).collect(),
@@ -103,9 +130,16 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let rounded = args.cpu.options().activations == InputPrecision::Int8;
     let copied = if rounded { predictors_copied(&model, planner.profile(), &plan) } else { 0 };
     let ram = [("neuron-major down projections", transposed), ("copies of predictors", copied)];
-    let widenings = model.checkpoint.widenings();
-    let report =
-        Report { inputs: planner.inputs(), sparsity: &sparsity, ram, widenings, budget, everything, plan, ladder };
+    let report = Report {
+        inputs: planner.inputs(),
+        sparsity: &sparsity,
+        ram,
+        placement: args.placement,
+        budget,
+        everything,
+        plan,
+        ladder,
+    };
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{:#}", report.json())?;
@@ -116,20 +150,32 @@ pub fn plan(args: &PlanArgs) -> Outcome {
 }
 
 impl PlanArgs {
+    /// The model, or one of the shape without content.
+    fn open_model(&self) -> Outcome<Model> {
+        let Some(shape) = self.shape else { return self.model.open_model() };
+        let options = SynthOptions { ty: self.ty, active: self.active, ..SynthOptions::new(shape, shape.name) };
+        Ok(shape_model(&options)?)
+    }
+
     /// The speeds to plan with, and the bytes of GPU memory that are free.
     fn machine(&self, model: &Model, inputs: &PlanInputs) -> Outcome<(Machine, Option<u64>)> {
         let (machine, free) = match &self.machine {
-            Some(path) => (Machine::load(path)?, None),
+            Some(path) => match machines::named(path)? {
+                Some(published) => (published.machine(), Some(published.vram())),
+                None => (Machine::load(path)?, None),
+            },
             None => self.measured_machine(model, inputs)?,
         };
         if let Some(path) = &self.save_machine {
             machine.store(path)?;
         }
         if self.device.vram.is_some_and(|bytes| bytes > 0) && machine.gpu.is_none() {
-            return Err(Failure::Usage {
-                message: "--vram: expected a GPU to take memory of, got none".to_owned(),
-                hint: Some("--device chooses one; --machine plans with the speeds of another machine".to_owned()),
-            });
+            // The budget of a card that is not there yet: how it would do is what planning is for.
+            let mut typical = Machine::typical();
+            typical.cpu = machine.cpu;
+            let adapter = typical.gpu.as_ref().map_or("", |gpu| gpu.adapter.as_str());
+            eprintln!("[no GPU here: planned with {adapter}; --machine FILE plans with another machine's speeds]");
+            return Ok((typical, None));
         }
         Ok((machine, free))
     }
@@ -137,7 +183,8 @@ impl PlanArgs {
     /// The speeds of this machine, measured or from its file.
     fn measured_machine(&self, model: &Model, inputs: &PlanInputs) -> Outcome<(Machine, Option<u64>)> {
         let cpu = Cpu::new(&self.cpu.options())?;
-        let gpu = self.device.gpu()?.map(|options| Gpu::open(&GpuOptions { budget: None, ..options })).transpose()?;
+        let open = |options| Gpu::open(&GpuOptions { budget: None, ..options });
+        let gpu = self.device.gpu(&self.cpu)?.map(open).transpose()?;
         let folder = Folders::detect().map(|folders| folders.cache);
         let options = MachineOptions { folder, again: self.measure, ..MachineOptions::default() };
         let caps = gpu.as_ref().map(|gpu| caps_of(limits_of(gpu.caps())));
@@ -181,8 +228,7 @@ struct Report<'a> {
     sparsity: &'a SparsityReport,
     /// Bytes of RAM for copies made of the weights.
     ram: [(&'static str, u64); 2],
-    /// Weights that grow on the GPU.
-    widenings: Vec<Widening>,
+    placement: Granularity,
     budget: u64,
     everything: u64,
     plan: Plan,
@@ -213,13 +259,10 @@ impl Report<'_> {
         text += &format!("sparsity  {}: {}\n", self.sparsity.mode, self.sparsity.reason);
         text += &match split {
             Some(path) => format!("split     {}\n", one_line(&path.display().to_string())),
-            None => format!("budget    {}\n", self.budget_text(self.budget)),
+            None => format!("budget    {}, placed by {}\n", self.budget_text(self.budget), self.placement),
         };
         for (what, bytes) in self.ram.iter().filter(|(_, bytes)| *bytes > 0) {
             text += &format!("RAM       {} beside the file, for {what}\n", units::bytes(*bytes));
-        }
-        for widening in &self.widenings {
-            text += &format!("note      {}\n", units::widening(widening));
         }
         for assumption in &self.plan.assumptions {
             text += &format!("note      {assumption}\n");
@@ -309,9 +352,9 @@ impl Report<'_> {
         let bytes: serde_json::Map<String, Value> =
             self.plan.bytes.by_name().iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
         object["bytes_by_purpose"] = json!(bytes);
+        object["placement"] = json!(self.placement.name());
         object["everything"] = json!(self.everything);
         object["ram_by_purpose"] = self.ram.iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
-        object["widened"] = widened::to_json(&self.widenings);
         object["context"] = json!(inputs.context);
         object["sessions"] = json!(inputs.sessions);
         object["kv_type"] = json!(inputs.kv_type.name());

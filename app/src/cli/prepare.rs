@@ -65,6 +65,9 @@ pub struct PrepareArgs {
     /// Leave the down projections out: a smaller file, and more work whenever the model is loaded
     #[arg(long)]
     no_down: bool,
+    /// Find no thresholds of the inputs of products (for --sparsity threshold --level)
+    #[arg(long)]
+    no_inputs: bool,
     /// Most disk space for recorded inputs of the layers, while this runs
     #[arg(long, value_name = "BYTES", default_value = "8GiB", value_parser = parse_bytes)]
     disk: u64,
@@ -153,6 +156,7 @@ fn options(args: &PrepareArgs, out: PathBuf) -> PrepareOptions {
         },
         threshold_goal: ThresholdGoal::Sparsity(args.skip),
         down: !args.no_down,
+        inputs: !args.no_inputs,
         seed: args.seed,
         cpu: args.cpu.options(),
         ..PrepareOptions::new(out)
@@ -163,6 +167,7 @@ fn label(phase: PreparePhase) -> &'static str {
     match phase {
         PreparePhase::Reading => "reading text",
         PreparePhase::Layers => "learning what fires",
+        PreparePhase::Inputs => "finding small inputs",
         PreparePhase::Writing => "writing",
     }
 }
@@ -181,6 +186,10 @@ fn show(args: &PrepareArgs, made: &Prepared) -> Outcome {
     out.write_all(prepared::layers(sidecar).as_bytes())?;
     writeln!(out)?;
     layers.iter().try_for_each(|layer| writeln!(out, "layer {}: {}", layer.layer, layer.why))?;
+    if !sidecar.input_figures.is_empty() {
+        writeln!(out, "\nsmall inputs skipped (--sparsity threshold --level FRACTION):")?;
+        sidecar.input_figures.iter().try_for_each(|of| writeln!(out, "  {}", of.cost()))?;
+    }
     let file = std::fs::metadata(&sidecar.path).map_or(0, |metadata| metadata.len());
     writeln!(out, "\n{}: {} in {seconds:.0} s", sidecar.path.display(), units::bytes(file))?;
     writeln!(out, "{}", prepared::origin(sidecar))?;

@@ -88,6 +88,7 @@ pub fn to_json(sidecar: &Sidecar) -> Value {
         "tokens_held_out": made.tokens_held_out,
         "target_recall": made.target_recall,
         "target_mass_recall": made.target_mass_recall,
+        "input_levels": sidecar.input_figures,
         "layers": sidecar.layers.iter().map(layer_json).collect::<Value>(),
     })
 }

@@ -4,12 +4,14 @@ use std::{io::Write, path::PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use thermocline_engine::session::{Message, Prompt, Role, SessionOptions, StopReason};
+use thermocline_engine::session::{Message, Prompt, Request, Role, SessionOptions, StopReason};
 
 use super::{
     answer::{self, answer},
     answer_options::AnswerOptions,
+    attach::{AttachOptions, Files},
     failure::{Failure, Outcome},
+    grammar_options::GrammarOptions,
     text_input,
 };
 
@@ -18,6 +20,8 @@ Examples:
   thermocline run -p \"Tell me a story about a dog and a kite.\"
   thermocline run -m llama-2-7b.Q4_0.gguf --raw -p \"Water boils at\" -n 32 --temp 0
   thermocline run -m model.gguf -p \"Why is the sky blue?\" --device gpu --vram 6GiB
+  thermocline run -m model.gguf -p \"Name an animal.\" --json-schema '{\"enum\": [\"cat\", \"dog\"]}'
+  thermocline run -m model.gguf --attach report.pdf -p \"What does it cost?\"
   git diff | thermocline run -m model.gguf --system \"Write a commit message.\"
   thermocline run -m model.gguf -f question.txt --json | jq -r .text";
 
@@ -40,6 +44,8 @@ pub struct RunArgs {
     /// System prompt of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
+    #[command(flatten)]
+    files: AttachOptions,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -50,6 +56,8 @@ pub struct RunArgs {
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
+    form: GrammarOptions,
+    #[command(flatten)]
     how: AnswerOptions,
 }
 
@@ -57,7 +65,24 @@ pub struct RunArgs {
 pub fn run(args: &RunArgs) -> Outcome {
     let ways = "-p TEXT, -f FILE or a pipe (`thermocline chat` converses)";
     let text = text_input::read(args.prompt.as_deref(), args.file.as_deref(), ways)?;
+    let text = text_input::without_last_line_break(text);
+    // A text that is only continued may begin with nothing.
+    if text.trim().is_empty() && !(args.raw && args.prompt.is_some()) {
+        let message = "the prompt is empty: expected some text".to_owned();
+        return Err(Failure::Usage { message, hint: Some(format!("give one with {ways}")) });
+    }
+    let grammar = args.form.grammar()?;
+    let documents = args.files.open()?;
     let engine = args.how.open()?;
+    let (text, sources) = match documents.as_slice() {
+        [] => (text, None),
+        documents => {
+            let system = args.system.iter().map(|text| Message::new(Role::System, text));
+            let mut files = Files::new(&system.collect::<Vec<_>>())?;
+            documents.iter().try_for_each(|document| files.attach(document))?;
+            files.say(&text, Some(&engine))?
+        }
+    };
     let chat = !args.raw && (args.chat || args.system.is_some() || engine.has_chat_template());
     let prompt = if chat {
         let system = args.system.iter().map(|text| Message::new(Role::System, text));
@@ -66,7 +91,7 @@ pub fn run(args: &RunArgs) -> Outcome {
         Prompt::Text(text)
     };
     let mut session = engine.session(SessionOptions::default())?;
-    let request = args.how.request(prompt);
+    let request = Request { grammar, ..args.how.request(prompt) };
     let answered =
         answer(&mut session, request, Some(&args.how.device), &mut |id, piece| match (args.json, args.stream) {
             (false, _) => answer::print(piece),
@@ -78,6 +103,9 @@ pub fn run(args: &RunArgs) -> Outcome {
         writeln!(std::io::stdout(), "{}", answer::to_json(&answered))?;
     } else if !answered.text.ends_with('\n') {
         answer::print("\n")?;
+    }
+    if let Some(sources) = sources.filter(|_| !args.quiet) {
+        eprintln!("{sources}");
     }
     if !args.quiet {
         eprintln!("{}", answer::stats_line(&answered.stats, &answered.reason));

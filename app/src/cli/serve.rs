@@ -3,16 +3,16 @@
 use std::{
     env, fs,
     net::ToSocketAddrs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use thermocline_engine::{
     Error,
-    session::{Engine, Prompt},
+    session::{Engine, Pooling, Prompt},
 };
 
 use super::{
@@ -25,13 +25,15 @@ use super::{
 };
 use crate::{
     library::ModelId,
-    server::{ServedModel, Server, ServerEvent, ServerOptions},
+    server::{ModelLibrary, OpenModel, ServedModel, Server, ServerEvent, ServerOptions},
+    units,
 };
 
 const EXAMPLES: &str = "\
 Examples:
   thermocline serve
   thermocline serve model.gguf --device gpu --vram 6GiB -c 8k
+  thermocline serve folder-of-models --idle-unload 300
   thermocline serve model.gguf --host 0.0.0.0 --api-key SECRET
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
@@ -50,12 +52,15 @@ const POLL: Duration = Duration::from_millis(50);
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
-    /// The model, as --model takes it
+    /// The model, as --model takes it, or a folder of models, which requests have loaded by name, one at a time
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     file: Option<PathBuf>,
     /// Address to listen at: the default accepts this computer only, 0.0.0.0 every computer that can reach it
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
+    /// Name of the model for clients [default: that of its file]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    alias: Option<String>,
     /// Port to listen at; 0 is any free one
     #[arg(short, long, value_name = "N", default_value_t = ServerOptions::PORT)]
     port: u16,
@@ -71,12 +76,21 @@ pub struct ServeArgs {
     /// Accept another host name for this computer, beside localhost, its own name and its addresses; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
+    /// Requests answered at a time, each with a context of its own: their tokens are computed together, in one pass
+    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = ServerOptions::PARALLEL, value_parser = slots)]
+    parallel: usize,
     /// Requests that may wait; more are refused with status 429
     #[arg(long, value_name = "N", default_value_t = ServerOptions::MAX_WAITING)]
     queue: usize,
     /// Refuse what OpenAI's server refuses: other models' names, and fields of other servers
     #[arg(long)]
     strict: bool,
+    /// With a folder: seconds without requests after which the model is closed [default: it stays until another one is asked for]
+    #[arg(long, value_name = "SECONDS")]
+    idle_unload: Option<u64>,
+    /// How embeddings are made of a text's hidden states, where a request does not say
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pooling: PoolingChoice,
     /// Seconds for which the current answer may go on after the server was told to end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
@@ -87,18 +101,37 @@ pub struct ServeArgs {
     how: AnswerOptions,
 }
 
+// How hidden states become one vector. (Doc comments on the values would make --help long.)
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum PoolingChoice {
+    #[default]
+    Mean,
+    Last,
+}
+
+/// A number of slots.
+fn slots(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| (1..=256).contains(n));
+    n.ok_or_else(|| "expected a number from 1 to 256".to_owned())
+}
+
 /// Runs the command.
 pub fn serve(args: &ServeArgs) -> Outcome {
     let options = args.options()?;
     let given = &args.how.model;
     let model = ModelOptions { model: args.file.clone().or(given.model.clone()), ..given.clone() };
     let how = AnswerOptions { model, ..args.how.clone() };
-    let engine = how.open()?;
-    let defaults = how.request(Prompt::Tokens(Vec::new()));
-    defaults.sampling.validate(engine.config().n_vocab)?;
-    let name = how.model.model.map_or(ModelId::Builtin, ModelId::Path).to_string();
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let model = ServedModel { name, since, engine: engine.clone(), defaults };
+    let drain = Duration::from_secs(args.drain);
+    if let Some(folder) = how.model.model.as_ref().filter(|path| is_folder_of_models(path)) {
+        return serve_folder(args, options, folder.clone(), how, drain);
+    }
+    if args.idle_unload.is_some() {
+        return Err(Failure::usage("--idle-unload: expected a folder of models, got one model, which stays loaded"));
+    }
+    let name = how.model.model.clone().map_or(ModelId::Builtin, ModelId::Path).to_string();
+    let name = args.alias.clone().unwrap_or(name);
+    let model = open(&how, &name)?;
+    let engine = model.engine.clone();
 
     let (quiet, named) = (args.quiet, model.name.clone());
     let source = Arc::new(move || match model.engine.stopped() {
@@ -108,20 +141,63 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
     let server = Server::start(options, source, move |event| print_event(quiet, &event)).map_err(Failure::usage)?;
     answer::print(&format!("{} at {}\n", one_line(&named), server.url()))?;
-    wait(&server, &engine, &watch, &termination, Duration::from_secs(args.drain), quiet)
+    wait(&server, Some(&engine), &watch, &termination, drain, quiet)
+}
+
+/// Opens a model under a name, with the options of `how`.
+fn open(how: &AnswerOptions, name: &str) -> Outcome<ServedModel> {
+    let engine = how.open()?;
+    let defaults = how.request(Prompt::Tokens(Vec::new()));
+    defaults.sampling.validate(engine.config().n_vocab)?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    Ok(ServedModel { name: name.to_owned(), since, engine, defaults })
+}
+
+/// True for a folder that is not a model itself.
+fn is_folder_of_models(path: &Path) -> bool {
+    path.is_dir() && !path.join("config.json").is_file()
+}
+
+/// Serves the models of a folder.
+fn serve_folder(
+    args: &ServeArgs,
+    options: ServerOptions,
+    folder: PathBuf,
+    how: AnswerOptions,
+    drain: Duration,
+) -> Outcome {
+    let open: OpenModel = Box::new(move |path, name| {
+        let model = ModelOptions { model: Some(path.to_owned()), ..how.model.clone() };
+        let opened = open(&AnswerOptions { model, ..how.clone() }, name);
+        opened.map_err(|failure| failure.message().unwrap_or_else(|| "it was interrupted".to_owned()))
+    });
+    let (quiet, idle) = (args.quiet, args.idle_unload.map(Duration::from_secs));
+    let library = ModelLibrary::new(folder.clone(), open, idle, options.max_waiting);
+    let models = library.entries().len();
+    if models == 0 {
+        let message =
+            format!("{}: expected a model, or a folder of models, got a folder without any", folder.display());
+        return Err(Failure::usage(message));
+    }
+    let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
+    let started = Server::start_library(options, library, move |event| print_event(quiet, &event));
+    let server = started.map_err(Failure::usage)?;
+    let counted = units::counted(models, "model");
+    answer::print(&format!("{counted} of {} at {}\n", one_line(&folder.display().to_string()), server.url()))?;
+    wait(&server, None, &watch, &termination, drain, quiet)
 }
 
 /// Waits for Ctrl-C or a request to end, and then, no longer than `drain`, for the end of the current answer.
 fn wait(
     server: &Server,
-    engine: &Engine,
+    engine: Option<&Engine>,
     watch: &InterruptWatch,
     termination: &TerminationWatch,
     drain: Duration,
     quiet: bool,
 ) -> Outcome {
     while !watch.pressed() && !termination.requested() {
-        if let Some(why) = engine.stopped() {
+        if let Some(why) = engine.and_then(Engine::stopped) {
             return Err(Failure::Engine(Error::Stopped(why.to_owned())));
         }
         if server.is_finished() {
@@ -184,7 +260,12 @@ impl ServeArgs {
             addresses,
             key,
             strict: self.strict,
+            pooling: match self.pooling {
+                PoolingChoice::Mean => Pooling::Mean,
+                PoolingChoice::Last => Pooling::Last,
+            },
             origins: self.allow_origin.clone(),
+            parallel: self.parallel,
             max_waiting: self.queue,
             ..options
         })

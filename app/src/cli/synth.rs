@@ -150,6 +150,7 @@ fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
             target_mass_recall: args.recall as f32,
         },
         layers: (0..report.layers).map(layer).collect(),
+        input_figures: Vec::new(),
         path,
     };
     Ok(sidecar.write(&sidecar.path)?)
@@ -186,10 +187,10 @@ fn percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
-fn shapes() -> impl TypedValueParser<Value = Shape> {
+pub(super) fn shapes() -> impl TypedValueParser<Value = Shape> {
     PossibleValuesParser::new(synth::shapes().iter().map(|shape| shape.name)).try_map(|name| Shape::named(&name))
 }
 
-fn types() -> impl TypedValueParser<Value = TensorType> {
+pub(super) fn types() -> impl TypedValueParser<Value = TensorType> {
     PossibleValuesParser::new(QUANTISABLE.map(TensorType::name)).try_map(|name| name.parse::<TensorType>())
 }

@@ -7,8 +7,8 @@ use std::{
 
 use super::failure::{Failure, Outcome};
 
-/// `given`, else the contents of `file`, else standard input. One newline at the end of a file or a pipe is not part of
-/// the text. With neither, and a terminal as standard input, the error names `ways` to give the text.
+/// `given`, else the contents of `file`, else standard input, as they are. With neither, and a terminal as standard input, the error
+/// names `ways` to give the text.
 pub fn read(given: Option<&str>, file: Option<&Path>, ways: &str) -> Outcome<String> {
     if let Some(text) = given {
         return Ok(text.to_owned());
@@ -25,11 +25,15 @@ pub fn read(given: Option<&str>, file: Option<&Path>, ways: &str) -> Outcome<Str
             (bytes, "standard input".to_owned())
         }
     };
-    let mut text = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         Failure::usage(format!("{source} at byte {}: expected UTF-8 text", error.utf8_error().valid_up_to()))
-    })?;
+    })
+}
+
+/// `text` without one line break at its end, which editors and `echo` add.
+pub fn without_last_line_break(mut text: String) -> String {
     if let Some(line) = text.strip_suffix('\n') {
         text.truncate(line.strip_suffix('\r').unwrap_or(line).len());
     }
-    Ok(text)
+    text
 }

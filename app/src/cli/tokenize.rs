@@ -25,10 +25,10 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TokenizeArgs {
-    /// The text [default: standard input]
+    /// The text [default: standard input, to its last byte]
     #[arg(value_name = "TEXT")]
     text: Option<String>,
-    /// Read the text from a file
+    /// Read the text from a file, to its last byte: a line break at its end is tokenized, too
     #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
     file: Option<PathBuf>,
     /// Decode these ids instead

@@ -56,7 +56,12 @@ pub enum DownloadError {
         got: String,
     },
     /// The disk is too full.
-    #[error("{}: {} are needed, {} are free", folder.display(), bytes(*wanted), bytes(*free))]
+    #[error(
+        "{}: {} are needed, {} are free on this disk. Make room, then go on",
+        folder.display(),
+        bytes(*wanted),
+        bytes(*free)
+    )]
     Space {
         /// Target folder.
         folder: PathBuf,

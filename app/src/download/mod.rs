@@ -1,9 +1,10 @@
 //! Models from the network. [`transfer`] fetches one file: it goes on where it was interrupted, checks the free space first
 //! and the checksum at the end, and a file under its own name is always complete. [`hub`] lists the files of
-//! any Hugging Face repository, and a few sparsely firing models. [`queue`] downloads in the background.
+//! any Hugging Face repository, and a few sparsely firing models, [`chat_models`] has those that suit a computer. [`queue`] downloads in the background.
 //!
 //! Nothing here is called unless the user asks for a download.
 
+pub mod chat_models;
 mod error;
 pub mod hub;
 mod queue;

@@ -1,15 +1,21 @@
-//! A generation and its collected events.
+//! A generation, here or on a server, and its collected events.
 
 use std::{
     sync::{Arc, mpsc::Receiver},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
 use thermocline_engine::{
     Error,
     session::{AnswerText, DeviceEvent, Event, GenerationStats, Request, Session, StopReason, TokenLogprobs},
+    tokenizer::reasoning::AnswerPart,
+};
+
+use crate::remote::{
+    Cancel, FinishReason, RemoteClient, RemoteError, RemoteEvent, RemotePart, RemoteRequest, RemoteToolCall,
+    RemoteUsage,
 };
 
 /// End of a generation.
@@ -19,6 +25,8 @@ pub enum AnswerEnd {
     Done(StopReason, GenerationStats),
     /// Ended by an error. The text before it stays valid.
     Failed(Error),
+    /// Ended by the server that generates it, for a reason in a sentence. The text before it stays valid.
+    Refused(String),
 }
 
 /// Events since the previous update.
@@ -30,8 +38,12 @@ pub struct AnswerUpdate {
     pub tokens: Vec<u32>,
     /// Log probabilities of the tokens, if the request wants them: first those of the prompt.
     pub logprobs: Vec<TokenLogprobs>,
+    /// The embedding of the prompt, if that is what the request wants.
+    pub embedding: Option<Vec<f32>>,
     /// Prompt tokens computed, and their total; while the prompt is computed.
     pub prompt: Option<(usize, usize)>,
+    /// Calls of tools that a server has told from the text, if the request has tools.
+    pub tool_calls: Vec<RemoteToolCall>,
     /// Current statistics.
     pub stats: Option<GenerationStats>,
     /// Changes of the device.
@@ -63,7 +75,14 @@ impl EndSignal {
 #[derive(Debug)]
 pub struct Answer {
     events: Arc<EventCollector>,
-    session: Arc<Session>,
+    source: Source,
+}
+
+/// The computer of an answer.
+#[derive(Debug)]
+enum Source {
+    Session(Arc<Session>),
+    Server(Cancel),
 }
 
 #[derive(Debug, Default)]
@@ -98,7 +117,18 @@ impl Answer {
             session.cancel();
             events.end(AnswerEnd::Failed(Error::Stopped(format!("no thread for its events: {error}"))));
         }
-        Answer { events, session }
+        Answer { events, source: Source::Session(session) }
+    }
+
+    /// Starts a generation on a server. `notify` is called as for [`Answer::start`].
+    pub fn start_remote(notify: impl Fn() + Send + 'static, client: RemoteClient, request: RemoteRequest) -> Self {
+        let (events, cancel) = (Arc::<EventCollector>::default(), Cancel::default());
+        let (collector, cancelled) = (Arc::clone(&events), cancel.clone());
+        let work = move || collect_remote(&client, &request, &cancelled, &collector, &notify);
+        if let Err(error) = thread::Builder::new().name("remote-answer".to_owned()).spawn(work) {
+            events.end(AnswerEnd::Refused(format!("no thread to ask the server with: {error}")));
+        }
+        Answer { events, source: Source::Server(cancel) }
     }
 
     /// Takes the events since the previous call.
@@ -113,14 +143,83 @@ impl Answer {
 
     /// Cancels the generation after the token being computed; the text stays.
     pub fn stop(&self) {
-        self.session.cancel();
+        match &self.source {
+            Source::Session(session) => session.cancel(),
+            Source::Server(cancel) => cancel.cancel(),
+        }
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.session.cancel();
+        self.stop();
     }
+}
+
+/// Has the server answer. Figures are the server's counts and the times seen from here.
+fn collect_remote(
+    client: &RemoteClient,
+    request: &RemoteRequest,
+    cancel: &Cancel,
+    collector: &EventCollector,
+    notify: &dyn Fn(),
+) {
+    let (began, mut first, mut pieces) = (Instant::now(), None, 0);
+    let answered = client.chat(request, cancel, &mut |event| {
+        let RemoteEvent::Text(part, piece) = event else { return };
+        first.get_or_insert_with(|| began.elapsed());
+        pieces += 1;
+        let part = match part {
+            RemotePart::Thinking => AnswerPart::Thinking,
+            RemotePart::Answer => AnswerPart::Answer,
+        };
+        collector.collected.lock().update.text.push(part, piece);
+        notify();
+    });
+    let time_to_first_token = first.unwrap_or_else(|| began.elapsed());
+    let decode_time = began.elapsed().saturating_sub(time_to_first_token);
+    let stats = |usage: Option<RemoteUsage>| {
+        // Without the server's count a piece is nearly always a token.
+        let usage = usage.unwrap_or(RemoteUsage { completion_tokens: pieces, ..RemoteUsage::default() });
+        GenerationStats {
+            prompt_tokens: usage.prompt_tokens,
+            reused_tokens: usage.cached_tokens,
+            generated_tokens: usage.completion_tokens,
+            decode_steps: usage.completion_tokens.saturating_sub(1),
+            prompt_time: time_to_first_token,
+            time_to_first_token,
+            decode_time,
+            context_used: usage.prompt_tokens + usage.completion_tokens,
+            ..GenerationStats::default()
+        }
+    };
+    let end = match answered {
+        Ok(answer) => {
+            let mut collected = collector.collected.lock();
+            for call in answer.tool_calls {
+                if request.tools.is_empty() {
+                    let text = format!("\n{}({})\n", call.name, call.arguments);
+                    collected.update.text.push(AnswerPart::ToolCall, &text);
+                } else {
+                    collected.update.tool_calls.push(call);
+                }
+            }
+            drop(collected);
+            match answer.reason {
+                FinishReason::Length => AnswerEnd::Done(StopReason::MaxTokens, stats(answer.usage)),
+                FinishReason::Stop | FinishReason::ToolCalls => {
+                    AnswerEnd::Done(StopReason::EndOfText, stats(answer.usage))
+                }
+                FinishReason::Other(reason) => {
+                    AnswerEnd::Refused(format!("{} ended the answer: {reason}", client.server().host()))
+                }
+            }
+        }
+        Err(RemoteError::Cancelled) => AnswerEnd::Done(StopReason::Cancelled, stats(None)),
+        Err(error) => AnswerEnd::Refused(error.to_string()),
+    };
+    collector.end(end);
+    notify();
 }
 
 /// Collects events until the generation ends.
@@ -132,6 +231,7 @@ fn collect(events: &Receiver<Event>, collector: &EventCollector, notify: &dyn Fn
             match event {
                 Event::Prompt { done, total } => update.prompt = Some((done, total)),
                 Event::PromptLogprobs(more) => update.logprobs.extend(more),
+                Event::Embedding(embedding) => update.embedding = Some(embedding),
                 Event::Token { id, text, logprobs } => {
                     update.tokens.push(id);
                     update.logprobs.extend(logprobs);
@@ -158,8 +258,6 @@ fn collect(events: &Receiver<Event>, collector: &EventCollector, notify: &dyn Fn
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use thermocline_engine::session::{EngineOptions, Message, Prompt, Role, Sampling, SessionOptions};
 
     use super::*;

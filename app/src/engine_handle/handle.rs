@@ -18,7 +18,11 @@ use thermocline_engine::{
 };
 
 use super::error_message;
-use crate::library::ModelId;
+use crate::{
+    library::ModelId,
+    memory,
+    remote::{KeyStore, RemoteClient, RemoteError, RemoteModel, RemoteTimeouts},
+};
 
 /// A model being opened.
 #[derive(Debug, Clone)]
@@ -42,6 +46,13 @@ pub enum EngineState {
         model: ModelId,
         /// Its engine.
         engine: Engine,
+    },
+    /// A model of a server is open: the server computes it.
+    Remote {
+        /// The model.
+        model: RemoteModel,
+        /// The client that asks for answers.
+        client: RemoteClient,
     },
     /// Opening a model failed.
     Failed {
@@ -105,10 +116,20 @@ impl EngineHandle {
             // Waits for the end of the engine's thread.
             drop(before);
             let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
+            let mut options = options;
             let (measure, flag) = (options.speeds.is_some(), Arc::clone(&handle.slot.busy));
             let busy = move || flag.load(SeqCst);
             let open = || {
-                let engine = Engine::from_model(model.open(&load)?, options)?;
+                let mut opened = model.open(&load)?;
+                // What `prepare` found may be gone by now.
+                if let Some(level) = options.level.take().filter(|_| opened.has_input_thresholds()) {
+                    let copies = opened.skip_inputs(level)?;
+                    if let Err(available) = memory::check(copies.bytes) {
+                        let what = "copies of the weights, input by input";
+                        return Err(Error::Memory { what, wanted: copies.bytes, available });
+                    }
+                }
+                let engine = Engine::from_model(opened, options)?;
                 // Without the calibration speeds stay unknown until an answer shows them.
                 if measure && let Err(error) = engine.measure_when_idle(CalibrationOptions::default(), busy) {
                     tracing::warn!(%error, "the machine is not measured");
@@ -129,6 +150,30 @@ impl EngineHandle {
                 _ => return,
             };
             self.set_state(number, EngineState::Failed { model, reason });
+        }
+    }
+
+    /// Opens a model of a server in place of the open one: looks for it in the server's list. The key is looked up in `keys`, which may
+    /// wait for the user.
+    pub fn open_remote(&self, model: RemoteModel, keys: KeyStore) {
+        let number = self.slot.latest_call.fetch_add(1, SeqCst) + 1;
+        let id = ModelId::Remote(model.clone());
+        let opening = EngineState::Opening(Opening { model: id.clone(), since: Instant::now() });
+        let before = std::mem::replace(&mut *self.slot.state.lock(), opening);
+        self.notify();
+        let handle = self.clone();
+        let failed = ModelId::Remote(model.clone());
+        let work = move || {
+            drop(before);
+            let state = match find(&model, &keys) {
+                Ok(client) => EngineState::Remote { model, client },
+                Err(reason) => EngineState::Failed { model: id, reason },
+            };
+            handle.set_state(number, state);
+        };
+        if let Err(error) = thread::Builder::new().name("open-remote".to_owned()).spawn(work) {
+            let reason = format!("no thread to ask the server with: {error}");
+            self.set_state(number, EngineState::Failed { model: failed, reason });
         }
     }
 
@@ -168,6 +213,23 @@ impl EngineHandle {
     /// Notifies the window.
     pub fn notify(&self) {
         (self.slot.notify)();
+    }
+}
+
+/// A client of the model's server, which must have it. The error is a sentence.
+fn find(model: &RemoteModel, keys: &KeyStore) -> Result<RemoteClient, String> {
+    let key = keys.get(&model.server).map_err(|error| error.to_string())?;
+    let client = RemoteClient::new(model.server.clone(), key, RemoteTimeouts::default());
+    match client.models() {
+        Ok(models) if models.contains(&model.name) => Ok(client),
+        Ok(models) => {
+            let some = models.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let server = model.server.host();
+            Err(format!("{server} has no model {}; it has {} others: {some}", model.name, models.len()))
+        }
+        // Servers of one model that do not list it.
+        Err(RemoteError::Status { status: 404 | 405, .. }) => Ok(client),
+        Err(error) => Err(error.to_string()),
     }
 }
 

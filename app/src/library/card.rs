@@ -6,7 +6,7 @@ use std::{
 };
 
 use thermocline_engine::{
-    Result,
+    Error, Result,
     format::{Bytes, Checkpoint, Container, ReadMode, gguf},
     model::{Activation, Down, Ffn, LayerWeights, LoadOptions, Model, expected_sparsity, traits},
     quant::TensorType,
@@ -17,7 +17,7 @@ use thermocline_engine::{
     },
 };
 
-use crate::builtin;
+use crate::{builtin, remote::RemoteModel};
 
 /// Identity of a model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +26,8 @@ pub enum ModelId {
     Builtin,
     /// A file (the first one of a split model) or a Hugging Face folder.
     Path(PathBuf),
+    /// A model of a server, which computes it.
+    Remote(RemoteModel),
 }
 
 impl ModelId {
@@ -34,12 +36,17 @@ impl ModelId {
         match self {
             ModelId::Builtin => "builtin:storyteller".to_owned(),
             ModelId::Path(path) => path.display().to_string(),
+            ModelId::Remote(model) => model.key(),
         }
     }
 
     /// The model that a key stands for.
     pub fn from_key(key: &str) -> Self {
-        if key == ModelId::Builtin.key() { ModelId::Builtin } else { ModelId::Path(PathBuf::from(key)) }
+        match RemoteModel::from_key(key) {
+            Some(model) => ModelId::Remote(model),
+            None if key == ModelId::Builtin.key() => ModelId::Builtin,
+            None => ModelId::Path(PathBuf::from(key)),
+        }
     }
 
     /// Opens the model, with its sidecar if that is usable.
@@ -50,7 +57,7 @@ impl ModelId {
         let mut model = Model::from_checkpoint(self.checkpoint(options.read_mode)?, options)?;
         let sidecar = match self {
             ModelId::Builtin if options.activation.is_none() => builtin::sidecar(),
-            ModelId::Builtin | ModelId::Path(_) => SidecarChoice::Beside,
+            ModelId::Builtin | ModelId::Path(_) | ModelId::Remote(_) => SidecarChoice::Beside,
         };
         if let Attachment::Ignored { path, reason } = sidecar::attach(&mut model, &sidecar, options.read_mode)? {
             tracing::warn!(path = %path.display(), reason, "the sidecar is not used");
@@ -62,6 +69,7 @@ impl ModelId {
         match self {
             ModelId::Builtin => gguf::from_bytes(builtin::path(), Bytes::new(builtin::file())),
             ModelId::Path(path) => Model::open_checkpoint(path, mode),
+            ModelId::Remote(model) => Err(Error::invalid("model", "one on this computer", model)),
         }
     }
 }
@@ -70,6 +78,7 @@ impl fmt::Display for ModelId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ModelId::Builtin => f.write_str("Storyteller"),
+            ModelId::Remote(model) => model.fmt(f),
             ModelId::Path(path) => match path.file_stem() {
                 Some(stem) if !path.is_dir() => f.write_str(&stem.to_string_lossy()),
                 _ => f.write_str(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()),

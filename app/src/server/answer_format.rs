@@ -10,6 +10,7 @@ use super::{
     error::ApiError,
     ollama::{self, LinesFormat},
     response::{CompletionFormat, StreamEvent},
+    responses::ResponseFormat,
 };
 
 /// Formatter of one answer.
@@ -22,6 +23,8 @@ pub enum AnswerFormat {
         /// A stream ends with token counts.
         include_usage: bool,
     },
+    /// OpenAI's response of items.
+    Response(Box<ResponseFormat>),
     /// Anthropic's message.
     Message(MessageFormat),
     /// Ollama's lines.
@@ -33,6 +36,9 @@ impl AnswerFormat {
     pub fn whole(&self, choices: Vec<Choice>, with_logprobs: bool, total: &GenerationStats) -> Value {
         match self {
             AnswerFormat::Completion { format, .. } => format.whole(choices, with_logprobs, total),
+            AnswerFormat::Response(format) => {
+                choices.first().map(|choice| format.whole(choice, total)).unwrap_or_default()
+            }
             AnswerFormat::Message(format) => {
                 choices.first().map(|choice| format.whole(choice, total)).unwrap_or_default()
             }
@@ -48,9 +54,13 @@ impl AnswerFormat {
     }
 
     /// The events before the first text of choice `index`.
-    pub fn first_events(&self, index: usize) -> Vec<StreamEvent> {
+    pub fn first_events(&mut self, index: usize) -> Vec<StreamEvent> {
         match self {
-            AnswerFormat::Completion { format, .. } => self.chunks(format.first_chunk(index)),
+            AnswerFormat::Completion { format, .. } => {
+                let chunk = format.first_chunk(index);
+                self.chunks(chunk)
+            }
+            AnswerFormat::Response(format) => format.first_events(),
             AnswerFormat::Message(format) => format.first_events(),
             AnswerFormat::Lines(_) => Vec::new(),
         }
@@ -69,6 +79,7 @@ impl AnswerFormat {
                 }
                 self.chunks(chunks)
             }
+            AnswerFormat::Response(format) => format.piece_events(pieces),
             AnswerFormat::Message(format) => format.piece_events(pieces),
             AnswerFormat::Lines(format) => format.piece_events(pieces),
         }
@@ -92,6 +103,10 @@ impl AnswerFormat {
                 events.extend(end.map(|data| StreamEvent { name: None, data }));
                 events
             }
+            AnswerFormat::Response(format) => match total {
+                Some(total) => format.last_events(reason, total),
+                None => Vec::new(),
+            },
             AnswerFormat::Message(format) => match total {
                 Some(total) => format.last_events(reason, called, total),
                 None => Vec::new(),
@@ -107,6 +122,7 @@ impl AnswerFormat {
     pub fn error_event(&self, error: &ApiError) -> StreamEvent {
         match self {
             AnswerFormat::Completion { .. } => StreamEvent { name: None, data: error.json().to_string() },
+            AnswerFormat::Response(format) => format.error_event(error),
             AnswerFormat::Message(_) => {
                 StreamEvent { name: Some("error"), data: anthropic::error_body(error).to_string() }
             }

@@ -75,7 +75,11 @@ impl ChoiceReaders {
             self.total.prompt_tokens += stats.prompt_tokens;
             self.total.reused_tokens += stats.reused_tokens;
         }
+        self.total.forgotten_tokens = self.total.forgotten_tokens.max(stats.forgotten_tokens);
         self.total.generated_tokens += stats.generated_tokens;
+        self.total.thought_tokens += stats.thought_tokens;
+        self.total.drafted_tokens += stats.drafted_tokens;
+        self.total.accepted_tokens += stats.accepted_tokens;
         self.total.prompt_time += stats.prompt_time;
         self.total.decode_time += stats.decode_time;
     }

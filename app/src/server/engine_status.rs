@@ -22,6 +22,7 @@ pub fn engine_status(context: &ServerContext, model: &ServedModel) -> Value {
         "memory": { "kv_bytes": now.kv_bytes, "scratch_bytes": now.scratch_bytes },
         "device": device_json(&engine.device()),
         "sparsity": { "asked": sparsity.asked.name(), "mode": sparsity.mode.name(), "reason": sparsity.reason, "adaptive": engine.adaptive() },
+        "slots": { "total": status.slots, "busy": status.busy },
         "requests": { "total": status.requests, "answering": status.answering, "waiting": status.waiting },
         "last_answer": context.last_answer(),
     })

@@ -67,6 +67,17 @@ impl ApiError {
         ApiError { code: Some("model_not_found"), param: Some("model".to_owned()), ..error }
     }
 
+    /// 404: none of the models `names` is called `requested`.
+    pub fn model_unknown(requested: &str, names: &[String]) -> Self {
+        let names = match names {
+            [] => "the folder has none".to_owned(),
+            names => format!("there are {}", names.join(", ")),
+        };
+        let message = format!("there is no model `{requested}` here; {names}");
+        let error = ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message);
+        ApiError { code: Some("model_not_found"), param: Some("model".to_owned()), ..error }
+    }
+
     /// 405: the path takes only the methods `allowed`.
     pub fn method(method: &Method, path: &str, allowed: &'static str) -> Self {
         let message = format!("{path}: expected {allowed}, got {method}");
@@ -113,6 +124,20 @@ impl ApiError {
     /// 503: the server has cancelled the generation.
     pub fn cancelled() -> Self {
         ApiError::unavailable("the answer was ended: the model is being closed")
+    }
+
+    /// 400: no response that is kept has this identifier.
+    pub fn no_such_response(id: &str) -> Self {
+        let message = format!(
+            "previous_response_id: no response `{id}` is kept; the server keeps the latest ones, until it ends"
+        );
+        let error = ApiError::invalid_field("previous_response_id", message);
+        ApiError { code: Some("previous_response_not_found"), ..error }
+    }
+
+    /// 404: likewise, of a path.
+    pub fn response_not_found(id: &str) -> Self {
+        ApiError { status: StatusCode::NOT_FOUND, ..ApiError::no_such_response(id) }
     }
 
     /// The body of the response.

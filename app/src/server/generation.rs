@@ -2,10 +2,18 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use thermocline_engine::session::{AnswerText, GenerationStats, Request, Session, StopReason, TokenLogprobs};
+use thermocline_engine::{
+    Error,
+    session::{AnswerText, GenerationStats, Request, Session, StopReason, TokenLogprobs},
+};
 use tokio::sync::Notify;
 
-use super::{context::ServerContext, error::ApiError, logprobs::ScoredToken, queue::SessionPermit};
+use super::{
+    context::{ModelLease, ServerContext},
+    error::ApiError,
+    logprobs::ScoredToken,
+    queue::SessionPermit,
+};
 use crate::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
 
 /// A running generation and those that follow it; dropping it cancels them. (The answer is dropped before the permit: cancelling later
@@ -18,6 +26,8 @@ pub struct Generation {
     notify: Arc<Notify>,
     context: Arc<ServerContext>,
     _permit: SessionPermit,
+    /// Keeps the model from being closed; released last.
+    _lease: ModelLease,
 }
 
 /// Text and end that arrived since the previous update.
@@ -27,31 +37,32 @@ pub struct GenerationUpdate {
     pub text: AnswerText,
     /// New tokens with their log probabilities, if they are wanted: first those of the prompt.
     pub scored: Vec<ScoredToken>,
+    /// The prompt's embedding, if that is what was asked for.
+    pub embedding: Option<Vec<f32>>,
     /// The end, with its reason.
     pub end: Option<Result<(StopReason, GenerationStats), ApiError>>,
 }
 
 impl Generation {
-    /// Waits for the session and starts the first of `requests`. `name` is the model that they were parsed for: another one may be open
-    /// by then.
+    /// Waits for a slot and starts the first of `requests`. `lease` is that of the model that they were parsed for: another one may be
+    /// open by then.
     pub async fn start(
         context: &Arc<ServerContext>,
-        name: &str,
+        lease: ModelLease,
         requests: impl IntoIterator<Item = Request>,
     ) -> Result<Self, ApiError> {
-        let permit = context.queue.acquire().await?;
-        let model = context.model()?;
-        if model.name != name {
-            return Err(ApiError::model_not_found(name, &model.name));
-        }
-        let session = context.queue.session(&model.engine).map_err(|error| ApiError::from(&error))?;
+        let waiting: VecDeque<Request> = requests.into_iter().collect();
+        let permit = context.queue.acquire(waiting.front().map(|request| &request.prompt)).await?;
+        let model = lease.model(context)?;
+        let session = context.queue.session(&model.engine, &permit).map_err(|error| ApiError::from(&error))?;
         let mut generation = Generation {
             answer: None,
-            waiting: requests.into_iter().collect(),
+            waiting,
             session,
             notify: Arc::new(Notify::new()),
             context: Arc::clone(context),
             _permit: permit,
+            _lease: lease,
         };
         generation.start_next();
         Ok(generation)
@@ -82,7 +93,8 @@ impl Generation {
         loop {
             let update = self.answer.as_ref().map(Answer::take_update).unwrap_or_default();
             let scored = !update.logprobs.is_empty();
-            if update.prompt.is_some() || !update.tokens.is_empty() || scored || update.end.is_some() {
+            let embedded = update.embedding.is_some();
+            if update.prompt.is_some() || !update.tokens.is_empty() || scored || embedded || update.end.is_some() {
                 return self.convert(update);
             }
             self.notify.notified().await;
@@ -98,9 +110,11 @@ impl Generation {
                 Ok((reason, stats))
             }
             AnswerEnd::Failed(error) => Err(ApiError::from(&error)),
+            // Only sessions answer here.
+            AnswerEnd::Refused(why) => Err(ApiError::from(&Error::Stopped(why))),
         });
         let scored = update.logprobs.iter().map(|token| self.scored_token(token)).collect();
-        GenerationUpdate { text: update.text, scored, end }
+        GenerationUpdate { text: update.text, scored, embedding: update.embedding, end }
     }
 
     fn scored_token(&self, token: &TokenLogprobs) -> ScoredToken {

@@ -72,7 +72,7 @@ pub fn cors(options: &ServerOptions) -> CorsLayer {
     let origins = options.origins.clone();
     CorsLayer::new()
         .allow_origin(AllowOrigin::predicate(move |origin, _| is_allowed_origin(&origins, origin)))
-        .allow_methods([Method::GET, Method::POST, Method::OPTIONS])
+        .allow_methods([Method::GET, Method::POST, Method::DELETE, Method::OPTIONS])
         // Official clients send headers of their own.
         .allow_headers(AllowHeaders::mirror_request())
         .allow_private_network(true)

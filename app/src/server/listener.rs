@@ -27,7 +27,8 @@ use tokio_io_timeout::TimeoutStream;
 
 use super::{
     connections::Connections,
-    context::{ServerContext, ServerEvent, ServerStatus},
+    context::{ServedModels, ServerContext, ServerEvent, ServerStatus},
+    model_library::ModelLibrary,
     options::ServerOptions,
     routes::routes,
     served_model::ModelSource,
@@ -45,6 +46,9 @@ const SEND_BUFFER: usize = 64 << 10;
 
 /// Pause after the system has refused a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Interval at which idle models are looked for.
+const IDLE_CHECK: Duration = Duration::from_millis(250);
 
 /// Phase of a server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +80,26 @@ impl Server {
         source: ModelSource,
         on_event: impl Fn(ServerEvent<'_>) + Send + Sync + 'static,
     ) -> Result<Self, String> {
+        Self::start_with(options, ServedModels::Open(source), on_event)
+    }
+
+    /// The same with the models of a folder, which requests have loaded by name.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_library(
+        options: ServerOptions,
+        library: Arc<ModelLibrary>,
+        on_event: impl Fn(ServerEvent<'_>) + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        Self::start_with(options, ServedModels::Library(library), on_event)
+    }
+
+    fn start_with(
+        options: ServerOptions,
+        models: ServedModels,
+        on_event: impl Fn(ServerEvent<'_>) + Send + Sync + 'static,
+    ) -> Result<Self, String> {
         let listener =
             TcpListener::bind(&options.addresses[..]).map_err(|error| bind_error(&options.addresses, &error))?;
         let network = options.addresses.iter().any(|address| !address.ip().is_loopback());
@@ -90,7 +114,7 @@ impl Server {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let failed = |error: io::Error| format!("the server cannot start: {error}");
         let (address, runtime) = (prepared.map_err(failed)?, runtime.map_err(failed)?);
-        let context = ServerContext::new(options, source, on_event);
+        let context = ServerContext::new(options, models, on_event);
         let (phase, changes) = watch::channel(Phase::Listening);
         let thread = {
             let context = Arc::clone(&context);
@@ -174,6 +198,16 @@ fn bind_error(addresses: &[SocketAddr], error: &io::Error) -> String {
     }
 }
 
+/// Closes models that nothing has asked for as long as they are kept. Ends with the server.
+async fn close_idle_models(context: Arc<ServerContext>) {
+    let Some(library) = context.library() else { return };
+    loop {
+        tokio::time::sleep(IDLE_CHECK).await;
+        let context = Arc::clone(&context);
+        library.close_idle(move || context.queue.release_session_unless(None)).await;
+    }
+}
+
 /// Accepts connections until the phase changes.
 async fn listen(
     listener: TcpListener,
@@ -183,6 +217,7 @@ async fn listen(
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let connections = Connections::new(context.options.max_connections);
     let (graceful, timeout) = (GracefulShutdown::new(), context.options.timeout);
+    tokio::spawn(close_idle_models(Arc::clone(&context)));
     let service = TowerToHyperService::new(routes(context));
     loop {
         let accepted = match select(pin!(listener.accept()), pin!(phase.changed())).await {

@@ -11,6 +11,9 @@ use super::{
     json_fields::{JsonFields, invalid},
 };
 
+/// Fields that clients add to an answer of an assistant, and send back with it.
+const CLIENTS_OWN: [&str; 3] = ["provider_specific_fields", "annotations", "thinking_blocks"];
+
 /// Parses `messages`. If not `strict`, a message may be without content, and a function that was called may be named.
 pub fn parse_messages(value: Option<Value>, strict: bool) -> Result<Vec<Message>, ApiError> {
     match value {
@@ -59,6 +62,11 @@ fn parse_message(value: Value, path: &str, strict: bool) -> Result<Message, ApiE
     };
     let reasoning = fields.string("reasoning_content")?.or(if strict { None } else { fields.string("reasoning")? });
     let thoughts = reasoning.filter(|text| !text.is_empty() && role == Role::Assistant);
+    if !strict && role == Role::Assistant {
+        for own in CLIENTS_OWN {
+            fields.remove(own);
+        }
+    }
     fields.finish()?;
     let content = match thoughts {
         Some(thoughts) => {
@@ -159,5 +167,14 @@ mod tests {
         let list = || Some(json!([{ "role": "user", "content": null, "name": "Ann" }]));
         assert_eq!(parse_messages(list(), false).unwrap()[0].fields["name"], "Ann");
         assert!(parse_messages(list(), true).is_err());
+    }
+
+    #[test]
+    fn answers_are_taken_back_with_the_fields_of_clients_unless_strict() {
+        let list = || Some(json!([{ "role": "assistant", "content": "a", "provider_specific_fields": { "x": 1 } }]));
+        assert_eq!(parse_messages(list(), false).unwrap()[0].content, "a");
+        assert!(parse_messages(list(), true).is_err());
+        let user = Some(json!([{ "role": "user", "content": "a", "provider_specific_fields": {} }]));
+        assert!(parse_messages(user, false).is_err());
     }
 }

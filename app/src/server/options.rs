@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use sysinfo::System;
+use thermocline_engine::session::Pooling;
 
 /// Addresses, access rules and limits of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,12 +16,16 @@ pub struct ServerOptions {
     pub origins: Vec<String>,
     /// Accepted names of this computer beside `localhost` and IP addresses; [`ServerOptions::at`] adds its own.
     pub hosts: Vec<String>,
-    /// Requests that may wait for the session; more are refused.
+    /// Requests that are answered at a time, each in a slot with a context of its own.
+    pub parallel: usize,
+    /// Requests that may wait for a slot; more are refused.
     pub max_waiting: usize,
     /// Time limit for the head of a request, for its body, and for the client to accept what is sent to it.
     pub timeout: Duration,
     /// Refuse what OpenAI's own server refuses, where real clients are let pass otherwise: another model's name, unknown hints.
     pub strict: bool,
+    /// How embeddings are made of hidden states, where a request does not say.
+    pub pooling: Pooling,
     /// Connections that are open at a time; beyond them the one that has waited longest for its client is closed.
     pub max_connections: usize,
 }
@@ -28,6 +33,9 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// Default port.
     pub const PORT: u16 = 8080;
+
+    /// Default of [`ServerOptions::parallel`].
+    pub const PARALLEL: usize = 4;
 
     /// Default of [`ServerOptions::max_waiting`].
     pub const MAX_WAITING: usize = 16;
@@ -45,9 +53,11 @@ impl ServerOptions {
             key: None,
             origins: Vec::new(),
             hosts: own_names(),
+            parallel: Self::PARALLEL,
             max_waiting: Self::MAX_WAITING,
             timeout: Self::TIMEOUT,
             strict: false,
+            pooling: Pooling::Mean,
             max_connections: Self::MAX_CONNECTIONS,
         }
     }

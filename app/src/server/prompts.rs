@@ -1,7 +1,10 @@
 //! Parsing of what a request is answered with: its prompts, the number of answers to each, and the log probabilities of their tokens.
 
 use serde_json::Value;
-use thermocline_engine::session::{LogprobsRequest, Prompt, Request};
+use thermocline_engine::{
+    session::{LogprobsRequest, Prompt, Request},
+    tokenizer::Tokenizer,
+};
 
 use super::{
     error::ApiError,
@@ -90,6 +93,28 @@ pub fn parse_prompts(value: Option<Value>) -> Result<Vec<Prompt>, ApiError> {
         one => one_prompt(one).map(|prompt| vec![prompt]),
     };
     prompts.filter(|prompts| !prompts.is_empty()).ok_or_else(|| invalid("prompt", &expected, &value))
+}
+
+/// The prompts for what belongs between each of `prompts`, which are texts, and `suffix`.
+pub fn infill_prompts(
+    prompts: Vec<Prompt>,
+    suffix: &str,
+    choices: ChoiceFields,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<Prompt>, ApiError> {
+    let refused = |message: &str| ApiError::invalid_field("suffix", format!("suffix: expected {message}"));
+    if choices.echo {
+        return Err(refused("none with echo, got one"));
+    }
+    let infill = |prompt: Prompt| {
+        let Prompt::Text(prefix) = prompt else { return Err(refused("none with a prompt of tokens, got one")) };
+        match tokenizer.infill_prompt(&prefix, suffix) {
+            Ok(Some(ids)) => Ok(Prompt::Tokens(ids)),
+            Ok(None) => Err(refused("none: the model's vocabulary has no tokens that mark a middle, got one")),
+            Err(error) => Err(ApiError::from(&error)),
+        }
+    };
+    prompts.into_iter().map(infill).collect()
 }
 
 fn one_prompt(value: &Value) -> Option<Prompt> {

@@ -1,33 +1,61 @@
-//! The queue for the server's one session. One request is answered at a time, in order of arrival; what the session has computed
-//! for the previous request need not be computed again where the next one begins alike.
+//! The queue for the server's sessions, its slots. As many requests are answered at a time as there are slots, the others in order of
+//! arrival. A request gets the slot whose last prompt it continues, so that what the session has computed need not be computed again;
+//! else the one that is longest unused, and the engine copies what another slot has of its prompt.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
 };
 
 use parking_lot::Mutex;
 use thermocline_engine::{
     Error,
-    session::{Engine, Session, SessionOptions},
+    session::{Engine, Priority, Prompt, Session, SessionOptions},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ApiError;
 
-/// The waiting requests and the session.
+/// Bytes of a text, and tokens of a list of them, from mark to mark ([`marks`]).
+const BYTES_OF_MARK: usize = 64;
+const TOKENS_OF_MARK: usize = 16;
+
+/// The waiting requests and the slots.
 #[derive(Debug)]
 pub struct RequestQueue {
     permits: Arc<Semaphore>,
     waiting: AtomicUsize,
     max_waiting: usize,
-    session: Mutex<Option<Arc<Session>>>,
+    slots: Arc<Mutex<Vec<Slot>>>,
 }
 
-/// The right to use the session, until it is dropped.
+/// A session, and the prompt it has.
+#[derive(Debug, Default)]
+struct Slot {
+    session: Option<Arc<Session>>,
+    /// Marks of its last prompt.
+    marks: Vec<u64>,
+    /// Number of the request that used it last; 0: none.
+    used: u64,
+    busy: bool,
+}
+
+/// The right to use a slot, until it is dropped.
 #[derive(Debug)]
 pub struct SessionPermit {
+    slots: Arc<Mutex<Vec<Slot>>>,
+    at: usize,
     _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for SessionPermit {
+    fn drop(&mut self) {
+        // Before the permit is given to the next request.
+        self.slots.lock()[self.at].busy = false;
+    }
 }
 
 /// One waiting request; dropping it leaves the queue.
@@ -43,27 +71,71 @@ fn is_session_of(session: &Session, engine: &Engine) -> bool {
     Arc::ptr_eq(session.engine().model(), engine.model())
 }
 
+/// Marks of a prompt, one for each of its messages or of its pieces of some length: prompts that begin alike have the same first marks.
+pub fn marks(prompt: &Prompt) -> Vec<u64> {
+    let (mut hasher, mut marks) = (DefaultHasher::new(), Vec::new());
+    let mut mark = |hasher: &DefaultHasher| marks.push(hasher.finish());
+    match prompt {
+        Prompt::Chat(messages) | Prompt::Continue(messages) => {
+            for message in messages {
+                (message.role as u8, &message.content).hash(&mut hasher);
+                mark(&hasher);
+            }
+        }
+        Prompt::Text(text) => {
+            for piece in text.as_bytes().chunks_exact(BYTES_OF_MARK) {
+                piece.hash(&mut hasher);
+                mark(&hasher);
+            }
+        }
+        Prompt::Tokens(tokens) => {
+            for piece in tokens.chunks_exact(TOKENS_OF_MARK) {
+                piece.hash(&mut hasher);
+                mark(&hasher);
+            }
+        }
+    }
+    marks
+}
+
+/// The free slot for a prompt with these marks: the one whose prompt it continues furthest, else the one longest unused.
+fn slot_for(slots: &[Slot], marks: &[u64]) -> Option<usize> {
+    let free = || slots.iter().enumerate().filter(|(_, slot)| !slot.busy);
+    let continued = free().filter(|(_, slot)| !slot.marks.is_empty() && marks.starts_with(&slot.marks));
+    let continued = continued.max_by_key(|(_, slot)| (slot.marks.len(), slot.used));
+    continued.or_else(|| free().min_by_key(|(_, slot)| slot.used)).map(|(at, _)| at)
+}
+
 impl RequestQueue {
-    /// An empty queue of at most `max_waiting` requests.
-    pub fn new(max_waiting: usize) -> Self {
+    /// An empty queue of at most `max_waiting` requests for `parallel` slots, at least one.
+    pub fn new(max_waiting: usize, parallel: usize) -> Self {
+        let slots: Vec<Slot> = (0..parallel.max(1)).map(|_| Slot::default()).collect();
         RequestQueue {
-            permits: Arc::new(Semaphore::new(1)),
+            permits: Arc::new(Semaphore::new(slots.len())),
             waiting: AtomicUsize::new(0),
             max_waiting,
-            session: Mutex::default(),
+            slots: Arc::new(Mutex::new(slots)),
         }
     }
 
-    /// Waits for the session. Dropping the future leaves the queue.
-    pub async fn acquire(&self) -> Result<SessionPermit, ApiError> {
-        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
-            return Ok(SessionPermit { _permit: permit });
-        }
-        let _place = self.enter()?;
-        match Arc::clone(&self.permits).acquire_owned().await {
-            Ok(permit) => Ok(SessionPermit { _permit: permit }),
-            Err(_) => Err(ApiError::unavailable("the server is being stopped")),
-        }
+    /// Waits for a slot for `prompt`. Dropping the future leaves the queue.
+    pub async fn acquire(&self, prompt: Option<&Prompt>) -> Result<SessionPermit, ApiError> {
+        let permit = match Arc::clone(&self.permits).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                let _place = self.enter()?;
+                let stopped = |_| ApiError::unavailable("the server is being stopped");
+                Arc::clone(&self.permits).acquire_owned().await.map_err(stopped)?
+            }
+        };
+        let marks = prompt.map(marks).unwrap_or_default();
+        let mut slots = self.slots.lock();
+        let latest = slots.iter().map(|slot| slot.used).max().unwrap_or(0);
+        // There are as many permits as slots.
+        let Some(at) = slot_for(&slots, &marks) else { return Err(ApiError::unavailable("every slot is in use")) };
+        let slot = &mut slots[at];
+        (slot.marks, slot.used, slot.busy) = (marks, latest + 1, true);
+        Ok(SessionPermit { slots: Arc::clone(&self.slots), at, _permit: permit })
     }
 
     fn enter(&self) -> Result<QueuePlace<'_>, ApiError> {
@@ -72,28 +144,36 @@ impl RequestQueue {
         entered.map(|_| QueuePlace(&self.waiting)).map_err(ApiError::queue_full)
     }
 
-    /// The session of `engine`, for the holder of the permit.
-    pub fn session(&self, engine: &Engine) -> Result<Arc<Session>, Error> {
-        let mut session = self.session.lock();
-        if let Some(session) = session.as_ref().filter(|it| is_session_of(it, engine)) {
+    /// The session of `engine` in the slot of `permit`.
+    pub fn session(&self, engine: &Engine, permit: &SessionPermit) -> Result<Arc<Session>, Error> {
+        let mut slots = self.slots.lock();
+        // Idle sessions of another engine are dropped first, to make room.
+        for (at, slot) in slots.iter_mut().enumerate() {
+            if (!slot.busy || at == permit.at) && slot.session.as_ref().is_some_and(|it| !is_session_of(it, engine)) {
+                slot.session = None;
+            }
+        }
+        let slot = &mut slots[permit.at];
+        if let Some(session) = &slot.session {
             return Ok(Arc::clone(session));
         }
-        // The old one is dropped first, to make room for the new one.
-        *session = None;
-        Ok(Arc::clone(session.insert(Arc::new(engine.session(SessionOptions::default())?))))
+        // Behind the chats of the window.
+        let options = SessionOptions { priority: Priority::Background, ..SessionOptions::default() };
+        Ok(Arc::clone(slot.session.insert(Arc::new(engine.session(options)?))))
     }
 
-    /// Cancels and drops the session, unless it belongs to `engine`.
+    /// Cancels and drops the sessions, except those that belong to `engine`.
     pub fn release_session_unless(&self, engine: Option<&Engine>) {
-        let mut session = self.session.lock();
-        if session.as_ref().is_some_and(|it| !engine.is_some_and(|engine| is_session_of(it, engine)))
-            && let Some(session) = session.take()
-        {
-            session.cancel();
+        for slot in self.slots.lock().iter_mut() {
+            if slot.session.as_ref().is_some_and(|it| !engine.is_some_and(|engine| is_session_of(it, engine)))
+                && let Some(session) = slot.session.take()
+            {
+                session.cancel();
+            }
         }
     }
 
-    /// Refuses all waiting and later requests; the permit that is held stays valid.
+    /// Refuses all waiting and later requests; permits that are held stay valid.
     pub fn close(&self) {
         self.permits.close();
     }
@@ -103,8 +183,49 @@ impl RequestQueue {
         self.waiting.load(SeqCst)
     }
 
-    /// `true` while a request holds the session.
-    pub fn is_busy(&self) -> bool {
-        self.permits.available_permits() == 0
+    /// Number of slots, and of those that requests hold.
+    pub fn slots(&self) -> (usize, usize) {
+        let slots = self.slots.lock();
+        (slots.len(), slots.iter().filter(|slot| slot.busy).count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_engine::session::{Message, Role};
+
+    use super::*;
+
+    fn chat(texts: &[&str]) -> Vec<u64> {
+        let message = |text: &&str| Message::new(Role::User, (*text).to_owned());
+        marks(&Prompt::Chat(texts.iter().map(message).collect()))
+    }
+
+    #[test]
+    fn a_prompt_gets_the_slot_that_it_continues_or_the_one_longest_unused() {
+        let slot = |marks: Vec<u64>, used, busy| Slot { session: None, marks, used, busy };
+        let slots = [
+            slot(chat(&["a"]), 4, false),
+            slot(chat(&["a", "b", "c"]), 2, false),
+            slot(chat(&["x"]), 1, true),
+            slot(chat(&["y", "z"]), 3, false),
+        ];
+        assert_eq!(slot_for(&slots, &chat(&["a", "b", "c", "d", "e"])), Some(1));
+        assert_eq!(slot_for(&slots, &chat(&["a", "e"])), Some(0));
+        // Its own is in use, or holds another text from the second message on.
+        assert_eq!(slot_for(&slots, &chat(&["x", "z"])), Some(1));
+        assert_eq!(slot_for(&slots, &chat(&["y", "?"])), Some(1));
+        assert_eq!(slot_for(&slots, &[]), Some(1));
+        assert_eq!(slot_for(&slots[2..3], &[]), None);
+    }
+
+    #[test]
+    fn marks_of_texts_and_tokens_are_those_of_their_beginnings() {
+        let text = "0123456789".repeat(20);
+        let (long, short) = (marks(&Prompt::Text(text.clone())), marks(&Prompt::Text(text[..150].to_owned())));
+        assert_eq!((long.len(), &long[..2]), (3, &short[..]));
+        let tokens: Vec<u32> = (0..50).collect();
+        let (long, short) = (marks(&Prompt::Tokens(tokens.clone())), marks(&Prompt::Tokens(tokens[..40].to_vec())));
+        assert_eq!((long.len(), &long[..2]), (3, &short[..]));
     }
 }

@@ -1,14 +1,16 @@
 //! Parsing of requests for answers.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use thermocline_engine::session::{ContextPolicy, Prompt, Request, Role, Sampling};
 
 use super::{
     answer_reader::RequestedTools,
     error::ApiError,
+    grammar_fields::parse_grammar,
     json_fields::{JsonFields, invalid},
     messages::parse_messages,
-    prompts::{ChoiceFields, parse_choice_fields, parse_prompts},
+    prompts::{ChoiceFields, infill_prompts, parse_choice_fields, parse_prompts},
+    reasoning_fields::parse_reasoning,
     served_model::ServedModel,
     tool_fields::{AnswerForm, parse_answer_form, with_fixed_spaces},
 };
@@ -86,7 +88,13 @@ impl CompletionRequest {
                 let continued = messages.last().is_some_and(|it| it.role == Role::Assistant && it.fields.is_empty());
                 vec![if continued && !strict { Prompt::Continue(messages) } else { Prompt::Chat(messages) }]
             }
-            Endpoint::Completion => parse_prompts(fields.remove("prompt"))?,
+            Endpoint::Completion => {
+                let prompts = parse_prompts(fields.remove("prompt"))?;
+                match fields.string("suffix")?.filter(|suffix| !suffix.is_empty()) {
+                    Some(suffix) => infill_prompts(prompts, &suffix, choices, model.engine.tokenizer())?,
+                    None => prompts,
+                }
+            }
         };
         let defaults = &model.defaults;
         let sampling = parse_sampling(&mut fields, defaults.sampling.clone())?;
@@ -97,12 +105,15 @@ impl CompletionRequest {
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let include_usage = parse_stream_options(&mut fields, stream)?;
         let mut chat = defaults.chat.clone();
+        let mut thought_budget = defaults.thought_budget;
         if endpoint == Endpoint::Chat && !strict {
-            chat.variables.extend(parse_template_variables(&mut fields)?);
+            let reasoning = parse_reasoning(&mut fields)?;
+            chat.variables.extend(reasoning.variables);
+            thought_budget = reasoning.budget.or(thought_budget);
         }
         let form = match endpoint {
-            Endpoint::Chat => parse_answer_form(&mut fields, model.engine.chat_template().tools())?,
-            Endpoint::Completion => AnswerForm::default(),
+            Endpoint::Chat => parse_answer_form(&mut fields, model.engine.chat_template().tools(), strict)?,
+            Endpoint::Completion => AnswerForm { tools: None, grammar: parse_grammar(&mut fields, strict)? },
         };
         chat.tools = form.tools.as_ref().map(|tools| tools.definitions.clone()).unwrap_or_default();
         if !strict {
@@ -118,6 +129,7 @@ impl CompletionRequest {
             chat,
             grammar: form.grammar.map(with_fixed_spaces),
             logprobs: choices.engine_logprobs(),
+            thought_budget,
             // Clients that score a prompt count on one token behind it, even if that is the end.
             ignore_eos: scores_prompt && max_tokens == Some(1),
             on_full: if choices.echo { ContextPolicy::Stop } else { defaults.on_full },
@@ -158,28 +170,6 @@ fn parse_logit_bias(value: Option<Value>) -> Result<Option<Vec<(u32, f32)>>, Api
     let pair = |(id, bias): (&String, &Value)| Some((id.parse().ok()?, bias.as_f64()? as f32));
     let pairs = value.as_object().and_then(|map| map.iter().map(pair).collect::<Option<Vec<_>>>());
     pairs.map(Some).ok_or_else(|| invalid("logit_bias", "an object of token ids and numbers", &value))
-}
-
-/// Variables of the chat template: `chat_template_kwargs`, and `reasoning_effort` under the names that templates have for it.
-fn parse_template_variables(fields: &mut JsonFields) -> Result<Map<String, Value>, ApiError> {
-    let mut variables = match fields.remove("chat_template_kwargs") {
-        None => Map::new(),
-        Some(Value::Object(map)) => map,
-        Some(other) => return Err(invalid("chat_template_kwargs", "an object", &other)),
-    };
-    if let Some(effort) = fields.string("reasoning_effort")? {
-        const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
-        if !EFFORTS.contains(&&*effort) {
-            return Err(invalid("reasoning_effort", &EFFORTS.join(", "), &effort.into()));
-        }
-        variables.entry("enable_thinking").or_insert((effort != "none").into());
-        variables.entry("reasoning_effort").or_insert(match &*effort {
-            "none" | "minimal" => "low".into(),
-            "xhigh" => "high".into(),
-            _ => effort.into(),
-        });
-    }
-    Ok(variables)
 }
 
 fn parse_stop(value: Option<Value>, most: usize) -> Result<Option<Vec<String>>, ApiError> {
@@ -229,7 +219,7 @@ fn check_neutral(fields: &mut JsonFields, endpoint: Endpoint) -> Result<(), ApiE
     fields.accept_only("store", &[json!(false)])?;
     match endpoint {
         Endpoint::Chat => fields.accept_only("modalities", &[json!(["text"])]),
-        Endpoint::Completion => fields.accept_only("suffix", &[json!("")]),
+        Endpoint::Completion => Ok(()),
     }
 }
 

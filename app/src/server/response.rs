@@ -174,21 +174,35 @@ fn whole_calls(pieces: &[AnswerPiece]) -> Vec<Value> {
 
 fn usage(stats: &GenerationStats) -> Value {
     let (prompt, answer) = (stats.prompt_tokens, stats.generated_tokens);
-    json!({
+    let mut usage = json!({
         "prompt_tokens": prompt,
         "completion_tokens": answer,
         "total_tokens": prompt + answer,
         "prompt_tokens_details": { "cached_tokens": stats.reused_tokens },
         "completion_tokens_details": {
+            "reasoning_tokens": stats.thought_tokens,
             "accepted_prediction_tokens": stats.accepted_tokens,
             "rejected_prediction_tokens": stats.drafted_tokens - stats.accepted_tokens,
         },
-    })
+    });
+    if stats.forgotten_tokens > 0 {
+        // Ours: the conversation did not fit into the context.
+        usage["prompt_tokens_details"]["forgotten_tokens"] = stats.forgotten_tokens.into();
+    }
+    usage
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn usage_names_forgotten_tokens_where_there_are_any() {
+        let stats = GenerationStats { prompt_tokens: 5, ..GenerationStats::default() };
+        assert!(usage(&stats)["prompt_tokens_details"].get("forgotten_tokens").is_none());
+        let shortened = usage(&GenerationStats { forgotten_tokens: 7, ..stats });
+        assert_eq!(shortened["prompt_tokens_details"]["forgotten_tokens"], 7);
+    }
 
     #[test]
     fn reasoning_and_calls_have_fields_of_their_own() {

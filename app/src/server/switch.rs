@@ -124,6 +124,9 @@ fn model_source(engine_handle: EngineHandle) -> ModelSource {
         }
         EngineState::Opening(opening) => Err(format!("{} is being opened; try again in a moment", opening.model)),
         EngineState::Failed { model, reason } => Err(format!("{model} could not be opened: {reason}")),
+        EngineState::Remote { model, .. } => {
+            Err(format!("{model} is not computed here; programs can ask {} themselves", model.server.host()))
+        }
         EngineState::Empty => Err("no model is open in Thermocline".to_owned()),
     })
 }

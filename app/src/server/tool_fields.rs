@@ -1,4 +1,4 @@
-//! Parsing of the fields that say what an answer may be: `tools`, `tool_choice`, `response_format`.
+//! Parsing of the fields that say what an answer may be: `tools`, `tool_choice`, and its grammar.
 
 use serde_json::{Value, json};
 use thermocline_engine::{session::Grammar, tokenizer::tools::ToolFormat};
@@ -6,6 +6,7 @@ use thermocline_engine::{session::Grammar, tokenizer::tools::ToolFormat};
 use super::{
     answer_reader::RequestedTools,
     error::ApiError,
+    grammar_fields::parse_grammar,
     json_fields::{JsonFields, invalid},
 };
 
@@ -22,11 +23,11 @@ pub struct AnswerForm {
 }
 
 /// Parses the form of an answer; `format` is how the model calls tools.
-pub fn parse_answer_form(fields: &mut JsonFields, format: &ToolFormat) -> Result<AnswerForm, ApiError> {
+pub fn parse_answer_form(fields: &mut JsonFields, format: &ToolFormat, strict: bool) -> Result<AnswerForm, ApiError> {
     let definitions = parse_tools(fields.remove("tools"))?;
     let choice = fields.remove("tool_choice");
     fields.boolean("parallel_tool_calls")?;
-    let grammar = parse_response_format(fields.remove("response_format"))?;
+    let grammar = parse_grammar(fields, strict)?;
     let tools = |format: ToolFormat| Some(RequestedTools { format, definitions: definitions.clone() });
     let auto = |grammar| {
         let wanted = !definitions.is_empty();
@@ -52,7 +53,7 @@ pub fn parse_answer_form(fields: &mut JsonFields, format: &ToolFormat) -> Result
         }
     };
     if grammar.is_some() {
-        let message = "response_format cannot be combined with a tool_choice that forces a call";
+        let message = "a grammar cannot be combined with a tool_choice that forces a call";
         return Err(ApiError::invalid_field("response_format", message));
     }
     Ok(AnswerForm { tools: tools(ToolFormat::forced()), grammar: Some(Grammar::JsonSchema(call_schema(&forced))) })
@@ -113,41 +114,12 @@ fn parse_tools(value: Option<Value>) -> Result<Vec<Value>, ApiError> {
     Ok(list)
 }
 
-fn parse_response_format(value: Option<Value>) -> Result<Option<Grammar>, ApiError> {
-    let Some(value) = value else { return Ok(None) };
-    let mut fields = JsonFields::from_value(value, "response_format")?;
-    let kind = fields.string("type")?.unwrap_or_default();
-    let missing = |field: &str| {
-        let path = format!("response_format.{field}");
-        ApiError::invalid_field(&path, format!("{path}: expected it with this type, got none"))
-    };
-    let grammar = match &*kind {
-        "text" => None,
-        "json_object" => {
-            let schema = fields.remove("schema").unwrap_or_else(|| json!({ "type": "object" }));
-            Some(Grammar::JsonSchema(schema))
-        }
-        "json_schema" => {
-            let outer = fields.remove("json_schema").ok_or_else(|| missing("json_schema"))?;
-            Some(Grammar::JsonSchema(outer.get("schema").cloned().ok_or_else(|| missing("json_schema.schema"))?))
-        }
-        "regex" => Some(Grammar::Regex(fields.string("pattern")?.ok_or_else(|| missing("pattern"))?)),
-        "grammar" | "lark" => Some(Grammar::Lark(fields.string("grammar")?.ok_or_else(|| missing("grammar"))?)),
-        other => {
-            let expected = "text, json_object, json_schema, regex or grammar";
-            return Err(invalid("response_format.type", expected, &other.into()));
-        }
-    };
-    fields.finish()?;
-    Ok(grammar)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn parse(body: Value) -> Result<AnswerForm, ApiError> {
-        parse_answer_form(&mut JsonFields::from_value(body, "it").unwrap(), &ToolFormat::forced())
+        parse_answer_form(&mut JsonFields::from_value(body, "it").unwrap(), &ToolFormat::forced(), true)
     }
 
     fn tool(name: &str) -> Value {
@@ -170,19 +142,6 @@ mod tests {
     }
 
     #[test]
-    fn response_formats_are_grammars() {
-        let grammar = |format: Value| parse(json!({ "response_format": format })).unwrap().grammar;
-        assert_eq!(grammar(json!({ "type": "text" })), None);
-        assert_eq!(grammar(json!({ "type": "json_object" })), Some(Grammar::JsonSchema(json!({ "type": "object" }))));
-        let schema = json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": true, "schema": { "type": "null" } } });
-        assert_eq!(grammar(schema), Some(Grammar::JsonSchema(json!({ "type": "null" }))));
-        let regex = json!({ "type": "regex", "pattern": "a+" });
-        assert_eq!(grammar(regex), Some(Grammar::Regex("a+".to_owned())));
-        let lark = json!({ "type": "grammar", "grammar": "start: \"a\"" });
-        assert_eq!(grammar(lark), Some(Grammar::Lark("start: \"a\"".to_owned())));
-    }
-
-    #[test]
     fn invalid_forms_are_refused_by_path() {
         for (body, param) in [
             (json!({ "tools": 7 }), "tools"),
@@ -191,8 +150,6 @@ mod tests {
             (json!({ "tool_choice": "required" }), "tool_choice"),
             (json!({ "tools": [tool("a")], "tool_choice": { "function": { "name": "b" } } }), "tool_choice"),
             (json!({ "response_format": { "type": "xml" } }), "response_format.type"),
-            (json!({ "response_format": { "type": "json_schema" } }), "response_format.json_schema"),
-            (json!({ "response_format": { "type": "text", "x": 1 } }), "response_format.x"),
         ] {
             assert_eq!(parse(body.clone()).unwrap_err().json()["error"]["param"], param, "{body}");
         }

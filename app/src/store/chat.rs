@@ -44,13 +44,15 @@ pub struct Chat {
     pub draft: String,
     /// Last message of the shown branch.
     pub leaf: Option<MessageId>,
+    /// `true` if the model may call tools.
+    pub tools: bool,
 }
 
 /// Largest number of characters of a title.
 const TITLE: usize = 48;
 
 /// Columns, as [`Chat::read`] expects them.
-const COLUMNS: &str = "id, title, folder, pinned, created, updated, model, system_prompt, sampling, draft, leaf";
+const COLUMNS: &str = "id, title, folder, pinned, created, updated, model, system_prompt, sampling, draft, leaf, tools";
 
 impl Chat {
     fn read(row: &Row<'_>) -> rusqlite::Result<Chat> {
@@ -66,6 +68,7 @@ impl Chat {
             sampling: row.get(8)?,
             draft: row.get(9)?,
             leaf: row.get::<_, Option<i64>>(10)?.map(MessageId),
+            tools: row.get(11)?,
         })
     }
 }
@@ -138,6 +141,11 @@ impl Store {
     /// Sampling settings as JSON; `None`: the model's own.
     pub fn set_chat_sampling(&mut self, id: ChatId, sampling: Option<&str>) -> Result<(), StoreError> {
         self.change_chat(id, "changing sampling settings", "sampling = ?2", sampling)
+    }
+
+    /// Sets if the model may call tools in a chat.
+    pub fn set_chat_tools(&mut self, id: ChatId, tools: bool) -> Result<(), StoreError> {
+        self.change_chat(id, "switching tools of a chat", "tools = ?2", tools)
     }
 
     /// Marks a chat as deleted; [`Store::restore_chat`] undoes it until [`Store::purge`] removes the chat.

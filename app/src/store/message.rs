@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
-    ChatId, Store,
+    ChatId, MessageTools, Store, ToolCall, ToolResult,
     error::{OperationContext, StoreError},
     now, one,
 };
@@ -12,6 +12,13 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub(super) i64);
 
+impl MessageId {
+    /// The number that it is stored under.
+    pub fn number(self) -> i64 {
+        self.0
+    }
+}
+
 /// Author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speaker {
@@ -19,6 +26,8 @@ pub enum Speaker {
     User,
     /// The model.
     Assistant,
+    /// A tool: the message is the result of a call.
+    Tool,
 }
 
 /// Life-cycle state of a message.
@@ -43,11 +52,12 @@ impl Speaker {
         match self {
             Speaker::User => "user",
             Speaker::Assistant => "assistant",
+            Speaker::Tool => "tool",
         }
     }
 
     pub(super) fn from_name(name: &str) -> Option<Speaker> {
-        [Speaker::User, Speaker::Assistant].into_iter().find(|it| it.name() == name)
+        [Speaker::User, Speaker::Assistant, Speaker::Tool].into_iter().find(|it| it.name() == name)
     }
 }
 
@@ -101,6 +111,8 @@ pub struct Message {
     pub model: Option<String>,
     /// Statistics of the generation, as JSON.
     pub stats: Option<String>,
+    /// Calls of tools, or the call that it is the result of.
+    pub tools: Option<MessageTools>,
     /// Number of this version and count of versions; the first is 1.
     pub version: (usize, usize),
 }
@@ -137,7 +149,7 @@ impl NewMessage {
 }
 
 /// Columns, as [`Message::read`] expects them.
-const COLUMNS: &str = "message.id, parent, role, content, created, state, edited, model, stats, touched,
+const COLUMNS: &str = "message.id, parent, role, content, created, state, edited, model, stats, touched, tools,
     (SELECT count(*) FROM message AS other WHERE other.chat = message.chat AND other.parent IS message.parent
         AND other.id <= message.id),
     (SELECT count(*) FROM message AS other WHERE other.chat = message.chat AND other.parent IS message.parent)";
@@ -159,8 +171,20 @@ impl Message {
             edited: row.get(6)?,
             model: row.get(7)?,
             stats: row.get(8)?,
-            version: (row.get::<_, i64>(10)?.max(1) as usize, row.get::<_, i64>(11)?.max(1) as usize),
+            // Those of a later version are none.
+            tools: row.get::<_, Option<String>>(10)?.and_then(|json| serde_json::from_str(&json).ok()),
+            version: (row.get::<_, i64>(11)?.max(1) as usize, row.get::<_, i64>(12)?.max(1) as usize),
         })
+    }
+
+    /// The calls of tools in it.
+    pub fn calls(&self) -> &[ToolCall] {
+        if let Some(MessageTools::Calls(calls)) = &self.tools { calls } else { &[] }
+    }
+
+    /// The call that it is the result of.
+    pub fn result(&self) -> Option<&ToolResult> {
+        if let Some(MessageTools::Result(result)) = &self.tools { Some(result) } else { None }
     }
 }
 

@@ -4,19 +4,24 @@
 //!
 //! [`Store::open`] migrates older files to the present version ([`schema`]), moves a damaged one aside after saving what
 //! can be read ([`recovery`]), and detects other windows that have the chats open ([`other_instances`]). [`search`] is full text;
-//! [`import_export`] writes and reads files for people and other programs.
+//! [`import_export`] writes and reads files for people and other programs. [`attachment`] keeps the text of files that go with messages,
+//! and [`passage`] finds the passages of it that fit a question.
 
+mod attachment;
 mod chat;
 mod error;
 mod folder;
 pub mod import_export;
 mod message;
+mod neuron_map;
 mod other_instances;
+mod passage;
 mod preset;
 mod recovery;
 mod schema;
 mod search;
 mod streaming;
+mod tool;
 
 use std::{
     path::{Path, PathBuf},
@@ -24,17 +29,20 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+pub use attachment::{Attachment, AttachmentId, Source};
 pub use chat::{Chat, ChatId, title};
 use error::OperationContext;
 pub use error::StoreError;
 pub use folder::{Folder, FolderId};
 pub use message::{Message, MessageId, MessageState, NewMessage, Speaker};
 use other_instances::InstanceLock;
+pub use passage::{FoundPassage, PassageId};
 pub use preset::{Preset, PresetId};
 pub use recovery::RecoveryReport;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 pub use search::SearchHit;
 pub use streaming::StreamingMessage;
+pub use tool::{MessageTools, ToolCall, ToolOutcome, ToolResult};
 
 /// Time for which another window may lock the file.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use std::{
 #[derive(Debug)]
 pub(super) struct InstanceLock {
     /// Holds the lock until it is dropped.
-    _lock: File,
+    lock: File,
     /// `true` if no other window held the lock when this one joined.
     pub alone: bool,
 }
@@ -22,18 +22,32 @@ impl InstanceLock {
     /// # Errors
     /// The system's error; some file systems have no locks.
     pub fn join(path: &Path) -> io::Result<Self> {
-        let lock = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-        let alone = match lock.try_lock() {
+        let open = || File::options().read(true).write(true).create(true).truncate(false).open(path);
+        let first = open()?;
+        let alone = match first.try_lock() {
             Ok(()) => true,
             Err(TryLockError::WouldBlock) => false,
             Err(TryLockError::Error(error)) => return Err(error),
         };
-        if alone {
-            lock.unlock()?;
-        }
+        // Not locked again, but opened again: under Wine unlocking says that it failed.
+        unlock(&first);
+        drop(first);
+        let lock = open()?;
         lock.try_lock_shared()?;
-        Ok(InstanceLock { _lock: lock, alone })
+        Ok(InstanceLock { lock, alone })
     }
+}
+
+impl Drop for InstanceLock {
+    fn drop(&mut self) {
+        unlock(&self.lock);
+    }
+}
+
+/// Releases the lock of a file that is then closed. Closing alone releases it later, if a program that is just being started has
+/// inherited the file.
+fn unlock(file: &File) {
+    let _ = file.unlock();
 }
 
 #[cfg(test)]
@@ -51,5 +65,10 @@ mod tests {
         assert!(!third.alone, "the second is still there");
         drop((second, third));
         assert!(join().alone);
+        let last = join();
+        let inherited = last.lock.try_clone().unwrap();
+        drop(last);
+        assert!(join().alone, "a program that has inherited the file holds its lock");
+        drop(inherited);
     }
 }

@@ -10,7 +10,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, types::Value};
 use super::{
     MessageState, Speaker, Store,
     error::{OperationContext, StoreError},
-    message, now,
+    message, now, passage,
 };
 
 /// Result of a recovery.
@@ -75,8 +75,7 @@ fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
 fn rows(damaged: &Connection, table: &str, columns: &str) -> Vec<Vec<Value>> {
     let mut all: Vec<Vec<Value>> = Vec::new();
     for order in ["ASC", "DESC"] {
-        let Ok(mut query) =
-            damaged.prepare(&format!("SELECT {columns} FROM {table} NOT INDEXED ORDER BY rowid {order}"))
+        let Ok(mut query) = damaged.prepare(&format!("SELECT {columns} FROM {table} NOT INDEXED ORDER BY 1 {order}"))
         else {
             continue;
         };
@@ -118,18 +117,22 @@ fn copy(damaged: &Connection, store: &mut Store) -> Result<(usize, usize), Store
     let chats = rows(
         damaged,
         "chat",
-        "id, title, titled, pinned, created, updated, deleted, model, system_prompt, sampling, draft, leaf",
+        "id, title, titled, pinned, created, updated, deleted, model, system_prompt, sampling, draft, leaf, tools",
     );
-    let messages = rows(damaged, "message", "id, chat, parent, role, content, created, state, edited, model, stats");
+    let messages =
+        rows(damaged, "message", "id, chat, parent, role, content, created, state, edited, model, stats, tools");
     let presets = rows(damaged, "preset", "id, name, model, system_prompt, sampling");
+    let files = rows(damaged, "attachment", "id, chat, message, name, kind, whole");
+    let passages = rows(damaged, "passage", "id, attachment, place, text");
+    let given = rows(damaged, "given", "message * 4294967296 + passage, message, passage");
     store.transaction(OPERATION, |db| {
         for chat in &chats {
             let deleted = match &chat[6] {
                 Value::Integer(at) => Some(*at),
                 _ => None,
             };
-            let sql = "INSERT INTO chat (id, title, titled, pinned, created, updated, deleted, model, system_prompt, sampling, draft)
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+            let sql = "INSERT INTO chat (id, title, titled, pinned, created, updated, deleted, model, system_prompt, sampling, draft, tools)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
             let values = rusqlite::params![
                 integer(&chat[0]),
                 text(&chat[1]).unwrap_or("Saved chat"),
@@ -142,6 +145,7 @@ fn copy(damaged: &Connection, store: &mut Store) -> Result<(usize, usize), Store
                 text(&chat[8]).unwrap_or_default(),
                 text(&chat[9]),
                 text(&chat[10]).unwrap_or_default(),
+                integer(&chat[12]) != 0,
             ];
             db.execute(sql, values).during(OPERATION)?;
         }
@@ -157,8 +161,8 @@ fn copy(damaged: &Connection, store: &mut Store) -> Result<(usize, usize), Store
                 Some(state) => state,
             };
             // Without its parent it starts a branch of its own.
-            let sql = "INSERT OR IGNORE INTO message (id, chat, parent, role, content, created, touched, state, edited, model, stats)
-                VALUES (?1, ?2, (SELECT id FROM message WHERE id = ?3 AND chat = ?2), ?4, ?5, ?6, ?6, ?7, ?8, ?9, ?10)";
+            let sql = "INSERT OR IGNORE INTO message (id, chat, parent, role, content, created, touched, state, edited, model, stats, tools)
+                VALUES (?1, ?2, (SELECT id FROM message WHERE id = ?3 AND chat = ?2), ?4, ?5, ?6, ?6, ?7, ?8, ?9, ?10, ?11)";
             let values = rusqlite::params![
                 id,
                 chat,
@@ -170,6 +174,7 @@ fn copy(damaged: &Connection, store: &mut Store) -> Result<(usize, usize), Store
                 integer(&row[7]) != 0,
                 text(&row[8]),
                 text(&row[9]),
+                text(&row[10]),
             ];
             db.execute(sql, values).during(OPERATION)?;
             message::index(db, id, content)?;
@@ -181,6 +186,24 @@ fn copy(damaged: &Connection, store: &mut Store) -> Result<(usize, usize), Store
         }
         let sql = "UPDATE chat SET leaf = (SELECT max(id) FROM message WHERE chat = chat.id) WHERE leaf IS NULL";
         db.execute(sql, []).during(OPERATION)?;
+        for file in &files {
+            let sql = "INSERT OR IGNORE INTO attachment (id, chat, message, name, kind, whole)
+                SELECT ?1, chat.id, (SELECT id FROM message WHERE id = ?3), ?4, ?5, ?6 FROM chat WHERE id = ?2";
+            let values = rusqlite::params![file[0], file[1], file[2], text(&file[3]), text(&file[4]), file[5]];
+            if text(&file[3]).is_some() && text(&file[4]).is_some() {
+                db.execute(sql, values).during(OPERATION)?;
+            }
+        }
+        for row in &passages {
+            if let (Some(place), Some(words)) = (text(&row[2]), text(&row[3])) {
+                passage::restore(db, integer(&row[0]), integer(&row[1]), place, words)?;
+            }
+        }
+        for row in &given {
+            let sql = "INSERT OR IGNORE INTO given (message, passage)
+                SELECT message.id, passage.id FROM message, passage WHERE message.id = ?1 AND passage.id = ?2";
+            db.execute(sql, [integer(&row[1]), integer(&row[2])]).during(OPERATION)?;
+        }
         for preset in &presets {
             if let (Some(name), Some(prompt)) = (text(&preset[1]), text(&preset[3])) {
                 let sql = "INSERT OR IGNORE INTO preset (name, model, system_prompt, sampling) VALUES (?1, ?2, ?3, ?4)";
@@ -246,6 +269,27 @@ mod tests {
         }
         assert!(set_aside > pages / 10, "only {set_aside} of {} were noticed", pages.div_ceil(5));
         assert!(most > 500, "at best {most} of 600 messages were saved");
+    }
+
+    #[test]
+    fn files_of_messages_are_copied_with_what_was_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chats.db");
+        let (mut store, _) = Store::open(&path).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        let bytes = crate::attachment::fixtures::haystack("The walrus sings.");
+        let kind = crate::attachment::DocumentKind::Text;
+        let document = crate::attachment::Document::read("a.txt".to_owned(), kind, bytes.as_bytes()).unwrap();
+        let file = store.attach(chat, &document).unwrap();
+        let message = store.add_message(chat, None, &NewMessage::user("x")).unwrap();
+        store.send_attachments(chat, message).unwrap();
+        let found = store.find_passages(&[file], "walrus", 1).unwrap();
+        store.set_given(message, &[(file, false)], &[found[0].id]).unwrap();
+        let mut copied = Store::in_memory().unwrap();
+        copy(&store.db, &mut copied).unwrap();
+        assert_eq!(copied.documents(chat).unwrap()[&message], [document]);
+        assert_eq!(copied.sources(chat).unwrap(), store.sources(chat).unwrap());
+        assert_eq!(copied.find_passages(&[file], "walrus", 1).unwrap(), found);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::error::{OperationContext, StoreError};
 
 /// Migration `n` makes version `n + 1` of version `n`.
-const STEPS: [&str; 1] = [include_str!("migrations/1.sql")];
+const STEPS: [&str; 3] =
+    [include_str!("migrations/1.sql"), include_str!("migrations/2.sql"), include_str!("migrations/3.sql")];
 
 /// Migrates the file to the present version; each migration is one transaction.
 pub(super) fn migrate(db: &mut Connection, path: &Path) -> Result<(), StoreError> {
@@ -42,8 +43,31 @@ mod tests {
         drop(db);
         let before = std::fs::read(&path).unwrap();
         let error = Store::open(&path).unwrap_err();
-        assert!(matches!(error, StoreError::Newer { found: 99, known: 1, .. }), "{error}");
+        assert!(matches!(error, StoreError::Newer { found: 99, known: 3, .. }), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), before);
+    }
+
+    #[test]
+    fn chats_from_before_tools_keep_their_messages_and_have_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chats.db");
+        let db = Connection::open(&path).unwrap();
+        db.execute_batch(STEPS[0]).unwrap();
+        db.execute_batch(STEPS[1]).unwrap();
+        db.pragma_update(None, "user_version", 2).unwrap();
+        db.execute_batch(
+            "INSERT INTO chat (id, title, created, updated, leaf) VALUES (1, 'old', 1, 1, 1);
+            INSERT INTO message (id, chat, role, content, created, touched, state) VALUES (1, 1, 'user', 'Hi', 1, 1, 'complete')",
+        )
+        .unwrap();
+        drop(db);
+        let (mut store, _) = Store::open(&path).unwrap();
+        let chat = store.chats().unwrap().remove(0);
+        assert_eq!((&*chat.title, chat.tools), ("old", false));
+        let said = store.branch(chat.id).unwrap();
+        assert_eq!((&*said[0].content, &said[0].tools), ("Hi", &None));
+        store.set_chat_tools(chat.id, true).unwrap();
+        assert!(store.chat(chat.id).unwrap().tools);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Commands of the window, from the keyboard or from a panel.
 
 use egui::{Context, Key, KeyboardShortcut, Modifiers};
+use thermocline_engine::model::NeuronIndex;
 
 use crate::{
     library::ModelId,
@@ -32,6 +33,8 @@ pub enum Command {
     Search,
     /// Put the cursor where messages are written.
     Compose,
+    /// Choose files that go with the message being written.
+    Attach,
     /// End the answer that is being written.
     Stop,
     /// Another version of the last answer.
@@ -50,6 +53,8 @@ pub enum Command {
     ToggleChats,
     /// Show or hide the column of neurons.
     ToggleNeurons,
+    /// Pin these neurons on the map, and show it.
+    PinNeurons(Vec<NeuronIndex>),
     /// Show or hide the list of keys.
     CheatSheet,
 }
@@ -63,6 +68,7 @@ pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
     (Command::NewChat, ctrl(Key::N), "New chat"),
     (Command::Search, ctrl(Key::K), "Search all chats"),
     (Command::Compose, ctrl(Key::L), "Write a message"),
+    (Command::Attach, ctrl(Key::O), "Attach files"),
     (Command::Regenerate, ctrl(Key::R), "Answer again"),
     (
         Command::CopyAnswer,

@@ -2,8 +2,9 @@
 //! settings, the engine's [`EngineHandle`](crate::engine_handle::EngineHandle), downloads, notices). Each panel is a folder: [`chats`] (the list on the
 //! left), [`conversation`] (messages and composer), [`neurons`] (the map and its figures), [`vram`] (the budget), [`models`]
 //! (library, downloads, preparation), [`preferences`]. [`opening`] finds a
-//! graphics backend that draws the window. [`theme`] has the colours, fonts and spacing, [`icon`] the
-//! program's picture, [`drawing`] makes its own shaders ready, [`widgets`] has what several panels draw, [`toasts`] the notices; [`adapters`] are the GPUs, and
+//! graphics backend that draws the window. [`theme`] has the colours and spacing, [`fonts`] the fonts, [`icon`] the
+//! program's picture, [`drawing`] makes its own shaders ready, [`widgets`] has what several panels draw, [`markdown`] draws answers, [`toasts`] the notices, [`path_field`] stands for a
+//! file dialog where there is none; [`adapters`] are the GPUs, and
 //! [`background`] is work that would make a frame wait.
 //!
 //! A frame reads and paints; it never waits for the engine, the disk or the network, and costs what is visible, not what
@@ -16,10 +17,14 @@ pub mod chats;
 pub mod command;
 pub mod conversation;
 pub mod drawing;
+pub mod file_dialog;
+pub mod fonts;
 pub mod icon;
+pub mod markdown;
 pub mod models;
 pub mod neurons;
 pub mod opening;
+pub mod path_field;
 pub mod preferences;
 pub mod shell;
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! State shared by all panels: engine, settings, folders, downloads.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use egui::{Context, Id};
 use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
@@ -13,9 +16,11 @@ use crate::{
     engine_handle::{EngineHandle, EngineState},
     folders::Folders,
     library::ModelId,
+    remote::KeyStore,
     server::ServerSwitch,
     settings::{ModelSettings, Settings, VramBudget},
     store::{ChatId, Store},
+    tools::{Limits, ToolHub, Toolbox},
 };
 
 /// Shortest time between two frames that news of the engine ask for.
@@ -66,10 +71,14 @@ pub struct Shell {
     pub serving: ServerSwitch,
     /// Models on their way.
     pub downloads: Downloads,
+    /// Keys of servers with models.
+    pub keys: KeyStore,
     /// GPUs of this machine.
     pub adapters: Adapters,
     /// The pinned neuron that is shown in the words of the chat.
     pub tint: Option<Tint>,
+    /// The token that is held on the map, to be marked in the words of the chat.
+    pub mark: Option<Tint>,
     /// The budget of the model that is open, while it is being dragged.
     pub dragged: Option<VramBudget>,
     /// Short notices in a corner.
@@ -133,17 +142,22 @@ impl Shell {
         let written = settings.clone();
         // Two windows on one chat would write into each other's.
         let shown = settings.last_chat.filter(|_| !store.has_other_instances());
+        let (keys, mut chat_controller) = (KeyStore::of(&folders), ChatController::default());
+        let hub = ToolHub::new(keys.clone(), Limits::default(), wake(ctx));
+        chat_controller.set_tools(Toolbox::new(Arc::new(hub), settings.tools.clone()));
         Ok(Shell {
+            keys,
             folders,
             settings,
             store,
             shown,
             engine_handle,
-            chat_controller: ChatController::default(),
+            chat_controller,
             serving: ServerSwitch::new(wake(ctx)),
             downloads,
             adapters: Adapters::default(),
             tint: None,
+            mark: None,
             dragged: None,
             toasts,
             commands: Vec::new(),
@@ -151,6 +165,17 @@ impl Shell {
             changed: None,
             keeps_settings,
         })
+    }
+
+    /// Has tools follow the settings. `connect`: servers are wanted now; they stay connected until the window closes.
+    pub fn follow_tools(&mut self, connect: bool) {
+        let Some(tools) = self.chat_controller.tools() else { return };
+        if tools.settings != self.settings.tools {
+            tools.settings = self.settings.tools.clone();
+        }
+        if connect || tools.hub().has_servers() {
+            tools.connect();
+        }
     }
 
     /// Queues a command for the window, to be done after this frame.
@@ -196,7 +221,10 @@ impl Shell {
         }
         self.serving.release_model();
         let options = self.engine_options(&model);
-        self.engine_handle.open(model, options);
+        match model {
+            ModelId::Remote(model) => self.engine_handle.open_remote(model, self.keys.clone()),
+            model => self.engine_handle.open(model, options),
+        }
     }
 
     /// Has the model that is open computed by the adapter of that name (empty: by the CPU; `None`: by the best there is), now
@@ -207,6 +235,16 @@ impl Shell {
         let device = self.engine_options(&model).device;
         let chosen = engine.set_device(&device);
         self.ok_or_show_error(chosen);
+    }
+
+    /// Keeps how fast the open model answers, to be told of it while it is not open. Small changes are not written.
+    pub fn keep_rate(&mut self) {
+        let EngineState::Ready { model, engine } = self.engine_handle.state() else { return };
+        let Some(rate) = engine.observed_rate().filter(|rate| rate.is_finite()) else { return };
+        let kept = self.settings.models.get(&model.key()).and_then(|chosen| chosen.rate);
+        if kept.is_none_or(|kept| (kept / rate).ln().abs() > 0.1) {
+            self.model_settings(&model).rate = Some((10.0 * rate).round() / 10.0);
+        }
     }
 
     /// How a model is to be opened.
@@ -227,12 +265,13 @@ impl Shell {
         let defaults = EngineOptions::default();
         let (kv_type, sparsity) = match model {
             ModelId::Builtin => (builtin::KV_TYPE, builtin::SPARSITY),
-            ModelId::Path(_) => (defaults.kv_type, defaults.sparsity),
+            ModelId::Path(_) | ModelId::Remote(_) => (defaults.kv_type, defaults.sparsity),
         };
         EngineOptions {
             context: chosen.context,
             kv_type: chosen.kv_type.as_deref().and_then(|name| name.parse().ok()).unwrap_or(kv_type),
             sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or(sparsity),
+            level: chosen.level,
             device,
             adaptive: chosen.adaptive,
             counts: (!self.settings.no_counts).then(|| self.folders.counts()),

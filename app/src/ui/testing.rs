@@ -19,6 +19,7 @@ use crate::{
     folders::Folders,
     library::ModelId,
     settings::{ModelSettings, Settings, Theme},
+    store::Message,
 };
 
 /// Long enough for anything a test waits for, on a slow machine.
@@ -130,6 +131,20 @@ impl Stage {
             thread::sleep(Duration::from_millis(4));
             self.it.step();
         }
+    }
+
+    /// Types text into the focused control.
+    pub fn types(&mut self, text: &str) {
+        text.chars().for_each(|letter| self.it.event(Event::Text(letter.to_string())));
+        self.step();
+    }
+
+    /// The messages of the chat that is shown.
+    pub fn branch(&mut self) -> Vec<Message> {
+        let shell = self.shell();
+        let Some(number) = shell.settings.last_chat else { return Vec::new() };
+        let chat = shell.store.find_chat(number).unwrap().unwrap();
+        shell.store.branch(chat.id).unwrap()
     }
 
     /// True if a control or text has this name or contains it.

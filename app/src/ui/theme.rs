@@ -1,20 +1,17 @@
 //! Colours, type and spacing. Warm is hot, blue is cold, and the line between them is white, on every surface.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use egui::{
-    Color32, Context, CornerRadius, FontData, FontDefinitions, FontFamily, FontId, Margin, Stroke, Style, TextStyle,
-    ThemePreference, Visuals,
+    Color32, Context, CornerRadius, FontId, Margin, Stroke, Style, TextStyle, ThemePreference, Visuals,
     style::{ScrollStyle, WidgetVisuals},
 };
 
+use super::fonts;
 use crate::settings;
 
 /// Corners of buttons, cards and fields, in points.
 pub const RADIUS: u8 = 8;
-
-/// Name of the family of headings and buttons that matter.
-const STRONG: &str = "strong";
 
 /// The colours by what they mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,12 +105,12 @@ impl Palette {
 
 /// The font of headings, `size` points high.
 pub fn strong(size: f32) -> FontId {
-    FontId::new(size, FontFamily::Name(STRONG.into()))
+    FontId::new(size, fonts::strong())
 }
 
 /// Loads the fonts and sets the looks of both themes.
 pub fn install(ctx: &Context) {
-    ctx.set_fonts(fonts());
+    ctx.set_fonts(fonts::definitions());
     egui_material_icons::initialize(ctx);
     ctx.set_style_of(egui::Theme::Dark, style(&Palette::DARK, Visuals::dark()));
     ctx.set_style_of(egui::Theme::Light, style(&Palette::LIGHT, Visuals::light()));
@@ -132,23 +129,6 @@ pub fn choose(ctx: &Context, theme: settings::Theme) {
 pub fn move_less(ctx: &Context, less: bool) {
     let usual = Style::default().animation_time;
     ctx.all_styles_mut(|style| style.animation_time = if less { 0.0 } else { usual });
-}
-
-fn fonts() -> FontDefinitions {
-    let mut fonts = FontDefinitions::default();
-    for (name, bytes) in [
-        ("Inter", &include_bytes!("../../../assets/fonts/Inter-Regular.otf")[..]),
-        ("Inter SemiBold", include_bytes!("../../../assets/fonts/Inter-SemiBold.otf")),
-        ("JetBrains Mono", include_bytes!("../../../assets/fonts/JetBrainsMono-Regular.ttf")),
-    ] {
-        fonts.font_data.insert(name.to_owned(), Arc::new(FontData::from_static(bytes)));
-    }
-    let fallback = fonts.families.get(&FontFamily::Proportional).cloned().unwrap_or_default();
-    let chain = |first: &str| [vec![first.to_owned()], fallback.clone()].concat();
-    fonts.families.insert(FontFamily::Name(STRONG.into()), chain("Inter SemiBold"));
-    fonts.families.insert(FontFamily::Proportional, chain("Inter"));
-    fonts.families.insert(FontFamily::Monospace, chain("JetBrains Mono"));
-    fonts
 }
 
 fn style(palette: &Palette, base: Visuals) -> Style {

@@ -1,9 +1,10 @@
-//! Notices in a corner, for eyes and for screen readers. Good news goes by itself; what went wrong stays until it is read.
+//! Notices below the top bar, for eyes and for screen readers. They go by themselves, what went wrong when there was time to read it,
+//! and stay while the pointer is on them; the log keeps what went wrong.
 
 use std::time::{Duration, Instant};
 
 use egui::{
-    Align, Align2, Area, Color32, Context, Frame, Id, Label, Layout, Margin, Order, Stroke, Ui, Vec2,
+    Align, Align2, Area, Color32, Context, Frame, Id, Label, Layout, Margin, Order, Rect, Stroke, Ui, Vec2,
     accesskit::{Live, Role},
 };
 use egui_material_icons::icons::ICON_CLOSE;
@@ -13,14 +14,19 @@ use super::{
     widgets::{icon_button, small},
 };
 
-/// Good news is shown for so long.
+/// Good news is shown for so long, what is not as it was left for longer, and what went wrong longest.
 const LONG: Duration = Duration::from_secs(5);
+const LONGER: Duration = Duration::from_secs(20);
+const LONGEST: Duration = Duration::from_secs(40);
+
+/// And so much longer for each letter.
+const LETTER: Duration = Duration::from_millis(50);
 
 /// Notices shown at once; later ones wait for room.
 const MOST: usize = 4;
 
-/// Width of their words, in points.
-const WIDTH: f32 = 320.0;
+/// Greatest width of their words, in points.
+const WIDTH: f32 = 400.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -53,12 +59,12 @@ impl Toasts {
         self.add(Kind::Info, text.into());
     }
 
-    /// Something is not as it was left. Stays until it is closed.
+    /// Something is not as it was left.
     pub fn warning(&mut self, text: impl Into<String>) {
         self.add(Kind::Warning, text.into());
     }
 
-    /// Something failed. Stays until it is closed.
+    /// Something failed.
     pub fn error(&mut self, text: impl Into<String>) {
         self.add(Kind::Error, text.into());
     }
@@ -69,22 +75,27 @@ impl Toasts {
     }
 
     fn add(&mut self, kind: Kind, text: String) {
+        if matches!(kind, Kind::Warning | Kind::Error) {
+            tracing::warn!("{text}");
+        }
         // What is being said need not be said twice.
         self.0.retain(|toast| toast.text != text || toast.kind != kind);
         self.0.push(Toast { kind, text, shown: None });
     }
 
-    /// Shows them.
-    pub fn show(&mut self, ctx: &Context) {
+    /// Shows them in the upper corner of `within`, where there are neither tabs nor buttons.
+    pub fn show(&mut self, ctx: &Context, within: Rect) {
         if self.0.is_empty() {
             return;
         }
         let mut closed = None;
-        let corner = Vec2::new(-16.0, 56.0);
-        Area::new(Id::unique("toasts")).order(Order::Foreground).anchor(Align2::RIGHT_TOP, corner).show(ctx, |ui| {
+        let corner = within.right_top() + Vec2::new(-12.0, 8.0);
+        let area = Area::new(Id::unique("toasts")).order(Order::Foreground).pivot(Align2::RIGHT_TOP).fixed_pos(corner);
+        let width = WIDTH.min(within.width() - 96.0).max(160.0);
+        area.show(ctx, |ui| {
             ui.spacing_mut().item_spacing.y = 8.0;
             for (at, toast) in self.0.iter_mut().take(MOST).enumerate() {
-                if ui.push_id(at, |ui| toast.show(ui)).inner {
+                if ui.push_id(at, |ui| toast.show(ui, width)).inner {
                     closed = Some(at);
                 }
             }
@@ -101,10 +112,19 @@ impl Toasts {
 }
 
 impl Toast {
-    /// How long it is still to be seen; `None` if until it is closed, or if it has not been shown yet.
+    /// How long it is still to be seen; `None` if it has not been shown yet.
     fn left(&self) -> Option<Duration> {
-        let goes = matches!(self.kind, Kind::Success | Kind::Info);
-        self.shown.filter(|_| goes).map(|since| LONG.saturating_sub(since.elapsed()))
+        self.shown.map(|since| self.time().saturating_sub(since.elapsed()))
+    }
+
+    /// How long it is shown in all.
+    fn time(&self) -> Duration {
+        let least = match self.kind {
+            Kind::Success | Kind::Info => LONG,
+            Kind::Warning => LONGER,
+            Kind::Error => LONGEST,
+        };
+        least + LETTER * self.text.len().min(1000) as u32
     }
 
     fn colour(&self, palette: Palette) -> Color32 {
@@ -117,7 +137,7 @@ impl Toast {
     }
 
     /// Shows it; whether it was closed.
-    fn show(&mut self, ui: &mut Ui) -> bool {
+    fn show(&mut self, ui: &mut Ui, width: f32) -> bool {
         let palette = Palette::of(ui);
         self.shown.get_or_insert_with(Instant::now);
         let frame = Frame::new()
@@ -126,8 +146,10 @@ impl Toast {
             .corner_radius(RADIUS)
             .inner_margin(Margin::symmetric(12, 8));
         let shown = frame.show(ui, |ui| {
+            let font = egui::FontId::proportional(12.0);
+            let needed = ui.painter().layout(self.text.clone(), font, palette.text, width).size().x.ceil() + 40.0;
             ui.with_layout(Layout::right_to_left(Align::Min), |ui| {
-                ui.set_width(WIDTH);
+                ui.set_width(needed);
                 let closed = icon_button(ui, ICON_CLOSE, "Close this notice").clicked();
                 ui.with_layout(Layout::left_to_right(Align::Min), |ui| {
                     let said = ui.add(Label::new(small(&self.text, palette.text)).wrap());
@@ -142,6 +164,10 @@ impl Toast {
             })
             .inner
         });
+        if shown.response.contains_pointer() {
+            // It stays while it is read.
+            self.shown = Some(Instant::now());
+        }
         shown.inner
     }
 }
@@ -153,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_toasts_stay_until_closed_and_success_toasts_expire() {
+    fn toasts_expire_and_can_be_closed_before() {
         let mut toasts = Toasts::default();
         toasts.success("Written");
         for _ in 0..3 {
@@ -163,18 +189,45 @@ mod tests {
         let mut it = Harness::builder().with_size([500.0, 500.0]).build_ui_state(
             |ui, toasts: &mut Toasts| {
                 super::super::theme::install(ui);
-                toasts.show(ui);
+                toasts.show(ui, ui.max_rect());
             },
             toasts,
         );
         it.run_steps(3);
         assert_eq!(it.get_all_by_label("The disk is full.").count(), 1);
         assert!(it.query_by_label("Written").is_some() && it.query_by_label("4").is_none(), "four at once");
-        it.state_mut().0[0].shown = Instant::now().checked_sub(LONG);
+        it.state_mut().0[0].shown = Instant::now().checked_sub(2 * LONG);
         it.run_steps(2);
         assert!(it.query_by_label("Written").is_none());
         it.get_all_by_label("Close this notice").next().unwrap().click();
         it.run_steps(2);
         assert!(it.query_by_label("The disk is full.").is_none() && it.query_by_label("0").is_some());
+        let long = LONGEST + LETTER;
+        assert!(it.state().0[0].left().is_some_and(|left| left > LONGER && left <= long), "time to read it");
+        // Under the pointer it would stay.
+        it.remove_cursor();
+        it.run_steps(2);
+        it.state_mut().0[0].shown = Instant::now().checked_sub(long);
+        it.run_steps(2);
+        assert!(it.query_by_label("0").is_none() && it.query_by_label("1").is_some(), "what went wrong goes as well");
+    }
+
+    #[test]
+    fn toast_is_as_wide_as_its_text_and_within_its_place() {
+        let mut toasts = Toasts::default();
+        toasts.info("Short");
+        toasts.error("A very long sentence. ".repeat(12));
+        let place = Rect::from_min_size(egui::pos2(100.0, 50.0), Vec2::new(500.0, 400.0));
+        let mut it = Harness::builder().with_size([800.0, 600.0]).build_ui_state(
+            move |ui, toasts: &mut Toasts| {
+                super::super::theme::install(ui);
+                toasts.show(ui, place);
+            },
+            toasts,
+        );
+        it.run_steps(4);
+        let [short, long] = ["Short", "A very long"].map(|text| it.get_by_label_contains(text).rect());
+        assert!(short.width() < 60.0 && long.width() > 300.0, "{short} {long}");
+        assert!(place.contains_rect(short) && place.contains_rect(long), "{short} {long}");
     }
 }

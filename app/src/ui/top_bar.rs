@@ -25,10 +25,17 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
             EngineState::Empty => "No model".to_owned(),
             EngineState::Opening(opening) => format!("Opening {} …", opening.model),
             EngineState::Ready { model, .. } => model.to_string(),
+            EngineState::Remote { model, .. } => model.name.clone(),
             EngineState::Failed { model, .. } => format!("{model} could not be opened"),
         };
         if ui.add(Button::new(model).truncate()).on_hover_text("Models").clicked() {
             shell.queue_command(Command::Show(Page::Models));
+        }
+        if let EngineState::Remote { model, .. } = &state {
+            let palette = Palette::of(ui);
+            let colour = if model.server.is_private() { palette.cold } else { palette.amber };
+            let badge = RichText::new(format!("Words go to {}", model.server.host())).color(colour);
+            ui.label(badge).on_hover_text(model.server.destination());
         }
         if let EngineState::Ready { model, engine } = &state {
             device_chip(ui, shell, model, engine);
@@ -95,6 +102,41 @@ fn about(choice: SparsityChoice) -> (&'static str, &'static str) {
     }
 }
 
+/// Levels of input sparsity of a prepared model, each with what it costs; choosing one opens the model again.
+fn input_levels(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
+    let weights = &engine.model().weights;
+    if weights.input_figures.is_empty() {
+        return;
+    }
+    ui.separator();
+    let now = weights.input_level;
+    let mut chosen = None;
+    if ui.selectable_label(now.is_none(), "Keep small inputs").clicked() && now.is_some() {
+        chosen = Some(None);
+    }
+    for figures in &weights.input_figures {
+        let level = figures.level as f32;
+        let label = format!("Skip small inputs: {:.0} %", 100.0 * figures.level);
+        let this = now.is_some_and(|now| (now - level).abs() < 1e-3);
+        let cost = format!(
+            "With Threshold, for all layers; with Exact and Predicted, for attention. Measured {}",
+            figures.cost()
+        );
+        if ui.selectable_label(this, label).on_hover_text(cost).clicked() && !this {
+            chosen = Some(Some(level));
+        }
+    }
+    if let Some(level) = chosen {
+        let settings = shell.model_settings(model);
+        settings.level = level;
+        if level.is_some() && settings.sparsity.as_deref().is_none_or(|mode| mode == "auto" || mode == "dense") {
+            settings.sparsity = Some("threshold".to_owned());
+        }
+        shell.open_model(model.clone());
+        ui.close();
+    }
+}
+
 fn mode_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     let report = engine.sparsity();
     let good = Palette::of(ui).good;
@@ -109,6 +151,7 @@ fn mode_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
                 ui.close();
             }
         }
+        input_levels(ui, shell, model, engine);
         ui.separator();
         let mut adaptive = engine.adaptive();
         let check = ui.checkbox(&mut adaptive, "Follow the text");

@@ -11,11 +11,12 @@ use egui::{
     Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Shape, Stroke, Ui, Vec2,
 };
 
-use self::{frame_throttle::FrameThrottle, ground::Ground};
+use self::{drops::Destination, frame_throttle::FrameThrottle, ground::Ground};
 use super::{
     chats::ChatsPanel,
     command::{self, Command, Page},
     conversation::Conversation,
+    fonts,
     icon::icon,
     models::ModelsPage,
     neurons::NeuronsPanel,
@@ -50,9 +51,12 @@ const BLINKS: Duration = Duration::from_secs(10);
 /// Around what a column shows.
 const INSET: Margin = Margin { left: 16, right: 16, top: 12, bottom: 12 };
 
-/// Widths of the side columns, in points.
+/// Widths of the side columns, in points, and those on a wide window.
 const CHATS: f32 = 232.0;
 const NEURONS: f32 = 448.0;
+const WIDE: f32 = 1800.0;
+const WIDE_CHATS: f32 = 288.0;
+const WIDE_NEURONS: f32 = 0.29;
 
 /// Opens the window and returns when it is closed. `model` is opened instead of the one used last. Graphics backends are tried
 /// until one has drawn the first frame: the one that `WGPU_BACKEND` names and no other; else the one in the settings, the one that
@@ -97,6 +101,7 @@ fn create(creation: &CreationContext<'_>, folders: Folders, model: Option<ModelI
     let drawn_by = creation.wgpu_render_state.as_ref().map(|state| state.adapter.get_info().device_type);
     shell::set_draws_by_cpu(&creation.egui_ctx, drawn_by == Some(wgpu::DeviceType::Cpu));
     let mut window = Window::new(&creation.egui_ctx, folders, model)?;
+    fonts::load_emoji(&creation.egui_ctx);
     if let Some(state) = &creation.wgpu_render_state {
         window.neurons.draw_on(state);
         if shell::draws_by_cpu(&creation.egui_ctx) {
@@ -194,11 +199,13 @@ impl Window {
 
     /// Work of every frame, visible or not.
     pub fn tick(&mut self, ctx: &Context) {
-        self.conversation.tick(&mut self.shell);
+        self.conversation.tick(ctx, &mut self.shell);
         self.chats.tick(ctx, &mut self.shell);
         self.models.tick(ctx, &mut self.shell);
         self.vram.tick(ctx, &mut self.shell);
+        self.preferences.tick(ctx, &mut self.shell);
         self.shell.serving.apply(&self.shell.settings.server, &self.shell.engine_handle);
+        self.shell.keep_rate();
         self.shell.keep_settings(ctx, false);
         if self.shell.chat_controller.has_unsaved_text() {
             ctx.request_repaint_after(RETRY);
@@ -223,25 +230,33 @@ impl Window {
             self.shell.queue_command(command);
         }
         for path in drops::dropped(ui) {
-            if !self.chats.takes(ui, &path) {
-                (self.page, self.over) = (Page::Models, None);
-                self.models.add(ui, &mut self.shell, path);
+            match Destination::of(&path, self.page) {
+                Destination::Message => self.conversation.attach(path),
+                Destination::Chats => self.chats.takes(ui, path),
+                Destination::Library => {
+                    (self.page, self.over) = (Page::Models, None);
+                    self.models.add(ui, &mut self.shell, path);
+                }
             }
         }
         let (palette, width) = (Palette::of(ui), ui.available_width());
         let background = if self.cleared { Color32::TRANSPARENT } else { palette.background };
         let frame = Frame::new().fill(background).inner_margin(INSET);
         let (room_for_chats, room_for_neurons) = (width >= ROOM_FOR_CHATS, width >= ROOM_FOR_NEURONS);
+        // What is dragged to another size is remembered for wide and for other windows.
+        let wide = width >= WIDE;
         if room_for_chats && self.shell.settings.panels.chats {
-            let column = Panel::left("chats").default_size(CHATS).size_range(180.0..=360.0);
+            let (name, size) = if wide { ("wide chats", WIDE_CHATS) } else { ("chats", CHATS) };
+            let column = Panel::left(name).default_size(size).size_range(180.0..=400.0);
             self.column(ui, column, |window, ui| window.chats.show(ui, &mut window.shell));
         }
         if room_for_neurons && self.shell.settings.panels.neurons {
-            let column = Panel::right("neurons").default_size(NEURONS).size_range(360.0..=900.0);
+            let (name, size) = if wide { ("wide neurons", WIDE_NEURONS * width) } else { ("neurons", NEURONS) };
+            let column = Panel::right(name).default_size(size).size_range(360.0..=1100.0);
             self.column(ui, column, |window, ui| window.right(ui));
         }
         Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell));
-        CentralPanel::no_frame().frame(frame).show(ui, |ui| match self.page {
+        let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| match self.page {
             Page::Chat => self.conversation.show(ui, &mut self.shell),
             Page::Models => self.models.show(ui, &mut self.shell),
             Page::Preferences => self.preferences.show(ui, &mut self.shell),
@@ -259,8 +274,9 @@ impl Window {
         if self.keys {
             self.keys = !keys::modal(ui);
         }
-        drops::invite(ui);
-        self.shell.toasts.show(ui);
+        self.preferences.show_sheet(ui);
+        drops::invite(ui, self.page);
+        self.shell.toasts.show(ui, middle.response.rect);
         for command in self.shell.take_commands() {
             self.handle_command(command, room_for_chats, room_for_neurons);
         }
@@ -307,7 +323,7 @@ impl Window {
         let panels = &mut self.shell.settings.panels;
         let switch = |over: &mut Option<Side>, side| *over = if *over == Some(side) { None } else { Some(side) };
         match command {
-            Command::NewChat | Command::OpenChat(_) | Command::OpenMessage(..) | Command::Compose => {
+            Command::NewChat | Command::OpenChat(_) | Command::OpenMessage(..) | Command::Compose | Command::Attach => {
                 (self.page, self.over) = (Page::Chat, None);
                 self.conversation.handle_command(&command, &mut self.shell);
             }
@@ -328,6 +344,8 @@ impl Window {
                     self.shell.engine_handle.state()
                 {
                     self.shell.open_model(model);
+                } else if let EngineState::Remote { model, .. } = self.shell.engine_handle.state() {
+                    self.shell.open_model(ModelId::Remote(model));
                 }
             }
             Command::CloseModel => self.shell.engine_handle.close(),
@@ -336,6 +354,14 @@ impl Window {
             Command::ToggleChats => switch(&mut self.over, Side::Chats),
             Command::ToggleNeurons if room_for_neurons => panels.neurons = !panels.neurons,
             Command::ToggleNeurons => switch(&mut self.over, Side::Neurons),
+            Command::PinNeurons(neurons) => {
+                if room_for_neurons {
+                    panels.neurons = true;
+                } else {
+                    self.over = Some(Side::Neurons);
+                }
+                self.neurons.pin(neurons);
+            }
             Command::CheatSheet => self.keys = !self.keys,
         }
     }

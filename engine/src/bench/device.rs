@@ -35,6 +35,8 @@ pub(super) struct DeviceDescription {
     pub gpu: String,
     pub threads: usize,
     pub kernels: String,
+    /// Types whose products for one token round activations to 8 bits.
+    pub rounding_types: String,
     pub layers: i32,
     pub hot_fraction: f64,
     pub vram_budget: u64,
@@ -52,6 +54,7 @@ impl Device {
                 gpu: String::new(),
                 threads: pool.threads(),
                 kernels: isa.clone(),
+                rounding_types: String::new(),
                 layers: 0,
                 hot_fraction: 0.0,
                 vram_budget: 0,
@@ -67,6 +70,7 @@ impl Device {
                 // The CPU computes nothing but the embedding's row.
                 threads: placed.map_or(1, |placed| placed.threads),
                 kernels: gpu.caps().tier.to_string(),
+                rounding_types: gpu.rounding_types().iter().map(|ty| ty.name()).collect::<Vec<_>>().join(", "),
                 layers: placed.map_or(n_layer, |placed| placed.layers) as i32,
                 hot_fraction: placed.map_or(1.0, |placed| placed.hot),
                 vram_budget: gpu.arena().budget(),

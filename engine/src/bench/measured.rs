@@ -129,6 +129,7 @@ impl Measured {
             samples_ts: speeds,
             thermocline: Extra {
                 isa: on.kernels,
+                rounding_types: on.rounding_types,
                 sparsity: options.sparsity.to_string(),
                 predictor: (options.sparsity == Sparsity::Predicted).then(|| predictor_kind(model)).flatten(),
                 placement: on.placed.map(|at| at.granularity.to_string()),

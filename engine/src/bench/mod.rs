@@ -1,5 +1,5 @@
 //! Timed loops that return structs: [`run`] gives llama-bench's rows for a model, [`compare`] runs a llama-bench binary
-//! in turns with it, [`profile_kernels`] times each kernel of a GPU; [`read_bandwidth`] and [`kernel_speed`] measure the CPU's
+//! in turns with it, [`run_streams`] measures several streams of one engine at once, [`profile_kernels`] times each kernel of a GPU; [`read_bandwidth`] and [`kernel_speed`] measure the CPU's
 //! memory and its matrix products alone, [`gpu_speed`] and [`gpu_kernel_speed`] those of a GPU.
 //!
 //! The caller prints: [`Record`] and [`Comparison`] serialise to JSON under llama-bench's field names;
@@ -15,6 +15,7 @@ mod profile;
 mod reads;
 mod record;
 mod run;
+mod streams;
 
 pub use limit::Limit;
 pub use options::{BenchOptions, Progress, Test};
@@ -22,6 +23,7 @@ pub use peer::{Comparison, Peer, compare};
 pub use profile::{ModelProfile, TestProfile, profile_kernels};
 pub use record::{Extra, Percentiles, Record};
 pub use run::run;
+pub use streams::{StreamsOptions, StreamsRecord, run_streams};
 
 pub use crate::calibration::{
     GpuEffort, GpuSpeed, HandOver, KernelSpeed, gpu_kernel_speed, gpu_speed, kernel_speed, read_bandwidth,

@@ -52,6 +52,8 @@ pub struct BenchOptions {
     pub stream_prompts: Option<bool>,
     /// Sparsity mode in which tokens are generated.
     pub sparsity: Sparsity,
+    /// Level of input sparsity, in every mode but dense.
+    pub level: Option<f32>,
     /// Encoding of cached keys and values.
     pub kv_type: KvType,
     /// Prompt tokens computed at once.
@@ -76,6 +78,7 @@ impl Default for BenchOptions {
             speeds: None,
             stream_prompts: None,
             sparsity: Sparsity::Dense,
+            level: None,
             kv_type: KvType::default(),
             chunk: DEFAULT_CHUNK,
             load: LoadOptions::default(),

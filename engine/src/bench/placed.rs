@@ -25,7 +25,7 @@ pub(super) fn open(
     let speed = gpu_speed(&Gpu::open(gpu)?, &options.effort)?;
     let cpu = Cpu::new(&options.cpu)?;
     let threads = cpu.pool().threads();
-    let by_neurons = granularity == Granularity::Neurons || options.sparsity != Sparsity::Dense;
+    let by_neurons = granularity != Granularity::Layers || options.sparsity != Sparsity::Dense;
     let model = match by_neurons {
         true => model.neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(()))?.0,
         false => model,

@@ -60,6 +60,8 @@ pub struct Record {
 pub struct Extra {
     /// Instruction set of the kernels, or their tier on a GPU.
     pub isa: String,
+    /// Weight types whose products for one token round activations to 8 bits on the GPU; empty where none do.
+    pub rounding_types: String,
     /// Sparsity mode.
     pub sparsity: String,
     /// Kind of predictor, if one took part.

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     calibration::{GpuSpeed, MemoryKind, gpu_speed},
-    cpu::{Cpu, CpuOptions, ThreadPool},
+    cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool},
     error::{Error, Result},
     format::ReadMode,
     gpu::Gpu,
@@ -57,6 +57,10 @@ impl<'a> Bench<'a> {
         progress(Progress::Preparing);
         let mut model = Model::open(path, &options.load)?;
         progress(Progress::Opened(&sidecar::attach(&mut model, &options.sidecar, options.load.read_mode)?));
+        let level = options.level.filter(|_| options.sparsity != Sparsity::Dense);
+        if let Some(level) = level {
+            model.skip_inputs(level)?;
+        }
         let (mut forward, device) = match (&options.gpu, options.placement) {
             (None, _) => {
                 let cpu = Cpu::new(&options.cpu)?;
@@ -65,7 +69,8 @@ impl<'a> Bench<'a> {
                     ReadMode::Map => MemoryKind::Small,
                     ReadMode::Read => MemoryKind::Large,
                 })?;
-                if options.sparsity != Sparsity::Dense {
+                // Copies by input are of the file's own weights.
+                if !matches!((options.sparsity, level), (Sparsity::Dense, _) | (Sparsity::Threshold, Some(_))) {
                     model = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(()))?.0;
                 }
                 let isa = cpu.isa().to_string();
@@ -77,7 +82,7 @@ impl<'a> Bench<'a> {
             }
             (Some(gpu), None) => {
                 let model = Arc::new(model);
-                let gpu = Gpu::open(gpu)?;
+                let gpu = Gpu::open(&gpu.of_floats(options.cpu.activations == InputPrecision::Float))?;
                 let speed = gpu_speed(&gpu, &options.effort)?;
                 let load = GpuLoad { chunk: options.chunk, ..GpuLoad::default() };
                 // No layer is the CPU's: its threads would only wait.

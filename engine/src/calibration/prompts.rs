@@ -53,6 +53,7 @@ pub(super) fn cpu_prompts(
             x: &x,
             tokens: CPU_TOKENS,
             observed: false,
+            separate: false,
         };
         let (mut computes, mut done) = (CpuFfn::default(), Ok(()));
         let seconds = best(effort.rounds, || {

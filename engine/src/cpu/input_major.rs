@@ -1,4 +1,5 @@
-//! Input-major matrices: `y = W x` that does not read the weights of inputs of zero. For products behind a ReLU.
+//! Input-major matrices: `y = W x` that does not read the weights of inputs of zero. For products behind a ReLU, or with small inputs
+//! taken for zero.
 //!
 //! Nothing is rounded anew: the codes and scales are those of the file's blocks in another order, so that a product is the one
 //! of the file's matrix.
@@ -7,20 +8,61 @@ use smallvec::SmallVec;
 
 use super::{
     Cpu, InputPrecision, ThreadPool,
-    simd::{INPUTS, InputBlock, OUTPUTS, position_in_line},
+    simd::{self, INPUTS, InputBlock, InputMinima, OUTPUTS, position_in_line},
 };
 use crate::{
     error::{Error, Result},
     format::{Bytes, Matrix, anonymous},
-    quant::TensorType,
+    quant::{TensorType, k_scales},
 };
 
 /// Tiles of outputs per worker. Few, so that the codes of an input are a long run; more than one, so that workers finish together.
 const TILES: usize = 2;
 /// Fewest outputs of a tile.
 const LEAST_TILE: usize = 4 * OUTPUTS;
-/// Bytes of a block of the file, the first two of which are its scale.
-const BLOCK: usize = 18;
+
+/// Weight types that have the form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// A scale and nibbles, 8 too large.
+    Q4_0,
+    /// A scale and bytes.
+    Q8_0,
+    /// Of eight blocks a scale and one of minima, of each a factor and a minimum, and nibbles. The 6-bit factors and minima take a byte each:
+    /// 3 % more than in the file.
+    Q4K,
+}
+
+impl Form {
+    fn of(ty: TensorType) -> Option<Self> {
+        match ty {
+            TensorType::Q4_0 => Some(Form::Q4_0),
+            TensorType::Q8_0 => Some(Form::Q8_0),
+            TensorType::Q4_K => Some(Form::Q4K),
+            _ => None,
+        }
+    }
+
+    /// Blocks of inputs that have a head in common.
+    const fn blocks(self) -> usize {
+        if matches!(self, Form::Q4K) { 8 } else { 1 }
+    }
+
+    /// Bytes of a head, of what else a block has beside codes, and of a block's codes, for one output.
+    const fn sizes(self) -> (usize, usize, usize) {
+        match self {
+            Form::Q4_0 => (2, 0, INPUTS / 2),
+            Form::Q8_0 => (2, 0, INPUTS),
+            Form::Q4K => (4, 2, INPUTS / 2),
+        }
+    }
+
+    /// Bytes of all blocks with one head, for one output.
+    const fn group_bytes(self) -> usize {
+        let (head, part, codes) = self.sizes();
+        head + self.blocks() * (part + codes)
+    }
+}
 
 /// An input-major `[rows, cols]` matrix.
 #[derive(Debug, Clone)]
@@ -29,15 +71,25 @@ pub struct InputMajor {
     cols: usize,
     /// Outputs of a tile.
     tile: usize,
-    /// `[tiles][cols / INPUTS]`: the scales of a tile's outputs (f16), then a row of codes for each input.
+    /// Factor of all weights.
+    factor: f32,
+    form: Form,
+    /// `[tiles][groups of blocks]`: the heads of a tile's outputs, then of each block its parts and a row of codes for each input.
     data: Bytes,
 }
 
 impl InputMajor {
-    /// Bytes of `weight` in this form; `None` if it has none: only Q4_0 with a multiple of 128 rows does.
+    /// Bytes of `weight` in this form; `None` if it has none: Q4_0, Q8_0 and Q4_K with a multiple of 128 rows do.
     pub fn bytes(weight: &Matrix) -> Option<u64> {
-        let takes = weight.ty() == TensorType::Q4_0 && weight.rows().is_multiple_of(OUTPUTS);
-        Some(weight.data().len() as u64).filter(|bytes| takes && *bytes > 0)
+        let form = Form::of(weight.ty()).filter(|_| weight.rows().is_multiple_of(OUTPUTS))?;
+        let groups = weight.rows() * weight.cols() / (form.blocks() * INPUTS);
+        Some((groups * form.group_bytes()) as u64).filter(|bytes| *bytes > 0)
+    }
+
+    /// Bytes among [`InputMajor::bytes`] that belong to single inputs: the codes.
+    pub fn bytes_of_inputs(weight: &Matrix) -> u64 {
+        let form = Form::of(weight.ty()).filter(|_| Self::bytes(weight).is_some());
+        form.map_or(0, |form| (weight.rows() * weight.cols() / INPUTS * form.sizes().2) as u64)
     }
 
     /// `weight` in this form; `None` if it has none.
@@ -47,47 +99,97 @@ impl InputMajor {
     pub fn new(pool: &ThreadPool, weight: &Matrix) -> Result<Option<Self>> {
         const WHAT: &str = "a matrix stored input by input";
         let (rows, cols) = (weight.rows(), weight.cols());
-        if Self::bytes(weight).is_none() {
-            return Ok(None);
-        }
-        let (bytes, outputs) = (weight.data().len(), rows.div_ceil(TILES * pool.threads()));
+        let (Some(form), Some(bytes)) = (Form::of(weight.ty()), Self::bytes(weight)) else { return Ok(None) };
+        let (bytes, outputs) = (bytes as usize, rows.div_ceil(TILES * pool.threads()));
         let tile = outputs.next_multiple_of(OUTPUTS).max(LEAST_TILE);
         let mut memory = anonymous(bytes, WHAT)?;
-        let mut tiles: Vec<_> = memory.chunks_mut(tile * weight.row_bytes()).enumerate().collect();
-        pool.for_each(&mut tiles, |_, (at, to)| fill(weight, *at * tile, to));
+        let mut tiles: Vec<_> = memory.chunks_mut(tile * (bytes / rows)).enumerate().collect();
+        pool.for_each(&mut tiles, |_, (at, to)| form.fill(weight, *at * tile, to));
         let memory = memory.make_read_only();
         let memory = memory.map_err(|_| Error::Memory { what: WHAT, wanted: bytes as u64, available: 0 })?;
-        Ok(Some(InputMajor { rows, cols, tile, data: Bytes::new(memory) }))
+        Ok(Some(InputMajor { rows, cols, tile, factor: weight.factor(), form, data: Bytes::new(memory) }))
     }
 
-    /// Scales and codes of inputs `INPUTS * block..` in tile `at`, if there is such a tile.
-    fn block(&self, at: usize, block: usize) -> Option<(&[u8], &[u8])> {
+    /// Inputs `INPUTS * block..` in tile `at`, if there is such a tile: head, parts and codes of its outputs.
+    fn block(&self, at: usize, block: usize) -> Option<[&[u8]; 3]> {
         let outputs = self.tile.min(self.rows.checked_sub(at * self.tile).filter(|left| *left > 0)?);
-        let bytes = outputs / INPUTS * BLOCK * INPUTS;
-        let first = at * self.tile * (self.cols / INPUTS) * BLOCK + block * bytes;
-        Some(self.data[first..first + bytes].split_at(2 * outputs))
+        let form = self.form;
+        let ((head, part, codes), groups) = (form.sizes(), self.cols / (INPUTS * form.blocks()));
+        let group = (at * self.tile * groups + block / form.blocks() * outputs) * form.group_bytes();
+        let first = group + outputs * (head + block % form.blocks() * (part + codes));
+        let parts = first + outputs * part;
+        let data = &self.data;
+        Some([&data[group..group + outputs * head], &data[first..parts], &data[parts..parts + outputs * codes]])
     }
 }
 
-/// Fills `tile` with the scales and codes of `weight`'s rows from `first` on.
-fn fill(weight: &Matrix, first: usize, tile: &mut [u8]) {
-    let outputs = tile.len() / weight.row_bytes();
-    let blocks = tile.chunks_exact_mut(outputs * BLOCK);
-    for (block, to) in blocks.enumerate() {
-        let (scales, codes) = to.split_at_mut(2 * outputs);
-        for (output, scale) in scales.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-            let row = weight.row(first + output);
-            let [low, high, quants @ ..]: [u8; BLOCK] = row.as_chunks().0[block];
-            *scale = [low, high];
-            let (place, shift) = position_in_line(output % OUTPUTS);
-            let place = output / OUTPUTS * (OUTPUTS / 2) + place;
-            let (left, right) = codes.split_at_mut(codes.len() / 2);
-            for (input, quants) in quants.iter().enumerate() {
-                let at = input * (outputs / 2) + place;
-                left[at] |= (quants & 15) << shift;
-                right[at] |= (quants >> 4) << shift;
+/// One product among several that share their input.
+#[derive(Debug)]
+pub struct InputsJob<'a> {
+    /// `[rows, cols]` weights.
+    pub weight: &'a InputMajor,
+    /// `[rows]`; overwritten.
+    pub out: &'a mut [f32],
+}
+
+/// A tile of a job and its outputs.
+struct Tile<'a> {
+    weight: &'a InputMajor,
+    at: usize,
+    out: &'a mut [f32],
+}
+
+impl Form {
+    /// Fills `tile` with `weight`'s rows from `first` on.
+    fn fill(self, weight: &Matrix, first: usize, tile: &mut [u8]) {
+        let groups = weight.cols() / (INPUTS * self.blocks());
+        let outputs = tile.len() / (groups * self.group_bytes());
+        let (head, part, codes) = self.sizes();
+        for (group, to) in tile.chunks_exact_mut(outputs * self.group_bytes()).enumerate() {
+            let (heads, blocks) = to.split_at_mut(outputs * head);
+            for output in 0..outputs {
+                let row = weight.row(first + output);
+                match self {
+                    Form::Q4_0 => {
+                        let [low, high, quants @ ..]: [u8; 18] = row.as_chunks().0[group];
+                        heads.as_chunks_mut().0[output] = [low, high];
+                        nibbles(output, outputs, &quants, blocks);
+                    }
+                    Form::Q8_0 => {
+                        let [low, high, quants @ ..]: [u8; 34] = row.as_chunks().0[group];
+                        heads.as_chunks_mut().0[output] = [low, high];
+                        quants.iter().enumerate().for_each(|(input, quant)| blocks[input * outputs + output] = *quant);
+                    }
+                    Form::Q4K => {
+                        let block: &[u8; 144] = &row.as_chunks().0[group];
+                        // All scales, then those of the minima.
+                        let (scales, minima) = heads.as_chunks_mut::<2>().0.split_at_mut(outputs);
+                        (scales[output], minima[output]) = ([block[0], block[1]], [block[2], block[3]]);
+                        let (factors, least) = k_scales::unpack(simd::part(block, 4));
+                        for pair in 0..4 {
+                            let quants: &[u8; 32] = simd::part(block, 16 + 32 * pair);
+                            for (half, at) in [2 * pair, 2 * pair + 1].into_iter().enumerate() {
+                                let (of, to) = blocks[at * outputs * (part + codes)..].split_at_mut(outputs * part);
+                                (of[output], of[outputs + output]) = (factors[at], least[at]);
+                                let quants = quants.map(|byte| byte >> (4 * half) & 15);
+                                let both: [u8; INPUTS / 2] = std::array::from_fn(|i| quants[i] | quants[i + 16] << 4);
+                                nibbles(output, outputs, &both, to);
+                            }
+                        }
+                    }
+                }
             }
         }
+    }
+}
+
+/// Writes an output's nibbles, of inputs `i` (low) and `i + 16` (high), into rows of codes of `outputs` outputs, which hold zeros there.
+fn nibbles(output: usize, outputs: usize, quants: &[u8; INPUTS / 2], codes: &mut [u8]) {
+    let (place, shift) = position_in_line(output % OUTPUTS);
+    let place = output / OUTPUTS * (OUTPUTS / 2) + place;
+    for (input, quants) in quants.iter().enumerate() {
+        codes[input * (outputs / 2) + place] |= (quants & 15) << shift;
+        codes[(input + INPUTS / 2) * (outputs / 2) + place] |= (quants >> 4) << shift;
     }
 }
 
@@ -97,14 +199,16 @@ impl Cpu {
         self.activations == InputPrecision::Int8
     }
 
-    /// `out = W x` for one token, `x` `[cols]` and `out` `[rows]`; the weights of inputs of zero are not read.
+    /// `out = W x` for one token and every job, `x` `[cols]` the same for all; the weights of inputs of zero are not read.
     /// Returns how many bytes were read. The result does not depend on the number of threads.
     ///
     /// # Panics
     /// If shapes disagree.
-    pub fn matmul_inputs(&self, weight: &InputMajor, x: &[f32], out: &mut [f32]) -> u64 {
-        assert_eq!(x.len(), weight.cols, "activations of {} columns", weight.cols);
-        assert_eq!(out.len(), weight.rows, "outputs of {} rows", weight.rows);
+    pub fn matmul_inputs(&self, jobs: &mut [InputsJob<'_>], x: &[f32]) -> u64 {
+        for InputsJob { weight, out } in &*jobs {
+            assert_eq!(x.len(), weight.cols, "activations of {} columns", weight.cols);
+            assert_eq!(out.len(), weight.rows, "outputs of {} rows", weight.rows);
+        }
         self.scratch.with(|scratch| {
             let (codes, active) = (&mut scratch.rows, &mut scratch.active);
             codes.resize_with(codes.len().max(1), Default::default);
@@ -120,26 +224,47 @@ impl Cpu {
                     blocks.push((block, active.len()));
                 }
             }
-            let inputs = |tile: usize, at: usize| {
-                let (block, end) = *blocks.get(at)?;
-                let start = at.checked_sub(1).map_or(0, |before| blocks[before].1);
-                let (scales, codes) = weight.block(tile, block)?;
-                let (x, scale, sum) = (part(row.codes, block), row.scales[block], row.sums[block]);
-                Some(InputBlock { scales, codes, active: &active[start..end], x, scale, sum })
+            let read = |weight: &InputMajor| {
+                let (head, part, codes) = weight.form.sizes();
+                let groups = blocks.chunk_by(|a, b| a.0 / weight.form.blocks() == b.0 / weight.form.blocks()).count();
+                weight.rows * (groups * head + blocks.len() * part) + active.len() * codes * weight.rows / INPUTS
             };
-            let mut tiles: Vec<_> = out.chunks_mut(weight.tile).enumerate().collect();
-            self.pool().for_each(&mut tiles, |_, (tile, out)| {
+            let bytes: usize = jobs.iter().map(|job| read(job.weight)).sum();
+            let mut tiles: SmallVec<[Tile<'_>; 24]> = SmallVec::new();
+            for InputsJob { weight, out } in jobs {
+                tiles.extend(out.chunks_mut(weight.tile).enumerate().map(|(at, out)| Tile { weight, at, out }));
+            }
+            self.pool().for_each(&mut tiles, |_, Tile { weight, at: tile, out }| {
+                let weight: &InputMajor = weight;
+                let block = |tile: usize, at: usize| {
+                    let (block, end) = *blocks.get(at)?;
+                    let start = at.checked_sub(1).map_or(0, |before| blocks[before].1);
+                    let [head, parts, codes] = weight.block(tile, block)?;
+                    let (scales, of_minima) = head.split_at(head.len() * 2 / weight.form.sizes().0);
+                    let (x, scale, sum) = (part(row.codes, block), row.scales[block], row.sums[block]);
+                    let inputs = InputBlock { scales, codes, active: &active[start..end], x, scale, sum };
+                    let (factors, minima) = parts.split_at(parts.len() / 2);
+                    Some((inputs, InputMinima { factors, minima, scales: of_minima }))
+                };
                 out.fill(0.0);
-                let mut current = inputs(*tile, 0);
+                let mut current = block(*tile, 0);
                 for at in 0..blocks.len() {
-                    let next = inputs(*tile, at + 1).or_else(|| inputs(*tile + 1, 0));
-                    if let Some(current) = &current {
-                        self.kernels.add_inputs(current, next.as_ref(), out);
+                    let next = block(*tile, at + 1).or_else(|| block(*tile + 1, 0));
+                    let ahead = next.as_ref().map(|(inputs, _)| inputs);
+                    if let Some((inputs, minima)) = &current {
+                        match weight.form {
+                            Form::Q4_0 => self.kernels.add_inputs(inputs, ahead, out),
+                            Form::Q8_0 => self.kernels.add_byte_inputs(inputs, ahead, out),
+                            Form::Q4K => self.kernels.add_inputs_with_minima(inputs, minima, ahead, out),
+                        }
                     }
                     current = next;
                 }
+                if weight.factor != 1.0 {
+                    out.iter_mut().for_each(|out| *out *= weight.factor);
+                }
             });
-            (blocks.len() * 2 * weight.rows + active.len() * weight.rows / 2) as u64
+            bytes as u64
         })
     }
 }
@@ -166,11 +291,12 @@ mod tests {
 
         #[test]
         fn matmul_inputs_equals_matmul(
+            ty in prop_oneof![Just(TensorType::Q4_0), Just(TensorType::Q8_0), Just(TensorType::Q4_K)],
             chunks in 1usize..12, blocks in 1usize..9, density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
-            let (rows, cols) = (chunks * OUTPUTS, blocks * INPUTS);
-            let weight = random_matrix(TensorType::Q4_0, rows, cols, rng);
+            let (rows, cols) = (chunks * OUTPUTS, blocks * ty.block_len());
+            let weight = random_matrix(ty, rows, cols, rng);
             let mut x = random_activations(cols, rng);
             x.iter_mut().for_each(|x| *x = if rng.random_bool(density) { *x } else { 0.0 });
             let mut first: Option<(Isa, Vec<f32>)> = None;
@@ -178,14 +304,14 @@ mod tests {
                 let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
                 let (mut wanted, mut got) = (vec![f32::NAN; rows], vec![f32::NAN; rows]);
                 cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut wanted }], &x, 1);
-                let read = cpu.matmul_inputs(&input_major, &x, &mut got);
-                prop_assert!(read <= weight.data().len() as u64);
+                let read = cpu.matmul_inputs(&mut [InputsJob { weight: &input_major, out: &mut got }], &x);
+                prop_assert!(read <= InputMajor::bytes(&weight).unwrap());
                 if density == 0.0 {
                     prop_assert_eq!(read, 0);
                 }
                 let size = wanted.iter().fold(1e-6f32, |size, x| size.max(x.abs()));
                 for (row, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
-                    prop_assert!((got - wanted).abs() <= 2e-5 * size, "{} row {}: {} is not {}", cpu.isa(), row, got, wanted);
+                    prop_assert!((got - wanted).abs() <= 5e-5 * size, "{} row {}: {} is not {}", cpu.isa(), row, got, wanted);
                 }
                 match &first {
                     Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&got, other, "threads matter"),
@@ -199,7 +325,7 @@ mod tests {
     #[test]
     fn matmul_inputs_holds_the_largest_sums() {
         for (quants, x) in [(0xff, 1.0), (0xff, -1.0), (0x00, 1.0), (0x0f, -1.0)] {
-            let mut block = [quants; BLOCK];
+            let mut block = [quants; 18];
             block[..2].copy_from_slice(&half::f16::ONE.to_le_bytes());
             let weight =
                 Matrix::new(TensorType::Q4_0, OUTPUTS, 2 * INPUTS, Bytes::new(block.repeat(2 * OUTPUTS))).unwrap();
@@ -208,7 +334,7 @@ mod tests {
             for cpu in every_cpu().into_iter().filter(Cpu::takes_inputs) {
                 let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
                 let mut out = vec![f32::NAN; OUTPUTS];
-                cpu.matmul_inputs(&input_major, &[x; 2 * INPUTS], &mut out);
+                cpu.matmul_inputs(&mut [InputsJob { weight: &input_major, out: &mut out }], &[x; 2 * INPUTS]);
                 assert!(out.iter().all(|y| (y - wanted).abs() < 0.01), "{}: {out:?} are not {wanted}", cpu.isa());
             }
         }
@@ -223,7 +349,7 @@ mod tests {
         let mut x = vec![0.0; 96];
         let mut read = |at: usize| {
             x[at] = 1.0;
-            cpu.matmul_inputs(&input_major, &x, &mut [0.0; 256])
+            cpu.matmul_inputs(&mut [InputsJob { weight: &input_major, out: &mut [0.0; 256] }], &x)
         };
         // Bytes read: the scales of a block, and the codes of each active input.
         assert_eq!(read(0), 512 + 128);
@@ -232,14 +358,25 @@ mod tests {
     }
 
     #[test]
+    fn input_major_takes_the_bytes_of_the_file_or_a_little_more() {
+        let rng = &mut StdRng::seed_from_u64(3);
+        for (ty, more) in [(TensorType::Q4_0, 0), (TensorType::Q8_0, 0), (TensorType::Q4_K, 4)] {
+            let weight = random_matrix(ty, 128, 512, rng);
+            let blocks = weight.data().len() / ty.block_bytes();
+            assert_eq!(InputMajor::bytes(&weight), Some((weight.data().len() + more * blocks) as u64), "{ty}");
+            assert!(InputMajor::bytes_of_inputs(&weight) < weight.data().len() as u64);
+        }
+    }
+
+    #[test]
     fn input_major_refuses_other_types_and_shapes() {
         let rng = &mut StdRng::seed_from_u64(4);
         let pool = ThreadPool::new(Some(1));
         for (ty, rows) in
-            [(TensorType::Q8_0, 128), (TensorType::F16, 128), (TensorType::Q4_0, 64), (TensorType::Q4_0, 200)]
+            [(TensorType::Q6_K, 128), (TensorType::F16, 128), (TensorType::Q4_0, 64), (TensorType::Q8_0, 200)]
         {
             assert!(
-                InputMajor::new(&pool, &random_matrix(ty, rows, 64, rng)).unwrap().is_none(),
+                InputMajor::new(&pool, &random_matrix(ty, rows, 256, rng)).unwrap().is_none(),
                 "{ty} of {rows} rows"
             );
         }

@@ -15,9 +15,31 @@ pub enum Isa {
     AvxVnni,
     /// AVX-512 F/BW/VL/DQ with VNNI.
     Avx512,
+    /// NEON, which every 64-bit Arm processor has.
+    Neon,
+    /// NEON with dot products of 8-bit codes.
+    NeonDot,
+    /// NEON with dot products and products of small matrices of 8-bit codes.
+    NeonI8mm,
 }
 
+/// All of them, as they are named to users.
+const NAMES: [(Isa, &str); 7] = [
+    (Isa::Scalar, "scalar"),
+    (Isa::Avx2, "avx2"),
+    (Isa::AvxVnni, "avxvnni"),
+    (Isa::Avx512, "avx512"),
+    (Isa::Neon, "neon"),
+    (Isa::NeonDot, "neon-dotprod"),
+    (Isa::NeonI8mm, "neon-i8mm"),
+];
+
 impl Isa {
+    /// The names of all, on whatever machine.
+    pub fn names() -> [&'static str; NAMES.len()] {
+        NAMES.map(|(_, name)| name)
+    }
+
     /// Those this machine has, slowest first.
     pub fn available() -> Vec<Isa> {
         let mut isas = vec![Isa::Scalar];
@@ -41,6 +63,18 @@ impl Isa {
                 isas.push(Isa::Avx512);
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        {
+            let dot = std::arch::is_aarch64_feature_detected!("dotprod");
+            let matrix = dot && std::arch::is_aarch64_feature_detected!("i8mm");
+            isas.push(Isa::Neon);
+            if dot {
+                isas.push(Isa::NeonDot);
+            }
+            if matrix {
+                isas.push(Isa::NeonI8mm);
+            }
+        }
         isas
     }
 
@@ -61,12 +95,7 @@ impl Isa {
 
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Isa::Scalar => "scalar",
-            Isa::Avx2 => "avx2",
-            Isa::AvxVnni => "avxvnni",
-            Isa::Avx512 => "avx512",
-        })
+        f.pad(NAMES.iter().find(|(isa, _)| isa == self).map_or("", |(_, name)| name))
     }
 }
 
@@ -74,12 +103,10 @@ impl FromStr for Isa {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512].into_iter().find(|isa| isa.to_string() == text).ok_or_else(
-            || Error::Unsupported {
-                what: "instruction set",
-                got: text.to_owned(),
-                supported: "scalar, avx2, avxvnni, avx512".to_owned(),
-            },
-        )
+        NAMES.iter().find(|(_, name)| *name == text).map(|(isa, _)| *isa).ok_or_else(|| Error::Unsupported {
+            what: "instruction set",
+            got: text.to_owned(),
+            supported: Self::names().join(", "),
+        })
     }
 }

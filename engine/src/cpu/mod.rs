@@ -13,18 +13,20 @@ mod neurons;
 pub mod ops;
 mod pool;
 mod product_input;
+mod row_lists;
 mod row_selection;
 mod scratch;
 mod simd;
 
 use std::sync::Arc;
 
-pub use input_major::InputMajor;
+pub use input_major::{InputMajor, InputsJob};
 pub use isa::Isa;
 pub use matmul::{MatmulJob, RowsJob};
 pub use neurons::RowSum;
 pub use pool::{ColumnsMut, ThreadPool, split_columns};
 pub use product_input::InputPrecision;
+pub use row_lists::{TokenRows, TokenSum};
 pub use simd::prefetch;
 
 use crate::{

@@ -127,6 +127,28 @@ impl Corpus {
         Ok(Corpus { name: name.to_owned(), passages, context, tokens: all, raw: Vec::new() })
     }
 
+    /// Takes the first passages out, `most` of them but no more than half, as a corpus of their own: what is calibrated on it is not
+    /// scored on it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a corpus of one passage.
+    pub fn hold_out(&mut self, most: usize) -> Result<Corpus> {
+        let count = most.min(self.passages.len() / 2);
+        if count == 0 {
+            let expected = "at least two contexts, one to calibrate on, or another text for that";
+            return Err(Error::invalid("text", expected, self.passages.len()));
+        }
+        let passages = self.passages.drain(..count).collect();
+        let raw = self.raw.drain(..(count * self.context).min(self.raw.len())).collect();
+        Ok(Corpus { passages, raw, ..self.clone() })
+    }
+
+    /// Keeps the first `most` passages.
+    pub fn truncate(&mut self, most: usize) {
+        self.passages.truncate(most);
+        self.raw.truncate(most.saturating_mul(self.context));
+    }
+
     /// Number of tokens scored.
     pub fn scored(&self) -> usize {
         self.passages.iter().map(|passage| passage.scored.len()).sum()
@@ -146,6 +168,20 @@ impl Corpus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn held_out_passages_are_no_longer_in_the_corpus() {
+        let tokens: Vec<u32> = (0..70).collect();
+        let mut corpus = Corpus::from_tokens("t", tokens.clone(), None, 10, None).unwrap();
+        let held = corpus.hold_out(2).unwrap();
+        assert_eq!((held.passages.len(), corpus.passages.len()), (2, 5));
+        assert_eq!((held.raw.clone(), corpus.raw.clone()), (tokens[..20].to_vec(), tokens[20..].to_vec()));
+        assert!(held.passages.iter().all(|passage| !corpus.passages.contains(passage)));
+        assert_eq!(corpus.hold_out(100).unwrap().passages.len(), 2, "no more than half");
+        corpus.truncate(1);
+        assert_eq!((corpus.passages.len(), corpus.raw.len()), (1, 10));
+        assert!(matches!(corpus.hold_out(1), Err(Error::Invalid { .. })));
+    }
 
     #[test]
     fn windows_score_their_second_half() {

@@ -27,6 +27,8 @@ const LEAST_LOG_P: f64 = -16.0;
 pub enum Base<'a> {
     /// The dense model, computed passage by passage in the same phase.
     Dense,
+    /// Another model with the same vocabulary, dense, computed in the same way.
+    Model(&'a mut Forward),
     /// Probabilities from a file.
     File(&'a mut BaseFile),
 }
@@ -104,7 +106,7 @@ pub fn divergence(
     forward: &mut Forward,
     corpus: &Corpus,
     method: Method,
-    mut base: Base<'_>,
+    base: Base<'_>,
     device: &str,
     control: &mut dyn Control,
 ) -> Result<Divergence> {
@@ -114,18 +116,28 @@ pub fn divergence(
     }
     let model = Arc::clone(forward.model());
     let (n_vocab, mut name) = (model.config.n_vocab, "dense".to_owned());
-    if let Base::File(file) = &base {
-        file.check(corpus, n_vocab)?;
-        name = file.path().display().to_string();
-    }
     let (mut activity, mut unseen) = (Activity::new(&model), Activity::new(&model));
     let mut scorer = Scorer::new(forward, corpus, method)?;
+    let (mut file, mut other) = (None, None);
+    match base {
+        Base::Dense => {}
+        Base::Model(forward) => {
+            unseen = Activity::new(forward.model());
+            other = Some(Scorer::new(forward, corpus, method.dense())?);
+        }
+        Base::File(base) => {
+            base.check(corpus, n_vocab)?;
+            name = base.path().display().to_string();
+            file = Some(base);
+        }
+    }
     let (mut base_time, mut base_tokens) = (0.0, 0);
     let (mut tokens, mut base_rows) = (Tokens::default(), Vec::new());
     let (mut log_p, mut log_q) = (LogSoftmax::default(), LogSoftmax::default());
     for passage in &corpus.passages {
         base_rows.clear();
-        if matches!(base, Base::Dense) {
+        if file.is_none() {
+            let scorer = other.as_mut().unwrap_or(&mut scorer);
             let (time, computed) = (scorer.time, scorer.tokens);
             scorer.set_method(method.dense());
             let mut observer = Observer { control: &mut *control, activity: &mut unseen, inputs: None };
@@ -140,9 +152,9 @@ pub fn divergence(
         }
         let mut observer = Observer { control: &mut *control, activity: &mut activity, inputs: None };
         scorer.score(passage, &mut observer, &mut |at, logits| {
-            match &mut base {
-                Base::Dense => log_p.fill(&base_rows[(at - passage.scored.start) * n_vocab..][..n_vocab]),
-                Base::File(file) => file.row(&mut log_p.log_p)?,
+            match &mut file {
+                None => log_p.fill(&base_rows[(at - passage.scored.start) * n_vocab..][..n_vocab]),
+                Some(file) => file.row(&mut log_p.log_p)?,
             }
             log_q.fill(logits);
             tokens.add(&log_p.log_p, &log_q.log_p, passage.target(at) as usize);

@@ -1,8 +1,13 @@
 //! Levels of sparsity: the thresholds of every layer for a wanted level.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
-use super::{Control, Corpus, Method, Phase, recall::RecallObserver};
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+
+use super::{Control, Corpus, Method, Phase, perplexity, recall::RecallObserver};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
@@ -19,6 +24,21 @@ pub enum Walk {
     Recall(Vec<f64>),
     /// Fractions of skipped neurons: every layer's activation threshold is set to meet them.
     Sparsity(Vec<f64>),
+    /// Fractions of the layers' weights that are skipped because their inputs are small.
+    Inputs(Vec<f64>),
+    /// Fractions of every FFN's neurons that are taken out of the model, whatever the token.
+    Pruned(PruneOrder, Vec<f64>),
+}
+
+/// Order in which neurons are taken out of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PruneOrder {
+    /// Those that fire for the fewest tokens first.
+    Cold,
+    /// Those that fire for the most tokens first.
+    Hot,
+    /// Any, drawn once: the control of the other two.
+    Random,
 }
 
 impl Walk {
@@ -26,7 +46,8 @@ impl Walk {
     pub fn mode(&self) -> Sparsity {
         match self {
             Walk::Shift(_) | Walk::Recall(_) => Sparsity::Predicted,
-            Walk::Sparsity(_) => Sparsity::Threshold,
+            Walk::Sparsity(_) | Walk::Inputs(_) => Sparsity::Threshold,
+            Walk::Pruned(..) => Sparsity::Dense,
         }
     }
 
@@ -36,13 +57,26 @@ impl Walk {
             Walk::Shift(_) => "threshold shift",
             Walk::Recall(_) => "recall target",
             Walk::Sparsity(_) => "sparsity",
+            Walk::Inputs(_) => "input sparsity",
+            Walk::Pruned(PruneOrder::Cold, _) => "coldest pruned",
+            Walk::Pruned(PruneOrder::Hot, _) => "hottest pruned",
+            Walk::Pruned(PruneOrder::Random, _) => "pruned at random",
         }
     }
 
     /// Values of the levels.
     pub fn values(&self) -> &[f64] {
-        let (Walk::Shift(values) | Walk::Recall(values) | Walk::Sparsity(values)) = self;
+        let (Walk::Shift(values)
+        | Walk::Recall(values)
+        | Walk::Sparsity(values)
+        | Walk::Inputs(values)
+        | Walk::Pruned(_, values)) = self;
         values
+    }
+
+    /// True if its levels are found on a calibration text.
+    pub fn calibrates(&self) -> bool {
+        !matches!(self, Walk::Shift(_) | Walk::Inputs(_) | Walk::Pruned(PruneOrder::Random, _))
     }
 }
 
@@ -51,10 +85,22 @@ impl Walk {
 pub struct Level {
     /// Value in the [`Walk`].
     pub value: f64,
+    /// Its effect.
+    pub change: Change,
+}
+
+/// Change of a model, or of its computation, at a level.
+#[derive(Debug, Clone)]
+pub enum Change {
     /// Correction of the predictors' thresholds.
-    pub correction: ThresholdCorrection,
-    /// Activation thresholds per layer, where they vary.
-    pub activation_thresholds: Option<Vec<Option<f32>>>,
+    Predictors(ThresholdCorrection),
+    /// Activation thresholds per layer.
+    Activations(Vec<Option<f32>>),
+    /// Level of input sparsity.
+    Inputs(f32),
+    /// The model with neuron-major down projections, and ranks of its neurons per layer, `[neurons]`: those with the smallest are taken
+    /// out ([`Model::pruned`]).
+    Neurons(Arc<(Model, Vec<Vec<u32>>)>),
 }
 
 /// The levels of `walk`. Thresholds that follow from a text's firings are measured on `text`, computed densely in chunks.
@@ -67,50 +113,81 @@ pub(super) fn levels(
     control: &mut dyn Control,
 ) -> Result<Vec<Level>> {
     let model = Arc::clone(forward.model());
+    let model: &Model = &model;
     let whole = |value: &f64| matches!(walk, Walk::Shift(_)) && value.is_finite() || (0.0..=1.0).contains(value);
     if let Some(wrong) = walk.values().iter().find(|value| !whole(value)) {
         return Err(Error::invalid("step of a sweep", "a finite shift, or a fraction from 0 to 1", wrong));
     }
-    let mut observer = RecallObserver::with_default(cpu, &model, walk.mode(), Some(0.0))?;
-    if !matches!(walk, Walk::Shift(_)) {
-        let dense = Method { sparsity: Sparsity::Dense, phase: Phase::Prefill, ..method };
-        observer.read(forward, text, dense, control)?;
-    }
-    let of_layers = |each: &dyn Fn(&Sample, usize) -> Option<f32>| -> Vec<Option<f32>> {
-        let layers = observer.layers.iter().enumerate();
-        layers.map(|(at, layer)| layer.as_ref().and_then(|layer| each(&layer.sample, at))).collect()
+    let dense = Method { sparsity: Sparsity::Dense, phase: Phase::Prefill, ..method };
+    let shifted = |shift| Change::Predictors(ThresholdCorrection { shift, recall_check: None });
+    let change: Box<dyn Fn(f64) -> Change> = match walk {
+        Walk::Shift(_) => {
+            // Refuses a model without predictors.
+            RecallObserver::with_default(cpu, model, walk.mode(), Some(0.0))?;
+            let layers = model.config.n_layer();
+            Box::new(move |value| shifted(vec![value as f32; layers]))
+        }
+        Walk::Inputs(_) => Box::new(|value| Change::Inputs(value as f32)),
+        Walk::Pruned(order, _) => {
+            let ranks = ranks(forward, text, dense, *order, control)?;
+            let (neuron_major, _) = model.neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(()))?;
+            let both = Arc::new((neuron_major, ranks));
+            Box::new(move |_| Change::Neurons(Arc::clone(&both)))
+        }
+        Walk::Recall(_) | Walk::Sparsity(_) => {
+            let mut observer = RecallObserver::with_default(cpu, model, walk.mode(), Some(0.0))?;
+            observer.read(forward, text, dense, control)?;
+            let recall = matches!(walk, Walk::Recall(_));
+            Box::new(move |value| {
+                let layers = observer.layers.iter().enumerate();
+                let samples = layers.map(|(at, layer)| (at, layer.as_ref().map(|layer| &layer.sample)));
+                if recall {
+                    let shift = |(at, sample): (usize, Option<&Sample>)| shift_for(model, sample?, at, value);
+                    shifted(samples.map(|layer| shift(layer).unwrap_or_default()).collect())
+                } else {
+                    Change::Activations(samples.map(|(_, sample)| sample.and_then(|it| it.below(value))).collect())
+                }
+            })
+        }
     };
-    Ok(walk
-        .values()
-        .iter()
-        .map(|value| match walk {
-            Walk::Shift(_) => {
-                let shift = vec![*value as f32; model.config.n_layer()];
-                Level {
-                    value: *value,
-                    correction: ThresholdCorrection { shift, recall_check: None },
-                    activation_thresholds: None,
-                }
-            }
-            Walk::Recall(_) => {
-                let shifts = of_layers(&|sample, at| shift_for(&model, sample, at, *value));
-                let shift = shifts.into_iter().map(Option::unwrap_or_default).collect();
-                Level {
-                    value: *value,
-                    correction: ThresholdCorrection { shift, recall_check: None },
-                    activation_thresholds: None,
-                }
-            }
-            Walk::Sparsity(_) => {
-                let thresholds = of_layers(&|sample, _| sample.below(*value));
-                Level {
-                    value: *value,
-                    correction: ThresholdCorrection::default(),
-                    activation_thresholds: Some(thresholds),
-                }
-            }
-        })
-        .collect())
+    Ok(walk.values().iter().map(|value| Level { value: *value, change: change(*value) }).collect())
+}
+
+/// Ranks of the neurons of every layer, `[neurons]`: the first to be taken out has the smallest. Those that follow from firings are of
+/// `text`, computed with `dense`, or, where gates have thresholds from a sidecar, token by token with them.
+fn ranks(
+    forward: &mut Forward,
+    text: &Corpus,
+    dense: Method,
+    order: PruneOrder,
+    control: &mut dyn Control,
+) -> Result<Vec<Vec<u32>>> {
+    let model = Arc::clone(forward.model());
+    let layers = 0..model.config.n_layer();
+    if order == PruneOrder::Random {
+        let drawn = |layer: usize| {
+            let mut random = ChaCha8Rng::seed_from_u64(layer as u64);
+            let neurons = 0..model.neuron_shape().neurons(layer);
+            neurons.map(|_| random.next_u32()).collect()
+        };
+        return Ok(layers.map(drawn).collect());
+    }
+    let has_thresholds = model.weights.layers.iter().any(|layer| layer.activation_threshold.is_some());
+    let (sparsity, phase) =
+        if has_thresholds { (Sparsity::Threshold, Phase::Decode) } else { (dense.sparsity, dense.phase) };
+    let method = Method { sparsity, phase, ..dense };
+    let activity = perplexity(forward, text, method, "", control)?.activity;
+    let counts: Vec<Vec<u32>> = layers.map(|layer| activity.counts(layer).to_vec()).collect();
+    if counts.iter().all(|counts| counts.windows(2).all(|pair| pair[0] == pair[1])) {
+        let expected = "neurons that fire at different rates: those of ReLU, or of gates with thresholds from `thermocline prepare`";
+        return Err(Error::invalid("model to prune", expected, "neurons that all fire alike"));
+    }
+    Ok(match order {
+        PruneOrder::Hot => {
+            counts.into_iter().map(|counts| counts.into_iter().map(|it| u32::MAX - it).collect()).collect()
+        }
+        PruneOrder::Cold | PruneOrder::Random => counts,
+    })
 }
 
 /// Shift of a layer's threshold at which the fraction `recall` of `sample` reaches it.

@@ -104,7 +104,7 @@ pub(super) struct RecallObserver<'a> {
 pub(super) struct ObservedLayer<'a> {
     /// Its FFN, or the routed experts and the shared one; with the norms of their down vectors.
     ffns: Vec<(&'a FfnWeights, Vec<f32>)>,
-    moe: Option<(&'a ExpertWeights, &'a Experts)>,
+    moe: Option<(&'a ExpertWeights, &'a Experts, f32)>,
     rule: SkipRule<'a>,
     tally: Tally,
     error: Mean,
@@ -146,7 +146,10 @@ impl<'a> RecallObserver<'a> {
             let (ffns, moe): (Vec<_>, _) = match &layer.ffn {
                 Ffn::None => return None,
                 Ffn::Dense(ffn) => (vec![ffn], None),
-                Ffn::Experts(moe) => (moe.ffns().collect(), model.config.experts.as_ref().map(|of| (moe, of))),
+                Ffn::Experts(moe) => {
+                    let of = model.config.experts.as_ref();
+                    (moe.ffns().collect(), of.map(|of| (moe, of, model.config.norm_eps)))
+                }
             };
             let first = *ffns.first()?;
             let rule = match sparsity {
@@ -233,12 +236,12 @@ impl ObservedLayer<'_> {
         residual: &[f32],
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let Some((moe, experts)) = self.moe else {
+        let Some((moe, experts, norm_eps)) = self.moe else {
             return self.observe(0, cpu, how, (normed, residual), buffers);
         };
         let d = moe.router.weight.cols();
         let (tokens, mut routing) = (normed.len() / d.max(1), Routing::default());
-        routing.route(cpu, experts, moe, normed, tokens)?;
+        routing.route(cpu, (experts, norm_eps), moe, (normed, residual), tokens)?;
         let mut latents = Vec::new();
         let (x, width) = match &moe.latent {
             Some(latent) => {
@@ -332,7 +335,7 @@ impl ObservedLayer<'_> {
                 }
             }
             // The shared expert may have another width.
-            if self.moe.is_none_or(|(moe, _)| at < moe.experts.len()) {
+            if self.moe.is_none_or(|(moe, ..)| at < moe.experts.len()) {
                 self.tally.add(active, predicted, Some(mass));
             }
             for (i, h) in hidden.iter_mut().enumerate() {

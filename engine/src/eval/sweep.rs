@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Base, Control, Corpus, Divergence, Method, Phase, Walk, divergence, levels::levels};
+use super::{
+    Base, Control, Corpus, Divergence, Method, Phase, Walk, divergence,
+    levels::{Change, levels},
+};
 use crate::{
     cpu::Cpu,
     error::Result,
@@ -45,16 +48,27 @@ pub fn sweep(
     let method = Method { sparsity: walk.mode(), phase: Phase::Decode, kv_type };
     let mut points = Vec::new();
     for level in levels(forward, cpu, calibration, method, walk, control)? {
-        let divergence = match &level.activation_thresholds {
-            None => {
-                forward.correct_thresholds(&level.correction);
+        let divergence = match &level.change {
+            Change::Inputs(inputs) if *inputs > 0.0 => {
+                let mut model = with_thresholds(forward.model(), &[]);
+                model.skip_inputs(*inputs)?;
+                divergence(&mut reopen(Arc::new(model))?, corpus, method, Base::Dense, device, control)?
+            }
+            Change::Inputs(_) => divergence(forward, corpus, method, Base::Dense, device, control)?,
+            Change::Predictors(correction) => {
+                forward.correct_thresholds(correction);
                 let of = divergence(forward, corpus, method, Base::Dense, device, control);
                 forward.correct_thresholds(&ThresholdCorrection::default());
                 of?
             }
-            Some(thresholds) => {
+            Change::Activations(thresholds) => {
                 let model = Arc::new(with_thresholds(forward.model(), thresholds));
                 divergence(&mut reopen(model)?, corpus, method, Base::Dense, device, control)?
+            }
+            Change::Neurons(neurons) => {
+                let (model, ranks) = &**neurons;
+                let mut pruned = reopen(Arc::new(model.pruned(ranks, level.value)?))?;
+                divergence(&mut pruned, corpus, method, Base::Model(forward), device, control)?
             }
         };
         let (active, predicted) = (divergence.activity.active(), divergence.activity.predicted());

@@ -15,7 +15,6 @@ mod open;
 pub mod powerinfer;
 mod safetensors;
 mod tensor;
-mod widening;
 
 pub use bytes::Bytes;
 pub use checkpoint::{Checkpoint, Container, TokenizerSource};
@@ -26,4 +25,3 @@ pub(crate) use mmap::anonymous;
 pub use mmap::{ReadMode, explain_lost_files};
 pub use open::{Opened, open};
 pub use tensor::Tensor;
-pub use widening::Widening;

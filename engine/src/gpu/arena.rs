@@ -174,6 +174,11 @@ impl Arena {
         Arena { device, health, max_buffer, ledger: Arc::new(ledger) }
     }
 
+    /// Its failures on purpose.
+    pub(super) fn faults(&self) -> &FaultCounter {
+        &self.ledger.faults
+    }
+
     /// A buffer of zeros, `bytes` rounded up to a multiple of 16 and at least 16. An upload buffer is mapped.
     ///
     /// # Errors
@@ -190,6 +195,9 @@ impl Arena {
         if self.ledger.faults.at(FaultPoint::Allocation) {
             self.ledger.give_back(purpose, size);
             return Err(refused(0));
+        }
+        if self.ledger.faults.at(FaultPoint::FirstUse) {
+            self.health.fail_on_first_use();
         }
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);

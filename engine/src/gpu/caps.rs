@@ -54,6 +54,24 @@ impl Caps {
         }
     }
 
+    /// Checks the limits that kernels cannot do without; the error says which is too small.
+    pub(super) fn check(&self) -> Result<(), String> {
+        // A row of weights fits.
+        const BYTES: u64 = 4 << 10;
+        let parts = [
+            (self.max_buffer, BYTES, "bytes of a buffer"),
+            (self.max_binding, BYTES, "bytes of a buffer that a kernel sees"),
+            (u64::from(self.max_groups), 1 << 8, "workgroups"),
+            (u64::from(self.max_workgroup), 1 << 6, "invocations of a workgroup"),
+        ];
+        match parts.into_iter().find(|(has, wanted, _)| has < wanted) {
+            Some((has, wanted, what)) => {
+                Err(format!("its limits are too small: {has} {what}, at least {wanted} are needed"))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Features that the device is opened with.
     pub(super) fn features(&self) -> wgpu::Features {
         let mut features = Self::REQUIRED;

@@ -1,14 +1,19 @@
 //! A device of the engine's own.
 
 use std::{
+    collections::HashMap,
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed},
+        },
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use thermocline_shaders::{Tier, WeightType};
 
 use super::{
@@ -18,7 +23,7 @@ use super::{
     health::Health,
     pipeline_cache::PipelineCache,
     profile::Profiler,
-    raw,
+    raw, subgroups,
     tune::{Shape, Tuning},
     vram,
 };
@@ -36,7 +41,7 @@ pub struct GpuOptions {
     /// Bindings (and buffers of weights) no larger than this, in bytes.
     pub max_binding: Option<u64>,
     /// Integer products for one token, activations rounded to eight bits, where the weights allow it; `None`: where they are
-    /// measured to be quicker.
+    /// measured to be quicker. Other products are of floats.
     pub packed_dot: Option<bool>,
     /// Folder to keep compiled kernels in; none are kept without.
     pub pipeline_cache: Option<PathBuf>,
@@ -47,6 +52,10 @@ pub struct GpuOptions {
 /// Time without an answer after which the device counts as hung; a driver that computes on the CPU may only be slow.
 const PATIENCE: Duration = Duration::from_secs(10);
 const SOFTWARE_PATIENCE: Duration = Duration::from_secs(120);
+/// Time for which results are asked for before the thread sleeps until they are there.
+const SPIN: Duration = Duration::from_micros(200);
+/// Time between the end of a submission and the arrival of its results after which they count as missing.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// An open device; a handle that may be cloned.
 #[derive(Debug, Clone)]
@@ -68,6 +77,15 @@ struct Inner {
     tuning: Tuning,
     /// Placeholder for bindings that a kernel's variant does not read.
     nothing: Buffer,
+    /// Code books that kernels have been prepared with.
+    code_books: Mutex<HashMap<WeightType, Buffer>>,
+}
+
+impl GpuOptions {
+    /// These settings with products of floats alone, if `only`: however quick integer products are, they are not chosen.
+    pub fn of_floats(&self, only: bool) -> Self {
+        GpuOptions { packed_dot: if only { Some(false) } else { self.packed_dot }, ..self.clone() }
+    }
 }
 
 impl Gpu {
@@ -83,6 +101,7 @@ impl Gpu {
             *caps = caps.at_most(tier);
         }
         caps.max_binding = caps.max_binding.min(options.max_binding.unwrap_or(u64::MAX));
+        caps.check().map_err(|reason| health.error(reason))?;
         let cached = options.pipeline_cache.as_deref();
         let cache_features = cached.map_or(wgpu::Features::empty(), |_| PipelineCache::features(&adapter));
         let request = |caps: &Caps| {
@@ -116,8 +135,11 @@ impl Gpu {
         let arena = Arena::new(device.clone(), health.clone(), budget, caps.max_buffer, faults());
         let nothing = arena.buffer(Purpose::Scratch, "placeholder", 16, Usage::Storage)?;
         let cache = cached.and_then(|folder| PipelineCache::open(&device, &adapter, folder));
-        let pipelines = Pipelines::new(device.clone(), health.clone(), report.caps, cache);
-        Ok(Gpu(Arc::new(Inner {
+        let pipelines = Pipelines::new(device.clone(), health.clone(), report.caps, cache, faults());
+        if faults().at(FaultPoint::Subgroups) {
+            report.caps.subgroups = (128, 128);
+        }
+        let gpu = Gpu(Arc::new(Inner {
             device,
             queue,
             adapter,
@@ -131,7 +153,28 @@ impl Gpu {
             profiler: Profiler::default(),
             tuning: Tuning::new(options.packed_dot),
             nothing,
-        })))
+            code_books: Mutex::default(),
+        }));
+        gpu.with_true_subgroups()
+    }
+
+    /// Without subgroups, if they are not as the adapter says.
+    fn with_true_subgroups(mut self) -> Result<Self> {
+        // The device's own affairs are not what tests count.
+        let pause = |on| [&self.0.faults, self.0.arena.faults()].map(|faults| faults.pause(on));
+        pause(true);
+        let distrusted = subgroups::distrusted(&self);
+        pause(false);
+        if let Some(why) = distrusted? {
+            tracing::warn!(adapter = self.report().name, why, "kernels without subgroups");
+            // Nothing else holds the device yet.
+            if let Some(inner) = Arc::get_mut(&mut self.0) {
+                let caps = inner.report.caps.at_most(Tier { subgroups: false, f16: true });
+                inner.report.caps = caps;
+                inner.pipelines.narrow(caps);
+            }
+        }
+        Ok(self)
     }
 
     /// The adapter, with what this device may use of it.
@@ -157,6 +200,20 @@ impl Gpu {
     /// Placeholder for bindings that a kernel's variant does not read: 16 bytes of zeros.
     pub fn nothing(&self) -> &Buffer {
         &self.0.nothing
+    }
+
+    /// The code book of a weight type, if it has one: allocated when it is asked for the first time.
+    pub(super) fn code_book(&self, ty: WeightType) -> Result<Option<Buffer>> {
+        let Some(words) = ty.code_book() else { return Ok(None) };
+        let mut made = self.0.code_books.lock();
+        if let Some(buffer) = made.get(&ty) {
+            return Ok(Some(buffer.clone()));
+        }
+        let buffer = self.arena().buffer(Purpose::Scratch, "code book", size_of_val(words) as u64, Usage::Storage)?;
+        self.0.queue.write_buffer(buffer.raw(), 0, bytemuck::cast_slice(words));
+        self.check()?;
+        made.insert(ty, buffer.clone());
+        Ok(Some(buffer))
     }
 
     /// Why it was lost, if it was.
@@ -197,6 +254,11 @@ impl Gpu {
         vram::readings(&self.0.adapter)
     }
 
+    /// The types whose products for one token round activations to eight bits, of those used so far.
+    pub fn rounding_types(&self) -> Vec<WeightType> {
+        self.0.tuning.rounding_types()
+    }
+
     /// The shape of products with weights of `ty`.
     pub(super) fn shape(&self, ty: WeightType) -> Result<Shape> {
         self.0.tuning.shape(self, ty)
@@ -223,9 +285,19 @@ impl Gpu {
         if self.0.faults.at(FaultPoint::Submit) {
             self.lose();
         }
+        if self.0.faults.at(FaultPoint::Validation) {
+            // Copies of three bytes do not exist.
+            let mut encoder = self.0.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            encoder.copy_buffer_to_buffer(self.0.nothing.raw(), 0, self.0.nothing.raw(), 0, 3);
+            self.0.queue.submit([encoder.finish()]);
+        }
+        if self.0.health.used_in_vain() {
+            self.0.device.destroy();
+            return Err(self.0.health.lost("out of memory at the first use of what was allocated"));
+        }
         self.check()?;
         let index = self.0.queue.submit([commands]);
-        self.0.submits.fetch_add(1, Relaxed);
+        self.0.submits.fetch_add(u64::from(!self.0.faults.paused()), Relaxed);
         self.check()?;
         Ok(index)
     }
@@ -241,9 +313,41 @@ impl Gpu {
         self.wait_for(Some(index))
     }
 
+    /// Waits until the submission `index` is done and `arrived` is set, by the callback of what it maps. A moment is spent asking: a
+    /// hand-over is shorter than the time it takes to be woken up.
+    pub(super) fn wait_for_results(&self, index: wgpu::SubmissionIndex, arrived: &AtomicBool) -> Result<()> {
+        if self.0.faults.at(FaultPoint::Readback) {
+            self.lose();
+        }
+        let hangs = self.0.faults.at(FaultPoint::Hang);
+        if self.0.report.kind != AdapterKind::Software {
+            let started = Instant::now();
+            while !arrived.load(Acquire) && started.elapsed() < SPIN {
+                if self.0.device.poll(wgpu::PollType::Poll).is_err() {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        if hangs || !arrived.load(Acquire) {
+            self.wait_for(Some(index))?;
+        }
+        if hangs || !comes(arrived) {
+            // The driver says that it is done, and nothing came.
+            self.0.health.lose("no answer: the results of a submission did not arrive");
+        }
+        self.check()
+    }
+
     /// Waits until everything submitted is done.
     pub(super) fn idle(&self) -> Result<()> {
         self.wait_for(None)
+    }
+
+    /// Waits until everything submitted is done. True if `mapped` is set then, by the callback of what was to be mapped.
+    pub(super) fn idle_and_mapped(&self, mapped: &AtomicBool) -> Result<bool> {
+        self.idle()?;
+        Ok(comes(mapped))
     }
 
     fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
@@ -256,4 +360,13 @@ impl Gpu {
         }
         self.check()
     }
+}
+
+/// True once `called` is set by a callback whose submission is done. Another thread that polled first may be about to call it.
+fn comes(called: &AtomicBool) -> bool {
+    let deadline = Instant::now() + GRACE;
+    while !called.load(Acquire) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    called.load(Acquire)
 }

@@ -1,6 +1,6 @@
 //! Failures on purpose: how tests make a device fail at a chosen moment, on any driver.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A point at which a device can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +11,18 @@ pub enum FaultPoint {
     Submit,
     /// The device is lost between a submission and the arrival of its results.
     Readback,
+    /// The driver does not compile a kernel.
+    Compile,
+    /// The device is lost while a kernel is compiled.
+    CompileLost,
+    /// The driver's validation refuses a call that cannot fail.
+    Validation,
+    /// An allocation succeeds, and the memory turns out not to be there when it is first used.
+    FirstUse,
+    /// A submission is done, and its results never arrive.
+    Hang,
+    /// The adapter has other subgroups than it says.
+    Subgroups,
 }
 
 /// At most one failure: at the `n`-th passage, from 1, of a point.
@@ -22,17 +34,28 @@ pub struct Faults(pub Option<(FaultPoint, u64)>);
 pub(super) struct FaultCounter {
     faults: Faults,
     passed: AtomicU64,
+    paused: AtomicBool,
 }
 
 impl FaultCounter {
     pub fn new(faults: Faults) -> Self {
-        FaultCounter { faults, passed: AtomicU64::new(0) }
+        FaultCounter { faults, passed: AtomicU64::new(0), paused: AtomicBool::new(false) }
+    }
+
+    /// From here on nothing is counted and nothing fails, or everything again.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Relaxed);
+    }
+
+    /// True while nothing is counted.
+    pub fn paused(&self) -> bool {
+        self.paused.load(Relaxed)
     }
 
     /// True if this passage of `point` has to fail.
     pub fn at(&self, point: FaultPoint) -> bool {
         match self.faults.0 {
-            Some((chosen, n)) if chosen == point => self.passed.fetch_add(1, Relaxed) + 1 == n,
+            Some((chosen, n)) if chosen == point && !self.paused() => self.passed.fetch_add(1, Relaxed) + 1 == n,
             _ => false,
         }
     }

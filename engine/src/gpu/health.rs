@@ -2,7 +2,10 @@
 
 use std::{
     fmt::Display,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use crate::error::{Error, Result, first_line, root_cause};
@@ -12,11 +15,13 @@ use crate::error::{Error, Result, first_line, root_cause};
 pub(super) struct Health {
     adapter: Arc<str>,
     lost: Arc<OnceLock<String>>,
+    /// A failure on purpose: memory that is not there when it is first used.
+    hollow: Arc<AtomicBool>,
 }
 
 impl Health {
     pub fn new(adapter: &str) -> Self {
-        Health { adapter: adapter.into(), lost: Arc::default() }
+        Health { adapter: adapter.into(), lost: Arc::default(), hollow: Arc::default() }
     }
 
     /// Declares the device lost; the first reason stays, its first line for people and all of it for the log.
@@ -31,6 +36,22 @@ impl Health {
         if self.lost.set(root_cause(error)).is_ok() {
             tracing::warn!(adapter = &*self.adapter, %error, "GPU lost");
         }
+    }
+
+    /// Declares the device lost and returns the error that says so.
+    pub fn lost(&self, reason: &str) -> Error {
+        self.lose(reason);
+        self.check().err().unwrap_or_else(|| self.error(reason))
+    }
+
+    /// Has the next submission fail.
+    pub fn fail_on_first_use(&self) {
+        self.hollow.store(true, Relaxed);
+    }
+
+    /// True once a submission uses memory that is not there.
+    pub fn used_in_vain(&self) -> bool {
+        self.hollow.load(Relaxed)
     }
 
     pub fn reason(&self) -> Option<&str> {

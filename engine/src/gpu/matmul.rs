@@ -143,6 +143,8 @@ impl Matmul {
             let rows = gemm.workgroup() / 2;
             (gemm, rows)
         };
+        // Of one token an invocation takes more columns.
+        let narrow = gemv_workgroup((matrix.chunks() * 4).div_ceil(matrix.ty().parts()));
         let workgroup = if narrow < Shape::DEFAULT.workgroup { narrow } else { shape.workgroup };
         let one = if shape.packed {
             kernel("gemv_dot", workgroup, &[("ROWS", shape.rows)])?
@@ -217,9 +219,9 @@ impl Matmul {
     }
 }
 
-/// Invocations of `gemv` for rows of this many chunks: four read a chunk, and those beyond a row would be idle.
-pub(super) fn gemv_workgroup(chunks: usize) -> u32 {
-    if chunks > 64 { 128 } else { 64 }
+/// Invocations for rows that this many can read; those beyond a row would be idle.
+pub(super) fn gemv_workgroup(readers: usize) -> u32 {
+    if readers > 64 { 128 } else { 64 }
 }
 
 /// Rounds one token's activations to eight bits.

@@ -36,7 +36,7 @@ pub struct Op {
 }
 
 impl Op {
-    /// `pipeline` on `bindings`, in the order of its kernel's.
+    /// `pipeline` on `bindings`, in the order of its kernel's, and on the code book of its weights' type.
     ///
     /// # Errors
     /// [`Error::Memory`] if a binding is larger than the device allows, [`Error::Invalid`] if their number is wrong,
@@ -47,13 +47,17 @@ impl Op {
         if bindings.len() != expected {
             return Err(Error::invalid("bindings of a kernel", expected.to_string(), bindings.len()));
         }
+        let code_book = pipeline.weights().map(|ty| gpu.code_book(ty)).transpose()?.flatten();
+        let bindings: Vec<Binding> = bindings.iter().cloned().chain(code_book.as_ref().map(Binding::from)).collect();
         let most = gpu.caps().max_binding;
         if let Some(large) = bindings.iter().find(|binding| binding.bytes > most) {
             return Err(Error::Memory { what: "one binding", wanted: large.bytes, available: most });
         }
-        let entries: Vec<wgpu::BindGroupEntry<'_>> = (0..)
-            .zip(bindings)
-            .map(|(binding, part)| wgpu::BindGroupEntry {
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = pipeline
+            .kernel()
+            .bindings_of(pipeline.weights())
+            .zip(&bindings)
+            .map(|((binding, _), part)| wgpu::BindGroupEntry {
                 binding,
                 resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
                     buffer: part.buffer.raw(),

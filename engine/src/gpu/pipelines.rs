@@ -11,7 +11,13 @@ use std::{
 use parking_lot::Mutex;
 use thermocline_shaders::{Access, Kernel, WeightType};
 
-use super::{Caps, health::Health, pipeline_cache::PipelineCache, raw};
+use super::{
+    Caps,
+    faults::{FaultCounter, FaultPoint},
+    health::Health,
+    pipeline_cache::PipelineCache,
+    raw,
+};
 use crate::error::{Result, first_line};
 
 /// A compiled kernel.
@@ -58,6 +64,9 @@ pub struct Pipelines {
     caps: Caps,
     made: Mutex<HashMap<Key, Arc<Pipeline>>>,
     cache: Option<PipelineCache>,
+    faults: FaultCounter,
+    /// Set once the driver has refused a kernel.
+    refused: AtomicBool,
     /// Made since the cache was stored.
     fresh: AtomicBool,
 }
@@ -69,8 +78,21 @@ impl Drop for Pipelines {
 }
 
 impl Pipelines {
-    pub(super) fn new(device: wgpu::Device, health: Health, caps: Caps, cache: Option<PipelineCache>) -> Self {
-        Pipelines { device, health, caps, made: Mutex::default(), cache, fresh: AtomicBool::new(false) }
+    pub(super) fn new(
+        device: wgpu::Device,
+        health: Health,
+        caps: Caps,
+        cache: Option<PipelineCache>,
+        faults: FaultCounter,
+    ) -> Self {
+        let (refused, fresh) = (AtomicBool::new(false), AtomicBool::new(false));
+        Pipelines { device, health, caps, made: Mutex::default(), cache, faults, refused, fresh }
+    }
+
+    /// Kernels of a plainer tier from here on.
+    pub(super) fn narrow(&mut self, caps: Caps) {
+        self.caps = caps;
+        self.made.get_mut().clear();
     }
 
     /// Writes the cache on disk, if there is one and kernels were compiled since. Happens by itself when the device is closed.
@@ -81,6 +103,11 @@ impl Pipelines {
         {
             cache.store();
         }
+    }
+
+    /// True if the driver has refused to compile a kernel.
+    pub fn refused(&self) -> bool {
+        self.refused.load(Relaxed)
     }
 
     /// The variant of kernel `name` for `weights` with these overrides; compiled when it is asked for the first time.
@@ -121,16 +148,23 @@ impl Pipelines {
         };
         let kernel = Kernel::named(name).ok_or_else(|| self.health.error(format!("there is no kernel `{name}`")))?;
         let source = kernel.source(self.caps.tier, weights).map_err(|error| self.health.error(first_line(&error)))?;
+        if self.faults.at(FaultPoint::CompileLost) {
+            self.device.destroy();
+            // The callback comes out of a poll; whatever that says, the device is gone.
+            let _ = self.device.poll(wgpu::PollType::Poll);
+        }
+        // A text that no compiler accepts.
+        let source = if self.faults.at(FaultPoint::Compile) { format!("{source}\n(") } else { source };
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let module = raw::shader_module(&self.device, name, source);
-        let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..)
-            .zip(kernel.bindings)
+        let entries: Vec<wgpu::BindGroupLayoutEntry> = kernel
+            .bindings_of(weights)
             .map(|(binding, access)| wgpu::BindGroupLayoutEntry {
                 binding,
                 visibility: wgpu::ShaderStages::COMPUTE,
                 ty: wgpu::BindingType::Buffer {
-                    ty: wgpu::BufferBindingType::Storage { read_only: *access == Access::Read },
+                    ty: wgpu::BufferBindingType::Storage { read_only: access == Access::Read },
                     has_dynamic_offset: false,
                     min_binding_size: None,
                 },
@@ -162,6 +196,7 @@ impl Pipelines {
         let errors = [internal, scope].map(|scope| pollster::block_on(scope.pop()));
         if let Some(error) = errors.into_iter().flatten().next() {
             self.health.check()?;
+            self.refused.store(true, Relaxed);
             return Err(failed(&error));
         }
         Ok(Pipeline { kernel, weights, workgroup, overrides: overrides.to_vec(), raw, layout })

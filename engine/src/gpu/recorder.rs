@@ -1,6 +1,12 @@
 //! One segment of work: recorded, then submitted at once.
 
-use std::time::Instant;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Release},
+    },
+    time::Instant,
+};
 
 use bytemuck::bytes_of;
 use thermocline_shaders::params::Params;
@@ -120,11 +126,13 @@ impl Recorder {
         self.encoder.copy_buffer_to_buffer(from.raw(), from_offset, to.raw(), to_offset, bytes);
     }
 
-    /// Maps `buffer` for reading once the segment is done.
-    pub(super) fn map_for_reading(&mut self, buffer: &Buffer, bytes: u64) {
+    /// Maps `buffer` for reading once the segment is done, and sets `arrived`.
+    pub(super) fn map_for_reading(&mut self, buffer: &Buffer, bytes: u64, arrived: &Arc<AtomicBool>) {
         self.pass = None;
+        let arrived = Arc::clone(arrived);
         // Whether it worked is seen when it is read.
-        self.encoder.map_buffer_on_submit(buffer.raw(), wgpu::MapMode::Read, 0..bytes, |_| ());
+        let tell = move |_| arrived.store(true, Release);
+        self.encoder.map_buffer_on_submit(buffer.raw(), wgpu::MapMode::Read, 0..bytes, tell);
     }
 
     /// Submits what was recorded.

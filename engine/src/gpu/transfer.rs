@@ -24,8 +24,6 @@ struct Slot {
     buffer: Buffer,
     /// Set while it is mapped; by the driver when a submission that used it is done.
     mapped: Arc<AtomicBool>,
-    /// Set if the driver would not map it.
-    refused: Arc<AtomicBool>,
 }
 
 /// Pieces of a load begin at multiples of this.
@@ -39,7 +37,7 @@ impl UploadRing {
     pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
         let slot = || {
             let buffer = gpu.arena().buffer(Purpose::Staging, "upload", bytes, Usage::Upload)?;
-            Ok(Slot { buffer, mapped: Arc::new(AtomicBool::new(true)), refused: Arc::default() })
+            Ok(Slot { buffer, mapped: Arc::new(AtomicBool::new(true)) })
         };
         let slots = (0..depth.max(1)).map(|_| slot()).collect::<Result<_>>()?;
         Ok(UploadRing { gpu: gpu.clone(), slots, next: 0, bytes, recorded: false })
@@ -63,11 +61,9 @@ impl UploadRing {
         // The recorder of the last load was dropped.
         self.submitted();
         let slot = &self.slots[self.next];
-        while !slot.mapped.load(SeqCst) {
-            if slot.refused.load(SeqCst) {
-                return Err(self.lost("a buffer did not come back"));
-            }
-            self.gpu.idle()?;
+        // Once everything submitted is done, it has come back if it ever does.
+        if !slot.mapped.load(SeqCst) && !self.gpu.idle_and_mapped(&slot.mapped)? {
+            return Err(self.lost("a buffer did not come back"));
         }
         let raw = slot.buffer.raw();
         let mut at = 0_u64;
@@ -96,11 +92,7 @@ impl UploadRing {
         }
         let slot = &self.slots[self.next];
         let mapped = Arc::clone(&slot.mapped);
-        let refused = Arc::clone(&slot.refused);
-        slot.buffer.raw().map_async(wgpu::MapMode::Write, .., move |result| match result {
-            Ok(()) => mapped.store(true, SeqCst),
-            Err(_) => refused.store(true, SeqCst),
-        });
+        slot.buffer.raw().map_async(wgpu::MapMode::Write, .., move |result| mapped.store(result.is_ok(), SeqCst));
         self.next = (self.next + 1) % self.slots.len();
     }
 
@@ -127,6 +119,8 @@ pub struct ReadbackRing {
 pub struct Coming {
     index: wgpu::SubmissionIndex,
     bytes: u64,
+    /// Set when they are there.
+    arrived: Arc<AtomicBool>,
 }
 
 impl ReadbackRing {
@@ -180,10 +174,11 @@ impl ReadbackRing {
             recorder.copy(from, *offset, slot, bytes, *length);
             bytes += length;
         }
-        recorder.map_for_reading(slot, bytes);
+        let arrived = Arc::default();
+        recorder.map_for_reading(slot, bytes, &arrived);
         let index = recorder.submit()?;
         self.coming = true;
-        Ok(Coming { index, bytes })
+        Ok(Coming { index, bytes, arrived })
     }
 
     /// Waits for submitted results and hands their bytes to `read`.
@@ -191,7 +186,7 @@ impl ReadbackRing {
     /// # Errors
     /// [`Error::Gpu`] if the device is lost or does not answer.
     pub fn wait_and_read<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        self.gpu.wait(coming.index)?;
+        self.gpu.wait_for_results(coming.index, &coming.arrived)?;
         let slot = &self.slots[self.next];
         let view = slot.raw().get_mapped_range(0..coming.bytes).map_err(|error| {
             let reason = format!("readback: {error}");

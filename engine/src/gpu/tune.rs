@@ -52,7 +52,7 @@ pub(super) struct Tuning {
 }
 
 impl Tuning {
-    /// `packed` settles the matter without measuring, for types that have both kinds of kernel.
+    /// `packed` settles which kind of kernel is used, for types that have both.
     pub fn new(packed: Option<bool>) -> Self {
         Tuning { packed, ..Tuning::default() }
     }
@@ -71,23 +71,31 @@ impl Tuning {
         Ok(Shape { cooperative, ..self.one_token(gpu, ty)? })
     }
 
-    /// Software adapters, forced ones and those without room for a measurement get the default.
+    /// Types whose products for one token round activations.
+    pub fn rounding_types(&self) -> Vec<WeightType> {
+        let shapes = self.shapes.lock();
+        let mut types: Vec<_> = shapes.iter().filter(|(_, shape)| shape.packed).map(|(ty, _)| *ty).collect();
+        types.sort();
+        types
+    }
+
+    /// Software adapters and those without room for a measurement get the default.
     fn one_token(&self, gpu: &Gpu, ty: WeightType) -> Result<Shape> {
-        let can_pack = WeightType::PACKED.contains(&ty);
-        if let Some(packed) = self.packed {
-            return Ok(Shape { packed: packed && can_pack, ..Shape::DEFAULT });
-        }
-        if gpu.report().kind == AdapterKind::Software {
-            return Ok(Shape::DEFAULT);
-        }
         let mut shapes = self.shapes.lock();
         if let Some(shape) = shapes.get(&ty) {
             return Ok(*shape);
         }
+        let packings: &[bool] = match (WeightType::PACKED.contains(&ty), self.packed) {
+            (true, Some(true)) => &[true],
+            (true, None) => &[false, true],
+            (false, _) | (_, Some(false)) => &[false],
+        };
+        let unmeasured = Shape { packed: packings[0], ..Shape::DEFAULT };
         let shape = match room(gpu) {
-            ..LEAST_BYTES => Shape::DEFAULT,
-            bytes => match measure(gpu, ty, can_pack, bytes) {
-                Err(Error::Memory { .. }) => Shape::DEFAULT,
+            _ if gpu.report().kind == AdapterKind::Software => unmeasured,
+            ..LEAST_BYTES => unmeasured,
+            bytes => match measure(gpu, ty, packings, bytes) {
+                Err(Error::Memory { .. }) => unmeasured,
                 shape => shape?,
             },
         };
@@ -103,14 +111,13 @@ fn room(gpu: &Gpu) -> u64 {
 }
 
 /// Times every candidate on a matrix of `bytes`.
-fn measure(gpu: &Gpu, ty: WeightType, can_pack: bool, bytes: u64) -> Result<Shape> {
+fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<Shape> {
     let rows = bytes as usize / ty.row_bytes(COLS);
     let matrix = GpuMatrix::new(gpu, Purpose::Scratch, "measured matrix", ty, (rows, COLS), 1)?;
     let scratch = |floats: usize| gpu.arena().buffer(Purpose::Scratch, "measured", floats as u64 * 4, Usage::Storage);
     let (x, y) = (scratch(pitch(COLS))?, scratch(rows)?);
     let output = MatmulOutput { buffer: &y, pitch: rows, offset: 0, epilogue: Default::default() };
-    let packings: &[bool] = if can_pack { &[false, true] } else { &[false] };
-    let mut best = (Duration::MAX, Shape::DEFAULT);
+    let mut best = (Duration::MAX, Shape { packed: packings[0], ..Shape::DEFAULT });
     for packed in packings {
         for (workgroup, rows) in CANDIDATES {
             let shape = Shape { packed: *packed, workgroup, rows, cooperative: false };
@@ -149,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn shape_of_software_and_forced_adapters_is_not_measured() {
+    fn shape_of_software_is_not_measured_and_of_the_kind_asked_for() {
         let software = open(None);
         assert_eq!(software.report().kind, AdapterKind::Software);
         let used = software.arena().made();
@@ -157,7 +164,9 @@ mod tests {
         let forced = open(Some(true));
         assert!(forced.shape(WeightType::Q4_0).unwrap().packed);
         assert!(!forced.shape(WeightType::F16).unwrap().packed);
-        assert!(!open(Some(false)).shape(WeightType::Q4_0).unwrap().packed);
+        assert_eq!(forced.rounding_types(), [WeightType::Q4_0]);
+        let floats = open(Some(false));
+        assert!(!floats.shape(WeightType::Q4_0).unwrap().packed && floats.rounding_types().is_empty());
         assert_eq!(software.arena().made(), used);
     }
 
@@ -165,8 +174,14 @@ mod tests {
     fn measure_returns_a_candidate_and_frees_its_memory() {
         let gpu = open(None);
         let used = gpu.arena().used();
-        let shape = measure(&gpu, WeightType::Q4_0, true, 1 << 20).unwrap();
-        assert!(CANDIDATES.contains(&(shape.workgroup, shape.rows)), "{shape:?}");
+        let chosen = |packings: &[bool]| {
+            let shape = measure(&gpu, WeightType::Q4_0, packings, 1 << 20).unwrap();
+            assert!(CANDIDATES.contains(&(shape.workgroup, shape.rows)), "{shape:?}");
+            shape.packed
+        };
+        chosen(&[false, true]);
+        // Timing never chooses what is not asked for.
+        assert!(!chosen(&[false]) && chosen(&[true]));
         assert_eq!(gpu.arena().used(), used);
         assert_eq!(room(&gpu), BYTES);
     }

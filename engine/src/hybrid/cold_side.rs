@@ -79,6 +79,7 @@ impl ColdSide {
             x,
             tokens,
             observed,
+            separate: false,
         };
         let work = self.ffn.partial(self.cpu.cpu(), &task, out)?;
         let mut fired = Vec::new();

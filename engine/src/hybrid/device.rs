@@ -17,7 +17,7 @@ use crate::{
     gpu::{Gpu, Uploader},
     model::{Model, NormSlot, Register, Resident, mask},
     runtime::{
-        KvCache, LayerFiring, Probe, Sparsity, ThresholdCorrection,
+        LayerFiring, Probe, Sequences, Sparsity, ThresholdCorrection,
         gpu::{GpuLayers, Loader},
     },
 };
@@ -119,16 +119,16 @@ impl Device {
         Resident { first_layer: range.start, hot, head: self.layers.has_head() }
     }
 
-    /// Announces a chunk of `tokens` tokens at the end of `kv`, of which the first layers are the CPU's.
-    pub fn announce(&mut self, tokens: usize, kv: &KvCache) {
+    /// Announces a chunk of `sequences`' rows, of which the first layers are the CPU's.
+    pub fn announce(&mut self, sequences: &Sequences<'_>) {
         self.log.clear();
-        self.layers.announce(tokens, kv);
+        self.layers.announce(sequences);
     }
 
     /// Begins a chunk.
-    pub fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
+    pub fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
         self.log.clear();
-        self.layers.begin(model, tokens, kv)
+        self.layers.begin(model, tokens, sequences)
     }
 
     /// `into = norm(from)`, and behind it the layer's predictor if `into` is the FFN's input and the predictor is needed.

@@ -1,5 +1,7 @@
 //! Bytes that a model takes on a device, reckoned before anything is there from the sizes of the buffers that a load makes.
 
+use std::collections::BTreeSet;
+
 use thermocline_shaders::WeightType;
 
 use super::{
@@ -69,7 +71,7 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     let words = weights.layers.iter().map(|layer| logged_words(config, &layer.ffn)).max().unwrap_or(0);
     let logged = floats(words * config.n_layer().max(chunk));
     let sparse = 4 * floats(pitch(neurons)) + logged + PIECES;
-    let quantised = quantised_bytes(model);
+    let quantised = quantised_bytes(model) + code_book_bytes(model);
     let logits = floats(Head::logits_floats(caps, config, chunk));
     let shortlists = 4 * floats(head::shortlist_floats(config.n_vocab));
     let up = upload_bytes(config, chunk);
@@ -338,6 +340,12 @@ fn quantised_bytes(model: &Model) -> u64 {
             }
     });
     layers.sum::<u64>() + of(&model.weights.output)
+}
+
+/// Bytes of the code books of the types in the file, each there once.
+fn code_book_bytes(model: &Model) -> u64 {
+    let types: BTreeSet<WeightType> = model.checkpoint.tensors().iter().map(|tensor| device_type(tensor.ty)).collect();
+    types.into_iter().filter_map(WeightType::code_book).map(|words| size_of_val(words) as u64).sum()
 }
 
 #[cfg(test)]

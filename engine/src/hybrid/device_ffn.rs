@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Result},
     model::{Ffn, LayerWeights, NormSlot, Register, mask},
     runtime::{
-        Probe,
+        Probe, Sparsity,
         gpu::{
             Loader, Segment,
             ffn::{DenseFfn, FfnBuffers},
@@ -44,6 +44,8 @@ pub(crate) struct WholeFfn {
     resident: Vec<u32>,
     /// Activation threshold above which a neuron counts as fired, where silent ones are not exactly zero.
     threshold: Option<f32>,
+    /// True if silent neurons are exactly zero, and have gates that tell.
+    skips_up_rows: bool,
 }
 
 impl DeviceFfn {
@@ -93,7 +95,8 @@ impl DeviceFfn {
                 let threshold = weights.activation_threshold.filter(|_| gated && !loader.config.activation.is_sparse());
                 let mut ffn = DenseFfn::new(loader, before, &buffers, ffn, input, out)?;
                 ffn.set_inner(loader, weights.norm(NormSlot::Hidden), weights.gate_deviations)?;
-                Ok(DeviceFfn::Whole(Box::new(WholeFfn { ffn, resident, threshold })))
+                let skips_up_rows = gated && loader.config.activation.is_sparse();
+                Ok(DeviceFfn::Whole(Box::new(WholeFfn { ffn, resident, threshold, skips_up_rows })))
             }
             (Ffn::Experts(ffn), part) => {
                 let hot: Vec<u32> = match part {
@@ -181,22 +184,38 @@ impl DeviceFfn {
 }
 
 impl WholeFfn {
-    /// Records the FFN for the first `tokens` rows. Fired masks go to `log`, if `probe` wants them.
+    /// The activation threshold of a chunk of `tokens` tokens in a sparsity mode: up rows of neurons that are not above it are not read.
+    pub fn threshold(&self, sparsity: Sparsity, tokens: usize) -> Option<f32> {
+        match sparsity {
+            _ if tokens > 1 => None,
+            Sparsity::Threshold => self.threshold,
+            Sparsity::Exact | Sparsity::Predicted => self.skips_up_rows.then_some(0.0),
+            Sparsity::Dense => None,
+        }
+    }
+
+    /// Records the FFN for the first `tokens` rows, without neurons that are not above `threshold`. Fired masks go to `log`, and all gates
+    /// and ups to `probe`, if it wants them.
     pub fn record(
         &self,
         segment: &mut Segment,
-        (layer, tokens): (usize, usize),
+        (layer, tokens, threshold): (usize, usize, Option<f32>),
         probe: &mut dyn Probe,
         log: &mut FiringLog,
     ) -> Result<()> {
         let ffn = &self.ffn;
-        ffn.record_gate_up(segment.recorder(), tokens);
+        let threshold = threshold.filter(|_| !probe.wants_ffn_hidden());
         if probe.wants_ffn_hidden() {
+            ffn.record_gate_up(segment.recorder(), tokens);
             ffn.buffers.show(segment, tokens, layer, probe)?;
+            ffn.record_down(segment.recorder(), tokens);
+        } else {
+            ffn.record(segment.recorder(), tokens, threshold);
         }
-        ffn.record_down(segment.recorder(), tokens, None);
         if probe.wants_firing() {
-            let fired = ffn.buffers.record_fired(segment.recorder(), tokens, self.threshold);
+            // Neurons below a threshold that was followed are zero already.
+            let above = self.threshold.filter(|_| threshold.is_none());
+            let fired = ffn.buffers.record_fired(segment.recorder(), tokens, above);
             let entry = FiringEntry { complete: true, ..FiringEntry::new(layer, tokens) };
             log.push(segment, fired, None, entry)?;
         }

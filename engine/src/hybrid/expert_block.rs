@@ -9,10 +9,13 @@ use super::expert_buffers::ExpertBuffers;
 use crate::{
     error::{Error, Result},
     format::Matrix,
-    gpu::{Buffer, Epilogue, ExpertInput, ExpertMatmul, Gpu, GpuMatrix, MatmulOutput, Purpose, Recorder, Usage, pitch},
+    gpu::{
+        Buffer, Epilogue, ExpertGateUp, ExpertInput, ExpertMatmul, GateFirst, Gpu, GpuMatrix, MatmulOutput, Purpose,
+        Recorder, Usage, pitch,
+    },
     model::{ExpertWeights, Linear},
     quant::device_type,
-    runtime::gpu::{Loader, product::Product},
+    runtime::gpu::{Loader, elementwise::kind, product::Product},
 };
 
 /// One product of every expert: its matrices, stacked.
@@ -120,6 +123,8 @@ pub(crate) struct ExpertBlock {
     pub experts: Vec<u32>,
     /// Gate and up, then down.
     products: Vec<Stacked>,
+    /// Gate, up and activation of one token, of experts with gates.
+    gate_first: Option<ExpertGateUp>,
 }
 
 #[derive(Debug)]
@@ -160,7 +165,26 @@ impl ExpertBlock {
             let product = ExpertMatmul::new(gpu, &matrix, start..start + count, &input, &output)?;
             Ok(Stacked { matrix, bias, product })
         });
-        Ok(ExpertBlock { start, experts: vec![NO_NEURON; count], products: products.collect::<Result<_>>()? })
+        let products: Vec<Stacked> = products.collect::<Result<_>>()?;
+        let gate_first = match products.get(last.wrapping_sub(1)) {
+            Some(Stacked { matrix, bias, .. }) if ffn.gated => {
+                let input = GateFirst {
+                    x: from,
+                    x_pitch: pitch(matrix.cols()),
+                    slots_per_row: used,
+                    places: &buffers.places,
+                    bias: bias.as_ref(),
+                    kind: kind(loader.config.activation),
+                    neurons: ffn.n_ff,
+                    // Of matrices that are too large to be stacked.
+                    gates: (last == 2).then_some((&ffn.gate_up, ffn.gate_up_pitch)),
+                    hidden: (&ffn.hidden, pitch(ffn.n_ff)),
+                };
+                Some(ExpertGateUp::new(gpu, matrix, start..start + count, &input)?)
+            }
+            _ => None,
+        };
+        Ok(ExpertBlock { start, experts: vec![NO_NEURON; count], products, gate_first })
     }
 
     /// Uploads more of an expert: about `bytes` of it, or all that is left. True if all of it is uploaded now.
@@ -208,6 +232,16 @@ impl ExpertBlock {
     pub fn record_gate_up(&self, recorder: &mut Recorder, slots: usize, grouped: bool) {
         let (_, gate_up) = self.products.split_last().unzip();
         gate_up.into_iter().flatten().for_each(|stacked: &Stacked| stacked.product.record(recorder, slots, grouped));
+    }
+
+    /// Records gate, up and activation of the chosen experts of this block, for the first `slots` slots: the up rows only of neurons
+    /// whose gate's activation is above `threshold`. For experts with gates.
+    pub fn record_firing(&self, recorder: &mut Recorder, slots: usize, threshold: f32) {
+        let Some(gate_first) = &self.gate_first else { return };
+        if let [gate, _, _] = &self.products[..] {
+            gate.product.record(recorder, slots, false);
+        }
+        gate_first.record(recorder, slots, threshold);
     }
 
     /// Records their down projections.

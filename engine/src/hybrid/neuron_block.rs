@@ -1,6 +1,9 @@
 //! A neuron block: resident neurons of one layer in matrices of their own, which come and go together.
 
-use thermocline_shaders::limits::{NO_NEURON, SLOT_GRID, SPARSE_NEURONS};
+use thermocline_shaders::{
+    WeightType,
+    limits::{NO_NEURON, SLOT_GRID, SPARSE_NEURONS},
+};
 
 use super::{
     neuron_buffers::NeuronBuffers,
@@ -16,12 +19,15 @@ use crate::{
     },
 };
 
-/// Invocations of a workgroup of `sparse_gate_up`, and those that share the rows of a neuron.
-const WORKGROUP: u32 = 128;
-const LANES: u32 = 32;
+/// Neurons of a workgroup of `sparse_gate_up`, whose invocations all share their rows: small workgroups, and so many of them that a few
+/// hundred firing neurons occupy a card.
+pub(crate) const PER_WORKGROUP: u32 = SPARSE_NEURONS;
 
-/// Neurons of a workgroup of `sparse_gate_up`.
-pub(crate) const PER_WORKGROUP: u32 = SPARSE_NEURONS * WORKGROUP / LANES;
+/// Invocations of a workgroup of `sparse_gate_up`: as many as a row of `chunks` has places, within reason.
+fn workgroup(ty: WeightType, chunks: usize) -> u32 {
+    let places = chunks * 4 / ty.parts();
+    places.next_power_of_two().clamp(32, 128) as u32
+}
 
 /// Resident neurons of one layer, one per slot. Slots are numbered through all blocks of a layer.
 #[derive(Debug)]
@@ -72,17 +78,18 @@ impl NeuronBlock {
         let output = (&buffers.gate_up, rows * buffers.slots, rows * start);
         let product = Matmul::new(gpu, &gate_up, x, bias.as_ref(), output.0, output.1, output.2)?;
         let switch = |on: bool| f64::from(u8::from(on));
+        let workgroup = workgroup(ty, gate_up.chunks());
         let pipeline = |listed: bool| {
             let overrides = [
                 ("KIND", f64::from(kind(loader.config.activation))),
                 ("GATED", switch(rows == 2)),
                 ("HAS_BIAS", switch(bias.is_some())),
                 ("SCATTER", 1.0),
-                ("LANES", f64::from(LANES)),
+                ("LANES", f64::from(workgroup)),
                 ("LISTED", switch(listed)),
                 ("GATE_FIRST", switch(rows == 2)),
             ];
-            gpu.pipelines().get("sparse_gate_up", Some(ty), WORKGROUP, &overrides)
+            gpu.pipelines().get("sparse_gate_up", Some(ty), workgroup, &overrides)
         };
         let words = |start: usize, len: usize| (start as u64 * 4, len as u64 * 4);
         let (list, hidden) = (words(start + UNIT * at, slots.len() + UNIT), words(start, slots.len()));

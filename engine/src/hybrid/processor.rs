@@ -15,7 +15,7 @@ use crate::{
     gpu::{Gpu, Purpose},
     model::{AltupStep, Ffn, Model, NormSlot, Register},
     placement::{Placement, Streaming},
-    runtime::{KvCache, KvType, Probe, Processor, Residency, Sparsity, ThresholdCorrection},
+    runtime::{KvCache, KvType, Probe, Processor, Residency, Sequences, Sparsity, ThresholdCorrection},
 };
 
 /// A model of which a part is resident in a device's memory: the last layers, all or some of their neurons, and perhaps the head.
@@ -167,19 +167,21 @@ impl HybridProcessor {
 
     /// Copies the residual stream of `tokens`, or all streams, back to the CPU if it is on the device and the head is not; true if it was.
     fn bring_back(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
-        match &mut self.device {
-            Some(device) if self.crossed && !device.layers.has_head() && model.weights.altup.is_some() => {
-                let n = tokens.len();
-                self.cold.cpu.take_streams(model, device.end_with_streams(tokens)?, n)?;
-                Ok(true)
-            }
-            Some(device) if self.crossed && !device.layers.has_head() => {
-                let n = tokens.len();
-                self.cold.cpu.take_residual(model, device.end_with_residual(tokens)?, n)?;
-                Ok(true)
-            }
-            _ => Ok(false),
+        let by_cpu = self.device.as_ref().is_some_and(|device| !device.layers.has_head());
+        if by_cpu { self.end_on_cpu(model, tokens) } else { Ok(false) }
+    }
+
+    /// Copies the residual stream of `tokens`, or all streams, back to the CPU if it is on the device; true if it was. Ends the device's
+    /// part of the chunk.
+    fn end_on_cpu(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
+        let Some(device) = self.device.as_mut().filter(|_| self.crossed) else { return Ok(false) };
+        let n = tokens.len();
+        if model.weights.altup.is_some() {
+            self.cold.cpu.take_streams(model, device.end_with_streams(tokens)?, n)?;
+        } else {
+            self.cold.cpu.take_residual(model, device.end_with_residual(tokens)?, n)?;
         }
+        Ok(true)
     }
 }
 
@@ -251,20 +253,20 @@ impl Processor for HybridProcessor {
         }
     }
 
-    fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
+    fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
         self.tokens = tokens.len();
         self.crossed = false;
         match &mut self.device {
             // The CPU computes the inputs that layers have of their own: their table is not on the device.
             Some(device) if device.layers.range().start == 0 && model.config.per_layer_input.is_none() => {
                 self.crossed = true;
-                device.begin(model, tokens, kv)
+                device.begin(model, tokens, sequences)
             }
             Some(device) => {
-                device.announce(tokens.len(), kv);
-                self.cold.cpu.begin(model, tokens, kv)
+                device.announce(sequences);
+                self.cold.cpu.begin(model, tokens, sequences)
             }
-            None => self.cold.cpu.begin(model, tokens, kv),
+            None => self.cold.cpu.begin(model, tokens, sequences),
         }
     }
 
@@ -276,22 +278,22 @@ impl Processor for HybridProcessor {
         }
     }
 
-    fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+    fn attention(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
         self.reach(layer)?;
         match self.side() {
-            Side::Device(device) => device.layers.attention(layer, from, kv),
+            Side::Device(device) => device.layers.attention(layer, from, sequences),
             Side::Cpu(cold) => {
-                cold.cpu.attention(model, layer, from, kv)?;
-                self.device.as_mut().map_or(Ok(()), |device| device.layers.update_copy(layer, kv))
+                cold.cpu.attention(model, layer, from, sequences)?;
+                self.device.as_mut().map_or(Ok(()), |device| device.layers.update_copies(layer, sequences))
             }
         }
     }
 
-    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
         self.reach(layer)?;
         match self.side() {
-            Side::Device(device) => device.layers.recurrent(layer, from, kv),
-            Side::Cpu(cold) => cold.cpu.recurrent(model, layer, from, kv),
+            Side::Device(device) => device.layers.recurrent(layer, from, sequences),
+            Side::Cpu(cold) => cold.cpu.recurrent(model, layer, from, sequences),
         }
     }
 
@@ -382,6 +384,11 @@ impl Processor for HybridProcessor {
             Side::Device(device) => device.logits(tokens, logits),
             Side::Cpu(cold) => cold.cpu.head(model, tokens, logits),
         }
+    }
+
+    fn hidden(&mut self, model: &Model, out: &mut [f32]) -> Result<()> {
+        self.end_on_cpu(model, 0..self.tokens)?;
+        self.cold.cpu.hidden(model, out)
     }
 
     fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    gpu::Recorder,
     model::{Model, Resident},
     placement::Placement,
     runtime::{KvCache, Residency, Sparsity, gpu::Loader},
@@ -227,6 +228,13 @@ impl Residency for HybridProcessor {
 
     fn return_kv(&mut self, kv: &mut KvCache) -> Result<()> {
         self.device.as_mut().map_or(Ok(()), |device| device.layers.kv_to_ram(kv))
+    }
+
+    fn copy_prefix(&mut self, from: &KvCache, to: &mut KvCache, tokens: usize) -> Result<usize> {
+        let mut recorder = Recorder::new(&self.gpu);
+        let held = to.copy_prefix(from, tokens, Some(&mut recorder))?;
+        recorder.submit()?;
+        Ok(held)
     }
 
     fn set_budget(&mut self, model: &Model, bytes: u64, caches: &mut [&mut KvCache]) -> Result<()> {

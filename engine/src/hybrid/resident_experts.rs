@@ -354,10 +354,15 @@ impl ResidentExperts {
         self.experts.used
     }
 
-    /// The activation threshold of a chunk of `tokens` tokens in a sparsity mode. Neurons below it are computed all the same, and then
-    /// left out of the sum.
+    /// The activation threshold of a chunk of `tokens` tokens in a sparsity mode. Of experts with gates the up rows of neurons that are
+    /// not above it are not read; others' are computed all the same, and then left out of the sum.
     pub fn threshold(&self, sparsity: Sparsity, tokens: usize) -> Option<f32> {
-        self.threshold.filter(|_| sparsity == Sparsity::Threshold && tokens == 1)
+        match sparsity {
+            _ if tokens > 1 => None,
+            Sparsity::Threshold => self.threshold,
+            Sparsity::Exact | Sparsity::Predicted => (self.sparse && self.buffers.ffn.gated).then_some(0.0),
+            Sparsity::Dense => None,
+        }
     }
 
     /// Records all of the FFN for the first `tokens` rows, every expert being resident, without neurons below `threshold`. Fired masks
@@ -381,7 +386,7 @@ impl ResidentExperts {
         self.compute(segment.recorder(), tokens, threshold);
         self.combine(segment.recorder(), tokens, false);
         if probe.wants_firing() {
-            let fired = self.record_fired(segment.recorder(), tokens);
+            let fired = self.record_fired(segment.recorder(), tokens, threshold);
             let entry = FiringEntry { complete: true, ..FiringEntry::new(layer, tokens) };
             self.log_fired(segment, fired, entry, log)?;
         }
@@ -413,14 +418,20 @@ impl ResidentExperts {
                 buffers.groups.record(recorder, slots);
             }
             self.latent.iter().for_each(|latent| latent.down.record(recorder, tokens));
-            self.blocks.iter().for_each(|block| block.record_gate_up(recorder, slots, grouped));
-            buffers.ffn.activate(recorder, slots, threshold);
+            match threshold.filter(|_| buffers.ffn.gated) {
+                Some(threshold) => {
+                    self.blocks.iter().for_each(|block| block.record_firing(recorder, slots, threshold));
+                }
+                None => {
+                    self.blocks.iter().for_each(|block| block.record_gate_up(recorder, slots, grouped));
+                    buffers.ffn.activate(recorder, slots, threshold);
+                }
+            }
             self.blocks.iter().for_each(|block| block.record_down(recorder, slots, grouped));
         }
         if let Some((gate, ffn)) = &self.shared {
             gate.iter().for_each(|gate| gate.record(recorder, tokens));
-            ffn.record_gate_up(recorder, tokens);
-            ffn.record_down(recorder, tokens, threshold);
+            ffn.record(recorder, tokens, threshold);
         }
     }
 
@@ -443,10 +454,12 @@ impl ResidentExperts {
         latent.add_shared.iter().for_each(|add| add.record(recorder, tokens));
     }
 
-    /// Records the neurons of the chosen experts that fired: a mask per slot, valid for resident experts.
-    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> FiredMasks {
+    /// Records the neurons of the chosen experts that fired: a mask per slot, valid for resident experts. `computed_above`: the threshold
+    /// of [`ResidentExperts::compute`].
+    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize, computed_above: Option<f32>) -> FiredMasks {
         let (slots, buffers) = (tokens * self.experts.used, &self.buffers);
-        let threshold = self.threshold.filter(|_| !self.sparse);
+        // Those below it are zero already.
+        let threshold = self.threshold.filter(|_| !self.sparse && computed_above.is_none());
         let (fired, bytes) = buffers.ffn.record_fired(recorder, slots, threshold);
         let fired = (fired.clone(), bytes);
         let shared = buffers.shared.as_ref().map(|shared| {

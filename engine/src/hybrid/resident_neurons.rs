@@ -31,7 +31,7 @@ pub(crate) const MOST_BLOCKS: usize = 16;
 /// Blocks that the hot neurons of a load are put into.
 const BLOCKS_OF_LOAD: usize = 4;
 /// Invocations of the one workgroup that lists a block's neurons.
-const LIST_WORKGROUP: u32 = 256;
+const LIST_WORKGROUP: u32 = 1024;
 
 /// The resident neurons that are computed for a chunk.
 #[derive(Debug, Clone, Copy, PartialEq)]

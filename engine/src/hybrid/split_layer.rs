@@ -75,7 +75,8 @@ impl Device {
             SplitLayer { model, layer, tokens, from, sparsity, checks_recall, layers, hand_over, log, cold, probe };
         match ffn {
             DeviceFfn::Whole(whole) => {
-                whole.record(&mut split.layers.segment, (layer, tokens), split.probe, split.log)?;
+                let threshold = whole.threshold(sparsity, tokens);
+                whole.record(&mut split.layers.segment, (layer, tokens, threshold), split.probe, split.log)?;
             }
             DeviceFfn::Neurons(neurons) if neurons.is_whole() => split.run_resident(neurons)?,
             // An observer gets gate and up of all neurons only from the side that computes them all.
@@ -207,8 +208,9 @@ impl SplitLayer<'_> {
         ];
         let mut bus_bytes: u64 = pieces.iter().map(|(.., bytes)| bytes).sum();
         let coming = segment.hand_over(&pieces)?;
-        experts.compute(segment.recorder(), tokens, experts.threshold(self.sparsity, tokens));
-        let fired = observed.then(|| experts.record_fired(segment.recorder(), tokens));
+        let threshold = experts.threshold(self.sparsity, tokens);
+        experts.compute(segment.recorder(), tokens, threshold);
+        let fired = observed.then(|| experts.record_fired(segment.recorder(), tokens, threshold));
         if experts.computes() {
             segment.submit()?;
         }

@@ -6,24 +6,28 @@ mod config;
 mod convert;
 mod families;
 mod import;
+mod input_sparsity;
 mod load;
 pub mod mask;
 mod neuron_major;
 mod outline;
+mod pruned;
 mod read_bytes;
 mod resident;
 mod step;
 mod traits;
 mod weights;
+mod without_neurons;
 
-use std::path::Path;
+use std::{mem, path::Path};
 
 pub use config::{
     Activation, AltupConfig, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LatentConfig, LayerConfig,
     Mamba2Shape, ModelConfig, NormKind, Position, QueryScale, RecurrentConfig, Rope, RopeOrder, RopeScaling, Router,
     RouterScore,
 };
-pub use convert::{CONVERT_TYPES, ConvertReport, convert};
+pub use convert::{CONVERT_TYPES, ConvertReport, TypeFallback, convert};
+pub use input_sparsity::{InputCopies, InputCurves, InputFigures, InputSite, SiteCurve, SiteThreshold, SkippedInputs};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use resident::Resident;
 pub use step::{AltupStep, NormSlot, Register, Step};
@@ -33,6 +37,7 @@ pub use weights::{
     LatentWeights, LayerWeights, Linear, Mamba2Weights, Norm, PerLayerTable, PerLayerWeights, Predictor,
     PredictorInput, PredictorKind, PredictorQuality, RecurrentWeights, SharedExpert, ShortConvWeights, Weights,
 };
+pub use without_neurons::NeuronIndex;
 
 use crate::{
     error::{Error, Result},
@@ -104,6 +109,12 @@ impl Model {
         let mut config = (family.config)(&loader, &loader.sizes()?)?;
         let weights = families::weights(&loader, &mut config, family)?;
         check_program(&config, &weights)?;
+        let kinds = config.layers.iter().zip(&weights.layers).map(|(shape, layer)| load::LayerKind {
+            steps: &shape.steps,
+            attention: shape.attention.as_ref(),
+            ffn: mem::discriminant(&layer.ffn),
+        });
+        loader.check_uniform(&kinds.collect::<Vec<_>>())?;
         for name in loader.unused() {
             tracing::debug!(tensor = name, "not used");
         }

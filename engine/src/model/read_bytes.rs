@@ -4,12 +4,15 @@ use super::{Down, Ffn, FfnWeights, Model};
 use crate::format::Matrix;
 
 impl Model {
-    /// Bytes of weights that every token reads: all matrices but those of FFNs, and one row of the embedding.
+    /// Bytes of weights that every token reads: all matrices but those of FFNs, and one row of the embedding. Where a level of input sparsity
+    /// was chosen, without that part of attention's.
     pub fn always_read_bytes(&self) -> u64 {
         let layers =
             self.weights.layers.iter().flat_map(|layer| layer.mixers().map(|linear| matrix_bytes(&linear.weight)));
         let embedding = self.weights.token_embedding.row_bytes() as u64;
-        layers.sum::<u64>() + matrix_bytes(&self.weights.output.weight) + embedding
+        let level = f64::from(self.weights.input_level.unwrap_or(0.0));
+        let skipped = (level * self.input_copies(false).skippable as f64) as u64;
+        layers.sum::<u64>() - skipped + matrix_bytes(&self.weights.output.weight) + embedding
     }
 
     /// Bytes of FFNs that a token reads if nothing is skipped but the experts that it is not routed to.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::NormSlot;
+use super::{InputCurves, InputFigures, NormSlot, SkippedInputs};
 use crate::{
     cpu::{InputMajor, ops::ShortConv},
     format::Matrix,
@@ -465,6 +465,10 @@ pub struct LayerWeights {
     /// Magnitude of the gate's activation at or below which [`Sparsity::Threshold`](crate::runtime::Sparsity::Threshold) skips a
     /// neuron, from the sidecar.
     pub activation_threshold: Option<f32>,
+    /// Thresholds of the inputs of its products, by level, from the sidecar.
+    pub input_curves: Option<InputCurves>,
+    /// Inputs that are skipped, at the level that was chosen ([`Model::skip_inputs`](super::Model::skip_inputs)).
+    pub skipped_inputs: Option<Box<SkippedInputs>>,
     /// Fraction of tokens at which each neuron fires, `[n_ff]`; in an MoE layer, at which each expert is chosen, `[experts]`. From
     /// the sidecar or a profile.
     pub frequency: Option<Vec<f32>>,
@@ -496,6 +500,8 @@ impl LayerWeights {
             output_scale: None,
             predictor,
             activation_threshold,
+            input_curves: None,
+            skipped_inputs: None,
             frequency,
             counted_frequency: None,
             neuron_frequency,
@@ -547,4 +553,8 @@ pub struct Weights {
     pub output: Linear,
     /// True if the head is the embedding.
     pub tied: bool,
+    /// Level of input sparsity that was chosen: the fraction of the layers' weights that is skipped.
+    pub input_level: Option<f32>,
+    /// Costs of levels, from the sidecar.
+    pub input_figures: Vec<InputFigures>,
 }

@@ -313,8 +313,8 @@ impl LayerCosts {
         }
     }
 
-    /// Of a routed expert the CPU reads the gate, and the other rows of the fraction `fires` of its neurons; a device reads all
-    /// of it.
+    /// Of a routed expert both sides read the gate, and the up rows of the fraction `fires` of its neurons, a device only behind a gate; the
+    /// CPU reads as many rows of a neuron-major down projection, a device all of it.
     fn add_experts(&mut self, experts: &ExpertWeights, fires: f64) {
         (self.skips, self.unit) = (Skips::NotRouted, 1);
         if let Some(expert) = experts.experts.first() {
@@ -324,8 +324,13 @@ impl LayerCosts {
             let skipped = gates..reads.len() - downs;
             let on_device = experts.output_major(0).map(|down| matrix_reads(&down.weight).device);
             self.other_reads = reads;
-            for reads in &mut self.other_reads[skipped] {
-                reads.cpu = (reads.cpu as f64 * fires) as u64;
+            for (at, reads) in self.other_reads.iter_mut().enumerate() {
+                if skipped.contains(&at) {
+                    reads.cpu = (reads.cpu as f64 * fires) as u64;
+                }
+                if at == 1 && gates == 1 {
+                    reads.device = (reads.device as f64 * fires) as u64;
+                }
             }
             if let (Some(down), Some(device)) = (self.other_reads.last_mut(), on_device) {
                 down.device = device;

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Version of the files; raised when a measurement changes its meaning.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Speeds of the CPU, of one GPU, and of what lies between them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Machine {
     pub cpu: CpuRates,
     /// The GPU; `None`: the CPU is alone.
     pub gpu: Option<GpuRates>,
-    /// True if the speeds are not measured, but those of a typical machine.
+    /// True if the speeds are not measured, but published figures or those of a typical machine.
     #[serde(default)]
     pub assumed: bool,
 }
@@ -348,8 +348,8 @@ mod tests {
         Machine::typical().store(&path).unwrap();
         let good = fs::read_to_string(&path).unwrap();
         for (from, to, key) in [
-            ("\"version\": 2", "\"version\": 1", "version"),
-            ("\"version\": 2,", "", "version"),
+            ("\"version\": 3", "\"version\": 2", "version"),
+            ("\"version\": 3,", "", "version"),
             ("40000000000.0", "0.0", "cpu.memory"),
             ("40000000000.0", "1e400", "JSON"),
             ("40000000000.0", "\"fast\"", "speeds"),

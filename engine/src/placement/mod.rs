@@ -4,7 +4,7 @@
 //! [`PlanInputs`] say how the model is used and how fast the [`Machine`] is. A [`CostProfile`] holds the bytes and reads of every
 //! part of the model, the time model prices a layer by how much of it is resident, and a [`Frontier`] finds the best [`Plan`]s for
 //! all budgets. A [`Planner`] holds these together: it is what an engine, `thermocline plan` and benchmarks ask.
-//! [`Planner::forecast`] says what a budget would give.
+//! [`Planner::forecast`] says what a budget would give. A [`PublishedMachine`] stands for a PC that is not at hand.
 //!
 //! ```
 //! use thermocline_engine::{
@@ -38,6 +38,7 @@ mod machine;
 mod plan;
 mod planner;
 mod powerinfer_split;
+mod published;
 mod residency;
 mod solve;
 mod streaming;
@@ -50,9 +51,10 @@ pub use device_bytes::{DeviceBytes, LayerBytes};
 pub use forecast::Forecast;
 pub use inputs::{GpuUse, PlanInputs};
 pub use machine::{CpuRates, GpuRates, Limits, Machine, PromptRates, Rate, Rates, SharedMemory};
-pub use plan::{Assumption, Bottleneck, LayerPlan, Plan, PlanBytes};
+pub use plan::{Assumption, Bottleneck, LayerPlan, Plan, PlanBytes, WORTHWHILE_EXPERTS};
 pub use planner::Planner;
 pub use powerinfer_split::{PowerInferSplit, SplitReport};
+pub use published::{PublishedCpu, PublishedGpu, PublishedMachine};
 pub use residency::{Granularity, Placement};
 pub use solve::{Frontier, solve, usable};
 pub use streaming::{StreamCost, Streaming, StreamingBufferSize};

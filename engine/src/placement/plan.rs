@@ -96,15 +96,25 @@ impl Bottleneck {
     }
 }
 
-/// Something a plan assumes because it was not counted or measured.
+/// Fewest hot experts that are worth their memory, in experts per token: a few tokens use all of fewer.
+pub const WORTHWHILE_EXPERTS: usize = 3;
+
+/// Something a plan assumes because it was not counted or measured, or that speaks against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assumption {
     /// No profile has counted firings: all neurons are taken to fire equally often.
     NoProfile,
-    /// The speeds are those of a typical machine.
-    TypicalMachine,
+    /// The speeds are published or typical figures.
+    UnmeasuredMachine,
     /// The speed of weights of this type was not measured.
     UnmeasuredType(TensorType),
+    /// Some layer has fewer hot experts than [`WORTHWHILE_EXPERTS`] times those that a token uses.
+    FewExperts {
+        /// Hot experts of that layer.
+        hot: usize,
+        /// Experts that a token uses.
+        used: usize,
+    },
 }
 
 impl fmt::Display for Assumption {
@@ -113,9 +123,14 @@ impl fmt::Display for Assumption {
             Assumption::NoProfile => {
                 f.write_str("no profile says how often neurons fire: all are taken to fire equally often")
             }
-            Assumption::TypicalMachine => {
-                f.write_str("nothing could be measured: speeds are those of a usual desktop with a card")
+            Assumption::UnmeasuredMachine => {
+                f.write_str("nothing was measured: speeds follow from published figures, or a usual desktop's")
             }
+            Assumption::FewExperts { hot, used } => write!(
+                f,
+                "{hot} experts of a layer in GPU memory are fewer than {WORTHWHILE_EXPERTS} times the {used} that a token uses: so few are \
+                 not worth having"
+            ),
             Assumption::UnmeasuredType(ty) => {
                 write!(f, "{ty} weights were not measured: they are taken to be as slow as the slowest that were")
             }
@@ -188,10 +203,14 @@ impl Plan {
         let seconds = layers.iter().map(|layer| layer.time.seconds).sum::<f64>() + head_seconds + token_seconds;
         let mut assumptions = profile.assumptions.clone();
         if machine.assumed {
-            assumptions.push(Assumption::TypicalMachine);
+            assumptions.push(Assumption::UnmeasuredMachine);
         }
         let unmeasured = profile.weight_types().into_iter().filter(|ty| !machine.knows(&[*ty]));
         assumptions.extend(unmeasured.map(Assumption::UnmeasuredType));
+        assumptions.extend(layers.iter().filter_map(few_experts).min_by_key(|few| match few {
+            Assumption::FewExperts { hot, .. } => *hot,
+            _ => usize::MAX,
+        }));
         Plan { placement, bytes, layers, head_seconds, token_seconds, seconds, assumptions }
     }
 
@@ -231,5 +250,36 @@ impl Plan {
         } else {
             Bottleneck::HandOver
         }
+    }
+}
+
+/// Says so if a layer has too few hot experts to be worth having.
+fn few_experts(layer: &LayerPlan) -> Option<Assumption> {
+    let used = layer.firings.round() as usize;
+    let few = layer.experts && layer.hot > 0 && layer.hot < (WORTHWHILE_EXPERTS * used).min(layer.neurons);
+    few.then_some(Assumption::FewExperts { hot: layer.hot, used })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_hot_experts_are_told() {
+        let layer = |experts, hot| LayerPlan {
+            resident: true,
+            experts,
+            hot,
+            neurons: 64,
+            firings: 7.9,
+            hot_firings: 0.0,
+            bytes: 0,
+            time: LayerTime::default(),
+        };
+        let told = |experts, hot| few_experts(&layer(experts, hot)).is_some();
+        assert_eq!([0, 1, 23, 24, 64].map(|hot| told(true, hot)), [false, true, true, false, false]);
+        assert!(!told(false, 5));
+        let text = few_experts(&layer(true, 5)).unwrap().to_string();
+        assert!(text.contains("5 experts") && text.contains("the 8 that"), "{text}");
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{
-    CostProfile, DeviceBytes, Forecast, Frontier, GpuUse, LayerCosts, Machine, Placement, Plan, PlanInputs,
-    PowerInferSplit, StreamingBufferSize, usable,
+    CostProfile, DeviceBytes, Forecast, Frontier, GpuUse, Granularity, LayerCosts, Machine, Placement, Plan,
+    PlanInputs, PowerInferSplit, StreamingBufferSize, usable,
 };
 use crate::{
     error::{Error, Result},
@@ -119,6 +119,27 @@ impl Planner {
     pub fn whole_layers(&self, budget: u64) -> Result<Plan> {
         let placement = Placement::whole_layers(&self.profile, budget);
         self.price_resident(placement, budget, "one whole layer in VRAM", LayerCosts::whole)
+    }
+
+    /// The plan of the neurons that fire most often, as many as fit into `budget` bytes beside everything else.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if not even one layer's attention fits.
+    pub fn most_frequent(&self, budget: u64) -> Result<Plan> {
+        let placement = Placement::all(&self.profile).fitting(&self.profile, budget);
+        self.price_resident(placement, budget, "the least of the model in VRAM", LayerCosts::base)
+    }
+
+    /// The plan within `budget` bytes by this rule; for neurons the quickest, the CPU alone where that is quickest.
+    ///
+    /// # Errors
+    /// As [`Planner::whole_layers`] and [`Planner::most_frequent`].
+    pub fn by(&self, granularity: Granularity, budget: u64) -> Result<Plan> {
+        match granularity {
+            Granularity::Neurons => Ok(self.quickest(budget)),
+            Granularity::Layers => self.whole_layers(budget),
+            Granularity::Frequency => self.most_frequent(budget),
+        }
     }
 
     /// The plan of as many neurons of `split` as fit into `budget` bytes.

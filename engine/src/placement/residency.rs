@@ -16,17 +16,20 @@ pub enum Granularity {
     Neurons,
     /// Layer by layer, the last ones whole, as programs do that do not split layers: for comparison.
     Layers,
+    /// The neurons that fire most often in any layer, beside all attention, whatever they save: PowerInfer's rule, for comparison.
+    Frequency,
 }
 
 impl Granularity {
-    /// Both.
-    pub const ALL: [Granularity; 2] = [Granularity::Neurons, Granularity::Layers];
+    /// All of them.
+    pub const ALL: [Granularity; 3] = [Granularity::Neurons, Granularity::Layers, Granularity::Frequency];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Granularity::Neurons => "neurons",
             Granularity::Layers => "layers",
+            Granularity::Frequency => "frequency",
         }
     }
 }

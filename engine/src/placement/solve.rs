@@ -14,13 +14,16 @@ use super::{
 };
 
 /// Plans kept after each layer: at most twice as many as this.
-const PLANS: u64 = 3072;
+const PLANS: u64 = 2048;
 /// A number of hot neurons is considered if it makes the layer faster by this fraction than the last number considered, or is
 /// larger by this factor.
 const LEAST_GAIN: f64 = 0.02;
 const LEAST_GROWTH: f64 = 1.5;
 /// In layers of up to so many units every number is considered.
 const FEW_UNITS: usize = 24;
+
+/// Units of a large layer are taken in steps, so that a layer has at most this many: a step is less than a thousandth of a layer.
+const MOST_STEPS: usize = 4096;
 
 /// Budgets from this size on also have to hold the driver's allocator, which hands out whole blocks.
 const BLOCKS_FROM: u64 = 64 << 20;
@@ -41,7 +44,7 @@ pub struct Frontier {
     options: Vec<Vec<LayerOption>>,
     /// `[layers + 1]` the plans of the layers from the index on, all of them resident.
     suffixes: Vec<Vec<SuffixPlan>>,
-    /// The layer of each unit of the model, those that fire most often first.
+    /// The layer of each step of the model's units, those that fire most often first.
     by_frequency: Vec<u32>,
     /// All plans, bytes ascending, seconds descending.
     plans: Vec<Candidate>,
@@ -81,7 +84,7 @@ enum Construction {
     Cpu,
     /// The layers from `first_resident` on by their suffix plan of this index.
     Suffix { first_resident: usize, index: usize },
-    /// All layers resident, with this many units of [`Frontier::by_frequency`] hot.
+    /// All layers resident, with this many steps of [`Frontier::by_frequency`] hot.
     ByFrequency(usize),
 }
 
@@ -117,19 +120,16 @@ impl Frontier {
         let ends = [head_plan(0, 0, false), head_plan(1, head, true)];
         let mut thinning = Thinning::new(total);
         let mut suffixes = vec![Vec::new(); n_layer + 1];
-        suffixes[n_layer] = thinning.keep(ends.into_iter());
+        ends.iter().for_each(|end| thinning.offer(end.bytes, end.seconds, end.option, end.after));
+        suffixes[n_layer] = thinning.take();
         let mut plans = vec![nothing];
         for layer in (0..n_layer).rev() {
-            let after = &suffixes[layer + 1];
-            let pairs = options[layer].iter().zip(0..).flat_map(|(option, number)| {
-                after.iter().zip(0..).map(move |(suffix, after)| SuffixPlan {
-                    bytes: suffix.bytes + option.bytes,
-                    seconds: suffix.seconds + option.seconds,
-                    option: number,
-                    after,
-                })
-            });
-            suffixes[layer] = thinning.keep(pairs);
+            for (option, number) in options[layer].iter().zip(0..) {
+                for (suffix, after) in suffixes[layer + 1].iter().zip(0..) {
+                    thinning.offer(suffix.bytes + option.bytes, suffix.seconds + option.seconds, number, after);
+                }
+            }
+            suffixes[layer] = thinning.take();
             plans.extend(suffixes[layer].iter().enumerate().map(|(index, of)| Candidate {
                 bytes: of.bytes,
                 seconds: of.seconds + on_cpu[layer],
@@ -167,7 +167,10 @@ impl Frontier {
             }
             Construction::ByFrequency(n) => {
                 (placement.first_resident, placement.head) = (0, true);
-                self.by_frequency[..n].iter().for_each(|layer| units[*layer as usize] += 1);
+                for layer in &self.by_frequency[..n] {
+                    let at = *layer as usize;
+                    units[at] = next_step(&profile.layers[at], units[at]);
+                }
             }
         }
         let hot =
@@ -184,6 +187,16 @@ pub fn usable(budget: u64) -> u64 {
     if budget < BLOCKS_FROM { budget.min(with_blocks(BLOCKS_FROM)) } else { with_blocks(budget) }
 }
 
+/// The number of hot units a step above `units`, at most all.
+fn next_step(layer: &LayerCosts, units: usize) -> usize {
+    (units + layer.units().div_ceil(MOST_STEPS).max(1)).min(layer.units())
+}
+
+/// The numbers of hot units from none to all, step by step.
+fn steps(layer: &LayerCosts) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(0), |units| (*units < layer.units()).then(|| next_step(layer, *units)))
+}
+
 /// `layer` with its first `units` hot.
 fn layer_option(timer: &LayerTimer<'_>, layer: &LayerCosts, units: usize) -> LayerOption {
     LayerOption { units, bytes: layer_bytes(layer, units), seconds: timer.resident(layer.prefix_rows[units]).seconds }
@@ -197,7 +210,7 @@ fn layer_bytes(layer: &LayerCosts, units: usize) -> u64 {
 /// The numbers of hot units to consider in `layer`. Numbers that take longer than a smaller one are left out.
 fn layer_options(timer: &LayerTimer<'_>, layer: &LayerCosts) -> Vec<LayerOption> {
     let units = layer.units();
-    let every: Vec<LayerOption> = (0..=units).map(|units| layer_option(timer, layer, units)).collect();
+    let every: Vec<LayerOption> = steps(layer).map(|units| layer_option(timer, layer, units)).collect();
     let best = every.iter().map(|option| option.seconds).fold(f64::INFINITY, f64::min);
     let mut chosen = vec![every[0]];
     for option in &every[1..] {
@@ -212,17 +225,21 @@ fn layer_options(timer: &LayerTimer<'_>, layer: &LayerCosts) -> Vec<LayerOption>
     chosen
 }
 
-/// The layer of each unit of the model, those that fire most often first: PowerInfer's order.
+/// The layer of each step of the model's units, those that fire most often first: PowerInfer's order.
 fn by_frequency(profile: &CostProfile) -> Vec<u32> {
-    let mut units = Vec::new();
-    for (at, layer) in profile.layers.iter().zip(0..).map(|(layer, at)| (at, layer)) {
-        units.extend(layer.prefix_rows.windows(2).map(|pair| (pair[1].fires - pair[0].fires, at)));
+    let mut parts = Vec::new();
+    for (layer, at) in profile.layers.iter().zip(0..) {
+        let ends = steps(layer).skip(1);
+        parts.extend(steps(layer).zip(ends).map(|(from, to)| {
+            let fires = layer.prefix_rows[to].fires - layer.prefix_rows[from].fires;
+            (fires / (to - from) as f64, at)
+        }));
     }
-    units.sort_by(|a, b| b.0.total_cmp(&a.0));
-    units.into_iter().map(|(_, layer)| layer).collect()
+    parts.sort_by(|a, b| b.0.total_cmp(&a.0));
+    parts.into_iter().map(|(_, layer)| layer).collect()
 }
 
-/// The plans that have the first 0, 1, ... units of `order` hot, with everything else resident. Where layers differ little they
+/// The plans that have the first 0, 1, ... steps of `order` hot, with everything else resident. Where layers differ little they
 /// are the best there are.
 fn frequency_path(profile: &CostProfile, timers: &[LayerTimer<'_>], order: &[u32], end: &SuffixPlan) -> Vec<Candidate> {
     let mut now: Vec<LayerOption> =
@@ -232,7 +249,8 @@ fn frequency_path(profile: &CostProfile, timers: &[LayerTimer<'_>], order: &[u32
     let mut plans = vec![Candidate { bytes, seconds, construction: Construction::ByFrequency(0) }];
     for (taken, layer) in (1..).zip(order) {
         let at = *layer as usize;
-        let next = layer_option(&timers[at], &profile.layers[at], now[at].units + 1);
+        let layer = &profile.layers[at];
+        let next = layer_option(&timers[at], layer, next_step(layer, now[at].units));
         bytes += next.bytes - now[at].bytes;
         seconds += next.seconds - now[at].seconds;
         now[at] = next;
@@ -244,44 +262,51 @@ fn frequency_path(profile: &CostProfile, timers: &[LayerTimer<'_>], order: &[u32
 /// Keeps the fastest of all plans with about the same bytes.
 struct Thinning {
     shift: u32,
-    slots: Vec<SuffixPlan>,
+    /// By slot of bytes, the least seconds so far: apart from what they are of, so that they stay in the first cache.
+    seconds: Vec<f64>,
+    /// The plan that takes them.
+    plans: Vec<SuffixPlan>,
 }
-
-const EMPTY: SuffixPlan = SuffixPlan { bytes: 0, seconds: f64::INFINITY, option: 0, after: 0 };
 
 impl Thinning {
     /// For plans of up to `total` bytes.
     fn new(total: u64) -> Self {
         let shift = (total / PLANS).max(1).ilog2();
-        Thinning { shift, slots: vec![EMPTY; (total >> shift) as usize + 1] }
+        let slots = (total >> shift) as usize + 1;
+        let none = SuffixPlan { bytes: 0, seconds: f64::INFINITY, option: 0, after: 0 };
+        Thinning { shift, seconds: vec![f64::INFINITY; slots], plans: vec![none; slots] }
     }
 
     fn slot(&self, bytes: u64) -> usize {
         (bytes >> self.shift) as usize
     }
 
-    fn keep(&mut self, plans: impl Iterator<Item = SuffixPlan>) -> Vec<SuffixPlan> {
-        self.slots.fill(EMPTY);
-        let shift = self.shift;
-        for plan in plans {
-            let slot = &mut self.slots[(plan.bytes >> shift) as usize];
-            if plan.seconds < slot.seconds {
-                *slot = plan;
-            }
+    /// Keeps a plan if it is the fastest of its slot.
+    fn offer(&mut self, bytes: u64, seconds: f64, option: u32, after: u32) {
+        let slot = self.slot(bytes);
+        if seconds < self.seconds[slot] {
+            self.seconds[slot] = seconds;
+            self.plans[slot] = SuffixPlan { bytes, seconds, option, after };
         }
+    }
+
+    /// The Pareto-optimal of the plans kept, bytes ascending; none is kept any longer.
+    fn take(&mut self) -> Vec<SuffixPlan> {
         let mut best = f64::INFINITY;
-        let better = |plan: &&SuffixPlan| {
-            plan.seconds < best && {
-                best = plan.seconds;
-                true
+        let mut taken = Vec::new();
+        for (seconds, plan) in self.seconds.iter_mut().zip(&self.plans) {
+            if *seconds < best {
+                best = *seconds;
+                taken.push(*plan);
             }
-        };
-        self.slots.iter().filter(better).copied().collect()
+            *seconds = f64::INFINITY;
+        }
+        taken
     }
 
     /// The Pareto-optimal of all `plans`, bytes ascending. Most of the others are dropped before anything is sorted.
     fn pareto_optimal(&self, mut plans: Vec<Candidate>) -> Vec<Candidate> {
-        let mut below = vec![f64::INFINITY; self.slots.len() + 1];
+        let mut below = vec![f64::INFINITY; self.seconds.len() + 1];
         for plan in &plans {
             let least = &mut below[self.slot(plan.bytes) + 1];
             *least = least.min(plan.seconds);

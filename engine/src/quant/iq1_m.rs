@@ -10,12 +10,13 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_to_f32},
     block_format::unpack_256,
-    device,
+    device::map_blocks,
     grids::IQ1 as POINTS,
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ1_M,
@@ -24,11 +25,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, wide: false },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        repack: |row, main, aux| device::requantise_to_q8_0(BlockType::IQ1_M, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::IQ1_M, repack },
 };
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    map_blocks::<56, 32, 24>(row, main, aux, |block, main, aux| {
+        main.copy_from_slice(&block[..32]);
+        aux.copy_from_slice(&block[32..]);
+    })
+}
 
 #[inline(always)]
 fn unpack(block: &[u8; 56], codes: &mut [i8; 256], scales: &mut [f32; 16], _: &mut [f32; 16]) {

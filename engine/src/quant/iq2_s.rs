@@ -11,13 +11,14 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device,
+    device::split_blocks,
     grids::{self, IQ2_S as POINTS},
     iq2_xs,
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ2_S,
@@ -26,11 +27,16 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, wide: true },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        repack: |row, main, aux| device::requantise_to_q8_0(BlockType::IQ2_S, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::IQ2_S, repack },
 };
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    split_blocks::<82, 32, 48>(row, main, aux, |block, main, aux| {
+        main.copy_from_slice(&block[2..34]);
+        aux.copy_from_slice(&block[34..]);
+        [block[0], block[1]]
+    })
+}
 
 #[inline(always)]
 fn unpack(block: &[u8; 82], codes: &mut [i8; 256], scales: &mut [f32; 16], _: &mut [f32; 16]) {

@@ -9,12 +9,13 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device,
+    device::split_blocks,
     grids::{self, IQ2_XS as POINTS, even_signs},
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ2_XS,
@@ -23,11 +24,16 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, wide: true },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        repack: |row, main, aux| device::requantise_to_q8_0(BlockType::IQ2_XS, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::IQ2_XS, repack },
 };
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    split_blocks::<74, 64, 8>(row, main, aux, |block, main, aux| {
+        main.copy_from_slice(&block[2..66]);
+        aux.copy_from_slice(&block[66..]);
+        [block[0], block[1]]
+    })
+}
 
 #[inline(always)]
 fn unpack(block: &[u8; 74], codes: &mut [i8; 256], scales: &mut [f32; 16], _: &mut [f32; 16]) {

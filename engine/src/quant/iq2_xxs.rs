@@ -8,12 +8,13 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device,
+    device::split_blocks,
     grids::{self, IQ2_XXS as POINTS, even_signs},
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ2_XXS,
@@ -22,11 +23,19 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, wide: true },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        repack: |row, main, aux| device::widen_to_q8_0(BlockType::IQ2_XXS, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::IQ2_XXS, repack },
 };
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    split_blocks::<66, 32, 32>(row, main, aux, |block, main, aux| {
+        let out = main.as_chunks_mut::<4>().0.iter_mut().zip(aux.as_chunks_mut::<4>().0);
+        for (sub, (points, signs)) in block[2..].as_chunks::<8>().0.iter().zip(out) {
+            points.copy_from_slice(&sub[..4]);
+            signs.copy_from_slice(&sub[4..]);
+        }
+        [block[0], block[1]]
+    })
+}
 
 #[inline(always)]
 fn unpack(block: &[u8; 66], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mut [f32; 8]) {

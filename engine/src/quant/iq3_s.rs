@@ -11,12 +11,13 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::f16_at,
     block_format::unpack_256,
-    device,
+    device::split_blocks,
     grids::{self, IQ3_S as POINTS},
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ3_S,
@@ -25,11 +26,16 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, wide: false },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        repack: |row, main, aux| device::widen_to_q8_0(BlockType::IQ3_S, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::IQ3_S, repack },
 };
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    split_blocks::<110, 64, 44>(row, main, aux, |block, main, aux| {
+        main.copy_from_slice(&block[2..66]);
+        aux.copy_from_slice(&block[66..]);
+        [block[0], block[1]]
+    })
+}
 
 #[inline(always)]
 fn unpack(block: &[u8; 110], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mut [f32; 8]) {

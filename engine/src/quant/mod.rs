@@ -2,8 +2,8 @@
 //! engine writes it, and its encoding on the GPU, gathered in its `FORMAT` ([`BlockFormat`]). [`TensorType`] lists the types;
 //! [`dequantise`] (the oracle every kernel is tested against), [`quantise`] and [`repack`] walk rows of any of them.
 //!
-//! A new type is a file here, its lines in `tensor_type.rs`, and one arm each in `cpu/simd/avx2/blocks.rs` and
-//! `cpu/simd/avx512/blocks.rs`, for which the compiler asks; tests take their types from [`TensorType::ALL`].
+//! A new type is a file here, its lines in `tensor_type.rs`, and one arm each in `blocks.rs` of `cpu/simd/avx2`, `avx512` and `neon`,
+//! for which the compiler asks; tests take their types from [`TensorType::ALL`].
 //!
 //! All are exact where the format leaves no choice: the bytes and values are those of the reference implementation, bit for
 //! bit. Where it does leave one (scales of the K types) `fit` minimises the squared error.
@@ -45,10 +45,12 @@ mod tensor_type;
 pub(crate) mod tq1_0;
 mod tq2_0;
 
-pub(crate) use bits::{f16_at, f16_to_f32};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use bits::f16_at;
+pub(crate) use bits::f16_to_f32;
 pub use block_format::{BlockFormat, DeviceFormat, Grouping, UnpackedMut};
 pub(crate) use block_format::{unpack_32, unpack_256};
-pub use device::{device_row_bytes, device_type, is_exact, repack, widening_reason};
+pub use device::{device_row_bytes, device_type, repack};
 pub use i2_s::encode_i2_s;
 pub use tensor_type::{BlockType, Encoding, FloatType, TensorType};
 

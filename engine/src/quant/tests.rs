@@ -84,16 +84,6 @@ pub(crate) fn random_weights(ty: TensorType, n: usize, rng: &mut impl Rng) -> Ve
     bytes
 }
 
-/// Largest error of widening to the GPU's encoding, relative to the largest weight of a chunk.
-pub(crate) fn widening_error(ty: TensorType) -> f64 {
-    match ty {
-        TensorType::IQ1_S | TensorType::IQ2_XXS | TensorType::IQ3_XXS | TensorType::IQ3_S => 1.0 / 2048.0,
-        // Half a step of the codes, and the scale's rounding.
-        TensorType::IQ1_M | TensorType::IQ2_XS | TensorType::IQ2_S => 1.0 / 254.0 + 1.0 / 2048.0,
-        _ => 0.0,
-    }
-}
-
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/quants").join(name)
 }

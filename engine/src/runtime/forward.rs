@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::{
-    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Probe, Processor, Residency, Shortlist, Sparsity,
+    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Probe, Processor, Residency, Sequences, Shortlist, Sparsity,
     ThresholdCorrection, scratch::grow,
 };
 use crate::{
@@ -33,6 +35,7 @@ pub struct Forward {
     processor: Box<dyn Processor>,
     chunk: usize,
     sparsity: Sparsity,
+    /// Logits, or hidden states.
     logits: Vec<f32>,
     /// Ids and logits of a shortlist.
     top: ([u32; MAX_SHORTLIST], [f32; MAX_SHORTLIST]),
@@ -70,6 +73,19 @@ impl Forward {
     /// True if `kv` was made for a model of this shape and the processor can work on it as it is.
     pub fn holds(&self, kv: &KvCache) -> bool {
         kv.fits(&self.model.config) && self.processor.holds(kv)
+    }
+
+    /// Brings `to` to `tokens` of the tokens that `from` holds by copying keys, values and states; the tokens that `to` holds already
+    /// are the same. Returns the number it holds then: less with recurrent states, which are copied as of a snapshot, and none is copied
+    /// between caches of different types or places.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost, [`Error::Memory`] without room for a state.
+    pub fn copy_prefix(&mut self, from: &KvCache, to: &mut KvCache, tokens: usize) -> Result<usize> {
+        match self.processor.residency() {
+            Some(residency) => residency.copy_prefix(from, to, tokens),
+            None => to.copy_prefix(from, tokens, None),
+        }
     }
 
     /// The model.
@@ -145,7 +161,8 @@ impl Forward {
         let mut written = 0;
         let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
         for (part, last) in parts(tokens, chunk) {
-            layers(model, processor, part, kv, probe)?;
+            let mut sequences = Sequences::one(kv, part.len());
+            layers(model, processor, part, &mut sequences, probe)?;
             let rows = match outputs {
                 Outputs::All => 0..part.len(),
                 Outputs::Last if last => part.len() - 1..part.len(),
@@ -159,9 +176,73 @@ impl Forward {
                 processor.head(model, rows, logits)?;
             }
             processor.report(probe);
-            kv.advance(part.len());
+            sequences.advance();
         }
         Ok(())
+    }
+
+    /// Appends `tokens` to the cache and returns their hidden states behind the final norm, `[tokens, d_model]`. Overwritten by the next
+    /// call.
+    ///
+    /// # Errors
+    /// As [`Forward::run`].
+    pub fn hidden(&mut self, tokens: &[u32], kv: &mut KvCache, probe: &mut dyn Probe) -> Result<&[f32]> {
+        self.check(tokens, kv)?;
+        let d_model = self.model.config.d_model;
+        grow(&mut self.logits, tokens.len().checked_mul(d_model), "hidden states")?;
+        let done = self.compute_hidden(tokens, kv, probe);
+        if done.is_err() {
+            kv.drop_unfinished();
+        }
+        done?;
+        Ok(&self.logits[..tokens.len() * d_model])
+    }
+
+    fn compute_hidden(&mut self, tokens: &[u32], kv: &mut KvCache, probe: &mut dyn Probe) -> Result<()> {
+        let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
+        let d_model = model.config.d_model;
+        for (part, states) in tokens.chunks(chunk).zip(self.logits.chunks_mut(chunk * d_model)) {
+            let mut sequences = Sequences::one(kv, part.len());
+            layers(model, processor, part, &mut sequences, probe)?;
+            processor.hidden(model, &mut states[..part.len() * d_model])?;
+            processor.report(probe);
+            sequences.advance();
+        }
+        Ok(())
+    }
+
+    /// Appends tokens to the caches of several sequences in one pass, and returns the logits of every token, `[tokens, n_vocab]`, one
+    /// sequence's behind the other's. Weights are read once for all. A token's logits are those that [`Forward::run`] gives for it,
+    /// up to the order of sums. Overwritten by the next call. A batch has no cancellation: `probe` is not asked.
+    ///
+    /// # Errors
+    /// As [`Forward::run`], for any of the sequences; [`Error::Invalid`] for no sequences, or more tokens than
+    /// [`Forward::chunk`]. No cache has changed then, except that recurrent states are those of their latest snapshot
+    /// ([`KvCache::truncate`]).
+    pub fn run_batch(&mut self, batch: &mut [(&mut KvCache, &[u32])], probe: &mut dyn Probe) -> Result<&[f32]> {
+        batch.iter().try_for_each(|(kv, tokens)| self.check(tokens, kv))?;
+        let tokens: SmallVec<[u32; 16]> = batch.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();
+        if !(1..=self.chunk()).contains(&tokens.len()) {
+            return Err(Error::invalid("batch", format!("1 to {} tokens", self.chunk()), tokens.len()));
+        }
+        let wanted = tokens.len().checked_mul(self.model.config.n_vocab);
+        grow(&mut self.logits, wanted, "logits")?;
+        let logits = &mut self.logits[..wanted.unwrap_or(0)];
+        let (model, processor) = (&*self.model, &mut *self.processor);
+        let mut sequences = Sequences::several(batch.iter_mut().map(|(kv, tokens)| (&mut **kv, tokens.len())));
+        let done = layers(model, processor, &tokens, &mut sequences, probe)
+            .and_then(|()| processor.head(model, 0..tokens.len(), logits));
+        match done {
+            Ok(()) => {
+                processor.report(probe);
+                sequences.advance();
+            }
+            Err(error) => {
+                sequences.iter_mut().for_each(|(_, kv)| kv.drop_unfinished());
+                return Err(error);
+            }
+        }
+        Ok(logits)
     }
 
     /// Appends `tokens` to the cache and returns the `k` largest logits of the last one (all, if the vocabulary is smaller):
@@ -187,14 +268,15 @@ impl Forward {
         let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
         let (ids, logits) = (&mut self.top.0[..k], &mut self.top.1[..k]);
         for (part, last) in parts(tokens, chunk) {
-            layers(model, processor, part, kv, probe)?;
+            let mut sequences = Sequences::one(kv, part.len());
+            layers(model, processor, part, &mut sequences, probe)?;
             if last {
                 processor.top(model, part.len() - 1, ids, logits)?;
             } else {
                 processor.finish()?;
             }
             processor.report(probe);
-            kv.advance(part.len());
+            sequences.advance();
         }
         Ok(())
     }
@@ -239,33 +321,47 @@ fn layers(
     model: &Model,
     processor: &mut dyn Processor,
     chunk: &[u32],
-    kv: &mut KvCache,
+    sequences: &mut Sequences<'_>,
     probe: &mut dyn Probe,
 ) -> Result<()> {
+    // A recurrent state that was half advanced has to be computed again from far back: single tokens are finished, and so are batches,
+    // which others take part in.
+    let may_stop = sequences.len() == 1 && (chunk.len() > 1 || !model.config.is_recurrent());
     processor.time(probe.wants_firing() && probe.wants_times());
-    processor.begin(model, chunk, kv)?;
+    processor.begin(model, chunk, sequences)?;
     for layer in 0..model.config.n_layer() {
-        // A recurrent state that was half advanced has to be computed again from far back: a single token is finished.
-        if (chunk.len() > 1 || !kv.is_recurrent()) && probe.cancelled() {
+        if may_stop && probe.cancelled() {
             return Err(Error::Cancelled);
         }
-        for step in model.config.layers[layer].steps.iter() {
-            match *step {
-                Step::Norm { norm, from, into } => processor.norm(model, layer, norm, from, into)?,
-                Step::Attention { from } => processor.attention(model, layer, from, kv)?,
-                Step::Recurrent { from } => processor.recurrent(model, layer, from, kv)?,
-                Step::Route { from } => processor.route(model, layer, from)?,
-                Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
-                Step::DenseFfn { from } => processor.dense_ffn(model, layer, from)?,
-                Step::Add { from, into } => processor.add(layer, from, into)?,
-                Step::AddOut => processor.add_out()?,
-                Step::PerLayerInput => processor.per_layer_input(model, layer)?,
-                Step::Altup(step) => processor.altup(model, layer, step)?,
-                Step::Scale => processor.scale(model, layer)?,
-            }
-        }
+        compute_layer(model, processor, layer, sequences, probe)?;
         if probe.wants_layer_output() {
             probe.layer_output(layer, processor.residual()?);
+        }
+    }
+    Ok(())
+}
+
+/// Computes the steps of one layer of the chunk that the processor began.
+pub(crate) fn compute_layer(
+    model: &Model,
+    processor: &mut dyn Processor,
+    layer: usize,
+    sequences: &mut Sequences<'_>,
+    probe: &mut dyn Probe,
+) -> Result<()> {
+    for step in model.config.layers[layer].steps.iter() {
+        match *step {
+            Step::Norm { norm, from, into } => processor.norm(model, layer, norm, from, into)?,
+            Step::Attention { from } => processor.attention(model, layer, from, sequences)?,
+            Step::Recurrent { from } => processor.recurrent(model, layer, from, sequences)?,
+            Step::Route { from } => processor.route(model, layer, from)?,
+            Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
+            Step::DenseFfn { from } => processor.dense_ffn(model, layer, from)?,
+            Step::Add { from, into } => processor.add(layer, from, into)?,
+            Step::AddOut => processor.add_out()?,
+            Step::PerLayerInput => processor.per_layer_input(model, layer)?,
+            Step::Altup(step) => processor.altup(model, layer, step)?,
+            Step::Scale => processor.scale(model, layer)?,
         }
     }
     Ok(())

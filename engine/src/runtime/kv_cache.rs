@@ -11,6 +11,7 @@ use crate::{
         ops::{KvType, RopeRows},
     },
     error::{Error, Result},
+    gpu::Recorder,
     model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope},
 };
 
@@ -64,6 +65,14 @@ impl KvCache {
         Self::split(config, capacity, ty, |_| Ok(None))
     }
 
+    /// Bytes of the keys and values of one token.
+    pub fn token_bytes(config: &ModelConfig, ty: KvType) -> u64 {
+        let shape =
+            CacheShape { position: config.position, ropes: config.ropes.clone(), layers: config.layers.clone() };
+        let row = |of: &AttentionConfig| of.cached_rows() as u64 * ty.row_bytes(of.head_dim) as u64;
+        (0..config.n_layer()).filter_map(|layer| shape.attention(layer)).map(row).sum()
+    }
+
     /// A cache for `capacity` tokens: the layers that `device` makes are on a device, the others in RAM.
     ///
     /// # Errors
@@ -79,9 +88,7 @@ impl KvCache {
         }
         let shape =
             CacheShape { position: config.position, ropes: config.ropes.clone(), layers: config.layers.clone() };
-        let row = |of: &AttentionConfig| of.cached_rows() as u64 * ty.row_bytes(of.head_dim) as u64;
-        let token: u64 = (0..config.n_layer()).filter_map(|layer| shape.attention(layer)).map(row).sum();
-        let wanted = token.saturating_mul(capacity as u64);
+        let wanted = Self::token_bytes(config, ty).saturating_mul(capacity as u64);
         let (mut layers, mut available) = (Vec::with_capacity(config.n_layer()), 0);
         for layer in 0..config.n_layer() {
             let Some(of) = shape.attention(layer) else {
@@ -366,6 +373,52 @@ impl KvCache {
             *place = LayerRows::Ram(rows);
         }
         Ok(())
+    }
+
+    /// Copies keys, values and states of `from` until it holds `tokens` of the tokens that `from` holds; those it holds already are the
+    /// same. `device` records the copies on a device. Returns the number it holds then: less with recurrent states, and none is copied
+    /// from a cache of another type or place.
+    ///
+    /// # Errors
+    /// As [`RecurrentStates::copy_from`]; nothing has changed then.
+    pub(crate) fn copy_prefix(&mut self, from: &Self, tokens: usize, device: Option<&mut Recorder>) -> Result<usize> {
+        let mut tokens = tokens.min(from.len).min(self.capacity);
+        if let Some(states) = &from.states {
+            tokens = states.latest(tokens, from.len);
+        }
+        let alike = |(to, from): (&LayerRows, &LayerRows)| match (to, from) {
+            (LayerRows::None, LayerRows::None) | (LayerRows::Ram(_), LayerRows::Ram(_)) => true,
+            (LayerRows::Device(_), LayerRows::Device(_)) | (LayerRows::Both(..), LayerRows::Both(..)) => {
+                device.is_some()
+            }
+            _ => false,
+        };
+        let same = self.ty == from.ty && self.shape == from.shape && self.states.is_some() == from.states.is_some();
+        if tokens <= self.len || !same || !self.layers.iter().zip(&from.layers).all(alike) {
+            return Ok(self.len);
+        }
+        if let (Some(to), Some(states)) = (&mut self.states, &from.states) {
+            to.copy_from(states, tokens, from.len)?;
+        }
+        let (held, mut device) = (self.len, device);
+        for (to, from) in self.layers.iter_mut().zip(&from.layers) {
+            if let (LayerRows::Ram(to) | LayerRows::Both(to, _), LayerRows::Ram(from) | LayerRows::Both(from, _)) =
+                (&mut *to, from)
+            {
+                to.rows_mut().for_each(|rows| rows.truncate(held));
+                to.extend_to(from, tokens);
+            }
+            if let (
+                LayerRows::Device(to) | LayerRows::Both(_, to),
+                LayerRows::Device(from) | LayerRows::Both(_, from),
+                Some(recorder),
+            ) = (&mut *to, from, device.as_deref_mut())
+            {
+                to.copy_rows(from, held..tokens, recorder);
+            }
+        }
+        self.len = tokens;
+        Ok(tokens)
     }
 
     /// Declares `tokens` more rows of every layer complete.

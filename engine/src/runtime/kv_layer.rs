@@ -27,6 +27,13 @@ impl KvLayer {
         self.keys.iter_mut().chain(&mut self.values)
     }
 
+    /// Appends rows of `from` to every head, up to `n` in all.
+    pub(crate) fn extend_to(&mut self, from: &Self, n: usize) {
+        for (to, from) in self.keys.iter_mut().zip(&from.keys).chain(self.values.iter_mut().zip(&from.values)) {
+            to.extend_to(from, n);
+        }
+    }
+
     /// Bytes reserved.
     pub(crate) fn bytes(&self) -> u64 {
         self.keys.iter().chain(&self.values).map(KvRows::bytes).sum()

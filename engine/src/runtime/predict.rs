@@ -3,7 +3,7 @@
 
 use super::scratch::grow;
 use crate::{
-    cpu::{Cpu, InputMajor, MatmulJob, ops::Activation},
+    cpu::{Cpu, InputMajor, InputsJob, MatmulJob, ops::Activation},
     error::Result,
     format::Matrix,
     model::{Predictor, PredictorKind},
@@ -50,7 +50,7 @@ impl Predictor {
                 cpu.activate(Activation::Relu, hidden, None);
                 cpu.prefetch(&[]);
                 if let Some(by_input) = by_input {
-                    let read = cpu.matmul_inputs(by_input, hidden, scores);
+                    let read = cpu.matmul_inputs(&mut [InputsJob { weight: by_input, out: &mut *scores }], hidden);
                     return Ok((scores, fc1.data().len() as u64 + read));
                 }
                 cpu.matmul(&mut [MatmulJob { weight: fc2, bias: None, out: &mut *scores }], hidden, tokens);

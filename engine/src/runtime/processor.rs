@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, ops::Range};
 
-use super::{KvCache, KvType, Probe, Residency, Sparsity, ThresholdCorrection};
+use super::{KvCache, KvType, Probe, Residency, Sequences, Sparsity, ThresholdCorrection};
 use crate::{
     error::Result,
     model::{AltupStep, Model, NormSlot, Register},
@@ -25,18 +25,18 @@ pub trait Processor: Debug + Send {
     /// True if this processor can work on `kv` as it is.
     fn holds(&self, kv: &KvCache) -> bool;
 
-    /// Starts a chunk of tokens at the cache's end: `Residual = embedding(tokens) * scale (+ learned positions)`. Token ids
-    /// and positions are in range, and `kv` is one that it holds.
-    fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()>;
+    /// Starts a chunk of tokens at the caches' ends: `Residual = embedding(tokens) * scale (+ learned positions)`. Token ids
+    /// and positions are in range, there are as many tokens as rows, and it holds the caches.
+    fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()>;
 
     /// `into = norm(from)`
     fn norm(&mut self, model: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()>;
 
-    /// `Out = attention(from)`; the chunk's keys and values are appended to the layer's cache.
-    fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()>;
+    /// `Out = attention(from)`; the chunk's keys and values are appended to the layer's cache of each sequence.
+    fn attention(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()>;
 
-    /// `Out = recurrent mixer(from)`; the layer's recurrent state is advanced by the chunk.
-    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()>;
+    /// `Out = recurrent mixer(from)`; the layer's recurrent state of each sequence is advanced by its rows.
+    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()>;
 
     /// Chooses the experts of the layer's FFN by `from`.
     fn route(&mut self, model: &Model, layer: usize, from: Register) -> Result<()>;
@@ -69,7 +69,11 @@ pub trait Processor: Debug + Send {
     /// residual is not needed any more.
     fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()>;
 
-    /// The same of one token, but only the largest logits and their ids, in descending order (the smaller id first among
+    /// The hidden states that the head reads, those behind the final norm, of all of the chunk's tokens: into `out`, `[tokens, d_model]`.
+    /// Ends the chunk.
+    fn hidden(&mut self, model: &Model, out: &mut [f32]) -> Result<()>;
+
+    /// The head of one token, but only the largest logits and their ids, in descending order (the smaller id first among
     /// equals): as many as there is room for, at most [`MAX_SHORTLIST`](super::MAX_SHORTLIST).
     fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()>;
 

@@ -225,6 +225,38 @@ impl RecurrentStates {
         }
     }
 
+    /// The most tokens, at most `tokens`, behind which it can give its states to another conversation; it is behind `now` tokens.
+    pub fn latest(&self, tokens: usize, now: usize) -> usize {
+        if now <= tokens && !self.unfinished {
+            return now;
+        }
+        self.snapshots.iter().rev().map(|snapshot| snapshot.tokens).find(|at| *at <= tokens).unwrap_or(0)
+    }
+
+    /// Becomes the states of `from`, which is behind `now` tokens, behind `tokens` tokens, a number that [`RecurrentStates::latest`] gave.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost, [`Error::Memory`] without room for a copy; nothing has changed then.
+    pub fn copy_from(&mut self, from: &Self, tokens: usize, now: usize) -> Result<()> {
+        let snapshot = from.snapshots.iter().find(|snapshot| snapshot.tokens == tokens);
+        let saved = match snapshot {
+            Some(snapshot) => snapshot.states.clone(),
+            None if tokens == now && !from.unfinished => {
+                let room = from.floats.iter().map(|floats| RecurrentState::new(*floats)).collect::<Option<Vec<_>>>();
+                let no_room = || Error::Memory { what: "recurrent states", wanted: from.bytes(), available: 0 };
+                let mut states = room.ok_or_else(no_room)?;
+                let mut all = states.iter_mut().zip(from.layers.iter().flatten());
+                all.try_for_each(|(to, from)| from.save(to))?;
+                states
+            }
+            None => return Err(Error::invalid("recurrent states", "those of a snapshot", format!("{tokens} tokens"))),
+        };
+        self.layers.iter_mut().flatten().zip(&saved).for_each(|(state, saved)| state.restore(saved));
+        self.unfinished = false;
+        self.take_snapshot(tokens);
+        Ok(())
+    }
+
     /// Bytes of the states and their snapshots.
     pub fn bytes(&self) -> u64 {
         let one: u64 = self.floats.iter().flatten().map(|n| (n * size_of::<f32>()) as u64).sum();
@@ -278,6 +310,20 @@ mod tests {
         assert_eq!(states.rewind(100, 530), 0);
         assert_eq!(memory(&states), 0.0);
         assert!(states.layers[0].is_none() && states.snapshots.is_empty());
+    }
+
+    #[test]
+    fn states_are_given_to_another_conversation_as_far_as_snapshots_go() {
+        let (mut from, mut to) = (states(), states());
+        compute(&mut from, 0..300);
+        assert_eq!((from.latest(400, 300), from.latest(299, 300), from.latest(200, 300)), (300, 256, 0));
+        to.copy_from(&from, 256, 300).unwrap();
+        assert_eq!((memory(&to), to.latest(256, 256)), (256.0, 256));
+        compute(&mut to, 256..260);
+        assert_eq!((to.rewind(258, 260), memory(&to)), (256, 256.0));
+        to.copy_from(&from, 300, 300).unwrap();
+        assert_eq!(memory(&to), 300.0);
+        assert!(to.copy_from(&from, 200, 300).is_err());
     }
 
     #[test]

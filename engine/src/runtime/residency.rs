@@ -23,6 +23,15 @@ pub trait Residency {
     /// As [`Residency::take_kv`].
     fn return_kv(&mut self, kv: &mut KvCache) -> Result<()>;
 
+    /// Brings `to` to `tokens` of the tokens that `from` holds, by copies; returns the number it holds then (see
+    /// [`Forward::copy_prefix`](super::Forward::copy_prefix)).
+    ///
+    /// # Errors
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device is lost, [`Error::Memory`](crate::Error::Memory) without room.
+    fn copy_prefix(&mut self, from: &KvCache, to: &mut KvCache, tokens: usize) -> Result<usize> {
+        to.copy_prefix(from, tokens, None)
+    }
+
     /// Holds at most `bytes` of device memory from now on: what exceeds them is freed before this returns.
     ///
     /// # Errors

@@ -16,6 +16,8 @@ pub(super) enum WantedLogits {
     EveryLogits,
     /// This number of the largest.
     Shortlist(usize),
+    /// None, but the hidden states of every token of the chunk.
+    Hidden,
 }
 
 /// The logits that were computed.
@@ -25,6 +27,8 @@ pub(super) enum ComputedLogits<'f> {
     /// `[n, n_vocab]`, of the last token or of every token.
     Logits(&'f [f32]),
     Shortlist(Shortlist<'f>),
+    /// `[n, d_model]`, the hidden states of every token.
+    Hidden(&'f [f32]),
 }
 
 /// The context of a session. The cache holds exactly `tokens`, whatever fails in between; only after it had to be given up, with a
@@ -36,6 +40,8 @@ pub(super) struct Context {
     capacity: usize,
     /// Requested encoding.
     ty: KvType,
+    /// Bytes of the cache it was made with.
+    reserved: u64,
     tokens: Vec<u32>,
     /// Number of tokens at the start whose entries are those of a fresh computation; those behind were computed before tokens in
     /// front of them were forgotten.
@@ -44,7 +50,8 @@ pub(super) struct Context {
 
 impl Context {
     pub fn new(kv: KvCache) -> Self {
-        Context { capacity: kv.capacity(), ty: kv.ty(), kv: Some(kv), tokens: Vec::new(), exact: 0 }
+        let (capacity, ty, reserved) = (kv.capacity(), kv.ty(), kv.bytes());
+        Context { capacity, ty, reserved, kv: Some(kv), tokens: Vec::new(), exact: 0 }
     }
 
     /// The tokens it holds.
@@ -65,6 +72,37 @@ impl Context {
     /// Bytes of the cache.
     pub fn bytes(&self) -> u64 {
         self.kv.as_ref().map_or(0, KvCache::bytes)
+    }
+
+    /// Bytes that its cache has, or takes once it is made again.
+    pub fn reserved(&self) -> u64 {
+        self.reserved.max(self.bytes())
+    }
+
+    /// True if it has a cache with tokens.
+    pub fn is_held(&self) -> bool {
+        self.kv.is_some() && !self.tokens.is_empty()
+    }
+
+    /// Gives up cache and tokens.
+    pub fn forget(&mut self) {
+        (self.kv, self.exact) = (None, 0);
+        self.tokens.clear();
+    }
+
+    /// Number of tokens at the start of `prompt`, in two parts, that it holds as computed from scratch.
+    pub fn common(&self, prompt: (&[u32], &[u32])) -> usize {
+        let prompt = prompt.0.iter().chain(prompt.1);
+        self.tokens[..self.exact].iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count()
+    }
+
+    /// Copies what `from` holds of `rest`, the tokens behind its own, up to `tokens` in all; both are settled. Returns the number of
+    /// tokens copied.
+    pub fn copy_prefix(&mut self, from: &Self, rest: &[u32], tokens: usize, forward: &mut Forward) -> Result<usize> {
+        let (Some(kv), Some(from)) = (&mut self.kv, &from.kv) else { return Ok(0) };
+        let copied = forward.copy_prefix(from, kv, tokens)?.saturating_sub(self.tokens.len());
+        self.push(&rest[..copied.min(rest.len())]);
+        Ok(copied)
     }
 
     /// True if its cache is on a device.
@@ -170,18 +208,29 @@ impl Context {
             WantedLogits::Nothing => forward.run(tokens, kv, Outputs::None, probe).map(|_| ComputedLogits::Nothing),
             WantedLogits::Logits => forward.run(tokens, kv, Outputs::Last, probe).map(ComputedLogits::Logits),
             WantedLogits::EveryLogits => forward.run(tokens, kv, Outputs::All, probe).map(ComputedLogits::Logits),
+            WantedLogits::Hidden => forward.hidden(tokens, kv, probe).map(ComputedLogits::Hidden),
             WantedLogits::Shortlist(k) => forward.top(tokens, kv, k, probe).map(ComputedLogits::Shortlist),
         };
         match &computed {
-            Ok(_) => {
-                if self.exact == self.tokens.len() {
-                    self.exact += tokens.len();
-                }
-                self.tokens.extend_from_slice(tokens);
-            }
+            Ok(_) => self.push(tokens),
             Err(_) => kv.truncate(self.tokens.len()),
         }
         computed
+    }
+
+    /// `tokens` were appended to its cache.
+    pub fn push(&mut self, tokens: &[u32]) {
+        if self.exact == self.tokens.len() {
+            self.exact += tokens.len();
+        }
+        self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Drops what the cache holds beyond the tokens, after a pass that failed.
+    pub fn drop_unfinished(&mut self) {
+        if let Some(kv) = &mut self.kv {
+            kv.truncate(self.tokens.len());
+        }
     }
 
     /// Forgets the older half of the tokens behind the first `keep`. Returns the tokens to compute again: none if the cache can

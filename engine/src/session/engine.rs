@@ -5,7 +5,7 @@ use std::{
     sync::{
         Arc, OnceLock, Weak,
         atomic::{
-            AtomicU64,
+            AtomicBool, AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
         mpsc::{self, Receiver, Sender},
@@ -21,9 +21,11 @@ use super::{
     SessionOptions, SparsityChoice, SparsityReport,
     context::Context,
     device::StatusBoard,
+    ffn_reads::FfnSize,
     forecast::{DecodeConditions, DecodeRates},
     live_planner::device_chunk,
     loader::{DeviceSource, device_source},
+    neuron_norms::mass_of,
     request::{EventSender, StopMessage, stopped_error},
     sampling::{Grammar, GrammarCompiler, GrammarState},
     settings::{RequestedSettings, SettingsMailbox},
@@ -75,12 +77,18 @@ pub(super) struct EngineState {
     /// Options by which any device is loaded.
     pub device_load: DeviceLoadOptions,
     pub recall: f32,
+    /// Most bytes of all caches.
+    pub kv_budget: Option<u64>,
     pub sparsity: Mutex<SparsityReport>,
     pub stopped: StopMessage,
     /// Made for the first request with a grammar.
     pub grammars: OnceLock<GrammarCompiler>,
     /// Firings kept for the next run.
     pub counts: Option<KeptCounts>,
+    /// Of every layer, what its FFN reads with nothing skipped.
+    pub ffn_sizes: Vec<FfnSize>,
+    /// True once the neurons are being weighed by [`Engine::weigh_neurons`].
+    pub weighed: AtomicBool,
 }
 
 impl EngineState {
@@ -219,6 +227,9 @@ impl Engine {
         let blind = lacks_profile(&model);
         let counts = options.counts.as_deref().and_then(|folder| KeptCounts::open(folder, &model));
         let mut model = model;
+        if let Some(level) = options.level {
+            model.skip_inputs(level)?;
+        }
         if let Some(counts) = &counts {
             counts.attach(&mut model);
         }
@@ -232,6 +243,7 @@ impl Engine {
             None => DeviceStatus::Cpu { reason: None },
         });
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
+        neurons.set_mass(mass_of(&model));
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
         let inputs = PlanInputs {
             chunk: device_chunk(options.chunk),
@@ -252,6 +264,7 @@ impl Engine {
         let mut forward = Forward::new(Arc::clone(&model), cpu);
         forward.set_chunk(options.chunk);
         forward.set_sparsity(sparsity.mode);
+        let ffn_sizes = FfnSize::of_layers(&model);
         let settings = RequestedSettings { sparsity: options.sparsity, budget: options.device.budget(), adaptive };
         let state = Arc::new(EngineState {
             model,
@@ -268,10 +281,13 @@ impl Engine {
             resident: Mutex::default(),
             device_load,
             recall: options.recall,
+            kv_budget: options.kv_budget,
             sparsity: Mutex::new(sparsity),
             stopped,
             grammars: OnceLock::new(),
             counts,
+            ffn_sizes,
+            weighed: AtomicBool::new(false),
         });
         let (commands, inbox) = mpsc::channel();
         let thread = {
@@ -303,7 +319,8 @@ impl Engine {
         let kv = KvCache::new(&state.model.config, context, options.kv_type.unwrap_or(self.handle.kv_type))?;
         let id = self.handle.sessions.fetch_add(1, Relaxed);
         let session = Session::new(self.clone(), id, context);
-        self.command(Command::Open { id, context: Context::new(kv), cancelled: session.cancelled() })?;
+        let (context, cancelled, priority) = (Context::new(kv), session.cancelled(), options.priority);
+        self.command(Command::Open { id, context, cancelled, priority })?;
         Ok(session)
     }
 
@@ -532,6 +549,11 @@ impl Session {
         self.cancelled.fetch_max(self.requests.load(SeqCst), SeqCst);
         // The engine may be asleep until a device is loaded. One that has stopped has nothing left to cancel.
         let _ = self.engine.command(Command::Wake);
+    }
+
+    /// Its number, by which the board of neurons tells sessions apart.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Length of its context, in tokens.

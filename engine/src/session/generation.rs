@@ -1,5 +1,7 @@
 //! One generation, computed in steps.
 
+mod batched;
+
 use std::{
     sync::atomic::AtomicU64,
     thread::ScopedJoinHandle,
@@ -9,10 +11,13 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    ChatOptions, ContextPolicy, Event, GenerationStats, LogprobsRequest, Message, Prompt, Request, Role,
-    SpeculationMode, StopReason, TokenLogprobs,
+    ContextPolicy, Event, GenerationStats, LogprobsRequest, Prompt, Request, SpeculationMode, StopReason,
+    TokenLogprobs,
     context::{ComputedLogits, Context, WantedLogits},
-    engine::{Engine, EngineState},
+    embedding::PooledStates,
+    encoded_prompt::{EncodedPrompt, encode, end_of_thoughts, fit},
+    engine::EngineState,
+    ffn_reads::FfnSize,
     neurons::{GenerationProbe, HotSetAdaptation},
     request::EventSender,
     sampling::{Breakers, GrammarState, Sampler},
@@ -23,10 +28,7 @@ use crate::{
     error::{Error, Result},
     runtime::{Forward, Probe, Sparsity},
     telemetry::Meter,
-    tokenizer::{
-        ChatMessage, EncodeOptions, RenderOptions, Tokenizer,
-        reasoning::{AnswerParser, transcript::Thoughts},
-    },
+    tokenizer::{EncodeOptions, Tokenizer},
 };
 
 /// Shortest time between two [`Event::Stats`].
@@ -53,6 +55,10 @@ pub(super) struct Generation<'a> {
     /// Logits that the grammar has changed.
     masked: Vec<f32>,
     text: TextStream<'a>,
+    /// Most tokens of thoughts, and those that end thoughts and begin the answer.
+    thought_budget: Option<(usize, Vec<u32>)>,
+    /// The embedding of the prompt, if that is what is wanted.
+    pooled: Option<PooledStates>,
     /// Drafts of the tokens to come.
     speculation: Option<Speculation>,
     /// Tokens to compute, and the number of them that are computed.
@@ -62,6 +68,7 @@ pub(super) struct Generation<'a> {
     drafted: usize,
     /// Steps that computed one token, and their time.
     single_steps: (usize, Duration),
+    ffn_sizes: &'a [FfnSize],
     requested_at: Instant,
     reported_at: Instant,
     stats: GenerationStats,
@@ -110,22 +117,29 @@ impl<'a> Generation<'a> {
         if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
             return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
         }
+        let whole = prompt.len();
         let mut todo = fit(prompt, context.capacity(), request.on_full)?;
+        let forgotten_tokens = whole - todo.len();
         let detokeniser = if starts_text { tokenizer.stream().at_text_start() } else { tokenizer.stream() };
-        // Every place of the prompt is computed where its log probabilities are wanted.
-        let scores_prompt = request.logprobs.is_some_and(|it| it.prompt);
-        let reused = context.reuse(if scores_prompt { &[] } else { &todo });
+        let thought_budget = match (request.thought_budget, &parser) {
+            (Some(budget), Some(_)) => Some((budget, end_of_thoughts(state)?)),
+            _ => None,
+        };
+        // Every place of the prompt is computed where its log probabilities or its hidden states are wanted.
+        let reads_prompt = request.embedding.is_some() || request.logprobs.is_some_and(|it| it.prompt);
+        let reused = context.reuse(if reads_prompt { &[] } else { &todo });
         state.telemetry.reused_tokens.add(reused as u64);
         let stats = GenerationStats {
             prompt_tokens: todo.len(),
             reused_tokens: reused,
             context_used: context.tokens().len(),
             context_length: context.capacity(),
+            forgotten_tokens,
             seed: sampler.seed(),
             ..GenerationStats::default()
         };
         let looks_up = request.speculation == SpeculationMode::PromptLookup;
-        let speculation = looks_up && grammar.is_none() && !context.is_recurrent();
+        let speculation = looks_up && grammar.is_none() && !state.model.config.is_recurrent();
         let speculation = speculation.then(|| Speculation::new(&todo));
         todo.drain(..reused);
         Ok(Generation {
@@ -142,38 +156,80 @@ impl<'a> Generation<'a> {
             grammar,
             masked: Vec::new(),
             text: TextStream::new(detokeniser, stops, parser).with_markers(markers),
+            thought_budget,
+            pooled: request.embedding.map(|pooling| PooledStates::new(pooling, state.model.config.d_model)),
             speculation,
             todo,
             computed: 0,
             drafted: 0,
             single_steps: (0, Duration::ZERO),
+            ffn_sizes: &state.ffn_sizes,
             requested_at,
             reported_at: Instant::now(),
             stats,
         })
     }
 
-    /// Computes the next chunk, and chooses a token if that was the last. Returns the reason if the generation has ended.
+    /// True before the first token is chosen.
+    pub fn in_prompt(&self) -> bool {
+        self.stats.generated_tokens == 0
+    }
+
+    /// Chooses a token by `logits`, `[n_vocab]`.
+    fn choose(&mut self, logits: &[f32], context: &Context) -> Result<(u32, Option<TokenLogprobs>)> {
+        let id = match self.grammar.as_mut().filter(|_| self.text.is_answering()) {
+            Some(grammar) => {
+                self.masked.clear();
+                self.masked.extend_from_slice(logits);
+                grammar.apply(&mut self.masked)?;
+                let id = self.sampler.sample(&self.masked, context.tokens())?;
+                if !self.tokenizer.is_end(id) {
+                    grammar.accept(id)?;
+                }
+                id
+            }
+            None => self.sampler.sample(logits, context.tokens())?,
+        };
+        Ok((id, self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top))))
+    }
+
+    /// Ends with a chosen token, or sends it.
+    fn accept(
+        &mut self,
+        id: u32,
+        logprobs: Option<TokenLogprobs>,
+        events: &EventSender,
+        meter: &Meter<'_>,
+    ) -> Option<StopReason> {
+        match self.tokenizer.is_end(id) && !self.ignore_eos {
+            true => Some(StopReason::EndOfText),
+            false => self.send_token(id, logprobs, events, meter),
+        }
+    }
+
+    /// Computes the next chunk, of at most `most` tokens, and chooses a token if that was the last. Returns the reason if the generation
+    /// has ended.
     pub fn step(
         &mut self,
         context: &mut Context,
-        forward: &mut Forward,
+        (forward, most): (&mut Forward, usize),
         events: &EventSender,
         cancelled: &AtomicU64,
         adaptation: &HotSetAdaptation,
         meter: &mut Meter<'_>,
     ) -> Result<Option<StopReason>> {
+        let most = most.min(self.chunk);
         let mut cancel = GenerationProbe::new(cancelled, self.number);
         if cancel.cancelled() {
             return Ok(Some(StopReason::Cancelled));
         }
-        let in_prompt = self.stats.generated_tokens == 0;
+        let in_prompt = self.in_prompt();
         if in_prompt && self.computed == 0 && !self.report_prompt(events) {
             return Ok(Some(StopReason::Cancelled));
         }
         let started = Instant::now();
         if !context.is_settled(forward) {
-            let settled = context.settle(forward, self.chunk, &mut cancel);
+            let settled = context.settle(forward, most, &mut cancel);
             self.add_time(in_prompt, started.elapsed());
             return match settled {
                 Ok(()) => Ok(None),
@@ -188,13 +244,15 @@ impl<'a> Generation<'a> {
         // The last token of a prompt is computed again for another answer: recurrent states are kept before it.
         let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
         let scores_prompt = in_prompt && self.logprobs.is_some_and(|it| it.prompt);
-        let most = if scores_prompt { self.chunk.min((LOGITS_OF_CHUNK / self.n_vocab).max(1)) } else { self.chunk };
+        let most = if scores_prompt { most.min((LOGITS_OF_CHUNK / self.n_vocab).max(1)) } else { most };
         let chunk = (rest - usize::from(stops_before_last)).min(most);
         if chunk > context.room() {
             match self.on_full {
                 ContextPolicy::Stop => return Ok(Some(StopReason::ContextFull)),
                 ContextPolicy::Shift { keep } => {
+                    let held = context.tokens().len();
                     let mut again = context.shift(keep);
+                    self.stats.forgotten_tokens += held - context.tokens().len() - again.len();
                     again.extend(self.todo.drain(self.computed..));
                     (self.todo, self.computed) = (again, 0);
                     return Ok(None);
@@ -202,7 +260,11 @@ impl<'a> Generation<'a> {
             }
         }
         let tokens = &self.todo[self.computed..self.computed + chunk];
-        let wanted = if scores_prompt {
+        // Only where the prompt has opened them, and none are wanted.
+        let spent_thoughts = self.spent_thoughts();
+        let wanted = if self.pooled.is_some() {
+            WantedLogits::Hidden
+        } else if scores_prompt {
             WantedLogits::EveryLogits
         } else if chunk < rest || self.max_tokens == Some(0) {
             WantedLogits::Nothing
@@ -216,7 +278,11 @@ impl<'a> Generation<'a> {
         };
         let neurons = meter.neurons();
         neurons.begin(self.session, context.tokens().len(), tokens, !in_prompt);
+        let (before, dense) = (self.stats.ffn.dense_bytes, forward.sparsity() == Sparsity::Dense);
         let mut probe = cancel.with_recorder(neurons).with_adaptation(adaptation);
+        if !in_prompt && chunk == 1 {
+            probe = probe.with_reads(self.ffn_sizes, &mut self.stats.ffn, dense);
+        }
         let mut grammar = self.grammar.as_mut().filter(|_| chunk == rest && self.text.is_answering());
         let (computed, masked) = std::thread::scope(|scope| {
             // The mask depends on the tokens so far, as the logits do: both are computed at once.
@@ -225,6 +291,7 @@ impl<'a> Generation<'a> {
             (computed, mask.map(ScopedJoinHandle::join))
         });
         meter.neurons().end();
+        self.stats.ffn.tokens += usize::from(self.stats.ffn.dense_bytes > before);
         adaptation.record_tokens(chunk);
         let computed = match computed {
             Ok(computed) => computed,
@@ -247,33 +314,30 @@ impl<'a> Generation<'a> {
             return Ok(Some(StopReason::Cancelled));
         }
         self.computed += chunk;
+        if let Some(pooled) = &mut self.pooled
+            && let ComputedLogits::Hidden(states) = &computed
+        {
+            pooled.add(states);
+            if chunk == rest && !events.send(Event::Embedding(pooled.embedding())) {
+                return Ok(Some(StopReason::Cancelled));
+            }
+        }
         if self.drafted > 0
             && let ComputedLogits::Logits(logits) = computed
         {
             return self.accept_drafts(logits, context, events, started, meter);
         }
         let before_last = stops_before_last && self.computed + 1 == self.todo.len();
-        let goes_on = chunk == rest && self.max_tokens != Some(0);
+        let goes_on = chunk == rest && self.max_tokens != Some(0) && self.pooled.is_none();
+        let ends_thoughts = goes_on && spent_thoughts;
         let mut logprobs = None;
         let chosen = match computed {
-            ComputedLogits::Nothing => None,
+            ComputedLogits::Nothing | ComputedLogits::Hidden(_) => None,
             ComputedLogits::Logits(_) if !goes_on => None,
+            _ if ends_thoughts => None,
             ComputedLogits::Logits(logits) => Some({
-                let logits = &logits[logits.len() - self.n_vocab..];
-                let id = match grammar {
-                    Some(grammar) => {
-                        self.masked.clear();
-                        self.masked.extend_from_slice(logits);
-                        grammar.apply(&mut self.masked)?;
-                        let id = self.sampler.sample(&self.masked, context.tokens())?;
-                        if !self.tokenizer.is_end(id) {
-                            grammar.accept(id)?;
-                        }
-                        id
-                    }
-                    None => self.sampler.sample(logits, context.tokens())?,
-                };
-                logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top));
+                let (id, scores) = self.choose(&logits[logits.len() - self.n_vocab..], context)?;
+                logprobs = scores;
                 id
             }),
             ComputedLogits::Shortlist(shortlist) => Some(self.sampler.sample_from(shortlist, context.tokens())?),
@@ -282,8 +346,8 @@ impl<'a> Generation<'a> {
             context.take_snapshot();
         }
         let end = match chosen {
-            Some(id) if self.tokenizer.is_end(id) && !self.ignore_eos => Some(StopReason::EndOfText),
-            Some(id) => self.send_token(id, logprobs, events, meter),
+            None if ends_thoughts => self.end_thoughts(events, meter),
+            Some(id) => self.accept(id, logprobs, events, meter),
             None => (chunk == rest).then_some(StopReason::MaxTokens),
         };
         let time = started.elapsed();
@@ -306,7 +370,8 @@ impl<'a> Generation<'a> {
     /// tokens is dense.
     fn add_draft(&mut self, context: &Context, forward: &Forward) {
         let Some(speculation) = &mut self.speculation else { return };
-        if !matches!(forward.sparsity(), Sparsity::Dense | Sparsity::Exact) {
+        let skips_inputs = forward.model().weights.input_level.is_some() && forward.sparsity() != Sparsity::Dense;
+        if skips_inputs || !matches!(forward.sparsity(), Sparsity::Dense | Sparsity::Exact) {
             return;
         }
         let left = self.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.stats.generated_tokens));
@@ -331,14 +396,9 @@ impl<'a> Generation<'a> {
         let (mut accepted, mut end) = (0, None);
         for (at, logits) in logits.chunks_exact(logits.len() / (1 + drafted)).enumerate() {
             let id = self.sampler.sample(logits, &context.tokens()[..first + at])?;
-            end = match self.tokenizer.is_end(id) && !self.ignore_eos {
-                true => Some(StopReason::EndOfText),
-                false => {
-                    let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top));
-                    self.send_token(id, logprobs, events, meter)
-                }
-            };
-            if end.is_some() || drafts.get(at) != Some(&id) {
+            let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top));
+            end = self.accept(id, logprobs, events, meter);
+            if end.is_some() || drafts.get(at) != Some(&id) || self.todo.len() > 1 {
                 break;
             }
             accepted += 1;
@@ -365,7 +425,29 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Sends a chosen token, which is to be computed next.
+    /// True if the model is thinking and may not think any longer.
+    fn spent_thoughts(&self) -> bool {
+        let spent = |(budget, _): &(usize, Vec<u32>)| self.stats.thought_tokens >= *budget;
+        self.text.is_thinking() && self.thought_budget.as_ref().is_some_and(spent)
+    }
+
+    /// Ends the thoughts in the model's stead: sends the tokens that do, which are computed next, behind what is to be computed.
+    fn end_thoughts(&mut self, events: &EventSender, meter: &Meter<'_>) -> Option<StopReason> {
+        let (_, ids) = self.thought_budget.take()?;
+        let mut todo = self.todo.split_off(self.computed);
+        let mut end = None;
+        for id in ids {
+            todo.push(id);
+            end = self.send_one(id, None, events, meter);
+            if end.is_some() {
+                break;
+            }
+        }
+        (self.todo, self.computed) = (todo, 0);
+        end
+    }
+
+    /// Sends a chosen token, which is to be computed next; behind it those that end thoughts, if it was the last of them.
     fn send_token(
         &mut self,
         id: u32,
@@ -373,7 +455,19 @@ impl<'a> Generation<'a> {
         events: &EventSender,
         meter: &Meter<'_>,
     ) -> Option<StopReason> {
+        let end = self.send_one(id, logprobs, events, meter);
+        if end.is_none() && self.spent_thoughts() { self.end_thoughts(events, meter) } else { end }
+    }
+
+    fn send_one(
+        &mut self,
+        id: u32,
+        logprobs: Option<TokenLogprobs>,
+        events: &EventSender,
+        meter: &Meter<'_>,
+    ) -> Option<StopReason> {
         self.stats.generated_tokens += 1;
+        self.stats.thought_tokens += usize::from(self.text.is_thinking());
         meter.telemetry().generated_tokens.add(1);
         if self.stats.generated_tokens == 1 {
             self.stats.time_to_first_token = self.requested_at.elapsed();
@@ -417,7 +511,7 @@ impl<'a> Generation<'a> {
             meter.prompt(chunk, time);
         } else if complete {
             self.stats.decode_steps += chunk;
-            meter.decode(chunk, time);
+            meter.decode(chunk, 1, time);
         }
         self.stats.context_used = context.tokens().len();
         meter.context(context.tokens().len(), context.capacity());
@@ -448,130 +542,4 @@ fn score_prompt<'l>(
     let first = prompt.first().filter(|_| from == 0).map(|&id| TokenLogprobs::unpredicted(id));
     let predicted = prompt.iter().skip(from + 1).zip(logits);
     first.into_iter().chain(predicted.map(|(&id, logits)| TokenLogprobs::new(logits, id, top))).collect()
-}
-
-/// A prompt and how to read what follows it.
-struct EncodedPrompt {
-    tokens: Vec<u32>,
-    /// The answer is a text of its own rather than the rest of one.
-    starts_text: bool,
-    /// Of answers in a chat.
-    parser: Option<AnswerParser>,
-}
-
-impl Engine {
-    /// Ids of the tokens that a request's prompt has, rendered by the chat template with `chat` if it is a chat.
-    ///
-    /// # Errors
-    /// [`Error::Template`] if the template refuses the messages, [`Error::Invalid`] for a chat to continue that does not end with the
-    /// assistant.
-    pub fn prompt_tokens(&self, prompt: Prompt, chat: &ChatOptions) -> Result<Vec<u32>> {
-        Ok(encode(self.state(), prompt, chat, None)?.tokens)
-    }
-}
-
-/// Encodes a prompt. `limit`: tokens beyond which it is refused; a text that must have more is refused before it is encoded.
-fn encode(state: &EngineState, prompt: Prompt, chat: &ChatOptions, limit: Option<usize>) -> Result<EncodedPrompt> {
-    let tokenizer = &state.tokenizer;
-    let encode = |text: &str| {
-        if let Some(limit) = limit {
-            refuse_long_text(tokenizer, text, limit)?;
-        }
-        tokenizer.encode(text, EncodeOptions::CHAT)
-    };
-    let (mut tokens, starts_text, parser) = match prompt {
-        Prompt::Text(text) => (encode(&text)?, text.is_empty(), None),
-        Prompt::Tokens(tokens) => (tokens, false, None),
-        Prompt::Chat(messages) => {
-            let (text, parser) = render(state, &messages, chat, None)?;
-            (encode(&text)?, true, Some(parser))
-        }
-        Prompt::Continue(messages) => {
-            let Some((Message { role: Role::Assistant, content, .. }, before)) = messages.split_last() else {
-                return Err(Error::invalid("prompt", "a message of the assistant to continue", "none at the end"));
-            };
-            let begun = (!content.is_empty()).then(|| Thoughts::of(content));
-            let (text, parser) = render(state, before, chat, begun.as_ref())?;
-            (encode(&text)?, begun.is_none(), Some(parser))
-        }
-    };
-    if tokens.is_empty() {
-        let none = "at least one token (the vocabulary has none to begin a text with)";
-        tokens.push(tokenizer.bos().ok_or_else(|| Error::invalid("prompt", none, "an empty prompt"))?);
-    }
-    Ok(EncodedPrompt { tokens, starts_text, parser })
-}
-
-/// Refuses a text that has more than `limit` tokens even if each were the longest of the vocabulary. Encoding megabytes takes seconds.
-fn refuse_long_text(tokenizer: &Tokenizer, text: &str, limit: usize) -> Result<()> {
-    // Shorter texts are encoded at once.
-    const SHORT: usize = 1 << 16;
-    if text.len() <= SHORT {
-        return Ok(());
-    }
-    let longest = (0..tokenizer.vocab_len() as u32).map(|id| tokenizer.token_bytes(id).len()).max().unwrap_or(1).max(1);
-    let least = text.len() / longest;
-    if least > limit { Err(Error::ContextFull { wanted: least, available: limit }) } else { Ok(()) }
-}
-
-/// The text of a chat up to where the assistant speaks, or goes on after `begun`, and the parser of what it says.
-fn render(
-    state: &EngineState,
-    messages: &[Message],
-    chat: &ChatOptions,
-    begun: Option<&Thoughts<'_>>,
-) -> Result<(String, AnswerParser)> {
-    let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
-    let options = RenderOptions { add_generation_prompt: true, tools: &chat.tools, variables: Some(&chat.variables) };
-    let mut text = state.template.render_with(&messages, options)?;
-    let format = state.template.reasoning();
-    let parser = format.parser(&text, begun);
-    if let Some(begun) = begun {
-        text += &format.write(&text, begun);
-    }
-    Ok((text, parser))
-}
-
-fn chat_message(message: &Message) -> ChatMessage<'_> {
-    let fields = Some(&message.fields).filter(|fields| !fields.is_empty());
-    let role = match message.role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-    };
-    ChatMessage { role, content: &message.content, fields }
-}
-
-/// Shortens a prompt that is longer than the context as a shift would: to the first `keep` tokens, and as many of the last as fill
-/// half of the rest.
-fn fit(prompt: Vec<u32>, capacity: usize, on_full: ContextPolicy) -> Result<Vec<u32>> {
-    if prompt.len() <= capacity {
-        return Ok(prompt);
-    }
-    match on_full {
-        ContextPolicy::Stop => Err(Error::ContextFull { wanted: prompt.len(), available: capacity }),
-        ContextPolicy::Shift { keep } => {
-            let last = (capacity - keep).div_ceil(2);
-            Ok([&prompt[..keep], &prompt[prompt.len() - last..]].concat())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_prompts_are_shortened_only_by_the_shift_policy() {
-        let prompt: Vec<u32> = (0..10).collect();
-        let shift = |keep| ContextPolicy::Shift { keep };
-        assert_eq!(fit(prompt.clone(), 10, ContextPolicy::Stop).unwrap(), prompt);
-        let error = fit(prompt.clone(), 9, ContextPolicy::Stop).unwrap_err();
-        assert!(matches!(error, Error::ContextFull { wanted: 10, available: 9 }));
-        assert_eq!(fit(prompt.clone(), 6, shift(2)).unwrap(), [0, 1, 8, 9]);
-        assert_eq!(fit(prompt.clone(), 6, shift(0)).unwrap(), [7, 8, 9]);
-        assert_eq!(fit(prompt.clone(), 6, shift(5)).unwrap(), [0, 1, 2, 3, 4, 9]);
-        assert_eq!(fit(prompt, 1, shift(0)).unwrap(), [9]);
-    }
 }

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     calibration::{MachineOptions, MeasureEffort, cached_machine},
+    cpu,
     error::{Error, Result},
     gpu::{Gpu, GpuOptions},
     placement::Machine,
@@ -214,7 +215,8 @@ fn measure(
         CalibrationTarget::Cpu => None,
         CalibrationTarget::Gpu(options) => {
             let budget = Some(reserve_memory(&engine, MATRIX_BYTES + 3 * effort.gpu.bytes, go_on)?);
-            Some(Gpu::open(&GpuOptions { budget, ..options.clone() })?)
+            let floats = state.device_load.cpu.activations == cpu::InputPrecision::Float;
+            Some(Gpu::open(&GpuOptions { budget, ..options.of_floats(floats) })?)
         }
     };
     // Closing the model does not wait for the measurement.

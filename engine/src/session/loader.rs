@@ -21,9 +21,9 @@ use super::{
     worker::{Command, panic_message},
 };
 use crate::{
-    cpu::{Cpu, CpuOptions, ThreadPool},
+    cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool},
     error::{Error, Result},
-    gpu::{Gpu, GpuOptions, Purpose},
+    gpu::{Faults, Gpu, GpuOptions, Purpose},
     hybrid::{self, HybridProcessor},
     model::Model,
     placement::{GpuUse, Granularity, Placement, Streaming},
@@ -96,8 +96,30 @@ pub fn load_on_device(
         planner.look_up_machine(options.speeds.as_deref(), || options.open_cpu(), gpu.map(Gpu::report));
     };
     hybrid::device_support(model).inspect_err(|_| look_up(None))?;
-    let gpu = Gpu::open(&options.gpu).inspect_err(|_| look_up(None))?;
-    look_up(Some(&gpu));
+    let mut wanted = options.gpu.of_floats(options.cpu.activations == InputPrecision::Float);
+    loop {
+        let gpu = Gpu::open(&wanted).inspect_err(|_| look_up(None))?;
+        look_up(Some(&gpu));
+        let error = match load_on(&gpu, model, options, planner, progress) {
+            Ok(processor) => return Ok((processor, gpu)),
+            Err(error) => error,
+        };
+        // A driver that does not compile a kernel may compile a plainer one.
+        let refused = gpu.pipelines().refused() && gpu.lost().is_none();
+        let Some(tier) = gpu.caps().tier.plainer().filter(|_| refused) else { return Err(error) };
+        tracing::warn!(adapter = gpu.report().name, %error, "trying kernels of the tier {tier}");
+        wanted = GpuOptions { tier: Some(tier), faults: Faults::default(), ..wanted };
+    }
+}
+
+/// Loads what of `model` the budget of `gpu` is best used for.
+fn load_on(
+    gpu: &Gpu,
+    model: &Model,
+    options: &DeviceLoadOptions,
+    planner: &Arc<LivePlanner>,
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<HybridProcessor> {
     planner.set_chunk(options.chunk);
     let load =
         hybrid::GpuLoad { chunk: planner.set_caps(*gpu.caps()), predictors: false, ..hybrid::GpuLoad::default() };
@@ -106,8 +128,8 @@ pub fn load_on_device(
     let mut target = gpu.arena().budget();
     for attempt in 1.. {
         let placement = hybrid::Planner::plan(&mut placement_source, model, target)?;
-        match HybridProcessor::load(&gpu, options.open_cpu()?, model, &placement, &load, progress) {
-            Ok(processor) => return Ok((processor.with_planner(Box::new(placement_source)), gpu)),
+        match HybridProcessor::load(gpu, options.open_cpu()?, model, &placement, &load, progress) {
+            Ok(processor) => return Ok(processor.with_planner(Box::new(placement_source))),
             Err(Error::Memory { .. }) if attempt < ATTEMPTS && target < u64::MAX => target -= target / 8,
             Err(error) => return Err(error),
         }
@@ -129,7 +151,7 @@ impl hybrid::Planner for PlacementSource {
         let planner = self.planner.planner(model)?;
         let plan = match self.granularity {
             Granularity::Neurons => self.planner.plan(&planner, budget, self.gpu_use),
-            Granularity::Layers => planner.whole_layers(budget),
+            other => planner.by(other, budget),
         };
         Ok(plan?.placement)
     }
@@ -137,7 +159,7 @@ impl hybrid::Planner for PlacementSource {
     fn revise(&mut self, _: &Model, now: &Placement) -> Result<Option<Placement>> {
         Ok(match self.granularity {
             Granularity::Neurons => self.planner.adaptation.revise(now),
-            Granularity::Layers => None,
+            Granularity::Layers | Granularity::Frequency => None,
         })
     }
 

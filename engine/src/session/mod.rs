@@ -1,50 +1,63 @@
 //! An [`Engine`] owns a model and one thread; a [`Session`] is one conversation with its own KV cache. A [`Request`] goes in,
 //! [`Event`]s come out of a channel, and any request can be cancelled within one token.
 //!
-//! Inside, the thread ([`worker`]) gives every session with work a step in turn. A step of a [`generation`] computes a chunk of
-//! tokens in a [`context`] (a KV cache and the tokens it holds), has [`sampling`] choose one from the logits, and passes it through
-//! [`text`] (whole characters, no stop strings) to the caller.
+//! Inside, the thread ([`worker`]) takes [`turns`]: a pass that computes the next token of every session, a [`batch`] that reads the
+//! weights once, then a chunk of one prompt. A step of a [`generation`] computes a chunk of tokens in a [`context`] (a KV cache and the
+//! tokens it holds), has [`sampling`] choose one from the logits, and passes it through [`text`] (whole characters, no stop strings) to
+//! the caller. An [`embedding`] is a generation of no tokens.
 //!
 //! The forward pass may live on a GPU: the [`device_manager`] has a [`loader`] bring there as much of the model as the
 //! [`live_planner`] finds the budget best used for, moves back to the CPU when the [`device`] is lost, and tries it again. Contexts
 //! follow with their keys and values, or by computing their tokens anew, and generations go on from the token they were at. What
 //! callers change on a running engine (VRAM budget, sparsity mode, adaptation) is requested in [`settings`] and applied between two
 //! tokens. A [`forecast`] says what a budget would give, corrected by the rates that were measured while decoding;
-//! [`idle_calibration`] measures the machine while the engine is idle; [`neurons`] records firings and lets the hot set follow them.
+//! [`idle_calibration`] measures the machine while the engine is idle; [`neurons`] records firings and lets the hot set follow them,
+//! [`neuron_norms`] weighs neurons that are never zero, and [`ffn_reads`] says what skipping saved.
 
+mod batch;
 mod context;
 mod device;
 mod device_manager;
+mod embedding;
+mod encoded_prompt;
 mod engine;
+mod ffn_reads;
 mod forecast;
 mod generation;
 mod idle_calibration;
 mod live_planner;
 mod loader;
 mod logprobs;
+mod neuron_norms;
 mod neurons;
 mod request;
 pub mod sampling;
 mod settings;
+mod shape_model;
 mod sparsity;
 mod speculation;
 mod text;
+mod turns;
 mod worker;
 
 pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus};
+pub use embedding::Pooling;
 pub use engine::{Engine, MemoryReport, Session};
 pub use forecast::unopened_planner;
 pub use idle_calibration::CalibrationOptions;
 pub use live_planner::{LivePlanner, planner};
 pub use loader::{DeviceLoadOptions, load_on_device};
 pub use logprobs::{LogprobsRequest, TokenLogprobs};
+pub use neuron_norms::USUAL_MASS;
 pub use neurons::{FrequencySource, NeuronFrequencies};
 pub use request::{
-    AnswerText, ChatOptions, ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, Sampling,
+    AnswerText, ChatOptions, ContextPolicy, Event, FfnReads, GenerationStats, Message, Prompt, Request, Role, Sampling,
     SpeculationMode, StopReason,
 };
 pub use settings::{EngineOptions, SessionOptions};
+pub use shape_model::shape_model;
 pub use sparsity::{SparsityChoice, SparsityReport};
+pub use turns::Priority;
 
 pub use sampling::Grammar;
 

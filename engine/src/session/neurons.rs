@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
+use super::{FfnReads, ffn_reads::FfnSize};
 use crate::{
     model::{LayerWeights, Model},
     placement::Placement,
@@ -114,17 +115,23 @@ pub(super) struct GenerationProbe<'a> {
     recorder: Option<&'a mut NeuronRecorder>,
     watch: Watch,
     adaptation: Option<&'a HotSetAdaptation>,
+    reads: Option<(&'a [FfnSize], &'a mut FfnReads, bool)>,
 }
 
 impl<'a> GenerationProbe<'a> {
     /// A probe of the request `number` of a session, of which all below `cancelled` are cancelled. Records no neurons.
     pub fn new(cancelled: &'a AtomicU64, number: u64) -> Self {
-        GenerationProbe { cancelled, number, recorder: None, watch: Watch::Off, adaptation: None }
+        GenerationProbe { cancelled, number, recorder: None, watch: Watch::Off, adaptation: None, reads: None }
     }
 
     /// The probe with its firings counted by `adaptation`, if that is on.
     pub fn with_adaptation(self, adaptation: &'a HotSetAdaptation) -> Self {
         GenerationProbe { adaptation: Some(adaptation).filter(|adaptation| adaptation.is_on()), ..self }
+    }
+
+    /// The probe with the reads of a decoded token added to `reads`; `dense`: the mode skips nothing.
+    pub fn with_reads(self, sizes: &'a [FfnSize], reads: &'a mut FfnReads, dense: bool) -> Self {
+        GenerationProbe { reads: Some((sizes, reads, dense)), ..self }
     }
 
     /// The probe with its firings recorded, as far as the recorder's board is watched.
@@ -144,7 +151,7 @@ impl Probe for GenerationProbe<'_> {
     }
 
     fn wants_strength(&mut self) -> bool {
-        self.watch == Watch::Strength
+        self.recorder.as_ref().is_some_and(|recorder| recorder.wants_strength())
     }
 
     fn wants_times(&mut self) -> bool {
@@ -152,6 +159,9 @@ impl Probe for GenerationProbe<'_> {
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
+        if let Some((sizes, reads, dense)) = &mut self.reads {
+            reads.add(sizes, firing, *dense);
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.layer(firing);
         }

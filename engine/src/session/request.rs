@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{DeviceEvent, LogprobsRequest, TokenLogprobs, sampling::Grammar};
+use super::{DeviceEvent, LogprobsRequest, Pooling, TokenLogprobs, sampling::Grammar};
 use crate::{
     error::{Error, Result},
     tokenizer::reasoning::AnswerPart,
@@ -243,6 +243,10 @@ pub struct Request {
     pub speculation: SpeculationMode,
     /// Log probabilities to report; `None`: none.
     pub logprobs: Option<LogprobsRequest>,
+    /// Most tokens of thoughts: behind them the answer is begun by force. `None`: as many as the model writes.
+    pub thought_budget: Option<usize>,
+    /// Compute an embedding of the prompt and generate nothing.
+    pub embedding: Option<Pooling>,
 }
 
 /// The source of drafted tokens.
@@ -270,6 +274,8 @@ impl Request {
             grammar: None,
             speculation: SpeculationMode::default(),
             logprobs: None,
+            thought_budget: None,
+            embedding: None,
         }
     }
 }
@@ -298,6 +304,8 @@ pub struct GenerationStats {
     pub reused_tokens: usize,
     /// Tokens generated: one [`Event::Token`] each. A token that ended the text is not among them.
     pub generated_tokens: usize,
+    /// Those of them that were thoughts.
+    pub thought_tokens: usize,
     /// Decoding steps: generated tokens that were fed back to find the next one.
     pub decode_steps: usize,
     /// Tokens that were drafted, and those of them that were drawn.
@@ -314,8 +322,50 @@ pub struct GenerationStats {
     pub context_used: usize,
     /// Length of the context.
     pub context_length: usize,
+    /// Tokens of the chat that the model no longer has: left out of a prompt that was too long, or forgotten when the context was
+    /// full. They follow the first `keep` tokens of [`ContextPolicy::Shift`].
+    pub forgotten_tokens: usize,
+    /// Reads of the FFNs of the decoded tokens; of no tokens where neurons are not recorded.
+    pub ffn: FfnReads,
     /// Seed of the sampler.
     pub seed: u64,
+}
+
+/// Reads and skips of the FFNs of decoded tokens, summed over tokens and layers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FfnReads {
+    /// Tokens counted.
+    pub tokens: usize,
+    /// Bytes of weights the CPU read.
+    pub read_bytes: u64,
+    /// Bytes of the weights of the same FFNs, of MoE layers of the experts in use: what is read where nothing is skipped.
+    pub dense_bytes: u64,
+    /// Neurons whose up and down rows were used, and all neurons of the same FFNs (of MoE layers those of the experts in use).
+    pub used_neurons: u64,
+    /// See [`FfnReads::used_neurons`].
+    pub neurons: u64,
+    /// Nanoseconds the CPU worked on as many of the FFNs as were timed, and the bytes it read there.
+    pub timed_ns: u64,
+    /// See [`FfnReads::timed_ns`].
+    pub timed_bytes: u64,
+    /// True if a device computed some of the neurons: what it read of its own memory is not among the bytes.
+    pub on_device: bool,
+}
+
+impl FfnReads {
+    /// Fraction of the bytes that the CPU did not read; `None` without a token.
+    pub fn spared(&self) -> Option<f64> {
+        (self.dense_bytes > 0).then(|| 1.0 - (self.read_bytes as f64 / self.dense_bytes as f64).min(1.0))
+    }
+
+    /// Time that reading what was spared would have taken at the rate at which the rest was read; `None` where no time was measured,
+    /// or a device did a part of the work.
+    pub fn saved(&self) -> Option<Duration> {
+        let seconds = self.timed_ns as f64 / 1e9;
+        let spared = self.dense_bytes.saturating_sub(self.read_bytes) as f64;
+        let known = self.timed_bytes > 0 && self.timed_ns > 0 && !self.on_device;
+        known.then(|| Duration::from_secs_f64((spared * seconds / self.timed_bytes as f64).min(1e9)))
+    }
 }
 
 impl GenerationStats {
@@ -358,6 +408,8 @@ pub enum Event {
     /// The log probabilities of the next tokens of the prompt, in order, if the request wants them; all before the first
     /// [`Event::Token`].
     PromptLogprobs(Vec<TokenLogprobs>),
+    /// The embedding of the prompt, `[d_model]`, if the request wants it, of length 1.
+    Embedding(Vec<f32>),
     /// The device changed; the generation goes on.
     Device(DeviceEvent),
     /// Counts and times so far, at most a few times per second.

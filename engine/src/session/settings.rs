@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{DeviceChoice, SparsityChoice, loader::DeviceLoadOptions};
+use super::{DeviceChoice, Priority, SparsityChoice, loader::DeviceLoadOptions};
 use crate::{
     cpu::CpuOptions,
     format::ReadMode,
@@ -28,6 +28,9 @@ pub struct EngineOptions {
     pub context: Option<usize>,
     /// Type of the KV caches.
     pub kv_type: KvType,
+    /// Most bytes of the KV caches of all sessions that hold tokens; `None`: no limit. Caches of idle sessions are given up for those of
+    /// others, and requests wait until there is room. A single cache is never refused.
+    pub kv_budget: Option<u64>,
     /// Threads and instruction set.
     pub cpu: CpuOptions,
     /// FFN activation, for files that do not say.
@@ -42,6 +45,9 @@ pub struct EngineOptions {
     pub device: DeviceChoice,
     /// Neurons to skip.
     pub sparsity: SparsityChoice,
+    /// Fraction of the layers' weights that is skipped because their inputs are small ([`Model::skip_inputs`](crate::model::Model::skip_inputs)),
+    /// in every mode but [`Sparsity::Dense`](crate::runtime::Sparsity::Dense).
+    pub level: Option<f32>,
     /// Fraction of the firings that predictors have to find: [`SparsityChoice::Auto`] uses them only if they do, and
     /// [`EngineOptions::adaptive`] holds them to it.
     pub recall: f32,
@@ -79,6 +85,7 @@ impl Default for EngineOptions {
         EngineOptions {
             context: None,
             kv_type: KvType::F16,
+            kv_budget: None,
             cpu: CpuOptions::default(),
             activation: None,
             read_mode: ReadMode::Map,
@@ -86,6 +93,7 @@ impl Default for EngineOptions {
             chunk: 512,
             device: DeviceChoice::Cpu,
             sparsity: SparsityChoice::Auto,
+            level: None,
             recall: 0.95,
             adaptive: None,
             counts: None,
@@ -104,6 +112,8 @@ pub struct SessionOptions {
     pub context: Option<usize>,
     /// Type of the KV cache; `None`: [`EngineOptions::kv_type`].
     pub kv_type: Option<KvType>,
+    /// Its rank among other sessions.
+    pub priority: Priority,
 }
 
 /// The settings that callers can change while an engine runs.

@@ -48,6 +48,8 @@ impl SparsityChoice {
         let moe = model.weights.layers.iter().any(|layer| matches!(layer.ffn, Ffn::Experts(_)));
         match self {
             _ if by_neuron => true,
+            // Copies by input, made when they are needed, are of the file's own weights.
+            SparsityChoice::Mode(Sparsity::Threshold) if model.weights.input_level.is_some() && !moe => false,
             SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(model) && !moe,
             SparsityChoice::Mode(mode) => mode != Sparsity::Dense,
         }
@@ -95,8 +97,29 @@ impl SparsityReport {
             SparsityChoice::Auto => facts.auto(recall),
             SparsityChoice::Mode(mode) => (mode, facts.explain(mode)),
         };
+        let reason = match model.weights.input_level {
+            Some(level) if mode != Sparsity::Dense => with_inputs(model, mode, level, reason),
+            _ => reason,
+        };
         SparsityReport { asked, mode, reason }
     }
+}
+
+/// The reason of `mode` with what skipping inputs at `level` adds to it.
+fn with_inputs(model: &Model, mode: Sparsity, level: f32, reason: String) -> String {
+    let ffn = mode == Sparsity::Threshold;
+    let mut text = match ffn {
+        true => format!("small inputs are skipped, {:.0} % of the layers' weights", 100.0 * level),
+        false => format!("{reason}; {:.0} % of attention's weights, those of small inputs, are skipped", 100.0 * level),
+    };
+    let copies = model.input_copies(ffn);
+    if copies.bytes > 0 {
+        text += &format!("; copies of the weights, input by input, take {} MiB of RAM", copies.bytes >> 20);
+    }
+    if let Some(figures) = model.figures_of_level(level).filter(|_| ffn) {
+        text += &format!("; measured {}", figures.cost());
+    }
+    text
 }
 
 /// The properties of a model that decide on its mode.

@@ -136,6 +136,11 @@ impl<'a> TextStream<'a> {
         self.parser.as_ref().is_none_or(AnswerParser::is_answering)
     }
 
+    /// True if the next token belongs to thoughts.
+    pub fn is_thinking(&self) -> bool {
+        self.parser.as_ref().is_some_and(AnswerParser::is_thinking)
+    }
+
     fn is_holding(&self) -> bool {
         let parsing = self.parser.as_ref().is_some_and(AnswerParser::is_holding);
         parsing || self.detokeniser.is_holding() || self.stops.is_holding()

@@ -1,4 +1,6 @@
-//! The engine thread: carries out commands, and gives every session with work a step in turn.
+//! The engine thread: carries out commands, and takes turns: tokens of all sessions in one pass, then a chunk of one prompt.
+
+mod turn;
 
 use std::{
     any::Any,
@@ -13,13 +15,14 @@ use std::{
 };
 
 use super::{
-    DeviceEvent, Event, GenerationStats, Request, SparsityReport, StopReason,
+    DeviceEvent, Event, GenerationStats, Priority, Request, SparsityReport, StopReason,
     context::Context,
     device_manager::DeviceManager,
     engine::EngineState,
     generation::Generation,
     loader::{DeviceSource, LoadedDevice},
     request::EventSender,
+    turns::Turns,
 };
 use crate::{
     error::{Error, Result},
@@ -47,7 +50,7 @@ pub(super) struct QueuedRequest {
 #[derive(Debug)]
 pub(super) enum Command {
     /// A session begins.
-    Open { id: u64, context: Context, cancelled: Arc<AtomicU64> },
+    Open { id: u64, context: Context, cancelled: Arc<AtomicU64>, priority: Priority },
     /// A session has a request.
     Generate { id: u64, request: Box<QueuedRequest> },
     /// A session ends.
@@ -84,7 +87,8 @@ pub(super) fn serve(
 ) {
     let device = DeviceManager::new(Arc::clone(state), commands, source);
     let meter = Meter::new(&state.telemetry, neurons);
-    let mut worker = Worker { state, forward, device, conversations: Vec::new(), meter, evictions: 0 };
+    let (conversations, turns) = (Vec::new(), Turns::default());
+    let mut worker = Worker { state, forward, device, conversations, meter, evictions: 0, turns };
     // What a panic leaves half done is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
         let message = format!("it failed inside ({}); open the model again", panic_message(panic.as_ref()));
@@ -107,6 +111,9 @@ struct Conversation<'a> {
     id: u64,
     context: Context,
     cancelled: Arc<AtomicU64>,
+    priority: Priority,
+    /// When it computed last.
+    used_at: Instant,
     waiting: VecDeque<QueuedRequest>,
     running: Option<(Generation<'a>, EventSender)>,
 }
@@ -120,6 +127,7 @@ struct Worker<'a> {
     meter: Meter<'a>,
     /// Number of times that neurons were released since the last token.
     evictions: usize,
+    turns: Turns,
 }
 
 impl Worker<'_> {
@@ -186,10 +194,12 @@ impl Worker<'_> {
         }
         let telemetry = self.meter.telemetry();
         match command {
-            Command::Open { id, context, cancelled } => {
+            Command::Open { id, context, cancelled, priority } => {
                 telemetry.sessions.add(1);
                 let waiting = VecDeque::new();
-                self.conversations.push(Conversation { id, context, cancelled, waiting, running: None });
+                let (running, used_at) = (None, Instant::now());
+                let opened = Conversation { id, context, cancelled, priority, used_at, waiting, running };
+                self.conversations.push(opened);
             }
             Command::Generate { id, request } => {
                 if let Some(conversation) = self.conversations.iter_mut().find(|it| it.id == id) {
@@ -200,7 +210,7 @@ impl Worker<'_> {
             Command::Close { id } => {
                 if let Some(at) = self.conversations.iter().position(|it| it.id == id) {
                     // All its requests are cancelled by now: this only sends their last events.
-                    while self.step(at) {}
+                    while self.step(at, usize::MAX) {}
                     self.conversations.remove(at);
                     telemetry.sessions.subtract(1);
                 }
@@ -339,11 +349,21 @@ impl Worker<'_> {
         self.replan()
     }
 
-    /// One step of every session that has work, and one of moving weights.
+    /// One turn of the sessions that have work, and one step of moving weights.
     fn run_turn(&mut self) {
         for at in 0..self.conversations.len() {
-            self.step(at);
+            if self.make_room(at) {
+                self.start(at);
+            }
         }
+        let candidates = self.candidates();
+        // Tokens of several sequences are computed without skipping what single ones skip on a device.
+        let mode = self.forward.sparsity();
+        let approximate = matches!(mode, Sparsity::Predicted | Sparsity::Threshold);
+        let apart = approximate && self.device.on_device();
+        let mut turn = self.turns.next(&candidates, mode != Sparsity::Dense);
+        turn.together &= !apart && turn.tokens.len() <= self.forward.chunk();
+        self.take_turn(&turn, &candidates);
         let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
         let adapts = self.state.planner.adaptation.is_on();
         if let Err(error) = self.device.move_weights(adapts, &mut self.forward, &mut contexts) {
@@ -362,21 +382,53 @@ impl Worker<'_> {
         self.send_device_event(event);
     }
 
-    /// One step of a session: the next chunk of its prompt, or its next token. False if it had nothing to do.
-    fn step(&mut self, at: usize) -> bool {
+    /// Ends generations.
+    fn finish(&mut self, ends: Vec<(usize, Result<StopReason>)>) {
+        for (at, end) in ends {
+            let Conversation { context, running, used_at, .. } = &mut self.conversations[at];
+            *used_at = Instant::now();
+            if let Some((generation, events)) = running.take() {
+                let last = generation.finish(end, context, &events);
+                self.meter.telemetry().generations.subtract(1);
+                events.finish(last);
+            }
+        }
+    }
+
+    /// Makes room after the device had none, with that of idle sessions or of neurons, or goes on with the CPU. What failed is repeated.
+    fn recover(&mut self, error: Error) {
+        let full = matches!(error, Error::Memory { .. });
+        if !(full && (self.move_idle_caches_to_ram() || self.evict_neurons(&error))) {
+            self.continue_on_cpu(error);
+        }
+    }
+
+    /// Starts the next request of a session that has none running.
+    fn start(&mut self, at: usize) -> bool {
         let Some(conversation) = self.conversations.get_mut(at) else { return false };
-        let Conversation { id, context, cancelled, waiting, running } = conversation;
+        let Conversation { id, context, cancelled, waiting, running, .. } = conversation;
         if running.is_none() {
             let Some(request) = waiting.pop_front() else { return false };
             *running = start(self.state, *id, request, context, cancelled, &self.meter);
         }
+        true
+    }
+
+    /// One step of a session: the next chunk of its prompt, of at most `most` tokens, or its next token. False if it had nothing to do.
+    fn step(&mut self, at: usize, most: usize) -> bool {
+        if !self.start(at) {
+            return false;
+        }
+        let Conversation { context, cancelled, running, used_at, .. } = &mut self.conversations[at];
         let Some((generation, events)) = running else { return true };
+        *used_at = Instant::now();
         let adaptation = &self.state.planner.adaptation;
         if self.forward.sparsity() == Sparsity::Predicted && adaptation.is_on() {
             self.forward.correct_thresholds(&adaptation.threshold_correction());
         }
         let (steps, before) = generation.single_steps();
-        let stepped = generation.step(context, &mut self.forward, events, cancelled, adaptation, &mut self.meter);
+        let forward = (&mut self.forward, most);
+        let stepped = generation.step(context, forward, events, cancelled, adaptation, &mut self.meter);
         let (decoded, time) = generation.single_steps();
         // While weights move, the rate is not that of the placement.
         if decoded > steps && !self.device.is_moving() {
@@ -391,21 +443,12 @@ impl Worker<'_> {
             }
             Ok(Some(reason)) => Ok(reason),
             Err(error @ (Error::Gpu { .. } | Error::Memory { .. })) if self.device.on_device() => {
-                // The step is repeated: with the room of idle sessions, with that of neurons, or on the CPU.
-                let full = matches!(error, Error::Memory { .. });
-                if full && (self.move_idle_caches_to_ram() || self.evict_neurons(&error)) {
-                    return true;
-                }
-                self.continue_on_cpu(error);
+                self.recover(error);
                 return true;
             }
             Err(error) => Err(error),
         };
-        if let Some((generation, events)) = running.take() {
-            let last = generation.finish(end, context, &events);
-            self.meter.telemetry().generations.subtract(1);
-            events.finish(last);
-        }
+        self.finish(vec![(at, end)]);
         true
     }
 

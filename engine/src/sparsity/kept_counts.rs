@@ -144,6 +144,7 @@ impl KeptCounts {
                 target_mass_recall: 0.0,
             },
             layers: layers.collect(),
+            input_figures: Vec::new(),
         };
         if let Some(folder) = self.path.parent() {
             std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, error))?;

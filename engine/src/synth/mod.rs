@@ -11,6 +11,8 @@
 //! In a mixture of experts (MoE) every expert is such an FFN with a power law of its own, and experts are chosen by a flatter
 //! one (`expert_choice`), again through the constant channel. MoE layers have no predictors.
 //!
+//! [`outline()`] is such a model without its weights, for plans.
+//!
 //! Everything is a function of the seed: each row has its own random stream (`random`), so the number of threads does
 //! not matter.
 
@@ -23,6 +25,7 @@ mod mamba2;
 mod metadata;
 mod neurons;
 mod options;
+mod outline;
 mod parallel;
 mod plan;
 mod random;
@@ -32,6 +35,7 @@ mod shape;
 
 pub use generate::generate;
 pub use options::SynthOptions;
+pub use outline::{Outline, outline};
 pub use report::{Firing, SynthProgress, SynthReport};
 pub use shape::{DeltaNetSizes, ExpertCounts, Family, LatentSizes, Mamba2Sizes, Shape, shapes};
 

@@ -19,6 +19,10 @@ pub struct Snapshot {
     pub prompt_rate: f64,
     /// Tokens generated per second by all sessions together, lately; 0 while none is.
     pub decode_rate: f64,
+    /// Passes that decoded tokens since the engine was opened: of one sequence, or of several at once.
+    pub decode_passes: u64,
+    /// Sequences whose tokens the latest of them computed.
+    pub batch: u64,
     /// Tokens in the context of the session that ran last.
     pub context_used: u64,
     /// Length of that context, in tokens.
@@ -88,6 +92,8 @@ pub struct Telemetry {
     pub generated_tokens: Gauge,
     pub prompt_rate: Ratio,
     pub decode_rate: Ratio,
+    pub decode_passes: Gauge,
+    pub batch: Gauge,
     pub context_used: Gauge,
     pub context_length: Gauge,
     pub weight_bytes: Gauge,
@@ -108,6 +114,8 @@ impl Telemetry {
             generated_tokens: self.generated_tokens.get(),
             prompt_rate: self.prompt_rate.get(),
             decode_rate: self.decode_rate.get(),
+            decode_passes: self.decode_passes.get(),
+            batch: self.batch.get(),
             context_used: self.context_used.get(),
             context_length: self.context_length.get(),
             weight_bytes: self.weight_bytes.get(),
@@ -135,6 +143,8 @@ mod tests {
         telemetry.generated_tokens.set(4);
         telemetry.prompt_rate.set(5.5);
         telemetry.decode_rate.set(6.5);
+        telemetry.decode_passes.set(14);
+        telemetry.batch.set(15);
         telemetry.context_used.set(7);
         telemetry.context_length.set(8);
         telemetry.weight_bytes.set(9);
@@ -150,6 +160,8 @@ mod tests {
             generated_tokens: 4,
             prompt_rate: 5.5,
             decode_rate: 6.5,
+            decode_passes: 14,
+            batch: 15,
             context_used: 7,
             context_length: 8,
             weight_bytes: 9,

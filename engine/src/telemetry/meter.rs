@@ -36,8 +36,10 @@ impl<'a> Meter<'a> {
         self.telemetry.prompt_rate.set(self.prompt.get());
     }
 
-    /// `tokens` tokens were decoded in one pass of `time`.
-    pub fn decode(&mut self, tokens: usize, time: Duration) {
+    /// A pass of `time` decoded `tokens` tokens of `sequences` sequences.
+    pub fn decode(&mut self, tokens: usize, sequences: usize, time: Duration) {
+        self.telemetry.decode_passes.add(1);
+        self.telemetry.batch.set(sequences as u64);
         self.decode.add(tokens, time);
         self.telemetry.decode_rate.set(self.decode.get());
         self.neurons.decoded(time / tokens.max(1) as u32);
@@ -54,6 +56,7 @@ impl<'a> Meter<'a> {
         (self.prompt, self.decode) = (Rate::default(), Rate::default());
         self.telemetry.prompt_rate.set(0.0);
         self.telemetry.decode_rate.set(0.0);
+        self.telemetry.batch.set(0);
         self.neurons.idle();
     }
 }
@@ -69,7 +72,7 @@ mod tests {
         let (_, neurons) = NeuronBoard::new(NeuronShape::new([]));
         let mut meter = Meter::new(&telemetry, neurons);
         meter.prompt(512, Duration::from_secs(1));
-        meter.decode(1, Duration::from_millis(50));
+        meter.decode(1, 1, Duration::from_millis(50));
         meter.context(513, 4096);
         let now = telemetry.snapshot();
         assert_eq!((now.prompt_tokens, now.context_used, now.context_length), (512, 513, 4096));

@@ -14,6 +14,7 @@ mod chat;
 mod detokeniser;
 mod export;
 mod gguf;
+mod infill;
 mod json;
 mod pre_tokenizer;
 pub mod reasoning;

@@ -28,6 +28,9 @@ const ENDS: &[&str] = &[
     "[e~[",
     "<|flush|>",
     "<|calls|>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
 ];
 
 /// Ids with a role; each is less than the number of tokens.

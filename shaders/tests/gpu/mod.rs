@@ -26,7 +26,7 @@ pub struct Call<'a> {
     pub weights: Option<WeightType>,
     pub overrides: &'a [(&'a str, f64)],
     pub params: &'a [u8],
-    /// Storage buffers in the order of their bindings.
+    /// Storage buffers in the order of their bindings, without the code book of `weights`.
     pub buffers: &'a [&'a [u8]],
     pub workgroups: (u32, u32, u32),
 }
@@ -81,7 +81,7 @@ impl Gpu {
     /// A kernel's pipeline in one tier, with one choice of overrides; each text is compiled once.
     fn pipeline(&self, call: &Call<'_>) -> (wgpu::BindGroupLayout, wgpu::ComputePipeline) {
         let kernel = Kernel::named(call.kernel).unwrap();
-        let source = kernel.source(call.tier, call.weights).unwrap();
+        let source = mutated(kernel, kernel.source(call.tier, call.weights).unwrap());
         let key = format!("{:?}\n{source}", call.overrides);
         if let Some(made) = self.pipelines.lock().unwrap().get(&key) {
             return made.clone();
@@ -90,13 +90,13 @@ impl Gpu {
             label: Some(call.kernel),
             source: wgpu::ShaderSource::Wgsl(source.into()),
         });
-        let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..)
-            .zip(kernel.bindings)
+        let entries: Vec<wgpu::BindGroupLayoutEntry> = kernel
+            .bindings_of(call.weights)
             .map(|(binding, access)| wgpu::BindGroupLayoutEntry {
                 binding,
                 visibility: wgpu::ShaderStages::COMPUTE,
                 ty: wgpu::BindingType::Buffer {
-                    ty: wgpu::BufferBindingType::Storage { read_only: *access == Access::Read },
+                    ty: wgpu::BufferBindingType::Storage { read_only: access == Access::Read },
                     has_dynamic_offset: false,
                     min_binding_size: None,
                 },
@@ -128,9 +128,12 @@ impl Gpu {
 
     fn dispatch<const N: usize>(&self, call: &Call<'_>, grid: Option<&[u32]>, outputs: [usize; N]) -> [Vec<u32>; N] {
         let (layout, pipeline) = self.pipeline(call);
+        let code_book = call.weights.and_then(WeightType::code_book).map(bytemuck::cast_slice);
         let buffers: Vec<wgpu::Buffer> = call
             .buffers
             .iter()
+            .copied()
+            .chain(code_book)
             .map(|contents| {
                 self.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
                     label: None,
@@ -139,13 +142,11 @@ impl Gpu {
                 })
             })
             .collect();
-        let entries: Vec<wgpu::BindGroupEntry<'_>> = buffers
-            .iter()
-            .enumerate()
-            .map(|(binding, buffer)| wgpu::BindGroupEntry {
-                binding: binding as u32,
-                resource: buffer.as_entire_binding(),
-            })
+        let kernel = Kernel::named(call.kernel).unwrap();
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = kernel
+            .bindings_of(call.weights)
+            .zip(&buffers)
+            .map(|((binding, _), buffer)| wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() })
             .collect();
         let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,
@@ -235,4 +236,19 @@ pub fn activation(kind: u32, gate: f64, up: Option<f64>) -> f64 {
         6 => up.clamp(-7.0, 7.0) + 1.0,
         _ => up,
     })
+}
+
+/// A kernel's text with the one change that the environment variable `MUTATION` asks for: the kernel, a piece of its text and what
+/// stands there instead, separated by tabs. `tests/mutate_shaders.sh` sees that the tests of every kernel notice such a change.
+fn mutated(kernel: &Kernel, source: String) -> String {
+    let Ok(mutation) = std::env::var("MUTATION") else { return source };
+    let parts: Vec<_> = mutation.split('\t').collect();
+    let [name, from, to] = parts[..] else {
+        panic!("MUTATION is KERNEL, FROM and TO with tabs between, not {mutation:?}")
+    };
+    if name != kernel.name {
+        return source;
+    }
+    println!("mutated {name}: {} places", source.matches(from).count());
+    source.replace(from, to)
 }

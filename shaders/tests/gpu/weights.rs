@@ -84,6 +84,21 @@ impl Weights {
                 put_last(&mut aux, aux_row, cols / ty.block(), 1.0);
             }
             WeightType::Q3_K => put_last(&mut aux, aux_row, cols / 256, 0.01),
+            WeightType::IQ1_S => put_last(&mut aux, aux_row, cols / 256, 0.1),
+            // Its bits are the upper nibbles of the last two words' halves.
+            WeightType::IQ1_M => {
+                let heads = scales(aux.len() / 6, seed, 0.1);
+                for (block, head) in aux.chunks_exact_mut(6).zip(heads) {
+                    for at in 0..4 {
+                        let shift = at % 2 * 16 + 12;
+                        block[4 + at / 2] = block[4 + at / 2] & !(15 << shift) | (head >> (4 * at) & 15) << shift;
+                    }
+                }
+            }
+            WeightType::IQ2_XXS | WeightType::IQ2_XS | WeightType::IQ2_S => {
+                put_last(&mut aux, aux_row, cols / 256, 0.01);
+            }
+            WeightType::IQ3_XXS | WeightType::IQ3_S => put_last(&mut aux, aux_row, cols / 256, 0.003),
         }
         let mut values = Vec::with_capacity(rows * cols);
         for row in 0..rows {

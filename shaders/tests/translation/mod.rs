@@ -1,9 +1,12 @@
 //! Kernels as naga modules, and as the HLSL that wgpu gives Direct3D's compiler.
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses a part
 
+pub mod variants;
+
 use naga::{
     Expression, Module, ResourceBinding, Scalar, ShaderStage,
-    back::{PipelineConstants, hlsl, pipeline_constants::process_overrides},
+    back::{PipelineConstants, hlsl, msl, pipeline_constants::process_overrides, spv},
+    proc::{BoundsCheckPolicies, BoundsCheckPolicy},
     valid::{Capabilities, ModuleInfo, SubgroupOperationSet, ValidationFlags, Validator},
 };
 use thermocline_shaders::{Access, Kernel, Tier, WeightType};
@@ -66,11 +69,15 @@ pub fn specialise(
 }
 
 /// A specialised kernel's HLSL, with the options that wgpu-hal gives naga for it, and the name of its entry point there.
-pub fn direct3d(kernel: &Kernel, (module, info): &(Module, ModuleInfo)) -> (String, String) {
+pub fn direct3d(
+    kernel: &Kernel,
+    weights: Option<WeightType>,
+    (module, info): &(Module, ModuleInfo),
+) -> (String, String) {
     let (mut read, mut written) = (0, 0);
     let mut binding_map = hlsl::BindingMap::default();
-    for (binding, access) in (0..).zip(kernel.bindings) {
-        let register = if *access == Access::Write { &mut written } else { &mut read };
+    for (binding, access) in kernel.bindings_of(weights) {
+        let register = if access == Access::Write { &mut written } else { &mut read };
         let target = hlsl::BindTarget { register: *register, restrict_indexing: true, ..hlsl::BindTarget::default() };
         *register += 1;
         binding_map.insert(ResourceBinding { group: 0, binding }, target);
@@ -94,4 +101,51 @@ pub fn direct3d(kernel: &Kernel, (module, info): &(Module, ModuleInfo)) -> (Stri
         panic!("{} as HLSL: {:?}", kernel.name, reflection.entry_point_names)
     };
     (text, entry.clone())
+}
+
+/// A specialised kernel's text for Metal.
+pub fn metal(kernel: &Kernel, (module, info): &(Module, ModuleInfo)) -> String {
+    let options = msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..msl::Options::default() };
+    let entry_point = Some((ShaderStage::Compute, kernel.name.to_owned()));
+    let pipeline = msl::PipelineOptions { entry_point, ..msl::PipelineOptions::default() };
+    match msl::write_string(module, info, &options, &pipeline) {
+        Ok((text, _)) => text,
+        Err(error) => panic!("{} as MSL: {error}", kernel.name),
+    }
+}
+
+/// A specialised kernel's SPIR-V, with the options that wgpu-hal gives naga on a driver that guards buffers itself.
+pub fn vulkan(kernel: &Kernel, tier: Tier, (module, info): &(Module, ModuleInfo)) -> Vec<u32> {
+    use spv::Capability as C;
+    let mut capabilities = vec![C::Shader, C::Matrix, C::Int8];
+    capabilities.extend([C::DotProductInputAllKHR, C::DotProductInput4x8BitKHR]);
+    capabilities.extend([C::DotProductInput4x8BitPackedKHR, C::DotProductKHR]);
+    if tier.subgroups {
+        capabilities.extend([C::GroupNonUniform, C::GroupNonUniformVote, C::GroupNonUniformArithmetic]);
+        capabilities.extend([C::GroupNonUniformBallot, C::GroupNonUniformShuffle, C::GroupNonUniformShuffleRelative]);
+    }
+    if tier.f16 {
+        capabilities.push(C::Float16);
+    }
+    if kernel.cooperative {
+        capabilities.extend([C::CooperativeMatrixKHR, C::VulkanMemoryModel]);
+    }
+    let options = spv::Options {
+        lang_version: (1, 6),
+        flags: spv::WriterFlags::LABEL_VARYINGS | spv::WriterFlags::FORCE_POINT_SIZE,
+        capabilities: Some(capabilities.into_iter().collect()),
+        bounds_check_policies: BoundsCheckPolicies {
+            index: BoundsCheckPolicy::Restrict,
+            buffer: BoundsCheckPolicy::Unchecked,
+            image_load: BoundsCheckPolicy::Unchecked,
+            binding_array: BoundsCheckPolicy::Unchecked,
+        },
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
+        force_loop_bounding: false,
+        emit_int_div_checks: false,
+        ..spv::Options::default()
+    };
+    let pipeline = spv::PipelineOptions { entry_point: kernel.name.to_owned(), shader_stage: ShaderStage::Compute };
+    spv::write_vec(module, info, &options, Some(&pipeline))
+        .unwrap_or_else(|error| panic!("{} as SPIR-V: {error}", kernel.name))
 }

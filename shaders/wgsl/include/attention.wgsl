@@ -26,6 +26,8 @@ struct Params {
     scale: f32,
     // 0: none.
     softcap: f32,
+    // Row of the first token in queries and outputs: several conversations may share a pass.
+    row: u32,
 }
 
 var<immediate> params: Params;

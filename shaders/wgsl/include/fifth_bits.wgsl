@@ -1,13 +1,19 @@
 // Fifth bits of eight codes whose other four are nibbles: bit 4 i + j of a word is column j of the low vec4, bit 16 + 4 i + j that of
 // the high one.
 
-// One where the bit is set.
-fn fifth_floats(word: u32, i: u32) -> array<vec4<f32>, 2> {
-    let fifth = word >> (i * 4u);
-    return array<vec4<f32>, 2>(
-        vec4<f32>((vec4<u32>(fifth) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u)),
-        vec4<f32>((vec4<u32>(fifth) >> vec4<u32>(16u, 17u, 18u, 19u)) & vec4<u32>(1u)),
-    );
+// 1 + code / 32, the code's five bits at the top of the mantissas of two halves; see nibble_floats.
+fn five_bit_floats(nibbles: u32, word: u32, i: u32) -> array<vec4<f32>, 2> {
+    let mask = 0x01e001e0u;
+    let one = 0x3c003c00u;
+    let fifth = 0x02000200u;
+    // Columns j and j + 2 of a half of the chunk, to be sixteen bits apart.
+    let lower = ((word & 0xffffu) | (word << 14u)) >> (i * 4u);
+    let upper = ((word >> 16u) | ((word >> 16u) << 14u)) >> (i * 4u);
+    let a = unpack2x16float(((nibbles << 5u) & mask) | ((lower << 9u) & fifth) | one);
+    let b = unpack2x16float(((nibbles >> 3u) & mask) | ((lower << 8u) & fifth) | one);
+    let c = unpack2x16float(((nibbles << 1u) & mask) | ((upper << 9u) & fifth) | one);
+    let d = unpack2x16float(((nibbles >> 7u) & mask) | ((upper << 8u) & fifth) | one);
+    return array<vec4<f32>, 2>(vec4<f32>(a.x, b.x, a.y, b.y), vec4<f32>(c.x, d.x, c.y, d.y));
 }
 
 // The five-bit codes, one to a byte.

@@ -1,8 +1,24 @@
 // Pairs of bits of eight codes: bits 8 i + 2 j of a word are column j of a vec4.
 #include "load8.wgsl"
 
-fn pair_codes(word: u32, i: u32) -> vec4<u32> {
-    return (vec4<u32>(word >> (i * 8u)) >> vec4<u32>(0u, 2u, 4u, 6u)) & vec4<u32>(3u);
+// 1 + code / 4, the code's two bits at the top of the mantissas of halves; see nibble_floats.
+fn pair_floats(word: u32, i: u32) -> vec4<f32> {
+    let four = (word >> (i * 8u)) & 255u;
+    // Columns j and j + 2, to be sixteen bits apart.
+    let apart = four | (four << 12u);
+    let a = unpack2x16float(((apart << 8u) & 0x03000300u) | 0x3c003c00u);
+    let b = unpack2x16float(((apart << 6u) & 0x03000300u) | 0x3c003c00u);
+    return vec4<f32>(a.x, b.x, a.y, b.y);
+}
+
+// 1 + code / 8 of codes whose third bits are the lowest four of `third`.
+fn three_bit_floats(word: u32, i: u32, third: u32) -> vec4<f32> {
+    let four = (word >> (i * 8u)) & 255u;
+    let apart = four | (four << 12u);
+    let bits = (third & 15u) | (third << 14u);
+    let a = unpack2x16float(((apart << 7u) & 0x01800180u) | ((bits << 9u) & 0x02000200u) | 0x3c003c00u);
+    let b = unpack2x16float(((apart << 5u) & 0x01800180u) | ((bits << 8u) & 0x02000200u) | 0x3c003c00u);
+    return vec4<f32>(a.x, b.x, a.y, b.y);
 }
 
 // Four pairs of bits, one to a byte.

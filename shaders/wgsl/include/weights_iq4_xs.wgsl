@@ -1,7 +1,7 @@
 // IQ4_XS weights, d * (scale - 32) * value; see WeightType.
 #include "iq4_values.wgsl"
 
-@group(0) @binding(0) var<storage, read> weight_main: array<u32>;
+@group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> weight_aux: array<vec2<u32>>;
 
 fn scale_of(at: u32, chunk: u32) -> f32 {
@@ -13,10 +13,10 @@ fn scale_of(at: u32, chunk: u32) -> f32 {
 
 fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
     let at = row * chunks + chunk;
-    return iq4_weights(weight_main[at * 4u + i], scale_of(at, chunk));
+    return iq4_weights(weight_main[at][i], scale_of(at, chunk));
 }
 
 fn dot8_packed(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
     let at = row * chunks + chunk;
-    return scale_of(at, chunk) * f32(iq4_dot(weight_main[at * 4u + i], x));
+    return scale_of(at, chunk) * f32(iq4_dot(weight_main[at][i], x));
 }

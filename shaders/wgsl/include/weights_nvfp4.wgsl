@@ -1,7 +1,7 @@
 // NVFP4 weights, factor * scale / 2 * value with a scale for each half of a chunk and a factor for each row; see WeightType.
 #include "e2m1.wgsl"
 
-@group(0) @binding(0) var<storage, read> weight_main: array<u32>;
+@group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
 
 // Half of a number of four bits of exponent, bias 7, and three of fraction.
@@ -11,7 +11,7 @@ fn half_e4m3(bits: u32) -> f32 {
 }
 
 fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
-    let word = weight_main[(row * chunks + chunk) * 4u + i];
+    let word = weight_main[row * chunks + chunk][i];
     let aux = row * (1u + (chunks + 1u) / 2u);
     let scales = weight_aux[aux + 1u + chunk / 2u] >> (chunk % 2u * 16u);
     let bytes = vec4<u32>(word, word >> 8u, word >> 16u, word >> 24u);

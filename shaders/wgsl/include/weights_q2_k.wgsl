@@ -23,9 +23,12 @@ fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
     let at = row * chunks + chunk;
     let pairs = weight_main[at];
     let scales = halves(at, chunk);
+    // code = 4 * (float - 1)
+    let low = 4.0 * scales[0].x;
+    let high = 4.0 * scales[1].x;
     return Weights8(
-        vec4<f32>(pair_codes(pairs.x, i)) * scales[0].x - scales[0].y,
-        vec4<f32>(pair_codes(pairs.y, i)) * scales[1].x - scales[1].y,
+        pair_floats(pairs.x, i) * low - (low + scales[0].y),
+        pair_floats(pairs.y, i) * high - (high + scales[1].y),
         1.0,
         0.0,
     );

@@ -24,13 +24,12 @@ fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
     let pairs = weight_main[row * chunks + chunk];
     let block = super_block(row, chunk, chunks, 11u);
     let third = weight_aux[block.at + chunk % 8u] >> (i * 4u);
-    let low = (vec4<u32>(third) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
-    let high = (vec4<u32>(third) >> vec4<u32>(16u, 17u, 18u, 19u)) & vec4<u32>(1u);
     let scales = vec2<f32>(half_scales(block.at, chunk));
+    // (code - 4) / 8 = float - 1.5
     return Weights8(
-        (vec4<f32>(pair_codes(pairs.x, i) | (low << vec4<u32>(2u))) - 4.0) * scales.x,
-        (vec4<f32>(pair_codes(pairs.y, i) | (high << vec4<u32>(2u))) - 4.0) * scales.y,
-        block.d,
+        three_bit_floats(pairs.x, i, third) * scales.x - 1.5 * scales.x,
+        three_bit_floats(pairs.y, i, third >> 16u) * scales.y - 1.5 * scales.y,
+        block.d * 8.0,
         0.0,
     );
 }

@@ -2,33 +2,44 @@
 #include "nibbles.wgsl"
 #include "pairs.wgsl"
 
-@group(0) @binding(0) var<storage, read> weight_main: array<u32>;
+@group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
+
+// 1 + code / 64, the code's six bits at the top of the mantissas of two halves; see nibble_floats.
+fn six_bit_floats(nibbles: u32, low_pairs: u32, high_pairs: u32, i: u32) -> array<vec4<f32>, 2> {
+    let mask = 0x00f000f0u;
+    let one = 0x3c003c00u;
+    let upper = 0x03000300u;
+    // Of the pairs of columns j and j + 2, to be sixteen bits apart.
+    let low = (low_pairs >> (i * 8u)) & 255u;
+    let high = (high_pairs >> (i * 8u)) & 255u;
+    let lows = low | (low << 12u);
+    let highs = high | (high << 12u);
+    let a = unpack2x16float(((nibbles << 4u) & mask) | ((lows << 8u) & upper) | one);
+    let b = unpack2x16float(((nibbles >> 4u) & mask) | ((lows << 6u) & upper) | one);
+    let c = unpack2x16float((nibbles & mask) | ((highs << 8u) & upper) | one);
+    let d = unpack2x16float(((nibbles >> 8u) & mask) | ((highs << 6u) & upper) | one);
+    return array<vec4<f32>, 2>(vec4<f32>(a.x, b.x, a.y, b.y), vec4<f32>(c.x, d.x, c.y, d.y));
+}
 
 fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
     let at = row * chunks + chunk;
     let aux = (at / 8u) * 21u;
     let pair = aux + (chunk % 8u) * 2u;
-    // The upper two bits stand for 16 each.
-    let low = vec4<f32>(pair_codes(weight_aux[pair], i));
-    let high = vec4<f32>(pair_codes(weight_aux[pair + 1u], i));
-    let codes = nibble_floats(weight_main[at * 4u + i]);
+    let codes = six_bit_floats(weight_main[at][i], weight_aux[pair], weight_aux[pair + 1u], i);
     let scales = bitcast<i32>(weight_aux[aux + 16u + (chunk % 8u) / 2u] >> ((chunk % 2u) * 16u));
-    let d = unpack2x16float(weight_aux[aux + 20u]).x * 16.0;
-    // (code - 32) / 16 = float - 3
-    return Weights8(
-        (codes[0] + low - 3.0) * f32(extractBits(scales, 0u, 8u)),
-        (codes[1] + high - 3.0) * f32(extractBits(scales, 8u, 8u)),
-        d,
-        0.0,
-    );
+    let low = f32(extractBits(scales, 0u, 8u));
+    let high = f32(extractBits(scales, 8u, 8u));
+    let d = unpack2x16float(weight_aux[aux + 20u]).x * 64.0;
+    // (code - 32) / 64 = float - 1.5
+    return Weights8(codes[0] * low - 1.5 * low, codes[1] * high - 1.5 * high, d, 0.0);
 }
 
 fn dot8_packed(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
     let at = row * chunks + chunk;
     let aux = (at / 8u) * 21u;
     let pair = aux + (chunk % 8u) * 2u;
-    let codes = weight_main[at * 4u + i];
+    let codes = weight_main[at][i];
     let low = (codes & 0x0f0f0f0fu) | (spread_pairs(weight_aux[pair], i) << 4u);
     let high = ((codes >> 4u) & 0x0f0f0f0fu) | (spread_pairs(weight_aux[pair + 1u], i) << 4u);
     let scales = bitcast<i32>(weight_aux[aux + 16u + (chunk % 8u) / 2u] >> ((chunk % 2u) * 16u));

@@ -53,12 +53,17 @@ fn measurements_print_tables_and_write_files() {
     let table = run(&sweep).ok();
     assert!(table.contains("threshold, decode") && table.contains("KL [nats]"), "{table}");
     assert_eq!(read("sweep.csv").lines().count(), 4);
-    for name in ["firing.svg", "sweep.svg"] {
+    let pruned = ["sweep", "--prune", "cold", "--fractions", "0,0.5", "--svg", &path("pruned.svg")];
+    let table = run(&pruned).ok();
+    assert!(table.contains("coldest pruned") && table.contains("dense, decode"), "{table}");
+    let half = table.lines().rfind(|line| line.starts_with("| ")).unwrap();
+    assert!(half.starts_with("| 0.5"), "{table}");
+    for name in ["firing.svg", "sweep.svg", "pruned.svg"] {
         let svg = read(name);
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("tokens scored"), "{name}");
     }
     assert!(read("sweep.svg").contains("perplexity") && read("sweep.svg").contains("dense"));
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 7, "a temporary file is left");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 8, "a temporary file is left");
 }
 
 #[test]
@@ -114,6 +119,8 @@ fn eval_refuses_invalid_inputs() {
             .contains("predictors")
     );
     assert!(refused(&["sweep", "--text", &short, "--ctx", "4", "--cut", "2"]).contains("a fraction from 0 to 1"));
+    let ignored = ["sweep", "--text", &short, "--ctx", "4", "--prune", "random", "--calibrate", &short];
+    assert!(refused(&ignored).contains("--calibrate"));
 }
 
 #[test]
@@ -129,4 +136,77 @@ fn eval_plot_draws_a_csv_table() {
         assert!(svg.contains(part), "{part}: {svg}");
     }
     assert!(plot(&["--out", &path("x.svg"), "--y", "speed"]).refusal().contains("got speed"));
+}
+
+/// Thresholds of inputs from `prepare` to the modes that use them.
+#[test]
+fn input_sparsity_is_prepared_chosen_and_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("text"), TEXT.repeat(24)).unwrap();
+    let (out, text) = (path("small.thermocline.gguf"), path("text"));
+    let prepare = ["prepare", "--text", &text, "--tokens", "1000", "--predictors", "none", "--no-down", "-t", "2"];
+    let told = thermocline(&[&prepare[..], &["--out", &out][..]].concat()).ok();
+    for word in ["--sparsity threshold --level", "at 25 % perplexity", "at 50 % perplexity", "KL"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    let shared = ["--text", &text, "--ctx", "96", "--chunks", "3", "--device", "cpu", "-t", "2", "--sidecar", &out];
+    let table =
+        thermocline(&[&["eval", "sweep", "--inputs", "0.1,0.6", "--csv", &path("csv")][..], &shared].concat()).ok();
+    assert!(table.contains("input sparsity") && table.contains("threshold, decode"), "{table}");
+    let csv = std::fs::read_to_string(path("csv")).unwrap();
+    let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    let kl = lines[0].iter().position(|head| head.contains("KL")).unwrap();
+    let [low, high] = [1, 2].map(|line| lines[line][kl].parse::<f64>().unwrap());
+    // What the smallest tenth adds is less than the table shows.
+    assert!(0.0 <= low && low < high && high > 0.01, "{csv}");
+
+    let run = |more: &[&str]| {
+        let shared =
+            ["-p", "Once upon a time", "-n", "8", "--device", "cpu", "-t", "2", "--temp", "0", "--sidecar", &out];
+        thermocline(&[&["run"][..], &shared, more].concat())
+    };
+    let dense = run(&["--sparsity", "dense"]).ok();
+    assert_eq!(run(&["--sparsity", "threshold", "--level", "0.05"]).ok().is_empty(), dense.is_empty());
+    for (more, what) in [
+        (&["--sparsity", "dense", "--level", "0.4"][..], "a mode that skips nothing"),
+        (&["--sparsity", "threshold", "--level", "0.9"], "at most 0.75"),
+        (&["--sparsity", "threshold", "--level", "0"], "above 0"),
+        (&["--sparsity", "threshold", "--level", "0.4", "--sidecar", "none"], "thermocline prepare"),
+    ] {
+        let told = match more.contains(&"none") {
+            true => {
+                let plain = ["run", "-p", "Once", "-n", "4", "--device", "cpu"];
+                thermocline(&[&plain[..], more].concat()).refusal()
+            }
+            false => run(more).refusal(),
+        };
+        assert!(told.contains(what), "{what}: {told}");
+    }
+}
+
+#[test]
+fn routes_are_recorded_kept_and_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("text"), TEXT.repeat(6)).unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/models/mixtral");
+    let (routes, csv, svg) = (path("some.routes"), path("csv"), path("svg"));
+    let recorded =
+        thermocline(&["eval", "routes", "-m", model, "--text", &path("text"), "--tokens", "100", "--out", &routes])
+            .ok();
+    assert!(recorded.contains("tokens") && recorded.contains("adaptive"), "{recorded}");
+    let again = thermocline(&["eval", "routes", "--in", &routes, "--csv", &csv, "--svg", &svg]).ok();
+    assert_eq!(again, recorded);
+    assert!(std::fs::read_to_string(&svg).unwrap().contains("tokens/s"));
+    let made =
+        ["eval", "routes", "--synthetic", "64,4,2,2,20", "--tokens", "400", "--places", "8,16,64", "--csv", &csv];
+    let made = thermocline(&made).ok();
+    assert!(made.contains("up to 8 places") && made.contains("not worth having"), "{made}");
+    assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 1 + 3 * 6);
+    std::fs::write(&routes, "noise").unwrap();
+    let told = thermocline(&["eval", "routes", "--in", &routes]).refusal();
+    assert!(told.contains("recorded routes"), "{told}");
+    assert!(thermocline(&["eval", "routes"]).refusal().contains("--text FILE"));
+    assert!(thermocline(&["eval", "routes", "--synthetic", "1,2"]).refusal().contains("five numbers"));
 }

@@ -94,3 +94,17 @@ fn chat_device_command_shows_the_device() {
     let shown = chat(&GPU, b"/device retry\n/device\n").ok();
     assert!(shown.starts_with(&format!("GPU {}: ", adapter())) && shown.contains("attention weights"), "{shown}");
 }
+
+#[test]
+fn report_is_written_whatever_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let args = ["report", "--quick", "--device", "no such card", "--out", page.to_str().unwrap()];
+    let said = thermocline(&args).ok();
+    assert!(said.contains("No kernel was measured") && said.contains("page.html is written"), "{said}");
+    let text = std::fs::read_to_string(&page).unwrap();
+    for part in ["<h2>Machine</h2>", "<h2>Kernels</h2>", "failed: ", "no such card", "<h2>Hybrid</h2>", "</html>"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    assert!(!text.contains("<script") && !text.contains("http"), "{text}");
+}

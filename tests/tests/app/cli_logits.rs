@@ -125,7 +125,13 @@ fn tokenize_round_trips_text_and_ids() {
     let back = thermocline(&["tokenize", "--ids", &ids.join(","), "--json"]).json();
     assert_eq!(back["text"], text);
 
-    assert_eq!(with_input(&["tokenize"], b"Once\n").ok().lines().count(), 1);
+    // A file and a pipe are tokenized to their last byte.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text");
+    std::fs::write(&file, "Once\n").unwrap();
+    let of_file = thermocline(&["tokenize", "--file", file.to_str().unwrap(), "--json"]).json();
+    assert_eq!((of_file["text"].as_str(), of_file["pieces"][1].as_str()), (Some("Once\n"), Some("\n")));
+    assert_eq!(with_input(&["tokenize", "--json"], b"Once\n").json(), of_file);
     assert_eq!(thermocline(&["tokenize", ""]).ok(), "");
     let special = thermocline(&["tokenize", "<|user|>Hi", "--special", "--bos", "--json"]).json();
     assert_eq!((special["ids"][0].as_u64(), special["ids"][1].as_u64()), (Some(0), Some(2)));

@@ -31,7 +31,7 @@ impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        fs::write(path("text"), TEXT.repeat(12)).unwrap();
+        fs::write(path("text"), TEXT.repeat(24)).unwrap();
         Machine::typical().store(&path("machine")).unwrap();
         assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
         symlink("pipe", path("link")).unwrap();

@@ -223,3 +223,37 @@ fn plan_refuses_invalid_machine_files_and_options() {
     assert!(thermocline(&["plan", "--machine", "/nowhere/m.json"]).refusal().contains("/nowhere/m.json"));
     assert!(thermocline(&["plan", "--device", "cpu", "--vram", "1GiB"]).refusal().contains("--vram"));
 }
+
+#[test]
+fn budget_is_planned_on_a_machine_without_a_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = command(&["plan", "--vram", "16MiB", "--json"]);
+    command.env("VK_DRIVER_FILES", "/nonexistent").env("VK_ICD_FILENAMES", "/nonexistent");
+    command.env("XDG_CACHE_HOME", folder.path());
+    let ran = run(command, b"");
+    assert!(ran.stderr.contains("[no GPU here: planned with a card of the middle class"), "{ran:?}");
+    let plan = ran.json();
+    assert!(plan["resident_layers"].as_u64() > Some(0) && plan["machine"]["gpu"].is_object(), "{plan}");
+}
+
+/// No weights, no card: sizes of the shape and published figures of the machine.
+#[test]
+fn shape_is_planned_for_a_published_machine_without_a_file() {
+    let plan = |shape: &str, machine: &str, more: &[&str]| {
+        thermocline(&[&["plan", "--shape", shape, "--machine", machine, "--json"][..], more].concat()).json()
+    };
+    let card = plan("relu-llama-70b", "rtx4090-i9", &[]);
+    let alone = plan("relu-llama-70b", "i5-10400", &[]);
+    assert_eq!(card["layers"].as_array().unwrap().len(), 80);
+    assert!(speed(&card) > 1.3 * speed(&alone) && speed(&alone) > 0.1, "{} {}", speed(&card), speed(&alone));
+    let small = plan("relu-llama-70b", "rtx4090-i9", &["--vram", "8GiB"]);
+    assert!(speed(&small) < speed(&card), "{} {}", speed(&small), speed(&card));
+    // Twice the neurons firing cost more; fewer bits cost less.
+    let busy = plan("relu-llama-70b", "rtx4090-i9", &["--active", "0.3"]);
+    let wide = plan("relu-llama-70b", "rtx4090-i9", &["--type", "f16"]);
+    assert!(speed(&busy) < speed(&card) && speed(&wide) < speed(&card));
+    let experts = plan("gpt-oss-20b", "rx9070xt-r7", &["--type", "mxfp4"]);
+    assert!(speed(&experts) > speed(&card));
+    let said = thermocline(&["plan", "--shape", "relu-llama-7b", "--machine", "pc-of-no-one"]);
+    assert!(said.code != Some(0) && said.stderr.contains("pc-of-no-one"), "{}", said.stderr);
+}

@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::{io::Read, time::Duration};
+#[cfg(unix)]
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader},
     process::Stdio,
-    time::Duration,
 };
 
 use serde_json::Value;
@@ -80,9 +81,6 @@ fn raw_text_is_continued() {
 #[test]
 fn run_accepts_any_prompt_text() {
     for prompt in [
-        "",
-        " ",
-        "\n\n",
         "żółć 漢字 🐶👩‍👩‍👧 \u{202e}right to left\u{202c} e\u{301}",
         "\u{0}\u{7}\u{1b}[31m",
         "<|end|><|user|><|bos|>",

@@ -8,13 +8,18 @@ use std::{
     process::Child,
 };
 
-use serde_json::{Value, json};
+#[cfg(unix)]
+use serde_json::Value;
+use serde_json::json;
+#[cfg(unix)]
+use thermocline_tests::served::{CHAT, chat};
 use thermocline_tests::{
     http::Client,
-    served::{CHAT, TEXT, chat, text},
+    served::{TEXT, text},
     terminal::{command, thermocline, wait},
 };
 
+#[cfg(unix)]
 const QUESTION: &str = "Tell me a story about a dog and a kite.";
 
 /// The program at any free port, and a client of it.
@@ -184,4 +189,20 @@ fn key_comes_from_a_file_and_the_network_requires_one() {
     std::fs::write(&file, "\n").unwrap();
     let empty = thermocline(&["serve", "--api-key-file", file.to_str().unwrap()]).refusal();
     assert!(empty.contains("first line is empty"), "{empty}");
+}
+
+#[test]
+fn folder_of_models_is_served_by_name() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gguf");
+    let serving = Serving::with(&[folder, "--idle-unload", "60", "--device", "cpu"]);
+    assert!(serving.greeting.contains(" models of ") && serving.greeting.contains("fixtures/gguf at http"));
+    let ask = |model: &str| serving.client.post(TEXT, &text("a", json!({ "model": model, "max_tokens": 2 })));
+    for model in ["llama-silu-gqa-256-Q4_0", "llama-silu-gqa-256-Q8_0"] {
+        assert_eq!(ask(model).json(200)["model"], model);
+        assert_eq!(serving.client.get("/health").json(200)["model"], model);
+    }
+    let error = ask("llama-99").error(404);
+    assert!(error["message"].as_str().unwrap().contains("llama-silu-gqa-256-Q4_0, "), "{error}");
+    serving.interrupt();
+    assert_eq!(serving.end().1, Some(0));
 }

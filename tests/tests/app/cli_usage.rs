@@ -2,10 +2,22 @@
 
 #![allow(clippy::unwrap_used)]
 
-use thermocline_tests::terminal::{command, run, thermocline};
+use thermocline_tests::terminal::{command, run, thermocline, with_input};
 
-const COMMANDS: [&str; 11] =
-    ["run", "chat", "serve", "inspect", "tokenize", "logits", "convert", "prepare", "synth", "bench", "devices"];
+const COMMANDS: [&str; 12] = [
+    "run",
+    "chat",
+    "serve",
+    "inspect",
+    "tokenize",
+    "logits",
+    "convert",
+    "prepare",
+    "synth",
+    "bench",
+    "devices",
+    "completions",
+];
 
 #[test]
 fn every_command_has_a_help_page() {
@@ -14,7 +26,9 @@ fn every_command_has_a_help_page() {
         assert!(overview.contains(&format!("\n  {command}")), "{command}: {overview}");
         let help = thermocline(&[command, "--help"]).ok();
         assert!(help.contains("Usage: thermocline"), "{help}");
-        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+        // Examples are whole, to be copied.
+        let long = |line: &&str| line.chars().count() > 100 && !line.starts_with("  thermocline ");
+        assert_eq!(help.lines().find(long), None, "{command}");
     }
     assert!(thermocline(&["--version"]).ok().starts_with("thermocline "));
 }
@@ -47,6 +61,12 @@ fn wrong_flags_are_usage_errors() {
         &["convert", "x"],
         &["convert", "x", "--type", "q9", "--out", "y"],
         &["inspect", "a", "b"],
+        &["run", "-p", ""],
+        &["run", "-p", " \n"],
+        &["run", "-p", "x", "-ngl", "20"],
+        &["run", "-p", "x", "-hf", "owner/name"],
+        &["serve", "-np"],
+        &["completions", "tcsh"],
     ] {
         let error = thermocline(args).refusal();
         assert!(error.len() > "error: ".len(), "{args:?}");
@@ -97,4 +117,86 @@ fn devices_lists_no_gpu_without_a_graphics_driver() {
             assert!(ran.ok().contains("none found"));
         }
     }
+}
+
+#[test]
+fn examples_are_whole_lines_in_a_narrow_terminal() {
+    let mut command = command(&["run", "--help"]);
+    command.env("COLUMNS", "60");
+    let page = run(command, b"").ok();
+    let example = "  thermocline run -m llama-2-7b.Q4_0.gguf --raw -p \"Water boils at\" -n 32 --temp 0";
+    assert!(page.lines().any(|line| line == example), "{page}");
+    assert!(!page.contains('\u{a0}'), "{page}");
+}
+
+#[test]
+fn misspelt_command_is_not_taken_for_a_model() {
+    let ran = thermocline(&["benhc"]);
+    assert!(ran.stderr.contains("did you mean `thermocline bench`?"), "{ran:?}");
+    assert!(ran.refusal().contains("expected a command"));
+    assert!(thermocline(&["/no/such.gguf"]).stderr.contains("/no/such.gguf"));
+}
+
+#[test]
+fn flags_of_llama_cpp_work_or_name_what_to_type() {
+    let plain = thermocline(&["run", "-p", "Hi", "-n", "3", "-s", "1", "-q"]).ok();
+    let theirs = ["-ngl", "99", "-fa", "--ctx-size", "256", "-ctk", "f32", "-ctv", "f32", "--jinja"];
+    let ran = thermocline(&[&["run", "-p", "Hi", "--n-predict", "3", "-s", "1", "-q"][..], &theirs].concat());
+    assert!(ran.stderr.contains("[-ngl 99: as much as fits goes to the GPU"), "{ran:?}");
+    assert_eq!(ran.ok(), plain);
+    let ran = thermocline(&["serve", "-ngl", "20"]);
+    assert!(ran.stderr.contains("hint: --vram BYTES"), "{ran:?}");
+    assert_eq!(ran.refusal(), "error: -ngl 20 is llama.cpp's and not here");
+}
+
+#[test]
+fn empty_input_is_refused() {
+    for input in ["", "\n", " \n\n"] {
+        assert!(with_input(&["run"], input.as_bytes()).refusal().contains("the prompt is empty"), "{input:?}");
+    }
+}
+
+#[test]
+fn machine_without_a_desktop_gets_no_complaint_of_a_driver() {
+    let mut command = command(&["devices"]);
+    command.env_remove("XDG_RUNTIME_DIR").env_remove("NODEVICE_SELECT");
+    let ran = run(command, b"");
+    assert_eq!(ran.stderr, "");
+    assert!(ran.ok().contains("kernels"));
+}
+
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    let script = thermocline(&["completions", "bash"]).ok();
+    let page = thermocline(&["man"]).ok();
+    let folder = tempfile::tempdir().unwrap();
+    thermocline(&["man", "--out", folder.path().to_str().unwrap()]).ok();
+    for command in COMMANDS {
+        assert!(script.contains(command) && page.contains(command), "{command}");
+        let own = std::fs::read_to_string(folder.path().join(format!("thermocline-{command}.1"))).unwrap();
+        assert!(own.contains("thermocline") && own.contains(".SH OPTIONS"), "{own}");
+    }
+}
+
+#[test]
+fn answer_follows_a_schema_or_a_grammar() {
+    let ask =
+        |form: &[&str]| thermocline(&[&["run", "-p", "Name an animal.", "-n", "40", "-s", "1", "-q"], form].concat());
+    let folder = tempfile::tempdir().unwrap();
+    let (schema, grammar) = (folder.path().join("schema.json"), folder.path().join("grammar.lark"));
+    std::fs::write(&schema, r#"{"enum": ["cat", "dog"]}"#).unwrap();
+    std::fs::write(&grammar, r#"start: "cat" | "dog""#).unwrap();
+    for form in [["--json-schema", r#"{"enum": ["cat", "dog"]}"#], ["--json-schema-file", schema.to_str().unwrap()]] {
+        let answer: String = serde_json::from_str(ask(&form).ok().trim()).unwrap();
+        assert!(answer == "cat" || answer == "dog", "{answer}");
+    }
+    let gbnf = r#"root ::= "cat" | "dog""#;
+    let lark = r#"start: "cat" | "dog""#;
+    for form in [["--grammar", lark], ["--grammar", gbnf], ["--grammar-file", grammar.to_str().unwrap()]] {
+        let answer = ask(&form).ok();
+        assert!(["cat", "dog"].contains(&answer.trim()), "{answer}");
+    }
+    assert!(ask(&["--json-schema", "{"]).refusal().contains("--json-schema: expected a JSON schema"));
+    assert!(ask(&["--json-schema", "{}", "--grammar", "x"]).refusal().contains("--grammar"));
+    ask(&["--grammar", "start: ("]).refusal();
 }

@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
+use thermocline_engine::{runtime::Sparsity, session::SparsityChoice};
 use thermocline_tests::{
     http::Reply,
-    served::{CHAT, Served, chat},
+    served::{CHAT, Served, TEXT, chat, text},
 };
 
 fn weather() -> Value {
@@ -118,6 +119,47 @@ fn answers_follow_schemas_patterns_and_grammars() {
     let lark = "start: animal \" and \" animal\nanimal: \"cat\" | \"dog\"";
     let said = text(json!({ "type": "grammar", "grammar": lark }), json!({}));
     assert!(["cat and cat", "cat and dog", "dog and cat", "dog and dog"].contains(&&*said), "{said}");
+}
+
+#[test]
+fn grammars_of_other_servers_are_followed_also_where_neurons_are_skipped() {
+    let served = Served::new();
+    for mode in [Sparsity::Exact, Sparsity::Predicted] {
+        served.engine.set_sparsity(SparsityChoice::Mode(mode)).unwrap();
+        let text = |path: &str, more: Value| {
+            let mut body = if path == CHAT { chat("Which animal?", more) } else { text("Once", more) };
+            (body["max_tokens"], body["temperature"], body["seed"]) = (json!(60), json!(1.5), json!(3));
+            let answer = served.client.post(path, &body).json(200);
+            let choice = &answer["choices"][0];
+            assert_eq!(choice["finish_reason"], "stop", "{answer}");
+            choice["message"]["content"].as_str().or(choice["text"].as_str()).unwrap().to_owned()
+        };
+        let gbnf = "root ::= pet (\" and \" pet){0,2}\npet ::= \"cat\" | \"dog\"";
+        let nested = "root ::= \"(\" root \")\" | [a-c]{1,3}";
+        for path in [CHAT, TEXT] {
+            let said = text(path, json!({ "grammar": gbnf }));
+            assert!(said.split(" and ").all(|pet| ["cat", "dog"].contains(&pet)), "{said}");
+            let said = text(path, json!({ "grammar": nested }));
+            let inner = said.trim_matches(['(', ')']);
+            let depth = said.matches('(').count();
+            assert_eq!(said, format!("{}{inner}{}", "(".repeat(depth), ")".repeat(depth)));
+            assert!((1..=3).contains(&inner.len()) && inner.bytes().all(|c| b"abc".contains(&c)), "{said}");
+            assert_eq!(text(path, json!({ "guided_choice": ["a b", "a b"] })), "a b");
+            let said = text(path, json!({ "structured_outputs": { "regex": "[0-9]{4}" } }));
+            assert!(said.len() == 4 && said.parse::<u32>().is_ok(), "{said}");
+            assert_eq!(text(path, json!({ "guided_json": { "const": true } })), "true");
+        }
+    }
+    let error = served.client.post(CHAT, &chat("Hi", json!({ "grammar": "root ::= nothing" }))).error(400);
+    assert!(error["message"].as_str().unwrap().contains("a rule called nothing"), "{error}");
+}
+
+#[test]
+fn suffix_is_refused_where_the_vocabulary_cannot_fill_in() {
+    let served = Served::new();
+    let error = served.client.post(TEXT, &text("Once", json!({ "suffix": "end", "max_tokens": 2 }))).error(400);
+    assert_eq!(error["param"], "suffix");
+    served.client.post(TEXT, &text("Once", json!({ "suffix": "", "max_tokens": 2 }))).json(200);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions},
     eval,
-    eval::{Base, BaseFile, BaseWriter, Control, Corpus, Method, Passage, Phase, Walk, plot},
+    eval::{Base, BaseFile, BaseWriter, Control, Corpus, Method, Passage, Phase, PruneOrder, Walk, plot},
     model::{Activation, Ffn, LoadOptions, Model, Predictor, PredictorInput, PredictorKind},
     runtime::{Forward, KvType, Sparsity},
     tokenizer::Tokenizer,
@@ -324,6 +324,41 @@ fn sweep_points_go_from_high_to_low_density() {
     }
     let curve = plot::Curve::from_points("kl", points.iter().map(|point| (point.level, point.divergence.kld.value)));
     assert_eq!(curve.points.len(), 1);
+}
+
+/// Without its coldest neurons a model loses less than without as many others, and reads as much less as their rows take; without
+/// none it is the model itself.
+#[test]
+fn pruning_the_coldest_neurons_costs_less_than_pruning_others() {
+    let open = |path: &str| Arc::new(crate::models::open(path));
+    for model in [open("models/llama-relu"), open("gguf2026/nemotron-3-nano-F16.gguf")] {
+        let (corpus, calibration) = (noise(&model, 3, 80), noise(&model, 4, 80));
+        let walk = |order: PruneOrder, fractions: &[f64]| {
+            let mut reopen = |model: Arc<Model>| Ok(on_cpu(&model));
+            let walk = Walk::Pruned(order, fractions.to_vec());
+            let how = (&walk, KvType::F32, "cpu");
+            eval::sweep(&mut on_cpu(&model), &cpu(), &corpus, &calibration, how, &mut reopen, &mut (), &mut |_| ())
+        };
+        let cold = walk(PruneOrder::Cold, &[0.0, 0.25, 0.5]).unwrap();
+        assert!(cold[0].divergence.kld.value < 1e-6, "{:?}", cold[0]);
+        for two in cold.windows(2) {
+            assert!(two[1].divergence.kld.value > two[0].divergence.kld.value, "{cold:?}");
+            assert!(two[1].divergence.bytes_per_token < two[0].divergence.bytes_per_token, "{cold:?}");
+        }
+        for order in [PruneOrder::Random, PruneOrder::Hot] {
+            let other = &walk(order, &[0.5]).unwrap()[0];
+            println!("{order:?}: {} {}", cold[2].divergence.kld.value, other.divergence.kld.value);
+            assert!(cold[2].divergence.kld.value < other.divergence.kld.value, "{order:?}: {cold:?} {other:?}");
+        }
+        // Of every FFN a neuron stays.
+        assert!(walk(PruneOrder::Cold, &[1.0]).unwrap()[0].divergence.kld.value > cold[2].divergence.kld.value);
+    }
+    let silu = open("models/llama-silu-gqa");
+    let (corpus, mut reopen) = (noise(&silu, 3, 80), |model: Arc<Model>| Ok(on_cpu(&model)));
+    let walk = Walk::Pruned(PruneOrder::Cold, vec![0.5]);
+    let how = (&walk, KvType::F32, "cpu");
+    let error = eval::sweep(&mut on_cpu(&silu), &cpu(), &corpus, &corpus, how, &mut reopen, &mut (), &mut |_| ());
+    assert!(error.unwrap_err().to_string().contains("different rates"));
 }
 
 /// A tiny MoE model with this activation and activation threshold, and neuron-major down projections.

@@ -298,7 +298,7 @@ fn cached_machine_speeds_are_used_for_forecasts() {
         engine.forecast(32 * MIB).unwrap().plan
     };
     let (kept, usual) = (told(how.folder), told(None));
-    let assumed = |plan: &Plan| plan.assumptions.contains(&Assumption::TypicalMachine);
+    let assumed = |plan: &Plan| plan.assumptions.contains(&Assumption::UnmeasuredMachine);
     assert!(!assumed(&kept) && assumed(&usual));
     // The head is a product of F16 weights on the device, or on the CPU.
     let head = kept.placement.head.then(|| measured.gpu.unwrap().rate(TensorType::F16));

@@ -13,7 +13,7 @@ use std::{
 use thermocline_engine::{
     Error,
     cpu::{CpuOptions, ThreadPool},
-    gpu::{AdapterChoice, FaultPoint, Faults, GpuOptions, Purpose},
+    gpu::{AdapterChoice, FaultPoint, Faults, GpuOptions, Purpose, Tier},
     model::{LoadOptions, Model},
     placement::PlanInputs,
     runtime::{KvType, Sparsity},
@@ -96,7 +96,7 @@ fn hear(events: &Receiver<Event>) -> Heard {
                 heard.text.push_str(&text);
             }
             Ok(Event::Device(event)) => heard.device.push(event),
-            Ok(Event::Prompt { .. } | Event::PromptLogprobs(_) | Event::Stats(_)) => {}
+            Ok(Event::Prompt { .. } | Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Stats(_)) => {}
             Ok(Event::Done { reason, .. }) => {
                 heard.reason = Some(reason);
                 return heard;
@@ -214,6 +214,55 @@ fn failed_allocations_continue_on_the_cpu_with_the_same_tokens() {
 }
 
 #[test]
+fn device_failures_continue_on_the_cpu_with_the_same_tokens() {
+    let want = undisturbed(12);
+    // How often a point is passed depends on what is loaded: the first time, and somewhere in the middle.
+    for (point, passages) in [
+        (FaultPoint::CompileLost, [1, 9]),
+        (FaultPoint::Validation, [1, submits_of_a_load() + 3]),
+        (FaultPoint::FirstUse, [2, 20]),
+        (FaultPoint::Hang, [1, 6]),
+    ] {
+        for n in passages {
+            let engine = open(failing(point, n));
+            let heard = generate(&engine, greedy(12));
+            assert_eq!(heard.ids, want, "{point:?} {n}");
+            assert!(heard.was_lost(), "{point:?} {n}: {:?}, {:?}", heard.device, engine.device());
+        }
+    }
+}
+
+#[test]
+fn kernel_that_does_not_compile_is_replaced_by_one_of_a_plainer_tier() {
+    let want = undisturbed(6);
+    for n in [2, 7] {
+        let engine = open(failing(FaultPoint::Compile, n));
+        settled(&engine);
+        assert!(matches!(engine.device(), DeviceStatus::Gpu(_)), "{n}: {:?}", engine.device());
+        assert_eq!(generate(&engine, greedy(6)).ids, want, "kernel {n}");
+        // There is nothing below the portable tier.
+        let portable = GpuOptions { tier: Some(Tier::PORTABLE), ..failing(FaultPoint::Compile, n) };
+        let engine = open(portable);
+        let heard = generate(&engine, greedy(6));
+        assert_eq!(heard.ids, want, "portable kernel {n}");
+        assert!(heard.device.iter().any(|event| told(event, "does not compile")), "{n}: {:?}", heard.device);
+    }
+}
+
+#[test]
+fn adapter_without_room_for_a_row_is_refused_with_its_limit() {
+    let engine = open(GpuOptions { max_binding: Some(0), ..gpu() });
+    let heard = generate(&engine, greedy(6));
+    assert_eq!(heard.ids, undisturbed(6));
+    assert!(heard.device.iter().any(|event| told(event, "limits are too small")), "{:?}", heard.device);
+}
+
+/// True if an event's reason contains `text`.
+fn told(event: &DeviceEvent, text: &str) -> bool {
+    format!("{event:?}").contains(text)
+}
+
+#[test]
 fn any_budget_is_kept_or_falls_back_to_the_cpu() {
     let want = undisturbed(6);
     let (mut refused, mut kept) = (0, 0);
@@ -258,7 +307,7 @@ fn device_is_loaded_again_after_a_loss() {
 #[test]
 fn device_loss_keeps_the_tokens_of_concurrent_sessions() {
     let (want, load) = (undisturbed(30), submits_of_a_load());
-    for lost_at in [None, Some(load + 3), Some(load + 5), Some(load + 40)] {
+    for lost_at in [None, Some(load + 3), Some(load + 5), Some(load + 20)] {
         let engine = open(lost_at.map_or_else(gpu, |n| failing(FaultPoint::Submit, n)));
         let sessions = [session(&engine), session(&engine)];
         let events = sessions.each_ref().map(|session| session.generate(greedy(30)));
@@ -311,7 +360,7 @@ fn shortlist_on_the_device_samples_the_tokens_of_all_logits() {
 #[test]
 fn full_context_shifts_on_a_device() {
     let engine = open(gpu());
-    let session = engine.session(SessionOptions { context: Some(32), kv_type: None }).unwrap();
+    let session = engine.session(SessionOptions { context: Some(32), ..SessionOptions::default() }).unwrap();
     let heard = hear(&session.generate(Request { on_full: ContextPolicy::Shift { keep: 4 }, ..greedy(80) }));
     assert_eq!((heard.ids.len(), heard.reason), (80, Some(StopReason::MaxTokens)));
     assert!(matches!(engine.device(), DeviceStatus::Gpu(_)));

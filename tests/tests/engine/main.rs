@@ -4,11 +4,14 @@
 // Tests that ask whether a thread may have an engine look through all that wgpu is made of.
 #![recursion_limit = "256"]
 
+mod attribution;
+mod batches;
 mod boundary;
 mod containers;
 mod convert;
 mod eval;
 mod forecast;
+mod fuzzed;
 mod gguf_malformed;
 mod golden_files;
 mod golden_gguf;
@@ -26,6 +29,8 @@ mod placed;
 mod predictor;
 mod prepare;
 mod recurrent_models;
+mod refused_models;
+mod refused_tensors;
 mod same_text;
 mod session;
 mod sidecar;

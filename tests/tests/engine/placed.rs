@@ -138,7 +138,7 @@ fn placements_of_any_granularity_do_not_change_logits() {
                         assert!((0..LAYERS).all(|at| counts[at] == if at < first_layer { 0 } else { n_ff }), "{what}");
                         layers_seen.push(LAYERS - first_layer);
                     }
-                    Granularity::Neurons => split_seen += split,
+                    Granularity::Neurons | Granularity::Frequency => split_seen += split,
                 }
                 // Of a layer that is there in part, the neurons that fire most.
                 for (layer, count) in counts.iter().enumerate().filter(|(_, count)| (1..n_ff).contains(*count)) {

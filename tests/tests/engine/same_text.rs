@@ -8,13 +8,14 @@ use std::{path::Path, sync::Arc};
 use thermocline::builtin::KV_TYPE;
 use thermocline_engine::{
     cpu::InputPrecision,
+    gpu::GpuOptions,
     model::{LoadOptions, Model},
     runtime::{Forward, KvType, Outputs},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 use thermocline_tests::{
     golden::{self, Setup, argmax, max_diff},
-    gpu::{FULL, forward, shared},
+    gpu::{FULL, forward, open as open_gpu, shared},
 };
 
 fn open(path: &str) -> Arc<Model> {
@@ -129,5 +130,32 @@ fn quantised_models_write_the_same_text_when_activations_stay_floats() {
         let distance = continue_both([&mut gpu, &mut cpu], KvType::F32, &prompts, 64, file);
         println!("{file}: {distance:?}");
         assert!(distance.logits < 2e-4, "{file}: {distance:?}");
+    }
+}
+
+#[test]
+fn quantised_models_round_activations_on_the_device_as_on_the_cpu() {
+    let rounding = open_gpu(GpuOptions { packed_dot: Some(true), ..GpuOptions::default() });
+    for ty in ["Q8_0", "Q4_0", "Q4_K_M", "Q6_K"] {
+        let model = open(&format!("fixtures/gguf/llama-silu-gqa-256-{ty}.gguf"));
+        let mut cpu = golden::forward(&model, Setup { activations: InputPrecision::Int8, ..Setup::default() });
+        // One token at a time: passes of several are of floats on a device.
+        let mut devices = [forward(&rounding, &model, 1), forward(shared(FULL), &model, 1)];
+        let n_vocab = model.config.n_vocab as u32;
+        let text: Vec<u32> = (0..24u32).map(|i| (i * i * 31 + i * 97 + 11) % n_vocab).collect();
+        let mut kv = cpu.kv_cache(text.len(), KvType::F32).unwrap();
+        let mut caches = devices.each_mut().map(|device| device.kv_cache(text.len(), KvType::F32).unwrap());
+        let mut far = [0.0_f64; 2];
+        for token in text {
+            let expected = cpu.run(&[token], &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+            for ((device, kv), far) in devices.iter_mut().zip(&mut caches).zip(&mut far) {
+                let got = device.run(&[token], kv, Outputs::Last, &mut ()).unwrap();
+                *far += got.iter().zip(&expected).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
+            }
+        }
+        let [rounded, floats] = far.map(f64::sqrt);
+        println!("{ty}: from the CPU's int8 {rounded}, device's floats {floats}");
+        assert!(!rounding.rounding_types().is_empty() && shared(FULL).rounding_types().is_empty());
+        assert!(rounded < floats / 2.0, "{ty}: {rounded} is not nearer to the CPU's than {floats}");
     }
 }

@@ -10,6 +10,7 @@ use crate::cli::units::parse_bytes;
 pub const HELP: &str = "\
 /help          this list
 /reset         forget the conversation (the system prompt stays)
+/attach FILE   have a file go with the next message: text, code, Markdown, PDF or docx
 /system TEXT   set the system prompt; without TEXT, remove it
 /regenerate    answer the last message again
 /device        which device computes the model; `/device retry` tries a lost GPU again
@@ -31,6 +32,7 @@ pub enum Command {
     Help,
     Reset,
     System(String),
+    Attach(PathBuf),
     Regenerate,
     Device,
     RetryDevice,
@@ -53,6 +55,8 @@ impl Command {
         let rest = rest.trim();
         let command = match name {
             "system" => return Ok(Some(Command::System(rest.to_owned()))),
+            "attach" if rest.is_empty() => return Err("/attach needs the name of a file".to_owned()),
+            "attach" => return Ok(Some(Command::Attach(rest.into()))),
             "save" if rest.is_empty() => return Err("/save needs the name of a file".to_owned()),
             "save" => return Ok(Some(Command::Save(rest.into()))),
             "help" | "?" => Command::Help,
@@ -96,6 +100,7 @@ mod tests {
         assert_eq!(Command::parse("/system  Be brief. "), Ok(Some(Command::System("Be brief.".to_owned()))));
         assert_eq!(Command::parse("/system"), Ok(Some(Command::System(String::new()))));
         assert_eq!(Command::parse("/save my chat.md"), Ok(Some(Command::Save("my chat.md".into()))));
+        assert_eq!(Command::parse("/attach a b.pdf"), Ok(Some(Command::Attach("a b.pdf".into()))));
         assert_eq!(Command::parse("/system two\nlines"), Ok(Some(Command::System("two\nlines".to_owned()))));
         assert_eq!(Command::parse("/device"), Ok(Some(Command::Device)));
         assert_eq!(Command::parse("/device retry"), Ok(Some(Command::RetryDevice)));
@@ -113,6 +118,7 @@ mod tests {
             "/device gpu",
             "/nonsense",
             "/save",
+            "/attach",
             "/reset now",
             "/ reset",
         ] {

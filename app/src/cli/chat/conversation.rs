@@ -1,4 +1,4 @@
-//! The messages of a terminal chat, and the session that answers.
+//! The messages of a terminal chat, and the session or the server that answers.
 
 use std::{fs::File, io, path::Path};
 
@@ -8,9 +8,12 @@ use thermocline_engine::session::{
     SparsityChoice, SparsityReport, StopReason,
 };
 
+use super::remote::RemoteChat;
 use crate::{
+    attachment::Document,
     cli::{
         answer::{self, answer},
+        attach::Files,
         failure::{Failure, Outcome, one_line},
         generation_options::LengthOptions,
         units,
@@ -21,36 +24,94 @@ use crate::{
     },
 };
 
-/// A chat with one model. Earlier tokens stay in the session's KV cache, so a turn computes only the
-/// new ones.
+/// The answering side of a chat.
+pub enum Partner {
+    /// A session of an engine here. Earlier tokens stay in its KV cache, so a turn computes only the new ones.
+    Engine {
+        /// The session.
+        session: Box<Session>,
+        /// How tokens are drawn.
+        sampling: Box<Sampling>,
+        /// How long answers are.
+        length: LengthOptions,
+    },
+    /// A server.
+    Server(RemoteChat),
+}
+
+impl Partner {
+    /// A session of `engine`.
+    pub fn engine(engine: &Engine, sampling: Sampling, length: LengthOptions) -> Outcome<Self> {
+        let session = Box::new(engine.session(SessionOptions::default())?);
+        Ok(Partner::Engine { session, sampling: Box::new(sampling), length })
+    }
+}
+
+/// A chat with one model.
 pub struct Conversation {
-    session: Session,
-    sampling: Sampling,
-    length: LengthOptions,
+    partner: Partner,
     system: Option<String>,
     messages: Vec<Message>,
     last: Option<(GenerationStats, StopReason)>,
     regenerations: u64,
+    /// The files that go with messages, from the first one on.
+    files: Option<Files>,
+    /// The line that names the sources of the last answer.
+    sources: Option<String>,
 }
 
 impl Conversation {
     /// An empty conversation.
-    pub fn new(engine: &Engine, sampling: Sampling, length: LengthOptions, system: Option<String>) -> Outcome<Self> {
-        Ok(Conversation {
-            session: engine.session(SessionOptions::default())?,
-            sampling,
-            length,
+    pub fn new(partner: Partner, system: Option<String>) -> Self {
+        Conversation {
+            partner,
             system: system.filter(|text| !text.is_empty()),
             messages: Vec::new(),
             last: None,
             regenerations: 0,
-        })
+            files: None,
+            sources: None,
+        }
+    }
+
+    /// Has a file go with the next message.
+    pub fn attach(&mut self, document: &Document) -> Outcome {
+        if self.files.is_none() {
+            self.files = Some(Files::new(&self.transcript())?);
+        }
+        self.files.as_mut().map_or(Ok(()), |files| files.attach(document))
+    }
+
+    /// The model that answers, for the greeting.
+    pub fn partner(&self) -> String {
+        match &self.partner {
+            Partner::Engine { session, .. } => {
+                let (config, engine) = (&session.engine().model().config, session.engine());
+                let size = units::bytes(engine.model().checkpoint.tensor_bytes());
+                format!("{} ({size}, context {})", config.name, engine.context())
+            }
+            Partner::Server(server) => format!("{}\n{}.", server.name(), server.destination()),
+        }
+    }
+
+    /// The engine, for commands that a server does not have.
+    fn engine(&self) -> Outcome<&Engine> {
+        match &self.partner {
+            Partner::Engine { session, .. } => Ok(session.engine()),
+            Partner::Server(server) => Err(Failure::usage(format!("that is decided by the server: {}", server.name()))),
+        }
     }
 
     /// Adds the user's message and generates the answer. If that fails, the message is removed again.
     pub fn say(&mut self, text: String) -> Outcome {
         // `//` at the start escapes a slash.
         let text = if text.starts_with("//") { text[1..].to_owned() } else { text };
+        let engine = self.engine().ok().cloned();
+        let (text, sources) = match &mut self.files {
+            Some(files) => files.say(&text, engine.as_ref())?,
+            None => (text, None),
+        };
+        self.sources = sources;
         self.messages.push(Message::new(Role::User, text));
         self.regenerations = 0;
         let answered = self.answer();
@@ -75,17 +136,31 @@ impl Conversation {
     }
 
     fn answer(&mut self) -> Outcome {
-        let prompt = Prompt::Chat(self.transcript());
-        let mut sampling = self.sampling.clone();
-        // The same seed would repeat the answer.
-        sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(self.regenerations));
-        let request = self.length.request(prompt, sampling);
-        let answered = answer(&mut self.session, request, None, &mut |_, piece| answer::print(piece))?;
+        let (turns, regenerations) = (self.transcript(), self.regenerations);
+        let answered = match &mut self.partner {
+            Partner::Engine { session, sampling, length } => {
+                let mut sampling = (**sampling).clone();
+                // The same seed would repeat the answer.
+                sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(regenerations));
+                let request = length.request(Prompt::Chat(turns), sampling);
+                answer(session, request, None, &mut |_, piece| answer::print(piece))?
+            }
+            Partner::Server(server) => server.answer(&turns, regenerations)?,
+        };
         if !answered.text.ends_with('\n') {
             answer::print("\n")?;
         }
+        if let Some(sources) = &self.sources {
+            eprintln!("{sources}");
+        }
+        if let Some(forgotten) = answer::forgotten_line(&answered.stats) {
+            eprintln!("{forgotten}");
+        }
         if super::shows_figures() {
             eprintln!("{}", answer::stats_line(&answered.stats, &answered.reason));
+        }
+        if let Some(files) = &mut self.files {
+            files.answered(&answered.text)?;
         }
         self.messages.push(Message::new(Role::Assistant, answered.text));
         self.last = Some((answered.stats, answered.reason));
@@ -100,6 +175,7 @@ impl Conversation {
     /// Removes all messages but the system prompt.
     pub fn reset(&mut self) {
         self.messages.clear();
+        (self.files, self.sources) = (None, None);
         self.last = None;
         self.regenerations = 0;
     }
@@ -118,8 +194,8 @@ impl Conversation {
     }
 
     /// The device that computes the model, in one line.
-    pub fn device(&self) -> String {
-        let text = match self.session.engine().device() {
+    pub fn device(&self) -> Outcome<String> {
+        let text = match self.engine()?.device() {
             DeviceStatus::Cpu { reason: None } => "CPU".to_owned(),
             DeviceStatus::Cpu { reason: Some(reason) } => format!("CPU: {reason}"),
             DeviceStatus::Loading { done, total } => {
@@ -128,17 +204,17 @@ impl Conversation {
             DeviceStatus::Gpu(memory) => memory_line(&memory),
             DeviceStatus::Lost { adapter, reason } => format!("CPU; GPU {adapter} lost, to be tried again: {reason}"),
         };
-        one_line(&text) + "\n"
+        Ok(one_line(&text) + "\n")
     }
 
     /// Tries a lost GPU again.
     pub fn retry_device(&self) -> Outcome {
-        Ok(self.session.engine().retry_device()?)
+        Ok(self.engine()?.retry_device()?)
     }
 
     /// Sets the sparsity mode from the next token on, if `choice` is given; returns the current one.
     pub fn sparsity(&self, choice: Option<SparsityChoice>) -> Outcome<String> {
-        let engine = self.session.engine();
+        let engine = self.engine()?;
         let now = match choice {
             Some(choice) => {
                 engine.set_sparsity(choice)?;
@@ -152,7 +228,7 @@ impl Conversation {
 
     /// Sets the VRAM budget from the next token on, if `bytes` is given; returns the current one.
     pub fn vram(&self, bytes: Option<u64>) -> Outcome<String> {
-        let engine = self.session.engine();
+        let engine = self.engine()?;
         if let Some(bytes) = bytes {
             engine.set_vram_budget(bytes)?;
         }
@@ -164,7 +240,7 @@ impl Conversation {
 
     /// Switches adaptive placement on or off, if `on` is given; returns the current setting.
     pub fn adaptive(&self, on: Option<bool>) -> Outcome<String> {
-        let engine = self.session.engine();
+        let engine = self.engine()?;
         if let Some(on) = on {
             engine.set_adaptive(on)?;
         }
@@ -197,7 +273,7 @@ impl Conversation {
                 Role::User => Speaker::User,
                 Role::Assistant => Speaker::Assistant,
             };
-            Some(MarkdownMessage { speaker, model: None, content: &message.content })
+            Some(MarkdownMessage { speaker, model: None, content: &message.content, files: &[] })
         });
         markdown::write("", self.system.as_deref().unwrap_or_default(), &said.collect::<Vec<_>>(), true)
     }

@@ -1,29 +1,32 @@
 //! `thermocline chat`: a conversation in the terminal. [`input`] reads messages (from a line editor or a pipe),
-//! [`command`] parses slash commands, [`conversation`] holds the messages and generates answers.
+//! [`command`] parses slash commands, [`conversation`] holds the messages and generates answers, [`remote`] has a server answer.
 
 mod command;
 mod conversation;
 mod input;
+mod remote;
 
 use std::io::IsTerminal;
 
 use clap::Args;
 use command::Command;
-use conversation::Conversation;
+use conversation::{Conversation, Partner};
 use input::{ChatInput, Input};
+use remote::RemoteOptions;
 
 use super::{
     answer,
     answer_options::AnswerOptions,
+    attach::{self, AttachOptions},
     failure::{Failure, Outcome},
     model_options::ModelOptions,
-    units,
 };
 
 const EXAMPLES: &str = "\
 Examples:
   thermocline chat
   thermocline chat -m model.gguf --system \"Answer in one sentence.\" -c 8k
+  thermocline chat --remote http://192.168.1.20:8000 --key-file key.txt
   printf 'Hello!\\n/stats\\n' | thermocline chat -m model.gguf
 
 Inside: /help lists the commands. Ctrl-C stops an answer; Ctrl-D leaves.";
@@ -35,9 +38,13 @@ pub struct ChatArgs {
     /// System prompt
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
+    #[command(flatten)]
+    files: AttachOptions,
     /// Do not store the input history
     #[arg(long)]
     no_history: bool,
+    #[command(flatten)]
+    server: RemoteOptions,
     #[command(flatten)]
     how: AnswerOptions,
 }
@@ -52,16 +59,20 @@ impl ChatArgs {
 
 /// Runs the command.
 pub fn chat(args: &ChatArgs) -> Outcome {
-    let engine = args.how.open()?;
-    let (sampling, length) = (args.how.sampling(), args.how.length.clone());
-    let mut conversation = Conversation::new(&engine, sampling, length, args.system.clone())?;
+    let documents = args.files.open()?;
+    let partner = match args.server.open(&args.how)? {
+        Some(remote) => Partner::Server(remote),
+        None => Partner::engine(&args.how.open()?, args.how.sampling(), args.how.length.clone())?,
+    };
+    let mut conversation = Conversation::new(partner, args.system.clone());
+    for document in &documents {
+        conversation.attach(document)?;
+    }
     let mut input = Input::new(!args.no_history)?;
     // Piped input comes from a program: its first error ends the chat, and it gets no greeting.
     let interactive = input.is_interactive();
     if interactive {
-        let config = &engine.model().config;
-        let size = units::bytes(engine.model().checkpoint.tensor_bytes());
-        println!("Thermocline {} · {} ({size}, context {})", env!("CARGO_PKG_VERSION"), config.name, engine.context());
+        println!("Thermocline {} · {}", env!("CARGO_PKG_VERSION"), conversation.partner());
         println!("Type a message. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n");
     }
     loop {
@@ -94,13 +105,18 @@ fn handle_command(command: Command, conversation: &mut Conversation) -> Outcome 
             conversation.reset();
             answer::print("(a new conversation)\n")
         }
+        Command::Attach(path) => {
+            let document = attach::open(&path)?;
+            conversation.attach(&document)?;
+            answer::print(&format!("({} goes with the next message)\n", document.name))
+        }
         Command::System(text) => {
             let said = if text.is_empty() { "(no system prompt)\n" } else { "(system prompt set)\n" };
             conversation.set_system(text);
             answer::print(said)
         }
         Command::Regenerate => conversation.regenerate(),
-        Command::Device => answer::print(&conversation.device()),
+        Command::Device => answer::print(&conversation.device()?),
         Command::RetryDevice => conversation.retry_device(),
         Command::Sparsity(choice) => answer::print(&conversation.sparsity(choice)?),
         Command::Vram(bytes) => answer::print(&conversation.vram(bytes)?),

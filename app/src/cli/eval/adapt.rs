@@ -44,7 +44,7 @@ pub struct AdaptArgs {
     /// Half-life of a firing's weight, in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = FollowOptions::default().half_life)]
     half_life: f32,
-    /// Most bytes that may move per token, on average [default: 1MiB]
+    /// Most bytes that may move per token, on average [default: 1MiB; 8MiB with experts]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes: Option<u64>,
     /// Write every token's hits
@@ -80,7 +80,8 @@ pub fn adapt(args: &AdaptArgs) -> Outcome {
     let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&args.cpu.options())?);
     let default = FollowOptions::default();
     let bytes_per_token = args.bytes.unwrap_or(default.bytes_per_token);
-    let options = FollowOptions { half_life: args.half_life, bytes_per_token, ..default };
+    let expert_bytes_per_token = args.bytes.unwrap_or(default.expert_bytes_per_token);
+    let options = FollowOptions { half_life: args.half_life, bytes_per_token, expert_bytes_per_token, ..default };
     let mut progress = TerminalProgress::new("reading", ProgressUnit::Tokens);
     let mut show = |done, all| progress.set(done as u64, all as u64);
     let parts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();

@@ -2,12 +2,14 @@
 //! [`report`] prints tables and writes files; each measurement is a file of its own. [`plot`] draws tables as charts.
 
 mod adapt;
+mod attribute;
 mod firing;
 mod kl;
 mod perplexity;
 mod plot;
 mod recall;
 mod report;
+mod routes;
 mod rows;
 mod setup;
 mod sweep;
@@ -29,6 +31,9 @@ Examples:
   thermocline eval recall -m model.gguf --text wiki.test.raw --chunks 4
   thermocline eval sweep -m model.gguf --text wiki.test.raw --recall 0.8,0.9,0.95,0.99 --svg sweep.svg
   thermocline eval adapt --profile stories.txt --text stories.txt tales.txt --svg adapt.svg
+  thermocline eval sweep -m model.gguf --text wiki.test.raw --inputs 0.25,0.4,0.5 --svg sweep.svg
+  thermocline eval routes -m moe.gguf --text wiki.test.raw --out wiki.routes --svg routes.svg
+  thermocline eval attribute -m model.gguf -p 'The capital of France is'
   thermocline eval plot --in speeds.csv --out speeds.svg --title 'Decoding speed'";
 
 /// Measure a model's perplexity and the cost of sparsity
@@ -48,6 +53,8 @@ enum Measurement {
     Sweep(sweep::SweepArgs),
     Firing(firing::FiringArgs),
     Adapt(adapt::AdaptArgs),
+    Routes(routes::RoutesArgs),
+    Attribute(attribute::AttributeArgs),
     Plot(plot::PlotArgs),
 }
 
@@ -60,6 +67,8 @@ pub fn eval(args: &EvalArgs) -> Outcome {
         Measurement::Sweep(args) => sweep::sweep(args),
         Measurement::Firing(args) => firing::firing(args),
         Measurement::Adapt(args) => adapt::adapt(args),
+        Measurement::Routes(args) => routes::routes(args),
+        Measurement::Attribute(args) => attribute::attribute(args),
         Measurement::Plot(args) => plot::plot(args),
     }
 }

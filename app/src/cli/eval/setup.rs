@@ -22,6 +22,7 @@ use crate::{
         engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward},
         failure::{Failure, Outcome},
         interrupt::InterruptWatch,
+        level::LevelArgs,
         model_options::ModelOptions,
         progress::{ProgressUnit, TerminalProgress},
         text_input,
@@ -82,6 +83,8 @@ pub struct CommonArgs {
     #[command(flatten)]
     pub output: OutputArgs,
     #[command(flatten)]
+    pub level: LevelArgs,
+    #[command(flatten)]
     pub model: ModelOptions,
     #[command(flatten)]
     pub cpu: CpuArgs,
@@ -109,12 +112,19 @@ pub struct Setup {
 impl CommonArgs {
     /// Opens the model in the mode of `choice`.
     pub fn open(&self, choice: SparsityChoice) -> Outcome<Setup> {
+        self.open_for(choice, false)
+    }
+
+    /// The same; `by_input` to skip inputs, for which nothing is transposed.
+    pub fn open_for(&self, choice: SparsityChoice, by_input: bool) -> Outcome<Setup> {
         report::check(self.output.json.iter().chain(&self.output.csv))?;
         let mut model = self.model.open_model()?;
         let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
         let report = SparsityReport::new(choice, &model, EngineOptions::default().recall);
         let sparsity = report.mode;
-        if sparsity != Sparsity::Dense {
+        self.level.choose(&mut model, sparsity)?;
+        // Copies by input are of the file's own weights.
+        if sparsity != Sparsity::Dense && !(by_input || sparsity == Sparsity::Threshold && self.level.level.is_some()) {
             // Output-major down projections would be read whole.
             let cpu = Cpu::new(&self.cpu.options())?;
             model = model.neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(()))?.0;
@@ -148,7 +158,7 @@ impl TextArgs {
     /// The text as passages for the model of `setup`.
     pub fn corpus(&self, setup: &Setup) -> Outcome<Corpus> {
         let ways = "--text FILE or a pipe";
-        let text = text_input::read(None, self.text.as_deref(), ways)?;
+        let text = text_input::without_last_line_break(text_input::read(None, self.text.as_deref(), ways)?);
         let name = match &self.text {
             Some(path) => path.display().to_string(),
             None => "standard input".to_owned(),

@@ -2,12 +2,15 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use clap::Args;
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use serde_json::json;
 use thermocline_engine::{
     Error, eval,
     eval::{
-        Estimate, SweepPoint, Walk,
+        Corpus, Estimate, PruneOrder, SweepPoint, Walk,
         plot::{Axis, Curve, Figure, Panel, Point, svg},
     },
     model::Model,
@@ -17,7 +20,7 @@ use thermocline_engine::{
 
 use super::{
     report::{self, Report, megabytes, number, percent, sentence, write},
-    setup::{CommonArgs, Watcher, measured},
+    setup::{CommonArgs, Setup, TextArgs, Watcher, measured},
 };
 use crate::cli::{
     engine_options::open_forward,
@@ -26,6 +29,14 @@ use crate::cli::{
 
 /// Default number of contexts for calibration.
 const CALIBRATION: usize = 8;
+
+fn prune_orders() -> impl TypedValueParser<Value = PruneOrder> {
+    PossibleValuesParser::new(["cold", "hot", "random"]).map(|name| match name.as_str() {
+        "cold" => PruneOrder::Cold,
+        "hot" => PruneOrder::Hot,
+        _ => PruneOrder::Random,
+    })
+}
 
 /// Measure accuracy over the degree of sparsity: a row per level
 #[derive(Debug, Args)]
@@ -39,7 +50,17 @@ pub struct SweepArgs {
     /// Walk the activation thresholds of gates: fractions of the neurons that are skipped
     #[arg(long = "cut", value_name = "FRACTION,..", value_delimiter = ',', group = "walk")]
     activation_threshold: Vec<f64>,
-    /// Text that thresholds are calibrated on [default: the first 8 contexts of the text itself]
+    /// Walk the thresholds of inputs that `thermocline prepare` found: fractions of the layers' weights that are skipped
+    #[arg(long, value_name = "FRACTION,..", value_delimiter = ',', group = "walk")]
+    inputs: Vec<f64>,
+    /// Take neurons out of the model, whatever the token: those that fire least, those that fire most, or any
+    #[arg(long, value_name = "ORDER", value_parser = prune_orders(), group = "walk")]
+    prune: Option<PruneOrder>,
+    /// Fractions of every FFN's neurons that --prune takes out
+    #[arg(long, value_name = "FRACTION,..", value_delimiter = ',', requires = "prune",
+        default_values_t = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6])]
+    fractions: Vec<f64>,
+    /// Text that thresholds and firings are measured on [default: the first contexts of the text, up to 8, which are then not scored]
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
     /// Draw the curves
@@ -53,6 +74,12 @@ impl SweepArgs {
     /// The walk that was requested, or the default one of the model.
     fn walk(&self, model: &Model) -> Walk {
         let has_predictor = model.weights.layers.iter().any(|layer| layer.predictor.is_some());
+        if !self.inputs.is_empty() {
+            return Walk::Inputs(self.inputs.clone());
+        }
+        if let Some(order) = self.prune {
+            return Walk::Pruned(order, self.fractions.clone());
+        }
         match (&self.recall[..], &self.shift[..], &self.activation_threshold[..]) {
             ([_, ..], ..) => Walk::Recall(self.recall.clone()),
             (_, [_, ..], _) => Walk::Shift(self.shift.clone()),
@@ -61,29 +88,45 @@ impl SweepArgs {
             _ => Walk::Sparsity(vec![0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]),
         }
     }
+
+    /// The scored text and the calibration text, which have nothing in common.
+    fn texts(&self, setup: &Setup, walk: &Walk) -> Outcome<(Corpus, Corpus)> {
+        let text = &self.common.text;
+        let within = walk.calibrates() && self.calibrate.is_none();
+        let chunks = text.chunks.map(|chunks| if within { chunks.saturating_add(CALIBRATION) } else { chunks });
+        let mut corpus = TextArgs { chunks, ..text.clone() }.corpus(setup)?;
+        let calibration = match &self.calibrate {
+            Some(path) if walk.calibrates() => {
+                TextArgs { text: Some(path.clone()), chunks: None, ..text.clone() }.corpus(setup)?
+            }
+            None if walk.calibrates() => {
+                let calibration = corpus.hold_out(CALIBRATION)?;
+                corpus.truncate(text.chunks.unwrap_or(usize::MAX));
+                calibration
+            }
+            Some(_) => {
+                return Err(Failure::usage(format!("--calibrate: nothing is measured for a walk of {}", walk.label())));
+            }
+            None => Corpus { passages: Vec::new(), ..corpus.clone() },
+        };
+        Ok((corpus, calibration))
+    }
 }
 
 /// Runs the measurement.
 pub fn sweep(args: &SweepArgs) -> Outcome {
-    let mode = if args.activation_threshold.is_empty() { Sparsity::Predicted } else { Sparsity::Threshold };
-    report::check(&args.svg)?;
-    let mut setup = args.common.open(SparsityChoice::Mode(mode))?;
-    let walk = args.walk(&setup.model);
-    let corpus = args.common.text.corpus(&setup)?;
-    let mut of_calibration = args.common.text.clone();
-    of_calibration.chunks = Some(of_calibration.chunks.map_or(CALIBRATION, |most| most.min(CALIBRATION)));
-    if let Some(path) = &args.calibrate {
-        of_calibration.text = Some(path.clone());
-        of_calibration.chunks = None;
-    }
-    let calibration = if args.calibrate.is_none() && args.common.text.text.is_none() {
-        // Standard input cannot be read twice.
-        let mut first = corpus.clone();
-        first.passages.truncate(CALIBRATION);
-        first
-    } else {
-        of_calibration.corpus(&setup)?
+    let mode = match args {
+        SweepArgs { prune: Some(_), .. } => Sparsity::Dense,
+        _ if args.activation_threshold.is_empty() && args.inputs.is_empty() => Sparsity::Predicted,
+        _ => Sparsity::Threshold,
     };
+    report::check(&args.svg)?;
+    if args.common.level.level.is_some() {
+        return Err(Failure::usage("--level: expected --inputs with the levels to walk"));
+    }
+    let mut setup = args.common.open_for(SparsityChoice::Mode(mode), !args.inputs.is_empty())?;
+    let walk = args.walk(&setup.model);
+    let (corpus, calibration) = args.texts(&setup, &walk)?;
     let total = walk.values().len() * 2 * corpus.computed() + calibration.computed();
     let mut watcher = Watcher::new("sweeping", total);
     let mut reopen = |model: Arc<Model>| {
@@ -144,7 +187,11 @@ fn report(walk: &Walk, points: &[SweepPoint]) -> Report {
 
 /// Curves over the fraction of neurons that were computed.
 fn figure(walk: &Walk, points: &[SweepPoint], first: &SweepPoint) -> Figure {
-    let computed = |point: &SweepPoint| 100.0 * point.predicted.or(point.active).unwrap_or(1.0);
+    let pruned = matches!(walk, Walk::Pruned(..));
+    let computed = |point: &SweepPoint| match pruned {
+        true => 100.0 * (1.0 - point.level),
+        false => 100.0 * point.predicted.or(point.active).unwrap_or(1.0),
+    };
     let curve = |name: &str, of: &dyn Fn(&SweepPoint) -> Option<Estimate>| {
         let points = points.iter().filter_map(|point| {
             let y = of(point)?;
@@ -169,7 +216,8 @@ fn figure(walk: &Walk, points: &[SweepPoint], first: &SweepPoint) -> Figure {
         panel(Axis::new("KL from dense", "nats").log(), curve(&name, &|point| Some(point.divergence.kld)), Vec::new()),
     ];
     if base.bytes_per_token.is_some() {
-        let dense = base.activity.cpu_bytes().zip(base.bytes_per_token);
+        // The counts of a pruned model are of the neurons that it still has.
+        let dense = base.activity.cpu_bytes().zip(base.bytes_per_token).filter(|_| !pruned);
         let dense = dense.map(|(ffns, all)| (all - ffns + base.activity.dense_bytes() as f64) / 1e6);
         panels.push(panel(
             Axis::new("read per token", "MB").from_zero(),

@@ -14,7 +14,7 @@ use thermocline_engine::{
     Error,
     format::{Array, Checkpoint, Container, Value},
     model::{AttentionConfig, Model, ModelConfig, expected_sparsity, traits},
-    quant::{TensorType, device_type, widening_reason},
+    quant::TensorType,
     sparsity::{
         sidecar,
         sidecar::{Attachment, Sidecar},
@@ -24,7 +24,7 @@ use thermocline_engine::{
 use super::{
     failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
-    prepared, units, widened,
+    prepared, units,
 };
 
 const EXAMPLES: &str = "\
@@ -171,9 +171,6 @@ fn print(
     }
     groups(out, "by role", &summary.roles)?;
     groups(out, "by type", &summary.types)?;
-    for widening in checkpoint.widenings() {
-        writeln!(out, "  {}", units::widening(&widening))?;
-    }
     writeln!(out, "\nmetadata")?;
     for (key, value) in checkpoint.metadata.iter() {
         writeln!(out, "  {:<42} {}", name(key), shown(value))?;
@@ -196,10 +193,7 @@ fn groups(out: &mut impl Write, title: &str, groups: &[(&'static str, Group)]) -
     writeln!(out, "\n{title:<13} {:>7} {:>12} {:>12}", "tensors", "parameters", "size")?;
     for (name, group) in groups {
         let (count, size) = (units::parameters(group.parameters), units::bytes(group.bytes));
-        // Why a model may take more of a card's memory than its file has.
-        let widened = name.parse().ok().and_then(|ty| Some((ty, widening_reason(ty)?)));
-        let widened = widened.map(|(ty, reason)| format!("  {} on a GPU, whose {reason}", device_type(ty)));
-        writeln!(out, "  {name:<11} {:>7} {count:>12} {size:>12}{}", group.tensors, widened.unwrap_or_default())?;
+        writeln!(out, "  {name:<11} {:>7} {count:>12} {size:>12}", group.tensors)?;
     }
     Ok(())
 }
@@ -264,7 +258,6 @@ fn to_json(
         "total": group(&summary.total),
         "roles": table(&summary.roles),
         "types": table(&summary.types),
-        "widened": widened::to_json(&checkpoint.widenings()),
         "metadata": metadata,
     });
     if tensors {

@@ -65,9 +65,13 @@ pub fn chat_body(body: &[u8], only_counts: bool) -> Result<Map<String, Value>, A
             Some("disabled") => false,
             other => return Err(invalid(&path, "enabled, adaptive or disabled", &other.into())),
         };
-        // A hint: the model thinks as long as it does, within max_tokens.
-        thinking.count("budget_tokens")?;
+        let budget = thinking.count("budget_tokens")?;
+        thinking.remove("display");
         thinking.finish()?;
+        // Thoughts that are off take no tokens, whatever the template says.
+        if let Some(budget) = if on { budget } else { Some(0) } {
+            chat.insert("reasoning".to_owned(), json!({ "max_tokens": budget }));
+        }
         chat.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": on }));
     }
     IGNORED.iter().for_each(|field| drop(fields.remove(field)));
@@ -254,6 +258,7 @@ mod tests {
             "tools": [{ "type": "function", "function": tool }],
             "tool_choice": { "type": "function", "function": { "name": "f" } },
             "chat_template_kwargs": { "enable_thinking": true },
+            "reasoning": { "max_tokens": 2000 },
         });
         assert_eq!(read(body), Ok(wanted));
     }

@@ -7,8 +7,8 @@ mod models;
 mod request;
 
 pub use format::{LinesFormat, error_body, loaded};
-pub use models::{model_list, running, show, version};
-pub use request::{OllamaBody, chat_body, generate_body};
+pub use models::{entry, library_entry, running, show, show_entry, version};
+pub use request::{OllamaBody, chat_body, embed_body, embedding_body, generate_body};
 
 /// The paths of this protocol begin like this.
 pub const PATH: &str = "/api/";

@@ -75,15 +75,17 @@ pub fn generate_body(body: &[u8]) -> Result<OllamaBody, ApiError> {
     let mut out = common(&mut fields)?;
     let (prompt, system) = (fields.string("prompt")?.unwrap_or_default(), fields.string("system")?);
     let raw = fields.boolean("raw")?.unwrap_or(false);
-    fields.accept_only("suffix", &[json!("")])?;
+    let suffix = fields.string("suffix")?.filter(|suffix| !suffix.is_empty());
     fields.accept_only("template", &[json!("")])?;
     fields.finish()?;
     let empty = prompt.is_empty();
-    let endpoint = if raw {
-        if out.contains_key("response_format") || out.contains_key("chat_template_kwargs") {
-            let message = "raw: expected a request without format and think, got one with them";
-            return Err(ApiError::invalid_field("raw", message));
+    let endpoint = if raw || suffix.is_some() {
+        if let Some(field) = ["chat_template_kwargs", "reasoning_effort"].iter().find(|field| out.contains_key(**field))
+        {
+            let message = format!("think: expected none where no chat is asked for, got {field}");
+            return Err(ApiError::invalid_field("think", message));
         }
+        out.extend(suffix.map(|suffix| ("suffix".to_owned(), suffix.into())));
         out.insert("prompt".to_owned(), prompt.into());
         Endpoint::Completion
     } else {
@@ -93,6 +95,28 @@ pub fn generate_body(body: &[u8]) -> Result<OllamaBody, ApiError> {
         Endpoint::Chat
     };
     Ok(OllamaBody { fields: (!empty).then_some(out), endpoint })
+}
+
+/// The body of `/v1/embeddings` that asks for what a body of `/api/embed` asks for.
+pub fn embed_body(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    let mut fields = JsonFields::parse(body)?;
+    let truncates = fields.boolean("truncate")?.unwrap_or(true);
+    embedding_fields(fields, "input", truncates)
+}
+
+/// The same of a body of `/api/embeddings`, which has one text.
+pub fn embedding_body(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    embedding_fields(JsonFields::parse(body)?, "prompt", true)
+}
+
+fn embedding_fields(mut fields: JsonFields, texts: &str, truncates: bool) -> Result<Map<String, Value>, ApiError> {
+    let mut out = Map::from_iter([("truncate".to_owned(), truncates.into())]);
+    for (field, name) in [("model", "model"), (texts, "input"), ("dimensions", "dimensions")] {
+        out.extend(fields.remove(field).map(|value| (name.to_owned(), value)));
+    }
+    ["options", "keep_alive"].iter().for_each(|field| drop(fields.remove(field)));
+    fields.finish()?;
+    Ok(out)
 }
 
 /// The fields that both kinds of requests have.
@@ -116,6 +140,9 @@ fn common(fields: &mut JsonFields) -> Result<Map<String, Value>, ApiError> {
         None => {}
         Some(Value::Bool(on)) => {
             out.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": on }));
+            if !on {
+                out.insert("reasoning".to_owned(), json!({ "enabled": false }));
+            }
         }
         Some(Value::String(effort)) if ["low", "medium", "high"].contains(&&*effort) => {
             out.insert("reasoning_effort".to_owned(), effort.into());
@@ -178,7 +205,7 @@ mod tests {
         let body = chat_body(body.to_string().as_bytes()).unwrap();
         let wanted = json!({
             "model": "m", "stream": true, "temperature": 0.5, "max_tokens": 7, "seed": u64::MAX, "stop": ["x"],
-            "chat_template_kwargs": { "enable_thinking": false }, "response_format": { "type": "json_object" },
+            "chat_template_kwargs": { "enable_thinking": false }, "reasoning": { "enabled": false }, "response_format": { "type": "json_object" },
             "messages": [
                 { "role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call] },
                 { "role": "tool", "name": "f", "content": "7" },
@@ -217,7 +244,10 @@ mod tests {
             let error = chat_body(body.to_string().as_bytes()).unwrap_err();
             assert!(error.message.contains(says), "{error:?}");
         }
-        let error = generate_body(json!({ "prompt": "a", "suffix": "b" }).to_string().as_bytes()).unwrap_err();
-        assert!(error.message.contains("suffix: expected"), "{error:?}");
+        let error = generate_body(json!({ "prompt": "a", "raw": true, "think": true }).to_string().as_bytes());
+        assert!(error.unwrap_err().message.contains("think: expected"));
+        let infill = generate_body(json!({ "prompt": "a", "suffix": "b" }).to_string().as_bytes()).unwrap();
+        let wanted = json!({ "stream": true, "prompt": "a", "suffix": "b" });
+        assert_eq!((infill.endpoint, infill.fields.map(Value::Object)), (Endpoint::Completion, Some(wanted)));
     }
 }

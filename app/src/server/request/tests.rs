@@ -137,7 +137,13 @@ fn completion_prompts_are_strings_or_token_lists() {
         assert_eq!(prompt(wrong.clone()).unwrap_err().json()["error"]["param"], "prompt", "{wrong}");
     }
     assert_eq!(prompt(json!(["a", [3]])).unwrap(), [Prompt::Text("a".to_owned()), Prompt::Tokens(vec![3])]);
-    for (field, value) in [("suffix", json!("x")), ("echo", json!(1)), ("best_of", json!(9)), ("logprobs", json!(21))] {
+    for (field, value) in [
+        ("suffix", json!("x")),
+        ("suffix", json!(7)),
+        ("echo", json!(1)),
+        ("best_of", json!(9)),
+        ("logprobs", json!(21)),
+    ] {
         let error = parse(Endpoint::Completion, json!({ "prompt": "a", field: value }), &model).unwrap_err();
         assert_eq!(error.json()["error"]["param"], field);
     }

@@ -11,11 +11,12 @@
 //! Tell me of a frog.
 //! ```
 //!
-//! A number (`thermocline-2:`) distinguishes these comments from those the text contains. An unclosed code block would swallow the
+//! Files that go with a message follow it, each passage in a code block that its place names. A number (`thermocline-2:`) distinguishes these comments from those the text contains. An unclosed code block would swallow the
 //! rest of the file: it is closed, which `unclosed` records.
 
-use super::{FileChat, bad};
+use super::{FileChat, attached::FileAttachment, bad};
 use crate::{
+    attachment::{Document, Passage},
     fence::Fence,
     store::{Speaker, StoreError},
 };
@@ -27,30 +28,36 @@ const END: &str = "-->";
 const CHAT: &str = "chat";
 const SYSTEM: &str = "system";
 const UNCLOSED: &str = "unclosed";
+const FILE: &str = "file";
 
 /// Headings of sections without a name of their own.
 pub(super) const SYSTEM_NAME: &str = "System";
 pub(super) const USER_NAME: &str = "User";
 pub(super) const ASSISTANT_NAME: &str = "Assistant";
+const TOOL_NAME: &str = "Tool";
 
 /// A message to write.
 #[derive(Debug, Clone, Copy)]
 pub struct MarkdownMessage<'a> {
     /// Author.
     pub speaker: Speaker,
-    /// Name of the model.
+    /// Name of the model, or of the tool.
     pub model: Option<&'a str>,
     /// Text.
     pub content: &'a str,
+    /// Files that go with it.
+    pub files: &'a [Document],
 }
 
 /// Writes a chat without versions. With `comments`, [`read`] restores all of it; without them the text is for
 /// people alone.
 pub fn write(title: &str, system_prompt: &str, said: &[MarkdownMessage<'_>], comments: bool) -> String {
+    let passages = || said.iter().flat_map(|said| said.files).flat_map(|file| &file.passages);
+    let texts = || passages().filter(|_| comments).map(|passage| passage.text.as_str());
     let contents = || said.iter().map(|said| said.content).chain([system_prompt]);
     let mut mark = format!("{COMMENT}:");
     for n in 2.. {
-        if !contents().any(|content| content.contains(&mark)) {
+        if !contents().chain(texts()).any(|content| content.contains(&mark)) {
             break;
         }
         mark = format!("{COMMENT}-{n}:");
@@ -72,12 +79,62 @@ pub fn write(title: &str, system_prompt: &str, said: &[MarkdownMessage<'_>], com
     }
     for said in said {
         let name = match said.speaker {
-            Speaker::User => USER_NAME,
-            Speaker::Assistant => said.model.unwrap_or(ASSISTANT_NAME),
+            Speaker::User => USER_NAME.to_owned(),
+            Speaker::Assistant => said.model.unwrap_or(ASSISTANT_NAME).to_owned(),
+            Speaker::Tool => format!("{TOOL_NAME} {}", said.model.unwrap_or_default()).trim_end().to_owned(),
         };
-        section(said.speaker.name(), name, said.content);
+        section(said.speaker.name(), &name, said.content);
+        if comments {
+            for file in said.files {
+                section(&format!("{FILE} {}", file.kind.name()), &file.name, &blocks(&file.passages));
+            }
+        } else if !said.files.is_empty() {
+            let names: Vec<&str> = said.files.iter().map(|file| file.name.as_str()).collect();
+            section("", "Attached", &names.join("\n"));
+        }
     }
     text
+}
+
+/// Each passage in a code block; its place is the block's language.
+fn blocks(passages: &[Passage]) -> String {
+    let block = |passage: &Passage| {
+        let runs = passage.text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+        let fence = "`".repeat(3.max(runs + 1));
+        // A line end of the text's own is told from the block's.
+        let end = if passage.text.ends_with('\n') { "" } else { " …" };
+        let (place, line) = (one_line(&passage.place), if end.is_empty() { "" } else { "\n" });
+        format!("{fence}{place}{end}\n{}{line}{fence}\n", passage.text)
+    };
+    let blocks: String = passages.iter().map(block).collect();
+    blocks.trim_end().to_owned()
+}
+
+/// The passages that [`blocks`] wrote.
+fn passages(blocks: &str) -> Vec<Passage> {
+    let (mut passages, mut rest) = (Vec::new(), blocks);
+    while let Some((first, body)) = rest.split_once('\n') {
+        let place = first.trim_start_matches('`');
+        let fence = &first[..first.len() - place.len()];
+        if fence.len() < 3 {
+            rest = body;
+            continue;
+        }
+        let mut end = 0;
+        let closing = body.split_inclusive('\n').find_map(|line| {
+            let start = end;
+            end += line.len();
+            (line.trim_end_matches('\n') == fence).then_some(start)
+        });
+        let text = &body[..closing.unwrap_or(body.len())];
+        let (place, text) = match place.strip_suffix(" …") {
+            Some(place) => (place, text.strip_suffix('\n').unwrap_or(text)),
+            None => (place, text),
+        };
+        passages.push(Passage { place: place.to_owned(), text: text.to_owned() });
+        rest = &body[end..];
+    }
+    passages
 }
 
 /// Parses the output of [`write`]; `None` for anything else.
@@ -119,8 +176,17 @@ pub(super) fn read(text: &str) -> Result<Option<FileChat>, StoreError> {
             chat.instruct(content);
             continue;
         }
+        if let (FILE, Some(message)) = (what, chat.messages.last_mut()) {
+            let name = name.unwrap_or("file").to_owned();
+            message.attachments.push(FileAttachment::new(name, state, passages(content)));
+            continue;
+        }
         let speaker = Speaker::from_name(what).ok_or_else(|| {
-            bad(format!("the comment in line {line}"), "chat, system, user or assistant", format!("{what:?}"))
+            bad(
+                format!("the comment in line {line}"),
+                "chat, system, user, assistant, tool or file",
+                format!("{what:?}"),
+            )
         })?;
         let model = name.filter(|name| speaker == Speaker::Assistant && !name.is_empty() && *name != ASSISTANT_NAME);
         chat.say(speaker, model, content);

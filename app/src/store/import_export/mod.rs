@@ -1,6 +1,9 @@
 //! Import and export of chats: [`markdown`] for people, JSON for programs and with every version of every message. Both can be
-//! imported, and so can Markdown transcripts of other programs ([`transcript`]).
+//! imported, and so can Markdown transcripts of other programs ([`transcript`]) and the `conversations.json` that ChatGPT and Claude
+//! export ([`conversations`]). Files that go with messages are in both ([`attached`]).
 
+mod attached;
+mod conversations;
 pub mod markdown;
 mod transcript;
 
@@ -8,11 +11,15 @@ use std::{collections::HashMap, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use self::markdown::MarkdownMessage;
+use self::{
+    attached::{FileAttachment, FilePassageAt},
+    markdown::MarkdownMessage,
+};
 use super::{
-    Chat, ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, chat,
+    Chat, ChatId, Message, MessageId, MessageState, MessageTools, NewMessage, Speaker, Store, StoreError, chat,
     error::OperationContext, message, now,
 };
+use crate::attachment::Document;
 
 /// Value of the JSON file's `format`.
 const FORMAT: &str = "thermocline.chats";
@@ -63,6 +70,9 @@ struct FileChat {
     system_prompt: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sampling: Option<serde_json::Value>,
+    /// The model may call tools.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    tools: bool,
     /// Index of the last message of the shown branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     leaf: Option<usize>,
@@ -85,6 +95,14 @@ struct FileMessage {
     model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stats: Option<serde_json::Value>,
+    /// Calls of tools, or the call that it is the result of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tools: Option<MessageTools>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    attachments: Vec<FileAttachment>,
+    /// Passages that the model was given with the message.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    given: Vec<FilePassageAt>,
 }
 
 impl FileChat {
@@ -98,6 +116,7 @@ impl FileChat {
             model: None,
             system_prompt: String::new(),
             sampling: None,
+            tools: false,
             leaf: None,
             messages: Vec::new(),
         }
@@ -122,22 +141,30 @@ impl FileChat {
             edited: false,
             model: model.map(str::to_owned),
             stats: None,
+            tools: None,
+            attachments: Vec::new(),
+            given: Vec::new(),
         });
     }
 }
 
-/// The shown branch as Markdown, which can be imported exactly if it has `comments`.
-pub fn markdown(chat: &Chat, branch: &[Message], comments: bool) -> String {
+/// The shown branch as Markdown. With `comments` it can be imported exactly, and `files` of each message are in it; without, their
+/// names.
+pub fn markdown(chat: &Chat, branch: &[Message], files: &HashMap<MessageId, Vec<Document>>, comments: bool) -> String {
     let said = branch.iter().map(|message| MarkdownMessage {
         speaker: message.speaker,
-        model: message.model.as_deref(),
+        model: message.result().map(|result| &*result.call.name).or(message.model.as_deref()),
         content: &message.content,
+        files: files.get(&message.id).map_or(&[], Vec::as_slice),
     });
     let said: Vec<MarkdownMessage<'_>> = said.collect();
     markdown::write(&chat.title, &chat.system_prompt, &said, comments)
 }
 
 fn read_json(text: &str) -> Result<Vec<FileChat>, StoreError> {
+    if text.trim_start().starts_with('[') {
+        return conversations::read(text);
+    }
     let file: File = serde_json::from_str(text).map_err(|error| bad("the file", "chats as JSON", error))?;
     if (&*file.format, file.version) != (FORMAT, VERSION) {
         let got = format!("{} {}", file.format, file.version);
@@ -169,6 +196,7 @@ impl Store {
     fn export_chat(&self, id: ChatId) -> Result<FileChat, StoreError> {
         let (chat, messages) = (self.chat(id)?, self.messages(id)?);
         let index: HashMap<MessageId, usize> = messages.iter().enumerate().map(|(at, it)| (it.id, at)).collect();
+        let mut attached = self.export_attachments(id, &index)?;
         let json = |text: Option<String>| text.and_then(|text| serde_json::from_str(&text).ok());
         let messages = messages.into_iter().map(|message| FileMessage {
             parent: message.parent.and_then(|parent| index.get(&parent).copied()),
@@ -179,6 +207,9 @@ impl Store {
             edited: message.edited,
             model: message.model,
             stats: json(message.stats),
+            tools: message.tools,
+            attachments: attached.files.remove(&message.id).unwrap_or_default(),
+            given: attached.given.remove(&message.id).unwrap_or_default(),
         });
         Ok(FileChat {
             title: chat.title,
@@ -187,6 +218,7 @@ impl Store {
             model: chat.model,
             system_prompt: chat.system_prompt,
             sampling: json(chat.sampling),
+            tools: chat.tools,
             leaf: chat.leaf.and_then(|leaf| index.get(&leaf).copied()),
             messages: messages.collect(),
         })
@@ -208,13 +240,14 @@ impl Store {
             let mut ids = Vec::new();
             for (n, chat) in chats.iter().enumerate() {
                 let sampling = chat.sampling.as_ref().map(ToString::to_string);
-                let sql = "INSERT INTO chat (title, titled, created, updated, model, system_prompt, sampling)
-                    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)";
-                let FileChat { title, created, updated, model, system_prompt, .. } = chat;
-                let values = rusqlite::params![title, created, updated, model, system_prompt, sampling];
+                let sql = "INSERT INTO chat (title, titled, created, updated, model, system_prompt, sampling, tools)
+                    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7)";
+                let FileChat { title, created, updated, model, system_prompt, tools, .. } = chat;
+                let values = rusqlite::params![title, created, updated, model, system_prompt, sampling, tools];
                 db.execute(sql, values).during(OPERATION)?;
                 let id = ChatId(db.last_insert_rowid());
                 let mut messages: Vec<MessageId> = Vec::new();
+                let mut attached = attached::Imported::new(n);
                 for (m, from) in chat.messages.iter().enumerate() {
                     let place = |part: &str| format!("{part} of message {m} of chat {n}");
                     let parent = match from.parent {
@@ -226,7 +259,7 @@ impl Store {
                         ),
                     };
                     let speaker = Speaker::from_name(&from.role)
-                        .ok_or_else(|| bad(place("role"), "user or assistant", format!("{:?}", from.role)))?;
+                        .ok_or_else(|| bad(place("role"), "user, assistant or tool", format!("{:?}", from.role)))?;
                     let state = match from.state.as_deref() {
                         None => MessageState::Complete,
                         Some("streaming") => MessageState::Interrupted,
@@ -236,10 +269,12 @@ impl Store {
                     };
                     let new = NewMessage { speaker, content: from.content.clone(), state, model: from.model.clone() };
                     let message = message::insert(db, id, parent, &new)?;
-                    let sql = "UPDATE message SET created = ?2, edited = ?3, stats = ?4 WHERE id = ?1";
+                    let sql = "UPDATE message SET created = ?2, edited = ?3, stats = ?4, tools = ?5 WHERE id = ?1";
                     let stats = from.stats.as_ref().map(ToString::to_string);
-                    db.execute(sql, rusqlite::params![message.0, from.created, from.edited, stats])
+                    let tools = from.tools.as_ref().and_then(|tools| serde_json::to_string(tools).ok());
+                    db.execute(sql, rusqlite::params![message.0, from.created, from.edited, stats, tools])
                         .during(OPERATION)?;
+                    attached.add(db, id, (m, message), from)?;
                     messages.push(message);
                 }
                 let leaf = match chat.leaf {
@@ -292,7 +327,7 @@ mod tests {
         assert_eq!(other.branch(copies[0]).unwrap()[1].version, (1, 2));
         assert_eq!(other.search("upon").unwrap().len(), 1);
 
-        let text = markdown(&other.chat(copies[0]).unwrap(), &other.branch(copies[0]).unwrap(), true);
+        let text = markdown(&other.chat(copies[0]).unwrap(), &other.branch(copies[0]).unwrap(), &HashMap::new(), true);
         let want = "<!-- thermocline:chat -->\n# Frogs\n\n<!-- thermocline:system -->\n## System\n\nBe brief.\n\n\
             <!-- thermocline:user -->\n## User\n\nTell me of a frog. 🐸\n\n\
             <!-- thermocline:assistant -->\n## storyteller\n\nNo!\n";
@@ -310,6 +345,7 @@ mod tests {
         };
         for (json, part) in [
             ("[1, 2".to_owned(), "the file"),
+            ("[]".to_owned(), "the file"),
             (r#"{"format":"other","version":1,"chats":[]}"#.to_owned(), "the file"),
             (with(r#"{"parent":1,"role":"user","content":"b","created":4}"#), "parent of message 1 of chat 0"),
             (with(r#"{"role":"king","content":"b","created":4}"#), "role of message 1 of chat 0"),

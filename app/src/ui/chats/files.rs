@@ -1,20 +1,24 @@
 //! Files of chats. The system's dialogs wait for the user, so that they do it beside the window; it is they who ask before a
 //! file is overwritten.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
-use egui::Context;
+use egui::{Context, Ui};
 use thermocline_engine::files;
 
 use crate::{
+    engine_handle::error_message,
     store::{
         ChatId,
         import_export::{self, FileFormat},
     },
-    ui::{background::Background, command::Command, shell::Shell},
+    ui::{
+        background::Background,
+        command::Command,
+        file_dialog::{self, DialogAnswer},
+        path_field::{PathField, Typed},
+        shell::Shell,
+    },
 };
 
 /// The outcome of a file dialog or of dropped files.
@@ -28,6 +32,17 @@ enum Done {
     Failed(String),
     /// The user has thought better of it.
     Nothing,
+    /// There is no dialog on this desktop.
+    NoDialog(Wanted),
+}
+
+/// Purpose of a path.
+#[derive(Debug)]
+enum Wanted {
+    /// A file of chats to be read.
+    Import,
+    /// A file of this name, to be written with this text.
+    Save(String, String),
 }
 
 /// The dialog that is open, and files that wait for its end.
@@ -35,14 +50,10 @@ enum Done {
 pub struct Files {
     work: Background<Done>,
     dropped: Vec<PathBuf>,
+    typed: Option<PathField<Wanted>>,
 }
 
 impl Files {
-    /// True if the file name has the extension of exported chats.
-    pub fn is_one(path: &Path) -> bool {
-        FileFormat::from_path(path).is_some() && !path.is_dir()
-    }
-
     /// Takes what came of the dialog, and reads what was dropped.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
         match self.work.take() {
@@ -52,10 +63,34 @@ impl Files {
                 shell.toasts.success(format!("Written to {}", path.display()));
             }
             Some(Done::Read(files)) => add(files, shell),
+            Some(Done::NoDialog(Wanted::Import)) => {
+                self.typed = Some(PathField::new("Import chats", "", Wanted::Import));
+            }
+            Some(Done::NoDialog(Wanted::Save(name, text))) => {
+                let home = directories::UserDirs::new().map(|dirs| dirs.home_dir().join(&name));
+                let path = home.unwrap_or_else(|| PathBuf::from(&name)).display().to_string();
+                self.typed = Some(PathField::new("Save the chat", path, Wanted::Save(name, text)));
+            }
         }
         if !self.dropped.is_empty() && !self.work.is_busy() {
             let paths = std::mem::take(&mut self.dropped);
             self.begin(ctx, shell, move || Done::Read(paths.into_iter().map(read).collect()));
+        }
+    }
+
+    /// Shows the field for a path, where there is no dialog.
+    pub fn show(&mut self, ui: &Ui, shell: &mut Shell) {
+        let Some(typed) = self.typed.as_mut().and_then(|field| field.show(ui)) else { return };
+        let Some(field) = self.typed.take() else { return };
+        match (typed, field.then) {
+            (Typed::Nothing, _) => {}
+            (Typed::Path(path), Wanted::Import) => self.drop(ui, path),
+            (Typed::Path(path), Wanted::Save(name, text)) if path.exists() => {
+                shell.show_error(format!("{}: there is such a file already; choose another name", path.display()));
+                self.typed =
+                    Some(PathField::new("Save the chat", path.display().to_string(), Wanted::Save(name, text)));
+            }
+            (Typed::Path(path), Wanted::Save(_, text)) => self.begin(ui, shell, move || write(path, &text)),
         }
     }
 
@@ -78,13 +113,11 @@ impl Files {
         let extensions = form.extensions();
         let name = file_name(title, extensions[0]);
         self.begin(ctx, shell, move || {
-            let dialog = rfd::FileDialog::new().set_file_name(name).add_filter(kind(form), extensions);
-            match dialog.save_file() {
-                None => Done::Nothing,
-                Some(path) => match files::write(&path, files::Form::Stream, text.as_bytes()) {
-                    Ok(()) => Done::Written(path),
-                    Err(error) => Done::Failed(error.to_string()),
-                },
+            let dialog = |it: rfd::FileDialog| it.set_file_name(&name).add_filter(kind(form), extensions).save_file();
+            match file_dialog::ask(dialog) {
+                DialogAnswer::Chosen(path) => write(path, &text),
+                DialogAnswer::Closed => Done::Nothing,
+                DialogAnswer::NoDialog => Done::NoDialog(Wanted::Save(name, text)),
             }
         });
     }
@@ -94,11 +127,15 @@ impl Files {
         self.begin(ctx, shell, || {
             let both = [FileFormat::Markdown, FileFormat::Json];
             let all = both.map(FileFormat::extensions).concat();
-            let dialog = rfd::FileDialog::new().add_filter("Chats", &all);
-            let dialog = both.into_iter().fold(dialog, |dialog, form| dialog.add_filter(kind(form), form.extensions()));
-            match dialog.pick_files() {
-                None => Done::Nothing,
-                Some(paths) => Done::Read(paths.into_iter().map(read).collect()),
+            let dialog = |it: rfd::FileDialog| {
+                let filters = both.into_iter().map(|form| (kind(form), form.extensions()));
+                let all = it.add_filter("Chats", &all);
+                filters.fold(all, |dialog, (name, extensions)| dialog.add_filter(name, extensions)).pick_files()
+            };
+            match file_dialog::ask(dialog) {
+                DialogAnswer::Chosen(paths) => Done::Read(paths.into_iter().map(read).collect()),
+                DialogAnswer::Closed => Done::Nothing,
+                DialogAnswer::NoDialog => Done::NoDialog(Wanted::Import),
             }
         });
     }
@@ -114,6 +151,13 @@ impl Files {
             let begun = self.work.start(ctx, work);
             shell.ok_or_show_error(begun);
         }
+    }
+}
+
+fn write(path: PathBuf, text: &str) -> Done {
+    match files::write(&path, files::Form::Stream, text.as_bytes()) {
+        Ok(()) => Done::Written(path),
+        Err(error) => Done::Failed(error_message(&error)),
     }
 }
 
@@ -151,9 +195,10 @@ const fn kind(form: FileFormat) -> &'static str {
 
 /// A chat's title, and the branch of it that is shown, as Markdown.
 pub fn markdown(id: ChatId, shell: &mut Shell, comments: bool) -> Option<(String, String)> {
-    let read = shell.store.chat(id).and_then(|chat| Ok((shell.store.branch(id)?, chat)));
-    let (branch, chat) = shell.ok_or_show_error(read)?;
-    let text = import_export::markdown(&chat, &branch, comments);
+    let store = &shell.store;
+    let read = store.chat(id).and_then(|chat| Ok((store.branch(id)?, store.documents(id)?, chat)));
+    let (branch, files, chat) = shell.ok_or_show_error(read)?;
+    let text = import_export::markdown(&chat, &branch, &files, comments);
     Some((chat.title, text))
 }
 

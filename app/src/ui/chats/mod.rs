@@ -6,7 +6,7 @@ mod row;
 mod wordmark;
 
 use std::{
-    path::Path,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -92,13 +92,9 @@ impl ChatsPanel {
         }
     }
 
-    /// Imports a file if its name has the extension of exported chats; true if it has.
-    pub fn takes(&mut self, ctx: &Context, path: &Path) -> bool {
-        let is_one = Files::is_one(path);
-        if is_one {
-            self.files.drop(ctx, path.to_owned());
-        }
-        is_one
+    /// Imports a file of chats that was dropped.
+    pub fn takes(&mut self, ctx: &Context, path: PathBuf) {
+        self.files.drop(ctx, path);
     }
 
     /// Puts the cursor into the search field.
@@ -112,6 +108,7 @@ impl ChatsPanel {
             ui.copy_text(text);
             shell.toasts.success("The chat is on the clipboard");
         }
+        self.files.show(ui, shell);
         wordmark::show(ui);
         ui.vertical_centered_justified(|ui| {
             if primary_button(ui, "New chat", true).clicked() {

@@ -1,16 +1,13 @@
 //! An answer in pieces: paragraphs, code, thoughts. A piece that is closed is looked at once; while an answer is written only
-//! its open end is read again, and only pieces that can be seen are laid out.
+//! its open end is read again, of which what has not changed keeps its layout, and only pieces that can be seen are drawn.
 
-use egui::{Align, CollapsingHeader, Frame, Label, Layout, Margin, RichText, Ui, Vec2};
-use egui_commonmark::{CommonMarkCache, CommonMarkViewer};
-use egui_extras::syntax_highlighting::{CodeTheme, highlight};
-use egui_material_icons::icons::ICON_CONTENT_COPY;
+use egui::{CollapsingHeader, Label, RichText, Ui, Vec2};
 
 use crate::{
     fence::Fence,
     ui::{
-        theme::{Palette, RADIUS},
-        widgets::icon_button,
+        markdown::{Document, Targets, definition, parts, show_code},
+        theme::Palette,
     },
 };
 
@@ -19,6 +16,9 @@ const THOUGHT: &str = "</think>";
 
 /// Bytes of a line after which it is known whether it begins an item of a list.
 const MARK: usize = 6;
+
+/// Bytes of a list after which its next item begins another piece: reading all of it for every word that arrives takes time.
+const LIST: usize = 8 * 1024;
 
 /// Type of a piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,10 +31,14 @@ enum Kind {
     Thought,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Block {
     kind: Kind,
     text: String,
+    /// The text as Markdown, as it was when it was shown last.
+    document: Document,
+    /// True if it still is that.
+    is_read: bool,
     /// Width it was laid out for, and its height then.
     size: Option<(f32, f32)>,
 }
@@ -48,6 +52,10 @@ pub struct Blocks {
     open: Option<Block>,
     /// Bytes of the text when it was looked at, and whether it had ended.
     seen: (usize, bool),
+    /// Targets of links, which may be defined in other pieces than those that have the links.
+    targets: Targets,
+    /// The text without marks, and its bytes.
+    plain: Option<(usize, Document)>,
 }
 
 impl Blocks {
@@ -59,21 +67,38 @@ impl Blocks {
         if text.len() < self.read || !text.is_char_boundary(self.read) {
             *self = Blocks::default();
         }
+        // The first of the new pieces is what was open before.
+        let mut before = self.open.take().map(|block| block.document);
         while let Some((kind, content, length)) = next(&text[self.read..], ended) {
-            let text = if kind == Kind::Text { lines(content) } else { content.to_owned() };
-            self.closed.push(Block { kind, text, size: None });
+            let defined = self.targets.len();
+            if kind == Kind::Text {
+                self.targets.extend(content.lines().filter_map(definition));
+            }
+            self.closed.push(Block::new(kind, content, before.take()));
             self.read += length;
+            if self.targets.len() > defined {
+                self.closed.iter_mut().for_each(Block::read_again);
+            }
         }
         let rest = &text[self.read..];
         self.open = (!rest.trim().is_empty()).then(|| {
             let (kind, content) = open(rest);
-            Block { kind, text: content.to_owned(), size: None }
+            Block::new(kind, content, before)
         });
         self.seen = (text.len(), ended);
     }
 
+    /// The text of a message that has no marks.
+    pub fn plain(&mut self, text: &str) -> &mut Document {
+        if self.plain.as_ref().is_some_and(|(length, _)| *length != text.len()) {
+            self.plain = None;
+        }
+        let (_, document) = self.plain.get_or_insert_with(|| (text.len(), Document::plain(text)));
+        document
+    }
+
     /// Shows them.
-    pub fn show(&mut self, ui: &mut Ui, cache: &mut CommonMarkCache) {
+    pub fn show(&mut self, ui: &mut Ui) {
         let width = ui.available_width();
         for (n, block) in self.closed.iter_mut().enumerate() {
             let top = ui.cursor().min;
@@ -84,103 +109,47 @@ impl Blocks {
                 ui.allocate_space(Vec2::new(width, height));
                 continue;
             }
-            let shown = ui.push_id(n, |ui| block.show(ui, cache, true));
+            let shown = ui.push_id(n, |ui| block.show(ui, &self.targets, true));
             block.size = Some((width, shown.response.rect.height()));
         }
-        if let Some(block) = &self.open {
-            ui.push_id(self.closed.len(), |ui| block.show(ui, cache, false));
+        if let Some(block) = &mut self.open {
+            ui.push_id(self.closed.len(), |ui| block.show(ui, &self.targets, false));
         }
     }
 }
 
 impl Block {
-    fn show(&self, ui: &mut Ui, cache: &mut CommonMarkCache, closed: bool) {
+    fn new(kind: Kind, text: &str, before: Option<Document>) -> Self {
+        Block { kind, text: text.to_owned(), document: before.unwrap_or_default(), is_read: false, size: None }
+    }
+
+    /// Reads a text with links once more when it is shown.
+    fn read_again(&mut self) {
+        if self.text.contains('[') {
+            (self.is_read, self.size) = (false, None);
+        }
+    }
+
+    fn show(&mut self, ui: &mut Ui, targets: &Targets, closed: bool) {
         match &self.kind {
-            Kind::Text if closed => {
-                CommonMarkViewer::new().show(ui, cache, &self.text);
-            }
             Kind::Text => {
-                ui.add(Label::new(self.text.trim_start_matches(['\n', '\r'])).wrap());
+                if !std::mem::replace(&mut self.is_read, true) {
+                    self.document.read(&self.text, targets);
+                }
+                self.document.show(ui, closed);
             }
-            Kind::Code(language) => code(ui, language, &self.text, closed),
+            Kind::Code(language) => show_code(ui, language, &self.text, closed),
             Kind::Thought => {
                 let title = if closed { "Thoughts" } else { "Thinking …" };
                 let title = RichText::new(title).size(12.0).color(Palette::of(ui).muted);
                 CollapsingHeader::new(title).id_salt("thought").default_open(!closed).show(ui, |ui| {
-                    let words = RichText::new(self.text.trim()).color(Palette::of(ui).muted);
-                    ui.add(Label::new(words).wrap());
+                    parts(ui, self.text.trim(), |ui, part| {
+                        ui.add(Label::new(RichText::new(part).color(Palette::of(ui).muted)).wrap());
+                    });
                 });
             }
         }
     }
-}
-
-fn code(ui: &mut Ui, language: &str, text: &str, closed: bool) {
-    let palette = Palette::of(ui);
-    let frame = Frame::new()
-        .fill(palette.panel)
-        .stroke(egui::Stroke::new(1.0, palette.line))
-        .corner_radius(RADIUS)
-        .inner_margin(Margin::same(12));
-    frame.show(ui, |ui| {
-        ui.set_width(ui.available_width());
-        ui.horizontal(|ui| {
-            ui.label(RichText::new(language).size(12.0).color(palette.muted));
-            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-                if icon_button(ui, ICON_CONTENT_COPY, "Copy code").clicked() {
-                    ui.copy_text(text.to_owned());
-                }
-            });
-        });
-        egui::ScrollArea::horizontal().id_salt("code").show(ui, |ui| {
-            if closed {
-                let job =
-                    highlight(ui, ui.style(), &CodeTheme::from_style(ui.style()), text.trim_end(), extension(language));
-                ui.add(Label::new(job).extend());
-            } else {
-                ui.add(Label::new(RichText::new(text).monospace()).extend());
-            }
-        });
-    });
-}
-
-/// Markdown whose lines stay lines: models break them where they mean it, Markdown would run them together.
-fn lines(text: &str) -> String {
-    let mut lines = String::with_capacity(text.len() + 16);
-    for line in text.split_inclusive('\n') {
-        match line.strip_suffix('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)) {
-            Some(words) if !words.trim().is_empty() => {
-                lines.push_str(words);
-                lines.push_str("  \n");
-            }
-            _ => lines.push_str(line),
-        }
-    }
-    lines
-}
-
-/// File extension of a language, by which the highlighter knows it.
-fn extension(language: &str) -> &str {
-    const NAMES: [(&str, &str); 16] = [
-        ("rust", "rs"),
-        ("python", "py"),
-        ("javascript", "js"),
-        ("jsx", "js"),
-        ("typescript", "js"),
-        ("ts", "js"),
-        ("bash", "sh"),
-        ("shell", "sh"),
-        ("console", "sh"),
-        ("c++", "cpp"),
-        ("c#", "cs"),
-        ("csharp", "cs"),
-        ("golang", "go"),
-        ("ruby", "rb"),
-        ("perl", "pl"),
-        ("haskell", "hs"),
-    ];
-    let known = NAMES.iter().find(|(name, _)| language.eq_ignore_ascii_case(name));
-    known.map_or(language, |(_, extension)| extension)
 }
 
 /// The first closed piece of `text`: what it is, its words, and how many bytes of the text it takes. `None`: nothing is closed.
@@ -233,6 +202,7 @@ fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
             return None;
         }
         let parted = upcoming.trim().is_empty() && !goes_on(&text[start..line], after);
+        let parted = parted || is_long_list(&text[start..line], after);
         if parted || Fence::opening(upcoming).is_some() || upcoming.trim_start().starts_with(THINK) {
             return Some((Kind::Text, &text[start..line], line));
         }
@@ -254,16 +224,23 @@ fn open(text: &str) -> (Kind, &str) {
 
 /// True if the text after blank lines belongs to the list before them.
 fn goes_on(before: &str, after: &str) -> bool {
-    let is_item = |line: &str| {
-        let line = line.trim_start();
-        let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
-        line.starts_with("- ")
-            || line.starts_with("* ")
-            || line.starts_with("+ ")
-            || (number.len() < line.len() && (number.starts_with(". ") || number.starts_with(") ")))
-    };
     let next = first_line(after);
     is_item(first_line(before)) && (is_item(next) || next.starts_with([' ', '\t']))
+}
+
+/// True if the text before is a long list, and an item of it begins after.
+fn is_long_list(before: &str, after: &str) -> bool {
+    before.len() > LIST && is_item(first_line(before)) && is_item(first_line(after)) && !after.starts_with([' ', '\t'])
+}
+
+/// True for a line that begins an item of a list.
+fn is_item(line: &str) -> bool {
+    let line = line.trim_start();
+    let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    line.starts_with("- ")
+        || line.starts_with("* ")
+        || line.starts_with("+ ")
+        || (number.len() < line.len() && (number.starts_with(". ") || number.starts_with(") ")))
 }
 
 /// Without blank lines at the start.
@@ -285,70 +262,4 @@ fn line_end(text: &str) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str = "<think>\nHm, 火?\n</think>\n\nFirst *words*,\nand more.\n\n1. one\n\n2. two\n   more\n\n```rust\nfn main() {}\n\n// end\n```\nLast\n~~~\ncode";
-
-    fn all(blocks: &Blocks) -> Vec<(Kind, String)> {
-        blocks.closed.iter().chain(&blocks.open).map(|it| (it.kind.clone(), it.text.trim().to_owned())).collect()
-    }
-
-    #[test]
-    fn blocks_of_streamed_text_equal_those_of_the_whole_text() {
-        let mut whole = Blocks::default();
-        whole.update(TEXT, true);
-        let want = [
-            (Kind::Thought, "Hm, 火?"),
-            (Kind::Text, "First *words*,  \nand more."),
-            (Kind::Text, "1. one  \n\n2. two  \n   more"),
-            (Kind::Code("rust".to_owned()), "fn main() {}\n\n// end"),
-            (Kind::Text, "Last"),
-            (Kind::Code(String::new()), "code"),
-        ];
-        assert_eq!(all(&whole), want.map(|(kind, text)| (kind, text.to_owned())));
-        assert!(whole.open.is_none());
-
-        let mut grown = Blocks::default();
-        let mut closed = 0;
-        for (end, c) in TEXT.char_indices() {
-            grown.update(&TEXT[..end + c.len_utf8()], false);
-            assert!(grown.closed.len() >= closed, "closed pieces stay");
-            closed = grown.closed.len();
-        }
-        assert_eq!(closed, 5);
-        assert!(grown.open.is_some(), "the end is open");
-        grown.update(TEXT, true);
-        assert_eq!(all(&grown), all(&whole));
-    }
-
-    #[test]
-    fn code_is_highlighted_by_common_language_names() {
-        let ctx = egui::Context::default();
-        let style = ctx.global_style();
-        let colours = |language: &str, text: &str| {
-            let job = highlight(&ctx, &style, &CodeTheme::from_style(&style), text, extension(language));
-            job.sections.iter().map(|section| section.format.color).collect::<std::collections::HashSet<_>>().len()
-        };
-        for language in ["rust", "Rust", "rs"] {
-            assert!(colours(language, "fn main() { let x = \"text\"; } // end") > 2, "{language}");
-        }
-        for language in ["python", "py"] {
-            assert!(colours(language, "def f(x):\n    return 'text' # end") > 2, "{language}");
-        }
-        assert!(colours("c++", "int main() { return 0; } // end") > 2 && colours("no language", "fn main() {}") == 1);
-    }
-
-    #[test]
-    fn blocks_update_parses_the_open_end_only() {
-        let mut blocks = Blocks::default();
-        let text = "word word\n\n".repeat(1000);
-        blocks.update(&(text.clone() + "the tail"), false);
-        let (closed, read) = (blocks.closed.len(), blocks.read);
-        blocks.update(&(text.clone() + "the tail grows"), false);
-        assert_eq!((blocks.closed.len(), blocks.read), (closed, read));
-        assert_eq!(blocks.open.as_ref().map(|it| it.text.trim()), Some("the tail grows"));
-        blocks.update("other", true);
-        assert_eq!(all(&blocks), [(Kind::Text, "other".to_owned())]);
-    }
-}
+mod tests;

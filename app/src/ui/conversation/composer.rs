@@ -1,11 +1,11 @@
 //! Where one writes.
 
 use egui::{Align, Frame, Id, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, Stroke, TextEdit, Ui};
-use egui_material_icons::icons::ICON_TUNE;
+use egui_material_icons::icons::{ICON_ATTACH_FILE, ICON_SERVICE_TOOLBOX, ICON_TUNE};
 
 use crate::ui::{
     theme::{Palette, RADIUS},
-    widgets::{icon_button, muted, primary_button},
+    widgets::{icon_button, muted, primary_button, small},
 };
 
 /// Highest a message being written becomes before it scrolls, in points.
@@ -25,8 +25,23 @@ pub enum ComposerAction {
     Stop,
     /// Show or hide the chat's settings.
     Settings,
+    /// Choose files that go with the message.
+    Attach,
+    /// Switch tools on or off.
+    Tools,
     /// Nothing; the text has changed.
     Typed,
+}
+
+/// How full the context is, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Those of the chat, the message being written among them once it is counted.
+    pub used: usize,
+    /// Those of the message being written; `None` while nothing is written, or it is being counted.
+    pub draft: Option<usize>,
+    /// Length of the context.
+    pub length: usize,
 }
 
 /// Whose turn it is to say something.
@@ -63,14 +78,16 @@ impl Composer {
         self.focus = true;
     }
 
-    /// Shows it. `context`: tokens in the context, and its length.
+    /// Shows it. `context`: how full that is; `tools`: if the model may call some, and which; `above`: what is shown above the text.
     pub fn show(
         &mut self,
         ui: &mut Ui,
         hint: &str,
         summary: &str,
-        context: Option<(usize, usize)>,
+        context: Option<Fill>,
+        tools: (bool, &str),
         pen: Pen,
+        above: impl FnOnce(&mut Ui),
     ) -> Option<ComposerAction> {
         let palette = Palette::of(ui);
         let mut action = None;
@@ -81,6 +98,7 @@ impl Composer {
             .inner_margin(Margin::symmetric(16, 12));
         frame.show(ui, |ui| {
             ui.set_width(ui.available_width());
+            above(ui);
             let field = ScrollArea::vertical().id_salt("writing").max_height(HIGHEST).show(ui, |ui| {
                 let newline = KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
                 let field = TextEdit::multiline(&mut self.text)
@@ -110,9 +128,15 @@ impl Composer {
                 if icon_button(ui, ICON_TUNE, "Chat settings").clicked() {
                     action = Some(ComposerAction::Settings);
                 }
+                if icon_button(ui, ICON_ATTACH_FILE, "Attach files").clicked() {
+                    action = Some(ComposerAction::Attach);
+                }
+                if tools_switch(ui, tools).clicked() {
+                    action = Some(ComposerAction::Tools);
+                }
                 muted(ui, summary);
-                if let Some((used, length)) = context {
-                    gauge(ui, used, length);
+                if let Some(fill) = context {
+                    gauge(ui, fill);
                 }
                 ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                     if pen == Pen::Answered {
@@ -136,15 +160,35 @@ impl Composer {
     }
 }
 
-/// How full the context is.
-fn gauge(ui: &mut Ui, used: usize, length: usize) {
+/// The switch of tools; `help` says which ones.
+fn tools_switch(ui: &mut Ui, (on, help): (bool, &str)) -> egui::Response {
     let palette = Palette::of(ui);
-    let part = (used as f32 / length.max(1) as f32).clamp(0.0, 1.0);
-    let words = muted(ui, format!("Context {used} / {length}"));
+    let colour = if on { palette.hot } else { palette.muted };
+    let glyph = ICON_SERVICE_TOOLBOX.rich_text().size(16.0).color(colour);
+    let button = ui.add(egui::Button::new(glyph).frame(false).min_size(egui::vec2(24.0, 24.0)));
+    button.widget_info(|| egui::WidgetInfo::selected(egui::Role::CheckBox, true, on, "Tools"));
+    button.on_hover_text(help)
+}
+
+/// How full the context is.
+fn gauge(ui: &mut Ui, Fill { used, draft, length }: Fill) {
+    let palette = Palette::of(ui);
+    let part = used as f32 / length.max(1) as f32;
+    let text = match draft {
+        Some(draft) => format!("This message {draft}, context {used} / {length}"),
+        None => format!("Context {used} / {length}"),
+    };
+    let colour = if part > 1.0 { palette.bad } else { palette.muted };
+    let words = ui.label(small(text, colour));
     let (rect, bar) = ui.allocate_exact_size(egui::vec2(80.0, 6.0), egui::Sense::hover());
     ui.painter().rect_filled(rect, 3.0, palette.raised);
-    let fill = if part > 0.9 { palette.amber } else { palette.cold };
-    ui.painter().rect_filled(egui::Rect::from_min_size(rect.min, rect.size() * egui::vec2(part, 1.0)), 3.0, fill);
+    let fill = match part {
+        part if part > 1.0 => palette.bad,
+        part if part > 0.9 => palette.amber,
+        _ => palette.cold,
+    };
+    let size = rect.size() * egui::vec2(part.min(1.0), 1.0);
+    ui.painter().rect_filled(egui::Rect::from_min_size(rect.min, size), 3.0, fill);
     let help = format!(
         "{:.0} % of what the model can keep in mind is used. When it is full, the oldest half is forgotten, unless the chat's settings say to stop.",
         part * 100.0

@@ -1,15 +1,15 @@
 //! One message as it is shown, with what can be done to it.
 
 use egui::{Align, Color32, Frame, Id, Label, Layout, Margin, RichText, TextEdit, TextFormat, Ui, text::LayoutJob};
-use egui_commonmark::CommonMarkCache;
 use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
+    ICON_TROUBLESHOOT,
 };
 
-use super::blocks::Blocks;
+use super::{blocks::Blocks, chips, tool_calls};
 use crate::{
     chat::{AnswerProgress, AnswerStats},
-    store::{Message, MessageId, MessageState, Speaker},
+    store::{Attachment, Message, MessageId, MessageState, Source, Speaker},
     ui::{
         command::{Command, Page},
         neurons::Tint,
@@ -18,8 +18,9 @@ use crate::{
     },
 };
 
-/// Widest line of text, in points.
-pub const MEASURE: f32 = 760.0;
+/// Explanation of the line about what an answer read.
+const READS_HELP: &str = "An FFN's neurons that stay silent need not be read. Bytes and neurons are counted; the time is what reading the \
+    others would have taken at the rate at which the rest was read, attention not included.";
 
 /// Of the field in which a message is changed.
 pub fn id_of_change() -> Id {
@@ -43,6 +44,8 @@ pub enum Act {
     Resume(MessageId),
     /// Show another version of it.
     Version(MessageId, usize),
+    /// Show it word by word, to see which neurons made a word.
+    Words(MessageId),
     /// Something for the window.
     Ask(Command),
 }
@@ -61,34 +64,36 @@ pub struct Context<'a> {
     pub alive: bool,
     /// The neuron whose firings are shown in an answer's words.
     pub tint: Option<&'a Tint>,
+    /// The token that is held on the map.
+    pub mark: Option<&'a Tint>,
+    /// The files that go with it.
+    pub files: &'a [&'a Attachment],
+    /// Files and passages that the model was given for an answer.
+    pub sources: &'a [Source],
 }
 
-/// Shows a message. `blocks` are the pieces of an answer, `draft` its changed words while it is edited.
-pub fn show(
-    ui: &mut Ui,
-    context: &Context<'_>,
-    blocks: &mut Blocks,
-    cache: &mut CommonMarkCache,
-    draft: Option<&mut String>,
-) -> Option<Act> {
+/// Shows a message. `blocks` are the pieces of its text, `draft` its changed words while it is edited.
+pub fn show(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, draft: Option<&mut String>) -> Option<Act> {
     match (draft, context.message.speaker) {
+        (_, Speaker::Tool) => tool_calls::result(ui, context.message),
         (Some(draft), _) => edit(ui, context.message.speaker, draft),
-        (None, Speaker::User) => user(ui, context),
-        (None, Speaker::Assistant) => assistant(ui, context, blocks, cache),
+        (None, Speaker::User) => user(ui, context, blocks),
+        (None, Speaker::Assistant) => assistant(ui, context, blocks),
     }
 }
 
-fn user(ui: &mut Ui, context: &Context<'_>) -> Option<Act> {
+fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Act> {
     let (palette, message) = (Palette::of(ui), context.message);
-    let widest = (ui.available_width() * 0.8).min(MEASURE) - 32.0;
-    let font = egui::TextStyle::Body.resolve(ui.style());
-    let width = ui.painter().layout(message.content.clone(), font, palette.text, widest).size().x.ceil() + 1.0;
+    chips::sent(ui, context.files);
+    let widest = ui.available_width() * 0.8 - 32.0;
+    let words = blocks.plain(&message.content);
+    let width = words.natural_width(ui).min(widest.floor()) + 1.0;
     ui.horizontal_top(|ui| {
         ui.add_space((ui.available_width() - width - 32.0).max(0.0));
         let frame = Frame::new().fill(palette.raised).corner_radius(RADIUS + 4).inner_margin(Margin::symmetric(16, 12));
         frame.show(ui, |ui| {
             ui.set_width(width);
-            ui.add(Label::new(&message.content).wrap());
+            words.show(ui, true);
         });
     });
     let mut act = None;
@@ -109,14 +114,13 @@ fn user(ui: &mut Ui, context: &Context<'_>) -> Option<Act> {
     act
 }
 
-fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mut CommonMarkCache) -> Option<Act> {
+fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Act> {
     let (palette, message) = (Palette::of(ui), context.message);
-    ui.set_max_width(ui.available_width().min(MEASURE));
     ui.set_width(ui.available_width());
     if let Some(progress) = &context.progress {
-        if !tinted(ui, context.tint, progress.content) {
+        if !tinted(ui, context, progress.content) {
             blocks.update(progress.content, progress.ended);
-            blocks.show(ui, cache);
+            blocks.show(ui);
         }
         let line = match (progress.prompt, progress.figures) {
             _ if progress.waits => "Waiting for the model …".to_owned(),
@@ -133,10 +137,11 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
         }
         return None;
     }
-    if !tinted(ui, context.tint, &message.content) {
+    if !tinted(ui, context, &message.content) {
         blocks.update(&message.content, true);
-        blocks.show(ui, cache);
+        blocks.show(ui);
     }
+    chips::sources(ui, context.sources);
     let figures = AnswerStats::from_json(message.stats.as_deref());
     let mut act = None;
     match message.state {
@@ -165,7 +170,14 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
         }
         MessageState::Complete | MessageState::Stopped | MessageState::Truncated => {}
     }
-    ui.horizontal(|ui| {
+    // The answer goes on behind the results of its calls.
+    if !message.calls().is_empty() {
+        if context.busy || !context.last {
+            return act;
+        }
+        tool_calls::stopped(ui, message.calls());
+    }
+    let row = ui.horizontal(|ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
         if icon_button(ui, ICON_CONTENT_COPY, "Copy answer").clicked() {
             act = Some(Act::Copy(message.content.clone()));
@@ -182,25 +194,43 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
             if context.last && ended_early && icon_button(ui, ICON_PLAY_ARROW, "Continue").clicked() {
                 act = Some(Act::Resume(message.id));
             }
+            if context.alive && icon_button(ui, ICON_TROUBLESHOOT, "Which neurons made these words?").clicked() {
+                act = Some(Act::Words(message.id));
+            }
             act = versions(ui, message, false).or(act.take());
         }
+        let reads = figures.as_ref().and_then(AnswerStats::reads_line);
         let mut line = figures.map(|figures| figures.line()).unwrap_or_default();
         if message.edited {
             line.push_str(if line.is_empty() { "edited" } else { "   edited" });
         }
         if !line.is_empty() {
             ui.add_space(4.0);
-            ui.label(small(line, palette.muted));
+            let shown = ui.label(small(line, palette.muted));
+            if reads.is_some() {
+                shown.on_hover_text(READS_HELP);
+            }
         }
+        reads
     });
+    if let Some(reads) = row.inner {
+        ui.add(Label::new(small(reads, palette.muted)).wrap()).on_hover_text(READS_HELP);
+    }
     act
 }
 
-/// An answer as plain words on the strength of a neuron; `false` if it is not known of this answer.
-fn tinted(ui: &mut Ui, tint: Option<&Tint>, text: &str) -> bool {
-    let Some((tint, pieces)) = tint.and_then(|tint| Some((tint, tint.pieces(text)?))) else { return false };
+/// An answer as plain words on the strength of a neuron, or with the token marked that is held on the map; `false` if neither is
+/// known of this answer.
+fn tinted(ui: &mut Ui, context: &Context<'_>, text: &str) -> bool {
     let palette = Palette::of(ui);
-    let colour = if tint.hot { palette.hot } else { palette.cold };
+    let neuron = context.tint.and_then(|tint| Some((tint, tint.pieces(text)?, false)));
+    let token = || context.mark.and_then(|mark| Some((mark, mark.marks(text)?, true)));
+    let Some((tint, pieces, marked)) = neuron.or_else(token) else { return false };
+    let colour = match (marked, tint.hot) {
+        (true, _) => palette.amber,
+        (false, true) => palette.hot,
+        (false, false) => palette.cold,
+    };
     let font = egui::TextStyle::Body.resolve(ui.style());
     let mut words = LayoutJob::default();
     for (range, strength) in pieces {
@@ -210,7 +240,14 @@ fn tinted(ui: &mut Ui, tint: Option<&Tint>, text: &str) -> bool {
         words.append(&text[range], 0.0, format);
     }
     ui.add(Label::new(words).wrap());
-    muted(ui, format!("Coloured where {} fires.", tint.name));
+    muted(
+        ui,
+        if marked {
+            format!("Marked: {} of the map.", tint.name)
+        } else {
+            format!("Coloured where {} fires.", tint.name)
+        },
+    );
     true
 }
 
@@ -252,7 +289,7 @@ fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<Act> {
     let palette = Palette::of(ui);
     let (name, keep, note) = match speaker {
         Speaker::User => ("Changed message", "Send again", "A new version; the old one and its answers are kept."),
-        Speaker::Assistant => {
+        Speaker::Assistant | Speaker::Tool => {
             ("Changed answer", "Keep", "The words are replaced; the model will take them for its own.")
         }
     };

@@ -1,13 +1,27 @@
 //! The messages of one chat. [`rows`] lays out only the messages that can be seen, [`message`] draws one of them, [`blocks`]
-//! the text of an answer, [`start`] what there is before the first, [`composer`] is where one writes and [`chat_settings`] what
-//! the model is told beside it.
+//! the text of an answer, [`explained`] an answer word by word with the neurons that made one, [`start`] what there is before the first.
+//!
+//! [`composer`] is the field where one writes, [`composing`] fills it with the figures of the chat; [`attaching`] and [`files`] read the
+//! files that go with a message, [`chips`] shows them and the sources of answers; [`room`] counts tokens, [`over_limit`] asks where they are
+//! too many, and [`sending`] sends the message. [`tool_calls`] shows calls of tools, [`tool_choices`] carries out what the user decides
+//! about them. [`chat_settings`] is what the model is told beside the messages.
 
+mod attaching;
 mod blocks;
 mod chat_settings;
+mod chips;
 mod composer;
+mod composing;
+mod explained;
+mod files;
 mod message;
+mod over_limit;
+pub mod room;
 mod rows;
+mod sending;
 mod start;
+mod tool_calls;
+mod tool_choices;
 
 use std::{
     collections::HashMap,
@@ -15,22 +29,24 @@ use std::{
 };
 
 use egui::{CentralPanel, Key, Panel, Ui};
-use egui_commonmark::CommonMarkCache;
 
 use self::{
+    attaching::Attaching,
     blocks::Blocks,
     chat_settings::{ChatOptions, ChatSettings},
-    composer::{Composer, ComposerAction, Pen},
-    message::{Act, Context, MEASURE},
+    composer::{Composer, ComposerAction},
+    explained::{WordAct, WordView},
+    message::{Act, Context},
+    room::{Forgotten, Room},
     rows::Rows,
-    start::Choice,
+    start::Start,
 };
 use super::{
-    command::{Command, Page},
+    command::Command,
     shell::{self, Shell},
 };
 use crate::{
-    chat::{AnswerStats, SamplingOverrides},
+    chat::{AnswerStats, Explanation, SamplingOverrides, prompt_before},
     engine_handle::EngineState,
     library::ModelId,
     store::{Chat, ChatId, Message, MessageId, MessageState, Speaker},
@@ -41,6 +57,12 @@ const DRAFT: Duration = Duration::from_secs(1);
 
 /// How often an answer that another window writes is looked at.
 const ELSEWHERE: Duration = Duration::from_millis(500);
+
+/// Widest line of text, in points: on a wide screen more than on a usual one, but never so much that the eye loses the line.
+const MEASURE: egui::Rangef = egui::Rangef { min: 760.0, max: 1000.0 };
+
+/// Fraction of a wide page that text takes.
+const MEASURE_FRACTION: f32 = 0.7;
 
 /// Answers whose pieces are kept ready.
 const READY: usize = 256;
@@ -58,15 +80,32 @@ pub struct Conversation {
     /// When that was.
     looked: Option<Instant>,
     blocks: HashMap<MessageId, Blocks>,
-    cache: CommonMarkCache,
     rows: Rows,
     composer: Composer,
     changed: Option<Instant>,
     editing: Option<(MessageId, String)>,
     copy: Option<String>,
     settings: ChatSettings,
+    /// The answer that is shown word by word.
+    words: Option<WordView>,
+    start: Start,
+    room: Room,
+    attaching: Attaching,
+    /// Tokens of the next prompt, as counted for the latest frame.
+    tokens: Option<room::Tokens>,
+    forgotten: Forgotten,
+    /// True while it is asked what to do with a message that is too long.
+    asking: bool,
+    /// True if the message is to be sent once it is counted.
+    sending: bool,
+    /// The context that the model is opened again with, after which the message is sent.
+    reopening: Option<usize>,
     /// True if another control had the keyboard when the last frame ended: then Escape leaves that.
     aside: bool,
+    /// True if files are to be chosen with the next frame.
+    choosing: bool,
+    /// The call of a tool that the user was asked about last.
+    asked: Option<String>,
 }
 
 impl std::fmt::Debug for Conversation {
@@ -78,7 +117,8 @@ impl std::fmt::Debug for Conversation {
 
 impl Conversation {
     /// Takes what the engine has said since, also while the window is hidden.
-    pub fn tick(&mut self, shell: &mut Shell) {
+    pub fn tick(&mut self, ctx: &egui::Context, shell: &mut Shell) {
+        shell.follow_tools(self.chat.as_ref().is_some_and(|chat| chat.tools));
         for error in shell.chat_controller.poll(&mut shell.store, &shell.engine_handle) {
             shell.show_error(error);
         }
@@ -92,6 +132,8 @@ impl Conversation {
                 }
             }
         }
+        self.take_files(ctx, shell);
+        self.send_with_larger_context(shell);
         if self.changed.is_some_and(|since| since.elapsed() >= DRAFT) {
             self.keep_draft(shell);
         }
@@ -103,6 +145,9 @@ impl Conversation {
         self.keep_draft(shell);
         for error in shell.chat_controller.release_model(&mut shell.store) {
             shell.show_error(error);
+        }
+        if let Some(tools) = shell.chat_controller.tools() {
+            tools.hub().close();
         }
     }
 
@@ -127,6 +172,7 @@ impl Conversation {
                 }
             }
             Command::Compose => self.composer.focus(),
+            Command::Attach => self.choosing = true,
             Command::Stop => {
                 if let Some(chat) = &self.chat {
                     shell.chat_controller.stop_answer(chat.id);
@@ -134,7 +180,7 @@ impl Conversation {
             }
             Command::Regenerate => {
                 if let Some(last) = self.branch.last() {
-                    let parent = if last.speaker == Speaker::User { Some(last.id) } else { last.parent };
+                    let parent = if last.speaker == Speaker::Assistant { last.parent } else { Some(last.id) };
                     self.act(Act::Again(parent), shell);
                 }
             }
@@ -151,22 +197,26 @@ impl Conversation {
         let Some(chat) = shell.ok_or_show_error(chat) else { return };
         shell.remember(Some(id));
         self.composer = Composer::new(&chat.draft);
-        self.reset(Some(chat));
+        self.reset(Some(chat), shell);
         self.read(shell);
     }
 
     fn close(&mut self, shell: &mut Shell) {
         shell.remember(None);
         self.composer = Composer::new("");
-        self.reset(None);
+        self.reset(None, shell);
     }
 
-    fn reset(&mut self, chat: Option<Chat>) {
+    fn reset(&mut self, chat: Option<Chat>, shell: &Shell) {
         self.branch.clear();
         self.blocks.clear();
         self.rows = Rows::default();
-        (self.chat, self.seen, self.editing, self.changed) = (chat, None, None, None);
+        (self.chat, self.seen, self.editing, self.changed, self.words) = (chat, None, None, None, None);
+        (self.asking, self.sending, self.reopening) = (false, false, None);
         self.settings.refresh();
+        self.attaching.forget_unread();
+        // Of no chat there is nothing to read.
+        let _ = self.attaching.refresh(&shell.store, None);
     }
 
     /// Reads the chat again if there is news.
@@ -194,6 +244,7 @@ impl Conversation {
                 for old in self.branch.iter().skip(same) {
                     self.blocks.remove(&old.id);
                 }
+                let files = self.attaching.refresh(&shell.store, Some(chat.id));
                 self.branch = branch;
                 self.chat = Some(chat);
                 let estimate = |row: usize| {
@@ -202,6 +253,7 @@ impl Conversation {
                     lines as f32 * 20.0 + 56.0
                 };
                 self.rows.reset(placed, self.branch.len(), estimate);
+                shell.ok_or_show_error(files);
             }
         }
     }
@@ -251,8 +303,19 @@ impl Conversation {
 
     /// True while the chat is being answered.
     fn busy(&self, shell: &Shell) -> bool {
-        let progress = self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id));
-        progress.is_some_and(|progress| !progress.ended)
+        self.chat.as_ref().is_some_and(|chat| shell.chat_controller.is_answering(chat.id))
+    }
+
+    /// Tokens of the next prompt, as they were counted for the latest frame.
+    #[cfg(test)]
+    pub fn counted(&self) -> Option<room::Tokens> {
+        self.tokens
+    }
+
+    /// The models offered in the start view.
+    #[cfg(test)]
+    pub fn offers(&mut self) -> &mut crate::ui::models::Offers {
+        &mut self.start.offers
     }
 
     /// True while another window is being answered in the chat.
@@ -269,6 +332,7 @@ impl Conversation {
             Act::Copy(text) => self.copy = Some(text),
             Act::Ask(command) => shell.queue_command(command),
             Act::Forget => self.editing = None,
+            Act::Words(id) => self.words = Some(WordView::new(id)),
             _ if self.busy(shell) || self.is_elsewhere(shell) => {}
             Act::Edit(id) => {
                 let message = self.branch.iter().find(|message| message.id == id);
@@ -278,14 +342,14 @@ impl Conversation {
                 let Some((id, text)) = self.editing.take() else { return };
                 let Some(message) = self.branch.iter().find(|message| message.id == id) else { return };
                 let kept = match message.speaker {
-                    Speaker::User => shell.chat_controller.send_message(
+                    Speaker::User => shell.chat_controller.change_message(
                         &mut shell.store,
                         &shell.engine_handle,
                         chat,
-                        message.parent,
+                        message,
                         text.trim(),
                     ),
-                    Speaker::Assistant => shell.store.edit_message(id, &text),
+                    Speaker::Assistant | Speaker::Tool => shell.store.edit_message(id, &text),
                 };
                 self.blocks.remove(&id);
                 shell.ok_or_show_error(kept);
@@ -312,6 +376,11 @@ impl Conversation {
         if let Some(text) = self.copy.take() {
             ui.copy_text(text);
         }
+        if std::mem::take(&mut self.choosing) {
+            let begun = self.attaching.choose(ui);
+            shell.ok_or_show_error(begun);
+        }
+        self.attaching.show(ui);
         if ui.input(|input| input.key_pressed(Key::Escape)) {
             if !self.aside && self.editing.take().is_none() {
                 self.handle_command(&Command::Stop, shell);
@@ -326,14 +395,19 @@ impl Conversation {
             .show(ui, |ui| column(ui, |ui| self.compose(ui, shell)))
             .inner;
         match action {
-            Some(ComposerAction::Send) => {
-                let text = self.composer.text().trim().to_owned();
-                self.say(&text, shell);
-            }
+            Some(ComposerAction::Send) => self.send(shell),
             Some(ComposerAction::Stop) => self.handle_command(&Command::Stop, shell),
+            Some(ComposerAction::Attach) => {
+                self.choosing = true;
+                ui.request_repaint();
+            }
+            Some(ComposerAction::Tools) => self.switch_tools(shell),
             Some(ComposerAction::Settings) => self.settings.open = !self.settings.open,
-            Some(ComposerAction::Typed) => self.changed = Some(Instant::now()),
+            Some(ComposerAction::Typed) => (self.changed, self.asking) = (Some(Instant::now()), false),
             None => {}
+        }
+        if self.sending {
+            self.send(shell);
         }
         if self.changed.is_some() {
             ui.request_repaint_after(DRAFT);
@@ -346,30 +420,11 @@ impl Conversation {
         self.aside = is_aside(ui);
     }
 
-    fn compose(&mut self, ui: &mut Ui, shell: &Shell) -> Option<ComposerAction> {
-        let progress = self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id));
-        let last = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
-        let figures = progress.and_then(|progress| progress.figures.cloned()).or(last);
-        let engine = shell.engine_handle.engine();
-        let length = engine.as_ref().map(|engine| engine.context());
-        let used = figures.map_or(0, |figures| figures.context_used);
-        let (model, base) = self.model(shell);
-        let choices = SamplingOverrides::from_json(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
-        let sampling = choices.apply_to(base);
-        let summary = format!("Temperature {:.2}   Top-p {:.2}", sampling.temperature, sampling.top_p);
-        let hint = model.map_or("Write a message".to_owned(), |model| format!("Message {model}"));
-        let pen = match () {
-            () if self.busy(shell) => Pen::Answered,
-            () if self.is_elsewhere(shell) => Pen::Elsewhere,
-            () => Pen::Free,
-        };
-        self.composer.show(ui, &hint, &summary, length.map(|length| (used, length)), pen)
-    }
-
     /// The model that would answer, and its own sampling.
     fn model(&self, shell: &Shell) -> (Option<ModelId>, thermocline_engine::session::Sampling) {
         let model = match shell.engine_handle.state() {
             EngineState::Ready { model, .. } | EngineState::Failed { model, .. } => Some(model),
+            EngineState::Remote { model, .. } => Some(ModelId::Remote(model)),
             EngineState::Opening(opening) => Some(opening.model),
             EngineState::Empty => None,
         };
@@ -405,41 +460,93 @@ impl Conversation {
     }
 
     fn start(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        match start::show(ui, &shell.engine_handle.state()) {
-            Some(Choice::Say(text)) => self.say(text, shell),
-            Some(Choice::Models) => shell.queue_command(Command::Show(Page::Models)),
-            None => {}
+        if let Some(text) = self.start.show(ui, shell) {
+            self.say(text, shell);
         }
     }
 
     fn messages(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
         let (progress, busy) = (shell.chat_controller.progress(chat), self.busy(shell) || self.is_elsewhere(shell));
-        let alive =
-            matches!(shell.engine_handle.state(), EngineState::Ready { engine, .. } if engine.stopped().is_none());
-        let mut act = None;
+        let alive = match shell.engine_handle.state() {
+            EngineState::Ready { engine, .. } => engine.stopped().is_none(),
+            EngineState::Remote { .. } => true,
+            _ => false,
+        };
+        let gone = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
+        let gone = progress.and_then(|progress| progress.figures.cloned()).or(gone).map_or(0, |it| it.forgotten_tokens);
+        let line = match shell.engine_handle.engine() {
+            Some(engine) => self.forgotten.line(ui, &engine, &self.branch, gone),
+            None => None,
+        };
+        let (mut act, mut word, mut choice) = (None, None, None);
+        let pending = shell.chat_controller.pending_call(chat);
+        let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
+        let focus = asks.is_some() && asks != self.asked && self.composer.text().is_empty();
+        self.asked = asks;
+        if focus && let Some(last) = self.branch.len().checked_sub(1) {
+            self.rows.go_to(last);
+        }
         if self.blocks.len() > READY {
             self.blocks.clear();
         }
-        let Conversation { branch, blocks, cache, rows, editing, .. } = self;
+        let Conversation { branch, blocks, rows, editing, words, attaching, .. } = self;
         let count = branch.len();
         rows.show(ui, ("messages", chat), |ui, row| {
             let Some(message) = branch.get(row) else { return };
             let draft = editing.as_mut().filter(|(id, _)| *id == message.id).map(|(_, text)| text);
             let own = progress.filter(|progress| progress.id == message.id);
             let (last, tint) = (row + 1 == count, shell.tint.as_ref());
-            let context = Context { message, progress: own, busy, last, alive, tint };
+            let mark = shell.mark.as_ref();
+            let files = attaching.of(message.id);
+            let answers = branch[..row].iter().rev().find(|above| above.speaker == Speaker::User).map(|asked| asked.id);
+            let answers = answers.filter(|_| message.speaker == Speaker::Assistant && message.calls().is_empty());
+            let sources = answers.map_or(&[][..], |asked| attaching.sources(asked));
+            let context = Context { message, progress: own, busy, last, alive, tint, mark, files: &files, sources };
             let blocks = blocks.entry(message.id).or_default();
             column(ui, |ui| {
+                if let Some(line) = line.filter(|line| line.before == message.id) {
+                    over_limit::line(ui, line);
+                }
                 ui.push_id(message.id, |ui| {
-                    if let Some(wanted) = message::show(ui, &context, blocks, cache, draft) {
+                    if let Some(view) = words.as_mut().filter(|view| view.message == message.id) {
+                        word = view.show(ui, &message.content).or(word.take());
+                    } else if let Some(wanted) = message::show(ui, &context, blocks, draft) {
                         act = Some(wanted);
                     }
                 });
+                if let Some(pending) = pending.filter(|_| last) {
+                    ui.add_space(8.0);
+                    choice = tool_calls::pending(ui, &pending, focus);
+                }
             });
         });
         if let Some(act) = act {
             self.act(act, shell);
+        }
+        if let Some(act) = word {
+            self.word(act, shell);
+        }
+        if let Some(choice) = choice {
+            self.choose(choice, shell);
+        }
+    }
+
+    /// Carries out what is wanted of the answer that is shown word by word.
+    fn word(&mut self, act: WordAct, shell: &mut Shell) {
+        let (Some(chat), Some(view)) = (&self.chat, &mut self.words) else { return };
+        match act {
+            WordAct::Close => self.words = None,
+            WordAct::Pin(neurons) => shell.queue_command(Command::PinNeurons(neurons)),
+            WordAct::Explain(at) => {
+                let message = self.branch.iter().find(|message| message.id == view.message);
+                let (Some(engine), Some(message)) = (shell.engine_handle.engine(), message) else { return };
+                let rest = message.content.get(at..).unwrap_or_default().to_owned();
+                match prompt_before(&shell.store, chat.id, view.message, at) {
+                    Ok(prompt) => view.set(Explanation::start(&shell.engine_handle, engine, prompt, rest)),
+                    Err(error) => shell.show_error(error),
+                }
+            }
         }
     }
 }
@@ -453,13 +560,14 @@ fn is_aside(ctx: &egui::Context) -> bool {
 
 /// A column in the middle, no wider than a line of text should be.
 fn column<R>(ui: &mut Ui, contents: impl FnOnce(&mut Ui) -> R) -> R {
-    let side = ((ui.available_width() - MEASURE) * 0.5).max(0.0);
+    let measure = MEASURE.clamp(MEASURE_FRACTION * ui.available_width());
+    let side = ((ui.available_width() - measure) * 0.5).max(0.0);
     ui.horizontal_top(|ui| {
         ui.spacing_mut().item_spacing.x = 0.0;
         ui.add_space(side);
         ui.vertical(|ui| {
             ui.spacing_mut().item_spacing.x = 8.0;
-            ui.set_width(ui.available_width().min(MEASURE));
+            ui.set_width(ui.available_width().min(measure));
             contents(ui)
         })
         .inner

@@ -1,21 +1,33 @@
 //! The start view of an empty chat: the first thing a new user sees.
 
-use egui::{Align, FontId, Label, RichText, TextFormat, Ui, text::LayoutJob};
+use egui::{Align, FontId, Label, RichText, ScrollArea, TextFormat, Ui, text::LayoutJob};
+use thermocline_engine::session::AdapterKind;
 
 use crate::{
     engine_handle::EngineState,
     library::ModelId,
     ui::{
+        command::{Command, Page},
+        models::Offers,
+        shell::Shell,
         theme::{Palette, strong},
+        widgets,
         widgets::muted,
     },
 };
 
-/// Requests that suit the built-in model.
-pub const STORIES: [&str; 3] = [
-    "Tell me a story about a cat and a boat.",
-    "Tell me a story about a dragon who was cold.",
-    "Tell me a story about a girl, a bird and the rain.",
+/// Requests that the built-in model follows, with the noun its story is about. They were chosen by running it.
+pub const STORIES: [(&str, &str); 10] = [
+    ("Tell me a story about a frog.", "frog"),
+    ("Tell me a story about a boat.", "boat"),
+    ("Tell me a story about a dragon.", "dragon"),
+    ("Tell me a story about a duck.", "duck"),
+    ("Tell me a story about the moon.", "moon"),
+    ("Tell me a story about a monkey.", "monkey"),
+    ("Tell me a story about a car.", "car"),
+    ("Tell me a story about snow.", "snow"),
+    ("Tell me a story about a ball.", "ball"),
+    ("Tell me a story about cake.", "cake"),
 ];
 
 /// Requests that suit any other.
@@ -25,67 +37,186 @@ const QUESTIONS: [&str; 3] = [
     "Write a short poem about warm and cold water.",
 ];
 
-/// An action in the start view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
-    /// To say this.
-    Say(&'static str),
-    /// To see what models there are.
-    Models,
+/// Requests shown at once.
+const SHOWN: usize = 3;
+
+/// Widest the view becomes, in points.
+const WIDTH: f32 = 560.0;
+
+/// State of the start view.
+#[derive(Debug, Default)]
+pub struct Start {
+    /// The first of the requests shown.
+    first: usize,
+    /// Models that can talk.
+    pub(crate) offers: Offers,
 }
 
-/// Shows it, for the model there is.
-pub fn show(ui: &mut Ui, state: &EngineState) -> Option<Choice> {
-    let (model, ready) = match state {
-        EngineState::Ready { model, .. } => (model, true),
-        EngineState::Opening(opening) => (&opening.model, false),
-        EngineState::Failed { model, reason } => {
-            let why = format!("{model} could not be opened: {reason}");
-            return without(ui, RichText::new(why).color(Palette::of(ui).bad));
-        }
-        EngineState::Empty => return without(ui, RichText::new("No model is open.")),
-    };
-    let title = if ready { format!("{model} is ready") } else { format!("{model} is being opened …") };
-    let suggestions = if *model == ModelId::Builtin { &STORIES } else { &QUESTIONS };
-    let mut choice = None;
-    ui.vertical_centered(|ui| {
-        ui.add_space((ui.available_height() * 0.5 - 160.0).max(24.0));
-        ui.label(RichText::new(title).font(strong(24.0)));
-        ui.add_space(4.0);
-        muted(ui, if ready { "Begin with one of these, or write your own." } else { "You can write already." });
-        ui.add_space(16.0);
-        for suggestion in suggestions {
-            if ui.add(egui::Button::new(*suggestion).min_size(egui::vec2(360.0, 40.0))).clicked() {
-                choice = Some(Choice::Say(suggestion));
+impl Start {
+    /// Shows it, for the model there is; returns what is to be said.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) -> Option<&'static str> {
+        let (model, ready) = match shell.engine_handle.state() {
+            EngineState::Ready { model, .. } => (model, true),
+            EngineState::Remote { model, .. } => (ModelId::Remote(model), true),
+            EngineState::Opening(opening) => (opening.model, false),
+            EngineState::Failed { model, reason } => {
+                let why = format!("{model} could not be opened: {reason}");
+                without(ui, shell, RichText::new(why).color(Palette::of(ui).bad));
+                return None;
+            }
+            EngineState::Empty => {
+                without(ui, shell, RichText::new("No model is open."));
+                return None;
+            }
+        };
+        shell.adapters.look(ui, std::time::Duration::MAX);
+        let mut said = None;
+        ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
+            ui.vertical_centered(|ui| {
+                ui.set_max_width(WIDTH.min(ui.available_width()));
+                let demonstration = model == ModelId::Builtin;
+                let height = if demonstration { 292.0 } else { 160.0 };
+                ui.add_space((ui.available_height() * 0.5 - height).max(16.0));
+                let title = if ready { format!("{model} is ready") } else { format!("{model} is being opened …") };
+                ui.label(RichText::new(title).font(strong(24.0)));
+                ui.add_space(4.0);
+                match (demonstration, ready) {
+                    (true, _) => _ = muted(ui, DEMONSTRATION),
+                    (false, true) => _ = muted(ui, "Begin with one of these, or write your own."),
+                    (false, false) => _ = muted(ui, "You can write already."),
+                }
+                ui.add_space(12.0);
+                said = self.requests(ui, demonstration);
+                ui.add_space(16.0);
+                if demonstration {
+                    self.offered(ui, shell);
+                }
+                match &model {
+                    ModelId::Remote(model) => _ = muted(ui, model.server.destination()),
+                    _ => _ = ui.add(Label::new(about(shell, Palette::of(ui))).wrap()),
+                }
+                if demonstration {
+                    ui.add_space(4.0);
+                    ui.add(Label::new(widgets::small(PRIVACY, Palette::of(ui).muted)).wrap());
+                }
+            });
+        });
+        said
+    }
+
+    fn requests(&mut self, ui: &mut Ui, stories: bool) -> Option<&'static str> {
+        let mut said = None;
+        let all: Vec<&'static str> = match stories {
+            true => STORIES.iter().map(|(text, _)| *text).cycle().skip(self.first).take(SHOWN).collect(),
+            false => QUESTIONS.to_vec(),
+        };
+        for text in all {
+            if ui.add(egui::Button::new(text).min_size(egui::vec2(360.0, 36.0))).clicked() {
+                said = Some(text);
             }
         }
-        ui.add_space(24.0);
-        ui.set_max_width(520.0);
-        ui.add(Label::new(hot_and_cold(Palette::of(ui))).wrap());
-    });
-    choice
+        if stories && ui.small_button("Other stories").on_hover_text("Three more that this model can tell").clicked() {
+            self.first = (self.first + SHOWN) % STORIES.len();
+        }
+        said
+    }
+
+    fn offered(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        widgets::card(ui, |ui| {
+            ui.with_layout(egui::Layout::top_down(Align::Min), |ui| {
+                ui.label(RichText::new("Get a model that can talk").font(strong(15.0)));
+                self.offers.show(ui, shell);
+                if ui.link("All models, and your own files").clicked() {
+                    shell.queue_command(Command::Show(Page::Models));
+                }
+            });
+        });
+        ui.add_space(12.0);
+    }
 }
+
+/// Description of the built-in model.
+const DEMONSTRATION: &str = "A demonstration of 6.4 million parameters: it tells children's stories and nothing else.";
+
+/// The sentence about privacy.
+const PRIVACY: &str = "Nothing leaves this computer: no account, no statistics. The network is used for downloads you start and programs \
+    you let in.";
 
 /// The reason why no model can answer.
-fn without(ui: &mut Ui, why: RichText) -> Option<Choice> {
-    let asked = ui.vertical_centered(|ui| {
+fn without(ui: &mut Ui, shell: &mut Shell, why: RichText) {
+    ui.vertical_centered(|ui| {
         ui.add_space(24.0);
         ui.label(why);
-        ui.button("Choose a model").clicked()
+        if ui.button("Choose a model").clicked() {
+            shell.queue_command(Command::Show(Page::Models));
+        }
     });
-    asked.inner.then_some(Choice::Models)
 }
 
-/// Explanation of hot and cold.
-fn hot_and_cold(palette: Palette) -> LayoutJob {
+/// Explanation of hot and cold, and why to care; without a card, of skipping.
+fn about(shell: &Shell, palette: Palette) -> LayoutJob {
+    let card = shell.adapters.best().filter(|adapter| adapter.kind != AdapterKind::Software);
+    let parts: Vec<(String, egui::Color32)> = match card {
+        Some(_) => vec![
+            ("Hot".to_owned(), palette.hot),
+            (" neurons fire for almost every word and live in the card's memory; ".to_owned(), palette.muted),
+            ("cold".to_owned(), palette.cold),
+            (
+                " ones fire now and then and stay in RAM: so a model larger than your card runs, and faster."
+                    .to_owned(),
+                palette.muted,
+            ),
+        ],
+        None => vec![
+            ("A few neurons ".to_owned(), palette.muted),
+            ("fire".to_owned(), palette.hot),
+            (" for a word; the others are ".to_owned(), palette.muted),
+            ("spared".to_owned(), palette.cold),
+            (
+                ": they need not be read, which is what makes a large model quick without a card.".to_owned(),
+                palette.muted,
+            ),
+        ],
+    };
     let mut words = LayoutJob { halign: Align::Center, ..LayoutJob::default() };
-    for (text, color) in [
-        ("Hot", palette.hot),
-        (" neurons fire for almost every token and live in the GPU's memory; ", palette.muted),
-        ("cold", palette.cold),
-        (" ones fire now and then and stay in RAM for the CPU.", palette.muted),
-    ] {
-        words.append(text, 0.0, TextFormat { font_id: FontId::proportional(12.0), color, ..TextFormat::default() });
+    for (text, color) in parts {
+        words.append(&text, 0.0, TextFormat { font_id: FontId::proportional(12.0), color, ..TextFormat::default() });
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_engine::session::{
+        ContextPolicy, Engine, EngineOptions, Event, Message, Prompt, Request, Role, Sampling, SessionOptions,
+    };
+
+    use super::*;
+    use crate::builtin;
+
+    #[test]
+    fn stories_of_the_starters_are_about_what_was_asked_for() {
+        let model = ModelId::Builtin.open(&Default::default()).unwrap();
+        let options =
+            EngineOptions { kv_type: builtin::KV_TYPE, sparsity: builtin::SPARSITY, ..EngineOptions::default() };
+        let engine = Engine::from_model(model, options).unwrap();
+        let session = engine.session(SessionOptions::default()).unwrap();
+        let story = |request: &str| -> String {
+            let prompt = Prompt::Chat(vec![Message::new(Role::User, request)]);
+            let request =
+                Request { sampling: Sampling::greedy(), on_full: ContextPolicy::Stop, ..Request::new(prompt) };
+            let piece = |event| match event {
+                Event::Token { text, .. } => text.to_string(),
+                Event::Error(error) => panic!("{error}"),
+                _ => String::new(),
+            };
+            session.generate(request).into_iter().map(piece).collect()
+        };
+        let has = |story: &str, noun: &str| {
+            let mut words = story.split(|letter: char| !letter.is_alphabetic()).map(str::to_lowercase);
+            words.any(|word| word == noun || word.strip_suffix('s') == Some(noun))
+        };
+        let follows = STORIES.iter().filter(|(request, noun)| has(&story(request), noun)).count();
+        assert!(follows >= 8, "{follows} of {} stories are about what was asked for", STORIES.len());
+    }
 }

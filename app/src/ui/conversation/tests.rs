@@ -23,7 +23,7 @@ fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conver
                 shell.open_model(ModelId::Builtin);
                 (shell, Conversation::default())
             });
-            conversation.tick(shell);
+            conversation.tick(ui, shell);
             conversation.show(ui, shell);
             for command in shell.take_commands() {
                 conversation.handle_command(&command, shell);
@@ -64,11 +64,11 @@ fn branch(harness: &Harness<'_, Option<(Shell, Conversation)>>) -> Vec<Message> 
 fn suggestion_starts_a_chat_with_answer_versions_and_edits() {
     let folder = tempfile::tempdir().unwrap();
     let mut it = harness(&folder);
-    it.get_by_label(STORIES[0]).click();
+    it.get_by_label(STORIES[0].0).click();
     it.run_steps(SETTLED);
     quiet(&mut it);
     let first = branch(&it);
-    assert_eq!((first.len(), &*first[0].content), (2, STORIES[0]));
+    assert_eq!((first.len(), &*first[0].content), (2, STORIES[0].0));
     assert!(first[1].content.len() > 20 && first[1].stats.is_some(), "{first:?}");
 
     it.get_by_label("Answer again").click();
@@ -91,13 +91,13 @@ fn suggestion_starts_a_chat_with_answer_versions_and_edits() {
     it.get_by_label("Edit message").click();
     it.run_steps(SETTLED);
     assert!(it.get_by_label("Changed message").is_focused());
-    it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().1 = STORIES[1].to_owned();
+    it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().1 = STORIES[1].0.to_owned();
     it.run_steps(SETTLED);
     it.get_by_label("Send again").click();
     it.run_steps(SETTLED);
     quiet(&mut it);
     let other = branch(&it);
-    assert_eq!((&*other[0].content, other[0].version), (STORIES[1], (2, 2)));
+    assert_eq!((&*other[0].content, other[0].version), (STORIES[1].0, (2, 2)));
 }
 
 #[test]
@@ -155,4 +155,30 @@ fn long_chat_lays_out_visible_messages_only() {
     assert_eq!(conversation.branch.len(), 10_000);
     assert!(conversation.blocks.len() < 100, "{} rows were laid out", conversation.blocks.len());
     assert!(conversation.blocks.contains_key(&conversation.branch[9_999].id), "one begins at the end");
+}
+
+#[test]
+fn word_of_an_answer_is_explained_by_its_neurons() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut it = harness(&folder);
+    it.get_by_label(STORIES[0].0).click();
+    it.run_steps(SETTLED);
+    quiet(&mut it);
+    it.get_by_label("Which neurons made these words?").click();
+    it.run_steps(SETTLED);
+    for _ in 0..3 {
+        it.get_by_label("Word after").click();
+        it.run_steps(2);
+    }
+    until(&mut it, "an explanation", |_, conversation| conversation.words.as_ref().is_some_and(WordView::is_complete));
+    it.get_by_label("Show them on the map").scroll_to_me();
+    it.run_steps(SETTLED);
+    it.get_by_label("Show them on the map").click();
+    it.run_steps(2);
+    it.get_by_label("Without them");
+    it.get_by_label("Back to the answer").scroll_to_me();
+    it.run_steps(SETTLED);
+    it.get_by_label("Back to the answer").click();
+    it.run_steps(SETTLED);
+    assert!(it.state().as_ref().unwrap().1.words.is_none());
 }

@@ -163,12 +163,13 @@ fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparatio
                 None => ("Beginning".to_owned(), 0.0, None),
                 Some(at) => {
                     let what = match at.phase {
-                        PreparePhase::Reading => "1 of 3: reading text".to_owned(),
+                        PreparePhase::Reading => "1 of 4: reading text".to_owned(),
                         PreparePhase::Layers => match at.layer {
-                            Some(layer) => format!("2 of 3: learning what fires in layer {layer}"),
-                            None => "2 of 3: learning what fires".to_owned(),
+                            Some(layer) => format!("2 of 4: learning what fires in layer {layer}"),
+                            None => "2 of 4: learning what fires".to_owned(),
                         },
-                        PreparePhase::Writing => "3 of 3: writing".to_owned(),
+                        PreparePhase::Inputs => "3 of 4: finding small inputs".to_owned(),
+                        PreparePhase::Writing => "4 of 4: writing".to_owned(),
                     };
                     (what, at.done, at.seconds_left)
                 }

@@ -22,11 +22,14 @@ use crate::{
         shell::{FRAME, Shell},
         vram::speed,
     },
-    units::bytes,
+    units::{bytes, rate},
 };
 
 /// After this time an estimate without measured speeds is made again.
 const AGAIN: Duration = Duration::from_secs(10);
+
+/// Bytes of weights from which on memory alone decides how fast a model is, so that a forecast is near the truth.
+const FORETOLD: u64 = 1 << 30;
 
 /// Free memory is reckoned with in steps of so many bytes: it changes all the time.
 const STEP: u64 = 16 << 20;
@@ -93,6 +96,7 @@ impl Estimates {
             EngineState::Ready { model, engine } if model == card.id => Some(engine),
             _ => None,
         };
+        let is_open = engine.is_some();
         let options = shell.engine_options(&card.id);
         let gpu = adapter(shell, &card.id).cloned();
         let question = question(shell, card, &options, gpu.as_ref(), engine.as_ref());
@@ -120,7 +124,17 @@ impl Estimates {
                 });
             }
         }
-        words(&question, self.known.get(&card.id).and_then(|entry| entry.answer), ram)
+        let kept = shell.settings.models.get(&card.id.key()).and_then(|chosen| chosen.rate).filter(|_| !is_open);
+        let mut answer = self.known.get(&card.id).and_then(|entry| entry.answer);
+        if let (Some(answer), Some(_)) = (&mut answer, kept) {
+            // What was measured is better than what is foretold.
+            answer.tokens_per_second = None;
+        }
+        let mut sentence = words(&question, answer, ram);
+        if let Some(kept) = kept {
+            sentence += &format!(" It answered with {} last.", rate(kept));
+        }
+        sentence
     }
 
     /// Bytes of RAM, as far as the system says.
@@ -201,7 +215,8 @@ fn closed(
 ) -> Option<Answer> {
     let model = id.open(&LoadOptions { read_mode: options.read_mode, activation: options.activation }).ok()?;
     let forecast = unopened_planner(&model, options, gpu).ok()?.forecast(budget, gpu_use);
-    Some(Answer::from_plan(&forecast.plan, forecast.everything <= budget, forecast.tokens_per_second))
+    let foretold = forecast.tokens_per_second.filter(|_| model.checkpoint.tensor_bytes() >= FORETOLD);
+    Some(Answer::from_plan(&forecast.plan, forecast.everything <= budget, foretold))
 }
 
 fn words(question: &Question, answer: Option<Answer>, ram: Option<u64>) -> String {
@@ -259,7 +274,8 @@ mod tests {
         machine.assumed = false;
         let options = EngineOptions { machine: Some(machine), ..EngineOptions::default() };
         let known = closed(&ModelId::Builtin, &options, None, (0, GpuUse::Never)).unwrap();
-        assert!(known.tokens_per_second.is_some_and(|rate| rate > 1.0) && known.hot.is_none() && !known.whole);
+        assert!(known.hot.is_none() && !known.whole);
+        assert_eq!(known.tokens_per_second, None, "the caches decide how fast so small a model is");
         let unknown = closed(&ModelId::Builtin, &EngineOptions::default(), None, (0, GpuUse::Never)).unwrap();
         assert_eq!(unknown.tokens_per_second, None);
         let nowhere = ModelId::from_key("/nowhere.gguf");

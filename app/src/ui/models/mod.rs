@@ -1,25 +1,36 @@
 //! Models on this machine, and how to get more: [`search`] finds them, each has a [`card`] with an [`estimate`] of how it would run
-//! and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, [`downloads`] bring others.
+//! and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, [`downloads`] bring others, [`servers`] compute theirs
+//! elsewhere.
 
 mod card;
 mod downloads;
 mod estimate;
 mod memory;
+mod offers;
 mod preparation;
 mod search;
+mod servers;
 
 use std::{path::PathBuf, time::Duration};
 
 use egui::{Align, Context, Layout, Rangef, RichText, ScrollArea, TextEdit, TextStyle, Ui, Vec2};
 
+pub use self::offers::Offers;
 use self::{
     card::Deed,
     downloads::DownloadsView,
     estimate::Estimates,
     preparation::{Preparation, Stage},
     search::Search,
+    servers::ServersView,
 };
-use super::{background::Background, command::Command, shell::Shell, theme, widgets};
+use super::{
+    background::Background,
+    command::Command,
+    file_dialog::{self, DialogAnswer},
+    shell::Shell,
+    theme, widgets,
+};
 use crate::{
     engine_handle::EngineState,
     library::{ModelCard, ModelId},
@@ -53,12 +64,14 @@ const GAP: f32 = 32.0;
 pub struct ModelsPage {
     search: Search,
     downloads: DownloadsView,
+    servers: ServersView,
     preparation: Option<Preparation>,
     /// True once the finished preparation has been handled.
     noticed: bool,
     /// Text typed as a folder.
     typed: String,
-    dialog: Background<Option<PathBuf>>,
+    /// The folder chosen; an error where there is no dialog.
+    dialog: Background<Result<Option<PathBuf>, String>>,
     estimates: Estimates,
     /// Heights of the highest card in every row.
     rows: Vec<f32>,
@@ -71,7 +84,9 @@ impl ModelsPage {
         if self.downloads.has_brought(shell) {
             self.look(ctx, shell, true);
         }
-        if let Some(Some(folder)) = self.dialog.take() {
+        if let Some(chosen) = self.dialog.take()
+            && let Some(Some(folder)) = shell.ok_or_show_error(chosen)
+        {
             self.add(ctx, shell, folder);
         }
         let preparing = self.preparation.as_ref().is_some_and(|it| matches!(it.stage(), Stage::Running(_)));
@@ -108,6 +123,7 @@ impl ModelsPage {
                 ui.add_space(8.0);
                 ui.label(RichText::new("Get more").font(theme::strong(15.0)));
                 self.downloads.show(ui, shell);
+                self.servers.show(ui, shell);
             });
             return;
         }
@@ -123,6 +139,7 @@ impl ModelsPage {
                     ui.heading("Get more");
                 });
                 self.downloads.show(ui, shell);
+                self.servers.show(ui, shell);
             });
         });
     }
@@ -176,7 +193,7 @@ impl ModelsPage {
             }
             let choose = ui.add_enabled(!self.dialog.is_busy(), egui::Button::new("Choose …"));
             if choose.on_hover_text("Choose a folder with models").clicked() {
-                let started = self.dialog.start(ui, || rfd::FileDialog::new().pick_folder());
+                let started = self.dialog.start(ui, choose_folder);
                 shell.ok_or_show_error(started);
             }
         });
@@ -248,6 +265,17 @@ impl ModelsPage {
     }
 }
 
+/// Asks the system for a folder.
+fn choose_folder() -> Result<Option<PathBuf>, String> {
+    match file_dialog::ask(rfd::FileDialog::pick_folder) {
+        DialogAnswer::Chosen(folder) => Ok(Some(folder)),
+        DialogAnswer::Closed => Ok(None),
+        DialogAnswer::NoDialog => {
+            Err("this desktop has no file dialog: type the path into the field, or drop the folder here".to_owned())
+        }
+    }
+}
+
 /// A column that scrolls by itself.
 fn column(ui: &mut Ui, name: &str, width: f32, contents: impl FnOnce(&mut Ui)) {
     let size = Vec2::new(width, ui.available_height());
@@ -269,6 +297,7 @@ fn grid(width: f32, gap: f32, count: usize) -> (usize, f32) {
 fn lately(ui: &mut Ui, shell: &mut Shell) {
     let open = match shell.engine_handle.state() {
         EngineState::Ready { model, .. } => Some(model.key()),
+        EngineState::Remote { model, .. } => Some(model.key()),
         _ => None,
     };
     let others = shell.settings.recent.iter().filter(|key| open.as_ref() != Some(key));

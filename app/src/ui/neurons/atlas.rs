@@ -176,6 +176,15 @@ impl Atlas {
         self.hot
     }
 
+    /// True if a token was computed while other neurons of `layer` were in VRAM than are now.
+    pub fn was_placed_otherwise(&self, token: &TokenTrace, layer: usize) -> bool {
+        let (Some(_), Some(page)) = (&token.masks, self.pages.get(layer)) else { return false };
+        let then = token.hot(&self.shape, layer).unwrap_or_default();
+        let words = then.len().max(page.hot.len());
+        let word = |mask: &[u32], at: usize| mask.get(at).copied().unwrap_or(0);
+        (0..words).any(|at| word(then, at) != word(&page.hot, at))
+    }
+
     /// Ranks at which the experts of a layer begin; none for a layer without experts.
     pub fn starts(&self, layer: usize) -> &[u32] {
         self.pages.get(layer).map_or(&[], |page| page.order.starts())

@@ -1,4 +1,4 @@
-//! Colours of the dots' levels, and their legend. The map is a dark screen in both themes.
+//! Colours of the dots' levels, and their legend: bright on a dark ground, dark on a light one.
 
 use egui::{Align, Color32, ColorImage, Label, Layout, Pos2, Rect, RichText, Sense, Ui, UiBuilder, Vec2, epaint::Mesh};
 
@@ -11,44 +11,53 @@ use crate::ui::theme::{Palette, RADIUS};
 /// A colour for every level.
 pub type Table = [Color32; 256];
 
-/// The map's palette.
-const SCREEN: Palette = Palette::DARK;
-
 /// Meanings of colours that are no scale.
-fn meanings(mode: Mode, comparing: bool) -> &'static [(u8, Color32, &'static str)] {
-    const CHANGES: &[(u8, Color32, &str)] = &[
-        (code::BEGAN, SCREEN.amber, "fires only now"),
-        (code::ENDED, SCREEN.cold, "fired only then"),
-        (code::BOTH, SCREEN.text, "some of each"),
-    ];
-    const PLACES: &[(u8, Color32, &str)] = &[(255, SCREEN.hot, "hot, in VRAM"), (1, SCREEN.cold, "cold, in RAM")];
-    const PREDICTIONS: &[(u8, Color32, &str)] = &[
-        (code::HIT, SCREEN.good, "hit"),
-        (code::MISS, SCREEN.bad, "miss"),
-        (code::FALSE_ALARM, SCREEN.amber, "false alarm"),
-    ];
+fn meanings(mode: Mode, comparing: bool, palette: &Palette) -> Vec<(u8, Color32, &'static str)> {
     match mode {
-        _ if comparing => CHANGES,
-        Mode::Placement => PLACES,
-        Mode::Predictor => PREDICTIONS,
-        _ => &[],
+        _ if comparing => vec![
+            (code::BEGAN, palette.amber, "fires only now"),
+            (code::ENDED, palette.cold, "fired only then"),
+            (code::BOTH, palette.text, "some of each"),
+        ],
+        Mode::Placement => vec![(255, palette.hot, "hot, in VRAM"), (1, palette.cold, "cold, in RAM")],
+        Mode::Predictor => vec![
+            (code::HIT, palette.good, "hit"),
+            (code::MISS, palette.bad, "miss"),
+            (code::FALSE_ALARM, palette.amber, "false alarm"),
+        ],
+        Mode::Experts => {
+            vec![(255, palette.amber, "chosen for this token"), (0, palette.background, "not chosen, not read")]
+        }
+        _ => Vec::new(),
     }
 }
 
-/// The colours of `mode`; `comparing` two tokens has its own.
-pub fn table(mode: Mode, colours: Colours, comparing: bool) -> Table {
-    let meanings = meanings(mode, comparing);
+/// The colours of `mode` on the ground of `palette`; `comparing` two tokens has its own.
+pub fn table(mode: Mode, colours: Colours, comparing: bool, palette: &Palette) -> Table {
+    let meanings = meanings(mode, comparing, palette);
     if meanings.is_empty() {
-        return colours.table().map(|[r, g, b]| Color32::from_rgb(r, g, b));
+        let light = *palette == Palette::LIGHT;
+        let mut table = colours.table(light).map(|[r, g, b]| Color32::from_rgb(r, g, b));
+        if light {
+            // Silence is the ground.
+            table[0] = palette.background;
+        }
+        return table;
     }
-    let mut table = [SCREEN.background; 256];
-    if mode == Mode::Placement && !comparing {
+    let mut table = [palette.background; 256];
+    let blend = match mode {
+        _ if comparing => None,
+        Mode::Placement => Some((palette.cold, palette.hot)),
+        Mode::Experts => Some((palette.background.lerp_to_gamma(palette.amber, 0.2), palette.amber)),
+        _ => None,
+    };
+    if let Some((from, to)) = blend {
         for (level, colour) in table.iter_mut().enumerate().skip(1) {
-            *colour = SCREEN.cold.lerp_to_gamma(SCREEN.hot, (level - 1) as f32 / 254.0);
+            *colour = from.lerp_to_gamma(to, (level - 1) as f32 / 254.0);
         }
     }
     for (code, colour, _) in meanings {
-        table[usize::from(*code)] = *colour;
+        table[usize::from(code)] = colour;
     }
     table
 }
@@ -65,12 +74,13 @@ pub fn image(codes: &[u8], columns: usize, table: &Table) -> ColorImage {
 pub fn legend(ui: &mut Ui, mode: Mode, colours: Colours, comparing: bool) {
     let palette = Palette::of(ui);
     let small = |text: &str| RichText::new(text).size(11.0).color(palette.muted);
-    let meanings = meanings(mode, comparing);
+    let meanings = meanings(mode, comparing, &palette);
     if !meanings.is_empty() {
         ui.horizontal_wrapped(|ui| {
             for (_, colour, meaning) in meanings {
                 let (rect, _) = ui.allocate_exact_size(Vec2::splat(10.0), Sense::hover());
-                ui.painter().rect_filled(rect, 2.0, *colour);
+                ui.painter().rect_filled(rect, 2.0, colour);
+                ui.painter().rect_stroke(rect, 2.0, egui::Stroke::new(1.0, palette.line), egui::StrokeKind::Inside);
                 ui.label(small(meaning));
                 ui.add_space(8.0);
             }
@@ -79,7 +89,7 @@ pub fn legend(ui: &mut Ui, mode: Mode, colours: Colours, comparing: bool) {
     }
     let (rect, _) = ui.allocate_exact_size(Vec2::new(ui.available_width(), 8.0), Sense::hover());
     let mut mesh = Mesh::default();
-    let table = table(mode, colours, comparing);
+    let table = table(mode, colours, comparing, &palette);
     for step in 0..64usize {
         let x = |step: usize| rect.left() + rect.width() * step as f32 / 64.0;
         let part = Rect::from_min_max(Pos2::new(x(step), rect.top()), Pos2::new(x(step + 1), rect.bottom()));
@@ -103,21 +113,37 @@ mod tests {
 
     #[test]
     fn legend_colours_are_distinct() {
-        for (mode, comparing) in [(Mode::Placement, false), (Mode::Predictor, false), (Mode::Fired, true)] {
-            let table = table(mode, Colours::Inferno, comparing);
-            let mut seen = vec![table[0]];
-            for (code, colour, _) in meanings(mode, comparing) {
-                assert_eq!(table[usize::from(*code)], *colour);
-                assert!(!seen.contains(colour), "{mode:?}");
-                seen.push(*colour);
+        for palette in [Palette::DARK, Palette::LIGHT] {
+            for (mode, comparing) in [(Mode::Placement, false), (Mode::Predictor, false), (Mode::Fired, true)] {
+                let table = table(mode, Colours::Inferno, comparing, &palette);
+                let mut seen = vec![table[0]];
+                for (code, colour, _) in meanings(mode, comparing, &palette) {
+                    assert_eq!(table[usize::from(code)], colour);
+                    assert!(!seen.contains(&colour), "{mode:?}");
+                    seen.push(colour);
+                }
+            }
+            let fired = |colours| table(Mode::Fired, colours, false, &palette);
+            assert_ne!(fired(Colours::Inferno), fired(Colours::Cividis));
+            let experts = table(Mode::Experts, Colours::Inferno, false, &palette);
+            assert_eq!((experts[0], experts[255]), (palette.background, palette.amber));
+        }
+    }
+
+    #[test]
+    fn map_of_the_light_theme_is_light() {
+        let light = |colour: Color32| colour.r() as u32 + colour.g() as u32 + colour.b() as u32 > 3 * 0xE0;
+        for mode in Mode::ALL {
+            for (palette, is_light) in [(Palette::LIGHT, true), (Palette::DARK, false)] {
+                let ground = table(mode, Colours::Inferno, false, &palette)[0];
+                assert_eq!(light(ground), is_light, "{mode:?} {ground:?}");
             }
         }
-        assert_ne!(table(Mode::Fired, Colours::Inferno, false), table(Mode::Fired, Colours::Cividis, false));
     }
 
     #[test]
     fn image_has_a_pixel_per_level() {
-        let table = table(Mode::Fired, Colours::Viridis, false);
+        let table = table(Mode::Fired, Colours::Viridis, false, &Palette::DARK);
         let image = image(&[0, 255, 7, 9, 1], 2, &table);
         assert_eq!((image.size, image.pixels[1], image.pixels[3]), ([2, 2], table[255], table[9]));
         assert_eq!(super::image(&[], 0, &table).size, [1, 0]);

@@ -13,6 +13,8 @@ use thermocline_engine::{
     telemetry::neurons::{NeuronBoard, TokenTrace},
 };
 
+use crate::ui::file_dialog::{self, DialogAnswer};
+
 /// The data to save.
 pub enum Export {
     /// The map, a pixel for every dot.
@@ -54,9 +56,14 @@ pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
     let (ctx, failed) = (ctx.clone(), result.clone());
     let work = move || {
         let (name, extension) = export.name();
-        let dialog =
-            rfd::FileDialog::new().add_filter(name, &[extension]).set_file_name(format!("neurons.{extension}"));
-        if let Some(path) = dialog.save_file() {
+        let file = format!("neurons.{extension}");
+        let chosen = match file_dialog::ask(|it| it.add_filter(name, &[extension]).set_file_name(file).save_file()) {
+            DialogAnswer::Chosen(path) => Some(path),
+            DialogAnswer::Closed => None,
+            // It goes where people look for files.
+            DialogAnswer::NoDialog => free_name(extension),
+        };
+        if let Some(path) = chosen {
             // The receiver may be gone.
             let _ = result.send(export.write(&path).map(|()| path));
             ctx.request_repaint();
@@ -65,6 +72,17 @@ pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
     if let Err(error) = std::thread::Builder::new().name("save-neurons".to_owned()).spawn(work) {
         let _ = failed.send(Err(format!("no thread to save with: {error}")));
     }
+}
+
+/// A name that is free in the user's folder of downloads, or in the home folder.
+fn free_name(extension: &str) -> Option<PathBuf> {
+    let dirs = directories::UserDirs::new()?;
+    let folder = dirs.download_dir().filter(|folder| folder.is_dir()).unwrap_or(dirs.home_dir()).to_owned();
+    let name = |n: u32| match n {
+        0 => format!("neurons.{extension}"),
+        n => format!("neurons-{n}.{extension}"),
+    };
+    (0..1000).map(|n| folder.join(name(n))).find(|path| !path.exists())
 }
 
 fn png(image: &ColorImage) -> Result<Vec<u8>, String> {

@@ -21,6 +21,8 @@ pub struct Facts {
     pub expert: Option<String>,
     /// True if it is in VRAM.
     pub hot: bool,
+    /// True if a device computes, so that it matters where it is.
+    pub placed: bool,
     /// The prediction and its outcome, where a predictor ran.
     pub predicted: Option<&'static str>,
     /// Other neurons of its dot.
@@ -39,7 +41,12 @@ pub fn percent(fraction: f64) -> String {
 
 /// A token's text as one reads it, between quotation marks.
 pub fn quoted(text: &str) -> String {
-    let visible = |letter: char| if letter.is_control() { letter.escape_debug().collect() } else { letter.to_string() };
+    let visible = |letter: char| match letter {
+        // A part of a letter, which other tokens complete.
+        '\u{fffd}' => "…".to_owned(),
+        letter if letter.is_control() => letter.escape_debug().collect(),
+        letter => letter.to_string(),
+    };
     format!("\u{201c}{}\u{201d}", text.trim().chars().map(visible).collect::<String>())
 }
 
@@ -71,7 +78,13 @@ pub struct Frequencies {
 pub fn is_lit(shape: &NeuronShape, mode: Mode, token: &TokenTrace, layer: usize, neuron: usize) -> bool {
     let fired = token.fired(shape, layer).is_some_and(|mask| mask::contains(mask, neuron));
     let predicted = predicted(shape, token, layer).is_some_and(|mask| mask::contains(mask, neuron));
-    if mode == Mode::Predictor { fired != predicted } else { fired }
+    match mode {
+        Mode::Predictor => fired != predicted,
+        Mode::Experts => shape
+            .member(layer, neuron)
+            .is_some_and(|(expert, _)| token.chosen(shape, layer).is_some_and(|chosen| mask::contains(chosen, expert))),
+        _ => fired,
+    }
 }
 
 fn predicted<'a>(shape: &NeuronShape, token: &'a TokenTrace, layer: usize) -> Option<&'a [u32]> {
@@ -79,13 +92,13 @@ fn predicted<'a>(shape: &NeuronShape, token: &'a TokenTrace, layer: usize) -> Op
 }
 
 impl Facts {
-    /// Of the neuron at `place`, which is `hot` or not.
+    /// Of the neuron at `place`, which is `hot` or not; `None` where the CPU computes everything.
     pub fn of(
         shape: &NeuronShape,
         token: Option<&TokenTrace>,
         place: Place,
         frequencies: Frequencies,
-        hot: bool,
+        hot: Option<bool>,
     ) -> Self {
         let Place { layer, neuron, crowd } = place;
         let fired = token.and_then(|token| token.fired(shape, layer)).map(|mask| mask::contains(mask, neuron));
@@ -105,6 +118,7 @@ impl Facts {
             (None, _) => "Not recorded for this token".to_owned(),
             (Some(true), Some(strength)) => format!("Fires with {strength:.2}"),
             (Some(true), None) => "Fires for this token".to_owned(),
+            (Some(false), Some(strength)) if strength > 0.0 => format!("Below the threshold, with {strength:.2}"),
             (Some(false), _) if passed_over => "Silent: this token did not choose its expert".to_owned(),
             (Some(false), _) => "Silent for this token".to_owned(),
         };
@@ -127,7 +141,8 @@ impl Facts {
                 (Some(_), None) => Some("Every token passes through this expert".to_owned()),
                 _ => routed.and(at(frequencies.chosen)).map(|often| format!("Its expert is chosen {often}")),
             },
-            hot,
+            hot: hot.unwrap_or(false),
+            placed: hot.is_some(),
             predicted,
             crowd: (crowd > 1).then(|| format!("{} more in this dot: double-click to see them", crowd - 1)),
         }
@@ -139,8 +154,8 @@ impl Facts {
     }
 }
 
-/// A token's firings in one sentence, for those who do not see the map.
-pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>) -> String {
+/// A token's firings in one sentence, for those who do not see the map; `placed`: a device computes, so that some may be hot.
+pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>, placed: bool) -> String {
     let (layers, neurons) = (counted(shape.layers(), "layer"), shape.total());
     let Some(token) = token else { return format!("{layers}, {}, none has fired yet", counted(neurons, "neuron")) };
     let total = token.total();
@@ -151,7 +166,8 @@ pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>) -> String {
         format!("{chosen} of {} chosen, ", counted(all, "expert"))
     });
     let chosen = chosen.unwrap_or_default();
-    format!("{layers}, token {}: {chosen}{active} of the neurons fire, {hot} of these are hot", token.index)
+    let hot = if placed { format!(", {hot} of these are hot") } else { String::new() };
+    format!("{layers}, token {}: {chosen}{active} of the neurons fire{hot}", token.index)
 }
 
 #[cfg(test)]
@@ -178,8 +194,9 @@ mod tests {
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
         let frequencies = Frequencies { fires: Some(0.123), chosen: None };
-        let of =
-            |neuron, crowd| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, frequencies, neuron == 0);
+        let of = |neuron, crowd| {
+            Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, frequencies, Some(neuron == 0))
+        };
         let first = of(1, 3);
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
         assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));
@@ -193,8 +210,12 @@ mod tests {
         assert_eq!((of(0, 1).placement_text(), of(3, 1).value.as_str()), ("Hot, in VRAM", "Silent for this token"));
         assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
         assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));
-        assert_eq!(summary(shape, Some(&token)), "1 layer, token 0: 50 % of the neurons fire, 50 % of these are hot");
-        let unknown = Facts::of(shape, None, Place { layer: 0, neuron: 0, crowd: 1 }, Frequencies::default(), false);
+        assert_eq!(
+            summary(shape, Some(&token), true),
+            "1 layer, token 0: 50 % of the neurons fire, 50 % of these are hot"
+        );
+        let unknown =
+            Facts::of(shape, None, Place { layer: 0, neuron: 0, crowd: 1 }, Frequencies::default(), Some(false));
         assert_eq!((unknown.value.as_str(), unknown.predicted), ("Not recorded for this token", None));
     }
 
@@ -208,7 +229,8 @@ mod tests {
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
         let frequencies = Frequencies { fires: Some(0.1), chosen: Some(0.25) };
-        let of = |neuron| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd: 1 }, frequencies, false);
+        let of =
+            |neuron| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd: 1 }, frequencies, Some(false));
         let fires = of(5);
         assert_eq!((&*fires.title, &*fires.value), ("Layer 0, expert 1, neuron 1", "Fires for this token"));
         assert_eq!(fires.expert.as_deref(), Some("Its expert is chosen at 25 % of the tokens"));
@@ -223,16 +245,16 @@ mod tests {
         assert_eq!((&*shared.title, &*shared.value), ("Layer 0, shared expert, neuron 1", "Silent for this token"));
         assert_eq!(shared.expert.as_deref(), Some("Every token passes through this expert"));
         assert_eq!(
-            summary(shape, Some(&token)),
-            "1 layer, token 0: 1 of 3 experts chosen, 21 % of the neurons fire, 0 % of these are hot"
+            summary(shape, Some(&token), false),
+            "1 layer, token 0: 1 of 3 experts chosen, 21 % of the neurons fire"
         );
     }
 
     #[test]
     fn quoted_escapes_control_characters_only() {
         assert_eq!(
-            [" .\"", "it's", "a\u{7}"].map(quoted),
-            ["\u{201c}.\"\u{201d}", "\u{201c}it's\u{201d}", "\u{201c}a\\u{7}\u{201d}"]
+            [" .\"", "it's", "a\u{7}", "\u{fffd}"].map(quoted),
+            ["\u{201c}.\"\u{201d}", "\u{201c}it's\u{201d}", "\u{201c}a\\u{7}\u{201d}", "\u{201c}…\u{201d}"]
         );
     }
 

@@ -31,21 +31,21 @@ fn small(text: impl Into<String>, colour: Color32) -> RichText {
     RichText::new(text).size(11.0).color(colour)
 }
 
-/// A bar per layer: how many neurons the token fires, and how many of these are hot.
-pub fn layers(ui: &mut Ui, shape: &NeuronShape, token: &TokenTrace) {
+/// A bar per layer: how many neurons the token fires, and, where a device computes (`placed`), how many of these are hot.
+pub fn layers(ui: &mut Ui, shape: &NeuronShape, token: &TokenTrace, placed: bool) {
     let rows = shape.layers();
     let spacing = ui.spacing().item_spacing.y;
     let area = ScrollArea::vertical().id_salt("layers").max_height((ROW + spacing) * rows.min(ROWS) as f32);
     area.show_rows(ui, ROW, rows, |ui, range| {
         for layer in range {
             if let Some(figures) = token.layers.get(layer) {
-                bar(ui, layer, shape, figures);
+                bar(ui, layer, shape, figures, placed);
             }
         }
     });
 }
 
-fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace) {
+fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace, placed: bool) {
     let (palette, neurons) = (Palette::of(ui), shape.neurons(layer));
     let (rect, response) = ui.allocate_exact_size(Vec2::new(ui.available_width(), ROW), Sense::hover());
     let of = |part: u32, all: usize| if all == 0 { 0.0 } else { f64::from(part) / all as f64 };
@@ -54,7 +54,8 @@ fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace) {
         figures.experts.map(|chosen| format!("{chosen} of {}", units::counted(shape.experts(layer), "expert")));
     let text = match &experts {
         Some(experts) => format!("{} active, {experts}", percent(active)),
-        None => format!("{} active, {} hot hits", percent(active), percent(hits)),
+        None if placed => format!("{} active, {} hot hits", percent(active), percent(hits)),
+        None => format!("{} fired", percent(active)),
     };
     response.widget_info(|| WidgetInfo::labeled(Role::Meter, true, format!("Layer {layer}: {text}")));
     let painter = ui.painter_at(rect);
@@ -73,12 +74,21 @@ fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace) {
     response.on_hover_ui(|ui| {
         let cold = figures.fired.saturating_sub(figures.hot);
         ui.label(RichText::new(format!("Layer {layer}")).strong());
-        ui.label(format!("{} of {neurons} neurons fire: {} hot, {cold} cold", figures.fired, figures.hot));
-        if let Some(experts) = &experts {
-            ui.label(format!("{experts} chosen, {} of the firings are hot", percent(hits)));
+        match placed {
+            true => ui.label(format!("{} of {neurons} neurons fire: {} hot, {cold} cold", figures.fired, figures.hot)),
+            false => ui.label(format!("{} of {neurons} neurons fire", figures.fired)),
+        };
+        match &experts {
+            Some(experts) if placed => {
+                ui.label(format!("{experts} chosen, {} of the firings are hot", percent(hits)));
+            }
+            Some(experts) => _ = ui.label(format!("{experts} chosen")),
+            None => {}
         }
         ui.label(format!("The CPU read {} of weights", units::bytes(figures.cpu_bytes)));
-        ui.label(format!("{} crossed the bus", units::bytes(figures.bus_bytes)));
+        if placed {
+            ui.label(format!("{} crossed the bus", units::bytes(figures.bus_bytes)));
+        }
         if let Some(times) = times(figures) {
             ui.label(times);
         }
@@ -98,11 +108,13 @@ fn times(figures: &LayerTrace) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// Speed, hits and times of the latest tokens.
-pub fn over_time(ui: &mut Ui, history: &History) {
+/// Speed, hits (where a device computes) and times of the latest tokens.
+pub fn over_time(ui: &mut Ui, history: &History, placed: bool) {
     let palette = Palette::of(ui);
     plot(ui, "Tokens per second", None, &[("", palette.amber, history.points(|sample| sample.rate))]);
-    plot(ui, "Hot hits, % of firings", Some(100.0), &[("", palette.hot, history.points(Sample::hits))]);
+    if placed {
+        plot(ui, "Hot hits, % of firings", Some(100.0), &[("", palette.hot, history.points(Sample::hits))]);
+    }
     let ms = |ns: fn(&LayerTrace) -> u64| history.points(|sample| Some(ns(&sample.total) as f64 / 1e6));
     let gpu = ("GPU", palette.hot, ms(|total| total.gpu_ns));
     let mut lines =
@@ -255,17 +267,21 @@ pub fn pinned(
         });
     });
     sparkline(ui, pin, colour_of(hot, &palette));
+    ui.label(small(favourites(engine, pin), palette.muted));
+    act
+}
+
+/// The words at which a pinned neuron fires most.
+pub fn favourites(engine: &Engine, pin: &Pin) -> String {
     let top = pin.top(5);
     let words = |(token, times): &(u32, u32)| {
         let text = engine.tokenizer().decode(&[*token], false);
         format!("{} {times}×", quoted(&text))
     };
-    let text = match top.is_empty() {
+    match top.is_empty() {
         true => "Has not fired at a token that is still kept".to_owned(),
         false => format!("Fires most at {}", top.iter().map(words).collect::<Vec<_>>().join("  ")),
-    };
-    ui.label(small(text, palette.muted));
-    act
+    }
 }
 
 fn colour_of(hot: bool, palette: &Palette) -> Color32 {
@@ -328,8 +344,8 @@ mod tests {
     #[test]
     fn time_plot_has_a_gpu_line_only_with_gpu_times() {
         let (both, alone) = (token(400, 250, 50).0, token(0, 250, 50).0);
-        let on_gpu = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| over_time(ui, &both));
-        let on_cpu = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| over_time(ui, &alone));
+        let on_gpu = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| over_time(ui, &both, true));
+        let on_cpu = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| over_time(ui, &alone, false));
         // Two layers' times together, in milliseconds.
         assert!(["GPU 0.8", "CPU 0.5", "waiting 0.1"].iter().all(|text| on_gpu.query_by_label(text).is_some()));
         assert!(on_cpu.query_by_label("CPU 0.5").is_some() && on_cpu.query_by_label_contains("GPU").is_none());

@@ -48,7 +48,7 @@ impl Fold {
     pub fn of(mode: Mode, comparing: bool) -> Self {
         match mode {
             _ if comparing => Fold::Union,
-            Mode::Fired => Fold::Fraction,
+            Mode::Fired | Mode::Experts => Fold::Fraction,
             Mode::Strength | Mode::Recency => Fold::Most,
             Mode::Frequency => Fold::Mean,
             Mode::Placement => Fold::Place,
@@ -106,8 +106,10 @@ pub enum LayerValues<'a> {
     Nothing,
     /// Neurons that fire.
     Fired(&'a [u32]),
-    /// Neurons that fire, and how strongly.
-    Strength(&'a [u32], &'a [u8]),
+    /// How strongly neurons fire.
+    Strength(&'a [u8]),
+    /// Neurons of the experts that were chosen.
+    Chosen(Vec<u32>),
     /// Neurons that fire, and those that were predicted.
     Prediction(&'a [u32], &'a [u32]),
     /// Neurons that fire now only, and those that fired before only.
@@ -132,7 +134,10 @@ impl<'a> LayerValues<'a> {
         let (Some(masks), Some(fired)) = (&token.masks, token.fired(shape, layer)) else { return LayerValues::Nothing };
         let values = match (mode, before) {
             (_, Some(before)) => token.difference(before, shape, layer).map(LayerValues::Changes),
-            (Mode::Strength, _) => masks.strength.get(shape.range(layer)).map(|all| LayerValues::Strength(fired, all)),
+            (Mode::Strength, _) => masks.strength.get(shape.range(layer)).map(LayerValues::Strength),
+            (Mode::Experts, _) => {
+                token.chosen(shape, layer).map(|chosen| LayerValues::Chosen(shape.of_experts(layer, chosen)))
+            }
             (Mode::Predictor, _) => {
                 masks.predicted.get(shape.words(layer)).map(|mask| LayerValues::Prediction(fired, mask))
             }
@@ -155,9 +160,8 @@ impl<'a> LayerValues<'a> {
         match self {
             LayerValues::Nothing => {}
             LayerValues::Fired(mask) | LayerValues::Places(mask) => mark(neurons_of(mask), ranks, into, |_| 1),
-            LayerValues::Strength(mask, strength) => {
-                mark(neurons_of(mask), ranks, into, |neuron| strength.get(neuron).copied().unwrap_or(0));
-            }
+            LayerValues::Chosen(mask) => mark(neurons_of(mask), ranks, into, |_| 1),
+            LayerValues::Strength(strength) => mark(0..strength.len(), ranks, into, |neuron| strength[neuron]),
             LayerValues::Prediction(fired, predicted) => {
                 for (fires, expected, code) in
                     [(true, true, code::HIT), (false, true, code::FALSE_ALARM), (true, false, code::MISS)]
@@ -198,7 +202,8 @@ mod tests {
             out
         };
         assert_eq!(bytes(LayerValues::Fired(&[0b0011])), [0, 1, 0, 1]);
-        assert_eq!(bytes(LayerValues::Strength(&[0b0101], &[7, 8, 9, 10])), [9, 0, 0, 7]);
+        assert_eq!(bytes(LayerValues::Strength(&[7, 0, 9, 10])), [9, 0, 10, 7]);
+        assert_eq!(bytes(LayerValues::Chosen(vec![0b0011])), [0, 1, 0, 1]);
         assert_eq!(bytes(LayerValues::Prediction(&[0b0011], &[0b0110])), [code::FALSE_ALARM, code::HIT, 0, code::MISS]);
         let change = Difference { began: vec![0b1000], ended: vec![0b0001] };
         assert_eq!(bytes(LayerValues::Changes(change)), [0, 0, code::BEGAN, code::ENDED]);

@@ -49,6 +49,16 @@ pub struct Looks {
     pub colours: Colours,
     /// Order of the neurons.
     pub by_frequency: bool,
+    /// True on a light ground.
+    pub light: bool,
+    /// True if a device computes: then it matters where neurons are.
+    pub placed: bool,
+}
+
+impl Looks {
+    fn palette(self) -> Palette {
+        if self.light { Palette::LIGHT } else { Palette::DARK }
+    }
 }
 
 /// Contents of the texture.
@@ -76,6 +86,10 @@ pub struct Map {
     resident: Option<Arc<Resident>>,
     sorted: Option<(Instant, Option<u64>)>,
     counting: bool,
+    /// Where the dots were drawn.
+    rect: Option<Rect>,
+    /// True if rows were drawn grey.
+    greyed: bool,
 }
 
 impl std::fmt::Debug for Map {
@@ -116,7 +130,7 @@ impl Map {
     /// The picture as it is shown.
     pub fn image(&self) -> Option<egui::ColorImage> {
         let Drawn { looks, base, .. } = self.drawn?;
-        let table = colours::table(looks.mode, looks.colours, base.is_some());
+        let table = colours::table(looks.mode, looks.colours, base.is_some(), &looks.palette());
         let levels = self.atlas.levels(Fold::of(looks.mode, base.is_some()));
         Some(colours::image(&levels, self.atlas.sheet().grid.columns, &table))
     }
@@ -137,14 +151,22 @@ impl Map {
         let (whole, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
         let rect = Rect::from_min_max(Pos2::new(whole.left() + GUTTER, whole.top()), whole.max);
         response.widget_info(|| {
-            let text = format!("Map of neurons, {}: {}", looks.mode.title(), facts::summary(shape, token.as_ref()));
+            let text = format!(
+                "Map of neurons, {}: {}",
+                looks.mode.title(),
+                facts::summary(shape, token.as_ref(), looks.placed)
+            );
             WidgetInfo::labeled(Role::Image, true, text)
         });
         self.navigate(ui, &response, rect);
         if ui.is_rect_visible(whole) {
             self.refresh(ui, engine, looks, playback, token.as_ref(), rect);
-            self.paint(ui, rect, pins);
+            self.paint(ui, rect, pins, token.as_ref());
         }
+        self.rect = Some(rect);
+        let of_token = looks.mode.is_of_token();
+        let otherwise = |layer| token.as_ref().is_some_and(|token| self.atlas.was_placed_otherwise(token, layer));
+        self.greyed = of_token && self.atlas.shown().any(otherwise);
         let relative = |at: Pos2| ((at.x - rect.left()) / rect.width(), (at.y - rect.top()) / rect.height());
         let lit = |layer, neuron| token.as_ref().is_some_and(|t| facts::is_lit(shape, looks.mode, t, layer, neuron));
         let place = response.hover_pos().map(relative).and_then(|(x, y)| self.atlas.at(x, y, lit));
@@ -156,10 +178,37 @@ impl Map {
             let Place { layer, neuron, .. } = place;
             let expert = shape.member(layer, neuron).and_then(|(expert, _)| self.atlas.chosen(layer, expert));
             let frequencies = Frequencies { fires: self.frequency(layer, neuron), chosen: expert };
-            let facts = Facts::of(shape, token.as_ref(), place, frequencies, self.is_hot(layer, neuron));
+            let facts =
+                Facts::of(shape, token.as_ref(), place, frequencies, looks.placed.then(|| self.is_hot(layer, neuron)));
             response.on_hover_ui_at_pointer(|ui| facts_ui(ui, &facts));
         }
         place.filter(|_| clicked)
+    }
+
+    /// Facts about a neuron at a token, as they are told of the one under the pointer.
+    pub fn facts(
+        &self,
+        engine: &Engine,
+        token: Option<&TokenTrace>,
+        (layer, neuron): (usize, usize),
+        placed: bool,
+    ) -> Facts {
+        let shape = engine.neurons().shape();
+        let expert = shape.member(layer, neuron).and_then(|(expert, _)| self.atlas.chosen(layer, expert));
+        let frequencies = Frequencies { fires: self.frequency(layer, neuron), chosen: expert };
+        let place = Place { layer, neuron, crowd: 1 };
+        Facts::of(shape, token, place, frequencies, placed.then(|| self.is_hot(layer, neuron)))
+    }
+
+    /// Where a neuron's dot is on the screen, if it is shown.
+    pub fn position(&self, layer: usize, neuron: usize) -> Option<Pos2> {
+        let (rect, (x, y)) = (self.rect?, self.atlas.find(layer, neuron)?);
+        Some(Pos2::new(rect.left() + x * rect.width(), rect.top() + y * rect.height()))
+    }
+
+    /// True if some rows are grey: they were computed while other neurons were in VRAM.
+    pub fn is_greyed(&self) -> bool {
+        self.greyed
     }
 
     fn navigate(&mut self, ui: &Ui, response: &Response, rect: Rect) {
@@ -276,11 +325,11 @@ impl Map {
         }
     }
 
-    fn paint(&self, ui: &Ui, rect: Rect, pins: &[(usize, usize)]) {
+    fn paint(&self, ui: &Ui, rect: Rect, pins: &[(usize, usize)], token: Option<&TokenTrace>) {
         let (painter, palette) = (ui.painter_at(rect.expand2(Vec2::new(GUTTER, 4.0))), Palette::of(ui));
         let Some(Drawn { looks, base, .. }) = self.drawn else { return };
         if self.shaded {
-            let table = colours::table(looks.mode, looks.colours, base.is_some());
+            let table = colours::table(looks.mode, looks.colours, base.is_some(), &palette);
             painter.extend(shader::shape(rect, &self.atlas, Fold::of(looks.mode, base.is_some()), &table));
         } else if let Some((texture, _)) = &self.texture {
             let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
@@ -289,6 +338,12 @@ impl Map {
         let shown = self.atlas.shown();
         let band = rect.height() / shown.len().max(1) as f32;
         let top = |layer: usize| rect.top() + band * (layer - shown.start) as f32;
+        if let Some(token) = token.filter(|_| looks.mode.is_of_token()) {
+            for layer in shown.clone().filter(|layer| self.atlas.was_placed_otherwise(token, *layer)) {
+                let row = Rect::from_x_y_ranges(rect.x_range(), top(layer)..=top(layer) + band);
+                painter.rect_filled(row, 0.0, palette.muted.gamma_multiply(0.35));
+            }
+        }
         // Names of as many layers as have room.
         let every = (14.0 / band).ceil().max(1.0) as usize;
         for layer in shown.clone().step_by(every) {
@@ -297,12 +352,12 @@ impl Map {
         }
         if band >= 12.0 {
             for layer in shown.clone().skip(1) {
-                painter.hline(rect.x_range(), top(layer), Stroke::new(1.0, Palette::DARK.line));
+                painter.hline(rect.x_range(), top(layer), Stroke::new(1.0, palette.line));
             }
         }
         for seam in seams::lines(&self.atlas, rect) {
-            painter.line(seam.clone(), Stroke::new(3.0, Palette::DARK.background));
-            painter.line(seam, Stroke::new(1.0, Palette::DARK.muted));
+            painter.line(seam.clone(), Stroke::new(3.0, palette.background));
+            painter.line(seam, Stroke::new(1.0, palette.muted));
         }
         // The line between hot and cold goes down through the layers, with a step where they differ.
         let mut line = Vec::new();
@@ -312,29 +367,29 @@ impl Map {
                     let x = rect.left() + fraction * rect.width();
                     line.extend([Pos2::new(x, top(layer)), Pos2::new(x, top(layer) + band)]);
                 }
-                None => draw_boundary(&painter, std::mem::take(&mut line)),
+                None => draw_boundary(&painter, std::mem::take(&mut line), &palette),
             }
         }
-        draw_boundary(&painter, line);
+        draw_boundary(&painter, line, &palette);
         for (layer, neuron) in pins {
             if let Some((x, y)) = self.atlas.find(*layer, *neuron) {
                 let at = Pos2::new(rect.left() + x * rect.width(), rect.top() + y * rect.height());
-                painter.circle_stroke(at, 5.0, Stroke::new(3.0, Palette::DARK.background));
-                painter.circle_stroke(at, 5.0, Stroke::new(1.5, Palette::DARK.text));
+                painter.circle_stroke(at, 5.0, Stroke::new(3.0, palette.background));
+                painter.circle_stroke(at, 5.0, Stroke::new(1.5, palette.text));
             }
         }
     }
 }
 
-fn draw_boundary(painter: &egui::Painter, line: Vec<Pos2>) {
+fn draw_boundary(painter: &egui::Painter, line: Vec<Pos2>, palette: &Palette) {
     if line.len() > 1 {
-        painter.line(line.clone(), Stroke::new(4.0, Palette::DARK.background.gamma_multiply(0.6)));
-        painter.line(line, Stroke::new(2.0, Palette::DARK.boundary));
+        painter.line(line.clone(), Stroke::new(4.0, palette.background.gamma_multiply(0.6)));
+        painter.line(line, Stroke::new(2.0, palette.boundary));
     }
 }
 
 /// Shows a neuron's facts, a label per line.
-fn facts_ui(ui: &mut Ui, facts: &Facts) {
+pub fn facts_ui(ui: &mut Ui, facts: &Facts) {
     let palette = Palette::of(ui);
     let line = |text: &str, colour| RichText::new(text.to_owned()).size(12.0).color(colour);
     ui.spacing_mut().item_spacing.y = 4.0;
@@ -346,7 +401,9 @@ fn facts_ui(ui: &mut Ui, facts: &Facts) {
     if let Some(expert) = &facts.expert {
         ui.label(line(expert, palette.muted));
     }
-    ui.label(line(facts.placement_text(), if facts.hot { palette.hot } else { palette.cold }));
+    if facts.placed {
+        ui.label(line(facts.placement_text(), if facts.hot { palette.hot } else { palette.cold }));
+    }
     if let Some(predicted) = facts.predicted {
         ui.label(line(predicted, palette.text));
     }

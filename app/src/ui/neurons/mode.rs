@@ -16,12 +16,14 @@ pub enum Mode {
     Predictor,
     /// How long ago they last fired.
     Recency,
+    /// Experts that the router chose for the token.
+    Experts,
 }
 
 impl Mode {
     /// All, as they are offered.
-    pub const ALL: [Mode; 6] =
-        [Mode::Fired, Mode::Strength, Mode::Frequency, Mode::Placement, Mode::Predictor, Mode::Recency];
+    pub const ALL: [Mode; 7] =
+        [Mode::Fired, Mode::Strength, Mode::Frequency, Mode::Placement, Mode::Predictor, Mode::Recency, Mode::Experts];
 
     /// The name it is remembered by.
     pub fn key(self) -> &'static str {
@@ -32,6 +34,7 @@ impl Mode {
             Mode::Placement => "placement",
             Mode::Predictor => "predictor",
             Mode::Recency => "recency",
+            Mode::Experts => "experts",
         }
     }
 
@@ -49,6 +52,7 @@ impl Mode {
             Mode::Placement => "Placement",
             Mode::Predictor => "Predictor",
             Mode::Recency => "Recency",
+            Mode::Experts => "Experts",
         }
     }
 
@@ -61,6 +65,7 @@ impl Mode {
             Mode::Placement => "Which neurons are hot (in VRAM) and which are cold (in RAM)",
             Mode::Predictor => "Which firings the predictor found, which it missed, and where it expected one in vain",
             Mode::Recency => "How many tokens ago they last fired",
+            Mode::Experts => "Which experts the router chose for this token",
         }
     }
 
@@ -71,17 +76,17 @@ impl Mode {
             Mode::Strength => Some(["0", "50 % of the layer's strongest", "100 %"]),
             Mode::Frequency => Some(["0", "at 25 % of the tokens", "100 %"]),
             Mode::Recency => Some(["1,000 tokens ago", "30 ago", "now"]),
-            Mode::Placement | Mode::Predictor => None,
+            Mode::Placement | Mode::Predictor | Mode::Experts => None,
         }
     }
 
     /// True if its picture belongs to one token, not to all so far.
     pub fn is_of_token(self) -> bool {
-        matches!(self, Mode::Fired | Mode::Strength | Mode::Predictor)
+        matches!(self, Mode::Fired | Mode::Strength | Mode::Predictor | Mode::Experts)
     }
 }
 
-/// Colours for figures, dark to bright, that people with any eyes can read.
+/// Colours for figures, dark to bright on a dark ground and pale to dark on a light one, that people with any eyes can read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Colours {
     /// Violet to yellow.
@@ -120,9 +125,12 @@ impl Colours {
         Colours::ALL.into_iter().find(|colours| colours.key() == key).unwrap_or_default()
     }
 
-    /// Red, green and blue of every level from 0 to 255.
-    pub fn table(self) -> [[u8; 3]; 256] {
+    /// Red, green and blue of every level from 0 to 255, for a light or a dark ground.
+    pub fn table(self, light: bool) -> [[u8; 3]; 256] {
         let gradient = match self {
+            Colours::Viridis if light => colorous::YELLOW_GREEN_BLUE,
+            Colours::Inferno if light => colorous::YELLOW_ORANGE_RED,
+            Colours::Cividis if light => colorous::BLUES,
             Colours::Viridis => colorous::VIRIDIS,
             Colours::Inferno => colorous::INFERNO,
             Colours::Cividis => colorous::CIVIDIS,
@@ -139,7 +147,7 @@ mod tests {
     fn mode_and_colour_keys_round_trip() {
         for mode in Mode::ALL {
             assert_eq!(Mode::of(mode.key()), mode);
-            assert_eq!(mode.ticks().is_none(), matches!(mode, Mode::Placement | Mode::Predictor));
+            assert_eq!(mode.ticks().is_none(), matches!(mode, Mode::Placement | Mode::Predictor | Mode::Experts));
         }
         for colours in Colours::ALL {
             assert_eq!(Colours::of(colours.key()), colours);
@@ -148,15 +156,18 @@ mod tests {
     }
 
     #[test]
-    fn colour_tables_grow_in_luminance() {
-        for colours in Colours::ALL {
-            let table = colours.table();
+    fn colour_tables_grow_in_contrast_to_their_ground() {
+        for (colours, is_light) in Colours::ALL.into_iter().flat_map(|colours| [(colours, false), (colours, true)]) {
+            let mut table = colours.table(is_light);
+            if is_light {
+                table.reverse();
+            }
             let light = |at: usize| {
                 let [r, g, b] = table[at].map(f32::from);
                 0.2126 * r + 0.7152 * g + 0.0722 * b
             };
-            assert!((1..32).all(|step| light(step * 8) > light((step - 1) * 8)), "{colours:?}");
-            assert!(light(255) - light(0) > 120.0, "{colours:?}");
+            assert!((1..32).all(|step| light(step * 8) > light((step - 1) * 8)), "{colours:?} {is_light}");
+            assert!(light(255) - light(0) > 120.0, "{colours:?} {is_light}");
         }
     }
 }

@@ -8,25 +8,29 @@ use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_OPEN_IN_NEW, ICON_PAUSE, ICON_POWER_SETTINGS_NEW,
 };
 use thermocline_engine::{
-    session::Engine,
+    model::NeuronIndex,
+    session::{DeviceStatus, Engine},
     telemetry::neurons::{NeuronBoard, Watch},
 };
 
 use super::{
     colours, cost,
     export::{self, Export, Saved},
-    facts::{percent, quoted},
+    facts::quoted,
     figures::{self, Inequality, PinAct},
     grid::View,
     history::History,
+    kind::Kind,
     map::{Looks, Map},
     mode::{Colours, Mode},
+    pin_card::{self, CardAct},
     pins::{MOST_PINS, Pins},
     playback::Playback,
     shader::Shader,
     tint::Tint,
 };
 use crate::{
+    chat::remembered,
     engine_handle::EngineState,
     settings::HeatmapSettings,
     ui::{
@@ -43,13 +47,20 @@ const HIGH: f32 = 320.0;
 
 /// State kept per model.
 #[derive(Debug)]
-struct Watched {
-    board: Arc<NeuronBoard>,
-    map: Map,
-    playback: Playback,
+pub(super) struct Watched {
+    pub(super) board: Arc<NeuronBoard>,
+    pub(super) map: Map,
+    pub(super) playback: Playback,
     history: History,
     pins: Pins,
     inequality: Inequality,
+    pub(super) kind: Kind,
+    /// The pinned neuron whose card is shown.
+    card: Option<(usize, usize)>,
+    /// The token that is marked in the chat.
+    mark: Option<Tint>,
+    /// Number of the chat whose tokens were looked for.
+    looked_for: Option<i64>,
 }
 
 impl Watched {
@@ -61,6 +72,10 @@ impl Watched {
             history: History::default(),
             pins: Pins::default(),
             inequality: Inequality::default(),
+            kind: Kind::of(engine.neurons()),
+            card: None,
+            mark: None,
+            looked_for: None,
         }
     }
 }
@@ -74,15 +89,19 @@ pub struct NeuronsPanel {
     saved: (mpsc::Sender<Saved>, mpsc::Receiver<Saved>),
     /// True if it was shown in this frame.
     seen: bool,
+    /// Neurons to pin.
+    wanted: Vec<NeuronIndex>,
 }
 
 impl Default for NeuronsPanel {
     fn default() -> Self {
-        NeuronsPanel { watched: None, detached: false, shader: None, saved: mpsc::channel(), seen: false }
+        let (saved, wanted) = (mpsc::channel(), Vec::new());
+        NeuronsPanel { watched: None, detached: false, shader: None, saved, seen: false, wanted }
     }
 }
 
-fn small(ui: &Ui, text: impl Into<String>) -> RichText {
+/// Secondary text of the panel.
+pub(super) fn small(ui: &Ui, text: impl Into<String>) -> RichText {
     RichText::new(text).size(12.0).color(Palette::of(ui).muted)
 }
 
@@ -90,6 +109,11 @@ impl NeuronsPanel {
     /// Has large maps drawn by the window's GPU from now on, if that can.
     pub fn draw_on(&mut self, state: &RenderState) {
         self.shader = Shader::install(state);
+    }
+
+    /// Pins `neurons` of the open model when the map is shown next, in place of those pinned before if there is no room for all.
+    pub fn pin(&mut self, neurons: Vec<NeuronIndex>) {
+        self.wanted = neurons;
     }
 
     /// Shows it in its column.
@@ -138,21 +162,34 @@ impl NeuronsPanel {
             }
         }
         let Some(engine) = shell.engine_handle.engine() else {
-            (self.watched, shell.tint) = (None, None);
+            (self.watched, shell.tint, shell.mark) = (None, None, None);
             ui.heading("Neurons");
             nothing(ui, shell);
             return;
         };
         let fresh = self.watched.take().filter(|watched| Arc::ptr_eq(&watched.board, engine.neurons()));
         let mut watched = fresh.unwrap_or_else(|| Watched::new(&engine, self.shader));
-        self.head(ui, shell, &engine, &watched, detached);
+        watched.pins.pin_all(&watched.board, &std::mem::take(&mut self.wanted));
+        let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
+        self.head(ui, shell, &engine, &watched, (detached, placed));
         let settings = &shell.settings.heatmap;
         let looks = Looks {
-            mode: Mode::of(&settings.mode),
+            mode: watched.kind.chosen(settings, placed),
             colours: Colours::of(&settings.colours),
             by_frequency: settings.by_frequency,
+            light: Palette::of(ui) == Palette::LIGHT,
+            placed,
         };
-        let watch = if settings.on { watch_of(looks.mode) } else { Watch::Off };
+        let (on, mass_percent) = (settings.on, settings.mass_percent);
+        if watched.kind == Kind::Smooth {
+            let mass = f32::from(mass_percent.clamp(1, 100)) / 100.0;
+            if watched.board.mass() != Some(mass) {
+                watched.board.set_mass(Some(mass));
+            }
+            engine.weigh_neurons();
+        }
+        watched.remember(shell, &engine);
+        let watch = if on { watch_of(looks.mode) } else { Watch::Off };
         if watched.board.watch() != watch {
             watched.board.set_watch(watch);
         }
@@ -166,10 +203,18 @@ impl NeuronsPanel {
             watched.show(ui, shell, &engine, looks, detached);
         }
         shell.tint = watched.tint(&engine);
+        shell.mark = watched.mark.clone();
         self.watched = Some(watched);
     }
 
-    fn head(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, watched: &Watched, detached: bool) {
+    fn head(
+        &mut self,
+        ui: &mut Ui,
+        shell: &mut Shell,
+        engine: &Engine,
+        watched: &Watched,
+        (detached, placed): (bool, bool),
+    ) {
         ui.horizontal(|ui| {
             ui.heading("Neurons");
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
@@ -179,7 +224,7 @@ impl NeuronsPanel {
                 let settings = &mut shell.settings.heatmap;
                 let name = if settings.on { "Stop recording neurons" } else { "Start recording neurons" };
                 let switch = framed_icon_button(ui, ICON_POWER_SETTINGS_NEW, name);
-                let watch = watch_of(Mode::of(&settings.mode));
+                let watch = watch_of(watched.kind.chosen(settings, placed));
                 if switch.on_hover_ui(|ui| _ = ui.label(cost::sentence(&watched.board, watch))).clicked() {
                     settings.on = !settings.on;
                 }
@@ -191,21 +236,26 @@ impl NeuronsPanel {
         if !settings.on {
             return;
         }
-        let chosen = Mode::of(&settings.mode);
+        let (kind, percent) = (watched.kind, settings.mass_percent);
+        let chosen = kind.chosen(settings, placed);
         ui.horizontal_wrapped(|ui| {
-            // All six fit into the column as narrow as it usually is.
+            // All of them fit into the column as narrow as it usually is.
             ui.spacing_mut().item_spacing.x = 0.0;
             ui.spacing_mut().button_padding.x = 7.0;
-            for mode in Mode::ALL {
+            for mode in kind.modes(placed) {
                 let title = RichText::new(mode.title()).size(12.0);
                 let hover = match watch_of(mode) {
                     Watch::Strength => {
-                        format!("{}. {}", mode.explanation(), cost::sentence(&watched.board, Watch::Strength))
+                        format!(
+                            "{}. {}",
+                            kind.explanation(mode, percent),
+                            cost::sentence(&watched.board, Watch::Strength)
+                        )
                     }
-                    _ => mode.explanation().to_owned(),
+                    _ => kind.explanation(mode, percent),
                 };
                 if ui.selectable_label(mode == chosen, title).on_hover_text(hover).clicked() {
-                    settings.mode = mode.key().to_owned();
+                    kind.choose(settings, mode);
                 }
             }
         });
@@ -236,6 +286,7 @@ fn watch_of(mode: Mode) -> Watch {
 /// Text of the panel without a model.
 fn nothing(ui: &mut Ui, shell: &mut Shell) {
     let text = match shell.engine_handle.state() {
+        EngineState::Remote { .. } => "Neurons of a model on another computer cannot be seen.",
         EngineState::Opening(_) => "The map appears when the model is open.",
         _ => "Open a model to see its neurons.",
     };
@@ -260,6 +311,7 @@ fn look(ui: &mut Ui, settings: &mut HeatmapSettings) {
 
 impl Watched {
     fn show(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, looks: Looks, detached: bool) {
+        self.playback.follow(&self.board);
         self.history.update(&self.board, engine.telemetry().decode_rate);
         self.pins.update(&self.board);
         let layers = self.board.shape().layers() as f32;
@@ -268,21 +320,26 @@ impl Watched {
         self.navigation(ui);
         let pins = self.pins.places();
         let clicked = self.map.show(ui, engine, looks, &self.playback, &pins, height);
-        if let Some(place) = clicked
-            && !self.pins.toggle(&self.board, place.layer, place.neuron)
-        {
-            shell.toasts.info(format!("{MOST_PINS} neurons are pinned already: let one go first."));
+        if let Some(place) = clicked {
+            if !self.pins.toggle(&self.board, place.layer, place.neuron) {
+                shell.toasts.info(format!("{MOST_PINS} neurons are pinned already: let one go first."));
+            }
+            let at = (place.layer, place.neuron);
+            self.card = self.pins.places().contains(&at).then_some(at);
         }
-        self.sides(ui, looks);
+        self.show_card(ui, engine, looks);
+        self.sides(ui, engine, looks);
         colours::legend(ui, looks.mode, looks.colours, self.playback.base().is_some());
-        self.hint(ui, looks);
+        self.threshold(ui, shell, looks);
+        self.hint(ui, shell, looks);
         self.scrub(ui, engine);
+        self.mark(engine);
         let token = self.playback.token(&self.board);
         CollapsingHeader::new("Per layer").default_open(true).show(ui, |ui| match &token {
-            Some(token) => figures::layers(ui, self.board.shape(), token),
+            Some(token) => figures::layers(ui, self.board.shape(), token, looks.placed),
             None => _ = ui.label(small(ui, "Send a message to see what each layer does.")),
         });
-        CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history));
+        CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history, looks.placed));
         CollapsingHeader::new("How unequal").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
         self.pinned(ui, engine);
     }
@@ -314,49 +371,60 @@ impl Watched {
         });
     }
 
-    /// Legend of the two sides of the line.
-    fn sides(&self, ui: &mut Ui, looks: Looks) {
-        let palette = Palette::of(ui);
-        let fraction = self.map.hot() as f64 / self.board.shape().total().max(1) as f64;
-        let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
-        ui.horizontal(|ui| {
-            ui.label(side(format!("hot in VRAM, {}", percent(fraction)), palette.hot));
-            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-                ui.label(side(format!("cold in RAM, {}", percent(1.0 - fraction)), palette.cold));
-                if !looks.by_frequency {
-                    ui.label(small(ui, "mixed in the model's order"));
-                }
-            });
-        });
+    /// The tokens of the chat from before the model was opened, while it has computed none.
+    fn remember(&mut self, shell: &mut Shell, engine: &Engine) {
+        if self.board.latest().is_some() || self.looked_for == shell.shown {
+            return;
+        }
+        self.looked_for = shell.shown;
+        let (Some(number), EngineState::Ready { model, .. }) = (shell.shown, shell.engine_handle.state()) else {
+            self.playback.remember(Vec::new());
+            return;
+        };
+        let read = |shell: &Shell| match shell.store.find_chat(number)? {
+            Some(chat) => shell.store.neuron_map(chat.id, &model.key()),
+            None => Ok(None),
+        };
+        let read = read(shell);
+        let bytes = shell.ok_or_show_error(read).flatten().unwrap_or_default();
+        let vocab = engine.tokenizer().vocab_len();
+        self.playback.remember(remembered::read(&bytes, self.board.shape(), vocab));
     }
 
-    /// Why the map is dark, if it is.
-    fn hint(&self, ui: &mut Ui, looks: Looks) {
+    /// The card of the neuron that was pinned last, at its dot.
+    fn show_card(&mut self, ui: &Ui, engine: &Engine, looks: Looks) {
+        let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
+        let Some(dot) = self.map.position(at.0, at.1).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
         let token = self.playback.token(&self.board);
-        let masks = token.as_ref().and_then(|token| token.masks.as_ref());
-        let text = match (&token, looks.mode) {
-            (None, _) => {
-                "Hot neurons fire for almost every token and live in VRAM; cold ones seldom fire and wait in RAM. \
-                 Send a message to see them."
+        let facts = self.map.facts(engine, token.as_ref(), at, looks.placed);
+        let pin = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at);
+        let words = pin.map(|pin| figures::favourites(engine, pin)).unwrap_or_default();
+        let tints = self.pins.tinting().is_some_and(|pin| (pin.layer, pin.neuron) == at);
+        match pin_card::show(ui, dot, &facts, &words, tints) {
+            Some(CardAct::Close) => self.card = None,
+            Some(CardAct::Unpin) => {
+                self.pins.toggle(&self.board, at.0, at.1);
+                self.card = None;
             }
-            (Some(_), _) if masks.is_none() => "Which neurons this token fired is no longer kept.",
-            (Some(_), Mode::Strength) if masks.is_some_and(|masks| masks.strength.is_empty()) => {
-                "Strength is recorded from the next token on."
-            }
-            (Some(_), Mode::Predictor) if masks.is_some_and(|masks| masks.predicted.is_empty()) => {
-                "No predictor was asked for this token."
-            }
-            (Some(token), Mode::Predictor) if token.total().missed.is_none() => {
-                "Misses are known only where every neuron is computed."
-            }
-            _ => return,
-        };
-        ui.label(small(ui, text));
+            Some(CardAct::Tint) => self.pins.toggle_tint(at.0, at.1),
+            None => {}
+        }
+    }
+
+    /// Marks the token that is held in the chat.
+    fn mark(&mut self, engine: &Engine) {
+        let held = self.playback.token(&self.board).filter(|_| !self.playback.is_live());
+        let name = held.as_ref().map(|token| format!("token {}", token.index));
+        if self.mark.as_ref().map(|mark| &mark.name) != name.as_ref() {
+            let ids = self.playback.ids(&self.board);
+            let bytes = |token| engine.tokenizer().token_bytes(token);
+            self.mark = held.map(|token| Tint::of_token(&ids, token.index, bytes));
+        }
     }
 
     /// Controls that choose the token shown.
     fn scrub(&mut self, ui: &mut Ui, engine: &Engine) {
-        let range = Playback::range(&self.board);
+        let range = self.playback.range(&self.board);
         let Some(token) = self.playback.token(&self.board).filter(|_| !range.is_empty()) else { return };
         let palette = Palette::of(ui);
         ui.horizontal(|ui| {
@@ -393,7 +461,7 @@ impl Watched {
                 let base = self.playback.base().map(|base| base.index);
                 let text = base.map_or("Compare".to_owned(), |index| format!("Compared with token {index}"));
                 let button = ui.selectable_label(base.is_some(), RichText::new(text).size(12.0));
-                let hover = "Show how the firings of other tokens differ from this one's";
+                let hover = "Show how the firings of this token, and of those you go to, differ from those of the token before it";
                 if button.on_hover_text(hover).clicked() {
                     self.playback.compare(&self.board, base.is_none());
                 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use thermocline_engine::{
-    model::mask,
+    model::{NeuronIndex, mask},
     telemetry::neurons::{MOST_TOKENS, NeuronBoard, NeuronShape, TokenTrace},
 };
 
@@ -92,6 +92,17 @@ impl Pins {
         self.pins.push(Pin::new(board.shape(), layer, neuron));
         self.update(board);
         true
+    }
+
+    /// Pins `neurons`, the first [`MOST_PINS`] of them; those that were pinned before make room, the oldest first.
+    pub fn pin_all(&mut self, board: &NeuronBoard, neurons: &[NeuronIndex]) {
+        let wanted = &neurons[..neurons.len().min(MOST_PINS)];
+        self.pins.retain(|pin| !wanted.contains(&NeuronIndex { layer: pin.layer, neuron: pin.neuron }));
+        let kept = MOST_PINS - wanted.len();
+        self.pins.drain(..self.pins.len().saturating_sub(kept));
+        for NeuronIndex { layer, neuron } in wanted {
+            self.toggle(board, *layer, *neuron);
+        }
     }
 
     /// Takes over what is new.

@@ -9,6 +9,8 @@ use thermocline_engine::telemetry::neurons::{NeuronBoard, TokenTrace};
 pub struct Playback {
     held: Option<TokenTrace>,
     base: Option<TokenTrace>,
+    /// Tokens of the chat from before the model was opened, oldest first: shown until it has computed one.
+    remembered: Vec<TokenTrace>,
 }
 
 impl Playback {
@@ -22,21 +24,55 @@ impl Playback {
         self.held = None;
     }
 
+    /// Shows these tokens, numbered from 0, until there are others.
+    pub fn remember(&mut self, tokens: Vec<TokenTrace>) {
+        *self = Playback { remembered: tokens, ..Playback::default() };
+    }
+
+    /// Leaves the tokens from before the model was opened as soon as it has computed one.
+    pub fn follow(&mut self, board: &NeuronBoard) {
+        if !self.remembered.is_empty() && board.latest().is_some() {
+            *self = Playback::default();
+        }
+    }
+
+    /// True while tokens from before the model was opened are shown.
+    pub fn is_remembered(&self) -> bool {
+        !self.remembered.is_empty()
+    }
+
     /// The token to show.
     pub fn token(&self, board: &NeuronBoard) -> Option<TokenTrace> {
-        self.held.clone().or_else(|| board.latest())
+        self.held.clone().or_else(|| self.remembered.last().cloned()).or_else(|| board.latest())
+    }
+
+    /// The token of that index.
+    fn at(&self, board: &NeuronBoard, index: u64) -> Option<TokenTrace> {
+        match self.is_remembered() {
+            true => self.remembered.get(usize::try_from(index).ok()?).cloned(),
+            false => board.token(index),
+        }
+    }
+
+    /// Indices and ids of the tokens that can be shown.
+    pub fn ids(&self, board: &NeuronBoard) -> Vec<(u64, u32)> {
+        let pair = |token: &TokenTrace| (token.index, token.token);
+        match self.is_remembered() {
+            true => self.remembered.iter().map(pair).collect(),
+            false => board.tokens(self.range(board)).iter().map(pair).collect(),
+        }
     }
 
     /// Tokens that can be shown neuron by neuron.
-    pub fn range(board: &NeuronBoard) -> Range<u64> {
-        board.kept().masks
+    pub fn range(&self, board: &NeuronBoard) -> Range<u64> {
+        if self.is_remembered() { 0..self.remembered.len() as u64 } else { board.kept().masks }
     }
 
     /// Holds the token of that index, or the nearest there is. It stays, even when the board forgets it.
     pub fn hold(&mut self, board: &NeuronBoard, index: u64) {
-        let range = Self::range(board);
+        let range = self.range(board);
         if let Some(last) = range.end.checked_sub(1).filter(|last| *last >= range.start) {
-            self.held = board.token(index.clamp(range.start, last)).or_else(|| board.latest());
+            self.held = self.at(board, index.clamp(range.start, last)).or_else(|| board.latest());
         }
     }
 
@@ -52,9 +88,14 @@ impl Playback {
         self.base.as_ref()
     }
 
-    /// Compares what is shown from now on with the token that is shown now, or with none.
+    /// Compares what is shown from now on with the token before the one that is shown now (with that one itself if there is none
+    /// before), or with none.
     pub fn compare(&mut self, board: &NeuronBoard, on: bool) {
-        self.base = if on { self.token(board) } else { None };
+        let shown = self.token(board).filter(|_| on);
+        self.base = shown.map(|shown| {
+            let before = shown.index.checked_sub(1).and_then(|index| self.at(board, index));
+            before.filter(|before| before.masks.is_some()).unwrap_or(shown)
+        });
     }
 }
 
@@ -78,12 +119,12 @@ mod tests {
         assert!(playback.is_live() && playback.token(&board).is_none());
         (0..5).for_each(|position| fire(&mut recorder, position));
         let index = |playback: &Playback| playback.token(&board).map(|token| token.index);
-        assert_eq!((index(&playback), Playback::range(&board)), (Some(4), 0..5));
+        assert_eq!((index(&playback), playback.range(&board)), (Some(4), 0..5));
         playback.compare(&board, true);
         playback.step(&board, -1);
         fire(&mut recorder, 5);
         assert_eq!((index(&playback), playback.is_live()), (Some(3), false));
-        assert_eq!(playback.base().map(|token| token.index), Some(4));
+        assert_eq!(playback.base().map(|token| token.index), Some(3), "the token before the one shown");
         playback.step(&board, -99);
         assert_eq!(index(&playback), Some(0));
         playback.hold(&board, 99);
@@ -92,5 +133,25 @@ mod tests {
         playback.compare(&board, false);
         fire(&mut recorder, 6);
         assert!(index(&playback) == Some(6) && playback.base().is_none());
+    }
+
+    #[test]
+    fn remembered_tokens_are_shown_until_the_model_has_computed_one() {
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
+        let (earlier, mut writer) = NeuronBoard::new(NeuronShape::new([32]));
+        (0..3).for_each(|position| fire(&mut writer, position));
+        let mut playback = Playback::default();
+        playback.remember(earlier.tokens(0..3));
+        playback.follow(&board);
+        let index = |playback: &Playback| playback.token(&board).map(|token| token.index);
+        assert_eq!((index(&playback), playback.range(&board), playback.is_live()), (Some(2), 0..3, true));
+        playback.step(&board, -1);
+        playback.compare(&board, true);
+        assert_eq!((index(&playback), playback.base().map(|token| token.index)), (Some(1), Some(0)));
+        assert_eq!(playback.ids(&board), [(0, 0), (1, 1), (2, 2)]);
+        fire(&mut recorder, 9);
+        playback.follow(&board);
+        assert!(!playback.is_remembered() && playback.is_live() && playback.base().is_none());
+        assert_eq!((index(&playback), playback.ids(&board)), (Some(0), vec![(0, 9)]));
     }
 }

@@ -118,7 +118,7 @@ fn map_follows_the_latest_token_holds_and_steps() {
     harness.run_steps(2);
     let now = board.latest().unwrap().index;
     assert!(now > latest && harness.query_by_label_contains(&format!("token {now}:")).is_some());
-    harness.get_by_label(&format!("Compared with token {}", latest - 1)).click();
+    harness.get_by_label(&format!("Compared with token {}", latest - 2)).click();
     harness.run_steps(2);
     assert!(harness.query_by_label("fires only now").is_none());
 }
@@ -133,7 +133,7 @@ fn map_and_figures_of_moe_layers_name_experts() {
     generate(&mut harness, 12);
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     let (shape, token) = (board.shape().clone(), board.latest().unwrap());
-    let map = harness.get_by_label_contains("Map of neurons, Fired:");
+    let map = harness.get_by_label_contains("Map of neurons, Experts:");
     let (rect, summary) = (map.rect(), map.accesskit_node().label().unwrap_or_default());
     assert!(summary.contains(": 4 of 8 experts chosen, "), "{summary}");
     assert!(
@@ -166,7 +166,7 @@ fn map_and_figures_of_moe_layers_name_experts() {
         };
         assert!(harness.query_by_label(value).is_some(), "{title}: {value}");
         assert!(harness.query_by_label_contains("Its expert is chosen at ").is_some());
-        assert!(harness.query_by_label("Cold, in RAM").is_some());
+        assert!(harness.query_by_label("Cold, in RAM").is_none(), "nothing is placed anywhere");
         if seen.last() != Some(&expert) {
             seen.push(expert);
         }
@@ -200,7 +200,7 @@ fn map_mode_selects_the_boards_watch_while_shown() {
     open_and_generate(&mut harness);
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     for (button, mode) in
-        [("Strength", "strength"), ("Frequency", "frequency"), ("Placement", "placement"), ("Recency", "recency")]
+        [("Strength", "strength"), ("Frequency", "frequency"), ("Predictor", "predictor"), ("Recency", "recency")]
     {
         harness.get_by_label(button).click();
         harness.run_steps(3);
@@ -209,6 +209,7 @@ fn map_mode_selects_the_boards_watch_while_shown() {
         assert!(harness.query_by_label_contains(&format!("Map of neurons, {button}:")).is_some());
     }
     harness.get_by_label("Strength").click();
+    assert!(harness.query_by_label("Placement").is_none(), "the CPU computes everything");
     for (hidden, watch) in [(false, Watch::Strength), (true, Watch::Firing), (false, Watch::Strength)] {
         harness.state_mut().hidden = hidden;
         harness.run_steps(3);
@@ -248,6 +249,7 @@ fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     click(&mut harness);
     harness.run_steps(2);
     assert!(harness.query_by_label_contains("Unpin layer 0, neuron").is_some());
+    assert!(harness.query_by_label_contains("Unpin: Layer 0, neuron").is_some(), "a card at the neuron");
     harness.get_by_label_contains("Unpin layer 0, neuron").click();
     // Long enough for the next clicks to be no triple click.
     harness.run_steps(40);
@@ -262,4 +264,39 @@ fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     harness.get_by_label("Whole map").click();
     harness.run_steps(2);
     assert!(harness.query_by_label("Whole map").is_none());
+}
+
+/// A SwiGLU model begins with strengths; what fires is what carries a fraction of the output mass, which can be changed.
+#[test]
+fn smooth_model_begins_with_strength_and_fires_by_output_mass() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = harness(folder.path());
+    open(&mut harness, ModelId::Path("../tests/fixtures/models/llama-silu-gqa".into()), None);
+    harness.step();
+    generate(&mut harness, 12);
+    let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
+    assert!(harness.query_by_label_contains("Map of neurons, Strength:").is_some());
+    assert!(harness.query_by_label_contains("never exactly zero").is_some(), "a sentence why");
+    assert_eq!((board.watch(), board.mass()), (Watch::Strength, Some(0.9)));
+    harness.get_by_label("Fired").click();
+    harness.run_steps(3);
+    let fired = |harness: &mut Harness<'static, State>| {
+        generate(harness, 8);
+        let token = board.latest().unwrap();
+        f64::from(token.total().fired) / board.shape().total() as f64
+    };
+    let ninety = fired(&mut harness);
+    assert!(ninety > 0.05 && ninety < 0.95, "{ninety}: one colour says nothing");
+    assert!(harness.query_by_label_contains("carries 90 % of the layer's output mass").is_some());
+    shell(&mut harness).settings.heatmap.mass_percent = 60;
+    harness.run_steps(3);
+    let sixty = fired(&mut harness);
+    assert!(sixty < 0.8 * ninety, "{sixty} and {ninety}");
+    for button in ["Frequency", "Recency"] {
+        harness.get_by_label(button).click();
+        harness.run_steps(3);
+        let recent = board.tally(0).recent;
+        let (least, most) = recent.iter().fold((1.0f32, 0.0f32), |(least, most), it| (least.min(*it), most.max(*it)));
+        assert!(most - least > 0.3, "{button} has more than one colour: {least} to {most}");
+    }
 }

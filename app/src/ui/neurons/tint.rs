@@ -1,4 +1,4 @@
-//! A pinned neuron in the words of a chat: where its tokens stand in an answer's text.
+//! A pinned neuron, or a token that is held, in the words of a chat: where its tokens stand in an answer's text.
 
 use std::ops::Range;
 
@@ -25,6 +25,21 @@ impl Tint {
             tint.tokens.push((tint.text.len(), *strength));
         }
         tint
+    }
+
+    /// The token of that index among `tokens`, which follow each other, to be marked in the chat.
+    pub fn of_token<'a>(tokens: &[(u64, u32)], index: u64, bytes: impl Fn(u32) -> &'a [u8]) -> Self {
+        let mut tint = Tint { name: format!("token {index}"), ..Tint::default() };
+        for (at, token) in tokens {
+            tint.text.extend_from_slice(bytes(*token));
+            tint.tokens.push((tint.text.len(), if *at == index { 1.0 } else { 0.0 }));
+        }
+        tint
+    }
+
+    /// [`Tint::pieces`] of an answer in which something is coloured.
+    pub fn marks(&self, answer: &str) -> Option<Vec<(Range<usize>, f32)>> {
+        self.pieces(answer).filter(|pieces| pieces.iter().any(|(_, strength)| *strength > 0.0))
     }
 
     /// Pieces of `answer` from its beginning to its end, with the strength in each; `None` if these tokens are not of it. Of an
@@ -76,6 +91,14 @@ mod tests {
         assert_eq!(tint.name, "layer 0, neuron 1");
         assert_eq!(tint.pieces("Hi théere"), Some(vec![(0..2, 1.0), (2..5, 1.0), (5..7, 1.0), (7..10, 0.0)]));
         assert_eq!(tint.pieces("\n thé"), Some(vec![(0..4, 1.0), (4..6, 1.0)]));
+        let tokens: Vec<(u64, u32)> = (0..6).map(|at| (at, at as u32)).collect();
+        let held = Tint::of_token(&tokens, 2, |token| vocabulary[token as usize]);
+        assert_eq!(held.marks("Hi thé"), Some(vec![(0..2, 0.0), (2..5, 1.0), (5..7, 0.0)]));
+        assert_eq!(
+            Tint::of_token(&tokens, 0, |token| vocabulary[token as usize]).marks("Hi thé"),
+            None,
+            "before the answer"
+        );
         assert_eq!((tint.pieces("Ho"), tint.pieces(" "), tint.pieces("")), (None, None, None));
     }
 }

@@ -1,13 +1,17 @@
-//! The settings view: the window's looks, the server ([`serving`]), folders, and the
-//! list of [`keys`].
+//! The settings view: the window's looks, the server ([`serving`]), [`tools`], folders, the list of [`keys`], and what program this is
+//! ([`about`]).
 
+mod about;
 pub mod keys;
 mod serving;
+mod tools;
 
 use std::path::{Path, PathBuf};
 
+use about::About;
 use egui::{RichText, ScrollArea, Slider, Ui};
 use serving::Serving;
+pub use tools::ToolsCard;
 
 use super::{
     command::{Command, Page},
@@ -26,9 +30,21 @@ pub struct PreferencesPage {
     /// The zoom while it is dragged: the window must not grow under the pointer.
     zoom: Option<f32>,
     serving: Serving,
+    tools: ToolsCard,
+    about: About,
 }
 
 impl PreferencesPage {
+    /// Work of every frame, visible or not.
+    pub fn tick(&mut self, ctx: &egui::Context, shell: &mut Shell) {
+        self.about.tick(ctx, shell);
+    }
+
+    /// Shows what lies over everything.
+    pub fn show_sheet(&mut self, ui: &Ui) {
+        self.about.show_sheet(ui);
+    }
+
     /// Shows it.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
@@ -37,12 +53,14 @@ impl PreferencesPage {
             ui.add_space(4.0);
             widgets::card(ui, |ui| self.looks(ui, shell));
             widgets::card(ui, |ui| self.serving.show(ui, shell));
+            widgets::card(ui, |ui| self.tools.show(ui, shell));
             widgets::card(ui, |ui| folders(ui, shell));
             widgets::card(ui, |ui| places(ui, shell));
             widgets::card(ui, |ui| {
                 title(ui, "Keys");
                 keys::list(ui);
             });
+            widgets::card(ui, |ui| self.about.show(ui, shell));
         });
     }
 
@@ -143,7 +161,7 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
     }
     widgets::muted(
         ui,
-        "Nothing leaves this computer. The network is used for downloads you start and programs you let in, and for nothing else.",
+        "Nothing leaves this computer. The network is used for downloads you start, programs you let in, and servers and tools you add, and for nothing else.",
     );
 }
 

@@ -21,8 +21,9 @@ pub struct Part {
     pub colour: Color32,
 }
 
-/// `parts` one behind the other on a bar of `total` bytes, a line at `mark`, and what the colours mean.
-pub fn show(ui: &mut Ui, name: &str, parts: &[Part], total: u64, mark: Option<u64>, breached: bool) {
+/// `parts` one behind the other on a bar of `total` bytes, of which `end` says what they are, a line at `mark`, and what the colours
+/// mean.
+pub fn show(ui: &mut Ui, name: &str, parts: &[Part], (total, end): (u64, &str), mark: Option<u64>, breached: bool) {
     let palette = Palette::of(ui);
     let (area, response) = ui.allocate_exact_size(vec2(ui.available_width(), HEIGHT + 8.0), Sense::hover());
     let words = || {
@@ -48,6 +49,7 @@ pub fn show(ui: &mut Ui, name: &str, parts: &[Part], total: u64, mark: Option<u6
         painter.vline(at(mark), area.y_range(), Stroke::new(2.0, colour));
     }
     response.on_hover_text(words());
+    ends(ui, "0", &format!("{} {end}", bytes(total)));
     ui.scope(|ui| {
         // Rows as high as their words, not as buttons.
         ui.spacing_mut().interact_size.y = 16.0;
@@ -63,6 +65,19 @@ pub fn show(ui: &mut Ui, name: &str, parts: &[Part], total: u64, mark: Option<u6
                 let square = Rect::from_center_size(label.rect.left_center() + vec2(4.0, 0.0), vec2(8.0, 8.0));
                 ui.painter().rect_filled(square, CornerRadius::same(2), part.colour);
             }
+        });
+    });
+}
+
+/// Words below the two ends of a bar or a slider.
+pub fn ends(ui: &mut Ui, left: &str, right: &str) {
+    let colour = Palette::of(ui).muted;
+    let small = |text: &str| egui::RichText::new(text).size(11.0).color(colour);
+    ui.scope(|ui| {
+        ui.spacing_mut().interact_size.y = 14.0;
+        ui.horizontal(|ui| {
+            ui.label(small(left));
+            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.label(small(right)));
         });
     });
 }

@@ -30,7 +30,7 @@ use crate::{
     engine_handle::{self, EngineState},
     library::ModelId,
     settings::VramBudget,
-    units::{self, bytes},
+    units::bytes,
 };
 
 /// The system is asked about memory this often, while a GPU is in use and something happens.
@@ -87,12 +87,14 @@ impl VramPanel {
             EngineState::Ready { engine, .. } => Some(engine.device()),
             _ => None,
         };
+        let title = match &status {
+            Some(DeviceStatus::Cpu { reason }) if !reason.as_deref().is_some_and(is_small_budget) => "Processor",
+            _ => "VRAM budget",
+        };
         ui.horizontal(|ui| {
-            ui.label(RichText::new("VRAM budget").font(theme::strong(15.0)));
+            ui.label(RichText::new(title).font(theme::strong(15.0)));
             if let Some(DeviceStatus::Gpu(memory)) = &status {
-                let total = system(shell, memory).and_then(|it| it.total);
-                let total = total.map(|total| format!(" of {}", bytes(total))).unwrap_or_default();
-                let figure = format!("{}{total}", bytes(memory.accounted));
+                let figure = format!("{} held", bytes(memory.accounted));
                 ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                     ui.label(RichText::new(figure).font(theme::strong(13.0)).color(Palette::of(ui).amber));
                 });
@@ -100,6 +102,9 @@ impl VramPanel {
         });
         match (state, status) {
             (EngineState::Ready { model, engine }, Some(status)) => self.ready(ui, shell, &model, &engine, &status),
+            (EngineState::Remote { model, .. }, _) => {
+                widgets::muted(ui, format!("{} computes the model: no memory is taken here.", model.server.host()));
+            }
             (EngineState::Opening(opening), _) => {
                 widgets::muted(ui, format!("{} is being opened.", opening.model));
             }
@@ -135,14 +140,23 @@ impl VramPanel {
         };
         match status {
             DeviceStatus::Cpu { reason: None } => {
-                widgets::muted(ui, "The CPU computes everything; no VRAM is taken.");
+                widgets::muted(ui, alone(shell));
             }
             DeviceStatus::Cpu { reason: Some(reason) } => {
-                widgets::muted(
-                    ui,
-                    format!("The CPU computes everything. {}", widgets::sentence(engine_handle::error_message(reason))),
-                );
+                let text = match **reason {
+                    Error::NoGpu { .. } => alone(shell),
+                    // The slider says how much is missing, for the budget it stands at.
+                    Error::Memory { .. } => {
+                        "The CPU computes everything: the budget is too small for any part of the model.".to_owned()
+                    }
+                    _ => format!(
+                        "The CPU computes everything. {}",
+                        widgets::sentence(engine_handle::error_message(reason))
+                    ),
+                };
+                widgets::muted(ui, text);
                 match **reason {
+                    Error::NoGpu { .. } => {}
                     // With more, the device comes back.
                     Error::Memory { .. } => self.too_small(ui, shell, model, engine),
                     _ => retry(ui, shell),
@@ -185,13 +199,11 @@ impl VramPanel {
         let now = engine.vram_budget().or(memory.budget).unwrap_or(range.can_have);
         let wrong = check::disagreement(memory, self.comparable(shell, memory, system));
         let palette = Palette::of(ui);
+        let total = range.most.max(memory.accounted);
         let parts: Vec<Part> = parts_of(memory, &palette).into_iter().filter(|part| part.bytes > 0).collect();
         let line = self.slider.line(range, now);
-        bar::show(ui, "Held for the model", &parts, range.most.max(memory.accounted), Some(line), wrong.is_some());
+        bar::show(ui, "Held for the model", &parts, (total, range.end()), Some(line), wrong.is_some());
         self.slider.show(ui, shell, model, engine, range, now);
-        for widening in engine.model().checkpoint.widenings() {
-            widgets::muted(ui, widgets::sentence(units::widening(&widening)));
-        }
         if memory.moving {
             widgets::muted(ui, "Weights are on their way, a little with every token.");
             ui.request_repaint_after(Duration::from_millis(250));
@@ -205,9 +217,14 @@ impl VramPanel {
                 part("free", total.saturating_sub(used), palette.raised),
             ];
             ui.add_space(4.0);
-            bar::show(ui, "The device, as the system tells it", &all, total, None, false);
+            bar::show(ui, "The device, as the system tells it", &all, (total, "is all of the card"), None, false);
             let told = used_here.map_or("does not tell by program".to_owned(), |here| format!("says {}", bytes(here)));
-            widgets::muted(ui, format!("Held for the model {}; the system {told}.", bytes(memory.accounted)));
+            // The two are read at different moments.
+            let earlier = match (shell.adapters.read(), self.held) {
+                (Some(read), Some((_, since))) if read < since => ", before the last change",
+                _ => "",
+            };
+            widgets::muted(ui, format!("Held for the model {}; the system {told}{earlier}.", bytes(memory.accounted)));
         }
         if let Some(wrong) = wrong {
             widgets::trouble(ui, wrong);
@@ -223,6 +240,29 @@ impl VramPanel {
     }
 }
 
+/// True if a device is not used because the budget has no room for anything.
+fn is_small_budget(reason: &Error) -> bool {
+    matches!(reason, Error::Memory { .. })
+}
+
+/// Why the CPU computes alone, for people: whether there is a card, only software that plays one, or nothing.
+fn alone(shell: &Shell) -> String {
+    let list = shell.adapters.list().unwrap_or_default();
+    let software = list.iter().find(|adapter| adapter.kind == AdapterKind::Software);
+    let why = match (list.iter().any(|adapter| adapter.kind != AdapterKind::Software), software) {
+        (true, _) => "No VRAM is taken.".to_owned(),
+        (false, Some(driver)) => format!(
+            "There is no graphics card, only a software driver ({}): it computes on the CPU itself, more slowly, and is used only if \
+             you choose it.",
+            driver.name
+        ),
+        (false, None) => {
+            "No driver offers a graphics card. If there is one, install its maker's Vulkan driver.".to_owned()
+        }
+    };
+    format!("The CPU computes everything. Neurons that do not fire are skipped: the map shows which. {why}")
+}
+
 fn system(shell: &Shell, memory: &DeviceMemory) -> Option<SystemMemory> {
     shell.adapters.named(&memory.adapter).map(|adapter| SystemMemory::of(&adapter.vram))
 }
@@ -236,7 +276,8 @@ fn range(held: u64, system: Option<SystemMemory>, engine: &Engine) -> Range {
     // All of it, what a forward pass needs beside it, and some room to see that it is all.
     let useful = weights + kv + weights / 4 + (32 << 20);
     let can_have = free.saturating_add(held).max(held).max(1);
-    Range { most: system.total.unwrap_or(u64::MAX).min(useful).max(held), can_have }
+    let all = system.total.unwrap_or(u64::MAX);
+    Range { most: all.min(useful).max(held), can_have, whole: all <= useful }
 }
 
 fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {

@@ -8,6 +8,7 @@ use thermocline_engine::{
     session::{DeviceStatus, Engine},
 };
 
+use super::bar;
 use crate::{
     engine_handle,
     library::ModelId,
@@ -29,9 +30,16 @@ pub struct Range {
     pub most: u64,
     /// Bytes available now, those this program holds included.
     pub can_have: u64,
+    /// True if `most` is all of the device, not all that the model can use.
+    pub whole: bool,
 }
 
 impl Range {
+    /// Meaning of its greatest value, as a sentence about it ends.
+    pub fn end(&self) -> &'static str {
+        if self.whole { "is all of the card" } else { "is all this model can use" }
+    }
+
     /// Bytes between two positions.
     fn step(most: u64) -> u64 {
         (most / 512).next_power_of_two().max(4096)
@@ -102,7 +110,8 @@ impl BudgetSlider {
                 .custom_formatter(|value, _| bytes(value as u64))
                 .custom_parser(|text| parse_bytes(text.trim()).ok().map(|bytes| bytes as f64))
                 .update_while_editing(false);
-            let label = ui.add(slider).on_hover_text(name);
+            // Without words under the pointer: they would cover what the budget would give.
+            let label = ui.add(slider).accessible_name(name);
             let moved = match choice {
                 VramBudget::AtMost(_) => VramBudget::AtMost(position as u64),
                 VramBudget::LeaveFree(_) => VramBudget::LeaveFree(position as u64),
@@ -114,9 +123,17 @@ impl BudgetSlider {
                 commit(shell, model, engine, moved, range);
             }
         });
+        let (least, greatest) = (bytes(start), bytes(end));
+        match choice {
+            VramBudget::AtMost(_) => bar::ends(ui, &least, &format!("{greatest} {}", range.end())),
+            VramBudget::LeaveFree(_) => {
+                bar::ends(ui, &least, &format!("{greatest} is all there is: nothing for the model"))
+            }
+        }
         shell.dragged = self.drag;
         let budget = self.line(range, now);
         self.foretell(ui, engine, budget);
+        self.reckon(engine, budget);
         // As the slider says it, which stands on a grid.
         let at = if matches!(choice, VramBudget::AtMost(_)) { position as u64 } else { budget };
         self.words(ui, budget, at);
@@ -146,6 +163,19 @@ impl BudgetSlider {
         let engine = engine.clone();
         // Without a thread nothing is foretold.
         let _ = self.asking.start(ctx, move || engine.forecast(budget).ok());
+    }
+
+    /// While the handle moves: the forecast for exactly where it is. Once a forecast was made, others under the same terms are looked up.
+    fn reckon(&mut self, engine: &Engine, budget: u64) {
+        let Some((asked, _)) = self.asked.as_ref().filter(|_| self.drag.is_some()) else { return };
+        let Some((answered, _)) = &self.forecast else { return };
+        let same = answered.device == asked.device && answered.terms == asked.terms;
+        if same
+            && answered.budget != budget
+            && let Ok(forecast) = engine.forecast(budget)
+        {
+            self.forecast = Some((Question { budget, ..asked.clone() }, forecast));
+        }
     }
 
     /// The forecast for `budget`. While the handle moves, a forecast for where it was just now stands for the next one.

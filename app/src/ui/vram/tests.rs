@@ -213,7 +213,10 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
         matches!(window.shell().engine_handle.engine().map(|it| it.device()), Some(DeviceStatus::Cpu { reason: None }))
     };
     stage.until("the CPU", on_cpu);
-    assert!(stage.shows("The CPU computes everything; no VRAM is taken."));
+    assert!(stage.shows("The CPU computes everything. Neurons that do not fire are skipped"));
+    let software = adapters().iter().all(|it| it.kind == AdapterKind::Software);
+    assert_eq!(stage.shows("only a software driver"), software);
+    assert!(!stage.shows("VRAM budget"), "nothing of VRAM where none is taken");
     choose(&mut stage, &format!("{name} ("));
     assert_eq!(stage.shell().settings.models[&key].device.as_ref(), Some(&name));
     settled(&mut stage);
@@ -227,7 +230,7 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
 fn memory_bar_matches_its_snapshots() {
     let mut looks = egui_kittest::SnapshotResults::new();
     for (theme, colours) in [(egui::Theme::Dark, "dark"), (egui::Theme::Light, "light")] {
-        let builder = egui_kittest::Harness::builder().with_size([448.0, 240.0]).with_theme(theme);
+        let builder = egui_kittest::Harness::builder().with_size([448.0, 280.0]).with_theme(theme);
         let mut it = builder.with_context_setup(theme::install).build_ui(|ui| {
             let mut memory = DeviceMemory {
                 adapter: "card".to_owned(),
@@ -241,10 +244,10 @@ fn memory_bar_matches_its_snapshots() {
             }
             memory.accounted = memory.by_purpose.iter().map(|(_, bytes)| bytes).sum();
             let parts = parts_of(&memory, &Palette::of(ui));
-            bar::show(ui, "Held for the model", &parts, 8 << 30, memory.budget, false);
+            bar::show(ui, "Held for the model", &parts, (8 << 30, "is all of the card"), memory.budget, false);
             ui.add_space(8.0);
             memory.budget = Some(4 << 30);
-            bar::show(ui, "Held for the model", &parts, 8 << 30, memory.budget, true);
+            bar::show(ui, "Held for the model", &parts, (8 << 30, "is all of the card"), memory.budget, true);
             widgets::trouble(ui, check::disagreement(&memory, None).unwrap());
         });
         it.run_steps(4);

@@ -118,6 +118,12 @@ impl<T: Copy + Default> Run<T> {
     fn truncate(&mut self, n: usize) {
         self.memory.truncate(self.start + n);
     }
+
+    /// Appends what `from` has behind as many elements as this has, up to `n` in all.
+    fn extend_to(&mut self, from: &Self, n: usize) {
+        let held = self.len();
+        self.memory.extend_from_slice(&from[held..n]);
+    }
 }
 
 impl<T> Deref for Run<T> {
@@ -277,6 +283,25 @@ impl KvRows {
                 }
             }
         }
+    }
+
+    /// Appends the rows of `from`, of the same type and width, from the number of rows here up to `n` in all.
+    ///
+    /// # Panics
+    /// If `from` has fewer, or is of another type.
+    pub fn extend_to(&mut self, from: &Self, n: usize) {
+        assert!(self.stride == from.stride && self.len <= n && n <= from.len, "rows of the same width");
+        let end = n * self.stride;
+        match (&mut self.data, &from.data) {
+            (RowData::F32(to), RowData::F32(from)) => to.extend_to(from, end),
+            (RowData::F16(to), RowData::F16(from)) => to.extend_to(from, end),
+            (RowData::Q8_0 { quants, scales }, RowData::Q8_0 { quants: from, scales: of }) => {
+                quants.extend_to(from, end);
+                scales.extend_to(of, end / 32);
+            }
+            _ => panic!("rows of another type"),
+        }
+        self.len = n;
     }
 
     /// Removes `count` rows from row `start` on; later ones move down.

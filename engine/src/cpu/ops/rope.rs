@@ -23,9 +23,9 @@ impl RopeTable {
         self.frequencies.len() * 2
     }
 
-    /// Appends cosine and sine of every pair at positions `first..first + count`: `[count, dims / 2, 2]`.
-    pub fn extend_rotations(&self, first: usize, count: usize, rotations: &mut Vec<f32>) {
-        for position in first..first + count {
+    /// Appends cosine and sine of every pair at each of `positions`: `[positions, dims / 2, 2]`.
+    pub fn extend_rotations(&self, positions: impl IntoIterator<Item = usize>, rotations: &mut Vec<f32>) {
+        for position in positions {
             let position = position as f64;
             rotations
                 .extend(self.frequencies.iter().flat_map(|frequency| cos_sin(position * frequency, self.magnitude)));
@@ -40,7 +40,7 @@ fn cos_sin(angle: f64, magnitude: f32) -> [f32; 2] {
     [(cos * magnitude) as f32, (sin * magnitude) as f32]
 }
 
-/// Cosines and sines of a run of positions.
+/// Cosines and sines of positions, one after the other.
 #[derive(Debug, Clone, Default)]
 pub struct RopeRows {
     dims: usize,
@@ -52,10 +52,10 @@ pub struct RopeRows {
 }
 
 impl RopeRows {
-    /// Positions `first..first + count` of `table`; buffers are reused.
-    pub fn fill(&mut self, table: &RopeTable, first: usize, count: usize) {
+    /// `positions` of `table`; buffers are reused.
+    pub fn fill(&mut self, table: &RopeTable, positions: impl IntoIterator<Item = usize>) {
         self.clear(table);
-        for position in first..first + count {
+        for position in positions {
             self.push(table, position as f64, table.magnitude);
         }
     }
@@ -198,7 +198,7 @@ mod tests {
             let frequencies: Vec<f64> = (0..pairs).map(|i| 10_000f64.powf(-(i as f64) / pairs as f64)).collect();
             let table = RopeTable { frequencies, magnitude: 1.5, interleaved };
             let mut rows = RopeRows::default();
-            rows.fill(&table, first, tokens);
+            rows.fill(&table, first..first + tokens);
             let x = &values[..tokens * heads * head_dim];
             for cpu in each_cpu() {
                 let mut out = x.to_vec();
@@ -226,10 +226,10 @@ mod tests {
             let mut rows = RopeRows::default();
             for cpu in each_cpu() {
                 let (mut moved, mut direct) = (x, x);
-                rows.fill(&table, from, 1);
+                rows.fill(&table, [from]);
                 cpu.rope(&mut moved, 6, 6, &rows);
                 RopeRows::shift(&table, distance).rotate(cpu.isa(), 0, &mut moved);
-                rows.fill(&table, to, 1);
+                rows.fill(&table, [to]);
                 cpu.rope(&mut direct, 6, 6, &rows);
                 for (a, b) in moved.iter().zip(direct) {
                     prop_assert!((a - b).abs() < 1e-5);

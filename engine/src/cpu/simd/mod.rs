@@ -9,7 +9,7 @@
 //!
 //! [`vector`] is what the operations between products are written in.
 //!
-//! [`scalar`](Scalar) is plain Rust: the oracle, and the path of machines without AVX2. Others override it.
+//! [`scalar`](Scalar) is plain Rust: the oracle, and the path of machines without AVX2 or NEON. Others override it.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -17,6 +17,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod decoded;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 mod scalar;
 #[cfg(test)]
@@ -64,13 +66,15 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// Decodes whole blocks to `w = scale * code + min`, exactly.
     fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>);
 
-    /// Interleaves `panel_rows` rows of `codes` (`[panel_rows, n]`) into `out` (`[n / 4, panel_rows, 4]`).
+    /// Interleaves `panel_rows` rows of `codes` (`[panel_rows, n]`) into `out`: `[n / 4, panel_rows, 4]`, or by eights where that is
+    /// what [`Kernels::tile_codes`] reads.
     fn interleave(&self, codes: &[i8], out: &mut [i8]);
 
     /// Interleaves `panel_rows` rows of floats (`[panel_rows, n]`) into `out` (`[n, panel_rows]`).
     fn interleave_floats(&self, rows: &[f32], out: &mut [f32]);
 
-    /// `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes.
+    /// `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes, or 0 where
+    /// [`Kernels::tile_codes`] makes activations signed.
     fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]);
 
     /// Decodes whole blocks of any type to f32.
@@ -90,6 +94,33 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     fn add_inputs(&self, inputs: &InputBlock<'_>, _next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
         portable::add_inputs(inputs, acc);
     }
+
+    /// The same for codes of 8 bits, `[INPUTS, outputs]` in order: `w = scale * code`.
+    fn add_byte_inputs(&self, inputs: &InputBlock<'_>, _next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
+        portable::add_byte_inputs(inputs, acc);
+    }
+
+    /// The same for nibbles of Q4_K: `w = scale * factor * code - min_scale * min`.
+    fn add_inputs_with_minima(
+        &self,
+        inputs: &InputBlock<'_>,
+        minima: &InputMinima<'_>,
+        _next: Option<&InputBlock<'_>>,
+        acc: &mut [f32],
+    ) {
+        portable::add_inputs_with_minima(inputs, minima, acc);
+    }
+}
+
+/// Parts of the scales of an [`InputBlock`] of Q4_K, one of each for each output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InputMinima<'a> {
+    /// Factors of the scales, a byte each.
+    pub factors: &'a [u8],
+    /// Minima, a byte each.
+    pub minima: &'a [u8],
+    /// f16 scales of the minima.
+    pub scales: &'a [u8],
 }
 
 /// Inputs of a block: those whose weights share scales.
@@ -200,7 +231,7 @@ fn one_by_one<K: Kernels + ?Sized>(
 
 /// `N` elements from `at` on.
 #[inline(always)]
-fn part<T, const N: usize>(of: &[T], at: usize) -> &[T; N] {
+pub(super) fn part<T, const N: usize>(of: &[T], at: usize) -> &[T; N] {
     match of[at..].first_chunk() {
         Some(part) => part,
         None => panic!("{N} elements at {at} of {}", of.len()),
@@ -225,7 +256,12 @@ pub fn prefetch(at: *const u8) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;
 }
 
@@ -270,5 +306,9 @@ pub(crate) fn kernels(isa: Isa) -> &'static dyn Kernels {
         Isa::Avx512 => avx512::table().unwrap_or(&scalar::Scalar),
         #[cfg(not(target_arch = "x86_64"))]
         Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => &scalar::Scalar,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::table(isa).unwrap_or(&scalar::Scalar),
+        #[cfg(not(target_arch = "aarch64"))]
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => &scalar::Scalar,
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels in plain Rust. `#[inline(always)]`: called from a function with an instruction set enabled they are compiled
 //! (and vectorised) for it, called from [`Scalar`](super::scalar::Scalar) for the baseline.
 
-use super::{INPUTS, InputBlock, OUTPUTS, position_in_line};
+use super::{INPUTS, InputBlock, InputMinima, OUTPUTS, position_in_line};
 use crate::quant::{BlockType, Encoding, FloatType, Grouping, UNPACK_STEP, UnpackedMut, f16_to_f32};
 
 /// Tokens of a tile of codes.
@@ -271,6 +271,51 @@ pub(super) fn add_inputs(inputs: &InputBlock<'_>, acc: &mut [f32]) {
         for (output, (acc, head)) in acc.iter_mut().zip(scales.as_chunks::<2>().0).enumerate() {
             let (byte, shift) = position_in_line(output);
             *acc += f16_to_f32(*head) * (sums[shift / 4][byte] as f32 * scale - 8.0 * sum);
+        }
+    }
+}
+
+/// See [`Kernels::add_byte_inputs`](super::Kernels::add_byte_inputs).
+#[inline(always)]
+pub(super) fn add_byte_inputs(inputs: &InputBlock<'_>, acc: &mut [f32]) {
+    let InputBlock { scales, codes, active, x, scale, .. } = *inputs;
+    let row = acc.len();
+    assert!(codes.len() == INPUTS * row && scales.len() == 2 * row && row.is_multiple_of(OUTPUTS));
+    for (at, (acc, scales)) in acc.chunks_exact_mut(OUTPUTS).zip(scales.chunks_exact(2 * OUTPUTS)).enumerate() {
+        let mut sums = [0i32; OUTPUTS];
+        for input in active {
+            let (line, x) = (&codes[*input as usize * row + at * OUTPUTS..][..OUTPUTS], i32::from(x[*input as usize]));
+            sums.iter_mut().zip(line).for_each(|(sum, code)| *sum += i32::from(code.cast_signed()) * x);
+        }
+        for ((acc, head), sum) in acc.iter_mut().zip(scales.as_chunks::<2>().0).zip(sums) {
+            *acc += f16_to_f32(*head) * (sum as f32 * scale);
+        }
+    }
+}
+
+/// See [`Kernels::add_inputs_with_minima`](super::Kernels::add_inputs_with_minima).
+#[inline(always)]
+pub(super) fn add_inputs_with_minima(inputs: &InputBlock<'_>, of: &InputMinima<'_>, acc: &mut [f32]) {
+    const LINE: usize = OUTPUTS / 2;
+    let InputBlock { scales, codes, active, x, scale, sum } = *inputs;
+    let (outputs, row) = (acc.len(), acc.len() / 2);
+    assert!(codes.len() == INPUTS * row && scales.len() == 2 * outputs && outputs.is_multiple_of(OUTPUTS));
+    assert!(of.factors.len() == outputs && of.minima.len() == outputs && of.scales.len() == 2 * outputs);
+    for (at, acc) in acc.chunks_exact_mut(OUTPUTS).enumerate() {
+        let mut sums = [[0i32; LINE]; 2];
+        for input in active {
+            let (line, x) = (&codes[*input as usize * row + at * LINE..][..LINE], i32::from(x[*input as usize]));
+            for (byte, codes) in line.iter().enumerate() {
+                sums[0][byte] += i32::from(codes & 15) * x;
+                sums[1][byte] += i32::from(codes >> 4) * x;
+            }
+        }
+        for (output, acc) in acc.iter_mut().enumerate() {
+            let ((byte, shift), at) = (position_in_line(output), at * OUTPUTS + output);
+            let head = |of: &[u8]| f16_to_f32([of[2 * at], of[2 * at + 1]]);
+            let weight = head(scales) * f32::from(of.factors[at]);
+            let min = head(of.scales) * f32::from(of.minima[at]);
+            *acc += weight * (sums[shift / 4][byte] as f32 * scale) - min * sum;
         }
     }
 }

@@ -1,9 +1,13 @@
 //! Comparison of every kernel of every instruction set with its scalar form, and of the scalar form with f64.
 
+use half::f16;
 use proptest::prelude::*;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
-use super::{CodePanel, CodeTile, Kernels, QuantisedInputMut, ScaledRow, TILE_TOKENS, kernels};
+use super::{
+    CodePanel, CodeTile, DOT_ROWS, GatheredRow, INPUTS, InputBlock, Kernels, OUTPUTS, QuantisedInputMut, ScaledRow,
+    TILE_TOKENS, kernels, position_in_line,
+};
 use crate::{
     cpu::Isa,
     quant,
@@ -248,6 +252,56 @@ proptest! {
             let panel = CodePanel { grouping, codes: &codes, scales: &scales, mins: &mins, bias: &bias };
             let tile = CodeTile { codes: &x_codes, scales: &x_scales, sums: &sums, half_sums: &half_sums };
             kernels.tile_codes(panel, tile, &mut acc);
+            close(&acc, &want, 1e-5)?;
+        }
+    }
+
+    #[test]
+    fn gathered_rows_agree_with_the_scalar_oracle(at in 3..TYPES.len(), blocks in 1usize..150, seed: u64) {
+        let ty = TYPES[at];
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let n = columns(ty, blocks);
+        let weights = random_weights(ty, DOT_ROWS * n, rng);
+        let x = random_activations(n, rng);
+        let Some(Encoding::Blocks(blocks)) = ty.encoding() else { return Err(TestCaseError::fail("floats come first")) };
+        let mut oracle = [0.0; DOT_ROWS];
+        kernels(Isa::Scalar).dot_codes(blocks, &weights, Row::new(kernels(Isa::Scalar), &x).get(), 0, &mut oracle);
+        let bytes = ty.row_bytes(n).unwrap();
+        let rows = std::array::from_fn(|row| GatheredRow { row: &weights[row * bytes..][..bytes], ahead: 64 });
+        for isa in Isa::available() {
+            let mut out = [f32::NAN; DOT_ROWS];
+            kernels(isa).dot_gathered(blocks, &rows, Row::new(kernels(isa), &x).get(), &mut out);
+            close(&out, &oracle, 2e-5)?;
+        }
+    }
+
+    #[test]
+    fn add_inputs_agrees_with_f64(lines in 1usize..4, some in any::<u32>(), seed: u64) {
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let outputs = lines * OUTPUTS;
+        let mut codes = vec![0; INPUTS * outputs / 2];
+        rng.fill_bytes(&mut codes);
+        let heads: Vec<f16> = random_activations(outputs, rng).into_iter().map(f16::from_f32).collect();
+        let scales: Vec<u8> = heads.iter().flat_map(|head| head.to_le_bytes()).collect();
+        let active: Vec<u32> = (0..INPUTS as u32).filter(|input| some >> input & 1 == 1).collect();
+        let mut x = [0i8; INPUTS];
+        active.iter().for_each(|input| x[*input as usize] = rng.random_range(-127..=127));
+        let scale = 0.03;
+        let sum = scale * x.iter().map(|x| f32::from(*x)).sum::<f32>();
+        let inputs = InputBlock { scales: &scales, codes: &codes, active: &active, x: &x, scale, sum };
+        let before = random_activations(outputs, rng);
+        let want: Vec<f32> = (0..outputs)
+            .map(|output| {
+                let (byte, shift) = position_in_line(output % OUTPUTS);
+                let row = |input: usize| input * outputs / 2 + output / OUTPUTS * (OUTPUTS / 2) + byte;
+                let code = |input: usize| f64::from(codes[row(input)] >> shift & 15) - 8.0;
+                let dot: f64 = (0..INPUTS).map(|input| code(input) * f64::from(x[input])).sum();
+                (f64::from(before[output]) + f64::from(heads[output].to_f32()) * dot * f64::from(scale)) as f32
+            })
+            .collect();
+        for isa in Isa::available() {
+            let mut acc = before.clone();
+            kernels(isa).add_inputs(&inputs, Some(&inputs), &mut acc);
             close(&acc, &want, 1e-5)?;
         }
     }

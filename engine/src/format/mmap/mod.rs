@@ -110,6 +110,7 @@ pub(crate) fn anonymous(len: usize, what: &'static str) -> Result<MmapMut> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files;
 
     #[test]
     fn map_and_read_give_the_same_bytes() {
@@ -121,6 +122,24 @@ mod tests {
             assert_eq!(&bytes[..], b"thermocline");
             assert_eq!(bytes.as_ptr().align_offset(4096), 0);
         }
+    }
+
+    #[test]
+    fn mapped_file_can_be_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        let put = |bytes: &[u8]| files::write(&path, files::Form::Random, bytes).unwrap();
+        let names = || fs::read_dir(folder.path()).unwrap().count();
+        put(b"first");
+        let first = load(&path, ReadMode::Map).unwrap();
+        put(b"second");
+        let second = load(&path, ReadMode::Map).unwrap();
+        put(b"third");
+        assert_eq!((&first[..], &second[..]), (&b"first"[..], &b"second"[..]));
+        assert_eq!(fs::read(&path).unwrap(), b"third");
+        drop((first, second));
+        put(b"fourth");
+        assert_eq!((fs::read(&path).unwrap(), names()), (b"fourth".to_vec(), 1));
     }
 
     #[test]

@@ -63,17 +63,20 @@ fn dxgi(adapter: &wgpu::Adapter) -> Option<VramReading> {
     let mut memory = DXGI_QUERY_VIDEO_MEMORY_INFO::default();
     // SAFETY: as above; `memory` is of the type the call fills.
     unsafe { adapter.QueryVideoMemoryInfo(0, DXGI_MEMORY_SEGMENT_GROUP_LOCAL, &mut memory) }.ok()?;
-    let total = match description.DedicatedVideoMemory {
-        // An integrated adapter sets aside less than it needs for itself.
-        small if small < 1 << 30 => description.SharedSystemMemory.max(small),
-        own => own,
-    };
+    let total = usable(description.DedicatedVideoMemory as u64, description.SharedSystemMemory as u64);
     Some(VramReading {
-        total: Some(total as u64),
+        total: Some(total),
         used_here: Some(memory.CurrentUsage),
         budget: Some(memory.Budget),
         ..VramReading::empty(VramSource::Dxgi)
     })
+}
+
+/// Bytes that an adapter can work in, which has `dedicated` ones of its own and may use `shared` ones of the machine's: an
+/// integrated one sets aside less for itself than it needs.
+#[cfg(any(windows, test))]
+fn usable(dedicated: u64, shared: u64) -> u64 {
+    if dedicated < 1 << 30 { shared.max(dedicated) } else { dedicated }
 }
 
 /// The graphics driver's reading of the memory of `adapter`: on Apple's machines the part of the machine's memory the GPU
@@ -92,4 +95,19 @@ pub(super) fn read(adapter: &wgpu::Adapter) -> Option<VramReading> {
         budget: Some(most),
         ..VramReading::empty(VramSource::Metal)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::usable;
+
+    #[test]
+    fn integrated_adapters_have_the_part_of_the_machines_memory_they_may_use() {
+        let (mib, gib) = (1 << 20, 1 << 30);
+        assert_eq!(usable(128 * mib, 8 * gib), 8 * gib);
+        assert_eq!(usable(0, 8 * gib), 8 * gib);
+        // Nothing of the machine's is a card's.
+        assert_eq!(usable(4 * gib, 16 * gib), 4 * gib);
+        assert_eq!(usable(512 * mib, 0), 512 * mib);
+    }
 }

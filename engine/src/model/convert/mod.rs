@@ -35,6 +35,21 @@ pub struct ConvertReport {
     pub parameters: u64,
     /// Tensors written, by type.
     pub types: BTreeMap<TensorType, usize>,
+    /// Tensors whose rows are no whole blocks of the type they should have.
+    pub fallbacks: Vec<TypeFallback>,
+}
+
+/// A tensor written in a larger type, because its rows are no whole blocks of the type it should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypeFallback {
+    /// GGUF name.
+    pub tensor: String,
+    /// Elements of a row.
+    pub cols: usize,
+    /// The type it should have.
+    pub wanted: TensorType,
+    /// The type it has.
+    pub ty: TensorType,
 }
 
 /// Types a file can be converted to.
@@ -105,6 +120,7 @@ pub fn convert(
         file_bytes: 0,
         parameters: infos.iter().map(|info| info.shape.iter().product::<usize>() as u64).sum(),
         types: BTreeMap::new(),
+        fallbacks: planned.iter().filter_map(fallback).collect(),
     };
     let encoder = encode::Encoder::new();
     let mut done = 0;
@@ -132,6 +148,12 @@ pub fn convert(
     writer.finish()?;
     report.file_bytes = fs::metadata(target).map_err(|error| Error::io("read", target, error))?.len();
     Ok(report)
+}
+
+fn fallback(tensor: &plan::Planned) -> Option<TypeFallback> {
+    let gguf::TensorInfo { name, ty, shape } = &tensor.info;
+    let (wanted, cols) = (tensor.unfit?, shape.last().copied().unwrap_or(0));
+    Some(TypeFallback { tensor: name.clone(), cols, wanted, ty: *ty })
 }
 
 /// The factors of the matrices that have them, by the matrix's name.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use super::types::{Candidate, Target};
+use super::types::{Candidate, Choice, Target};
 use crate::{
     error::{Error, Location, Result},
     format::gguf::TensorInfo,
@@ -15,6 +15,8 @@ use crate::{
 pub(super) struct Planned {
     pub(super) info: TensorInfo,
     pub(super) parts: Vec<Recipe>,
+    /// The type that rows of this length cannot have, where another was chosen for that reason.
+    pub(super) unfit: Option<TensorType>,
 }
 
 /// Names and types of what `recipes` become. Experts kept one by one are joined.
@@ -52,8 +54,8 @@ pub(super) fn plan(path: &Path, recipes: Vec<Recipe>, config: &ModelConfig, ty: 
             shape.insert(0, parts.len());
         }
         parts.shrink_to_fit();
-        let ty = target.choose(Candidate { name: &name, shape: &shape, source });
-        tensors.push(Planned { info: TensorInfo { name, ty, shape }, parts });
+        let Choice { wanted, ty } = target.choose(Candidate { name: &name, shape: &shape, source });
+        tensors.push(Planned { info: TensorInfo { name, ty, shape }, parts, unfit: (wanted != ty).then_some(wanted) });
     }
     Ok(tensors)
 }

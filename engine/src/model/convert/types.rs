@@ -13,6 +13,15 @@ pub(super) struct Candidate<'a> {
     pub(super) source: TensorType,
 }
 
+/// The type chosen for a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// The type it would have if its rows were whole blocks.
+    pub(super) wanted: TensorType,
+    /// The type it gets.
+    pub(super) ty: TensorType,
+}
+
 /// Facts about the model that the choice depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
@@ -28,16 +37,16 @@ impl Target {
     /// The type for `candidate`: vectors, routers and position tables stay F32; the head, and in K-quant files the most
     /// sensitive matrices, get a better type than the rest; rows that are not whole blocks fall back to the nearest type
     /// that fits.
-    pub(super) fn choose(&self, candidate: Candidate<'_>) -> TensorType {
+    pub(super) fn choose(&self, candidate: Candidate<'_>) -> Choice {
         let Candidate { name, shape, source } = candidate;
         if !source.is_weight() {
-            return source;
+            return Choice { wanted: source, ty: source };
         }
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         let role = stem.rsplit('.').next().unwrap_or(stem);
         let vectors = shape.len() < 2 || name.ends_with(".bias");
         if vectors || stem == "position_embd" || role.starts_with("ffn_gate_inp") {
-            return TensorType::F32;
+            return Choice { wanted: TensorType::F32, ty: TensorType::F32 };
         }
         let wanted = match self.ty {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 | TensorType::Q8_0 | TensorType::Q6_K => self.ty,
@@ -45,7 +54,7 @@ impl Target {
             TensorType::Q4_K | TensorType::Q5_K => self.mixed(stem, role),
             other => other,
         };
-        fit(wanted, shape[shape.len() - 1])
+        Choice { wanted, ty: fit(wanted, shape[shape.len() - 1]) }
     }
 
     /// llama.cpp's "M" types, a mix: half of the value and down matrices, those of the outer layers first, in Q6_K.
@@ -99,7 +108,7 @@ mod tests {
     use super::*;
 
     fn choose(ty: TensorType, tied: bool, name: &str, shape: &[usize]) -> TensorType {
-        Target { ty, n_layer: 32, tied }.choose(Candidate { name, shape, source: F16 })
+        Target { ty, n_layer: 32, tied }.choose(Candidate { name, shape, source: F16 }).ty
     }
 
     #[test]

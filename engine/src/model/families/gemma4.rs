@@ -141,8 +141,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     }
     if let Some(experts) = &config.experts {
         let Ffn::Experts(weights) = &mut layer.ffn else {
-            let expected = format!("a router, shape {:?}", [experts.count, config.d_model]);
-            return Err(loader.missing_tensor(&format!("blk.{n}.ffn_gate_inp.weight"), expected));
+            return Err(loader.missing_tensor(&format!("blk.{n}.ffn_gate_inp.weight"), "experts and a dense FFN"));
         };
         // The router reads the residual stream divided by its root mean square, times a vector, over sqrt(d).
         let mut weight = loader.vector(&format!("blk.{n}.ffn_gate_inp.scale"), config.d_model)?;

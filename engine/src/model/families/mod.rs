@@ -137,5 +137,16 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
         let vectors = [Some(&mut output_norm.weight), output_norm.bias.as_mut(), output.bias.as_mut()];
         vectors.into_iter().flatten().flatten().for_each(|x| *x *= config.logit_scale);
     }
-    Ok(Weights { token_embedding, position_embedding, per_layer, altup, layers, output_norm, output, tied })
+    Ok(Weights {
+        token_embedding,
+        position_embedding,
+        per_layer,
+        altup,
+        layers,
+        output_norm,
+        output,
+        tied,
+        input_level: None,
+        input_figures: Vec::new(),
+    })
 }

@@ -195,8 +195,12 @@ pub(super) fn ungated_layer(
 /// One linear map of every expert, with its biases if there are any.
 fn linears(loader: &Loader<'_>, stem: &str, (count, rows, cols): ExpertShape, n: usize) -> Result<Vec<Linear>> {
     let stacked = format!("blk.{n}.{stem}_exps");
+    let single = |e: usize| format!("blk.{n}.{stem}.{e}");
     let Some(weights) = loader.stacked(&format!("{stacked}.weight"), count, rows, cols)? else {
-        return (0..count).map(|e| loader.linear(&format!("blk.{n}.{stem}.{e}"), rows, cols)).collect();
+        if !loader.has(&format!("{}.weight", single(0))) {
+            return Err(loader.missing_tensor(&format!("{stacked}.weight"), format!("shape [{count}, {rows}, {cols}]")));
+        }
+        return (0..count).map(|e| loader.linear(&single(e), rows, cols)).collect();
     };
     let biases = loader.stacked_vectors(&format!("{stacked}.bias"), count, rows)?;
     Ok(with_biases(weights, biases))
@@ -241,25 +245,26 @@ fn shared_expert(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<Share
 
 /// The FFN of layer `n`: a gated one, or an MoE one.
 pub(super) fn ffn(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<Ffn> {
+    // Some MoE models have dense layers in between.
+    let has = |stem: &str| loader.has(&format!("blk.{n}.{stem}.weight"));
+    let has_experts = || ["ffn_gate_inp", "ffn_up_exps", "ffn_gate_up_exps", "ffn_up.0"].into_iter().any(has);
     Ok(match &config.experts {
-        // Some MoE models have dense layers in between.
-        Some(experts)
-            if config.layers[n].n_ff == 0 || loader.find(&format!("blk.{n}.ffn_gate_inp.weight")).is_some() =>
-        {
-            Ffn::Experts(moe(loader, config, experts, n)?)
-        }
+        Some(experts) if config.layers[n].n_ff == 0 || has_experts() => Ffn::Experts(moe(loader, config, experts, n)?),
         _ => Ffn::Dense(loader.dense_ffn(n, config, true)?),
     })
 }
 
 /// Refuses experts of layer `n` without gates, for architectures whose experts have them.
 pub(super) fn check_gates(loader: &Loader<'_>, ffn: &Ffn, n: usize) -> Result<()> {
-    match ffn {
-        Ffn::Experts(moe) if !moe.ffns().all(|ffn| ffn.gate.is_some()) => {
-            Err(loader.missing_tensor(&format!("blk.{n}.ffn_gate_exps.weight"), "a gate of every expert"))
-        }
-        _ => Ok(()),
+    let Ffn::Experts(moe) = ffn else { return Ok(()) };
+    let missing = |stem: &str, expected: &str| Err(loader.missing_tensor(&format!("blk.{n}.{stem}.weight"), expected));
+    if moe.experts.iter().any(|ffn| ffn.gate.is_none()) {
+        return missing("ffn_gate_exps", "a gate of every expert");
     }
+    if moe.shared.as_ref().is_some_and(|shared| shared.ffn.gate.is_none()) {
+        return missing("ffn_gate_shexp", "a gate of the shared expert");
+    }
+    Ok(())
 }
 
 /// A layer of the usual shape: norms, attention, and a gated FFN or an MoE one.

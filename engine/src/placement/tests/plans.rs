@@ -10,6 +10,7 @@ use crate::model::mask;
 #[test]
 fn solving_eighty_layers_takes_less_than_50_ms() {
     let (profile, machine) = (large(Skips::NotPredicted, 3), Machine::typical());
+    let most = Duration::from_millis(50);
     let mut best = Duration::MAX;
     // Other tests run beside this one: the least of many runs counts.
     for budget in (0..10).cycle().take(200) {
@@ -17,11 +18,11 @@ fn solving_eighty_layers_takes_less_than_50_ms() {
         let plan = solve(&profile, &machine, budget << 32);
         best = best.min(started.elapsed());
         assert!(plan.seconds > 0.0);
-        if budget == 9 && best < Duration::from_millis(50) {
+        if budget == 9 && best < most {
             break;
         }
     }
-    assert!(best < Duration::from_millis(50), "{best:?}");
+    assert!(best < most, "{best:?}");
 }
 
 #[test]
@@ -136,6 +137,56 @@ fn slow_hand_over_leaves_no_layer_split() {
     assert_eq!(plan.layers.iter().filter(hybrid).count(), 0, "no layer's neurons pay for a tenth of a second");
 }
 
+/// Every submission of a split layer costs its delay twice, once for each side of the hand-over.
+#[test]
+fn slower_submissions_split_fewer_layers() {
+    let profile = large(Skips::Silent, 2);
+    let hybrid = |layer: &&LayerPlan| layer.resident && layer.hot < layer.neurons;
+    let plans = [0.0, 30e-6, 100e-6, 300e-6].map(|delay| {
+        let mut machine = Machine::typical();
+        let gpu = machine.gpu.as_mut().unwrap();
+        gpu.hand_over = 40e-6 + 2.0 * delay;
+        let plan = solve(&profile, &machine, 20 << 30);
+        let split = plan.layers.iter().filter(hybrid).count();
+        let resident = plan.layers.iter().filter(|layer| layer.resident).count();
+        let waiting: f64 = plan.layers.iter().map(|layer| layer.time.hand_over).sum();
+        println!(
+            "{:>3.0} us per submission: {split} of {resident} resident layers split, {:.1} ms a token, {:.1} of hand-overs",
+            delay * 1e6,
+            plan.seconds * 1e3,
+            waiting * 1e3
+        );
+        // What the plan without a delay would take at this one.
+        (split, plan.seconds, Plan::new(&profile, &machine, plan.placement.clone()).seconds, machine, plan.placement)
+    });
+    for pair in plans.windows(2) {
+        let [(before, quicker, ..), (split, seconds, priced, machine, _)] = pair else { unreachable!() };
+        assert!(split <= before && seconds > quicker, "{split} layers split after {before}");
+        assert!((priced / seconds - 1.0).abs() < 1e-9);
+        let unmoved = Plan::new(&profile, machine, plans[0].4.clone()).seconds;
+        // The solver comes within a thousandth of the best.
+        assert!(*seconds <= unmoved * 1.001, "the plan for no delay is quicker: {unmoved} against {seconds}");
+    }
+}
+
+/// Layers that the CPU reads in less than two hand-overs are whole on one side once submissions are slow.
+#[test]
+fn slow_submissions_leave_no_small_layer_split() {
+    let layers = (0..24).map(|_| layer(4096, 2048, 4 * MIB, Skips::Silent, |at| power_law(at, 4096, 0.2, 0.6)));
+    let profile = profile(layers.collect(), 32 * MIB, 16 * MIB);
+    let splits = [0.0, 30e-6, 100e-6, 300e-6].map(|delay| {
+        let mut machine = Machine::typical();
+        machine.gpu.as_mut().unwrap().hand_over = 40e-6 + 2.0 * delay;
+        let plan = solve(&profile, &machine, 160 << 20);
+        let hybrid = |layer: &&LayerPlan| layer.resident && layer.hot < layer.neurons;
+        let split = plan.layers.iter().filter(hybrid).count();
+        println!("{:>3.0} us per submission: {split} of 24 layers split, {:.2} ms", delay * 1e6, plan.seconds * 1e3);
+        split
+    });
+    assert!(splits.is_sorted_by(|a, b| a >= b), "{splits:?}");
+    assert!(splits[0] >= 12 && splits[3] <= 1, "{splits:?}");
+}
+
 #[test]
 fn any_placement_is_made_valid_and_priced() {
     let (profile, machine) = (large(Skips::Silent, 4), Machine::typical());
@@ -169,4 +220,26 @@ fn shared_memory_slows_both_processors() {
         gpu.together = Some(SharedMemory { cpu: 1.0, gpu: 1.0 });
     }
     assert!((Plan::new(&profile, &shared, alone.placement.clone()).seconds / alone.seconds - 1.0).abs() < 1e-12);
+}
+
+#[test]
+fn plans_on_one_memory_keep_the_budget_and_are_no_slower_than_one_processor() {
+    let profile = large(Skips::Silent, 6);
+    // As Apple's machines: the GPU reads the memory a little quicker, each processor is slower while the other reads, and copies are
+    // quick.
+    let mut machine = Machine::typical();
+    machine.cpu.memory = 100e9;
+    if let Some(gpu) = &mut machine.gpu {
+        (gpu.memory, gpu.upload, gpu.download, gpu.hand_over) = (120e9, 60e9, 60e9, 30e-6);
+        gpu.together = Some(SharedMemory { cpu: 0.4, gpu: 0.6 });
+    }
+    let cpu = Plan::new(&profile, &machine, Placement::cpu(80));
+    let mut before = cpu.seconds;
+    for budget in (0..=96).step_by(8).map(|gib| gib << 30) {
+        let plan = solve(&profile, &machine, budget);
+        assert!(plan.bytes.total() <= budget, "{} of {budget}", plan.bytes.total());
+        assert!(plan.seconds <= before * 1.01, "{budget}: {} s after {before} s", plan.seconds);
+        before = before.min(plan.seconds);
+    }
+    assert!(before < cpu.seconds, "the GPU is of no use");
 }

@@ -56,7 +56,8 @@ impl ExpertTask<'_> {
             blocks,
             activation: self.config.activation,
             // Chunks are dense, also for an expert that a single token of the chunk uses.
-            sparsity: if self.task.tokens == 1 { self.task.sparsity } else { Sparsity::Dense },
+            sparsity: if self.task.tokens == 1 || self.task.separate { self.task.sparsity } else { Sparsity::Dense },
+            separate: self.task.separate,
             prediction: None,
             recall_check: false,
             activation_threshold: self.task.activation_threshold,
@@ -88,14 +89,7 @@ impl MoeFfn {
         let Some(experts) = &config.experts else {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
         };
-        let mut x = task.x;
-        if let Some(norm) = &weights.router_norm {
-            grow(&mut self.gathered, Some(task.residual.len()), WHAT)?;
-            let normed = &mut self.gathered[..task.residual.len()];
-            cpu.rms_norm(normed, Some(task.residual), &norm.weight, config.norm_eps);
-            x = normed;
-        }
-        self.routing.route_by(cpu, experts, weights, (task.x, x), task.tokens)
+        self.routing.route(cpu, (experts, config.norm_eps), weights, (task.x, task.residual), task.tokens)
     }
 
     /// The matrices that the chosen experts of a single token read first.

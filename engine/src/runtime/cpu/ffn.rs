@@ -4,15 +4,19 @@
 //! out), then those that fire. Every product reads the rows of the neurons on the list at that point. The chosen experts of an MoE
 //! layer are several FFNs at once.
 
+use smallvec::smallvec;
+
 use super::{
     WHAT,
     products::{Few, Part, Values, down, some_rows},
+    skipped_inputs,
+    sparse_rows::SparseRows,
     task::{FfnTask, FfnWork, PredictionSource},
 };
 use crate::{
-    cpu::{Cpu, RowsJob},
+    cpu::{Cpu, MatmulJob, RowsJob},
     error::Result,
-    model::{Linear, mask},
+    model::{Down, InputSite, Linear, SkippedInputs, mask},
     runtime::{Sparsity, scratch::grow},
     telemetry::neurons::Strength,
 };
@@ -21,29 +25,31 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct CpuFfn {
     /// The gate's (or, without one, the up matrix's) outputs, then the hidden values: `[tokens, neurons held]`, block by block.
-    hidden: Vec<f32>,
+    pub(super) hidden: Vec<f32>,
     /// The up matrix's outputs, likewise.
     up: Vec<f32>,
     /// Scratch, `[tokens, n_ff]`: outputs of all rows where a list selects some, hidden values scattered among zeros, or
     /// activations of the gates.
-    wide: Vec<f32>,
+    pub(super) wide: Vec<f32>,
     /// `[tokens, d]`: output of one of several FFNs.
     part: Vec<f32>,
     /// The predictor's hidden layer `[rank]` and scores `[n_ff]`.
-    predictor: [Vec<f32>; 2],
-    /// The prediction as a mask, `[words(n_ff)]`, and as an ascending list of the neurons to compute.
-    predicted: Vec<u32>,
+    pub(super) predictor: [Vec<f32>; 2],
+    /// The prediction as masks, `[tokens, words(n_ff)]`, and, of one token, as an ascending list of the neurons to compute.
+    pub(super) predicted: Vec<u32>,
     candidates: Vec<u32>,
     /// The neurons whose values `hidden` holds, block by block, where those are not all.
-    held: Vec<u32>,
+    pub(super) held: Vec<u32>,
+    /// Neurons and values of tokens of different sequences.
+    pub(super) rows: SparseRows,
     /// Places of the values of the last task's blocks.
     spans: Vec<Span>,
-    last: Last,
+    pub(super) last: Last,
 }
 
 /// The rule by which held values count as fired.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
-enum Fires {
+pub(super) enum Fires {
     /// Those that are not zero.
     #[default]
     NonZero,
@@ -54,11 +60,15 @@ enum Fires {
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Last {
-    tokens: usize,
-    fires: Fires,
+pub(super) struct Last {
+    pub tokens: usize,
+    pub fires: Fires,
     /// True if there was a prediction.
-    predicted: bool,
+    pub predicted: bool,
+    /// True if each token had neurons of its own ([`CpuFfn::rows`]).
+    pub rows: bool,
+    /// Values of all their neurons, zeros included.
+    pub values: usize,
 }
 
 /// The place of a block's values.
@@ -115,6 +125,7 @@ impl CpuFfn {
         cpu.prefetch(&[]);
         match task.mode() {
             Sparsity::Dense => self.dense(cpu, task, out, before),
+            mode if task.tokens > 1 => self.sparse_rows(cpu, task, mode, out),
             mode => self.sparse(cpu, task, mode, out),
         }
     }
@@ -138,6 +149,7 @@ impl CpuFfn {
         }
         let values = tokens.saturating_mul(all);
         let mut work = FfnWork::default();
+        let skipped = task.skipped();
         grow(hidden, Some(values), WHAT)?;
         let hidden = &mut hidden[..values];
         let mut jobs = Few::new();
@@ -152,12 +164,21 @@ impl CpuFfn {
                     (up, ups) = ups.split_at_mut(tokens * span.len);
                     if let Some(of) = &block.ffn.gate {
                         jobs.push(job(of, block.neurons, gate));
-                        work.read_rows(&of.weight, span.len);
+                        if skipped.is_none() {
+                            work.read_rows(&of.weight, span.len);
+                        }
                     }
                     jobs.push(job(&block.ffn.up, block.neurons, up));
                 }
-                cpu.matmul_rows(&mut jobs, task.x, tokens);
-                drop(jobs);
+                match skipped {
+                    Some(of) => {
+                        work.sequential += large_inputs(cpu, (of, InputSite::Ffn), jobs, (task.x, tokens), part)?
+                    }
+                    None => {
+                        cpu.matmul_rows(&mut jobs, task.x, tokens);
+                        drop(jobs);
+                    }
+                }
                 if let Some(deviations) = task.gate_deviations() {
                     cpu.gate_excess(hidden, all, deviations);
                 }
@@ -165,6 +186,7 @@ impl CpuFfn {
                 if let Some(threshold) = task.activation_threshold
                     && task.observed
                     && !task.activation.is_sparse()
+                    && skipped.is_none()
                 {
                     grow(wide, Some(values), WHAT)?;
                     wide[..values].copy_from_slice(hidden);
@@ -180,17 +202,41 @@ impl CpuFfn {
                     (up, ups) = ups.split_at_mut(tokens * span.len);
                     jobs.push(job(&block.ffn.up, block.neurons, up));
                 }
-                cpu.matmul_rows(&mut jobs, task.x, tokens);
-                drop(jobs);
+                match skipped {
+                    Some(of) => {
+                        work.sequential += large_inputs(cpu, (of, InputSite::Ffn), jobs, (task.x, tokens), part)?
+                    }
+                    None => {
+                        cpu.matmul_rows(&mut jobs, task.x, tokens);
+                        drop(jobs);
+                    }
+                }
                 before(&[], hidden);
                 cpu.activate(form, hidden, None);
             }
         }
-        for (block, span) in task.blocks.iter().zip(&*spans) {
-            work.read_rows(&block.ffn.up.weight, span.len);
+        if skipped.is_none() {
+            for (block, span) in task.blocks.iter().zip(&*spans) {
+                work.read_rows(&block.ffn.up.weight, span.len);
+            }
         }
         if let Some(norm) = task.hidden_norm() {
             cpu.rms_norm(hidden, None, norm.weight, norm.eps);
+        }
+        if let (Some(of), [block]) = (skipped, task.blocks) {
+            if let Some(threshold) = of.site(InputSite::Hidden) {
+                // Neurons of small values count as silent.
+                grow(up, Some(values), WHAT)?;
+                threshold.keep_large(hidden, &mut up[..values]);
+                hidden.copy_from_slice(&up[..values]);
+            }
+            if let Down::Outputs(down) = &block.ffn.down {
+                let n = all.max(1);
+                work.active += (0..all).filter(|i| hidden.chunks_exact(n).any(|hidden| hidden[*i] != 0.0)).count();
+                let jobs = smallvec![MatmulJob { weight: &down.weight, bias: None, out }];
+                work.sequential += skipped_inputs::products(cpu, (of, InputSite::Hidden), jobs, (hidden, tokens), up)?;
+                return Ok(work);
+            }
         }
         let hidden = &*hidden;
         let values = task.blocks.iter().zip(&*spans);
@@ -297,7 +343,15 @@ impl CpuFfn {
     /// # Panics
     /// If the mask is shorter, or the task had no such block.
     pub fn fired(&self, block: usize, mask: &mut [u32]) {
-        let (Last { tokens, fires, .. }, span) = (self.last, self.spans[block]);
+        let Last { tokens, fires, .. } = self.last;
+        if self.last.rows {
+            let width = (mask.len() / tokens.max(1)).max(1);
+            for (mask, (list, hidden)) in mask.chunks_exact_mut(width).zip(self.rows.values(tokens)) {
+                mask::insert_some(mask, list, |i| fires == Fires::Held || hidden[i] != 0.0);
+            }
+            return;
+        }
+        let span = self.spans[block];
         let (hidden, n, list) = (span.values(&self.hidden, tokens), span.len, span.listed(&self.held));
         for (t, mask) in mask.chunks_exact_mut(mask::words(span.n_ff).max(1)).take(tokens).enumerate() {
             let hidden = &hidden[t * n..][..n];
@@ -317,6 +371,10 @@ impl CpuFfn {
     /// # Panics
     /// If the task had no such block.
     pub fn strength(&self, block: usize) -> Strength<'_> {
+        if self.last.rows {
+            // Among zeros: see `sparse_rows`.
+            return Strength::All(&self.wide[..self.last.values]);
+        }
         let span = self.spans[block];
         let values = span.values(&self.hidden, self.last.tokens);
         match span.listed(&self.held) {
@@ -335,16 +393,28 @@ impl CpuFfn {
         let [rank, scores] = &self.predictor;
         let floats = [&self.hidden, &self.up, &self.wide, &self.part, rank, scores].map(Vec::capacity);
         let lists = [&self.predicted, &self.candidates, &self.held].map(Vec::capacity);
-        (floats.iter().chain(&lists).sum::<usize>() * size_of::<f32>()) as u64
+        (floats.iter().chain(&lists).sum::<usize>() * size_of::<f32>()) as u64 + self.rows.bytes()
     }
 }
 
-fn job<'a>(linear: &'a Linear, rows: Option<&'a [u32]>, out: &'a mut [f32]) -> RowsJob<'a> {
+pub(super) fn job<'a>(linear: &'a Linear, rows: Option<&'a [u32]>, out: &'a mut [f32]) -> RowsJob<'a> {
     RowsJob { weight: &linear.weight, bias: linear.bias.as_deref(), rows, out }
 }
 
+/// Products of all rows of an FFN's matrices with its large inputs. Returns how many bytes of weights were read.
+fn large_inputs(
+    cpu: &Cpu,
+    of: (&SkippedInputs, InputSite),
+    jobs: Few<RowsJob<'_>>,
+    x: (&[f32], usize),
+    large: &mut Vec<f32>,
+) -> Result<u64> {
+    let jobs = jobs.into_iter().map(|RowsJob { weight, bias, out, .. }| MatmulJob { weight, bias, out });
+    skipped_inputs::products(cpu, of, jobs.collect(), x, large)
+}
+
 /// Appends to `list` the numbers below `n` for which `is_in` is true. Free of branches on `is_in`, which a CPU cannot predict.
-fn keep(list: &mut Vec<u32>, n: usize, is_in: impl Fn(usize) -> bool) {
+pub(super) fn keep(list: &mut Vec<u32>, n: usize, is_in: impl Fn(usize) -> bool) {
     let mut len = list.len();
     list.resize(len + n, 0);
     for i in 0..n {

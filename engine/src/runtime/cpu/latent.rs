@@ -5,7 +5,10 @@
 
 use smallvec::SmallVec;
 
-use super::{WHAT, processor::norm_rows};
+use super::{
+    WHAT,
+    processor::{norm_rows, not_in_ram},
+};
 use crate::{
     cpu::{
         Cpu, MatmulJob, RowsJob,
@@ -13,7 +16,7 @@ use crate::{
     },
     error::{Error, Result},
     model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear, ModelConfig},
-    runtime::{KvLayer, scratch::grow},
+    runtime::{Sequences, scratch::grow},
 };
 
 /// Buffers of latent attention; they grow to the largest chunk and stay.
@@ -40,27 +43,26 @@ pub(super) struct LatentAttention {
 /// The layer and chunk that are computed.
 pub(super) struct LatentTask<'a> {
     pub config: &'a ModelConfig,
+    pub layer: usize,
     pub shape: &'a AttentionConfig,
     pub weights: &'a AttentionWeights,
-    /// Position of the first token.
-    pub first: usize,
     pub tokens: usize,
     pub rotation: Option<&'a RopeRows>,
 }
 
 impl LatentAttention {
-    /// `heads = ` each head's values, `[tokens, n_head * v_dim]`, for the input `x`, `[tokens, d_model]`; the chunk's latents are
-    /// appended to `cache`.
+    /// `heads = ` each head's values, `[tokens, n_head * v_dim]`, for the input `x`, `[tokens, d_model]`; the latents of each sequence's
+    /// rows are appended to its cache.
     pub(super) fn run(
         &mut self,
         cpu: &Cpu,
         task: &LatentTask<'_>,
         x: &[f32],
-        cache: &mut KvLayer,
+        sequences: &mut Sequences<'_>,
         scratch: &mut AttentionScratch,
         heads: &mut [f32],
     ) -> Result<()> {
-        let LatentTask { shape, weights, tokens, first, .. } = *task;
+        let LatentTask { layer, shape, weights, tokens, .. } = *task;
         let (Some(latent), Some(behind)) = (shape.latent, weights.latent.as_deref()) else {
             return Err(Error::invalid("layer program", "latent attention that the model has", "other attention"));
         };
@@ -76,7 +78,6 @@ impl LatentAttention {
             cpu.rope(queries, shape.n_head * width, width, rotation);
             cpu.rope(keys, width, width, rotation);
         }
-        cpu.push_rows(&mut cache.keys, first, keys, width);
         let attention = AttentionShape {
             n_head: shape.n_head,
             n_kv_head: 1,
@@ -86,8 +87,14 @@ impl LatentAttention {
             window: shape.window,
             sinks: weights.sinks.as_deref(),
         };
-        let out = &mut self.wide_out[..queries.len()];
-        cpu.attention(&attention, queries, &cache.keys, &cache.keys, first, out, scratch);
+        for (rows, kv) in sequences.iter_mut() {
+            let first = kv.len();
+            let Some(cache) = kv.layer_mut(layer) else { return Err(not_in_ram(layer)) };
+            cpu.push_rows(&mut cache.keys, first, &keys[rows.start * width..rows.end * width], width);
+            let of_heads = rows.start * shape.n_head * width..rows.end * shape.n_head * width;
+            let (queries, out) = (&queries[of_heads.clone()], &mut self.wide_out[of_heads]);
+            cpu.attention(&attention, queries, &cache.keys, &cache.keys, first, out, scratch);
+        }
         self.values(cpu, shape, (latent, behind), tokens, heads)
     }
 

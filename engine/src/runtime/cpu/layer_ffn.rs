@@ -6,8 +6,9 @@ use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource, ex
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
-    model::{Activation, Down, Ffn, FfnWeights, ModelConfig, Norm, Predictor, PredictorInput, mask},
+    model::{Activation, Down, Ffn, FfnWeights, ModelConfig, Norm, Predictor, PredictorInput, SkippedInputs, mask},
     runtime::{LayerFiring, Probe, Sparsity},
+    telemetry::neurons::Strength,
 };
 
 /// The FFN of one layer for one chunk: weights, inputs and mode.
@@ -23,6 +24,8 @@ pub(crate) struct LayerTask<'a> {
     pub predictor: Option<&'a Predictor>,
     pub activation_threshold: Option<f32>,
     pub sparsity: Sparsity,
+    /// Small inputs that a dense FFN skips.
+    pub skipped: Option<&'a SkippedInputs>,
     /// Added to the predictor's threshold.
     pub shift: f32,
     /// True to compare the predictor with the neurons that fire instead of following it.
@@ -32,6 +35,8 @@ pub(crate) struct LayerTask<'a> {
     /// Input of the norm before it, `[tokens, d_model]`.
     pub residual: &'a [f32],
     pub tokens: usize,
+    /// True if the tokens are of different sequences.
+    pub separate: bool,
     /// True if the layer's experts were chosen before ([`LayerFfn::route`]).
     pub routed: bool,
 }
@@ -56,13 +61,14 @@ impl LayerTask<'_> {
             x: self.x,
             tokens: self.tokens,
             observed,
+            separate: self.separate,
         }
     }
 
     /// All of the dense FFN `ffn`.
     fn block<'a>(&'a self, ffn: &'a FfnWeights, config: &ModelConfig) -> FfnBlock<'a> {
         let hidden_norm = self.hidden_norm.map(|norm| HiddenNorm { weight: &norm.weight, eps: config.norm_eps });
-        FfnBlock { gate_deviations: self.gate_deviations, hidden_norm, ..FfnBlock::whole(ffn) }
+        FfnBlock { gate_deviations: self.gate_deviations, hidden_norm, skipped: self.skipped, ..FfnBlock::whole(ffn) }
     }
 }
 
@@ -155,6 +161,7 @@ impl LayerFfn {
             x,
             tokens,
             observed: false,
+            separate: false,
         };
         self.ffn.partial(cpu, &task, out)?;
         add_bias(ffn, 1.0, out);
@@ -172,6 +179,13 @@ impl LayerFfn {
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
         self.moe.run_chosen(cpu, config, task, chosen, &mut self.ffn, out, fired)
+    }
+
+    /// Hidden values of the dense FFN that was computed last, all neurons of `[tokens, n_ff]`.
+    pub(crate) fn hidden(&self) -> &[f32] {
+        match self.ffn.strength(0) {
+            Strength::All(values) | Strength::Listed { values, .. } => values,
+        }
     }
 
     fn report(

@@ -13,6 +13,8 @@ mod processor;
 mod products;
 mod recurrent;
 mod routing;
+mod skipped_inputs;
+mod sparse_rows;
 mod task;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,5 +1,7 @@
 //! The CPU as a [`Processor`].
 
+mod attention;
+
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -7,23 +9,24 @@ use smallvec::SmallVec;
 use super::{
     FfnWork, WHAT,
     altup::AltupStreams,
-    latent::{LatentAttention, LatentTask},
+    latent::LatentAttention,
     layer_ffn::{LayerFfn, LayerTask},
     per_layer::PerLayerInputs,
-    recurrent::{RecurrentMixer, softplus},
+    recurrent::{RecurrentMixer, RowsState},
+    skipped_inputs::InputCalibration,
 };
 use crate::{
     cpu::{
         Cpu, MatmulJob,
-        ops::{AttentionScratch, AttentionShape, RopeRows},
+        ops::{AttentionScratch, RopeRows},
     },
     error::{Error, Result},
     format::Matrix,
     model::{
-        AltupStep, AttentionConfig, AttentionWeights, Ffn, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind,
-        NormSlot, Position, Register,
+        AltupStep, AttentionConfig, Ffn, InputSite, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, NormSlot,
+        Position, Register, SkippedInputs,
     },
-    runtime::{KvCache, KvType, Probe, Processor, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
+    runtime::{KvCache, KvType, Probe, Processor, Sequences, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
 };
 
 /// Every operation on the CPU, from RAM.
@@ -32,8 +35,10 @@ pub struct CpuProcessor {
     cpu: Cpu,
     /// Tokens of the current chunk.
     tokens: usize,
-    /// Position of its first.
-    first: usize,
+    /// Position of each in its sequence.
+    positions: Vec<usize>,
+    /// True if there are several sequences: every token is computed as one alone.
+    separate: bool,
     /// Width of the registers.
     d_model: usize,
     /// Factor of what is added to the residual stream.
@@ -66,6 +71,9 @@ pub struct CpuProcessor {
     normed_from: Vec<f32>,
     /// `[n_vocab]`, where only the largest are asked for.
     logits: Vec<f32>,
+    /// `[tokens, inputs]`: what is left of a product's input where small ones are skipped.
+    large: Vec<f32>,
+    calibration: InputCalibration,
 }
 
 impl CpuProcessor {
@@ -74,7 +82,8 @@ impl CpuProcessor {
         CpuProcessor {
             cpu,
             tokens: 0,
-            first: 0,
+            positions: Vec::new(),
+            separate: false,
             d_model: 0,
             residual_scale: 1.0,
             registers: Default::default(),
@@ -95,7 +104,26 @@ impl CpuProcessor {
             correction: ThresholdCorrection::default(),
             normed_from: Vec::new(),
             logits: Vec::new(),
+            large: Vec::new(),
+            calibration: InputCalibration::default(),
         }
+    }
+
+    /// Calibration of input sparsity, off at first.
+    pub(crate) fn calibration(&mut self) -> &mut InputCalibration {
+        &mut self.calibration
+    }
+
+    /// The small inputs that a layer skips now.
+    fn skipped<'a>(&self, model: &'a Model, layer: usize) -> Option<&'a SkippedInputs> {
+        let now = self.calibration.in_chunks || (self.tokens == 1 && self.sparsity != Sparsity::Dense);
+        model.weights.layers[layer].skipped_inputs.as_deref().filter(|_| now)
+    }
+
+    /// The same of its dense FFN: other modes skip neurons there.
+    fn skipped_in_ffn<'a>(&self, model: &'a Model, layer: usize) -> Option<&'a SkippedInputs> {
+        let here = self.calibration.in_chunks || self.sparsity == Sparsity::Threshold;
+        self.skipped(model, layer).filter(|_| here)
     }
 
     /// The CPU.
@@ -198,12 +226,15 @@ impl CpuProcessor {
             gate_deviations: weights.gate_deviations,
             predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
             activation_threshold: weights.activation_threshold,
+            skipped: self.skipped_in_ffn(model, layer),
             sparsity: self.sparsity,
             shift: self.correction.shift.get(layer).copied().unwrap_or(0.0),
             recall_check: self.correction.recall_check == Some(layer),
             x,
             residual: residual.unwrap_or(x),
             tokens,
+            // Of what is computed elsewhere otherwise, the CPU's part is dense.
+            separate: false,
             routed: model.config.layers[layer].early_router_input().is_some(),
         }
     }
@@ -245,53 +276,9 @@ fn job<'a>((linear, out): (&'a Linear, &'a mut [f32])) -> MatmulJob<'a> {
     MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
 }
 
-/// `heads *= softplus(gates)`, where each gate is of equally many elements.
-fn gate_by_softplus(heads: &mut [f32], gates: &[f32]) {
-    let each = (heads.len() / gates.len().max(1)).max(1);
-    for (head, gate) in heads.chunks_exact_mut(each).zip(gates) {
-        let factor = softplus(*gate);
-        head.iter_mut().for_each(|x| *x *= factor);
-    }
-}
-
-/// The error of a step that the layer has no weights for.
-fn no_attention(layer: usize) -> Error {
-    Error::invalid("layer program", "attention that the model has", format!("attention in layer {layer}"))
-}
-
-impl CpuProcessor {
-    /// Latent attention: [`Processor::attention`] of layers that have it.
-    fn latent_attention(
-        &mut self,
-        model: &Model,
-        layer: usize,
-        (of, weights): (&AttentionConfig, &AttentionWeights),
-        from: Register,
-        kv: &mut KvCache,
-    ) -> Result<()> {
-        let Some(cache) = kv.layer_mut(layer) else {
-            return Err(Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another"));
-        };
-        let (first, tokens) = (self.first, self.tokens);
-        let rotation = of.rope.and_then(|table| self.rotations.get(table));
-        let task = LatentTask { config: &model.config, shape: of, weights, first, tokens, rotation };
-        let x = &self.registers[from as usize][..tokens * model.config.d_model];
-        let heads = &mut self.heads[..tokens * of.output_cols()];
-        self.latent.run(&self.cpu, &task, x, cache, &mut self.attention, heads)?;
-        self.project_heads(model, layer, (of, weights));
-        Ok(())
-    }
-
-    /// `Out = ` the output projection of the heads.
-    fn project_heads(&mut self, model: &Model, layer: usize, (of, weights): (&AttentionConfig, &AttentionWeights)) {
-        self.expect_ffn(model, layer);
-        let heads = &mut self.heads[..self.tokens * of.output_cols()];
-        if let Some(norm) = model.weights.layers[layer].norm(NormSlot::Heads) {
-            norm_rows(&self.cpu, &model.config, norm, heads, None);
-        }
-        let out = &mut self.registers[Register::Out as usize][..self.tokens * model.config.d_model];
-        self.cpu.matmul(&mut [job((&weights.output, out))], heads, self.tokens);
-    }
+/// The error of a cache that is not where the CPU works.
+pub(super) fn not_in_ram(layer: usize) -> Error {
+    Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another")
 }
 
 /// Prefetch of the weights that one token reads next, as soon as they are known.
@@ -311,6 +298,14 @@ impl CpuProcessor {
     fn expect_attention(&self, model: &Model, layer: usize) {
         if self.tokens == 1 {
             match model.weights.layers.get(layer) {
+                // Which weights it reads depends on its inputs.
+                Some(next)
+                    if next.attention.is_some()
+                        && next.skipped_inputs.is_some()
+                        && self.sparsity != Sparsity::Dense =>
+                {
+                    self.cpu.prefetch(&[]);
+                }
                 Some(LayerWeights { attention: Some(next), .. }) => {
                     let inputs: SmallVec<[&Matrix; 3]> = next.inputs().map(|linear| &linear.weight).collect();
                     self.cpu.prefetch(&inputs);
@@ -337,25 +332,27 @@ impl Processor for CpuProcessor {
         kv.on_host()
     }
 
-    fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
+    fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
         let (config, weights) = (&model.config, &model.weights);
         self.fit(config, tokens.len())?;
-        (self.tokens, self.first, self.d_model) = (tokens.len(), kv.len(), config.d_model);
-        let tables = kv.rotary().map_or(&[][..], |rotary| rotary.tables());
+        (self.tokens, self.d_model, self.separate) = (tokens.len(), config.d_model, sequences.len() > 1);
+        self.positions.clear();
+        self.positions.extend(sequences.positions());
+        let tables = sequences.rotary().map_or(&[][..], |rotary| rotary.tables());
         self.rotations.resize_with(tables.len(), RopeRows::default);
         for (rows, table) in self.rotations.iter_mut().zip(tables) {
-            rows.fill(table, self.first, self.tokens);
+            rows.fill(table, self.positions.iter().copied());
         }
         let d = config.d_model;
         let [residual, position, ..] = &mut self.registers;
-        for (i, (x, id)) in residual.chunks_exact_mut(d).zip(tokens).enumerate() {
+        for ((x, id), at) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.positions) {
             weights.token_embedding.dequantise_row(*id as usize, x);
             if config.embedding_scale != 1.0 {
                 x.iter_mut().for_each(|x| *x *= config.embedding_scale);
             }
             if let (Position::Learned { offset }, Some(table)) = (&config.position, &weights.position_embedding) {
                 let position = &mut position[..d];
-                table.dequantise_row(self.first + i + offset, position);
+                table.dequantise_row(at + offset, position);
                 self.cpu.add(x, position);
             }
         }
@@ -387,93 +384,17 @@ impl Processor for CpuProcessor {
         Ok(())
     }
 
-    fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
-        let config = &model.config;
-        let parts = (&config.layers[layer].attention, &model.weights.layers[layer].attention);
-        let (Some(of), Some(weights)) = parts else { return Err(no_attention(layer)) };
-        if of.latent.is_some() {
-            return self.latent_attention(model, layer, (of, weights), from, kv);
-        }
-        let (d, q_dim, kv_dim) = (config.d_model, of.q_dim(), of.own_kv_dim());
-        let (q, k, v) = (
-            &mut self.q[..self.tokens * q_dim],
-            &mut self.k[..self.tokens * kv_dim],
-            &mut self.v[..self.tokens * kv_dim],
-        );
-        let x = &self.registers[from as usize][..self.tokens * d];
-        let (gated, gates) = match of.gated {
-            true => (&mut self.gated[..2 * self.tokens * q_dim], &mut self.gates[..self.tokens * q_dim]),
-            false => (&mut [] as &mut [f32], &mut self.gates[..self.tokens * of.gate_rows]),
-        };
-        let projected = if of.gated { &mut *gated } else { &mut *q };
-        let outputs = [projected, &mut *k, &mut *v];
-        let mut jobs: SmallVec<[MatmulJob<'_>; 4]> = weights.inputs().zip(outputs).map(job).collect();
-        jobs.extend(weights.gate.as_ref().map(|gate| job((gate, &mut *gates))));
-        if self.tokens == 1 {
-            self.cpu.prefetch(&[&weights.output.weight]);
-        }
-        self.cpu.matmul(&mut jobs, x, self.tokens);
-        drop(jobs);
-        if weights.v.is_none() {
-            v.copy_from_slice(k);
-        }
-        let heads = q.chunks_exact_mut(of.head_dim).zip(gates.chunks_exact_mut(of.head_dim));
-        for ((q, gate), both) in heads.zip(gated.chunks_exact(2 * of.head_dim)) {
-            q.copy_from_slice(&both[..of.head_dim]);
-            gate.copy_from_slice(&both[of.head_dim..]);
-        }
-        for (norm, x) in [(&weights.q_norm, &mut *q), (&weights.k_norm, &mut *k)] {
-            if let Some(norm) = norm {
-                norm_rows(&self.cpu, config, norm, x, None);
-            }
-        }
-        if of.norm_values {
-            self.cpu.divide_by_rms(v, of.head_dim, config.norm_eps);
-        }
-        if let Some(rows) = of.rope.and_then(|table| self.rotations.get(table)) {
-            self.cpu.rope(q, q_dim, of.head_dim, rows);
-            if of.kv_from.is_none() {
-                self.cpu.rope(k, kv_dim, of.head_dim, rows);
-            }
-        }
-        if let Some(scale) = config.query_scale {
-            for (i, q) in q.chunks_exact_mut(q_dim).enumerate() {
-                let factor = scale.at(self.first + i);
-                q.iter_mut().for_each(|q| *q *= factor);
-            }
-        }
-        let source = of.kv_from.unwrap_or(layer);
-        let Some(cache) = kv.layer_mut(source) else {
-            return Err(Error::invalid("KV cache", format!("one in RAM with a layer {source}"), "another"));
-        };
-        if of.kv_from.is_none() {
-            self.cpu.push_rows(&mut cache.keys, self.first, k, kv_dim);
-            self.cpu.push_rows(&mut cache.values, self.first, v, kv_dim);
-        }
-        let shape = AttentionShape {
-            n_head: of.n_head,
-            n_kv_head: of.n_kv_head,
-            head_dim: of.head_dim,
-            scale: of.scale,
-            softcap: of.softcap,
-            window: of.window,
-            sinks: weights.sinks.as_deref(),
-        };
-        let heads = &mut self.heads[..self.tokens * q_dim];
-        self.cpu.attention(&shape, q, &cache.keys, &cache.values, self.first, heads, &mut self.attention);
-        if of.gated {
-            self.cpu.gate(heads, gates);
-        } else if of.gate_rows > 0 {
-            gate_by_softplus(heads, gates);
-        }
-        self.project_heads(model, layer, (of, weights));
-        Ok(())
+    fn attention(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
+        self.attend(model, layer, from, sequences)
     }
 
-    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
         let config = &model.config;
-        let parts = (&config.layers[layer].recurrent, &model.weights.layers[layer].recurrent, kv.advance_state(layer));
-        let (Some(of), Some(weights), Some(state)) = parts else {
+        let all = sequences.len();
+        let states = sequences.iter_mut().filter_map(|(rows, kv)| Some((rows, kv.advance_state(layer)?)));
+        let mut states: SmallVec<[RowsState<'_>; 1]> = states.collect();
+        let parts = (&config.layers[layer].recurrent, &model.weights.layers[layer].recurrent, states.len() == all);
+        let (Some(of), Some(weights), true) = parts else {
             let got = format!("none in layer {layer}");
             return Err(Error::invalid("layer program", "a recurrent mixer that the model has", got));
         };
@@ -481,7 +402,7 @@ impl Processor for CpuProcessor {
         let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
             return Err(Error::invalid("layer program", "a mixer that does not read `Out`", format!("{from:?}")));
         };
-        self.recurrent.run(&self.cpu, (of, weights, config.norm_eps), (&x[..n], tokens), state, &mut out[..n])?;
+        self.recurrent.run(&self.cpu, (of, weights, config.norm_eps), (&x[..n], tokens), &mut states, &mut out[..n])?;
         self.expect_ffn(model, layer);
         Ok(())
     }
@@ -515,15 +436,22 @@ impl Processor for CpuProcessor {
             gate_deviations: weights.gate_deviations,
             predictor: weights.predictor.as_ref(),
             activation_threshold: weights.activation_threshold,
+            skipped: self.skipped_in_ffn(model, layer),
             sparsity: self.sparsity,
             shift: self.correction.shift.get(layer).copied().unwrap_or(0.0),
             recall_check: self.correction.recall_check == Some(layer),
             x,
             residual,
             tokens: self.tokens,
+            separate: self.separate,
             routed: model.config.layers[layer].early_router_input().is_some(),
         };
+        let dense = matches!(task.ffn, Ffn::Dense(_));
+        self.calibration.record(InputSite::Ffn, x);
         let done = self.ffn.run(&self.cpu, &model.config, &task, &mut out[..n], probe);
+        if dense && done.is_ok() && self.calibration.recorded.is_some() {
+            self.calibration.record(InputSite::Hidden, self.ffn.hidden());
+        }
         self.registers[Register::Out as usize] = out;
         self.expect_attention(model, layer + 1);
         done
@@ -618,6 +546,16 @@ impl Processor for CpuProcessor {
         Ok(())
     }
 
+    fn hidden(&mut self, model: &Model, out: &mut [f32]) -> Result<()> {
+        let (config, weights) = (&model.config, &model.weights);
+        match &weights.altup {
+            Some(table) => self.altup.merge(&self.cpu, table, 0..self.tokens, out)?,
+            None => out.copy_from_slice(&self.registers[Register::Residual as usize][..out.len()]),
+        }
+        norm_rows(&self.cpu, config, &weights.output_norm, out, None);
+        Ok(())
+    }
+
     fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
         let mut all = std::mem::take(&mut self.logits);
         grow(&mut all, Some(model.config.n_vocab), "logits")?;
@@ -643,6 +581,7 @@ impl Processor for CpuProcessor {
     fn scratch_bytes(&self) -> u64 {
         let vectors =
             self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads, &self.logits, &self.normed_from]);
+        let vectors = vectors.chain([&self.large]);
         let vectors = vectors.chain([&self.gated, &self.gates]);
         let floats: usize = vectors.map(Vec::capacity).sum();
         let parts = [

@@ -226,6 +226,7 @@ mod tests {
                         x,
                         tokens,
                         observed,
+                        separate: false,
                     };
                     let mut out = vec![f32::NAN; tokens * D];
                     let work = CpuFfn::default().partial(&cpu, &task, &mut out).unwrap();

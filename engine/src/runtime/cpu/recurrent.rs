@@ -1,5 +1,7 @@
 //! Recurrent mixers on the CPU.
 
+use std::ops::Range;
+
 use super::WHAT;
 use crate::{
     cpu::{
@@ -13,6 +15,9 @@ use crate::{
     },
     runtime::{RecurrentState, scratch::grow},
 };
+
+/// A state, and the rows of the chunk that advance it.
+pub(super) type RowsState<'a> = (Range<usize>, &'a mut RecurrentState);
 
 /// Buffers of recurrent mixers, which grow to the largest chunk and stay.
 #[derive(Debug, Default)]
@@ -31,24 +36,24 @@ pub(crate) struct RecurrentMixer {
 }
 
 impl RecurrentMixer {
-    /// `out = mixer(x)`, both `[tokens, d_model]`; `state` is advanced by the tokens.
+    /// `out = mixer(x)`, both `[tokens, d_model]`; each of `states` is advanced by its rows.
     pub fn run(
         &mut self,
         cpu: &Cpu,
         (config, weights, eps): (&RecurrentConfig, &RecurrentWeights, f32),
         x: (&[f32], usize),
-        state: &mut RecurrentState,
+        states: &mut [RowsState<'_>],
         out: &mut [f32],
     ) -> Result<()> {
         match (config, weights) {
             (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) => {
-                self.delta_net(cpu, (shape, weights, eps), x, state, out)
+                self.delta_net(cpu, (shape, weights, eps), x, states, out)
             }
             (RecurrentConfig::Mamba2 { shape, step_limits, .. }, RecurrentWeights::Mamba2(weights)) => {
-                self.mamba2(cpu, (shape, *step_limits, weights, eps), x, state, out)
+                self.mamba2(cpu, (shape, *step_limits, weights, eps), x, states, out)
             }
             (RecurrentConfig::ShortConv { .. }, RecurrentWeights::ShortConv(weights)) => {
-                self.short_conv(cpu, weights, x, state, out)
+                self.short_conv(cpu, weights, x, states, out)
             }
             (config, _) => Err(Error::invalid("recurrent mixer", format!("weights of a {}", config.name()), "others")),
         }
@@ -59,7 +64,7 @@ impl RecurrentMixer {
         cpu: &Cpu,
         (shape, weights, eps): (&DeltaNetShape, &DeltaNetWeights, f32),
         (x, tokens): (&[f32], usize),
-        state: &mut RecurrentState,
+        states: &mut [RowsState<'_>],
         out: &mut [f32],
     ) -> Result<()> {
         let (qkv, values, heads) = (tokens * shape.qkv(), tokens * shape.values(), tokens * shape.v_heads);
@@ -86,15 +91,23 @@ impl RecurrentMixer {
         if tokens == 1 {
             cpu.prefetch(&[&weights.output.weight]);
         }
-        cpu.short_conv(&weights.conv, projected, &mut state.conv, convolved, true);
+        for (rows, state) in &mut *states {
+            let of = rows.start * weights.conv.channels()..rows.end * weights.conv.channels();
+            cpu.short_conv(&weights.conv, &projected[of.clone()], &mut state.conv, &mut convolved[of], true);
+        }
         for (decay, rate) in decay.chunks_exact_mut(shape.v_heads).zip(rate.chunks_exact_mut(shape.v_heads)) {
             for (decay, (a, bias)) in decay.iter_mut().zip(weights.a.iter().zip(&weights.dt_bias)) {
                 *decay = a * softplus(*decay + bias);
             }
             rate.iter_mut().for_each(|rate| *rate = 1.0 / (1.0 + (-*rate).exp()));
         }
-        let scanned = DeltaNetTokens { qkv: convolved, log_decay: decay, beta: rate };
-        cpu.gated_delta_net(shape, &scanned, &mut state.scan, mixed, &mut self.delta_net);
+        for (rows, state) in states {
+            let of = |width: usize| rows.start * width..rows.end * width;
+            let (qkv, heads) = (&convolved[of(shape.qkv())], of(shape.v_heads));
+            let scanned = DeltaNetTokens { qkv, log_decay: &decay[heads.clone()], beta: &rate[heads] };
+            let mixed = &mut mixed[of(shape.values())];
+            cpu.gated_delta_net(shape, &scanned, &mut state.scan, mixed, &mut self.delta_net);
+        }
         cpu.rms_norm(mixed, None, &weights.norm.weight, eps);
         cpu.activate(Activation::Silu, gate, Some(mixed));
         cpu.matmul(&mut [job(&weights.output, out)], gate, tokens);
@@ -106,7 +119,7 @@ impl RecurrentMixer {
         cpu: &Cpu,
         (shape, limits, weights, eps): (&Mamba2Shape, [f32; 2], &Mamba2Weights, f32),
         (x, tokens): (&[f32], usize),
-        state: &mut RecurrentState,
+        states: &mut [RowsState<'_>],
         out: &mut [f32],
     ) -> Result<()> {
         let (channels, inner, heads) = (tokens * shape.channels(), tokens * shape.inner(), tokens * shape.heads);
@@ -126,14 +139,21 @@ impl RecurrentMixer {
         if tokens == 1 {
             cpu.prefetch(&[&weights.output.weight]);
         }
-        cpu.short_conv(&weights.conv, projected, &mut state.conv, convolved, true);
+        for (rows, state) in &mut *states {
+            let of = rows.start * weights.conv.channels()..rows.end * weights.conv.channels();
+            cpu.short_conv(&weights.conv, &projected[of.clone()], &mut state.conv, &mut convolved[of], true);
+        }
         for dt in dt.chunks_exact_mut(shape.heads) {
             dt.iter_mut().zip(&weights.dt_bias).for_each(|(dt, bias)| {
                 *dt = softplus(*dt + bias).max(limits[0]).min(limits[1]);
             });
         }
-        let scanned = Mamba2Tokens { xbc: convolved, dt, a: &weights.a, d: &weights.d };
-        cpu.mamba2_scan(shape, &scanned, &mut state.scan, mixed, &mut self.mamba2);
+        for (rows, state) in states {
+            let of = |width: usize| rows.start * width..rows.end * width;
+            let (xbc, dt) = (&convolved[of(shape.channels())], &dt[of(shape.heads)]);
+            let scanned = Mamba2Tokens { xbc, dt, a: &weights.a, d: &weights.d };
+            cpu.mamba2_scan(shape, &scanned, &mut state.scan, &mut mixed[of(shape.inner())], &mut self.mamba2);
+        }
         cpu.activate(Activation::Silu, gate, Some(mixed));
         cpu.rms_norm_groups(gate, &weights.norm, shape.groups, eps);
         cpu.matmul(&mut [job(&weights.output, out)], gate, tokens);
@@ -145,7 +165,7 @@ impl RecurrentMixer {
         cpu: &Cpu,
         weights: &ShortConvWeights,
         (x, tokens): (&[f32], usize),
-        state: &mut RecurrentState,
+        states: &mut [RowsState<'_>],
         out: &mut [f32],
     ) -> Result<()> {
         let n = tokens * weights.conv.channels();
@@ -164,7 +184,10 @@ impl RecurrentMixer {
             cpu.prefetch(&[&weights.output.weight]);
         }
         inputs.iter_mut().zip(input_gates).for_each(|(x, gate)| *x *= *gate);
-        cpu.short_conv(&weights.conv, inputs, &mut state.conv, convolved, false);
+        for (rows, state) in states {
+            let of = rows.start * weights.conv.channels()..rows.end * weights.conv.channels();
+            cpu.short_conv(&weights.conv, &inputs[of.clone()], &mut state.conv, &mut convolved[of], false);
+        }
         output_gates.iter_mut().zip(convolved).for_each(|(gate, x)| *gate *= *x);
         cpu.matmul(&mut [job(&weights.output, out)], output_gates, tokens);
         Ok(())

@@ -23,36 +23,38 @@ pub struct Routing {
     /// `[tokens, used]`, best first, and their router weights. A number past the last expert stands for none.
     chosen: Vec<usize>,
     router_weights: Vec<f32>,
+    /// `[tokens, d]`: the router's input, where it is a norm of the residual stream.
+    normed: Vec<f32>,
 }
 
 impl Routing {
-    /// Computes the router of `weights` for inputs `[tokens, d]` of the experts.
+    /// Computes the router of `weights` for inputs `[tokens, d]` of the experts and the residual stream, which a router with a norm of its
+    /// own reads (others do not look at it).
     ///
     /// # Errors
-    /// [`Error::Memory`] if the buffers cannot grow, [`Error::Unsupported`] for a router that does not read the experts' input.
+    /// [`Error::Memory`] if the buffers cannot grow.
     ///
     /// # Panics
     /// If shapes disagree.
     pub fn route(
         &mut self,
         cpu: &Cpu,
-        experts: &Experts,
+        (experts, norm_eps): (&Experts, f32),
         weights: &ExpertWeights,
-        x: &[f32],
+        (x, residual): (&[f32], &[f32]),
         tokens: usize,
     ) -> Result<()> {
-        if weights.router_norm.is_some() {
-            return Err(Error::Unsupported {
-                what: "router",
-                got: "one that reads the residual stream".to_owned(),
-                supported: "routers that read the experts' input".to_owned(),
-            });
-        }
-        self.route_by(cpu, experts, weights, (x, x), tokens)
+        let Some(norm) = &weights.router_norm else { return self.route_by(cpu, experts, weights, (x, x), tokens) };
+        let mut normed = std::mem::take(&mut self.normed);
+        grow(&mut normed, Some(residual.len()), WHAT)?;
+        cpu.rms_norm(&mut normed[..residual.len()], Some(residual), &norm.weight, norm_eps);
+        let done = self.route_by(cpu, experts, weights, (x, &normed[..residual.len()]), tokens);
+        self.normed = normed;
+        done
     }
 
     /// The same for a router that reads `router_x`, `[tokens, d]`.
-    pub(crate) fn route_by(
+    fn route_by(
         &mut self,
         cpu: &Cpu,
         experts: &Experts,

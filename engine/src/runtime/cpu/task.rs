@@ -3,7 +3,7 @@
 use super::products::Few;
 use crate::{
     format::Matrix,
-    model::{Activation, FfnWeights, Predictor},
+    model::{Activation, FfnWeights, Predictor, SkippedInputs},
     runtime::Sparsity,
 };
 
@@ -23,6 +23,8 @@ pub struct FfnBlock<'a> {
     pub gate_deviations: Option<f32>,
     /// Norm of the hidden values before the down projection, of an FFN alone whose silent neurons are zeros to it.
     pub hidden_norm: Option<HiddenNorm<'a>>,
+    /// Small inputs that are skipped, of an FFN alone whose neurons are all computed. It is then dense but for them.
+    pub skipped: Option<&'a SkippedInputs>,
 }
 
 /// Norm of an FFN's hidden values: `x / sqrt(mean(x^2) + eps) * weight`, the mean over all its neurons.
@@ -48,7 +50,7 @@ impl HiddenNorm<'_> {
 impl<'a> FfnBlock<'a> {
     /// All of `ffn`, with factor 1.
     pub fn whole(ffn: &'a FfnWeights) -> Self {
-        FfnBlock { ffn, factor: 1.0, neurons: None, gate_deviations: None, hidden_norm: None }
+        FfnBlock { ffn, factor: 1.0, neurons: None, gate_deviations: None, hidden_norm: None, skipped: None }
     }
 }
 
@@ -59,8 +61,10 @@ pub struct FfnTask<'a> {
     pub blocks: &'a [FfnBlock<'a>],
     /// Their activation.
     pub activation: Activation,
-    /// Sparsity mode, for a single token.
+    /// Sparsity mode, for a single token or tokens that are separate.
     pub sparsity: Sparsity,
+    /// True if the tokens are of different sequences: each is computed as it is alone.
+    pub separate: bool,
     /// Prediction of the neurons of a single FFN that fire, for [`Sparsity::Predicted`].
     pub prediction: Option<PredictionSource<'a>>,
     /// True to compare the prediction with the neurons that fire instead of following it.
@@ -96,7 +100,8 @@ impl<'a> FfnTask<'a> {
     /// The mode in effect: a denser one where the task lacks what its mode needs.
     pub(crate) fn mode(&self) -> Sparsity {
         match self.sparsity {
-            _ if self.tokens != 1 => Sparsity::Dense,
+            _ if self.skipped().is_some() => Sparsity::Dense,
+            _ if self.tokens != 1 && !(self.separate && self.blocks.len() == 1) => Sparsity::Dense,
             Sparsity::Exact | Sparsity::Predicted if self.gate_deviations().is_some() => Sparsity::Exact,
             Sparsity::Exact | Sparsity::Predicted if !self.activation.is_sparse() => Sparsity::Dense,
             Sparsity::Predicted if self.prediction.is_none() || self.blocks.len() != 1 => Sparsity::Exact,
@@ -110,6 +115,9 @@ impl<'a> FfnTask<'a> {
         let &[FfnBlock { ffn: FfnWeights { gate, up, .. }, neurons: None, .. }] = self.blocks else {
             return Few::new();
         };
+        if self.skipped().is_some() {
+            return Few::new();
+        }
         match (self.mode(), self.prediction, gate) {
             (Sparsity::Predicted, Some(PredictionSource::Mask(_)), _) => Few::new(),
             (Sparsity::Predicted, Some(PredictionSource::Predictor { predictor, .. }), _) => {
@@ -126,6 +134,14 @@ impl<'a> FfnTask<'a> {
             [FfnBlock { ffn: FfnWeights { gate: Some(_), .. }, neurons: None, gate_deviations, .. }] => {
                 *gate_deviations
             }
+            _ => None,
+        }
+    }
+
+    /// The small inputs that a single FFN skips.
+    pub(crate) fn skipped(&self) -> Option<&'a SkippedInputs> {
+        match self.blocks {
+            [FfnBlock { neurons: None, skipped, .. }] => *skipped,
             _ => None,
         }
     }
@@ -181,6 +197,17 @@ impl FfnWork {
     }
 }
 
+/// Tokens that are multiplied with a row for little more than reading it from memory takes.
+const FREE_TOKENS: f64 = 4.0;
+
+/// True if several tokens, each with some of a matrix's `rows` rows, take less time than all of them with all rows: `union` rows are
+/// read, `wanted` products computed. What takes longer counts, reading (scattered rows take longer) or computing.
+pub(crate) fn lists_pay((union, wanted): (usize, usize), tokens: usize, rows: usize) -> bool {
+    let [union, wanted, tokens, rows] = [union, wanted, tokens, rows].map(|n| n as f64);
+    let listed = (union / MOST_ROWS).max(wanted / (MOST_ROWS * FREE_TOKENS));
+    listed <= rows.max(tokens * rows / FREE_TOKENS)
+}
+
 /// True if `rows` rows are so many that all rows of the matrix are read in order instead.
 pub(crate) fn is_most(rows: usize, matrix: &Matrix) -> bool {
     rows as f64 > MOST_ROWS * matrix.rows() as f64
@@ -197,6 +224,14 @@ mod tests {
             tests::{D, ffn, linear, noise},
         },
     };
+
+    #[test]
+    fn lists_pay_until_most_rows_are_wanted_by_most_tokens() {
+        // Two tokens: what is read decides.
+        assert!(lists_pay((100, 120), 2, 1000) && lists_pay((590, 800), 2, 1000) && !lists_pay((700, 800), 2, 1000));
+        // Sixteen: nearly all rows are read by either way, but each token wants few.
+        assert!(lists_pay((990, 3000), 16, 1000) && !lists_pay((1000, 15_000), 16, 1000));
+    }
 
     /// A task's first read is what a prefetch covers, in every mode.
     #[test]
@@ -242,6 +277,7 @@ mod tests {
                 x: &x,
                 tokens,
                 observed,
+                separate: false,
             };
             let at = |matrix: &&Matrix| matrix.data().as_ptr();
             let read = task.first_read();
@@ -272,6 +308,7 @@ mod tests {
                 x: &x,
                 tokens,
                 observed,
+                separate: false,
             };
             assert!(task.first_read().is_empty());
         }

@@ -12,6 +12,7 @@ use crate::{
 
 mod experts;
 mod ffn;
+mod rows;
 
 pub const D: usize = 24;
 
@@ -187,12 +188,14 @@ pub fn task<'a>(ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a>
         gate_deviations: None,
         predictor,
         activation_threshold,
+        skipped: None,
         sparsity,
         shift: 0.0,
         recall_check: false,
         x,
         residual: x,
         tokens,
+        separate: false,
     }
 }
 
@@ -204,7 +207,8 @@ fn check(config: &ModelConfig, ffn: &Ffn, sparsity: Sparsity, wanted: impl Fn(&[
         let cpu = Cpu::new(&CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap();
         let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
         let mut out = vec![f32::NAN; x.len()];
-        layer.run(&cpu, config, &task(ffn, &x, sparsity), &mut out, &mut ()).unwrap();
+        let task = LayerTask { separate: tokens == 7, ..task(ffn, &x, sparsity) };
+        layer.run(&cpu, config, &task, &mut out, &mut ()).unwrap();
         for (out, x) in out.chunks(D).zip(x.chunks(D)) {
             close(out, &wanted(&wide(x)));
         }

@@ -1,5 +1,7 @@
 //! Attention of a layer on the device, except the kernels that are bound to a KV cache ([`KvOps`]).
 
+use std::ops::Range;
+
 use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits};
 
 use super::{
@@ -23,8 +25,6 @@ const FEW_TOKENS: usize = 8;
 const WORKGROUPS: u64 = 512;
 /// Invocations of a workgroup, for kernels written for any number.
 const WORKGROUP: u32 = 128;
-/// Widest head that `attention_prompt` takes.
-const MOST_PROMPT_HEAD: usize = 256;
 
 /// Buffers that all layers share, large enough for any of them.
 #[derive(Debug)]
@@ -79,6 +79,16 @@ pub(crate) struct AttentionOps {
     pub norms_all: bool,
     /// `[n_head]`: scores of keys without values.
     pub sinks: Option<Buffer>,
+}
+
+/// Rows of a chunk that are one conversation's, and its cache.
+#[derive(Debug)]
+pub(crate) struct CacheRows<'a> {
+    pub rows: Range<usize>,
+    pub ops: &'a KvOps,
+    /// Position of the first row, and positions that the cache has room for.
+    pub position: usize,
+    pub capacity: usize,
 }
 
 /// The matrices before attention's kernels.
@@ -263,63 +273,30 @@ impl AttentionOps {
         Ok(AttentionOps { layout, inputs, output, merge, gate, heads_norm, q_norm, k_norm, norms_all, sinks })
     }
 
-    /// Records the attention of `tokens` tokens, the first at position `first` of a cache of `capacity` rows.
+    /// Records the attention of `tokens` tokens, the rows of `caches`.
     pub fn record(
         &self,
         recorder: &mut Recorder,
         gpu: &Gpu,
         buffers: &AttentionBuffers,
-        cache: &KvOps,
+        caches: &[CacheRows<'_>],
         tokens: usize,
-        (first, capacity): (usize, usize),
     ) {
         let (layout, shape) = (&self.layout, &self.layout.shape);
-        let [n_head, n_kv_head] = [shape.n_head, shape.n_kv_head].map(|n| n as u32);
         match (&self.inputs, &buffers.latent) {
             (Inputs::Latent(inputs), Some(latent)) => {
-                let at = (tokens, first);
-                inputs.record_inputs(recorder, latent, layout, &cache.append, at, buffers.eps);
+                let appends = caches.iter().map(|of| (of.rows.clone(), &of.ops.append, of.position));
+                inputs.record_inputs(recorder, latent, layout, (tokens, appends), buffers.eps);
             }
             (Inputs::Heads(inputs), _) => {
                 inputs.record(recorder, tokens);
-                self.record_heads(recorder, buffers, cache, tokens, (first, capacity));
+                caches.iter().for_each(|of| self.record_heads(recorder, buffers, of));
             }
             // Models with latent attention have its buffers.
             (Inputs::Latent(_), None) => return,
         }
-        let [position, capacity, q_pitch, out_pitch] =
-            [first, capacity, layout.q_pitch, layout.heads_pitch].map(|n| n as u32);
-        let mut params = params::Attention {
-            n_head,
-            n_kv_head,
-            q_pitch,
-            out_pitch,
-            tokens: tokens as u32,
-            position,
-            capacity,
-            window: shape.window.unwrap_or(0) as u32,
-            span: 0,
-            splits: 1,
-            scale: shape.scale,
-            softcap: shape.softcap.unwrap_or(0.0),
-        };
-        match &cache.prompt {
-            Some(prompt) if tokens > FEW_TOKENS => {
-                let groups = (tokens as u32).div_ceil(limits::ATTENTION_QUERIES);
-                recorder.dispatch(prompt, &params, [n_head, groups, 1]);
-            }
-            _ => {
-                let workgroups = layout.workgroups.min(gpu.caps().max_groups);
-                let grid = DecodeGrid::new(&params, layout.decode_heads, workgroups);
-                (params.span, params.splits) = (grid.span, grid.splits);
-                let decode = if grid.splits == 1 { &cache.decode } else { &cache.decode_split };
-                recorder.dispatch(decode, &params, grid.workgroups().into());
-                if grid.splits > 1 {
-                    let merge = params::AttentionMerge { n_head, out_pitch, splits: grid.splits };
-                    recorder.dispatch(&self.merge, &merge, [n_head, tokens as u32, 1]);
-                }
-            }
-        }
+        caches.iter().for_each(|of| self.record_scores(recorder, gpu, of));
+        let out_pitch = layout.heads_pitch as u32;
         if let Some(gate) = &self.gate {
             let workgroup = gate.pipeline().workgroup();
             let (groups, stride) = elementwise::flat_grid(gpu, tokens * shape.q_dim(), workgroup);
@@ -338,20 +315,53 @@ impl AttentionOps {
         self.output.record(recorder, tokens);
     }
 
-    /// Records norms and rotations of queries and keys, and the chunk's keys and values.
-    fn record_heads(
-        &self,
-        recorder: &mut Recorder,
-        buffers: &AttentionBuffers,
-        cache: &KvOps,
-        tokens: usize,
-        (first, capacity): (usize, usize),
-    ) {
+    /// Records the heads' outputs of one cache's rows.
+    fn record_scores(&self, recorder: &mut Recorder, gpu: &Gpu, of: &CacheRows<'_>) {
+        let (layout, shape, tokens) = (&self.layout, &self.layout.shape, of.rows.len());
+        let [n_head, n_kv_head] = [shape.n_head, shape.n_kv_head].map(|n| n as u32);
+        let [position, capacity, q_pitch, out_pitch, row] =
+            [of.position, of.capacity, layout.q_pitch, layout.heads_pitch, of.rows.start].map(|n| n as u32);
+        let mut params = params::Attention {
+            n_head,
+            n_kv_head,
+            q_pitch,
+            out_pitch,
+            tokens: tokens as u32,
+            position,
+            capacity,
+            window: shape.window.unwrap_or(0) as u32,
+            span: 0,
+            splits: 1,
+            scale: shape.scale,
+            softcap: shape.softcap.unwrap_or(0.0),
+            row,
+        };
+        if tokens > FEW_TOKENS {
+            let groups = (tokens as u32).div_ceil(limits::ATTENTION_QUERIES);
+            // Behind the latent nothing of a head's output is read.
+            let wanted = shape.latent.as_ref().map_or(shape.head_dim, |latent| latent.rank);
+            let parts = (wanted as u32).div_ceil(limits::ATTENTION_OUT);
+            recorder.dispatch(&of.ops.prompt, &params, [n_head, groups, parts]);
+            return;
+        }
+        let workgroups = layout.workgroups.min(gpu.caps().max_groups);
+        let grid = DecodeGrid::new(&params, layout.decode_heads, workgroups);
+        (params.span, params.splits) = (grid.span, grid.splits);
+        let decode = if grid.splits == 1 { &of.ops.decode } else { &of.ops.decode_split };
+        recorder.dispatch(decode, &params, grid.workgroups().into());
+        if grid.splits > 1 {
+            let merge = params::AttentionMerge { n_head, out_pitch, splits: grid.splits, row };
+            recorder.dispatch(&self.merge, &merge, [n_head, tokens as u32, 1]);
+        }
+    }
+
+    /// Records norms and rotations of queries and keys, and one cache's keys and values.
+    fn record_heads(&self, recorder: &mut Recorder, buffers: &AttentionBuffers, of: &CacheRows<'_>) {
         let (layout, shape) = (&self.layout, &self.layout.shape);
         let [n_head, n_kv_head, head_dim, dims] =
             [shape.n_head, shape.n_kv_head, shape.head_dim, layout.dims].map(|n| n as u32);
-        let [qkv_pitch, q_pitch, position, capacity] =
-            [layout.qkv_pitch, layout.q_pitch, first, capacity].map(|n| n as u32);
+        let [qkv_pitch, q_pitch, position, capacity, row] =
+            [layout.qkv_pitch, layout.q_pitch, of.position, of.capacity, of.rows.start].map(|n| n as u32);
         let rope = params::RopeAppend {
             n_head,
             n_kv_head,
@@ -364,9 +374,10 @@ impl AttentionOps {
             eps: buffers.eps,
             query_beta: buffers.query_scale.0,
             query_length: buffers.query_scale.1,
+            row,
         };
         let appended = if shape.kv_from.is_some() { 0 } else { 2 * n_kv_head };
-        recorder.dispatch(&cache.append, &rope, [n_head + appended, tokens as u32, 1]);
+        recorder.dispatch(&of.ops.append, &rope, [n_head + appended, of.rows.len() as u32, 1]);
     }
 
     /// Multiply-adds of `tokens` tokens of which the last sees `seen`.
@@ -379,9 +390,4 @@ impl AttentionOps {
         };
         (inputs + self.output.work + keys as u64) * tokens as u64
     }
-}
-
-/// True if `attention_prompt` can take heads this wide.
-pub(crate) fn has_prompt_kernel(head_dim: usize) -> bool {
-    head_dim <= MOST_PROMPT_HEAD
 }

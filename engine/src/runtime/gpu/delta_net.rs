@@ -1,10 +1,13 @@
 //! The gated delta rule of one layer on the device, between its projections and its output matrix.
 
+use std::ops::Range;
+
 use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
 
 use super::{
     loader::Loader,
     recurrent::{MixerBuffers, RecurrentLayout, WORKGROUP, scan_columns, scan_slices},
+    state::StateOps,
 };
 use crate::{
     error::{Error, Result},
@@ -76,8 +79,14 @@ impl DeltaNetOps {
         scan_columns(self.shape.k_dim, self.shape.v_dim)
     }
 
-    /// Records it for `tokens` tokens, from convolved channels to normed heads.
-    pub fn record(&self, recorder: &mut Recorder, layout: RecurrentLayout, scan: &Op, tokens: usize) {
+    /// Records it for `tokens` tokens, from convolved channels to normed heads; each of `states` is advanced by its rows.
+    pub fn record(
+        &self,
+        recorder: &mut Recorder,
+        layout: RecurrentLayout,
+        states: &[(Range<usize>, &StateOps)],
+        tokens: usize,
+    ) {
         let shape = &self.shape;
         let [k_heads, v_heads, k_dim, v_dim] =
             [shape.k_heads, shape.v_heads, shape.k_dim, shape.v_dim].map(|n| n as u32);
@@ -87,18 +96,21 @@ impl DeltaNetOps {
         let rate_at = decay_at + v_heads;
         let inputs = params::DeltaInputs { k_heads, v_heads, k_dim, qkv_pitch, rates_pitch, decay_at, rate_at };
         recorder.dispatch(&self.inputs, &inputs, [2 * k_heads + 1, tokens as u32, 1]);
-        let of_tokens = params::DeltaNet {
-            tokens: tokens as u32,
-            k_heads,
-            v_heads,
-            v_dim,
-            qkv_pitch,
-            rates_pitch,
-            decay_at,
-            rate_at,
-            out_pitch,
-        };
-        recorder.dispatch(scan, &of_tokens, [v_dim.div_ceil(self.columns()), v_heads, 1]);
+        for (rows, scan) in states.iter().filter_map(|(rows, state)| Some((rows, state.scan.as_ref()?))) {
+            let of_tokens = params::DeltaNet {
+                tokens: rows.len() as u32,
+                k_heads,
+                v_heads,
+                v_dim,
+                qkv_pitch,
+                rates_pitch,
+                decay_at,
+                rate_at,
+                out_pitch,
+                row: rows.start as u32,
+            };
+            recorder.dispatch(scan, &of_tokens, [v_dim.div_ceil(self.columns()), v_heads, 1]);
+        }
         let norm = params::GatedNorm { dim: v_dim, pitch: out_pitch, gate_pitch: rates_pitch, gate_at, eps: self.eps };
         recorder.dispatch(&self.norm, &norm, [v_heads, tokens as u32, 1]);
     }

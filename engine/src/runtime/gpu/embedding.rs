@@ -10,7 +10,6 @@ use crate::{
     error::Result,
     gpu::{Buffer, Gpu, GpuMatrix, Op, Recorder, params, pitch},
     model::{Position, Weights},
-    quant::is_exact,
 };
 
 /// `to[t] = scale * W[ids[t]]`
@@ -23,12 +22,12 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
-    /// Of `head`, the head's matrix; `None` if that is not the embedding, not quite what the file has, or if positions have
-    /// rows of their own, which would have to go up in place of the embedding's.
+    /// Of `head`, the head's matrix; `None` if that is not the embedding, or if positions have rows of their own, which
+    /// would have to go up in place of the embedding's.
     pub fn new(loader: &Loader<'_, '_>, weights: &Weights, head: &GpuMatrix, to: &Buffer) -> Result<Option<Self>> {
         let (gpu, config) = (loader.gpu, loader.config);
         let rotates = config.position == Position::Rotary;
-        if !(weights.tied && rotates && is_exact(weights.token_embedding.ty())) {
+        if !(weights.tied && rotates) {
             return Ok(None);
         }
         let ids = loader.scratch("tokens", loader.chunk)?;

@@ -1,7 +1,7 @@
 //! An FFN that is whole on a device: gate and up, activation, down.
 
 use super::{
-    elementwise::ActivationOp,
+    elementwise::{ActivationOp, kind},
     fired::FiredMask,
     loader::Loader,
     neuron_rows::NeuronsDown,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, Gpu, Op, Purpose, Recorder, grid, params, pitch},
+    gpu::{Buffer, ExpertGateUp, GateFirst, Gpu, Op, Purpose, Recorder, grid, params, pitch},
     model::{Down, FfnWeights, Norm},
     runtime::Probe,
 };
@@ -91,6 +91,8 @@ impl FfnBuffers {
 pub(crate) struct DenseFfn {
     pub buffers: FfnBuffers,
     gate_up: Product,
+    /// Gate, up and activation of one token, of an FFN with gates: that of the only expert.
+    gate_first: Option<ExpertGateUp>,
     /// Between gate and activation.
     gate_excess: Option<GateExcess>,
     /// Between activation and down.
@@ -148,7 +150,25 @@ impl DenseFfn {
                 DownOps::Neurons(NeuronsDown::new(loader, before, down, &buffers.hidden, into.0)?)
             }
         };
-        Ok(DenseFfn { buffers: buffers.clone(), gate_up, gate_excess: None, hidden_norm: None, down })
+        let gate_first = match &gate_up.matrices[..] {
+            [matrix] if buffers.gated && matrix.parts().len() == 1 => {
+                let input = GateFirst {
+                    x: from,
+                    x_pitch: pitch(matrix.cols()),
+                    slots_per_row: 1,
+                    // One token, whose expert is in place 0.
+                    places: loader.gpu.nothing(),
+                    bias: gate_up.biases[0].as_ref(),
+                    kind: kind(loader.config.activation),
+                    neurons: buffers.n_ff,
+                    gates: None,
+                    hidden: (&buffers.hidden, pitch(buffers.n_ff)),
+                };
+                Some(ExpertGateUp::new(loader.gpu, matrix, 0..1, &input)?)
+            }
+            _ => None,
+        };
+        Ok(DenseFfn { buffers: buffers.clone(), gate_up, gate_first, gate_excess: None, hidden_norm: None, down })
     }
 
     /// Puts a norm before the down projection and, between gate and activation, the excess of gates over the mean of a token's and
@@ -180,9 +200,26 @@ impl DenseFfn {
         }
     }
 
-    /// Records activation and down; neurons whose gate is not above `threshold` become zero.
-    pub fn record_down(&self, recorder: &mut Recorder, tokens: usize, threshold: Option<f32>) {
-        self.buffers.activate(recorder, tokens, threshold);
+    /// Records all of it; neurons whose gate is not above `threshold` are zero, and of one token their up rows are not read.
+    pub fn record(&self, recorder: &mut Recorder, tokens: usize, threshold: Option<f32>) {
+        let gate_first = self.gate_first.as_ref().filter(|_| tokens == 1 && self.gate_excess.is_none());
+        match gate_first.zip(threshold) {
+            Some((gate_first, threshold)) => gate_first.record(recorder, 1, threshold),
+            None => {
+                self.record_gate_up(recorder, tokens);
+                self.buffers.activate(recorder, tokens, threshold);
+            }
+        }
+        self.record_hidden_down(recorder, tokens);
+    }
+
+    /// Records, behind [`DenseFfn::record_gate_up`], activation and down.
+    pub fn record_down(&self, recorder: &mut Recorder, tokens: usize) {
+        self.buffers.activate(recorder, tokens, None);
+        self.record_hidden_down(recorder, tokens);
+    }
+
+    fn record_hidden_down(&self, recorder: &mut Recorder, tokens: usize) {
         if let Some(norm) = &self.hidden_norm {
             norm.record(recorder, tokens, false);
         }

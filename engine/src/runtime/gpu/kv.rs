@@ -6,13 +6,13 @@ use half::f16;
 use thermocline_shaders::head_pitch;
 
 use super::{
-    attention::{AttentionBuffers, AttentionOps, has_prompt_kernel},
+    attention::{AttentionBuffers, AttentionOps},
     latent,
     segment::Segment,
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Gpu, Op, Purpose, Usage},
+    gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage},
     model::{AttentionConfig, Rope, RopeOrder},
     runtime::{KvLayer, KvType},
 };
@@ -55,7 +55,7 @@ pub(crate) struct KvOps {
     /// A few tokens, in several: partial results.
     pub decode_split: Op,
     /// Many tokens.
-    pub prompt: Option<Op>,
+    pub prompt: Op,
 }
 
 impl GpuKv {
@@ -145,6 +145,21 @@ impl GpuKv {
             segment.submit()?;
         }
         Ok(())
+    }
+
+    /// Records copies of `rows` of every head of `from`, which may have another capacity. Another layer's buffers are left to it.
+    pub(crate) fn copy_rows(&self, from: &Self, rows: Range<usize>, recorder: &mut Recorder) {
+        if self.shared {
+            return;
+        }
+        let bytes = (rows.len() * self.rows.row_bytes()) as u64;
+        let of = [(&from.keys, &self.keys, self.rows.heads), (&from.values, &self.values, self.rows.value_heads)];
+        for (from_buffer, to_buffer, heads) in of {
+            for head in 0..heads {
+                let (from_at, to_at) = (from.rows.offset(head, rows.start), self.rows.offset(head, rows.start));
+                recorder.copy(from_buffer, from_at, to_buffer, to_at, bytes);
+            }
+        }
     }
 
     /// Reads the first `len` rows of every head back into `into`, which has none yet.
@@ -316,12 +331,10 @@ impl KvOps {
         let decode = pipelines.get("attention_decode", None, layout.decode_workgroup(), &overrides)?;
         let into = |out: &Buffer| Op::new(gpu, &decode, &[&buffers.q, keys, values, sinks, out].map(Into::into));
         let (direct, split) = (into(&buffers.heads)?, into(&buffers.partials)?);
-        let prompt = has_prompt_kernel(layout.shape.head_dim).then(|| {
-            let workgroup = AttentionBuffers::PROMPT_WORKGROUP;
-            let pipeline = pipelines.get("attention_prompt", None, workgroup, &[head_dim, kv_f32, with_sinks])?;
-            Ok(direct.variant(&pipeline))
-        });
-        Ok(KvOps { append, decode: direct, decode_split: split, prompt: prompt.transpose()? })
+        let workgroup = AttentionBuffers::PROMPT_WORKGROUP;
+        let pipeline = pipelines.get("attention_prompt", None, workgroup, &[head_dim, kv_f32, with_sinks])?;
+        let prompt = direct.variant(&pipeline);
+        Ok(KvOps { append, decode: direct, decode_split: split, prompt })
     }
 }
 

@@ -4,6 +4,8 @@
 //!
 //! A cached row is `[latent | rotated key]` here: the product of values reads the row's beginning.
 
+use std::ops::Range;
+
 use super::{
     attention::AttentionLayout,
     loader::Loader,
@@ -177,14 +179,14 @@ impl LatentOps {
         self.work
     }
 
-    /// Records queries as wide as keys, and appends the chunk's keys by `append`, the first at `position`.
-    pub fn record_inputs(
+    /// Records queries as wide as keys for `tokens` tokens, and appends keys: those of the rows by an `append` each, the first at a
+    /// position.
+    pub fn record_inputs<'k>(
         &self,
         recorder: &mut Recorder,
         buffers: &LatentBuffers,
         layout: &AttentionLayout,
-        append: &Op,
-        (tokens, position): (usize, usize),
+        (tokens, appends): (usize, impl Iterator<Item = (Range<usize>, &'k Op, usize)>),
         eps: f32,
     ) {
         if let Some((low, norm)) = &self.low {
@@ -194,7 +196,7 @@ impl LatentOps {
         self.queries.record(recorder, tokens);
         self.projected.record(recorder, tokens);
         let shape = &layout.shape;
-        let [n_head, nope_dim, rope_dim, rank, queries_pitch, projected_pitch, inputs_pitch, position] = [
+        let [n_head, nope_dim, rope_dim, rank, queries_pitch, projected_pitch, inputs_pitch] = [
             shape.n_head,
             self.of.nope_dim,
             shape.latent_rope_dim(),
@@ -202,21 +204,23 @@ impl LatentOps {
             layout.qkv_pitch,
             pitch(shape.head_dim),
             pitch(self.of.nope_dim),
-            position,
         ]
         .map(|n| n as u32);
-        let params = params::LatentAppend {
-            n_head,
-            nope_dim,
-            rope_dim,
-            rank,
-            queries_pitch,
-            projected_pitch,
-            inputs_pitch,
-            position,
-            eps,
-        };
-        recorder.dispatch(append, &params, [n_head + 1, tokens as u32, 1]);
+        for (rows, append, position) in appends {
+            let params = params::LatentAppend {
+                n_head,
+                nope_dim,
+                rope_dim,
+                rank,
+                queries_pitch,
+                projected_pitch,
+                inputs_pitch,
+                position: position as u32,
+                eps,
+                row: rows.start as u32,
+            };
+            recorder.dispatch(append, &params, [n_head + 1, rows.len() as u32, 1]);
+        }
         let slots = tokens * shape.n_head;
         let grouped = buffers.groups.pay(slots);
         if grouped {

@@ -2,10 +2,12 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
+use smallvec::SmallVec;
+
 use super::{
     GpuKv, GpuState,
     altup::AltupBuffers,
-    attention::{AttentionBuffers, AttentionOps, rotated},
+    attention::{AttentionBuffers, AttentionOps, CacheRows, rotated},
     head::Head,
     layer::{GpuLayer, NormStep, no_attention, no_dense_ffn, no_norm, no_per_layer, no_recurrence, no_streams, same},
     loader::Loader,
@@ -13,12 +15,13 @@ use super::{
     recurrent::RecurrentBuffers,
     registers::{Registers, pad, unpad},
     segment::Segment,
+    state::StateOps,
 };
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, pitch},
     model::{AltupStep, Model, ModelConfig, Position, Register, Weights},
-    runtime::{KvCache, KvType},
+    runtime::{KvCache, KvType, Sequences},
 };
 
 /// Layers from one on to the last, in a device's memory with every dispatch prepared, and the head if it is there. An FFN reads the
@@ -39,9 +42,8 @@ pub(crate) struct GpuLayers {
     layers: Vec<GpuLayer>,
     head: Option<Head>,
     pub segment: Segment,
-    /// Tokens of the current chunk, and the position of its first.
+    /// Tokens of the current chunk.
     tokens: usize,
-    first: usize,
     /// `Residual += Out` is still to be done.
     due: bool,
     /// Uploaded when a chunk begins: embeddings, `[tokens, pitch(d_model)]`, and per rotation table its cosines and sines,
@@ -83,7 +85,6 @@ impl GpuLayers {
             head: None,
             segment,
             tokens: 0,
-            first: 0,
             due: false,
             rows: Vec::new(),
             rotations,
@@ -220,9 +221,10 @@ impl GpuLayers {
         Ok(())
     }
 
-    /// Brings the chunk's keys and values of `layer`, which the CPU has appended, to their copy on the device, if there is one.
-    pub fn update_copy(&mut self, layer: usize, kv: &KvCache) -> Result<()> {
-        kv.update_copy(layer, self.tokens, &mut self.segment)
+    /// Brings the chunk's keys and values of `layer`, which the CPU has appended, to their copies on the device, if there are any.
+    pub fn update_copies(&mut self, layer: usize, sequences: &mut Sequences<'_>) -> Result<()> {
+        let segment = &mut self.segment;
+        sequences.iter_mut().try_for_each(|(rows, kv)| kv.update_copy(layer, rows.len(), segment))
     }
 
     /// `None` for a layer without attention.
@@ -290,20 +292,20 @@ impl GpuLayers {
         self.bind_kv(model, kv)
     }
 
-    /// Announces a chunk of `tokens` tokens at the end of `kv`, of which the first layers are computed elsewhere.
-    pub fn announce(&mut self, tokens: usize, kv: &KvCache) {
-        (self.tokens, self.first, self.due) = (tokens, kv.len(), false);
-        let tables = kv.rotary().map_or(&[][..], |rotary| rotary.tables());
+    /// Announces a chunk of `sequences`' rows, of which the first layers are computed elsewhere.
+    pub fn announce(&mut self, sequences: &Sequences<'_>) {
+        (self.tokens, self.due) = (sequences.rows(), false);
+        let tables = sequences.rotary().map_or(&[][..], |rotary| rotary.tables());
         for (rotations, table) in self.rotations.iter_mut().zip(tables) {
             rotations.clear();
-            table.extend_rotations(self.first, tokens, rotations);
+            table.extend_rotations(sequences.positions(), rotations);
         }
     }
 
     /// Begins a chunk: `Residual = embedding(tokens) * scale (+ learned positions)`.
-    pub fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
+    pub fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
         let (config, weights) = (&model.config, &model.weights);
-        self.announce(tokens.len(), kv);
+        self.announce(sequences);
         if let Some(embedding) = self.head.as_ref().and_then(|head| head.embedding.clone()) {
             self.upload_inputs(Some((tokens, &embedding.ids)), &[])?;
             embedding.record(self.segment.recorder(), tokens.len());
@@ -313,7 +315,7 @@ impl GpuLayers {
         self.rows.clear();
         self.rows.resize(tokens.len() * pitch, 0.0);
         self.read_back.resize(d_model, 0.0);
-        for (i, (row, id)) in self.rows.chunks_exact_mut(pitch).zip(tokens).enumerate() {
+        for ((row, id), at) in self.rows.chunks_exact_mut(pitch).zip(tokens).zip(sequences.positions()) {
             let row = &mut row[..d_model];
             weights.token_embedding.dequantise_row(*id as usize, row);
             if config.embedding_scale != 1.0 {
@@ -321,7 +323,7 @@ impl GpuLayers {
             }
             if let (Position::Learned { offset }, Some(table)) = (&config.position, &weights.position_embedding) {
                 let position = &mut self.read_back[..d_model];
-                table.dequantise_row(self.first + i + offset, position);
+                table.dequantise_row(at + offset, position);
                 row.iter_mut().zip(position).for_each(|(x, position)| *x += *position);
             }
         }
@@ -410,30 +412,40 @@ impl GpuLayers {
         Ok(())
     }
 
-    /// `Out = attention(from)`; appends the chunk's keys and values to the layer's cache.
-    pub fn attention(&mut self, layer: usize, from: Register, kv: &KvCache) -> Result<()> {
+    /// `Out = attention(from)`; appends the chunk's keys and values to the layer's caches.
+    pub fn attention(&mut self, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
         self.segment.enter(Some(layer));
         self.add_due();
         same(self.layer(layer)?.mixer_from, from)?;
         let Some(ops) = &self.layers[layer - self.first_layer].attention else { return Err(no_attention(layer)) };
-        let Some(cache) = kv.device_layer(layer).map(GpuKv::ops) else {
-            return Err(Error::invalid("KV cache", format!("one on the device with a layer {layer}"), "another"));
-        };
-        let at = (self.first, kv.capacity());
-        ops.record(self.segment.recorder(), &self.gpu, &self.attention, cache, self.tokens, at);
-        self.segment.worked(ops.work(self.tokens, self.first + self.tokens), self.tokens)
+        let (mut caches, mut work): (SmallVec<[CacheRows<'_>; 1]>, u64) = (SmallVec::new(), 0);
+        for (rows, kv) in sequences.iter_mut() {
+            let kv = &*kv;
+            let Some(cache) = kv.device_layer(layer).map(GpuKv::ops) else {
+                return Err(Error::invalid("KV cache", format!("one on the device with a layer {layer}"), "another"));
+            };
+            work += ops.work(rows.len(), kv.len() + rows.len());
+            caches.push(CacheRows { rows, ops: cache, position: kv.len(), capacity: kv.capacity() });
+        }
+        ops.record(self.segment.recorder(), &self.gpu, &self.attention, &caches, self.tokens);
+        self.segment.worked(work, self.tokens)
     }
 
-    /// `Out = recurrent mixer(from)`; advances the layer's state by the chunk.
-    pub fn recurrent(&mut self, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+    /// `Out = recurrent mixer(from)`; advances the layer's states by the chunk.
+    pub fn recurrent(&mut self, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
         self.segment.enter(Some(layer));
         self.add_due();
         same(self.layer(layer)?.mixer_from, from)?;
         let Some(ops) = &self.layers[layer - self.first_layer].recurrent else { return Err(no_recurrence(layer)) };
-        let Some(state) = kv.advance_device_state(layer) else {
-            return Err(Error::invalid("recurrent state", format!("one on the device for layer {layer}"), "another"));
-        };
-        ops.record(self.segment.recorder(), state.ops(), self.tokens);
+        let mut states: SmallVec<[(Range<usize>, &StateOps); 1]> = SmallVec::new();
+        for (rows, kv) in sequences.iter_mut() {
+            let Some(state) = kv.advance_device_state(layer) else {
+                let expected = format!("one on the device for layer {layer}");
+                return Err(Error::invalid("recurrent state", expected, "another"));
+            };
+            states.push((rows, state.ops()));
+        }
+        ops.record(self.segment.recorder(), &states, self.tokens);
         self.segment.worked(ops.work(self.tokens), self.tokens)
     }
 
@@ -450,8 +462,7 @@ impl GpuLayers {
         self.add_due();
         self.layer(layer)?;
         let Some(ffn) = &self.layers[layer - self.first_layer].dense else { return Err(no_dense_ffn(layer)) };
-        ffn.record_gate_up(self.segment.recorder(), self.tokens);
-        ffn.record_down(self.segment.recorder(), self.tokens, None);
+        ffn.record(self.segment.recorder(), self.tokens, None);
         self.segment.worked(ffn.work() * self.tokens as u64, self.tokens)
     }
 

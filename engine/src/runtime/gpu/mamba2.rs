@@ -1,10 +1,13 @@
 //! Mamba-2 of one layer on the device, between its projections and its output matrix.
 
+use std::ops::Range;
+
 use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
 
 use super::{
     loader::Loader,
     recurrent::{MixerBuffers, RecurrentLayout, WORKGROUP, scan_columns, scan_slices},
+    state::StateOps,
 };
 use crate::{
     error::{Error, Result},
@@ -74,27 +77,36 @@ impl Mamba2Ops {
         scan_columns(self.shape.state, self.shape.head_dim)
     }
 
-    /// Records it for `tokens` tokens, from convolved channels to normed heads.
-    pub fn record(&self, recorder: &mut Recorder, layout: RecurrentLayout, scan: &Op, tokens: usize) {
+    /// Records it for `tokens` tokens, from convolved channels to normed heads; each of `states` is advanced by its rows.
+    pub fn record(
+        &self,
+        recorder: &mut Recorder,
+        layout: RecurrentLayout,
+        states: &[(Range<usize>, &StateOps)],
+        tokens: usize,
+    ) {
         let shape = &self.shape;
         let [heads, groups, width] = [shape.heads, shape.groups, shape.head_dim].map(|n| n as u32);
         let [vectors_pitch, rates_pitch, out_pitch] =
             [layout.convolved, layout.projected, layout.heads].map(|n| n as u32);
         let (gate_at, inner) = (shape.channels() as u32, shape.inner() as u32);
         let [least, most] = self.step_limits;
-        let of_tokens = params::Mamba2Scan {
-            tokens: tokens as u32,
-            heads,
-            groups,
-            width,
-            vectors_pitch,
-            rates_pitch,
-            steps_at: gate_at + inner,
-            out_pitch,
-            least,
-            most,
-        };
-        recorder.dispatch(scan, &of_tokens, [width.div_ceil(self.columns()), heads, 1]);
+        for (rows, scan) in states.iter().filter_map(|(rows, state)| Some((rows, state.scan.as_ref()?))) {
+            let of_tokens = params::Mamba2Scan {
+                tokens: rows.len() as u32,
+                heads,
+                groups,
+                width,
+                vectors_pitch,
+                rates_pitch,
+                steps_at: gate_at + inner,
+                out_pitch,
+                least,
+                most,
+                row: rows.start as u32,
+            };
+            recorder.dispatch(scan, &of_tokens, [width.div_ceil(self.columns()), heads, 1]);
+        }
         let dim = inner / groups;
         let norm = params::GatedNorm { dim, pitch: out_pitch, gate_pitch: rates_pitch, gate_at, eps: self.eps };
         recorder.dispatch(&self.norm, &norm, [groups, tokens as u32, 1]);

@@ -23,7 +23,7 @@ const WORKGROUPS: usize = 512;
 const LEAST_NEURONS: usize = 64;
 /// Matrices that may each have partial sums of their own; more add to those that are there.
 const MATRICES: usize = 8;
-/// Invocations of a workgroup of `sparse_down`, and those that read one row, eight columns each.
+/// Invocations of a workgroup of `sparse_down`, and times eight columns of a row that it reads side by side.
 const DOWN_WORKGROUP: u32 = 128;
 const STRIP: usize = 32;
 /// With more tokens than this a tiled kernel is quicker.
@@ -126,8 +126,10 @@ impl NeuronRows {
         sums: &PartialSumBuffer,
     ) -> Result<Self> {
         let down = |tokens: u32, skip: f64| {
+            // Of one token an invocation takes more columns.
+            let strip = if tokens == 1 { STRIP / ty.parts() } else { STRIP };
             let tokens = ("TOKENS", f64::from(tokens));
-            let overrides = [("DENSE", 1.0), ("SKIP", skip), ("STRIP", STRIP as f64), tokens];
+            let overrides = [("DENSE", 1.0), ("SKIP", skip), ("STRIP", strip as f64), tokens];
             gpu.pipelines().get("sparse_down", Some(ty), DOWN_WORKGROUP, &overrides)
         };
         let offset = start as u64 * 4;

@@ -7,8 +7,8 @@ use crate::{
     model::{Norm, NormKind},
 };
 
-/// Invocations of a workgroup, which takes a row.
-const WORKGROUP: u32 = 256;
+/// Fewest and most invocations of a workgroup, which takes a row: four columns each, if there are as many.
+const WORKGROUPS: (usize, usize) = (64, 1024);
 
 /// `into = norm(from)`
 #[derive(Debug)]
@@ -56,7 +56,8 @@ impl NormOp {
                 ("ADD_DELTA", switch(add)),
                 residual_scale(config),
             ];
-            gpu.pipelines().get("norm", None, WORKGROUP, &overrides)
+            let lanes = weights.cols.div_ceil(4).next_power_of_two();
+            gpu.pipelines().get("norm", None, lanes.clamp(WORKGROUPS.0, WORKGROUPS.1) as u32, &overrides)
         };
         let nothing = gpu.nothing();
         let bias = weights.bias.as_ref().unwrap_or(nothing);

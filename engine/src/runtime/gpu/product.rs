@@ -13,8 +13,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Product {
     matmuls: Vec<Matmul>,
-    /// The uploaded matrices.
+    /// The uploaded matrices, and their biases.
     pub matrices: Vec<GpuMatrix>,
+    pub biases: Vec<Option<Buffer>>,
     /// Multiply-adds of a token.
     pub work: u64,
 }
@@ -30,7 +31,8 @@ impl Product {
         (y, pitch): (&Buffer, usize),
     ) -> Result<Self> {
         let ty = |linear: &Linear| device_type(linear.weight.ty());
-        let (mut matmuls, mut uploaded, mut offset, mut work) = (Vec::new(), Vec::new(), 0, 0);
+        let (mut matmuls, mut uploaded, mut biases) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut offset, mut work) = (0, 0);
         for stack in linears.chunk_by(|a, b| ty(a) == ty(b)) {
             let matrices: Vec<&Matrix> = stack.iter().map(|linear| &linear.weight).collect();
             let matrix = loader.uploader.matrix(purpose, what, &matrices)?;
@@ -39,8 +41,9 @@ impl Product {
             offset += matrix.rows();
             work += (matrix.rows() * matrix.cols()) as u64;
             uploaded.push(matrix);
+            biases.push(bias);
         }
-        Ok(Product { matmuls, matrices: uploaded, work })
+        Ok(Product { matmuls, matrices: uploaded, biases, work })
     }
 
     /// See [`Matmul::set_x_pitch`].

@@ -1,7 +1,7 @@
 //! Recurrent mixers of layers on the device: projections, short convolution, scan and output matrix. The kernels that are bound to a
 //! conversation's state are its own ([`StateOps`]).
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use parking_lot::Mutex;
 use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
@@ -206,32 +206,39 @@ impl RecurrentOps {
         })
     }
 
-    /// Records the mixer for `tokens` tokens, by which `state` is advanced.
-    pub fn record(&self, recorder: &mut Recorder, state: &StateOps, tokens: usize) {
+    /// Records the mixer for `tokens` tokens. Each of `states` is advanced by its rows, tokens of one conversation.
+    pub fn record(&self, recorder: &mut Recorder, states: &[(Range<usize>, &StateOps)], tokens: usize) {
         let layout = self.buffers.layout;
         self.projections.record(recorder, tokens);
-        let runs = tokens.div_ceil(RUN);
+        for (rows, state) in states {
+            self.record_conv(recorder, &state.conv, rows);
+        }
+        match &self.scan {
+            Some(ScanOps::DeltaNet(ops)) => ops.record(recorder, layout, states, tokens),
+            Some(ScanOps::Mamba2(ops)) => ops.record(recorder, layout, states, tokens),
+            None => {}
+        }
+        self.output.record(recorder, tokens);
+    }
+
+    fn record_conv(&self, recorder: &mut Recorder, op: &Op, rows: &Range<usize>) {
+        let (layout, runs) = (self.buffers.layout, rows.len().div_ceil(RUN));
         let mut conv = params::ShortConv {
             channels: self.channels as u32,
             taps: self.taps as u32,
-            tokens: tokens as u32,
+            tokens: rows.len() as u32,
             x_pitch: layout.projected as u32,
             y_pitch: layout.convolved as u32,
             span: RUN as u32,
             save: u32::from(runs == 1),
+            row: rows.start as u32,
         };
-        let groups = conv.channels.div_ceil(state.conv.pipeline().workgroup());
-        recorder.dispatch(&state.conv, &conv, [groups, runs as u32, 1]);
+        let groups = conv.channels.div_ceil(op.pipeline().workgroup());
+        recorder.dispatch(op, &conv, [groups, runs as u32, 1]);
         if runs > 1 {
             (conv.span, conv.save) = (0, 1);
-            recorder.dispatch(&state.conv, &conv, [groups, 1, 1]);
+            recorder.dispatch(op, &conv, [groups, 1, 1]);
         }
-        match (&self.scan, &state.scan) {
-            (Some(ScanOps::DeltaNet(ops)), Some(scan)) => ops.record(recorder, layout, scan, tokens),
-            (Some(ScanOps::Mamba2(ops)), Some(scan)) => ops.record(recorder, layout, scan, tokens),
-            _ => {}
-        }
-        self.output.record(recorder, tokens);
     }
 
     /// Multiply-adds of `tokens` tokens.

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Coming, Gpu, GpuTimestamps, ReadbackRing, Recorder, Submission, UploadRing},
+    gpu::{AdapterKind, Buffer, Coming, Gpu, GpuTimestamps, ReadbackRing, Recorder, Submission, UploadRing},
 };
 
 /// The segment being recorded, and the rings that carry data along with it.
@@ -20,6 +20,9 @@ pub(crate) struct Segment {
     /// Multiply-adds recorded, and the most of one submission.
     work: u64,
     most_work: u64,
+    /// Layers there are, and those recorded since the beginning.
+    layers: usize,
+    recorded_layers: usize,
     /// Submitted and not waited for.
     in_flight: Option<Submission>,
     /// GPU timestamps, if the device has a clock; true while they are taken; nanoseconds of each layer as last read.
@@ -45,6 +48,8 @@ impl Segment {
             read_along: Vec::new(),
             work: 0,
             most_work,
+            layers,
+            recorded_layers: 0,
             in_flight: None,
             timestamps,
             times_bytes,
@@ -58,6 +63,7 @@ impl Segment {
         self.recorder = None;
         self.to_read_along = None;
         self.work = 0;
+        self.recorded_layers = 0;
         self.nanoseconds.clear();
         self.timestamps.iter().for_each(GpuTimestamps::restart);
         self.upload(pieces)
@@ -170,10 +176,15 @@ impl Segment {
     /// Counts `multiply_adds` recorded for `tokens`, and submits when there are many; a single token is never split.
     pub fn worked(&mut self, multiply_adds: u64, tokens: usize) -> Result<()> {
         self.work += multiply_adds;
-        if tokens == 1 || self.work < self.most_work {
-            return Ok(());
-        }
-        self.submit()
+        self.recorded_layers += 1;
+        let due = match tokens {
+            1 => {
+                token_submits_after(self.recorded_layers, self.layers)
+                    && self.gpu.report().kind != AdapterKind::Software
+            }
+            _ => self.work >= self.most_work,
+        };
+        if due { self.submit() } else { Ok(()) }
     }
 
     /// Submits the commands recorded. At most two submissions are in flight: a third would only delay other users of the device, and a
@@ -224,7 +235,31 @@ impl Segment {
 /// Passes of a layer that there is room for on average: copies and submissions begin new ones.
 const PASSES: usize = 16;
 
+/// True if a token's commands are submitted after so many of its `layers`. A driver translates commands when they are submitted, which
+/// takes about as long as recording them: the first few layers go ahead, so that the device has begun when the others are translated.
+fn token_submits_after(recorded: usize, layers: usize) -> bool {
+    const FIRST: usize = 4;
+    const LEAST: usize = 8;
+    let step = layers.div_ceil(3).max(LEAST);
+    // The last ones go with the head.
+    recorded >= FIRST && (recorded - FIRST).is_multiple_of(step) && recorded + LEAST <= layers
+}
+
 /// Bytes of the timestamps of so many layers, on the device and in the read-back ring each; 0 for a device without a clock.
 pub(crate) fn timestamp_bytes(timestamps: bool, layers: usize) -> u64 {
     if timestamps { GpuTimestamps::bytes(layers * PASSES) } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_deep_models_are_a_few_submissions() {
+        let after = |layers: usize| (1..=layers).filter(|at| token_submits_after(*at, layers)).collect::<Vec<_>>();
+        assert!(after(4).is_empty() && after(11).is_empty());
+        assert_eq!(after(32), [4, 15]);
+        assert_eq!(after(80), [4, 31, 58]);
+        assert!((1..200).all(|layers| after(layers).len() <= 3));
+    }
 }

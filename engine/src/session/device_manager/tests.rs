@@ -13,7 +13,7 @@ use crate::{
     gpu::Purpose,
     model::{AltupStep, LoadOptions, Model, NormSlot, Register, Resident},
     placement::Machine,
-    runtime::{CpuProcessor, KvType, Probe, Residency, Sparsity},
+    runtime::{CpuProcessor, KvType, Probe, Residency, Sequences, Sparsity},
     session::{
         Engine, EngineOptions, Event, LivePlanner, Prompt, Request, Sampling, SessionOptions, SparsityChoice,
         StopReason, loader::LoadProgress,
@@ -175,20 +175,20 @@ impl Processor for FailingProcessor {
         self.cpu.holds(kv)
     }
 
-    fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
-        self.cpu.begin(model, tokens, kv)
+    fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
+        self.cpu.begin(model, tokens, sequences)
     }
 
     fn norm(&mut self, model: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
         self.cpu.norm(model, layer, norm, from, into)
     }
 
-    fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
-        self.cpu.attention(model, layer, from, kv)
+    fn attention(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
+        self.cpu.attention(model, layer, from, sequences)
     }
 
-    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
-        self.cpu.recurrent(model, layer, from, kv)
+    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
+        self.cpu.recurrent(model, layer, from, sequences)
     }
 
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
@@ -226,6 +226,11 @@ impl Processor for FailingProcessor {
     fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
         self.end()?;
         self.cpu.head(model, tokens, logits)
+    }
+
+    fn hidden(&mut self, model: &Model, out: &mut [f32]) -> Result<()> {
+        self.end()?;
+        self.cpu.hidden(model, out)
     }
 
     fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
@@ -283,7 +288,7 @@ fn collect(events: &Receiver<Event>) -> (Vec<u32>, Vec<String>) {
             Event::Device(DeviceEvent::Gpu { adapter }) => heard.push(format!("gpu {adapter}")),
             Event::Error(error) => panic!("{error}"),
             Event::Done { reason, .. } => assert_eq!(reason, StopReason::MaxTokens),
-            Event::Prompt { .. } | Event::PromptLogprobs(_) | Event::Stats(_) => {}
+            Event::Prompt { .. } | Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Stats(_) => {}
         }
     }
     (ids, heard)

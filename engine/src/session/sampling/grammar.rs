@@ -6,6 +6,7 @@ use llguidance::{Matcher, ParserFactory, api::TopLevelGrammar};
 use serde_json::Value;
 use toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 
+use super::gbnf;
 use crate::{
     error::{Error, Result},
     tokenizer::{TokenKind, Tokenizer},
@@ -26,6 +27,20 @@ pub enum Grammar {
     Regex(String),
     /// A text of this grammar in Lark's notation, whose first rule is `start`.
     Lark(String),
+    /// A text of this grammar in llama.cpp's notation (GBNF), whose first rule is `root`.
+    Gbnf(String),
+}
+
+impl Grammar {
+    /// The grammar of a text in Lark's notation or in llama.cpp's.
+    pub fn of_text(text: String) -> Self {
+        if text.contains("::=") { Grammar::Gbnf(text) } else { Grammar::Lark(text) }
+    }
+
+    /// One of these texts.
+    pub fn one_of(texts: &[String]) -> Self {
+        Grammar::Regex(gbnf::one_of(texts))
+    }
 }
 
 /// Compiles grammars for one vocabulary.
@@ -91,10 +106,14 @@ impl GrammarCompiler {
 
     /// The state of `grammar` before the first token. [`Error::Invalid`] if it is no grammar, or one that is too large.
     pub fn compile(&self, grammar: &Grammar) -> Result<GrammarState> {
-        let grammar = match grammar {
+        let translated = match grammar {
+            Grammar::Gbnf(text) => Some(gbnf::translate(text)?),
+            _ => None,
+        };
+        let grammar = match translated.as_ref().unwrap_or(grammar) {
             Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
             Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
-            Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+            Grammar::Lark(text) | Grammar::Gbnf(text) => TopLevelGrammar::from_lark(text.clone()),
         };
         let matcher = Matcher::new(self.factory.create_parser(grammar));
         match matcher.get_error() {
@@ -193,6 +212,46 @@ mod tests {
         }
     }
 
+    /// True if `text`, byte by byte, is one of the grammar's.
+    fn accepts(compiler: &GrammarCompiler, vocab: usize, grammar: &Grammar, text: &str) -> bool {
+        let mut state = compiler.compile(grammar).expect("a grammar");
+        for at in text.bytes() {
+            if !allowed(&mut state, vocab).contains(&byte(at)) {
+                return false;
+            }
+            state.accept(byte(at)).expect("an allowed byte");
+        }
+        allowed(&mut state, vocab).contains(&1)
+    }
+
+    #[test]
+    fn gbnf_is_followed_with_and_without_recursion() {
+        let (compiler, vocab) = compiler();
+        let json = r#"
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+ws ::= | " " | "\n" [ \t]{0,20}
+"#;
+        let list = "root ::= item+\nitem ::= \"- \" [^\\n]+ \"\\n\"";
+        let nested = "root ::= \"(\" root? \")\" | [é-ü]";
+        let objects = [r#"{}"#, r#"{"a": [1, -2.5e3, {"b": null}], "c": "\u00e9\n"}"#, "{\n  }"];
+        for (grammar, good, bad) in [
+            (json, &objects[..], &["", "[]", r#"{"a"}"#, r#"{"a": 01}"#, "{]"][..]),
+            (list, &["- a\n", "- a\n- é (b)\n"], &["", "a", "- \n", "- a"]),
+            (nested, &["()", "((()))", "é", "(ü)"], &["(", "(()", "())", "a"]),
+        ] {
+            let grammar = Grammar::of_text(grammar.to_owned());
+            assert!(matches!(grammar, Grammar::Gbnf(_)));
+            good.iter().for_each(|text| assert!(accepts(&compiler, vocab, &grammar, text), "{text}"));
+            bad.iter().for_each(|text| assert!(!accepts(&compiler, vocab, &grammar, text), "{text}"));
+        }
+        assert!(compiler.compile(&Grammar::Gbnf("root ::= other".to_owned())).is_err());
+    }
+
     #[test]
     fn local_references_of_schemas_are_followed() {
         let (compiler, vocab) = compiler();
@@ -213,6 +272,9 @@ mod tests {
             Grammar::Regex("(a{1,1000}){1,1000}b{1,100000}".to_owned()),
             Grammar::Lark("nonsense".to_owned()),
             Grammar::Lark("start: start".to_owned()),
+            Grammar::Gbnf("root ::= root".to_owned()),
+            Grammar::Gbnf("root ::= [a-z]{1,200000} root".to_owned()),
+            Grammar::Gbnf("root ::= (((\"a\"{1,999}){1,999}){1,999}){1,999}".to_owned()),
         ] {
             let began = std::time::Instant::now();
             let error = compiler.compile(&grammar).err();

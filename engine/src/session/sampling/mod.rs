@@ -9,6 +9,7 @@
 //! on the same instruction set.)
 
 mod candidates;
+mod gbnf;
 mod grammar;
 mod penalties;
 mod sampler;

@@ -15,6 +15,23 @@ pub struct Exchange {
 /// fired more often than the outgoing one by more than `certainty` standard deviations of that difference. So neurons that
 /// fire about equally often stay where they are, and a pair that was exchanged needs as much evidence to change back.
 pub fn exchange(counts: &DecayedCounts, hot: &[u32], most: usize, certainty: f32) -> Vec<Exchange> {
+    pairs(counts, hot, most, |incoming, outgoing| {
+        // The variance of an exponentially decayed count is half that of a plain one.
+        incoming - outgoing > certainty * ((incoming + outgoing) / 2.0).sqrt()
+    })
+}
+
+/// Part of an expert's count by which it has to exceed that of the one it replaces, and the least difference: a choice not long ago.
+const MARGIN: f32 = 0.1;
+const LEAST: f32 = 0.25;
+
+/// The same for experts, of which a few tokens use others than those before: no certainty is waited for.
+pub fn exchange_experts(counts: &DecayedCounts, hot: &[u32], most: usize) -> Vec<Exchange> {
+    pairs(counts, hot, most, |incoming, outgoing| incoming - outgoing > (MARGIN * incoming).max(LEAST))
+}
+
+/// At most `most` pairs of the least hot and the most cold, as long as `is_worth` holds for their counts.
+fn pairs(counts: &DecayedCounts, hot: &[u32], most: usize, is_worth: impl Fn(f32, f32) -> bool) -> Vec<Exchange> {
     let neurons = counts.neurons();
     if most == 0 || hot.is_empty() || hot.len() >= neurons {
         return Vec::new();
@@ -32,11 +49,7 @@ pub fn exchange(counts: &DecayedCounts, hot: &[u32], most: usize, certainty: f32
     keep_least(&mut slots, most, |slot| (counts.count(hot[*slot]), *slot));
     let pairs = slots.into_iter().zip(cold);
     pairs
-        .take_while(|(slot, incoming)| {
-            let (outgoing, incoming) = (counts.count(hot[*slot]), counts.count(*incoming));
-            // The variance of an exponentially decayed count is half that of a plain one.
-            incoming - outgoing > certainty * ((incoming + outgoing) / 2.0).sqrt()
-        })
+        .take_while(|(slot, incoming)| is_worth(counts.count(*incoming), counts.count(hot[*slot])))
         .map(|(slot, incoming)| Exchange { slot, incoming })
         .collect()
 }
@@ -76,6 +89,15 @@ mod tests {
         assert_eq!(exchange(&counts, &[0, 2], 1, 3.0), [Exchange { slot: 1, incoming: 1 }]);
         assert_eq!(exchange(&counts, &[0], 9, 3.0), []);
         assert_eq!(exchange(&counts, &[1], 9, 3.0), []);
+    }
+
+    #[test]
+    fn experts_chosen_a_few_tokens_ago_replace_those_of_long_ago() {
+        let mut counts = DecayedCounts::new(6, 1.0);
+        [1 << 0, 1 << 1, 0, 0, 0, 1 << 2].iter().for_each(|chosen| counts.add_token(&[*chosen]));
+        assert_eq!(exchange_experts(&counts, &[0, 1], 9), [Exchange { slot: 0, incoming: 2 }]);
+        // One that was chosen just now stays.
+        assert_eq!(exchange_experts(&counts, &[2], 9), []);
     }
 
     #[test]

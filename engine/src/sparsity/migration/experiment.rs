@@ -4,6 +4,7 @@
 use super::{FollowOptions, Follower, follower::neurons};
 use crate::{
     error::{Error, Result},
+    model::Ffn,
     placement::Placement,
     runtime::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe},
 };
@@ -87,6 +88,11 @@ pub fn follow(
     let known: Vec<(usize, u64, Option<&[f32]>)> =
         shape.iter().zip(&counts).map(|((neurons, bytes), counts)| (*neurons, *bytes, Some(&counts[..]))).collect();
     let mut follower = Follower::with_layers(&known, options);
+    for (at, (layer, counts)) in model.weights.layers.iter().zip(&counts).enumerate() {
+        if let Ffn::Experts(_) = layer.ffn {
+            follower.follow_experts(at, Some(counts));
+        }
+    }
     let mut trace = FollowTrace::default();
     for text in texts {
         trace.begins.push(trace.tokens.len());

@@ -1,6 +1,6 @@
 //! Adaptive placement of a whole model, token by token.
 
-use super::{DecayedCounts, RecallControl, exchange, token_bucket::TokenBucket};
+use super::{DecayedCounts, ExpertScores, RecallControl, exchange, exchange_experts, token_bucket::TokenBucket};
 use crate::{
     model::{Ffn, FfnWeights, Model},
     placement::Placement,
@@ -17,19 +17,29 @@ pub struct FollowOptions {
     pub certainty: f32,
     /// Bytes that may be sent to the device per token, on average.
     pub bytes_per_token: u64,
+    /// The same of a model with experts, which are larger and of which a text soon wants others.
+    pub expert_bytes_per_token: u64,
     /// Recall that predictors have to meet, from 0 to 1.
     pub recall: f32,
 }
 
 impl Default for FollowOptions {
-    /// A megabyte is 0.05 ms on a bus of 20 GB/s: nothing beside a token.
+    /// On a bus of 20 GB/s a megabyte is 0.05 ms, nothing beside a token, and 8 are 0.4: a few percent of one.
     fn default() -> Self {
-        FollowOptions { half_life: 96.0, certainty: 3.5, bytes_per_token: 1 << 20, recall: 0.95 }
+        FollowOptions {
+            half_life: 96.0,
+            certainty: 3.5,
+            bytes_per_token: 1 << 20,
+            expert_bytes_per_token: 8 << 20,
+            recall: 0.95,
+        }
     }
 }
 
 /// Tokens between two revisions of a layer.
 const PERIOD: usize = 8;
+/// The same of layers with experts.
+const EXPERT_PERIOD: usize = 2;
 /// Turns observed firings into revised placements and corrections of the predictors' thresholds.
 #[derive(Debug)]
 pub struct Follower {
@@ -48,6 +58,8 @@ pub struct Follower {
 #[derive(Debug)]
 struct FollowedLayer {
     counts: DecayedCounts,
+    /// Counts of experts, in their place, and the size of their hot set.
+    experts: Option<(ExpertScores, usize)>,
     /// Bytes of one neuron (or expert).
     bytes: u64,
     recall: Option<RecallControl>,
@@ -63,7 +75,22 @@ impl Follower {
             let recall = layer.predictor.is_some().then(|| RecallControl::new(options.recall));
             FollowedLayer::new(neurons, bytes, layer.planned_frequency(), recall, &options)
         });
-        Self::with(layers.collect(), options)
+        let mut follower = Self::with(layers.collect(), options);
+        for (at, layer) in model.weights.layers.iter().enumerate() {
+            if let Ffn::Experts(_) = layer.ffn {
+                follower.follow_experts(at, layer.planned_frequency());
+            }
+        }
+        follower
+    }
+
+    /// Follows layer `at` as one of experts, of which `frequency` is the fraction of tokens that choose each.
+    pub fn follow_experts(&mut self, at: usize, frequency: Option<&[f32]>) {
+        if let Some(layer) = self.layers.get_mut(at) {
+            layer.experts = Some((ExpertScores::new(layer.counts.neurons(), frequency), 0));
+            let largest = self.layers.iter().map(|layer| layer.bytes).max().unwrap_or(0);
+            self.bucket = TokenBucket::new(self.options.expert_bytes_per_token, largest);
+        }
     }
 
     /// Follows layers given as number of neurons, bytes of one, and firing frequencies `[neurons]`.
@@ -90,7 +117,10 @@ impl Follower {
             return;
         }
         for token in masks.chunks_exact(words).take(firing.tokens) {
-            layer.counts.add_token(token);
+            match &mut layer.experts {
+                Some((experts, slots)) => experts.add_token(token, *slots),
+                None => layer.counts.add_token(token),
+            }
         }
         layer.fresh = true;
         if let (true, Some(predicted), Some(recall)) = (firing.complete, firing.predicted, &mut layer.recall) {
@@ -110,15 +140,22 @@ impl Follower {
     pub fn revise(&mut self, now: &Placement) -> Option<Placement> {
         let layers = self.layers.len().min(now.hot.len());
         let mut revised: Option<Placement> = None;
-        for _ in 0..layers.div_ceil(PERIOD) {
+        let period = if self.layers.iter().any(|layer| layer.experts.is_some()) { EXPERT_PERIOD } else { PERIOD };
+        for _ in 0..layers.div_ceil(period) {
             let at = self.next % layers;
             self.next += 1;
             let layer = &mut self.layers[at];
+            if let Some((_, slots)) = &mut layer.experts {
+                *slots = now.hot[at].len();
+            }
             if !std::mem::take(&mut layer.fresh) {
                 continue;
             }
             let most = self.bucket.affordable(layer.bytes);
-            let exchanges = exchange(&layer.counts, &now.hot[at], most, self.options.certainty);
+            let exchanges = match &layer.experts {
+                Some((experts, _)) => exchange_experts(experts.best(), &now.hot[at], most),
+                None => exchange(&layer.counts, &now.hot[at], most, self.options.certainty),
+            };
             if exchanges.is_empty() {
                 continue;
             }
@@ -186,6 +223,6 @@ impl FollowedLayer {
         if let Some(frequency) = frequency {
             counts = counts.with_prior(frequency);
         }
-        FollowedLayer { counts, bytes, recall, fresh: false }
+        FollowedLayer { counts, experts: None, bytes, recall, fresh: false }
     }
 }

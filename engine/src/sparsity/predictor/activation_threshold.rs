@@ -61,27 +61,30 @@ pub fn activation_threshold(cpu: &Cpu, data: &LayerData<'_>, goal: ThresholdGoal
     })
 }
 
-/// The activation threshold of an MoE layer with inputs `normed`, `[tokens, d]`: one for the neurons of all experts, each of which
-/// sees the tokens that the router sends it.
+/// The activation threshold of an MoE layer with inputs `normed`, `[tokens, d]`, and the residual stream where its router reads that: one for
+/// the neurons of all experts, each of which sees the tokens that the router sends it.
 ///
 /// # Errors
 /// As [`activation_threshold`].
 pub fn moe_activation_threshold(
     cpu: &Cpu,
-    (moe, experts): (&ExpertWeights, &Experts),
+    (moe, experts, norm_eps): (&ExpertWeights, &Experts, f32),
     activation: Activation,
-    normed: Rows<'_>,
+    (normed, residual): (Rows<'_>, Option<Rows<'_>>),
     goal: ThresholdGoal,
 ) -> Result<ActivationThreshold> {
     let Some(first) = moe.experts.first() else {
         return Err(Error::invalid("MoE layer", "at least one expert", 0));
     };
-    let all = LayerData::new(first, activation, normed, None)?;
+    let all = LayerData::new(first, activation, normed, residual)?;
     let d = all.d();
     search(cpu, all.split()?, goal, &mut |range| {
-        let (mut x, mut routing, tokens) = (Vec::new(), Routing::default(), range.len());
+        let (mut x, mut stream, mut routing, tokens) = (Vec::new(), Vec::new(), Routing::default(), range.len());
+        if moe.router_norm.is_some() {
+            all.copy(PredictorInput::Residual, range.clone(), &mut stream)?;
+        }
         all.copy(PredictorInput::Normed, range, &mut x)?;
-        routing.route(cpu, experts, moe, &x, tokens)?;
+        routing.route(cpu, (experts, norm_eps), moe, (&x, &stream), tokens)?;
         let mut sample = Sample::new(tokens, d);
         for (at, ffn) in moe.ffns().enumerate() {
             let members: Vec<(usize, f32)> = match at < moe.experts.len() {

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Types the rows may have, smallest first. Q4_K is as small as Q4_0 and more exact, but needs a width of whole blocks of 256.
-/// Types of fewer than 4 bits are left out, because devices would widen them.
+/// Types of fewer than 4 bits that this engine encodes have no more than three levels.
 pub const LOW_BIT_TYPES: [TensorType; 3] = [TensorType::Q4_K, TensorType::Q4_0, TensorType::Q8_0];
 
 /// Rows that a worker quantises at a time.

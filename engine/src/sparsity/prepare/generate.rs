@@ -124,20 +124,28 @@ impl Author {
         }
     }
 
-    /// Generates text `n` into the empty cache `kv`, observed by `probe`. It depends on `n` and the seed only.
-    pub(super) fn write(&self, n: usize, forward: &mut Forward, kv: &mut KvCache, probe: &mut dyn Probe) -> Result<()> {
+    /// Generates text `n` into the empty cache `kv`, observed by `probe`; returns its tokens. It depends on `n` and the seed only.
+    pub(super) fn write(
+        &self,
+        n: usize,
+        forward: &mut Forward,
+        kv: &mut KvCache,
+        probe: &mut dyn Probe,
+    ) -> Result<Vec<u32>> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(n as u64);
         let mut next = self.prompt(n)?;
         next.truncate(self.length - 1);
+        let mut text = Vec::new();
         while kv.len() + next.len() < self.length {
             let id = sample(forward.run(&next, kv, Outputs::Last, probe)?, &mut rng);
+            text.append(&mut next);
             if self.tokenizer.is_end(id) {
                 break;
             }
             next = vec![id];
         }
-        Ok(())
+        Ok(text)
     }
 }
 

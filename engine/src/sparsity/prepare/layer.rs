@@ -127,9 +127,10 @@ impl LayerWork<'_> {
         report.why = "a mixture of experts: no predictors are made for its experts' neurons, gates decide".to_owned();
         if let (false, Some(experts)) = (activation.is_sparse(), &self.model.config.experts) {
             let normed = self.inputs(PredictorInput::Normed)?;
-            let normed = Rows::F16(normed.as_deref().unwrap_or_default());
-            let made =
-                moe_activation_threshold(self.cpu, (moe, experts), activation, normed, self.options.threshold_goal)?;
+            let residual = self.inputs(PredictorInput::Residual)?;
+            let inputs = (Rows::F16(normed.as_deref().unwrap_or_default()), residual.as_deref().map(Rows::F16));
+            let of = (moe, experts, self.model.config.norm_eps);
+            let made = moe_activation_threshold(self.cpu, of, activation, inputs, self.options.threshold_goal)?;
             report.why =
                 "a mixture of experts whose activations are never zero: neurons of the chosen experts with small gates may be skipped, no predictors are made"
                     .to_owned();

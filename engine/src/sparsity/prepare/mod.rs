@@ -8,6 +8,7 @@
 
 mod corpus;
 mod generate;
+mod inputs;
 mod layer;
 mod options;
 mod reading;
@@ -67,6 +68,7 @@ pub fn run(
             target_mass_recall: options.target.mass as f32,
         },
         layers: vec![Default::default(); n_layer],
+        input_figures: Vec::new(),
     };
     let mut sidecar = blank.clone();
     let mut reports = Vec::with_capacity(n_layer);
@@ -94,6 +96,18 @@ pub fn run(
         parameter_budget.spend(report.parameters());
         sidecar.layers[n] = prepared;
         reports.push(report);
+    }
+
+    if options.inputs {
+        let meter = options::Meter::new(PreparePhase::Inputs);
+        let mut tell = |done: f64, layer: usize| match progress(&meter.progress(done, Some(layer))) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Cancelled),
+        };
+        let (curves, figures) =
+            inputs::find(model, (&options.cpu, cpu.workers()), &reading.samples, &workspace, &mut tell)?;
+        sidecar.layers.iter_mut().zip(curves).for_each(|(layer, curves)| layer.inputs = curves);
+        sidecar.input_figures = figures;
     }
 
     // Stopping now would save no time.

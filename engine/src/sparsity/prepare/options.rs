@@ -78,6 +78,8 @@ pub struct PrepareOptions {
     /// True to store neuron-major down projections in the sidecar. Without them they are transposed each time the model is loaded
     /// for a sparse mode.
     pub down: bool,
+    /// True to find thresholds of the inputs of products, for input sparsity.
+    pub inputs: bool,
     /// Seed of all random numbers.
     pub seed: u64,
     /// Threads and instruction set.
@@ -97,6 +99,7 @@ impl PrepareOptions {
             predictors: PredictorChoice::Auto,
             threshold_goal: ThresholdGoal::Sparsity(0.5),
             down: true,
+            inputs: true,
             seed: 0,
             cpu: CpuOptions::default(),
         }
@@ -135,6 +138,8 @@ pub enum PreparePhase {
     Reading,
     /// Layers get their predictors, activation thresholds and down projections.
     Layers,
+    /// Layers get thresholds of the inputs of their products.
+    Inputs,
     /// The sidecar is written.
     Writing,
 }

@@ -25,6 +25,10 @@ use crate::{
 /// Time between two saves: the most work that a crash may lose.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
+/// Tokens kept of texts' beginnings, and of one text, for what is calibrated layer by layer.
+const SAMPLES: usize = 1024;
+const SAMPLE: usize = 128;
+
 /// Result of reading.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -32,6 +36,8 @@ pub(super) struct Reading {
     pub profile: Profile,
     /// Number of tokens whose inputs are in the workspace.
     pub recorded: u64,
+    /// Beginnings of the first texts.
+    pub samples: Vec<Vec<u32>>,
     /// Description of the corpus.
     pub corpus: String,
 }
@@ -56,7 +62,7 @@ impl TextSource {
         })
     }
 
-    /// Computes text `n` from an empty cache of `length` tokens; false if there is no such text.
+    /// Computes text `n` from an empty cache of `length` tokens; its tokens, or `None` if there is no such text.
     fn run(
         &self,
         n: usize,
@@ -64,17 +70,17 @@ impl TextSource {
         forward: &mut Forward,
         kv: &mut KvCache,
         probe: &mut dyn Probe,
-    ) -> Result<bool> {
+    ) -> Result<Option<Vec<u32>>> {
         let text = match self {
-            TextSource::Author(author) => return author.write(n, forward, kv, probe).map(|()| true),
+            TextSource::Author(author) => return author.write(n, forward, kv, probe).map(Some),
             TextSource::Files(files, tokenizer) => files.text(n, tokenizer, length)?,
             TextSource::Tokens(texts) => texts.get(n).map(|text| text[..text.len().min(length)].to_vec()),
         };
-        let Some(text) = text else { return Ok(false) };
+        let Some(text) = text else { return Ok(None) };
         if !text.is_empty() {
             forward.run(&text, kv, Outputs::None, probe)?;
         }
-        Ok(true)
+        Ok(Some(text))
     }
 }
 
@@ -93,8 +99,8 @@ pub(super) fn read(
     if state.profile.tokens == 0 || state.recorded == 0 {
         return Err(Error::invalid("text to prepare from", "at least one token", 0));
     }
-    let ReadingProgress { profile, recorded, .. } = state;
-    Ok(Reading { profile, recorded, corpus: options.corpus.to_string() })
+    let ReadingProgress { profile, recorded, samples, .. } = state;
+    Ok(Reading { profile, recorded, samples, corpus: options.corpus.to_string() })
 }
 
 fn continue_reading(
@@ -138,8 +144,10 @@ fn continue_reading(
                 return Err(fault.unwrap_or(error));
             }
         };
-        if !more {
-            break;
+        let Some(mut text) = more else { break };
+        if state.samples.iter().map(Vec::len).sum::<usize>() < SAMPLES {
+            text.truncate(SAMPLE);
+            state.samples.push(text);
         }
         let read = observer.profiler.profile();
         let kept = if keep { read.tokens } else { 0 };

@@ -19,7 +19,7 @@ use crate::{
     error::{Error, Result},
     files::{Form, NewFile},
     format::ReadMode,
-    model::Model,
+    model::{InputCurves, Model},
     sparsity::{
         profile::{InputRecorder, Profile},
         sidecar::{Identity, PreparedLayer, Sidecar},
@@ -47,6 +47,8 @@ pub(super) struct ReadingProgress {
     pub texts: usize,
     /// Number of tokens recorded.
     pub recorded: u64,
+    /// Beginnings of the first texts.
+    pub samples: Vec<Vec<u32>>,
     /// Firing counts.
     pub profile: Profile,
     /// True if all text was read.
@@ -87,7 +89,7 @@ impl Workspace {
         let PrepareOptions { tokens, length, disk, seed, target, predictors, threshold_goal, down, .. } = options;
         let corpus = fingerprint(&options.corpus)?;
         let activation = model.config.activation;
-        let reading = format!("2 {identity:?} {activation} {corpus} {tokens} {length} {disk} {seed}");
+        let reading = format!("3 {identity:?} {activation} {corpus} {tokens} {length} {disk} {seed}");
         let layers = format!("{target:?} {predictors:?} {threshold_goal:?} {down}");
         let workspace = Workspace { folder, reading, layers, lock };
         match workspace.state() {
@@ -113,7 +115,13 @@ impl Workspace {
 
     /// Progress of reading, from the beginning if there is none.
     pub(super) fn reading(&self, model: &Model) -> ReadingProgress {
-        let nothing = ReadingProgress { texts: 0, recorded: 0, profile: Profile::new(model), complete: false };
+        let nothing = ReadingProgress {
+            texts: 0,
+            recorded: 0,
+            samples: Vec::new(),
+            profile: Profile::new(model),
+            complete: false,
+        };
         self.state().map_or(nothing, |state| state.state)
     }
 
@@ -150,6 +158,19 @@ impl Workspace {
         let mut only = blank.clone();
         only.layers[n] = prepared.clone();
         only.write(&self.folder.join(part(n)))
+    }
+
+    /// Input thresholds of layer `n`, if they are found; `Some(None)` of a layer that has none.
+    pub(super) fn inputs(&self, n: usize) -> Option<Option<InputCurves>> {
+        read_json(&self.folder.join(inputs(n)))
+    }
+
+    /// Saves the input thresholds of a layer.
+    ///
+    /// # Errors
+    /// [`Error::Io`]
+    pub(super) fn keep_inputs(&self, n: usize, curves: &Option<InputCurves>) -> Result<()> {
+        self.write_json(&inputs(n), curves)
     }
 
     /// Deletes the files of the workspace, and the folder if it is then empty.
@@ -204,13 +225,25 @@ fn report(n: usize) -> String {
 }
 
 fn is_ours(name: &str) -> bool {
-    let kinds = [("layer-", ".gguf"), ("layer-", ".json"), ("normed-", ".f16"), ("residual-", ".f16"), (".", ".part")];
+    let kinds = [
+        ("layer-", ".gguf"),
+        ("layer-", ".json"),
+        ("inputs-", ".json"),
+        ("normed-", ".f16"),
+        ("residual-", ".f16"),
+        (".", ".part"),
+    ];
     name == STATE || name == LOCK || kinds.iter().any(|(start, end)| name.starts_with(start) && name.ends_with(end))
 }
 
 /// The file's value; `None` if it is absent or damaged.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_reader(BufReader::new(File::open(path).ok()?)).ok()
+}
+
+/// Path of a layer's input thresholds.
+fn inputs(n: usize) -> String {
+    format!("inputs-{n}.json")
 }
 
 /// A string that differs between corpora.

@@ -18,7 +18,7 @@ use crate::{
 const BUFFER: usize = 1 << 16;
 
 /// A [`Probe`] that appends each FFN's inputs to a file of its layer, `[tokens, d_model]` in F16, and the residual stream to
-/// another in layers whose own predictor reads it. A text's rows are final when they are [committed](InputRecorder::commit).
+/// another in layers whose own predictor or router reads it. A text's rows are final when they are [committed](InputRecorder::commit).
 #[derive(Debug)]
 pub struct InputRecorder {
     width: usize,
@@ -168,11 +168,17 @@ impl InputFile {
 
 /// Inputs that are recorded of a layer.
 fn inputs(model: &Model, layer: &LayerWeights) -> impl Iterator<Item = PredictorInput> + use<> {
-    let dense = matches!(layer.ffn, Ffn::Dense(_));
     let asks = layer.predictor.as_ref().is_some_and(|own| own.input == PredictorInput::Residual);
-    let residual = (dense && asks).then_some(PredictorInput::Residual);
-    let moe = matches!(layer.ffn, Ffn::Experts(_));
-    let normed = dense || moe && !model.config.activation.is_sparse();
+    let (normed, residual) = match &layer.ffn {
+        Ffn::None => (false, false),
+        Ffn::Dense(_) => (true, asks),
+        // A router with a norm of its own reads the residual stream.
+        Ffn::Experts(moe) => {
+            let of_gates = !model.config.activation.is_sparse();
+            (of_gates, of_gates && moe.router_norm.is_some())
+        }
+    };
+    let residual = residual.then_some(PredictorInput::Residual);
     normed.then_some(PredictorInput::Normed).into_iter().chain(residual)
 }
 

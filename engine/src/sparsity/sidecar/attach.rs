@@ -4,7 +4,7 @@ use super::{PreparedExperts, PreparedLayer, PreparedPredictor, Sidecar, keys};
 use crate::{
     error::{Error, Location, Result},
     format::Matrix,
-    model::{Down, ExpertWeights, Ffn, LayerWeights, Linear, Model, Predictor, PredictorKind},
+    model::{Down, ExpertWeights, Ffn, InputSite, LayerWeights, Linear, Model, Predictor, PredictorKind},
     telemetry::neurons::LayerNeurons,
 };
 
@@ -27,6 +27,7 @@ impl Sidecar {
         for (weights, prepared) in layers.iter_mut().zip(&self.layers) {
             apply(weights, prepared);
         }
+        model.weights.input_figures.clone_from(&self.input_figures);
         Ok(())
     }
 
@@ -42,6 +43,13 @@ impl Sidecar {
             }
             _ => Ok(()),
         };
+        for (site, curve) in InputSite::ALL.into_iter().zip(prepared.inputs.iter().flat_map(|inputs| &inputs.sites)) {
+            let (wanted, got) = (site.inputs(weights), curve.as_ref().map(|curve| curve.importance.len()));
+            if let Some(got) = got.filter(|got| *got != wanted) {
+                let name = keys::input_importance(n, site);
+                return Err(tensor(name, format!("importances of {wanted} inputs"), got.to_string()));
+            }
+        }
         let ffn = match &weights.ffn {
             Ffn::Dense(ffn) => ffn,
             Ffn::None => {
@@ -115,6 +123,9 @@ fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
     }
     if let Some(threshold) = prepared.activation_threshold {
         weights.activation_threshold = Some(threshold.value);
+    }
+    if let Some(inputs) = &prepared.inputs {
+        weights.input_curves = Some(inputs.clone());
     }
     if let Some(frequency) = &prepared.frequency {
         weights.frequency = Some(frequency.clone());

@@ -1,6 +1,8 @@
 //! Names of a sidecar's keys and tensors. Per-layer keys are arrays with an element for every layer; where a layer has
 //! no value its element is 0, and -1 for an activation threshold. Keys named `cut` hold activation thresholds.
 
+use crate::model::InputSite;
+
 /// `general.architecture` of every sidecar.
 pub(super) const ARCHITECTURE: &str = "thermocline";
 /// Version of the keys and tensors, u32.
@@ -61,6 +63,21 @@ pub(super) const ACTIVATION_THRESHOLD_DENSITY: &str = "thermocline.cut.density";
 /// Per layer, f32: root of the mean squared difference between the down projection here and the model's, over the root of
 /// the mean square of the latter.
 pub(super) const DOWN_ERROR: &str = "thermocline.down.error";
+
+/// Levels of input sparsity, f32, ascending: fractions of a layer's weights that its thresholds skip. Absent without thresholds.
+pub(super) const INPUT_LEVELS: &str = "thermocline.inputs.levels";
+/// Figures of levels of input sparsity on held-out text, as JSON: an array of [`InputFigures`](crate::model::InputFigures).
+pub(super) const INPUT_FIGURES: &str = "thermocline.inputs.figures";
+
+/// Importances of the inputs of a site, `[inputs]`.
+pub(super) fn input_importance(layer: usize, site: InputSite) -> String {
+    format!("blk.{layer}.inputs_{}.importance", site.name())
+}
+
+/// Thresholds of the inputs of a site, `[levels]`.
+pub(super) fn input_thresholds(layer: usize, site: InputSite) -> String {
+    format!("blk.{layer}.inputs_{}.thresholds", site.name())
+}
 
 /// Firing frequencies of the experts' neurons, `[experts, n_ff]`.
 pub(super) fn expert_frequency(layer: usize) -> String {

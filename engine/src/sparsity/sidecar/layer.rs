@@ -2,7 +2,7 @@
 
 use crate::{
     format::Matrix,
-    model::{PredictorInput, PredictorKind, PredictorQuality},
+    model::{InputCurves, PredictorInput, PredictorKind, PredictorQuality, SiteCurve},
     sparsity::profile::smallest_fraction,
 };
 
@@ -15,6 +15,8 @@ pub struct PreparedLayer {
     pub predictor: Option<PreparedPredictor>,
     /// Activation threshold of the threshold mode.
     pub activation_threshold: Option<PreparedThreshold>,
+    /// Thresholds of the inputs of its products.
+    pub inputs: Option<InputCurves>,
     /// Neuron-major down projection.
     pub down: Option<PreparedDown>,
     /// In an MoE layer: the experts' neurons.
@@ -86,7 +88,9 @@ impl PreparedLayer {
         let frequency = self.frequency.as_ref().map_or(0, |frequency| (frequency.len() * size_of::<f32>()) as u64);
         let down = self.down.as_ref().map_or(0, |down| matrix(&down.weight));
         let experts = self.experts.as_ref().map_or(0, PreparedExperts::bytes);
-        frequency + down + experts + self.predictor.as_ref().map_or(0, PreparedPredictor::bytes)
+        let curve = |curve: &SiteCurve| ((curve.importance.len() + curve.thresholds.len()) * size_of::<f32>()) as u64;
+        let inputs: u64 = self.inputs.iter().flat_map(|inputs| inputs.sites.iter().flatten()).map(curve).sum();
+        frequency + down + experts + inputs + self.predictor.as_ref().map_or(0, PreparedPredictor::bytes)
     }
 
     /// Mean fraction of the neurons that fire; in an MoE layer, of the chosen experts' neurons.

@@ -1,7 +1,7 @@
 //! `<model>.thermocline.gguf`: the results of `prepare` for a model, in a GGUF file beside it.
 //!
 //! A [`Sidecar`] holds, per layer, the neurons' firing frequencies, a predictor, the activation threshold of the threshold mode,
-//! and the down projection in neuron-major order. Its [`Identity`] names the model it belongs to. [`attach`] finds a model's
+//! thresholds of the inputs of its products, and the down projection in neuron-major order. Its [`Identity`] names the model it belongs to. [`attach`] finds a model's
 //! sidecar and makes it part of the [`Model`](crate::model::Model); one of another model is ignored, and the reason returned.
 //! Everything but the identity is optional: a layer without a predictor is computed without one.
 //!
@@ -9,7 +9,8 @@
 //! `[n_ff, d]`, `blk.N.fc1.weight` `[rank, d]`, `blk.N.fc2.weight` `[n_ff, rank]`; beside them `blk.N.gate_low.weight`
 //! `[n_ff, d]` and `blk.N.neuron_freq` `[n_ff]` (`[experts]` in an MoE layer). The neurons of experts have
 //! `blk.N.expert_neuron_freq` `[experts, n_ff]` and `blk.N.ffn_down_t.E.weight` `[n_ff, d]` of expert `E`; those of the shared
-//! expert `blk.N.shared_neuron_freq` and `blk.N.ffn_down_shexp_t.weight`.
+//! expert `blk.N.shared_neuron_freq` and `blk.N.ffn_down_shexp_t.weight`. Of the inputs of a layer's products there are
+//! `blk.N.inputs_SITE.importance` `[inputs]` and `blk.N.inputs_SITE.thresholds` `[levels]`.
 
 mod attach;
 mod identity;
@@ -25,7 +26,7 @@ pub use identity::Identity;
 pub use layer::{PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold};
 pub use locate::{Attachment, SidecarChoice, attach, path_beside};
 
-use crate::model::Activation;
+use crate::model::{Activation, InputFigures};
 
 /// Results of preparing a model.
 #[derive(Debug, Clone)]
@@ -38,6 +39,8 @@ pub struct Sidecar {
     pub provenance: Provenance,
     /// One entry per layer of the model.
     pub layers: Vec<PreparedLayer>,
+    /// Costs of levels of input sparsity.
+    pub input_figures: Vec<InputFigures>,
 }
 
 /// Origin of a sidecar's figures.

@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Location, Result},
     format,
     format::{Array, Bytes, Checkpoint, Matrix, Opened, ReadMode, Tensor, Value, gguf},
-    model::{PredictorInput, PredictorKind, PredictorQuality},
+    model::{InputCurves, InputFigures, InputSite, PredictorInput, PredictorKind, PredictorQuality, SiteCurve},
     quant::TensorType,
 };
 
@@ -61,7 +61,8 @@ impl Sidecar {
         let identity = reader.identity()?;
         let provenance = reader.provenance()?;
         let layers = reader.layers(&identity)?;
-        Ok(Sidecar { path: file.path.clone(), identity, provenance, layers })
+        let input_figures = reader.input_figures()?;
+        Ok(Sidecar { path: file.path.clone(), identity, provenance, layers, input_figures })
     }
 }
 
@@ -186,7 +187,65 @@ impl<'a> Reader<'a> {
             activation_threshold: (threshold >= 0.0)
                 .then(|| PreparedThreshold { value: threshold, density: figures.activation_density[layer] }),
             down: down.map(|weight| PreparedDown { weight, error: figures.down_error[layer] }),
+            inputs: self.inputs(layer)?,
         })
+    }
+
+    /// Levels of input sparsity: ascending fractions. Empty without.
+    fn input_levels(&self) -> Result<&'a [f32]> {
+        let key = keys::INPUT_LEVELS;
+        let levels = match self.0.metadata.array(key)? {
+            None => return Ok(&[]),
+            Some(Array::F32(levels)) => levels,
+            Some(_) => return Err(self.key(key, "an array of f32", "an array of another type")),
+        };
+        let ascending = levels.windows(2).all(|pair| pair[0] < pair[1]);
+        match ascending && levels.iter().all(|level| *level > 0.0 && *level < 1.0) {
+            true => Ok(levels),
+            false => Err(self.key(key, "ascending fractions above 0 and below 1", format!("{levels:?}"))),
+        }
+    }
+
+    fn input_figures(&self) -> Result<Vec<InputFigures>> {
+        if self.input_levels()?.is_empty() {
+            return Ok(Vec::new());
+        }
+        let text = self.text(keys::INPUT_FIGURES)?;
+        serde_json::from_str(text).map_err(|error| self.key(keys::INPUT_FIGURES, "figures of levels as JSON", error))
+    }
+
+    /// Input thresholds of a layer. The numbers of inputs are those of the tensors, which attaching compares with the model.
+    fn inputs(&self, layer: usize) -> Result<Option<InputCurves>> {
+        let levels = self.input_levels()?;
+        let mut curves = InputCurves { levels: levels.to_vec(), sites: Default::default() };
+        for (site, curve) in InputSite::ALL.into_iter().zip(&mut curves.sites) {
+            let (name, thresholds) = (keys::input_importance(layer, site), keys::input_thresholds(layer, site));
+            let Some(importance) = self.0.tensor(&name) else { continue };
+            let importance = self.numbers(&name, importance)?;
+            let Some(tensor) = self.0.tensor(&thresholds) else {
+                return Err(self.tensor(&thresholds, format!("{} thresholds", levels.len()), "nothing: it is missing"));
+            };
+            let values = self.numbers(&thresholds, tensor)?;
+            if values.len() != levels.len() || values.windows(2).any(|pair| pair[0] > pair[1]) {
+                let expected =
+                    format!("{} ascending thresholds, one per level of `{}`", levels.len(), keys::INPUT_LEVELS);
+                return Err(self.tensor(&thresholds, expected, format!("{values:?}")));
+            }
+            *curve = Some(SiteCurve { importance, thresholds: values });
+        }
+        Ok(curves.sites.iter().any(Option::is_some).then_some(curves))
+    }
+
+    /// Elements of an F32 vector, finite and not below 0.
+    fn numbers(&self, name: &str, tensor: &Tensor) -> Result<Vec<f32>> {
+        if tensor.ty != TensorType::F32 || tensor.shape.len() != 1 {
+            return Err(self.tensor(name, "a vector of F32", format!("{:?} of {}", tensor.shape, tensor.ty)));
+        }
+        let values: Vec<f32> = tensor.data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        match values.iter().find(|value| !(0.0..=f32::MAX).contains(*value)) {
+            Some(value) => Err(self.tensor(name, "finite numbers from 0 on", value)),
+            None => Ok(values),
+        }
     }
 
     fn predictor(&self, identity: &Identity, figures: &Figures<'_>, layer: usize) -> Result<Option<PreparedPredictor>> {

@@ -9,7 +9,7 @@ use crate::{
         Array, Container, Matrix, Metadata, Value, gguf,
         gguf::{TensorInfo, Writer},
     },
-    model::{PredictorInput, PredictorKind, PredictorQuality},
+    model::{InputSite, PredictorInput, PredictorKind, PredictorQuality, SiteCurve},
     quant::TensorType,
 };
 
@@ -97,6 +97,11 @@ impl Sidecar {
         let of_experts = |layer: &PreparedLayer| layer.experts.as_ref().map_or(0.0, |experts| experts.down_error);
         let error = |layer: &PreparedLayer| layer.down.as_ref().map_or(of_experts(layer), |down| down.error);
         set(keys::DOWN_ERROR, floats(&error));
+        if let Some(curves) = self.layers.iter().find_map(|layer| layer.inputs.as_ref()) {
+            set(keys::INPUT_LEVELS, Value::Array(Array::F32(curves.levels.clone())));
+            // Plain numbers always have a form in JSON.
+            set(keys::INPUT_FIGURES, text(&serde_json::to_string(&self.input_figures).unwrap_or_default()));
+        }
         metadata
     }
 
@@ -110,6 +115,12 @@ impl Sidecar {
             };
             if let Some(frequency) = &layer.frequency {
                 push_f32(keys::frequency(n), frequency, vec![frequency.len()]);
+            }
+            for (site, curve) in InputSite::ALL.into_iter().zip(layer.inputs.iter().flat_map(|inputs| &inputs.sites)) {
+                if let Some(SiteCurve { importance, thresholds }) = curve {
+                    push_f32(keys::input_importance(n, site), importance, vec![importance.len()]);
+                    push_f32(keys::input_thresholds(n, site), thresholds, vec![thresholds.len()]);
+                }
             }
             if let Some(experts) = &layer.experts {
                 let PreparedExperts { width, frequency, shared, .. } = experts;

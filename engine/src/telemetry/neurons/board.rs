@@ -3,8 +3,8 @@
 use std::{
     ops::Range,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -54,6 +54,10 @@ pub struct NeuronBoard {
     /// By [`Watch`].
     pub(super) paces: [SharedPace; 3],
     budget: AtomicU64,
+    /// An f32: fraction of the output mass; 0 where neurons fire or are zero.
+    mass: AtomicU32,
+    /// Of each layer, `[n_ff]`: norms of the down columns, once they are known.
+    norms: Box<[OnceLock<Vec<f32>>]>,
     /// True if a reader asked for tokens since the last [`NeuronBoard::was_read`].
     read: AtomicBool,
     ring: Mutex<Ring>,
@@ -64,6 +68,8 @@ impl NeuronBoard {
     pub fn new(shape: NeuronShape) -> (Arc<Self>, NeuronRecorder) {
         let board = Arc::new(NeuronBoard {
             tally: Tally::new(&shape),
+            norms: (0..shape.layers()).map(|_| OnceLock::new()).collect(),
+            mass: AtomicU32::new(0),
             shape,
             watch: AtomicU8::new(Watch::default() as u8),
             paces: Default::default(),
@@ -87,6 +93,30 @@ impl NeuronBoard {
     /// Changes what is recorded, from the next chunk or token on.
     pub fn set_watch(&self, watch: Watch) {
         self.watch.store(watch as u8, Relaxed);
+    }
+
+    /// Fraction of a layer's output mass that the neurons of a token have to hold together to be those that fire; `None` where
+    /// neurons fire that are not zero.
+    pub fn mass(&self) -> Option<f32> {
+        Some(f32::from_bits(self.mass.load(Relaxed))).filter(|fraction| *fraction > 0.0)
+    }
+
+    /// Changes it, from the next chunk or token on; `None` for models whose neurons are zero for most tokens.
+    pub fn set_mass(&self, fraction: Option<f32>) {
+        self.mass.store(fraction.unwrap_or(0.0).clamp(0.0, 1.0).to_bits(), Relaxed);
+    }
+
+    /// Norms of the down columns of `layer`, `[n_ff]`, by which masses are weighed from now on. The first call counts.
+    pub fn set_norms(&self, layer: usize, norms: Vec<f32>) {
+        if let Some(kept) = self.norms.get(layer).filter(|_| norms.len() == self.shape.neurons(layer)) {
+            // What is known already does not change.
+            let _ = kept.set(norms);
+        }
+    }
+
+    /// The norms of `layer`; empty while they are not known.
+    pub fn norms(&self, layer: usize) -> &[f32] {
+        self.norms.get(layer).and_then(OnceLock::get).map_or(&[], Vec::as_slice)
     }
 
     /// How fast tokens were decoded lately while `watch` was recorded. `None` if none was since the model was opened, or since

@@ -7,6 +7,9 @@
 //! often lately, and how long ago every neuron fired. [`curve`] describes how unequal the frequencies are. For MoE layers the board also records which
 //! experts tokens choose, and how often each is chosen; neurons of others do not fire.
 //!
+//! Neurons that are never exactly zero (SwiGLU) fire if they are among the fewest that hold a fraction of the layer's output mass:
+//! [`NeuronBoard::set_mass`].
+//!
 //! The cost of recording is measured, too: a [`Pace`] for each [`Watch`].
 //!
 //! A heatmap follows [`NeuronBoard::latest`], scrubs through [`NeuronBoard::kept`] with [`NeuronBoard::token`], shows what
@@ -16,6 +19,7 @@ mod board;
 mod count;
 pub mod curve;
 mod firing;
+mod mass;
 mod pace;
 mod pending;
 mod recorder;
@@ -31,7 +35,7 @@ mod trace;
 pub use board::{DEFAULT_BUDGET, Kept, MOST_TOKENS, NeuronBoard, Watch};
 pub use firing::LayerFiring;
 pub use pace::Pace;
-pub use recorder::NeuronRecorder;
+pub use recorder::{BegunToken, NeuronRecorder};
 pub use shape::{LayerNeurons, NeuronShape};
 pub use strength::Strength;
 pub use tally::LayerTally;

@@ -10,7 +10,8 @@ use std::{
 };
 
 use super::{
-    LayerFiring, MOST_TOKENS, NeuronBoard, Watch,
+    LayerFiring, MOST_TOKENS, NeuronBoard, Strength, Watch,
+    mass::MassSelection,
     pace::{PaceMeter, SharedPace},
     ring::SPARE,
     slot::{Keep, Slot},
@@ -37,10 +38,8 @@ pub struct NeuronRecorder {
     last_watched: Option<usize>,
     paces: [PaceMeter; 3],
     /// The tokens begun and not yet reported, and the index of the first of them.
-    ids: Vec<u32>,
+    begun: Vec<BegunToken>,
     done: usize,
-    session: u64,
-    position: usize,
     decoded: bool,
     chunk: Chunk,
     /// `[all words]`: neurons in VRAM, and the same as the tokens have it.
@@ -51,6 +50,18 @@ pub struct NeuronRecorder {
     waiting: VecDeque<Box<Slot>>,
     /// Memory to use again.
     spare: Vec<Box<Slot>>,
+    mass: MassSelection,
+}
+
+/// A token about to be computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BegunToken {
+    /// Number of its session.
+    pub session: u64,
+    /// Its position in the session's context.
+    pub position: usize,
+    /// Its id.
+    pub id: u32,
 }
 
 /// A chunk, as far as its layers have come.
@@ -71,10 +82,8 @@ impl NeuronRecorder {
             unseen: 0,
             last_watched: (0..shape.layers()).rev().find(|layer| shape.neurons(*layer) > 0),
             paces: Default::default(),
-            ids: Vec::new(),
+            begun: Vec::new(),
             done: 0,
-            session: 0,
-            position: 0,
             decoded: false,
             chunk: Chunk::default(),
             hot: vec![0; shape.total_words()],
@@ -82,6 +91,7 @@ impl NeuronRecorder {
             hot_changed: false,
             waiting: VecDeque::new(),
             spare: Vec::new(),
+            mass: MassSelection::default(),
             board,
         }
     }
@@ -93,9 +103,15 @@ impl NeuronRecorder {
 
     /// `tokens` are about to be computed at `position` of a session's context, in one or several chunks.
     pub fn begin(&mut self, session: u64, position: usize, tokens: &[u32], decoded: bool) {
-        self.ids.clear();
-        self.ids.extend_from_slice(tokens);
-        (self.done, self.session, self.position, self.decoded) = (0, session, position, decoded);
+        let tokens = tokens.iter().zip(position..);
+        self.begin_each(tokens.map(|(id, position)| BegunToken { session, position, id: *id }), decoded);
+    }
+
+    /// The same of tokens of several sessions, one chunk.
+    pub fn begin_each(&mut self, tokens: impl Iterator<Item = BegunToken>, decoded: bool) {
+        self.begun.clear();
+        self.begun.extend(tokens);
+        (self.done, self.decoded) = (0, decoded);
         self.chunk.last_layer = None;
         self.watch = self.board.watch();
         self.spent = self.next.is_multiple_of(TIMED).then_some(Duration::ZERO);
@@ -108,6 +124,11 @@ impl NeuronRecorder {
     /// asked for one of the tokens that were kept until now, or what recording costs is measured.
     pub fn wants_times(&self) -> bool {
         self.watch != Watch::Off && (self.next < self.unseen || self.spent.is_some())
+    }
+
+    /// True if strengths are to be reported: they are kept, or decide which neurons fire.
+    pub fn wants_strength(&self) -> bool {
+        self.watch == Watch::Strength || (self.watch == Watch::Firing && self.board.mass().is_some())
     }
 
     /// How much is recorded of what was begun.
@@ -131,7 +152,16 @@ impl NeuronRecorder {
     /// not have the board's shape is ignored.
     pub fn layer(&mut self, firing: &LayerFiring<'_>) {
         let began = self.spent.map(|_| firing.reporting.unwrap_or_else(Instant::now));
-        self.record(firing);
+        let neurons = self.board.shape().neurons(firing.layer);
+        match (self.board.mass(), firing.strength) {
+            (Some(fraction), Some(told @ Strength::All(hidden))) if told.fits(firing.tokens, neurons) => {
+                let mut selection = std::mem::take(&mut self.mass);
+                let fired = selection.select(hidden, self.board.norms(firing.layer), neurons, fraction);
+                self.record(&LayerFiring { fired, ..*firing });
+                self.mass = selection;
+            }
+            _ => self.record(firing),
+        }
         self.spend(began);
     }
 
@@ -154,7 +184,7 @@ impl NeuronRecorder {
             self.publish();
             self.begin_chunk(firing);
         }
-        if self.chunk.slots.len() != tokens || self.done + tokens > self.ids.len() {
+        if self.chunk.slots.len() != tokens || self.done + tokens > self.begun.len() {
             return;
         }
         self.chunk.last_layer = Some(layer);
@@ -169,7 +199,7 @@ impl NeuronRecorder {
     pub fn end(&mut self) {
         let began = self.spent.map(|_| Instant::now());
         self.publish();
-        self.ids.clear();
+        self.begun.clear();
         self.spend(began);
     }
 
@@ -230,8 +260,8 @@ impl NeuronRecorder {
         let tokens = self.chunk.slots.len();
         for (t, mut slot) in self.chunk.slots.drain(..).enumerate() {
             slot.index = self.next + t as u64;
-            slot.token = self.ids[self.done + t];
-            (slot.session, slot.position, slot.decoded) = (self.session, self.position + self.done + t, self.decoded);
+            let BegunToken { session, position, id } = self.begun[self.done + t];
+            (slot.token, slot.session, slot.position, slot.decoded) = (id, session, position, self.decoded);
             slot.hot = self.shared_hot.clone().filter(|_| slot.is_masked());
             self.waiting.push_back(slot);
         }

@@ -130,6 +130,17 @@ impl ReasoningFormat {
         }
     }
 
+    /// The text with which a model would have ended its thoughts and begun the answer.
+    pub fn end_of_thoughts(&self) -> String {
+        match self.grammar {
+            Grammar::Tags { close, named: true, .. } => close.text.to_owned(),
+            Grammar::Tags { close, named: false, .. } => format!("\n{}\n\n", close.text),
+            Grammar::Harmony { start, channel, message, end, .. } => {
+                format!("{}{}{ASSISTANT}{}final{}", end.text, start.text, channel.text, message.text)
+            }
+        }
+    }
+
     /// A format whose markers are texts, not tokens.
     #[cfg(test)]
     pub(super) fn of_texts(name: &str) -> Self {

@@ -105,6 +105,11 @@ impl AnswerParser {
         matches!(self.state, State::Beginning | State::Body(AnswerPart::Answer))
     }
 
+    /// True if thoughts may come next.
+    pub fn is_thinking(&self) -> bool {
+        matches!(self.state, State::Name | State::Body(AnswerPart::Thinking))
+    }
+
     /// True if [`AnswerParser::finish`] would return something.
     pub fn is_holding(&self) -> bool {
         let header = matches!(&self.state, State::Header { text, marked: false } if !text.is_empty());

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+mod inputs;
 mod moe;
 mod own;
 
@@ -430,6 +431,8 @@ fn built_in_sidecar_attaches_and_meets_its_recall() {
     assert!((predicted - dense).exp() < 1.01, "{dense} {predicted}");
 }
 
+// Interrupted by a signal; on Windows Ctrl-C is pressed in a terminal (`tests/windows.sh`).
+#[cfg(unix)]
 #[test]
 fn prepare_command_resumes_after_an_interrupt() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! MoE models: firing frequencies and activation thresholds of the chosen experts' neurons, and neuron-major down projections.
 
 use thermocline_engine::{
+    eval::{self, Corpus, Method, Phase},
     model::Activation,
     sparsity::sidecar::{PreparedLayer, Sidecar},
 };
@@ -117,6 +118,45 @@ fn silu_moe_models_get_activation_thresholds() {
         read.push(seen.bytes);
     }
     assert!(read[1] * 10 < read[0] * 8, "{read:?}");
+}
+
+/// A router that reads the residual stream through a norm of its own (Gemma 4) sends the recorded tokens to the experts that the model
+/// sends them to: the thresholds skip the requested fraction of the neurons, and their recall is measured.
+#[test]
+fn routers_that_read_the_residual_stream_get_activation_thresholds() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), fixture("models/gemma4-moe"));
+    let Ffn::Experts(moe) = &model.weights.layers[0].ffn else { panic!() };
+    assert!(moe.router_norm.is_some());
+    let options = options(folder.path(), &model);
+    let made = prepared(&model, &options);
+    for layer in &made.sidecar.layers {
+        let threshold = layer.activation_threshold.unwrap();
+        assert!((threshold.density - 0.5).abs() < 0.1 && threshold.value > 0.0, "{threshold:?}");
+    }
+    let attached = with(&model, &made);
+    let (experts, PrepareCorpus::Tokens(texts)) = (model.config.experts.unwrap(), &options.corpus) else {
+        unreachable!()
+    };
+    let mut forward = Forward::new(Arc::clone(&attached), cpu());
+    forward.set_sparsity(Sparsity::Threshold);
+    let (mut kv, mut seen) = (forward.kv_cache(40, KvType::F32).unwrap(), Looked::default());
+    for text in texts {
+        kv.truncate(0);
+        text.iter().for_each(|token| {
+            forward.run(&[*token], &mut kv, Outputs::None, &mut seen).unwrap();
+        });
+    }
+    let active = seen.fired as f64 / (seen.layers * experts.used * experts.n_ff) as f64;
+    assert!((0.4..0.6).contains(&active), "{active} of the neurons are above the activation threshold");
+
+    let ids = texts[..4].concat();
+    let corpus = Corpus::from_tokens("noise", ids, None, 30, None).unwrap();
+    let method = Method { sparsity: Sparsity::Threshold, phase: Phase::Decode, kv_type: KvType::F32 };
+    let of = eval::recall(&mut forward, &cpu(), &corpus, method, "cpu", &mut ()).unwrap();
+    assert_eq!(of.layers.len(), model.config.n_layer());
+    for layer in &of.layers {
+        assert!((0.3..0.7).contains(&layer.figures.density) && layer.output_error < 0.5, "{layer:?}");
+    }
 }
 
 /// Results of all layers for all tokens.

@@ -3,9 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 mod answers;
+mod embeddings;
 mod prompts;
 mod recurrent;
 mod speculation;
+mod streams;
+mod thoughts;
 mod turns;
 
 use std::{
@@ -55,7 +58,7 @@ fn session(engine: &Engine) -> Session {
 }
 
 fn session_of(engine: &Engine, context: usize) -> Session {
-    engine.session(SessionOptions { context: Some(context), kv_type: None }).unwrap()
+    engine.session(SessionOptions { context: Some(context), ..SessionOptions::default() }).unwrap()
 }
 
 /// The ids called `name` in a model's expected results.
@@ -91,7 +94,7 @@ fn answer(events: Receiver<Event>) -> Result<Answer, Error> {
                 ids.push(id);
                 text.push_str(&piece);
             }
-            Event::PromptLogprobs(_) => panic!("log probabilities that nothing asked for"),
+            Event::PromptLogprobs(_) | Event::Embedding(_) => panic!("results that nothing asked for"),
             Event::Device(event) => panic!("{event:?} without a device"),
             Event::Stats(stats) => assert!(stats.context_used <= stats.context_length),
             Event::Done { reason, stats } => end = Some(Ok((reason, stats))),

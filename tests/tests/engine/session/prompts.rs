@@ -107,7 +107,7 @@ fn invalid_engine_options_are_refused() {
     ] {
         assert!(matches!(open(name, options), Err(Error::Invalid { what: got, .. }) if got == what));
     }
-    let error = long.session(SessionOptions { context: Some(usize::MAX), kv_type: None }).unwrap_err();
+    let error = long.session(SessionOptions { context: Some(usize::MAX), ..SessionOptions::default() }).unwrap_err();
     assert!(matches!(error, Error::Memory { .. }), "{error}");
     assert!(matches!(open("not there", options()), Err(Error::Io { .. })));
 }

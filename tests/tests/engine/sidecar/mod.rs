@@ -15,7 +15,10 @@ use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions},
     format::{Bytes, Checkpoint, Matrix, ReadMode, Value},
-    model::{Activation, Down, Ffn, FfnWeights, LoadOptions, Model, PredictorInput, PredictorKind, PredictorQuality},
+    model::{
+        Activation, Down, Ffn, FfnWeights, InputCurves, InputFigures, InputSite, LayerWeights, LoadOptions, Model,
+        PredictorInput, PredictorKind, PredictorQuality, SiteCurve,
+    },
     quant::TensorType,
     runtime::{Forward, KvType, Outputs},
     sparsity::sidecar::{
@@ -128,6 +131,7 @@ fn sample(model: &Model) -> Sidecar {
             }),
             activation_threshold: (n == 0).then_some(PreparedThreshold { value: 0.0625, density: 0.5 }),
             down: (n != 1).then(|| PreparedDown { weight: neurons(ffn), error: 0.0 }),
+            inputs: (n != 1).then(|| input_curves(weights, n)),
             experts: None,
         }
     };
@@ -143,7 +147,30 @@ fn sample(model: &Model) -> Sidecar {
             target_mass_recall: 0.99,
         },
         layers: model.weights.layers.iter().enumerate().map(layer).collect(),
+        input_figures: vec![InputFigures {
+            level: 0.4,
+            dense_perplexity: 3.5,
+            perplexity: 3.75,
+            kl: 0.0625,
+            kl_error: 0.001,
+            same_top: 0.9,
+            read: 0.625,
+            tokens: 500,
+        }],
     }
+}
+
+/// Input thresholds at two levels for the sites of a layer, but for the last of layer 0.
+fn input_curves(weights: &LayerWeights, n: usize) -> InputCurves {
+    let curve = |site: InputSite| {
+        let inputs = site.inputs(weights);
+        let curve = || SiteCurve {
+            importance: numbers(inputs, n).iter().map(|x| x.abs()).collect(),
+            thresholds: vec![0.125, 0.5 + n as f32],
+        };
+        (inputs > 0 && (n, site) != (0, InputSite::Hidden)).then(curve)
+    };
+    InputCurves { levels: vec![0.25, 0.5], sites: InputSite::ALL.map(curve) }
 }
 
 fn same_matrix(a: &Matrix, b: &Matrix) {
@@ -172,6 +199,9 @@ fn sidecar_round_trips_through_its_file() {
         let read = Sidecar::open(&path, ReadMode::Map).unwrap();
         assert_eq!((&read.identity, &read.provenance), (&written.identity, &written.provenance));
         assert_eq!(read.layers.len(), model.config.n_layer());
+        if written.layers.iter().any(|layer| layer.inputs.is_some()) {
+            assert_eq!(read.input_figures, written.input_figures);
+        }
         assert_eq!(fs::read(&path).unwrap(), written.to_bytes().unwrap(), "{name}");
         for ((read, written), weights) in read.layers.iter().zip(&written.layers).zip(&model.weights.layers) {
             assert_eq!(
@@ -180,6 +210,7 @@ fn sidecar_round_trips_through_its_file() {
                 "{name}"
             );
             assert_eq!((read.density(), read.skew(0.8)), (written.density(), written.skew(0.8)), "{name}");
+            assert_eq!(read.inputs, written.inputs, "{name}");
             match (&read.experts, &written.experts) {
                 (Some(a), Some(b)) => {
                     assert_eq!((a.width, &a.frequency, &a.shared), (b.width, &b.frequency, &b.shared), "{name}");

@@ -57,7 +57,7 @@ fn chat_content(store: &Store, id: ChatId) -> ImportedChat {
 }
 
 fn written(store: &Store, id: ChatId) -> String {
-    markdown(&store.chat(id).unwrap(), &store.branch(id).unwrap(), true)
+    markdown(&store.chat(id).unwrap(), &store.branch(id).unwrap(), &store.documents(id).unwrap(), true)
 }
 
 fn imported(text: &str) -> ImportedChat {
@@ -131,7 +131,7 @@ fn read_accepts_files_edited_by_hand() {
 
     let mut store = Store::in_memory().unwrap();
     let error = store.import(FileFormat::Markdown, &text.replace(":assistant", ":king")).unwrap_err().to_string();
-    let want = "the comment in line 15: expected chat, system, user or assistant, got \"king\"";
+    let want = "the comment in line 15: expected chat, system, user, assistant, tool or file, got \"king\"";
     assert_eq!(error, want);
     assert!(store.chats().unwrap().is_empty());
 }

@@ -9,7 +9,7 @@ fn told(text: &str) -> (String, String, Vec<(String, String)>) {
     let said = store.branch(id).unwrap().into_iter().map(|message| {
         let by = match message.speaker {
             Speaker::User => "u".to_owned(),
-            Speaker::Assistant => message.model.unwrap_or_else(|| "a".to_owned()),
+            Speaker::Assistant | Speaker::Tool => message.model.unwrap_or_else(|| "a".to_owned()),
         };
         (by, message.content)
     });

@@ -65,7 +65,7 @@ fn dropped_chat_files_are_imported() {
     let shell = stage.shell();
     let chat = shell.store.chats().unwrap().pop().unwrap();
     let branch = shell.store.branch(chat.id).unwrap();
-    fs::write(&ours, import_export::markdown(&chat, &branch, true)).unwrap();
+    fs::write(&ours, import_export::markdown(&chat, &branch, &Default::default(), true)).unwrap();
     fs::write(&json, shell.store.export(&[chat.id]).unwrap()).unwrap();
     fs::write(&others, "**You:** Why?\n\n**ChatGPT:** So.\n").unwrap();
     fs::write(&broken, "# Recipes\n\n## Soup\n").unwrap();

@@ -3,31 +3,15 @@
 use egui::{Event, Key, Modifiers};
 
 use crate::{
-    store::{Message, MessageState, Speaker},
+    store::{MessageState, Speaker},
     ui::{command::Page, testing::Stage},
 };
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
-/// Types text into the focused control.
-fn types(stage: &mut Stage, text: &str) {
-    for letter in text.chars() {
-        stage.it.event(Event::Text(letter.to_string()));
-    }
-    stage.step();
-}
-
-/// The branch that is shown.
-fn branch(stage: &mut Stage) -> Vec<Message> {
-    let shell = stage.shell();
-    let Some(number) = shell.settings.last_chat else { return Vec::new() };
-    let chat = shell.store.find_chat(number).unwrap().unwrap();
-    shell.store.branch(chat.id).unwrap()
-}
-
 /// Sends `text` as a message; its answer is in progress afterwards.
 fn send_message(stage: &mut Stage, text: &str) {
-    types(stage, text);
+    stage.types(text);
     stage.press(Key::Enter);
     assert!(stage.shell().chat_controller.is_busy());
 }
@@ -37,13 +21,13 @@ fn chat_works_with_the_keyboard_alone() {
     let mut stage = Stage::new(SIZE);
     stage.ready();
     // The first key that is pressed writes.
-    types(&mut stage, "Tell me a story");
+    stage.types("Tell me a story");
     stage.it.key_press_modifiers(Modifiers::SHIFT, Key::Enter);
     stage.step();
-    types(&mut stage, "about a zebra.");
+    stage.types("about a zebra.");
     stage.press(Key::Enter);
     stage.answered();
-    let said = branch(&mut stage);
+    let said = stage.branch();
     assert_eq!((said.len(), &*said[0].content), (2, "Tell me a story\nabout a zebra."));
     assert!(said[1].content.len() > 20, "{:?}", said[1]);
 
@@ -52,18 +36,18 @@ fn chat_works_with_the_keyboard_alone() {
     assert!(stage.shell().chat_controller.is_busy());
     stage.press(Key::Escape);
     stage.answered();
-    let again = branch(&mut stage)[1].clone();
+    let again = stage.branch()[1].clone();
     assert_eq!((again.version, again.speaker), ((2, 2), Speaker::Assistant));
     assert!(matches!(again.state, MessageState::Stopped | MessageState::Complete), "{again:?}");
 
     // The keyboard is where one writes again.
-    types(&mut stage, "And then?");
+    stage.types("And then?");
     stage.press(Key::Enter);
     stage.answered();
-    assert_eq!(branch(&mut stage).len(), 4);
+    assert_eq!(stage.branch().len(), 4);
 
     // The answer to the clipboard.
-    let last = branch(&mut stage)[3].content.clone();
+    let last = stage.branch()[3].content.clone();
     let modifiers = Modifiers::COMMAND | Modifiers::SHIFT;
     let down = Event::Key { key: Key::C, physical_key: None, pressed: true, repeat: false, modifiers };
     for event in [Event::ModifiersChanged(modifiers), down] {
@@ -78,16 +62,16 @@ fn chat_works_with_the_keyboard_alone() {
     // Another chat.
     stage.ctrl(Key::N);
     assert!(stage.shows("Storyteller is ready"));
-    types(&mut stage, "Tell me about a boat.");
+    stage.types("Tell me about a boat.");
     stage.press(Key::Enter);
     stage.answered();
-    assert_eq!(branch(&mut stage)[0].content, "Tell me about a boat.");
+    assert_eq!(stage.branch()[0].content, "Tell me about a boat.");
 
     // The first one is found by a word of it, and opened.
     stage.ctrl(Key::K);
-    types(&mut stage, "zebra");
+    stage.types("zebra");
     stage.press(Key::Enter);
-    assert!(branch(&mut stage)[0].content.contains("zebra"));
+    assert!(stage.branch()[0].content.contains("zebra"));
     // Found with the arrows, too.
     stage.ctrl(Key::N);
     stage.ctrl(Key::K);
@@ -95,8 +79,8 @@ fn chat_works_with_the_keyboard_alone() {
     stage.appears("zebra");
     stage.press(Key::ArrowDown);
     stage.press(Key::Enter);
-    assert!(branch(&mut stage)[0].content.contains("zebra"));
-    types(&mut stage, "not sent");
+    assert!(stage.branch()[0].content.contains("zebra"));
+    stage.types("not sent");
     assert_eq!(stage.control("Message").value().as_deref(), Some("not sent"));
 }
 
@@ -106,7 +90,7 @@ fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
     stage.ready();
     let columns = |stage: &mut Stage| {
         let panels = stage.shell().settings.panels;
-        (panels.chats, panels.neurons, stage.shows("Search chats"), stage.shows("VRAM budget"))
+        (panels.chats, panels.neurons, stage.shows("Search chats"), stage.shows("Processor"))
     };
     assert_eq!(columns(&mut stage), (true, true, true, true));
     stage.ctrl(Key::B);
@@ -162,10 +146,10 @@ fn escape_closes_the_focused_control_before_it_stops_an_answer() {
         assert!(stage.shell().chat_controller.is_busy());
         stage.press(Key::Escape);
         stage.answered();
-        branch(stage)[1].state
+        stage.branch()[1].state
     };
     stage.ctrl(Key::K);
-    types(&mut stage, "boat");
+    stage.types("boat");
     assert_eq!(escape(&mut stage), MessageState::Complete);
     let search = stage.control("Search chats");
     assert!(!search.is_focused() && search.value().unwrap_or_default().is_empty(), "the search was left");
@@ -188,15 +172,15 @@ fn escape_closes_the_focused_control_before_it_stops_an_answer() {
 fn chat_draft_and_panels_are_restored_when_the_window_reopens() {
     let mut stage = Stage::new(SIZE);
     stage.ready();
-    types(&mut stage, "Tell me about a boat.");
+    stage.types("Tell me about a boat.");
     stage.press(Key::Enter);
     stage.answered();
-    types(&mut stage, "half a thou");
+    stage.types("half a thou");
     stage.ctrl(Key::J);
-    let said = branch(&mut stage);
+    let said = stage.branch();
     let mut stage = stage.again();
     stage.step();
-    assert_eq!(branch(&mut stage), said);
+    assert_eq!(stage.branch(), said);
     assert_eq!(stage.control("Message").value().as_deref(), Some("half a thou"));
     assert!(stage.control("Message").is_focused() && !stage.shell().settings.panels.neurons);
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egui::{FontData, FontFamily, FontInsert, FontPriority, Rect, Theme, Ui, epaint::text::InsertFontFamily};
+use egui::{FontData, FontFamily, FontInsert, FontPriority, Rect, Theme, Ui, Vec2, epaint::text::InsertFontFamily};
 use egui_kittest::{Harness, SnapshotResults, kittest::Queryable};
 use thermocline_engine::{
     model::Activation,
@@ -15,23 +15,32 @@ use thermocline_engine::{
 };
 
 use crate::{
+    attachment::{Document, DocumentKind, fixtures::haystack},
     folders::Folders,
     library::ModelId,
     settings::Settings,
-    store::import_export::FileFormat,
+    store::{NewMessage, Speaker, ToolCall, ToolOutcome, ToolResult, import_export::FileFormat},
+    tools::{Consent, ServerConfig, ServerTransport, builtin::Builtin},
     ui::{
         chats::ChatsPanel,
         conversation::Conversation,
+        fonts,
         models::ModelsPage,
         neurons::NeuronsPanel,
-        preferences::{PreferencesPage, keys},
+        preferences::{PreferencesPage, ToolsCard, keys},
         shell::Shell,
-        theme,
+        theme, widgets,
     },
 };
 
 /// Letters that no font of the window has: elsewhere the system's fonts have them.
-const LETTERS: &[u8] = include_bytes!("../../../../tests/fonts/DroidSansFallback-subset.ttf");
+const LETTERS: [(&str, &[u8]); 2] = [
+    ("letters", include_bytes!("../../../../tests/fonts/DroidSansFallback-subset.ttf")),
+    ("letters to the left", include_bytes!("../../../../tests/fonts/DejaVuSans-subset.ttf")),
+];
+
+/// Emoji with colours: elsewhere the system's font has them.
+const EMOJI: &[u8] = include_bytes!("../../../../tests/fonts/NotoColorEmoji-subset.ttf");
 
 /// Long enough for anything on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -61,7 +70,11 @@ fn panel<P: Default + 'static>(
         theme::install(ctx);
         let family = |family| InsertFontFamily { family, priority: FontPriority::Lowest };
         let families = [FontFamily::Proportional, FontFamily::Monospace, FontFamily::Name("strong".into())];
-        ctx.add_font(FontInsert::new("letters", FontData::from_static(LETTERS), families.map(family).to_vec()));
+        for (name, font) in LETTERS {
+            ctx.add_font(FontInsert::new(name, FontData::from_static(font), families.clone().map(family).to_vec()));
+        }
+        let emoji = InsertFontFamily { family: fonts::emoji(), priority: FontPriority::Highest };
+        ctx.add_font(FontInsert::new("emoji in colour", FontData::from_static(EMOJI), vec![emoji]));
     };
     let state = Shown { panel: P::default(), shell: None, _folder: folder };
     let ui = move |ui: &mut Ui, shown: &mut Shown<P>| {
@@ -127,10 +140,34 @@ fn conversation_matches_its_snapshots() {
         [640.0, 900.0],
         |folders, settings| settings.last_chat = Some(chats(folders)[0].number()),
         |ui, panel: &mut Conversation, shell| {
-            panel.tick(shell);
+            panel.tick(ui, shell);
             panel.show(ui, shell);
         },
         |it| it.run_steps(4),
+    );
+}
+
+/// A question that runs to the left, and an answer with every element of Markdown.
+fn elements(folders: &Folders, settings: &mut Settings) {
+    let (mut store, _) = crate::store::Store::open(&folders.chats()).unwrap();
+    let chat = store.add_chat(None, "").unwrap();
+    let asked = store.add_message(chat, None, &NewMessage::user("זוהי פסקה (12)")).unwrap();
+    let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user(include_str!("elements.md")) };
+    store.add_message(chat, Some(asked), &answer).unwrap();
+    settings.last_chat = Some(chat.number());
+}
+
+#[test]
+fn every_element_of_markdown_matches_its_snapshots() {
+    look(
+        "markdown",
+        [640.0, 1900.0],
+        elements,
+        |ui, panel: &mut Conversation, shell| {
+            panel.tick(ui, shell);
+            panel.show(ui, shell);
+        },
+        |it| it.run_steps(6),
     );
 }
 
@@ -182,18 +219,19 @@ fn models(name: &str, size: [f32; 2], mask: impl Fn(Rect, Rect) -> Rect) {
 fn page_of_preferences_matches_its_snapshots() {
     look(
         "preferences",
-        [640.0, 720.0],
+        [640.0, 1040.0],
         |_, _| (),
         |ui, page: &mut PreferencesPage, shell| page.show(ui, shell),
         |it| {
-            // Where this test keeps its files is another place each time.
-            let right = it.ctx.content_rect().right();
+            // Where this test keeps its files is another place each time; the buttons behind a path, which are higher, go with it.
+            let (right, temporary) = (it.ctx.content_rect().right(), std::env::temp_dir());
+            let temporary = temporary.to_string_lossy();
             let paths: Vec<Rect> = it
-                .get_all_by(|node| node.value().is_some_and(|text| text.contains(std::path::MAIN_SEPARATOR)))
+                .get_all_by(|node| node.value().is_some_and(|text| text.contains(&*temporary)))
                 .map(|node| node.rect())
                 .collect();
             for rect in paths {
-                it.mask(rect.with_max_x(right));
+                it.mask(rect.with_max_x(right).expand2(Vec2::new(0.0, 4.0)));
             }
         },
     );
@@ -242,6 +280,137 @@ fn map(name: &str, size: [f32; 2], model: ModelId, options: EngineOptions) {
                 thread::sleep(Duration::from_millis(10));
                 it.step();
             }
+        },
+    );
+}
+
+#[test]
+fn conversation_with_files_matches_its_snapshots() {
+    let prepare = |folders: &Folders, settings: &mut Settings| {
+        let (mut store, _) = crate::store::Store::open(&folders.chats()).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        let mut attach = |name: &str, text: &str| {
+            let kind = DocumentKind::from_path(name.as_ref());
+            let document = Document::read(name.to_owned(), kind, text.as_bytes()).unwrap();
+            let id = store.attach(chat, &document).unwrap();
+            store.set_attachment_tokens(id, "builtin", text.len() / 4).unwrap();
+            id
+        };
+        let files =
+            [("register.txt", haystack("The harbour master is called Ada.")), ("notes.md", "# Notes".to_owned())];
+        let ids = files.each_ref().map(|(name, text)| attach(name, text));
+        let asked = store.add_message(chat, None, &NewMessage::user("Who is the harbour master?")).unwrap();
+        store.send_attachments(chat, asked).unwrap();
+        let found = store.find_passages(&ids[..1], "Who is the harbour master?", 2).unwrap();
+        let passages: Vec<_> = found.iter().map(|found| found.id).collect();
+        store.set_given(asked, &[(ids[0], false), (ids[1], true)], &passages).unwrap();
+        let answer =
+            NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("The harbour master is called Ada.") };
+        store.add_message(chat, Some(asked), &answer).unwrap();
+        let document = Document::read("more.rs".to_owned(), DocumentKind::Code, b"fn main() {}").unwrap();
+        store.attach(chat, &document).unwrap();
+        settings.last_chat = Some(chat.number());
+    };
+    look(
+        "files",
+        [640.0, 480.0],
+        prepare,
+        |ui, panel: &mut Conversation, shell| {
+            panel.tick(ui, shell);
+            panel.show(ui, shell);
+        },
+        |it| it.run_steps(4),
+    );
+}
+
+#[test]
+fn conversation_with_tools_matches_its_snapshots() {
+    let prepare = |folders: &Folders, settings: &mut Settings| {
+        let (mut store, _) = crate::store::Store::open(&folders.chats()).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        store.set_chat_tools(chat, true).unwrap();
+        settings.tools.consents.set(None, &Builtin::Calculator.tool(), Consent::Ask);
+        let call = |id: &str, name: &str, arguments: &str| ToolCall {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        };
+        let calls = [
+            call("a", "clock", "{}"),
+            call("b", "read_file", "{\"path\": \"/home/ada/ships.csv\"}"),
+            call("c", "send_mail", "{\"to\": \"all\"}"),
+        ];
+        let asked = "How many tonnes do the ships of today carry together?";
+        let asked = store.add_message(chat, None, &NewMessage::user(asked)).unwrap();
+        let answer = |text: &str| NewMessage { speaker: Speaker::Assistant, ..NewMessage::user(text) };
+        let looking = store.add_message(chat, Some(asked), &answer("Let me look at the list.")).unwrap();
+        store.set_tool_calls(looking, &calls).unwrap();
+        let mut last = looking;
+        let ends = [
+            (ToolOutcome::Done, None, "Local time: noon"),
+            (ToolOutcome::Failed, Some("files"), "Error: no such file"),
+            (ToolOutcome::Denied, Some("mail"), "The user did not allow this call."),
+        ];
+        for (call, (outcome, server, text)) in calls.into_iter().zip(ends) {
+            let result = ToolResult { call, outcome, server: server.map(str::to_owned) };
+            last = store.add_tool_result(chat, last, &result, text).unwrap();
+        }
+        let adding = store.add_message(chat, Some(last), &answer("Then I add what you told me.")).unwrap();
+        let sum = call("d", "calculator", "{\"expression\": \"1200.5 + 840 + 3 * 77.25\"}");
+        store.set_tool_calls(adding, &[sum]).unwrap();
+        settings.last_chat = Some(chat.number());
+    };
+    look(
+        "tools",
+        [640.0, 560.0],
+        prepare,
+        |ui, panel: &mut Conversation, shell| {
+            panel.tick(ui, shell);
+            panel.show(ui, shell);
+        },
+        |it| {
+            let shell = it.state_mut().shell.as_mut().unwrap();
+            let chat = shell.store.chats().unwrap()[0].id;
+            let answer = shell.store.branch(chat).unwrap().pop().unwrap();
+            shell.chat_controller.begin_calls(chat, &answer);
+            it.run_steps(6);
+            assert!(it.query_by_label("Allow once").is_some());
+        },
+    );
+}
+
+#[test]
+fn settings_of_tools_match_their_snapshots() {
+    let prepare = |_: &Folders, settings: &mut Settings| {
+        let command = |command: &str, args: &[&str]| ServerTransport::Command {
+            command: command.to_owned(),
+            args: args.iter().map(|word| (*word).to_owned()).collect(),
+            env: Default::default(),
+        };
+        let url = ServerTransport::Url { url: "http://tools.example/mcp".to_owned(), headers: Default::default() };
+        let servers = [
+            ("files", command("no-such-program-1", &["-y", "server-files", "/home/ada"]), true),
+            ("tools.example", url, false),
+        ];
+        for (name, transport, enabled) in servers {
+            settings.tools.add(ServerConfig { name: name.to_owned(), transport, enabled }).unwrap();
+        }
+    };
+    look(
+        "tool-settings",
+        [640.0, 640.0],
+        prepare,
+        |ui, card: &mut ToolsCard, shell| {
+            widgets::card(ui, |ui| card.show(ui, shell));
+        },
+        |it| {
+            let began = Instant::now();
+            while it.query_by_label("Connect again to files").is_none() {
+                assert!(began.elapsed() < PATIENCE, "no failure within {PATIENCE:?}");
+                thread::sleep(Duration::from_millis(5));
+                it.step();
+            }
+            it.run_steps(4);
         },
     );
 }

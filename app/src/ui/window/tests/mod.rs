@@ -1,9 +1,14 @@
 //! The whole window: by the keyboard alone ([`keyboard`]), as a screen reader finds it ([`names`]), what its frames
-//! cost ([`frames`]), what its panels look like ([`looks`]), what leaves and enters it ([`chat_files`]), and that it gets on with another one ([`other_instances`]).
+//! cost ([`frames`]), what its panels look like ([`looks`]), what leaves and enters it ([`chat_files`]), files that go with messages ([`attachments`]),
+//! what a new user sees ([`first_minute`]), what happens where the context is full ([`context`]), tools that a model calls ([`tools`]), and that it gets on with another one ([`other_instances`]).
 
+mod attachments;
 mod chat_files;
+mod context;
+mod first_minute;
 mod frames;
 mod keyboard;
 mod looks;
 mod names;
 mod other_instances;
+mod tools;

@@ -6,15 +6,15 @@ mod axpy;
 pub(super) mod blocks;
 mod codes;
 mod dot;
-mod inputs;
+pub(super) mod inputs;
 mod points;
 mod tile;
 
 use std::arch::x86_64::*;
 
 use super::{
-    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, Kernels, QuantisedInput, QuantisedInputMut,
-    ScaledRow, decoded, one_by_one, portable, prefetch_weights, takes_gathered_rows,
+    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels, QuantisedInput,
+    QuantisedInputMut, ScaledRow, decoded, one_by_one, portable, prefetch_weights, takes_gathered_rows,
 };
 use crate::{
     cpu::Isa,
@@ -215,6 +215,20 @@ impl Kernels for Avx2 {
 
     fn add_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
         with_features!(inputs::add(inputs, next, acc))
+    }
+
+    fn add_byte_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
+        with_features!(inputs::add_bytes(inputs, next, acc))
+    }
+
+    fn add_inputs_with_minima(
+        &self,
+        inputs: &InputBlock<'_>,
+        minima: &InputMinima<'_>,
+        next: Option<&InputBlock<'_>>,
+        acc: &mut [f32],
+    ) {
+        with_features!(inputs::add_with_minima(inputs, minima, next, acc))
     }
 
     fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {

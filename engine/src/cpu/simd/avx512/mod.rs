@@ -12,8 +12,8 @@ mod tile;
 use std::arch::x86_64::*;
 
 use super::{
-    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, Kernels, QuantisedInput, QuantisedInputMut,
-    ScaledRow, decoded, one_by_one, prefetch_weights, takes_gathered_rows,
+    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels, QuantisedInput,
+    QuantisedInputMut, ScaledRow, decoded, one_by_one, prefetch_weights, takes_gathered_rows,
 };
 use crate::{
     cpu::Isa,
@@ -212,6 +212,20 @@ impl Kernels for Avx512 {
 
     fn add_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
         with_features!(inputs::add(inputs, next, acc))
+    }
+
+    fn add_byte_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
+        with_features!(super::avx2::inputs::add_bytes(inputs, next, acc))
+    }
+
+    fn add_inputs_with_minima(
+        &self,
+        inputs: &InputBlock<'_>,
+        minima: &InputMinima<'_>,
+        next: Option<&InputBlock<'_>>,
+        acc: &mut [f32],
+    ) {
+        with_features!(super::avx2::inputs::add_with_minima(inputs, minima, next, acc))
     }
 
     fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {

@@ -1,11 +1,13 @@
 //! Vectors of `f32` as wide as the machine has them. A kernel is written once, as safe generic code over [`Vector`],
 //! and [`dispatch`] compiles it for each instruction set and picks one at run time. Intrinsics live in this folder only;
-//! a value of a vector type's token ([`Portable`], `Avx2`, `Avx512`) proves that the machine has the instructions.
+//! a value of a vector type's token ([`Portable`], `Avx2`, `Avx512`, `Neon`) proves that the machine has the instructions.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 pub(crate) mod tile;
 
@@ -97,6 +99,8 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         Isa::Avx2 | Isa::AvxVnni => avx2::run(kernel),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => avx512::run(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::run(kernel),
         _ => kernel.run(Portable),
     }
 }

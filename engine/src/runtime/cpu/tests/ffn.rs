@@ -48,6 +48,7 @@ fn partial_sums_add_up_to_the_output() {
                         x: &x,
                         tokens,
                         observed: true,
+                        separate: false,
                     };
                     let before = mask::count(&fired);
                     let work = ffn.partial(&cpu, &part, &mut out).unwrap();
@@ -143,6 +144,7 @@ fn only_predicted_neurons_contribute() {
                 x: &x,
                 tokens: 1,
                 observed: false,
+                separate: false,
             };
             CpuFfn::default().partial(&cpu, &part, &mut out).unwrap();
             layer_ffn::add_bias(&weights, 1.0, &mut out);

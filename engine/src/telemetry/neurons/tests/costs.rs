@@ -21,7 +21,7 @@ fn cost(shape: &NeuronShape, chunk: usize) -> Duration {
     // Single tokens are counted a block at a time.
     let chunks = if chunk == 1 { pending::block(words) } else { 1 };
     // The least of many: other tests run beside this one.
-    let rounds = (0..24).map(|_| {
+    let rounds = (0..96).map(|_| {
         let started = ThreadTime::now();
         for _ in 0..chunks {
             recorder.begin(0, 0, &ids, chunk == 1);

@@ -57,6 +57,29 @@ fn tags_hold_thoughts_at_the_beginning_only() {
 }
 
 #[test]
+fn end_of_thoughts_leads_to_the_answer_in_every_format() {
+    for (name, prompt) in [
+        ("<think>", "<a><think>\n"),
+        ("[THINK]", "[INST][THINK]"),
+        ("channel", "<|turn>model\n<|channel>thought\n"),
+        ("harmony", "<|start|>assistant"),
+    ] {
+        let format = ReasoningFormat::of_texts(name);
+        let mut parser = format.parser(prompt, None);
+        if name == "harmony" {
+            parser.push("<|channel|>analysis<|message|>");
+        }
+        parser.push("Hm");
+        assert!(parser.is_thinking() && !parser.is_answering(), "{name}");
+        let pieces = parser.push(&(format.end_of_thoughts() + "Yes"));
+        assert!(parser.is_answering() && !parser.is_thinking(), "{name}");
+        let answer: String =
+            pieces.into_iter().filter(|(part, _)| *part == AnswerPart::Answer).map(|(_, text)| text).collect();
+        assert_eq!(answer.trim_start(), "Yes", "{name}");
+    }
+}
+
+#[test]
 fn harmony_has_channels() {
     let prompt = "<|start|>user<|message|>Hi<|end|><|start|>assistant";
     for (text, want) in [

@@ -1,0 +1,52 @@
+//! Kinds of files that can be attached.
+
+use std::path::Path;
+
+/// The format of an attached file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DocumentKind {
+    /// Plain text.
+    Text,
+    /// Markdown.
+    Markdown,
+    /// The source of a program, or data as text.
+    Code,
+    /// Portable Document Format.
+    Pdf,
+    /// A text of Word and of other word processors.
+    Docx,
+}
+
+impl DocumentKind {
+    /// Every kind.
+    pub const ALL: [DocumentKind; 5] =
+        [DocumentKind::Text, DocumentKind::Markdown, DocumentKind::Code, DocumentKind::Pdf, DocumentKind::Docx];
+
+    /// The kind as the store and files of chats name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DocumentKind::Text => "text",
+            DocumentKind::Markdown => "markdown",
+            DocumentKind::Code => "code",
+            DocumentKind::Pdf => "pdf",
+            DocumentKind::Docx => "docx",
+        }
+    }
+
+    /// The kind of this [`DocumentKind::name`].
+    pub fn from_name(name: &str) -> Option<DocumentKind> {
+        DocumentKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The kind that a file name stands for; text if it says nothing else.
+    pub fn from_path(path: &Path) -> DocumentKind {
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        match extension.to_ascii_lowercase().as_str() {
+            "pdf" => DocumentKind::Pdf,
+            "docx" => DocumentKind::Docx,
+            "md" | "markdown" => DocumentKind::Markdown,
+            "" | "txt" | "text" | "log" | "rst" | "tex" | "srt" => DocumentKind::Text,
+            _ => DocumentKind::Code,
+        }
+    }
+}

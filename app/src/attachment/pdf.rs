@@ -1,0 +1,76 @@
+//! The text of PDF files, page by page.
+
+use std::panic::{self, AssertUnwindSafe};
+
+use pdf_extract::{Document, PlainTextOutput, output_doc_page};
+
+use super::passage::SourcePart;
+
+/// Why there is no text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PdfError {
+    /// It opens with a password only.
+    Encrypted,
+    /// It is not what it should be.
+    Damaged(String),
+}
+
+/// The pages of a PDF file that have text.
+pub(super) fn pages(bytes: &[u8]) -> Result<Vec<SourcePart>, PdfError> {
+    // Of a damaged file the reader may demand what is not there.
+    let read = panic::catch_unwind(AssertUnwindSafe(|| read(bytes)));
+    read.unwrap_or_else(|_| Err(PdfError::Damaged("its contents contradict each other".to_owned())))
+}
+
+fn read(bytes: &[u8]) -> Result<Vec<SourcePart>, PdfError> {
+    let damaged = |error: &dyn std::fmt::Display| PdfError::Damaged(error.to_string());
+    let mut document = Document::load_mem(bytes).map_err(|error| match error {
+        pdf_extract::Error::InvalidPassword | pdf_extract::Error::Decryption(_) => PdfError::Encrypted,
+        error => damaged(&error),
+    })?;
+    if document.is_encrypted() && document.decrypt("").is_err() {
+        return Err(PdfError::Encrypted);
+    }
+    let numbers: Vec<u32> = document.get_pages().into_keys().collect();
+    if numbers.is_empty() {
+        return Err(PdfError::Damaged("it has no pages".to_owned()));
+    }
+    let (mut pages, mut failed) = (Vec::new(), None);
+    for number in numbers {
+        let mut text = String::new();
+        let mut output = PlainTextOutput::new(&mut text);
+        // One page that cannot be read does not take the others with it.
+        let read = panic::catch_unwind(AssertUnwindSafe(|| output_doc_page(&document, &mut output, number)));
+        match read {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => failed = Some(damaged(&error)),
+            Err(_) => failed = Some(PdfError::Damaged(format!("page {number} cannot be read"))),
+        }
+        let text = tidy(&text);
+        if !text.is_empty() {
+            pages.push(SourcePart { number: number as usize, text });
+        }
+    }
+    match failed {
+        Some(error) if pages.is_empty() => Err(error),
+        _ => Ok(pages),
+    }
+}
+
+/// Without the spaces at the ends of lines and more than one empty line.
+fn tidy(text: &str) -> String {
+    let mut tidy = String::with_capacity(text.len());
+    let mut empty = true;
+    for line in text.lines().map(str::trim_end) {
+        if !line.is_empty() || !empty {
+            tidy.push_str(line);
+            tidy.push('\n');
+        }
+        empty = line.is_empty();
+    }
+    tidy.truncate(tidy.trim_end().len());
+    if !tidy.is_empty() {
+        tidy.push('\n');
+    }
+    tidy
+}

@@ -1,0 +1,125 @@
+//! Calls of tools in an answer, told from its words while it arrives.
+
+use serde_json::Value;
+use thermocline_engine::tokenizer::{
+    reasoning::AnswerPart,
+    tools::{ToolEvent, ToolFormat, ToolParser},
+};
+
+use crate::store::{MessageId, ToolCall};
+
+/// Most calls that one answer may have; others are left out.
+pub const MOST_CALLS: usize = 16;
+
+/// The reader of one answer of a model that was told of tools.
+#[derive(Debug)]
+pub struct CallReader {
+    /// `None` for an answer of a server, which tells calls and words apart itself.
+    parser: Option<ToolParser>,
+    message: MessageId,
+    calls: Vec<ToolCall>,
+    /// `true` if the call that is being read is left out.
+    left_out: bool,
+}
+
+impl CallReader {
+    /// Of an answer that is written to `message`; `format` is how the model calls tools.
+    pub fn new(message: MessageId, format: Option<&ToolFormat>, definitions: &[Value]) -> Self {
+        let parser = format.map(|format| ToolParser::new(format.clone(), definitions));
+        CallReader { parser, message, calls: Vec::new(), left_out: false }
+    }
+
+    /// Reads a piece; returns its words.
+    pub fn push(&mut self, part: AnswerPart, piece: &str) -> String {
+        match &mut self.parser {
+            Some(parser) if part != AnswerPart::Thinking => {
+                let events = parser.push(piece);
+                self.take(events)
+            }
+            _ => piece.to_owned(),
+        }
+    }
+
+    /// The words held back; no more text follows.
+    pub fn finish(&mut self) -> String {
+        let events = self.parser.as_mut().map(ToolParser::finish).unwrap_or_default();
+        self.take(events)
+    }
+
+    /// Adds a call that a server has told apart.
+    pub fn add(&mut self, name: String, arguments: String) {
+        // Nine letters, as some templates want them; unique by message and place.
+        let id = format!("c{:06}{:02}", self.message.number().rem_euclid(1_000_000), self.calls.len());
+        self.left_out = self.calls.len() >= MOST_CALLS;
+        if !self.left_out {
+            self.calls.push(ToolCall { id, name, arguments });
+        }
+    }
+
+    /// The calls so far.
+    pub fn calls(&self) -> &[ToolCall] {
+        &self.calls
+    }
+
+    fn take(&mut self, events: Vec<ToolEvent>) -> String {
+        let mut words = String::new();
+        for event in events {
+            match event {
+                ToolEvent::Text(text) => words.push_str(&text),
+                ToolEvent::Begin { name } => self.add(name, String::new()),
+                ToolEvent::Arguments(text) => {
+                    if let Some(call) = self.calls.last_mut().filter(|_| !self.left_out) {
+                        call.arguments.push_str(&text);
+                    }
+                }
+                ToolEvent::End => {}
+            }
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::{NewMessage, Store};
+
+    fn message() -> MessageId {
+        let mut store = Store::in_memory().unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        store.add_message(chat, None, &NewMessage::user("x")).unwrap()
+    }
+
+    #[test]
+    fn calls_are_told_from_words_and_numbered() {
+        let mut reader = CallReader::new(message(), Some(&ToolFormat::forced()), &[json!({})]);
+        assert_eq!(reader.push(AnswerPart::Thinking, "{hm}"), "{hm}");
+        let words = reader.push(AnswerPart::Answer, "[{\"name\": \"clock\", \"argu")
+            + &reader.push(
+                AnswerPart::Answer,
+                "ments\": {}}, {\"name\": \"calculator\", \"arguments\": {\"expression\": \"1\"}}]",
+            );
+        assert_eq!(words + &reader.finish(), "");
+        let names: Vec<_> = reader.calls().iter().map(|call| (&*call.id, &*call.name, &*call.arguments)).collect();
+        assert_eq!(names, [("c00000100", "clock", "{}"), ("c00000101", "calculator", "{\"expression\": \"1\"}")]);
+    }
+
+    #[test]
+    fn an_answer_has_a_limited_number_of_calls() {
+        let mut reader = CallReader::new(message(), None, &[]);
+        assert_eq!(reader.push(AnswerPart::Answer, "{\"name\": \"a\"}"), "{\"name\": \"a\"}");
+        for _ in 0..100 {
+            reader.add("a".to_owned(), "{}".to_owned());
+        }
+        assert_eq!(reader.calls().len(), MOST_CALLS);
+
+        // The arguments of those that are left out are no other call's.
+        let mut reader = CallReader::new(message(), Some(&ToolFormat::forced()), &[json!({})]);
+        let calls = vec!["{\"name\": \"clock\", \"arguments\": {}}"; MOST_CALLS + 2].join(", ");
+        assert_eq!(reader.push(AnswerPart::Answer, &format!("[{calls}]")) + &reader.finish(), "");
+        assert_eq!(reader.calls().len(), MOST_CALLS);
+        assert!(reader.calls().iter().all(|call| call.arguments == "{}"), "{:?}", reader.calls());
+    }
+}

@@ -1,0 +1,202 @@
+//! Explanations of words: which neurons make one word of an answer, and how the answer goes on with them switched off. Computed on the
+//! CPU by a thread of its own, from the model that is open; nothing here waits for it.
+
+use std::{
+    collections::HashMap,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use parking_lot::Mutex;
+use thermocline_engine::{
+    Error, Result,
+    cpu::{Cpu, CpuOptions},
+    eval::{
+        Attribution, NeuronEffect, NeuronLens, SwitchingOff, attribution, continuation, neuron_lens, switching_off,
+    },
+    model::{Model, NeuronIndex},
+    session::{ChatOptions, Engine, Prompt},
+    tokenizer::EncodeOptions,
+};
+
+use crate::engine_handle::{EngineHandle, error_message};
+
+/// Neurons listed.
+pub const LISTED: usize = 8;
+/// Neurons switched off together.
+pub const SWITCHED_OFF: usize = 5;
+/// Tokens of either continuation.
+const CONTINUED: usize = 32;
+/// Tokens of a neuron's logit lens.
+const LENS: usize = 5;
+/// Neurons searched for those that add most.
+const SEARCHED: usize = 1000;
+
+/// A neuron and the words it speaks for and against.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExplainedNeuron {
+    /// Its part of the logit.
+    pub effect: NeuronEffect,
+    /// Tokens it raises, as text, most first.
+    pub raises: Vec<String>,
+    /// Tokens it lowers.
+    pub lowers: Vec<String>,
+}
+
+/// The parts of one word's logit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explained {
+    /// The word's first token, as text.
+    pub token: String,
+    /// All parts.
+    pub attribution: Attribution,
+    /// The neurons with the largest effects.
+    pub neurons: Vec<ExplainedNeuron>,
+}
+
+/// The answer's greedy continuations with and without the neurons that add most.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SwitchedOff {
+    /// The neurons.
+    pub neurons: Vec<NeuronIndex>,
+    /// Falls of the word's logit as they are switched off one after the other, for this word alone.
+    pub logit: SwitchingOff,
+    /// Text from the word on by the whole model.
+    pub with: String,
+    /// The same without the neurons, from the chat's first token on.
+    pub without: String,
+}
+
+/// State of an explanation.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum ExplanationProgress {
+    /// The model reads the text before the word.
+    #[default]
+    Reading,
+    /// The parts are known.
+    Explained(Arc<Explained>),
+    /// It failed; a sentence.
+    Failed(String),
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    progress: ExplanationProgress,
+    switched_off: Option<Arc<SwitchedOff>>,
+}
+
+/// An explanation being computed, or its result. Dropping it stops the computation.
+#[derive(Debug)]
+pub struct Explanation {
+    shared: Arc<Mutex<Shared>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Explanation {
+    /// Begins to explain the word that `text` begins with and that follows `prompt` in a chat with the model of `engine`.
+    pub fn start(handle: &EngineHandle, engine: Engine, prompt: Prompt, text: String) -> Self {
+        let explanation = Explanation { shared: Arc::default(), stop: Arc::default() };
+        let (shared, stop, handle) = (Arc::clone(&explanation.shared), Arc::clone(&explanation.stop), handle.clone());
+        let work = move || {
+            let mut proceed = || if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            let mut publish = |change: &dyn Fn(&mut Shared)| {
+                change(&mut shared.lock());
+                handle.notify();
+            };
+            if let Err(error) = explain(&engine, prompt, &text, &mut proceed, &mut publish) {
+                let sentence = error_message(&error);
+                publish(&|shared| shared.progress = ExplanationProgress::Failed(sentence.clone()));
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("explain-word".to_owned()).spawn(work) {
+            explanation.shared.lock().progress =
+                ExplanationProgress::Failed(format!("No thread to compute it: {error}"));
+        }
+        explanation
+    }
+
+    /// State now.
+    pub fn progress(&self) -> ExplanationProgress {
+        self.shared.lock().progress.clone()
+    }
+
+    /// The continuations, once they are computed.
+    pub fn switched_off(&self) -> Option<Arc<SwitchedOff>> {
+        self.shared.lock().switched_off.clone()
+    }
+}
+
+impl Drop for Explanation {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
+/// Changes what the window sees.
+type Publish<'a> = dyn FnMut(&dyn Fn(&mut Shared)) + 'a;
+
+fn explain(
+    engine: &Engine,
+    prompt: Prompt,
+    text: &str,
+    proceed: &mut dyn FnMut() -> ControlFlow<()>,
+    publish: &mut Publish<'_>,
+) -> Result<()> {
+    let (model, tokenizer) = (engine.model(), engine.tokenizer());
+    let context = engine.prompt_tokens(prompt, &ChatOptions::default())?;
+    let Some(token) = tokenizer.encode(text, EncodeOptions::default())?.first().copied() else {
+        return Err(Error::invalid("word", "at least one token", "none"));
+    };
+    let cpu = Cpu::new(&CpuOptions::default())?;
+    let of = attribution(model, &cpu, &context, token, SEARCHED, proceed)?;
+    let mut words = Words { engine, cache: HashMap::new() };
+    let mut neurons = Vec::new();
+    for effect in of.neurons.iter().take(LISTED) {
+        let lens = neuron_lens(model, &cpu, effect.place, LENS)?;
+        neurons.push(words.explained(*effect, &lens));
+    }
+    let adding = of.neurons.iter().filter(|neuron| neuron.logit > 0.0).take(SWITCHED_OFF);
+    let places: Vec<NeuronIndex> = adding.map(|neuron| neuron.place).collect();
+    let explained = Arc::new(Explained { token: words.text(token), attribution: of, neurons });
+    publish(&|shared| shared.progress = ExplanationProgress::Explained(Arc::clone(&explained)));
+
+    let logit = switching_off(model, &cpu, &context, token, &places, proceed)?;
+    let rest = Arc::new(model.without_neurons(&places)?);
+    let mut greedy = |model: &Arc<Model>| {
+        let tokens = continuation(model, &cpu, &context, CONTINUED, proceed)?;
+        let end = tokens.iter().position(|id| tokenizer.is_end(*id)).unwrap_or(tokens.len());
+        Ok::<_, Error>(tokenizer.decode(&tokens[..end], true))
+    };
+    let (with, without) = (greedy(model)?, greedy(&rest)?);
+    let switched_off = Arc::new(SwitchedOff { neurons: places, logit, with, without });
+    publish(&|shared| shared.switched_off = Some(Arc::clone(&switched_off)));
+    Ok(())
+}
+
+/// Tokens as text.
+struct Words<'a> {
+    engine: &'a Engine,
+    cache: HashMap<u32, String>,
+}
+
+impl Words<'_> {
+    fn text(&mut self, id: u32) -> String {
+        // A token may be part of a letter.
+        let decode = || self.engine.tokenizer().decode(&[id], false).trim().replace('\u{fffd}', "\u{2026}");
+        self.cache.entry(id).or_insert_with(decode).clone()
+    }
+
+    /// A negative activation turns the neuron's effects around.
+    fn explained(&mut self, effect: NeuronEffect, lens: &NeuronLens) -> ExplainedNeuron {
+        let mut text = |tokens: &[(u32, f32)]| tokens.iter().map(|(id, _)| self.text(*id)).collect();
+        let (promoted, suppressed) = (text(&lens.promoted), text(&lens.suppressed));
+        match effect.activation < 0.0 {
+            true => ExplainedNeuron { effect, raises: suppressed, lowers: promoted },
+            false => ExplainedNeuron { effect, raises: promoted, lowers: suppressed },
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The beginning of an answer: what a chat says before it and what the model is given of its files, for an engine here and for a server.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+use thermocline_engine::{
+    session::{ChatOptions, ContextPolicy, Message as Turn, Prompt, Request, Role, Session},
+    tokenizer::{Tokenizer, reasoning::transcript::Thoughts},
+};
+
+use super::{
+    SamplingOverrides,
+    given::{self, Measure},
+    plain_text::{plain, plain_json},
+};
+use crate::{
+    library::ModelId,
+    remote::RemoteRequest,
+    store::{ChatId, Message, MessageId, Speaker, Store, StoreError, ToolCall},
+};
+
+/// The messages above an answer, and how it is to be sampled.
+#[derive(Debug)]
+pub(super) struct ChatPrompt {
+    turns: Vec<Turn>,
+    /// Text that the answer has already, to be continued.
+    begun: String,
+    /// Number of the version, from 1.
+    version: usize,
+    choices: SamplingOverrides,
+    /// Definitions of the tools that the model is told of.
+    pub tools: Vec<Value>,
+}
+
+impl ChatPrompt {
+    /// Reads the prompt of message `id`, and decides what the model is given of the files in it. The error is a sentence.
+    pub fn read(store: &mut Store, chat: ChatId, id: MessageId, measure: &Measure<'_>) -> Result<Self, String> {
+        let read = |error: StoreError| error.to_string();
+        let about = store.chat(chat).map_err(read)?;
+        let own = store.message(id).ok();
+        // What an answer that goes on was given stays what it was.
+        if own.as_ref().is_none_or(|message| message.content.is_empty()) {
+            let messages = store.messages(chat).map_err(read)?;
+            given::decide(store, chat, &above(&messages, id), &about.system_prompt, measure).map_err(read)?;
+        }
+        Ok(ChatPrompt {
+            turns: turns_before(store, chat, id).map_err(read)?,
+            begun: own.as_ref().map_or_else(String::new, |message| message.content.clone()),
+            version: own.as_ref().map_or(1, |message| message.version.0),
+            choices: SamplingOverrides::from_json(about.sampling.as_deref()),
+            tools: Vec::new(),
+        })
+    }
+
+    /// Takes control tokens out of the descriptions and results of tools, which are unchecked text.
+    pub fn make_plain(&mut self, tokenizer: &Tokenizer) {
+        for turn in self.turns.iter_mut().filter(|turn| turn.role == Role::Tool) {
+            turn.content = plain(tokenizer, &turn.content);
+        }
+        self.tools.iter_mut().for_each(|tool| plain_json(tokenizer, tool));
+    }
+
+    /// The seed, if one is set. The same one would repeat the previous version.
+    fn seed(&self) -> Option<u64> {
+        self.choices.seed.map(|seed| seed.wrapping_add(self.version as u64 - 1))
+    }
+
+    /// The engine's request.
+    pub fn request(self, session: &Session, model: &ModelId) -> Request {
+        let mut sampling = self.choices.apply_to(SamplingOverrides::model_defaults(model));
+        sampling.seed = self.seed().or(sampling.seed);
+        let on_full = if self.choices.stop_when_full { ContextPolicy::Stop } else { ContextPolicy::Shift { keep: 1 } };
+        // An answer whose beginning was shifted out of the context seldom ends.
+        let most = self.choices.max_tokens.unwrap_or_else(|| session.context());
+        let prompt = prompt(self.turns, &self.begun);
+        let chat = ChatOptions { tools: self.tools, ..ChatOptions::default() };
+        Request { sampling, max_tokens: Some(most), on_full, chat, ..Request::new(prompt) }
+    }
+
+    /// The request to a server for its model `name`. Only what the user has set is sent beside the messages; thoughts of earlier answers
+    /// are not.
+    pub fn remote_request(self, name: &str) -> RemoteRequest {
+        let mut request =
+            RemoteRequest { model: name.to_owned(), tools: self.tools.clone(), ..RemoteRequest::default() };
+        let choices = &self.choices;
+        request.set("temperature", choices.temperature.map(exact));
+        request.set("top_p", choices.top_p.map(exact));
+        request.set("top_k", choices.top_k);
+        request.set("min_p", choices.min_p.map(exact));
+        request.set("repeat_penalty", choices.repeat_penalty.map(exact));
+        request.set("dry_multiplier", choices.dry_multiplier.map(exact));
+        request.set("seed", self.seed());
+        request.set("max_tokens", choices.max_tokens);
+        for turn in &self.turns {
+            let mut message = turn.fields.clone();
+            let (role, content) = match turn.role {
+                Role::System => ("system", &*turn.content),
+                Role::User => ("user", &*turn.content),
+                Role::Assistant => ("assistant", said(&turn.content)),
+                Role::Tool => ("tool", &*turn.content),
+            };
+            message.extend([("role".to_owned(), json!(role)), ("content".to_owned(), json!(content))]);
+            request.messages.push(Value::Object(message));
+        }
+        if !said(&self.begun).is_empty() {
+            request.push("assistant", said(&self.begun));
+        }
+        request
+    }
+}
+
+/// The prompt of message `id`: the messages above it and the first `begun` bytes of its own text, which the model continues.
+///
+/// # Errors
+/// The store's error.
+pub fn prompt_before(store: &Store, chat: ChatId, id: MessageId, begun: usize) -> Result<Prompt, StoreError> {
+    let own = store.message(id).ok();
+    let begun = own.as_ref().and_then(|message| message.content.get(..begun)).unwrap_or_default();
+    Ok(prompt(turns_before(store, chat, id)?, begun))
+}
+
+/// A chat that the assistant answers, or goes on answering after `begun`.
+fn prompt(mut turns: Vec<Turn>, begun: &str) -> Prompt {
+    if begun.is_empty() {
+        return Prompt::Chat(turns);
+    }
+    turns.push(Turn::new(Role::Assistant, begun));
+    Prompt::Continue(turns)
+}
+
+/// The system prompt and the messages above message `id`.
+fn turns_before(store: &Store, chat: ChatId, id: MessageId) -> Result<Vec<Turn>, StoreError> {
+    let about = store.chat(chat)?;
+    let all = store.messages(chat)?;
+    let before = above(&all, id);
+    let mut turns = Vec::new();
+    if !about.system_prompt.trim().is_empty() {
+        turns.push(Turn::new(Role::System, about.system_prompt));
+    }
+    let texts = given::texts(store, chat, &before)?;
+    turns.extend(branch_turns(&before, texts));
+    Ok(turns)
+}
+
+/// The turns of messages with these texts. Calls that have no result are told to be stopped: templates want one for each.
+pub fn branch_turns(branch: &[&Message], texts: Vec<String>) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    // Calls whose results may follow.
+    let mut open: Vec<&ToolCall> = Vec::new();
+    let stopped = |turns: &mut Vec<Turn>, open: &mut Vec<&ToolCall>| {
+        turns.extend(open.drain(..).map(|call| result_turn(call, "The user stopped this call.".to_owned())));
+    };
+    for (message, text) in branch.iter().zip(texts) {
+        match message.speaker {
+            Speaker::Tool => {
+                if let Some(result) = message.result() {
+                    open.retain(|call| call.id != result.call.id);
+                    turns.push(result_turn(&result.call, text));
+                }
+                // One without its call is left out: no template knows what to do with it.
+                continue;
+            }
+            Speaker::User => {
+                stopped(&mut turns, &mut open);
+                turns.push(Turn::new(Role::User, text));
+            }
+            Speaker::Assistant => {
+                stopped(&mut turns, &mut open);
+                let mut turn = Turn::new(Role::Assistant, text);
+                if !message.calls().is_empty() {
+                    let call = |call: &ToolCall| {
+                        let function = json!({ "name": call.name, "arguments": call.arguments });
+                        json!({ "id": call.id, "type": "function", "function": function })
+                    };
+                    turn.fields.insert("tool_calls".to_owned(), message.calls().iter().map(call).collect());
+                    open = message.calls().iter().collect();
+                }
+                turns.push(turn);
+            }
+        }
+    }
+    stopped(&mut turns, &mut open);
+    turns
+}
+
+fn result_turn(call: &ToolCall, text: String) -> Turn {
+    let fields = [("tool_call_id".to_owned(), json!(call.id)), ("name".to_owned(), json!(call.name))];
+    Turn { fields: Map::from_iter(fields), ..Turn::new(Role::Tool, text) }
+}
+
+/// The messages above message `id`, first to last.
+pub(super) fn above(all: &[Message], id: MessageId) -> Vec<&Message> {
+    let by_id: HashMap<MessageId, &Message> = all.iter().map(|message| (message.id, message)).collect();
+    let above = |message: &&Message| message.parent.and_then(|parent| by_id.get(&parent).copied());
+    let mut before: Vec<&Message> = std::iter::successors(by_id.get(&id).copied(), above).skip(1).collect();
+    before.reverse();
+    before
+}
+
+/// An answer without its thoughts.
+fn said(transcript: &str) -> &str {
+    Thoughts::of(transcript).answer.trim_start()
+}
+
+/// `value` with the digits a person sees: 0.7, not 0.699999988.
+fn exact(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{NewMessage, ToolOutcome, ToolResult};
+
+    #[test]
+    fn remote_request_has_the_branch_without_thoughts_and_what_was_set() {
+        let mut store = Store::in_memory().unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        store.set_system_prompt(chat, "Be brief.").unwrap();
+        store.set_chat_sampling(chat, Some(r#"{"temperature": 0.7, "seed": 5}"#)).unwrap();
+        let first = store.add_message(chat, None, &NewMessage::user("Hi")).unwrap();
+        let answer = store.add_message(chat, Some(first), &NewMessage::user("x")).unwrap();
+        let prompt = ChatPrompt::read(&mut store, chat, answer, &Measure::server()).unwrap();
+        let begun = "<think>\nhm\n</think>\n\nOnce".to_owned();
+        let request = ChatPrompt { begun, version: 3, ..prompt }.remote_request("m");
+        let message = |role: &str, content: &str| json!({ "role": role, "content": content });
+        assert_eq!(
+            request.messages,
+            [message("system", "Be brief."), message("user", "Hi"), message("assistant", "Once")]
+        );
+        assert_eq!(json!(request.settings), json!({ "temperature": 0.7, "seed": 7 }));
+    }
+
+    #[test]
+    fn calls_are_followed_by_their_results_and_stopped_ones_by_a_note() {
+        let mut store = Store::in_memory().unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        let asked = store.add_message(chat, None, &NewMessage::user("Hi")).unwrap();
+        let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("Well.") };
+        let answer = store.add_message(chat, Some(asked), &answer).unwrap();
+        let call =
+            |id: &str| ToolCall { id: id.to_owned(), name: "clock".to_owned(), arguments: "{\"a\": 1}".to_owned() };
+        store.set_tool_calls(answer, &[call("a"), call("b")]).unwrap();
+        let result = ToolResult { call: call("a"), outcome: ToolOutcome::Done, server: None };
+        let result = store.add_tool_result(chat, answer, &result, "noon").unwrap();
+        let last = store.add_message(chat, Some(result), &NewMessage::user("x")).unwrap();
+        let request =
+            ChatPrompt::read(&mut store, chat, last, &Measure::server()).unwrap().remote_request("m").messages;
+        let call = |id: &str| json!({ "id": id, "type": "function", "function": { "name": "clock", "arguments": "{\"a\": 1}" } });
+        let want = [
+            json!({ "role": "user", "content": "Hi" }),
+            json!({ "role": "assistant", "content": "Well.", "tool_calls": [call("a"), call("b")] }),
+            json!({ "role": "tool", "tool_call_id": "a", "name": "clock", "content": "noon" }),
+            json!({ "role": "tool", "tool_call_id": "b", "name": "clock", "content": "The user stopped this call." }),
+            // The message itself is the answer that is asked for.
+            json!({ "role": "assistant", "content": "x" }),
+        ];
+        assert_eq!(request, want);
+    }
+}

@@ -1,0 +1,120 @@
+//! The last tokens of a chat as bytes, so that its map is there again after a restart: written into the file of chats, read back
+//! while the model has not said anything yet.
+
+use std::sync::Arc;
+
+use thermocline_engine::telemetry::neurons::{LayerTrace, NeuronBoard, NeuronShape, TokenMasks, TokenTrace};
+
+/// Most tokens that are kept of a chat, and most bytes of them.
+const MOST_TOKENS: usize = 64;
+const MOST_BYTES: usize = 1 << 20;
+
+/// First bytes of the form below; the last one is its version.
+const MAGIC: &[u8; 8] = b"tc-map\0\x01";
+
+/// The latest tokens of `session` on the board, oldest first; empty if there are none.
+///
+/// Little-endian u32s after [`MAGIC`]: words of a token's masks of neurons and of experts, number of layers, number of tokens; then per
+/// token its id, its position, 1 if it was decoded, the masks of fired neurons and of chosen experts.
+pub fn write(board: &NeuronBoard, session: u64) -> Vec<u8> {
+    let shape = board.shape();
+    let (words, experts) = (shape.total_words(), shape.total_expert_words());
+    let each = 4 * (3 + words + experts);
+    let most = MOST_TOKENS.min(MOST_BYTES / each.max(1)) as u64;
+    let end = board.kept().masks.end;
+    let tokens = board.tokens(end.saturating_sub(most)..end);
+    let own = |token: &&TokenTrace| token.session == session && token.masks.is_some();
+    let tokens: Vec<&TokenTrace> = tokens.iter().filter(own).collect();
+    if tokens.is_empty() {
+        return Vec::new();
+    }
+    let mut bytes = Vec::with_capacity(24 + tokens.len() * each);
+    bytes.extend(MAGIC);
+    let mut push = |value: u32| bytes.extend(value.to_le_bytes());
+    [words, experts, shape.layers(), tokens.len()].into_iter().for_each(|count| push(count as u32));
+    for token in tokens {
+        [token.token, token.position as u32, u32::from(token.decoded)].into_iter().for_each(&mut push);
+        let Some(masks) = &token.masks else { continue };
+        let mask = |mask: &[u32], words| (0..words).map(|at| mask.get(at).copied().unwrap_or(0)).collect::<Vec<u32>>();
+        mask(&masks.fired, words).into_iter().for_each(&mut push);
+        mask(&masks.chosen, experts).into_iter().for_each(&mut push);
+    }
+    bytes
+}
+
+/// The tokens in `bytes`, for a model of this shape and a vocabulary of `n_vocab` tokens; none if they are another model's, or damaged.
+pub fn read(bytes: &[u8], shape: &NeuronShape, n_vocab: usize) -> Vec<TokenTrace> {
+    let Some(rest) = bytes.strip_prefix(MAGIC) else { return Vec::new() };
+    let (values, left) = rest.as_chunks::<4>();
+    let values: Vec<u32> = values.iter().map(|value| u32::from_le_bytes(*value)).collect();
+    let [words, experts, layers, count, rest @ ..] = &values[..] else { return Vec::new() };
+    let (words, experts, count) = (*words as usize, *experts as usize, *count as usize);
+    let each = 3 + words + experts;
+    let fits = (words, experts, *layers as usize) == (shape.total_words(), shape.total_expert_words(), shape.layers());
+    if !fits || !left.is_empty() || count > MOST_TOKENS || rest.len() != count * each {
+        return Vec::new();
+    }
+    let token = |(index, values): (usize, &[u32])| {
+        let fired = values[3..3 + words].to_vec();
+        let chosen = values[3 + words..].to_vec();
+        let ones = |mask: &[u32]| mask.iter().map(|word| word.count_ones()).sum();
+        let layer = |layer| LayerTrace {
+            fired: ones(&fired[shape.words(layer)]),
+            experts: (shape.experts(layer) > 0).then(|| ones(&chosen[shape.expert_words(layer)])),
+            ..LayerTrace::default()
+        };
+        TokenTrace {
+            index: index as u64,
+            token: values[0],
+            session: u64::MAX,
+            position: values[1] as usize,
+            decoded: values[2] == 1,
+            layers: (0..shape.layers()).map(layer).collect(),
+            masks: Some(Arc::new(TokenMasks { fired, chosen, ..TokenMasks::default() })),
+            hot: None,
+        }
+    };
+    let tokens: Vec<TokenTrace> = rest.chunks_exact(each).enumerate().map(token).collect();
+    if tokens.iter().all(|token| (token.token as usize) < n_vocab) { tokens } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_engine::telemetry::neurons::{LayerFiring, LayerNeurons};
+
+    use super::*;
+
+    #[test]
+    fn remembered_tokens_are_those_of_the_session() {
+        let moe = LayerNeurons::Experts { experts: 3, width: 16, shared: 0 };
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::of([LayerNeurons::Dense(40), moe]));
+        assert!(write(&board, 0).is_empty());
+        for position in 0..100u32 {
+            recorder.begin(u64::from(position % 2), position as usize, &[position], position > 3);
+            recorder.layer(&LayerFiring { tokens: 1, fired: &[position, 1], ..LayerFiring::default() });
+            let (fired, chosen) = ([position << 3, 0], [0b101]);
+            recorder.layer(&LayerFiring {
+                layer: 1,
+                tokens: 1,
+                fired: &fired,
+                chosen: Some(&chosen),
+                ..LayerFiring::default()
+            });
+            recorder.end();
+        }
+        let (bytes, shape) = (write(&board, 1), board.shape());
+        let tokens = read(&bytes, shape, 100);
+        assert_eq!((tokens.len(), tokens[0].token, tokens[31].token), (32, 37, 99), "of the last 64, every second");
+        let (last, was) = (&tokens[31], board.token(99).unwrap());
+        assert_eq!((last.fired(shape, 0), last.fired(shape, 1)), (was.fired(shape, 0), was.fired(shape, 1)));
+        assert_eq!((last.chosen(shape, 1), last.total().fired), (was.chosen(shape, 1), was.total().fired));
+        assert_eq!((last.total().experts, last.decoded, last.index), (Some(2), true, 31));
+
+        let other = NeuronShape::new([40, 47]);
+        assert!(read(&bytes, &other, 100).is_empty(), "another model's");
+        assert!(read(&bytes, shape, 50).is_empty(), "ids beyond the vocabulary");
+        for length in [0, 7, 8, 23, bytes.len() - 1, bytes.len() - 4] {
+            assert!(read(&bytes[..length], shape, 100).is_empty(), "{length} bytes");
+        }
+    }
+}

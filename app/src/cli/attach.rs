@@ -1,0 +1,137 @@
+//! `--attach FILE`: files that go with a message in the terminal, as they do in the window.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use thermocline_engine::session::{Engine, Message as Turn, Role};
+
+use super::failure::{Failure, Outcome};
+use crate::{
+    attachment::Document,
+    chat::given::{self, Measure, sources_line},
+    store::{ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError},
+};
+
+/// The files of the first message.
+#[derive(Debug, Clone, Default, Args)]
+pub struct AttachOptions {
+    /// A file that goes with the message: text, code, Markdown, PDF or docx. Repeatable. It is put whole into the prompt if the
+    /// context has room for it; else the passages that fit the message best
+    #[arg(long, value_name = "FILE")]
+    attach: Vec<PathBuf>,
+}
+
+impl AttachOptions {
+    /// Reads them.
+    pub fn open(&self) -> Outcome<Vec<Document>> {
+        self.attach.iter().map(|path| open(path)).collect()
+    }
+}
+
+/// Reads a file.
+pub fn open(path: &Path) -> Outcome<Document> {
+    Document::open(path).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// The files of a conversation, and its messages, by which it is decided what the model is given.
+#[derive(Debug)]
+pub struct Files {
+    store: Store,
+    chat: ChatId,
+    last: Option<MessageId>,
+    system: String,
+}
+
+fn failed(error: StoreError) -> Failure {
+    Failure::Output(error.to_string())
+}
+
+impl Files {
+    /// Of a conversation so far.
+    pub fn new(turns: &[Turn]) -> Outcome<Self> {
+        let mut store = Store::in_memory().map_err(failed)?;
+        let chat = store.add_chat(None, "").map_err(failed)?;
+        let mut files = Files { store, chat, last: None, system: String::new() };
+        for turn in turns {
+            match turn.role {
+                Role::System => files.system.clone_from(&turn.content),
+                Role::User => files.add(&NewMessage::user(&turn.content))?,
+                Role::Assistant | Role::Tool => files.answered(&turn.content)?,
+            }
+        }
+        Ok(files)
+    }
+
+    fn add(&mut self, message: &NewMessage) -> Outcome {
+        self.last = Some(self.store.add_message(self.chat, self.last, message).map_err(failed)?);
+        Ok(())
+    }
+
+    /// Has a file go with the next message.
+    pub fn attach(&mut self, document: &Document) -> Outcome {
+        self.store.attach(self.chat, document).map(drop).map_err(failed)
+    }
+
+    /// Adds the user's message; returns what the model reads, and the line that names its sources, if it has any.
+    pub fn say(&mut self, text: &str, engine: Option<&Engine>) -> Outcome<(String, Option<String>)> {
+        self.add(&NewMessage::user(text))?;
+        let Some(message) = self.last else { return Ok((text.to_owned(), None)) };
+        let said = self.decide(message, engine).map_err(failed)?;
+        let sources = self.store.sources(self.chat).map_err(failed)?;
+        let line = sources.get(&message).filter(|sources| !sources.is_empty()).map(|sources| sources_line(sources));
+        Ok((said, line))
+    }
+
+    fn decide(&mut self, message: MessageId, engine: Option<&Engine>) -> Result<String, StoreError> {
+        self.store.send_attachments(self.chat, message)?;
+        let branch = self.store.branch(self.chat)?;
+        let path: Vec<&Message> = branch.iter().collect();
+        let measure = match engine {
+            Some(engine) => Measure::new(engine.context(), "", |text| given::tokens(engine, text)),
+            None => Measure::server(),
+        };
+        given::decide(&mut self.store, self.chat, &path, &self.system, &measure)?;
+        Ok(given::texts(&self.store, self.chat, &path)?.pop().unwrap_or_default())
+    }
+
+    /// Adds the model's answer.
+    pub fn answered(&mut self, text: &str) -> Outcome {
+        let content = text.to_owned();
+        self.add(&NewMessage { speaker: Speaker::Assistant, content, state: MessageState::Complete, model: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attachment::{DocumentKind, fixtures::haystack};
+
+    #[test]
+    fn files_go_with_the_next_message_and_long_ones_with_later_ones() {
+        let mut files = Files::new(&[Turn::new(Role::System, "Be brief."), Turn::new(Role::User, "Hi")]).unwrap();
+        let document =
+            |name: &str, text: &str| Document::read(name.to_owned(), DocumentKind::Text, text.as_bytes()).unwrap();
+        files.attach(&document("short.txt", "few words\n")).unwrap();
+        let (said, sources) = files.say("What is in it?", None).unwrap();
+        assert_eq!(said, "<file name=\"short.txt\">\nfew words\n</file>\n\nWhat is in it?");
+        assert_eq!(sources.as_deref(), Some("Sources: short.txt"));
+        files.answered("Few words.").unwrap();
+        files.attach(&document("long.txt", &haystack("The walrus sings."))).unwrap();
+        files.say("Who sings?", None).unwrap();
+        let (said, sources) = files.say("What does the walrus do?", None).unwrap();
+        assert!(said.contains("The walrus sings.") && said.ends_with("What does the walrus do?"), "{said}");
+        assert!(sources.unwrap().starts_with("Sources: long.txt, lines "));
+    }
+
+    #[test]
+    fn open_refuses_in_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.bin");
+        std::fs::write(&path, [0u8; 64]).unwrap();
+        let failure = open(&path).unwrap_err();
+        assert!(
+            matches!(&failure, Failure::Usage { message, .. } if message.starts_with("a.bin is not text")),
+            "{failure:?}"
+        );
+    }
+}

@@ -1,0 +1,192 @@
+//! A chat with a model of a server: `thermocline chat --remote URL`.
+
+use std::{env, fs, path::PathBuf, thread};
+
+use clap::Args;
+use thermocline_engine::{
+    session::{Message, Role},
+    tokenizer::reasoning::transcript::{Thoughts, TranscriptWriter},
+};
+
+use crate::{
+    cli::{
+        answer::{self, Answer},
+        answer_options::AnswerOptions,
+        failure::{Failure, Outcome, one_line},
+        generation_options::SamplingOptions,
+        interrupt::InterruptWatch,
+    },
+    engine_handle::{self, AnswerEnd, BATCH_INTERVAL},
+    folders::Folders,
+    remote::{KeyStore, RemoteClient, RemoteRequest, RemoteTimeouts, SecretKey, ServerAddress},
+};
+
+/// Environment variable of the server's key.
+const KEY_VARIABLE: &str = "THERMOCLINE_REMOTE_KEY";
+
+/// Most names of models in an error.
+const LISTED: usize = 10;
+
+/// Options of a model on a server.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Server")]
+pub struct RemoteOptions {
+    /// Chat with a model of this server, which speaks OpenAI's protocol (vLLM, SGLang, llama-server, another Thermocline); --model is the
+    /// model's name there [default: the only one it has]
+    #[arg(long, value_name = "URL", conflicts_with_all = LOCAL)]
+    remote: Option<ServerAddress>,
+    /// File whose first line is the server's key [default: THERMOCLINE_REMOTE_KEY of the environment, or the key that was given on
+    /// the window's page Models]
+    #[arg(long, value_name = "FILE", requires = "remote")]
+    key_file: Option<PathBuf>,
+}
+
+/// Options that only an engine of this program has.
+const LOCAL: [&str; 29] = [
+    "activation",
+    "no_mmap",
+    "sidecar",
+    "context",
+    "kv_type",
+    "threads",
+    "isa",
+    "activations",
+    "device",
+    "vram",
+    "gpu_tier",
+    "sparsity",
+    "adaptive",
+    "static",
+    "no_counts",
+    "split",
+    "stream_prompts",
+    "prompt_chunk",
+    "typical",
+    "penalty_last_n",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_last_n",
+    "dry_breaker",
+    "logit_bias",
+    "on_full",
+    "keep",
+    "speculation",
+];
+
+impl RemoteOptions {
+    /// The model of the server, if one is asked for.
+    pub fn open(&self, how: &AnswerOptions) -> Outcome<Option<RemoteChat>> {
+        let Some(server) = &self.remote else { return Ok(None) };
+        let client = RemoteClient::new(server.clone(), self.key(server)?, RemoteTimeouts::default());
+        let model = match &how.model.model {
+            Some(name) => name.display().to_string(),
+            None => only_model(&client)?,
+        };
+        let mut settings = RemoteRequest { model, ..RemoteRequest::default() };
+        set_sampling(&mut settings, &how.sampling);
+        settings.set("max_tokens", how.length.max_tokens);
+        settings.set("stop", Some(how.length.stop.clone()).filter(|stop| !stop.is_empty()));
+        Ok(Some(RemoteChat { client, settings }))
+    }
+
+    fn key(&self, server: &ServerAddress) -> Outcome<Option<SecretKey>> {
+        if let Some(path) = &self.key_file {
+            let text = fs::read_to_string(path).map_err(|error| Failure::read(path, error))?;
+            let key = SecretKey::new(text.lines().next().unwrap_or_default());
+            let wrong =
+                || format!("--key-file {}: expected a key of printable letters in its first line", path.display());
+            return key.map(Some).ok_or_else(|| Failure::usage(wrong()));
+        }
+        if let Some(key) = env::var(KEY_VARIABLE).ok().and_then(|key| SecretKey::new(&key)) {
+            return Ok(Some(key));
+        }
+        let Some(folders) = Folders::detect() else { return Ok(None) };
+        KeyStore::of(&folders).get(server).map_err(|error| Failure::usage(error.to_string()))
+    }
+}
+
+/// The name of the only model of a server.
+fn only_model(client: &RemoteClient) -> Outcome<String> {
+    let models = client.models().map_err(|error| Failure::Remote(error.to_string()))?;
+    let server = client.server().host();
+    match &models[..] {
+        [model] => Ok(model.clone()),
+        [] => Err(Failure::Remote(format!("{server} has no models"))),
+        many => {
+            let names: Vec<String> = many.iter().take(LISTED).map(|name| one_line(name)).collect();
+            let more = if many.len() > LISTED { " ..." } else { "" };
+            let hint = Some(format!("--model NAME, one of {}{more}", names.join(", ")));
+            Err(Failure::Usage { message: format!("{server} has {} models", many.len()), hint })
+        }
+    }
+}
+
+/// The settings that were given: the server has its own for the others.
+fn set_sampling(request: &mut RemoteRequest, options: &SamplingOptions) {
+    // As typed: 0.7, not 0.699999988.
+    let exact = |value: f32| value.to_string().parse::<f64>().unwrap_or(f64::from(value));
+    request.set("temperature", options.temp.map(exact));
+    request.set("top_k", options.top_k);
+    request.set("top_p", options.top_p.map(exact));
+    request.set("min_p", options.min_p.map(exact));
+    request.set("repeat_penalty", options.repeat_penalty.map(exact));
+    request.set("presence_penalty", options.presence_penalty.map(exact));
+    request.set("frequency_penalty", options.frequency_penalty.map(exact));
+    request.set("seed", options.seed);
+}
+
+/// A model of a server, and how it is to answer.
+#[derive(Debug)]
+pub struct RemoteChat {
+    client: RemoteClient,
+    settings: RemoteRequest,
+}
+
+impl RemoteChat {
+    /// The model and its server in one line.
+    pub fn name(&self) -> String {
+        one_line(&format!("{} at {}", self.settings.model, self.client.server().host()))
+    }
+
+    /// A sentence that says where words go.
+    pub fn destination(&self) -> String {
+        self.client.server().destination()
+    }
+
+    /// Has the server answer `turns`, and prints what comes. `regenerations` is added to the seed, if there is one.
+    pub fn answer(&self, turns: &[Message], regenerations: u64) -> Outcome<Answer> {
+        let mut request = self.settings.clone();
+        if let Some(seed) = request.settings.get("seed").and_then(serde_json::Value::as_u64) {
+            request.set("seed", Some(seed.wrapping_add(regenerations)));
+        }
+        for turn in turns {
+            let role = match turn.role {
+                Role::System => "system",
+                Role::User => "user",
+                Role::Assistant | Role::Tool => "assistant",
+            };
+            request.push(role, Thoughts::of(&turn.content).answer.trim_start());
+        }
+        let watch = InterruptWatch::start();
+        let generation = engine_handle::Answer::start_remote(|| (), self.client.clone(), request);
+        let (mut text, mut writer) = (String::new(), TranscriptWriter::default());
+        loop {
+            if watch.pressed() {
+                generation.stop();
+            }
+            let update = generation.take_update();
+            for (part, piece) in update.text.pieces() {
+                let piece = writer.push(part, piece);
+                answer::print(&piece)?;
+                text.push_str(&piece);
+            }
+            match update.end {
+                None => thread::sleep(BATCH_INTERVAL),
+                Some(AnswerEnd::Done(reason, stats)) => return Ok(Answer { text, tokens: Vec::new(), reason, stats }),
+                Some(AnswerEnd::Failed(error)) => return Err(Failure::Engine(error)),
+                Some(AnswerEnd::Refused(why)) => return Err(Failure::Remote(why)),
+            }
+        }
+    }
+}

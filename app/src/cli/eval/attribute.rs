@@ -1,0 +1,136 @@
+//! `thermocline eval attribute`
+
+use std::{io::Write, ops::ControlFlow, path::PathBuf, sync::Arc};
+
+use clap::Args;
+use serde_json::json;
+use thermocline_engine::{
+    cpu::Cpu,
+    eval::{Attribution, attribution, continuation, neuron_lens, switching_off},
+    model::NeuronIndex,
+    tokenizer::{EncodeOptions, Tokenizer},
+};
+
+use super::{
+    report::{self, number, write},
+    setup::measured,
+};
+use crate::cli::{
+    engine_options::CpuArgs,
+    failure::{Failure, Outcome},
+    interrupt::InterruptWatch,
+    model_options::ModelOptions,
+    table::table,
+};
+
+/// Show which neurons make a word: their parts of its logit, and what becomes of it with them switched off
+#[derive(Debug, Args)]
+pub struct AttributeArgs {
+    /// Text before the word (BOS is added if the model asks for it)
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: String,
+    /// The word, whose first token is explained [default: the likeliest token]
+    #[arg(long, value_name = "TEXT")]
+    word: Option<String>,
+    /// Neurons to list
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Neurons to switch off together: those that add most
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    off: usize,
+    /// Write everything computed to a JSON file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    cpu: CpuArgs,
+}
+
+/// Tokens shown of a neuron's logit lens.
+const LENS: usize = 4;
+
+/// Runs the command.
+pub fn attribute(args: &AttributeArgs) -> Outcome {
+    report::check(&args.json)?;
+    let model = Arc::new(args.model.open_model()?);
+    let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
+    let cpu = Cpu::new(&args.cpu.options())?;
+    let context = tokenizer.encode(&args.prompt, EncodeOptions::CHAT)?;
+    if context.is_empty() {
+        return Err(Failure::usage("--prompt: expected at least one token"));
+    }
+    let watch = InterruptWatch::start();
+    let mut proceed = || if watch.pressed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let token = match &args.word {
+        Some(word) => *tokenizer
+            .encode(word, EncodeOptions::default())?
+            .first()
+            .ok_or_else(|| Failure::usage("--word: expected at least one token"))?,
+        None => measured(continuation(&model, &cpu, &context, 1, &mut proceed))?.first().copied().unwrap_or_default(),
+    };
+    let of = measured(attribution(&model, &cpu, &context, token, args.top.max(MOST_SEARCHED), &mut proceed))?;
+    let off: Vec<_> = of.neurons.iter().filter(|neuron| neuron.logit > 0.0).take(args.off).copied().collect();
+    let places: Vec<NeuronIndex> = off.iter().map(|neuron| neuron.place).collect();
+    let without = measured(switching_off(&model, &cpu, &context, token, &places, &mut proceed))?;
+
+    let text = |id: u32| format!("{:?}", tokenizer.decode(&[id], false));
+    let heads = ["layer", "neuron", "activation", "adds to the logit", "raises", "lowers"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let mut lenses = Vec::new();
+    for neuron in of.neurons.iter().take(args.top) {
+        let lens = neuron_lens(&model, &cpu, neuron.place, LENS)?;
+        let words = |tokens: &[(u32, f32)]| tokens.iter().map(|(id, _)| text(*id)).collect::<Vec<_>>().join(" ");
+        // A negative activation turns the neuron's effects around.
+        let (raises, lowers) = match neuron.activation < 0.0 {
+            true => (words(&lens.suppressed), words(&lens.promoted)),
+            false => (words(&lens.promoted), words(&lens.suppressed)),
+        };
+        rows.push(vec![
+            neuron.place.layer.to_string(),
+            neuron.place.neuron.to_string(),
+            number(f64::from(neuron.activation), 3),
+            number(f64::from(neuron.logit), 3),
+            raises,
+            lowers,
+        ]);
+        lenses.push(lens);
+    }
+    let mut out = std::io::stdout().lock();
+    write!(out, "{}\n{}", summary(&of, &text(token)), table(&rows))?;
+    let falls: Vec<String> = without.falls.iter().map(|fall| format!("{fall:.3}")).collect();
+    writeln!(
+        out,
+        "\nSwitched off one after the other, the {} that add most take {} from the logit, their work through later layers included: \
+         together {:.3}, from {:.3} to {:.3}.",
+        off.len(),
+        falls.join(", "),
+        without.falls.iter().sum::<f32>(),
+        without.whole,
+        without.without
+    )?;
+    out.flush()?;
+    if let Some(path) = &args.json {
+        let shown = Attribution { neurons: of.neurons.iter().take(args.top).copied().collect(), ..of };
+        let figures = json!({ "attribution": shown, "lenses": lenses, "switched_off": places, "without": without });
+        let text = serde_json::to_string_pretty(&figures).map_err(|error| Failure::write(path, error.into()))?;
+        write(path, &(text + "\n"))?;
+    }
+    Ok(())
+}
+
+/// Neurons searched for those that add most.
+const MOST_SEARCHED: usize = 1000;
+
+/// The logit and its large parts.
+fn summary(of: &Attribution, word: &str) -> String {
+    let neurons: f32 = of.layers.iter().sum();
+    format!(
+        "{word}: probability {:.3}, logit {:.3} = {neurons:.3} of the neurons' own + {:.3} of embedding, attention and biases\n\
+         by layer: {}\n",
+        of.probability,
+        of.logit,
+        of.residual,
+        of.layers.iter().map(|sum| format!("{sum:.2}")).collect::<Vec<_>>().join(" ")
+    )
+}

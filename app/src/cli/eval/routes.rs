@@ -1,0 +1,253 @@
+//! `thermocline eval routes`
+
+use std::{fmt::Write as _, fs, io::Write as _, path::PathBuf, sync::Arc};
+
+use clap::Args;
+use thermocline_engine::{
+    cpu::Cpu,
+    eval::plot::{Axis, Curve, Figure, Panel, svg},
+    placement::{Machine, WORTHWHILE_EXPERTS},
+    runtime::Forward,
+    sparsity::routes::{ExpertSpeeds, Locality, Policy, Replay, RouteLayer, Routes, record, replay, synthetic},
+    tokenizer::{EncodeOptions, Tokenizer},
+};
+
+use super::report::{self, percent, write};
+use crate::{
+    cli::{
+        engine_options::CpuArgs,
+        failure::{Failure, Outcome},
+        model_options::ModelOptions,
+        progress::{ProgressUnit, TerminalProgress},
+        table::table,
+    },
+    units::{self, parse_tokens},
+};
+
+/// Record which experts tokens choose, and replay that through caches of any size and policy
+///
+/// Routes are recorded while the model reads a text, read from a file of an earlier run, or made up with the locality of published
+/// models. A cache has as many places in every layer; its misses are fetched or computed where they are, whichever is quicker, at the
+/// speeds below. The first quarter of the tokens warms a cache up.
+#[derive(Debug, Args)]
+pub struct RoutesArgs {
+    /// Text to record the routes of
+    #[arg(long, value_name = "FILE", group = "source")]
+    text: Vec<PathBuf>,
+    /// Recorded routes
+    #[arg(long = "in", value_name = "FILE", group = "source")]
+    recorded: Option<PathBuf>,
+    /// Make routes up: experts, experts per token, layers, MB of an expert, MB that every token reads beside them
+    #[arg(long, value_name = "E,USED,LAYERS,MB,MB", value_delimiter = ',', num_args = 1, group = "source")]
+    synthetic: Vec<f64>,
+    /// Most tokens to record of each text, or to make up
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = parse_tokens)]
+    tokens: usize,
+    /// Write the routes
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Places of a layer [default: from the experts per token to all experts, doubling]
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    places: Vec<usize>,
+    /// GB per second of products in GPU memory
+    #[arg(long, value_name = "GB/s")]
+    gpu_speed: Option<f64>,
+    /// GB per second of products by the CPU
+    #[arg(long, value_name = "GB/s")]
+    cpu_speed: Option<f64>,
+    /// GB per second of transfers to the GPU
+    #[arg(long, value_name = "GB/s")]
+    bus_speed: Option<f64>,
+    /// Write the table to a CSV file
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw hit rate and speed against GPU memory
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    cpu: CpuArgs,
+}
+
+/// Runs the command.
+pub fn routes(args: &RoutesArgs) -> Outcome {
+    report::check(args.csv.iter().chain(&args.svg).chain(&args.out))?;
+    let routes = source(args)?;
+    if let Some(path) = &args.out {
+        routes.write(path)?;
+    }
+    let speeds = speeds(args);
+    let most = routes.layers.iter().map(|layer| layer.experts).max().unwrap_or(0);
+    let used = routes.layers.iter().map(|layer| layer.used).max().unwrap_or(1);
+    let slots = if args.places.is_empty() { doubling(used, most) } else { args.places.clone() };
+    let mut progress = TerminalProgress::new("replaying", ProgressUnit::Runs);
+    let (mut replays, all) = (Vec::new(), (slots.len() * Policy::ALL.len()) as u64);
+    for slots in slots {
+        for policy in Policy::ALL {
+            replays.push(replay(&routes, slots, policy, &speeds)?);
+            progress.set(replays.len() as u64, all);
+        }
+    }
+    drop(progress);
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{}: {} tokens, {} layers with experts; GPU {:.0} GB/s, CPU {:.0} GB/s, bus {:.0} GB/s\n",
+        routes.source,
+        routes.tokens(),
+        routes.layers.len(),
+        speeds.device / 1e9,
+        speeds.cpu / 1e9,
+        speeds.bus / 1e9
+    )?;
+    out.write_all(table(&rows(&replays)).as_bytes())?;
+    if let Some(small) = replays.iter().filter(|of| of.too_small).map(|of| of.slots).max() {
+        writeln!(
+            out,
+            "\nup to {small} places: fewer than {WORTHWHILE_EXPERTS} times the experts per token ({used}), which is not worth having"
+        )?;
+    }
+    if let Some(path) = &args.csv {
+        write(path, &csv(&replays))?;
+    }
+    if let Some(path) = &args.svg {
+        write(path, &svg(&figure(&routes.source, &replays)))?;
+    }
+    Ok(())
+}
+
+fn source(args: &RoutesArgs) -> Outcome<Routes> {
+    if let Some(path) = &args.recorded {
+        return Ok(Routes::read(path)?);
+    }
+    match args.synthetic[..] {
+        [] => {}
+        [experts, used, layers, expert, other] => {
+            let layer =
+                RouteLayer { layer: 0, experts: experts as usize, used: used as usize, bytes: (expert * 1e6) as u64 };
+            let other = (other * 1e6) as u64;
+            return Ok(synthetic(layer, layers as usize, other, args.tokens, Locality::default(), 0)?);
+        }
+        _ => return Err(Failure::usage("--synthetic: expected five numbers, like 512,10,48,1.7,900")),
+    }
+    if args.text.is_empty() {
+        return Err(Failure::usage("expected routes: --text FILE, --in FILE or --synthetic NUMBERS"));
+    }
+    let model = Arc::new(args.model.open_model()?);
+    let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
+    let mut texts = Vec::new();
+    for path in &args.text {
+        let text = fs::read_to_string(path).map_err(|error| Failure::read(path, error))?;
+        let mut tokens = tokenizer.encode(&text, EncodeOptions::TEXT)?;
+        tokens.truncate(args.tokens);
+        texts.push(tokens);
+    }
+    let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
+    let all: usize = texts.iter().map(|text| text.len()).sum();
+    let mut forward = Forward::new(model, Cpu::new(&args.cpu.options())?);
+    let mut progress = TerminalProgress::new("reading", ProgressUnit::Tokens);
+    Ok(record(&mut forward, &texts, &mut |done| progress.set(done as u64, all as u64))?)
+}
+
+/// The speeds that were given, else those of a typical machine.
+fn speeds(args: &RoutesArgs) -> ExpertSpeeds {
+    let typical = Machine::typical();
+    let rate = |rates: &thermocline_engine::placement::Rates| rates.values().next().map_or(0.0, |rate| rate.sequential);
+    let gpu = typical.gpu.as_ref();
+    let or = |given: Option<f64>, typical: f64| given.map_or(typical, |speed| speed * 1e9);
+    ExpertSpeeds {
+        device: or(args.gpu_speed, gpu.map_or(0.0, |gpu| rate(&gpu.rates))),
+        cpu: or(args.cpu_speed, rate(&typical.cpu.rates)),
+        bus: or(args.bus_speed, gpu.map_or(0.0, |gpu| gpu.upload)),
+        hand_over: gpu.map_or(0.0, |gpu| gpu.hand_over),
+    }
+}
+
+/// `from`, twice that and so on, and last `to`.
+fn doubling(from: usize, to: usize) -> Vec<usize> {
+    let mut sizes: Vec<usize> =
+        std::iter::successors(Some(from.max(1)), |size| Some(2 * size)).take_while(|size| *size < to).collect();
+    sizes.push(to);
+    sizes
+}
+
+fn rows(replays: &[Replay]) -> Vec<Vec<String>> {
+    let heads = ["places", "GPU memory", "policy", "hits [%]", "fetched/token", "tokens/s", "of the best [%]"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for of in replays {
+        let same = replays.iter().filter(|other| other.slots == of.slots);
+        let best = same.map(|other| other.tokens_per_second).fold(0.0, f64::max);
+        rows.push(vec![
+            of.slots.to_string(),
+            units::bytes(of.bytes),
+            of.policy.to_string(),
+            percent(Some(of.hit_rate), 1),
+            format!("{:.1}", of.fetched),
+            format!("{:.2}", of.tokens_per_second),
+            percent(Some(of.tokens_per_second / best), 1),
+        ]);
+    }
+    rows
+}
+
+fn csv(replays: &[Replay]) -> String {
+    let mut text = "places,bytes,policy,hit_rate,fetched_per_token,tokens_per_second,too_small\r\n".to_owned();
+    for of in replays {
+        let Replay { slots, bytes, policy, hit_rate, fetched, tokens_per_second, too_small } = of;
+        // Writing to a string does not fail.
+        let _ =
+            write!(text, "{slots},{bytes},{policy},{hit_rate:.5},{fetched:.4},{tokens_per_second:.4},{too_small}\r\n");
+    }
+    text
+}
+
+fn figure(source: &str, replays: &[Replay]) -> Figure {
+    let curves = |of: fn(&Replay) -> f64| {
+        let curve = |policy: Policy| {
+            let points = replays.iter().filter(|replay| replay.policy == policy);
+            Curve::from_points(&policy.to_string(), points.map(|replay| (replay.bytes as f64 / 1e9, of(replay))))
+        };
+        Vec::from(Policy::ALL.map(curve))
+    };
+    let panel = |y: Axis, curves: Vec<Curve>| Panel { y, curves, marks: Vec::new() };
+    Figure {
+        title: "Experts in GPU memory".to_owned(),
+        subtitle: source.to_owned(),
+        x: Axis::new("GPU memory of experts", "GB"),
+        panels: vec![
+            panel(Axis::new("hits", "%"), curves(|replay| 100.0 * replay.hit_rate)),
+            panel(Axis::new("speed", "tokens/s").from_zero(), curves(|replay| replay.tokens_per_second)),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_double_from_the_experts_of_a_token_to_all() {
+        assert_eq!(doubling(8, 128), [8, 16, 32, 64, 128]);
+        assert_eq!(doubling(3, 10), [3, 6, 10]);
+        assert_eq!(doubling(4, 4), [4]);
+    }
+
+    #[test]
+    fn tables_compare_policies_of_the_same_size() {
+        let replay = |slots, policy, tokens_per_second| Replay {
+            slots,
+            policy,
+            bytes: 1 << 30,
+            hit_rate: 0.5,
+            fetched: 1.0,
+            tokens_per_second,
+            too_small: false,
+        };
+        let replays = [replay(8, Policy::Lru, 10.0), replay(8, Policy::Static, 5.0), replay(16, Policy::Static, 20.0)];
+        let of_best: Vec<String> = rows(&replays)[1..].iter().map(|row| row[6].clone()).collect();
+        assert_eq!(of_best, ["100.0", "50.0", "100.0"]);
+        assert_eq!(csv(&replays).lines().count(), 4);
+        assert_eq!(figure("some", &replays).panels.len(), 2);
+    }
+}

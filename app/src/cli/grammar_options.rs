@@ -1,0 +1,47 @@
+//! Options of the form of an answer.
+
+use std::{fs, path::PathBuf};
+
+use clap::Args;
+use thermocline_engine::session::Grammar;
+
+use super::failure::{Failure, Outcome};
+
+/// The form that an answer has to have.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Form of the answer")]
+#[group(multiple = false)]
+pub struct GrammarOptions {
+    /// Answer with JSON that this schema describes
+    #[arg(long, value_name = "SCHEMA")]
+    json_schema: Option<String>,
+    /// The same with the schema in a file
+    #[arg(long, value_name = "FILE")]
+    json_schema_file: Option<PathBuf>,
+    /// Answer with a text of this grammar, in Lark's notation (first rule `start`) or llama.cpp's (GBNF, `root`)
+    #[arg(long, value_name = "GRAMMAR")]
+    grammar: Option<String>,
+    /// The same with the grammar in a file
+    #[arg(long, value_name = "FILE")]
+    grammar_file: Option<PathBuf>,
+}
+
+impl GrammarOptions {
+    /// The grammar, if one is given.
+    pub fn grammar(&self) -> Outcome<Option<Grammar>> {
+        let read = |path: &PathBuf| fs::read_to_string(path).map_err(|error| Failure::read(path, error));
+        let schema = |text: String, place: String| {
+            let wrong = |error| Failure::usage(format!("{place}: expected a JSON schema: {error}"));
+            serde_json::from_str(&text).map(Grammar::JsonSchema).map_err(wrong)
+        };
+        Ok(match self {
+            GrammarOptions { json_schema: Some(text), .. } => Some(schema(text.clone(), "--json-schema".to_owned())?),
+            GrammarOptions { json_schema_file: Some(path), .. } => {
+                Some(schema(read(path)?, path.display().to_string())?)
+            }
+            GrammarOptions { grammar: Some(text), .. } => Some(Grammar::of_text(text.clone())),
+            GrammarOptions { grammar_file: Some(path), .. } => Some(Grammar::of_text(read(path)?)),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,340 @@
+//! `thermocline report`: one page about this machine that can be sent to others. Every measurement is a process of its own, so that a
+//! driver that fails is a line of the page and not its end.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde_json::Value;
+
+use super::{
+    failure::{Failure, Outcome},
+    units,
+};
+
+/// Time for all measurements.
+const TIME: Duration = Duration::from_secs(420);
+/// Fraction of the copy bandwidth below which a kernel that reads weights for one token is named at the end.
+const SLOW: f64 = 0.7;
+/// Parts of the model's memory that it is placed under.
+const BUDGETS: [(u64, u64); 2] = [(1, 3), (2, 3)];
+
+const DETAILS: &str = "\
+The page holds the processor, memory and GPUs, what each kernel moves of what the GPU's memory moves, and a model of random weights
+whose neurons are placed under two budgets, planned and measured. It takes at most eight minutes and holds no file names or texts.";
+
+/// Measures this machine and writes a page about it.
+#[derive(Debug, Args)]
+#[command(after_help = DETAILS)]
+pub struct ReportArgs {
+    /// The GPU, as of `thermocline bench` [default: the one that is chosen by itself]
+    #[arg(long, value_name = "DEVICE", default_value = "gpu")]
+    device: String,
+    /// The page to write
+    #[arg(short, long, value_name = "FILE", default_value = "thermocline-report.html")]
+    out: PathBuf,
+    /// Small models and short measurements, for a driver in software
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs the command.
+pub fn report(args: &ReportArgs) -> Outcome {
+    let failed = |what: &str, error: &dyn std::fmt::Display| Failure::Output(format!("{what}: {error}"));
+    let program = std::env::current_exe().map_err(|error| failed("this program is not to be found", &error))?;
+    let folder = tempfile::tempdir().map_err(|error| failed("there is no folder for a model", &error))?;
+    let steps = Steps { program, folder: folder.path().to_owned(), started: Instant::now(), quick: args.quick };
+    let mut page = Page::new();
+    page.step("Machine", steps.json(&["devices", "--json"]), machine);
+    let mut slow = Vec::new();
+    let kernels = steps.measured(&["bench", "--kernels", "-o", "json", "--device", &args.device]);
+    let measured = page.step("Kernels", kernels, |found, page| kernels_of(found, &mut slow, page));
+    page.section("Hybrid");
+    hybrid(&steps, &args.device, &mut page);
+    page.section("Slow kernels");
+    let end = slow_text(measured, &slow);
+    page.paragraph(&end);
+    fs::write(&args.out, page.finish(steps.started.elapsed()))
+        .map_err(|error| failed(&format!("cannot write {}", args.out.display()), &error))?;
+    println!("{end}");
+    println!("{} is written; it can be sent as it is", args.out.display());
+    Ok(())
+}
+
+/// The last paragraph.
+fn slow_text(measured: bool, slow: &[String]) -> String {
+    match slow {
+        [] if measured => format!("No kernel that was measured is below {:.0} % of the copy bandwidth.", SLOW * 100.0),
+        [] => "No kernel was measured.".to_owned(),
+        slow => format!("Below {:.0} % of the copy bandwidth: {}.", SLOW * 100.0, slow.join(", ")),
+    }
+}
+
+/// Runs of this program.
+struct Steps {
+    program: PathBuf,
+    /// For models and what is printed.
+    folder: PathBuf,
+    started: Instant,
+    quick: bool,
+}
+
+impl Steps {
+    /// Output of the program with these arguments, or the last line of its error.
+    fn run(&self, args: &[&str]) -> Result<String, String> {
+        let left = TIME.checked_sub(self.started.elapsed()).ok_or("left out: seven minutes have passed")?;
+        let files = ["out", "error"].map(|name| self.folder.join(name));
+        let [out, error] = files.each_ref().map(|path| File::create(path).map_err(|error| error.to_string()));
+        let child = Command::new(&self.program).args(args).stdin(Stdio::null()).stdout(out?).stderr(error?).spawn();
+        let mut child = child.map_err(|error| error.to_string())?;
+        let deadline = Instant::now() + left;
+        let status = loop {
+            match child.try_wait().map_err(|error| error.to_string())? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err("stopped: it took too long".to_owned());
+                }
+                None => std::thread::sleep(Duration::from_millis(50)),
+            }
+        };
+        let [out, error] = files.map(|path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned());
+        if status.success() {
+            return Ok(out);
+        }
+        let line = error.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+        Err(format!("{line} ({status})"))
+    }
+
+    fn json(&self, args: &[&str]) -> Result<Value, String> {
+        serde_json::from_str(&self.run(args)?).map_err(|error| format!("its answer is no JSON: {error}"))
+    }
+
+    /// The same with `--quick`, if this report is.
+    fn measured(&self, args: &[&str]) -> Result<Value, String> {
+        self.json(&[args, if self.quick { &["--quick"] } else { &[] }].concat())
+    }
+}
+
+/// Processor, memory and GPUs; true.
+fn machine(found: &Value, page: &mut Page) -> bool {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let bytes = |value: &Value| value.as_u64().map_or("unknown".to_owned(), units::bytes);
+    let (cpu, memory) = (&found["cpu"], &found["memory"]);
+    let mut rows = vec![
+        vec!["program".to_owned(), format!("thermocline {}", env!("CARGO_PKG_VERSION"))],
+        vec!["system".to_owned(), format!("{}, {}", std::env::consts::OS, std::env::consts::ARCH)],
+        vec![
+            "CPU".to_owned(),
+            format!("{}, {} cores, {}", text(&cpu["model"]), cpu["physical_cores"], text(&cpu["isa"]["chosen"])),
+        ],
+        vec![
+            "memory".to_owned(),
+            format!("{}, reads {}", bytes(&memory["total_bytes"]), rate(&memory["read_bytes_per_second"])),
+        ],
+    ];
+    for gpu in found["gpu"].as_array().into_iter().flatten() {
+        let vram = gpu["vram"].as_array().and_then(|readings| readings.first()).map(|vram| bytes(&vram["total_bytes"]));
+        let parts = [text(&gpu["type"]), text(&gpu["backend"]), text(&gpu["driver"]), vram.unwrap_or_default()];
+        let subgroups = &gpu["subgroup_sizes"];
+        rows.push(vec![
+            format!("GPU {}", gpu["index"]),
+            format!("{}: {}, subgroups {subgroups}", text(&gpu["name"]), parts.join(", ")),
+        ]);
+    }
+    page.table(&["", ""], &rows);
+    true
+}
+
+/// Products of weights beside the copy bandwidth. Slow ones of one token are added to `slow`.
+fn kernels_of(found: &Value, slow: &mut Vec<String>, page: &mut Page) -> bool {
+    let (speed, copies) = (&found["speed"], found["bandwidth"].as_f64().unwrap_or(0.0));
+    page.paragraph(&format!(
+        "{}: copies {}, reads {}, uploads {}, downloads {}; a hand-over takes {:.0} us, one in twenty more than {:.0} us.",
+        found["device"].as_str().unwrap_or("the GPU"),
+        rate(&speed["copy_bytes_per_second"]),
+        rate(&speed["read_bytes_per_second"]),
+        rate(&speed["upload_bytes_per_second"]),
+        rate(&speed["download_bytes_per_second"]),
+        speed["hand_over"]["median_us"].as_f64().unwrap_or(f64::NAN),
+        speed["hand_over"]["p95_us"].as_f64().unwrap_or(f64::NAN),
+    ));
+    let mut rows = Vec::new();
+    for product in found["products"].as_array().into_iter().flatten() {
+        let moved = product["bytes_per_second"].as_f64().unwrap_or(0.0);
+        let (ty, way) = (product["weight_type"].as_str().unwrap_or("?"), product["way"].as_str().unwrap_or("?"));
+        let fraction = if copies > 0.0 { moved / copies } else { 0.0 };
+        let size = format!("{} x {}", product["rows"], product["cols"]);
+        if product["tokens"] == 1 && fraction < SLOW {
+            slow.push(format!("{ty} {size} {way} ({:.0} %)", fraction * 100.0));
+        }
+        let us = product["seconds"].as_f64().unwrap_or(f64::NAN) * 1e6;
+        let (tokens, percent) = (product["tokens"].to_string(), format!("{:.0} %", fraction * 100.0));
+        rows.push(vec![
+            ty.to_owned(),
+            size,
+            tokens,
+            way.to_owned(),
+            format!("{us:.1}"),
+            rate(&product["bytes_per_second"]),
+            percent,
+        ]);
+    }
+    page.table(&["weights", "rows x columns", "tokens", "products", "us", "moves", "of copies"], &rows);
+    true
+}
+
+/// A model under budgets: what was planned, and what was measured.
+fn hybrid(steps: &Steps, device: &str, page: &mut Page) {
+    let file = steps.folder.join("model.gguf");
+    let file = file.to_string_lossy().into_owned();
+    let file = file.as_str();
+    let shape: &[&str] = if steps.quick { &["tiny-relu-llama"] } else { &["relu-llama-7b", "--layers", "8"] };
+    let synth = [&["synth", "--type", "q4_0", "--sidecar", "--out", file, "--shape"][..], shape].concat();
+    if let Err(error) = steps.run(&synth) {
+        return page.paragraph(&format!("no model was made: {error}"));
+    }
+    let everything = ["plan", "--json", "-m", file, "--device", device, "--sparsity", "exact", "--context", "512"];
+    let everything = match steps.json(&everything).map(|plan| plan["everything"].as_u64()) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return page.paragraph("the plan does not say what everything takes"),
+        Err(error) => return page.paragraph(&format!("not planned: {error}")),
+    };
+    page.paragraph(&format!("{}, Q4_0, of random weights, {} in all.", shape.join(" "), units::bytes(everything)));
+    let mut rows = Vec::new();
+    for (part, of) in BUDGETS {
+        let bytes = everything / of * part;
+        let vram = bytes.to_string();
+        let budget = units::bytes(bytes);
+        let plan = [
+            &["plan", "--json", "-m", file, "--device", device, "--vram", &vram][..],
+            &["--sparsity", "exact", "--context", "512"],
+        ];
+        let planned = match steps.json(&plan.concat()) {
+            Ok(plan) => plan["tokens_per_second"].as_f64().map_or("?".to_owned(), |speed| format!("{speed:.1}")),
+            Err(error) => error,
+        };
+        let bench = ["bench", "-m", file, "--device", device, "--vram", &vram, "-p", "0", "-n", "16", "-r", "2"];
+        let ways = ["--placement", "layers,neurons", "--sparsity", "dense,exact", "-o", "json"];
+        match steps.measured(&[&bench[..], &ways].concat()) {
+            Err(error) => rows.push(vec![budget, "-".to_owned(), planned, error]),
+            Ok(found) => rows.extend(found.as_array().into_iter().flatten().map(|run| {
+                let (extra, speed) = (&run["thermocline"], run["avg_ts"].as_f64().unwrap_or(f64::NAN));
+                let name = |key: &str| extra[key].as_str().unwrap_or("-").to_owned();
+                let way = format!("{}, {}", name("placement"), name("sparsity"));
+                let figure =
+                    |key: &str| extra[key].as_f64().map_or("-".to_owned(), |it| format!("{:.0} %", it * 100.0));
+                // The plan is for neurons in exact mode.
+                let planned = if way == "neurons, exact" { planned.clone() } else { "-".to_owned() };
+                vec![budget.clone(), way, planned, format!("{speed:.1}"), figure("hot_fraction"), figure("waiting")]
+            })),
+        }
+    }
+    page.table(
+        &["budget", "placed by", "tokens/s planned", "tokens/s measured", "neurons on the GPU", "CPU waits"],
+        &rows,
+    );
+}
+
+/// `12.3 GB/s`
+fn rate(bytes_per_second: &Value) -> String {
+    bytes_per_second.as_f64().map_or("unknown".to_owned(), |rate| format!("{:.1} GB/s", rate / 1e9))
+}
+
+/// An HTML page without anything beside it.
+struct Page(String);
+
+impl Page {
+    fn new() -> Self {
+        let style = "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em;color:#222}\
+            table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2em .6em;text-align:left}\
+            @media(prefers-color-scheme:dark){body{background:#181a1b;color:#ddd}td,th{border-color:#444}}";
+        Page(format!(
+            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
+             <title>Thermocline report</title><style>{style}</style>\n<h1>Thermocline report</h1>\n"
+        ))
+    }
+
+    fn section(&mut self, title: &str) {
+        let _ = writeln!(self.0, "<h2>{}</h2>", escaped(title));
+    }
+
+    fn paragraph(&mut self, text: &str) {
+        let _ = writeln!(self.0, "<p>{}</p>", escaped(text));
+    }
+
+    /// A section of what a step found, or why it failed; true if it found something.
+    fn step(
+        &mut self,
+        title: &str,
+        found: Result<Value, String>,
+        show: impl FnOnce(&Value, &mut Page) -> bool,
+    ) -> bool {
+        self.section(title);
+        match found {
+            Ok(found) => show(&found, self),
+            Err(error) => {
+                self.paragraph(&format!("failed: {error}"));
+                false
+            }
+        }
+    }
+
+    fn table(&mut self, heads: &[&str], rows: &[Vec<String>]) {
+        let line = |cells: &mut dyn Iterator<Item = &str>, tag: &str| {
+            let cells: String = cells.map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+            format!("<tr>{cells}</tr>\n")
+        };
+        self.0 += "<table>\n";
+        self.0 += &line(&mut heads.iter().copied(), "th");
+        for row in rows {
+            self.0 += &line(&mut row.iter().map(String::as_str), "td");
+        }
+        self.0 += "</table>\n";
+    }
+
+    fn finish(mut self, took: Duration) -> String {
+        self.paragraph(&format!("Measured in {:.0} s.", took.as_secs_f64()));
+        self.0 + "</html>\n"
+    }
+}
+
+/// Text as it stands in HTML.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_escape_what_drivers_say() {
+        let mut page = Page::new();
+        assert!(!page.step("A", Err("<b> & \"c\"".to_owned()), |_, _| true));
+        page.table(&["x"], &[vec!["<script>".to_owned()]]);
+        let text = page.finish(Duration::from_secs(3));
+        assert!(text.contains("&lt;b&gt; &amp; &quot;c&quot;") && text.contains("<td>&lt;script&gt;</td>"), "{text}");
+        assert!(!text.contains("<script>") && text.ends_with("</html>\n"));
+    }
+
+    #[test]
+    fn kernels_below_the_limit_are_named() {
+        let product = |tokens: u64, rate: f64| {
+            serde_json::json!({ "weight_type": "Q4_0", "tokens": tokens, "seconds": 1e-3, "bytes_per_second": rate,
+                "rows": 4, "cols": 8, "way": "floats" })
+        };
+        let found = serde_json::json!({ "device": "D", "bandwidth": 100.0, "speed": {},
+            "products": [product(1, 69.0), product(1, 71.0), product(32, 1.0)] });
+        let mut slow = Vec::new();
+        assert!(kernels_of(&found, &mut slow, &mut Page::new()));
+        assert_eq!(slow, ["Q4_0 4 x 8 floats (69 %)"]);
+        assert!(slow_text(true, &slow).contains("Below 70 %") && slow_text(true, &[]).contains("No kernel"));
+    }
+}

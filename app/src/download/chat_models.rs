@@ -1,0 +1,158 @@
+//! Chat models that are offered for download, and which of them fit a computer. They are listed in `assets/chat_models.json`, smallest
+//! first; how large a file is exactly, and its checksum, the repository says.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use super::hub::HubModel;
+
+/// The data file.
+const LIST: &str = include_str!("../../../assets/chat_models.json");
+
+/// Number of models offered at once.
+pub const OFFERED: usize = 3;
+
+/// Memory that the system and other programs need, in bytes.
+const OTHERS: f64 = 2e9;
+
+/// Memory a model takes beside its file, as a fraction of that: cache and buffers.
+const BESIDE: f64 = 0.15;
+
+/// Tokens per second that feel like a conversation.
+const FLUENT: f64 = 5.0;
+
+/// Fractions of the memory's read speed that decoding reaches on small and on large machines.
+const REACHED: [f64; 2] = [0.5, 0.8];
+
+/// A chat model in a repository of the hub.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatModel {
+    /// Name of the model.
+    pub name: String,
+    /// Repository as `owner/name`.
+    pub repository: String,
+    /// Part of the name of the file to take of the repository: its quantisation.
+    pub file: String,
+    /// Size of the file, about.
+    pub gigabytes: f64,
+    /// Of that, what a token reads: with MoE models the experts in use.
+    pub read_gigabytes: f64,
+    /// Description in one line.
+    pub about: String,
+}
+
+/// All of them.
+pub fn all() -> &'static [ChatModel] {
+    static ALL: LazyLock<Vec<ChatModel>> = LazyLock::new(|| serde_json::from_str(LIST).unwrap_or_default());
+    &ALL
+}
+
+impl ChatModel {
+    /// True if it can be computed by a machine with so many bytes of RAM and VRAM.
+    pub fn fits(&self, ram: u64, vram: u64) -> bool {
+        let needed = self.gigabytes * 1e9 * (1.0 + BESIDE) + OTHERS;
+        // Hot weights in VRAM stay mapped in RAM as well, but need not stay in its cache.
+        needed <= ram as f64 + vram as f64 * 0.8
+    }
+
+    /// Least and greatest tokens per second to expect of a CPU whose memory is read at `bandwidth` bytes per second.
+    pub fn rates(&self, bandwidth: f64) -> [f64; 2] {
+        REACHED.map(|reached| reached * bandwidth / (self.read_gigabytes * 1e9))
+    }
+
+    /// The model's file, or files, among those of its repository.
+    pub fn pick<'m>(&self, found: &'m [HubModel]) -> Option<&'m HubModel> {
+        let wanted = self.file.to_ascii_lowercase();
+        let has = |model: &&HubModel| model.name.to_ascii_lowercase().contains(&wanted);
+        found.iter().filter(has).min_by_key(|model| model.name.len())
+    }
+}
+
+/// The models to offer to a machine with so many bytes of RAM and VRAM, whose memory is read at `bandwidth` bytes per second, as far as
+/// that is known: the largest that fits and talks fluently, and smaller ones. Largest first.
+pub fn offered(ram: u64, vram: u64, bandwidth: Option<f64>) -> Vec<&'static ChatModel> {
+    let fits: Vec<&ChatModel> = all().iter().filter(|model| model.fits(ram, vram)).collect();
+    let fluent = |model: &&&ChatModel| {
+        let most = bandwidth.map_or(f64::INFINITY, |bandwidth| model.rates(bandwidth)[1]);
+        // What is in VRAM is read faster.
+        most >= FLUENT || model.gigabytes * 1e9 <= vram as f64
+    };
+    let mut offered: Vec<&ChatModel> = fits.iter().filter(fluent).copied().collect();
+    if offered.len() < OFFERED {
+        offered = fits;
+        offered.truncate(OFFERED);
+    }
+    offered.reverse();
+    // One of about each size: the largest, one of half its size or less, and one of half of that.
+    let mut chosen: Vec<&ChatModel> = Vec::new();
+    for model in &offered {
+        if chosen.len() < OFFERED && chosen.last().is_none_or(|last| model.gigabytes <= 0.6 * last.gigabytes) {
+            chosen.push(*model);
+        }
+    }
+    for model in offered {
+        if chosen.len() < OFFERED && !chosen.contains(&model) {
+            chosen.push(model);
+        }
+    }
+    chosen.sort_by(|a, b| b.gigabytes.total_cmp(&a.gigabytes));
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::download::hub::{HubFile, repository_name};
+
+    const GB: u64 = 1_000_000_000;
+
+    #[test]
+    fn list_of_chat_models_is_valid_and_sorted() {
+        assert!(all().len() >= 8, "{}", all().len());
+        for model in all() {
+            assert_eq!(repository_name(&model.repository).as_deref(), Some(&*model.repository));
+            assert!(model.read_gigabytes > 0.0 && model.read_gigabytes <= model.gigabytes, "{}", model.name);
+            assert!(!model.about.is_empty() && !model.file.is_empty());
+        }
+        assert!(all().windows(2).all(|two| two[0].gigabytes <= two[1].gigabytes));
+    }
+
+    #[test]
+    fn offered_models_fit_the_machine_and_talk_fluently() {
+        for (ram, vram) in [(6, 0), (8, 0), (16, 0), (16, 8), (32, 0), (64, 24), (128, 0)] {
+            for bandwidth in [None, Some(12e9), Some(40e9)] {
+                let offers = offered(ram * GB, vram * GB, bandwidth);
+                assert_eq!(offers.len(), OFFERED, "{ram} GB and {vram} GB of VRAM");
+                assert!(offers.iter().all(|model| model.fits(ram * GB, vram * GB)), "{ram} {vram}: {offers:?}");
+                assert!(offers.windows(2).all(|two| two[0].gigabytes >= two[1].gigabytes));
+                let different: std::collections::BTreeSet<_> = offers.iter().map(|model| &model.name).collect();
+                assert_eq!(different.len(), OFFERED);
+            }
+        }
+        let names = |offers: Vec<&ChatModel>| offers.into_iter().map(|model| model.name.clone()).collect::<Vec<_>>();
+        let slow = names(offered(64 * GB, 0, Some(12e9)));
+        assert!(!slow.contains(&"Qwen3 8B".to_owned()), "below 2 tokens/s: {slow:?}");
+        assert!(offered(2 * GB, 0, None).is_empty(), "none fits");
+    }
+
+    #[test]
+    fn file_is_picked_by_its_quantisation() {
+        let model = all().iter().find(|model| model.name == "Qwen3 4B").unwrap();
+        let found = |names: &[&str]| -> Vec<HubModel> {
+            let file = |name: &str| HubFile { path: name.to_owned(), bytes: 1, sha256: None };
+            names.iter().map(|name| HubModel { name: (*name).to_owned(), files: vec![file(name)] }).collect()
+        };
+        let all = found(&["Qwen3-4B-Q8_0.gguf", "Qwen3-4B-q4_k_m.gguf", "imatrix/Qwen3-4B-q4_k_m-other.gguf"]);
+        assert_eq!(model.pick(&all).map(|it| &*it.name), Some("Qwen3-4B-q4_k_m.gguf"));
+        assert_eq!(model.pick(&found(&["Qwen3-4B-Q8_0.gguf"])), None);
+    }
+
+    #[test]
+    fn rates_are_those_of_the_memory() {
+        let model = &all()[0];
+        let [least, most] = model.rates(20e9);
+        assert!((least - 15.6).abs() < 0.1 && (most - 25.0).abs() < 0.1, "{least} {most}");
+    }
+}

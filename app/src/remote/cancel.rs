@@ -1,0 +1,51 @@
+//! Cancellation of a request from another thread.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+};
+
+use parking_lot::Mutex;
+
+/// Cancels one request, also while its server says nothing. Clones cancel the same request.
+#[derive(Clone, Default)]
+pub struct Cancel(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    cancelled: AtomicBool,
+    /// The agent of the running request, whose connection is closed.
+    agent: Mutex<Option<ureq::Agent>>,
+}
+
+impl Cancel {
+    /// Closes the connection; the server sees that and stops generating.
+    pub fn cancel(&self) {
+        self.0.cancelled.store(true, SeqCst);
+        if let Some(agent) = self.0.agent.lock().take() {
+            agent.shutdown();
+        }
+    }
+
+    /// `true` once it was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.cancelled.load(SeqCst)
+    }
+
+    /// Names the agent of the request that begins. One that was cancelled before is closed at once.
+    pub(super) fn attach(&self, agent: &ureq::Agent) {
+        *self.0.agent.lock() = Some(agent.clone());
+        if self.is_cancelled() {
+            self.cancel();
+        }
+    }
+}
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cancel").field("cancelled", &self.is_cancelled()).finish_non_exhaustive()
+    }
+}

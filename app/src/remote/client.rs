@@ -1,0 +1,213 @@
+//! Requests to a server.
+
+use std::{
+    io::{BufReader, Read},
+    time::Duration,
+};
+
+use serde_json::Value;
+use ureq::{Body, http::Response};
+
+use super::{
+    Cancel, RemoteAnswer, RemoteError, RemoteEvent, RemoteRequest, SecretKey, ServerAddress,
+    answer::AnswerReader,
+    error::{of_io, of_transport, quoted},
+    events::{StreamRead, next_event},
+};
+
+/// Most bytes of a list of models, or of an answer that is not streamed.
+const MOST_JSON: u64 = 8 << 20;
+
+/// Most bytes of an error.
+const MOST_ERROR: u64 = 64 << 10;
+
+/// Most models of a server that are listed.
+const MOST_MODELS: usize = 5000;
+
+/// Times after which a server is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteTimeouts {
+    /// To accept the connection.
+    pub connect: Duration,
+    /// Between two signs of life. Prompts take long, and not every server says that it is at work.
+    pub silence: Duration,
+}
+
+impl Default for RemoteTimeouts {
+    fn default() -> Self {
+        RemoteTimeouts { connect: Duration::from_secs(10), silence: Duration::from_secs(300) }
+    }
+}
+
+/// A server, and the key it is shown.
+#[derive(Debug, Clone)]
+pub struct RemoteClient {
+    server: ServerAddress,
+    key: Option<SecretKey>,
+    timeouts: RemoteTimeouts,
+}
+
+impl RemoteClient {
+    /// A client of `server`.
+    pub fn new(server: ServerAddress, key: Option<SecretKey>, timeouts: RemoteTimeouts) -> Self {
+        RemoteClient { server, key, timeouts }
+    }
+
+    /// The server.
+    pub fn server(&self) -> &ServerAddress {
+        &self.server
+    }
+
+    /// Names of the server's models, as it orders them.
+    ///
+    /// # Errors
+    /// See [`RemoteError`].
+    pub fn models(&self) -> Result<Vec<String>, RemoteError> {
+        // A list needs no prompt to be read.
+        let silence = self.timeouts.silence.min(Duration::from_secs(30));
+        let request = self.agent(silence).get(self.server.endpoint("/models"));
+        let request = match &self.key {
+            Some(key) => request.header("Authorization", key.authorization()),
+            None => request,
+        };
+        let response = request.call().map_err(|error| of_transport(&self.server, &error, silence.as_secs()))?;
+        let mut response = self.successful(response)?;
+        let text = self.text(&mut response, MOST_JSON)?;
+        let reader = AnswerReader::new(&self.server, self.key.as_ref());
+        let list: Value = serde_json::from_str(&text)
+            .map_err(|_| reader.malformed("list of models", "a JSON object with `data`", &text))?;
+        let data = list.get("data").and_then(Value::as_array);
+        let data = data.ok_or_else(|| reader.malformed("list of models", "a JSON object with `data`", &text))?;
+        let name = |model: &Value| {
+            let id = model.get("id").and_then(Value::as_str).filter(|id| !id.is_empty() && id.len() <= 512);
+            id.map(str::to_owned).ok_or_else(|| reader.malformed("list of models", "an `id`", &model.to_string()))
+        };
+        data.iter().take(MOST_MODELS).map(name).collect()
+    }
+
+    /// Has the server answer; `show` gets the pieces as they arrive. `cancel` ends it at once, from another thread or from `show`.
+    ///
+    /// # Errors
+    /// See [`RemoteError`]. What was shown before stays valid.
+    pub fn chat(
+        &self,
+        request: &RemoteRequest,
+        cancel: &Cancel,
+        show: &mut dyn FnMut(RemoteEvent<'_>),
+    ) -> Result<RemoteAnswer, RemoteError> {
+        let silence = self.timeouts.silence;
+        let agent = self.agent(silence);
+        cancel.attach(&agent);
+        let answered = self.answer(&agent, request, cancel, show);
+        match answered {
+            // The connection that was closed reports that in its own way.
+            Err(_) if cancel.is_cancelled() => Err(RemoteError::Cancelled),
+            answered => answered,
+        }
+    }
+
+    fn answer(
+        &self,
+        agent: &ureq::Agent,
+        request: &RemoteRequest,
+        cancel: &Cancel,
+        show: &mut dyn FnMut(RemoteEvent<'_>),
+    ) -> Result<RemoteAnswer, RemoteError> {
+        let silence = self.timeouts.silence.as_secs();
+        let post = agent.post(self.server.endpoint("/chat/completions"));
+        let post = post.header("Content-Type", "application/json").header("Accept", "text/event-stream");
+        let post = match &self.key {
+            Some(key) => post.header("Authorization", key.authorization()),
+            None => post,
+        };
+        let response =
+            post.send(request.body().to_string()).map_err(|error| of_transport(&self.server, &error, silence))?;
+        let mut response = self.successful(response)?;
+        let mut reader = AnswerReader::new(&self.server, self.key.as_ref());
+        let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        match &*kind {
+            "text/event-stream" => {}
+            // Servers that do not stream.
+            "application/json" => {
+                let text = self.text(&mut response, MOST_JSON)?;
+                reader.read(&text, show)?;
+                return reader.finish();
+            }
+            other => return Err(reader.malformed("response", "text/event-stream", other)),
+        }
+        let mut stream = BufReader::new(response.body_mut().as_reader());
+        loop {
+            let event = next_event(&mut stream);
+            if cancel.is_cancelled() {
+                return Err(RemoteError::Cancelled);
+            }
+            match event {
+                Ok(StreamRead::Data(data)) if data.trim() == "[DONE]" => return reader.finish(),
+                Ok(StreamRead::Data(data)) => reader.read(&data, show)?,
+                Ok(StreamRead::Bad(got)) => return Err(reader.malformed("stream", "server-sent events", &got)),
+                Ok(StreamRead::End) => return reader.finish(),
+                // Some servers close without the last chunk of HTTP.
+                Err(_) if reader.has_reason() => return reader.finish(),
+                Err(error) => return Err(of_io(self.server.host().to_owned(), &error, silence)),
+            }
+        }
+    }
+
+    /// `response`, or the error that its status says.
+    fn successful(&self, mut response: Response<Body>) -> Result<Response<Body>, RemoteError> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (place, retry) = (header("location"), header("retry-after"));
+        let text = self.text(&mut response, MOST_ERROR).unwrap_or_default();
+        let json: Option<Value> = serde_json::from_str(&text).ok();
+        let said = json.as_ref().and_then(|json| {
+            let error = json.get("error").unwrap_or(json);
+            error.get("message").or(error.get("detail")).and_then(Value::as_str).or(error.as_str())
+        });
+        let key = self.key.as_ref();
+        let mut message = match place.filter(|_| status.is_redirection()) {
+            Some(place) => format!("it says to ask {}", quoted(&place, key)),
+            None => quoted(said.unwrap_or(&text), key),
+        };
+        if let Some(seconds) = retry.and_then(|seconds| seconds.parse::<u64>().ok()) {
+            message += &format!("; try again in {seconds} s");
+        }
+        if status.as_u16() == 401 && key.is_none() {
+            message += "; no key was given";
+        }
+        Err(RemoteError::Status { server: self.server.host().to_owned(), status: status.as_u16(), message })
+    }
+
+    /// The body as text, which must not be longer than `most` bytes.
+    fn text(&self, response: &mut Response<Body>, most: u64) -> Result<String, RemoteError> {
+        let server = || self.server.host().to_owned();
+        let mut bytes = Vec::new();
+        let read = response.body_mut().as_reader().take(most + 1).read_to_end(&mut bytes);
+        read.map_err(|error| of_io(server(), &error, self.timeouts.silence.as_secs()))?;
+        let reader = AnswerReader::new(&self.server, self.key.as_ref());
+        if bytes.len() as u64 > most {
+            return Err(reader.malformed("response", "a body of a few megabytes at most", "more"));
+        }
+        String::from_utf8(bytes).map_err(|_| reader.malformed("response", "UTF-8", "other bytes"))
+    }
+
+    /// An agent for one request, which [`Cancel`] may shut down. It follows no redirection: that would carry the key to another server.
+    fn agent(&self, silence: Duration) -> ureq::Agent {
+        let config = ureq::Agent::config_builder()
+            .timeout_connect(Some(self.timeouts.connect))
+            .timeout_recv_response(Some(silence))
+            .timeout_per_read(Some(silence))
+            .timeout_send_request(Some(silence))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(concat!("thermocline/", env!("CARGO_PKG_VERSION")));
+        // A proxy cannot reach this computer's own servers.
+        let config = if self.server.is_local() { config.proxy(None) } else { config };
+        config.build().into()
+    }
+}

@@ -1,0 +1,203 @@
+//! Keys of servers, kept between runs.
+
+use std::{
+    collections::BTreeMap,
+    fmt, fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use super::SecretKey;
+use crate::folders::Folders;
+
+/// Name under which the system's keychain lists the keys.
+const SERVICE: &str = "org.thermocline.Thermocline";
+
+/// File of keys where there is no keychain, in the folder of the settings.
+const FILE: &str = "keys.json";
+
+/// The place of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// The system's keychain.
+    Keychain,
+    /// This file, which only its owner may read.
+    File(PathBuf),
+}
+
+impl fmt::Display for KeyPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyPlace::Keychain => f.write_str("the key is in the system's keychain"),
+            KeyPlace::File(path) => {
+                write!(f, "there is no keychain: the key is in {}, which only you may read", path.display())
+            }
+        }
+    }
+}
+
+/// Failure to read or keep a key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file of keys cannot be read or written.
+    #[error("{action} {}: {error}", .path.display())]
+    File {
+        /// `read` or `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// The keychain refuses.
+    #[error("the system's keychain: {0}")]
+    Keychain(String),
+}
+
+/// The keys of servers, by address: in the system's keychain if there is one, else in a file with mode 600. May wait for the user to unlock the
+/// keychain.
+#[derive(Debug, Clone)]
+pub struct KeyStore {
+    file: PathBuf,
+    keychain: bool,
+}
+
+impl KeyStore {
+    /// The store of the program with these folders. One that keeps everything in a folder of its own uses no keychain.
+    pub fn of(folders: &Folders) -> Self {
+        let keychain = Folders::system().as_ref() == Some(folders);
+        KeyStore { file: folders.config.join(FILE), keychain }
+    }
+
+    /// The key of a server, if it has one.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the keychain refuses.
+    pub fn get(&self, server: impl AsRef<str>) -> Result<Option<SecretKey>, KeyError> {
+        let server = server.as_ref();
+        if let Some(entry) = self.entry(server) {
+            match entry.get_password() {
+                Ok(key) => return Ok(SecretKey::new(&key)),
+                Err(keyring::Error::NoEntry) => {}
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(KeyError::Keychain(error.to_string())),
+            }
+        }
+        Ok(self.read()?.get(server).and_then(|key| SecretKey::new(key)))
+    }
+
+    /// Keeps the key of a server in place of an older one; returns where it is.
+    ///
+    /// # Errors
+    /// It can be kept nowhere.
+    pub fn set(&self, server: impl AsRef<str>, key: &SecretKey) -> Result<KeyPlace, KeyError> {
+        let server = server.as_ref();
+        if let Some(entry) = self.entry(server) {
+            match entry.set_password(key.expose()) {
+                Ok(()) => {
+                    self.remove_from_file(server)?;
+                    return Ok(KeyPlace::Keychain);
+                }
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(KeyError::Keychain(error.to_string())),
+            }
+        }
+        let mut keys = self.read()?;
+        keys.insert(server.to_owned(), key.expose().to_owned());
+        self.write(&keys)?;
+        Ok(KeyPlace::File(self.file.clone()))
+    }
+
+    /// Forgets the key of a server.
+    ///
+    /// # Errors
+    /// It is still there.
+    pub fn remove(&self, server: impl AsRef<str>) -> Result<(), KeyError> {
+        let server = server.as_ref();
+        if let Some(entry) = self.entry(server) {
+            match entry.delete_credential() {
+                Ok(()) | Err(keyring::Error::NoEntry) => {}
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(KeyError::Keychain(error.to_string())),
+            }
+        }
+        self.remove_from_file(server)
+    }
+
+    fn entry(&self, server: &str) -> Option<keyring::Entry> {
+        if self.keychain { keyring::Entry::new(SERVICE, server).ok() } else { None }
+    }
+
+    fn remove_from_file(&self, server: &str) -> Result<(), KeyError> {
+        let mut keys = self.read()?;
+        if keys.remove(server).is_some() { self.write(&keys) } else { Ok(()) }
+    }
+
+    fn read(&self) -> Result<BTreeMap<String, String>, KeyError> {
+        let failed = |error| KeyError::File { action: "read", path: self.file.clone(), error };
+        match fs::read(&self.file) {
+            // The parser's message would repeat what it did not expect.
+            Ok(json) => serde_json::from_slice(&json).map_err(|error| {
+                let place = format!("line {} is no JSON of servers and their keys", error.line());
+                failed(io::Error::new(io::ErrorKind::InvalidData, place))
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn write(&self, keys: &BTreeMap<String, String>) -> Result<(), KeyError> {
+        let folder = self.file.parent().unwrap_or(Path::new("."));
+        let write = || {
+            fs::create_dir_all(folder)?;
+            // Only its owner may read a temporary file, and renaming keeps that.
+            let mut file = tempfile::NamedTempFile::new_in(folder)?;
+            file.write_all(serde_json::to_string_pretty(keys)?.as_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist(&self.file)?;
+            Ok(())
+        };
+        write().map_err(|error| KeyError::File { action: "write", path: self.file.clone(), error })
+    }
+}
+
+/// `true` if there is no keychain to speak of.
+fn is_absent(error: &keyring::Error) -> bool {
+    matches!(error, keyring::Error::NoDefaultStore | keyring::Error::PlatformFailure(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remote::ServerAddress;
+
+    #[test]
+    fn keys_are_kept_in_a_file_that_only_its_owner_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = KeyStore::of(&Folders::below(&folder.path().join("deep")));
+        let server: ServerAddress = "https://one.example".parse().unwrap();
+        let other: ServerAddress = "https://two.example".parse().unwrap();
+        let key = SecretKey::new("sk-1").unwrap();
+        assert_eq!(store.get(&server).unwrap(), None);
+        store.remove(&server).unwrap();
+        let place = store.set(&server, &key).unwrap();
+        store.set(&other, &SecretKey::new("sk-2").unwrap()).unwrap();
+        let KeyPlace::File(path) = &place else { panic!("{place:?}") };
+        assert!(place.to_string().contains("which only you may read"));
+        assert_eq!(store.get(&server).unwrap(), Some(key));
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        store.remove(&server).unwrap();
+        assert_eq!(store.get(&server).unwrap(), None);
+        assert!(store.get(&other).unwrap().is_some());
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file is left");
+
+        fs::write(path, "{\"https://one.example/v1\": sk-secret").unwrap();
+        let error = store.get(&server).unwrap_err().to_string();
+        assert!(error.contains("keys.json") && !error.contains("sk-secret"), "{error}");
+        assert!(store.set(&server, &SecretKey::new("x").unwrap()).is_err(), "a damaged file is not replaced");
+    }
+}

@@ -1,0 +1,43 @@
+//! A request for an answer.
+
+use serde_json::{Map, Value, json};
+
+/// Messages, tools and settings for one answer, as OpenAI's chat completions take them. Settings not given are the server's.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RemoteRequest {
+    /// Name of the model on the server.
+    pub model: String,
+    /// Messages in OpenAI's form.
+    pub messages: Vec<Value>,
+    /// Definitions of tools in OpenAI's form.
+    pub tools: Vec<Value>,
+    /// Further fields: `temperature`, `max_tokens`, `stop` ...
+    pub settings: Map<String, Value>,
+}
+
+impl RemoteRequest {
+    /// Adds a message of text.
+    pub fn push(&mut self, role: &str, content: &str) {
+        self.messages.push(json!({ "role": role, "content": content }));
+    }
+
+    /// Adds a setting, if it has a value.
+    pub fn set<T: Into<Value>>(&mut self, name: &str, value: Option<T>) {
+        if let Some(value) = value {
+            self.settings.insert(name.to_owned(), value.into());
+        }
+    }
+
+    /// The body of a streamed request.
+    pub(super) fn body(&self) -> Value {
+        let mut body = self.settings.clone();
+        body.insert("model".to_owned(), json!(self.model));
+        body.insert("messages".to_owned(), json!(self.messages));
+        if !self.tools.is_empty() {
+            body.insert("tools".to_owned(), json!(self.tools));
+        }
+        body.insert("stream".to_owned(), json!(true));
+        body.insert("stream_options".to_owned(), json!({ "include_usage": true }));
+        Value::Object(body)
+    }
+}

@@ -1,0 +1,195 @@
+//! Requests for answers, in every protocol: read, parsed for their model, generated and written.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use serde_json::{Map, Value, json};
+
+use super::{
+    answer_format::AnswerFormat,
+    anthropic::{self, MessageFormat},
+    choices::{Choice, ChoiceReaders},
+    connections::Connection,
+    context::ServerContext,
+    error::ApiError,
+    event_stream::event_stream,
+    generation::Generation,
+    json_fields::JsonFields,
+    named_model::NamedModel,
+    ollama::{self, LinesFormat, OllamaBody},
+    read_body::read_body,
+    request::{CompletionRequest, Endpoint},
+    response::CompletionFormat,
+    responses::{ResponseBody, ResponseFormat, response_body},
+    served_model::ServedModel,
+};
+
+/// Bytes of a body above which it is parsed on another thread.
+const LONG_BODY: usize = 64 << 10;
+
+/// The protocol of a request for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// OpenAI's.
+    Completions(Endpoint),
+    /// OpenAI's, of items.
+    Responses,
+    /// Anthropic's.
+    Messages,
+    /// Ollama's, for a chat.
+    OllamaChat,
+    /// Ollama's, for a text.
+    OllamaGenerate,
+}
+
+/// A request for an answer as it was parsed.
+struct ParsedRequest {
+    /// `None`: only that the model be loaded.
+    completion: Option<CompletionRequest>,
+    endpoint: Endpoint,
+    /// Tokens of the prompt, where the answer begins with their number.
+    prompt_tokens: usize,
+    /// The rest of a request for a response.
+    response: ResponseBody,
+}
+
+/// Answers a request.
+pub async fn complete(
+    protocol: Protocol,
+    State(context): State<Arc<ServerContext>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let body = read_body(body, context.options.timeout).await?;
+    let active = connection.answer();
+    let lease = NamedModel::lease(&body, &context).await?;
+    let name = lease.name.clone();
+    // The model is released before the request waits: one that is held cannot be closed.
+    let parsed = parse(protocol, body, lease.model(&context)?, &context).await?;
+    let ParsedRequest { completion, endpoint, prompt_tokens, response } = parsed;
+    let chat = protocol == Protocol::OllamaChat;
+    let Some(completion) = completion else { return Ok(Json(ollama::loaded(&name, chat)).into_response()) };
+    let format = match protocol {
+        Protocol::Completions(endpoint) => {
+            let (format, include_usage) = (CompletionFormat::new(endpoint, name), completion.include_usage);
+            AnswerFormat::Completion { format, include_usage }
+        }
+        Protocol::Responses => {
+            AnswerFormat::Response(Box::new(ResponseFormat::new(name, response, Arc::clone(&context.responses))))
+        }
+        Protocol::Messages => AnswerFormat::Message(MessageFormat::new(name, prompt_tokens)),
+        Protocol::OllamaChat | Protocol::OllamaGenerate => AnswerFormat::Lines(LinesFormat::new(name, chat)),
+    };
+    let mut readers = ChoiceReaders::new(endpoint, completion.choices, completion.tools, completion.echoes);
+    let stream = completion.stream;
+    let start = async move {
+        let mut generation = Generation::start(&context, lease, completion.requests).await?;
+        let update = generation.started().await?;
+        Ok((generation, update, active))
+    };
+    if stream {
+        return event_stream(start, format, readers).await;
+    }
+    let (mut generation, mut update, _active) = start.await?;
+    let mut choices = Vec::new();
+    loop {
+        let (mut reader, mut pieces, mut scored) = (readers.next_reader(), Vec::new(), Vec::new());
+        let (reason, stats) = loop {
+            pieces.extend(reader.push(&update));
+            scored.append(&mut update.scored);
+            if let Some(end) = update.end {
+                break end?;
+            }
+            update = generation.next_update().await;
+        };
+        readers.count(&stats);
+        choices.push(Choice { pieces, scored, reason, stats, logprobs: reader.logprobs });
+        if !generation.start_next() {
+            let choices = readers.returned(choices);
+            return Ok(Json(format.whole(choices, readers.returns_logprobs(), readers.total())).into_response());
+        }
+        update = generation.next_update().await;
+    }
+}
+
+/// Parses a body for `model`. Large bodies are parsed on another thread: parsing 8 MB takes a second, in which no other answer would go on.
+async fn parse(
+    protocol: Protocol,
+    body: Vec<u8>,
+    model: ServedModel,
+    context: &Arc<ServerContext>,
+) -> Result<ParsedRequest, ApiError> {
+    let (strict, long, responses) = (context.options.strict, body.len() > LONG_BODY, Arc::clone(&context.responses));
+    let parse = move || {
+        let read = |endpoint, fields| read_converted(endpoint, fields, &model, strict);
+        let (mut prompt_count, mut response) = (0, ResponseBody::default());
+        let (completion, endpoint) = match protocol {
+            Protocol::Completions(endpoint) => {
+                (Some(CompletionRequest::parse(endpoint, &body, &model, strict)?), endpoint)
+            }
+            Protocol::Responses => {
+                response = response_body(&body, &responses)?;
+                (Some(read(Endpoint::Chat, std::mem::take(&mut response.fields))?), Endpoint::Chat)
+            }
+            Protocol::Messages => {
+                let completion = parse_messages(&body, &model, strict, false)?;
+                // A stream begins with the count; encoding takes milliseconds.
+                prompt_count = if completion.stream { prompt_tokens(&completion, &model)? } else { 0 };
+                (Some(completion), Endpoint::Chat)
+            }
+            Protocol::OllamaChat | Protocol::OllamaGenerate => {
+                let read_body =
+                    if protocol == Protocol::OllamaChat { ollama::chat_body } else { ollama::generate_body };
+                let OllamaBody { fields, endpoint } = read_body(&body)?;
+                (fields.map(|fields| read(endpoint, fields)).transpose()?, endpoint)
+            }
+        };
+        Ok(ParsedRequest { completion, endpoint, prompt_tokens: prompt_count, response })
+    };
+    if !long {
+        return parse();
+    }
+    let parsed = tokio::task::spawn_blocking(parse).await;
+    parsed.unwrap_or_else(|_| Err(ApiError::unavailable("the request could not be read: its parser failed")))
+}
+
+/// Parses a request of Anthropic's.
+fn parse_messages(
+    body: &[u8],
+    model: &ServedModel,
+    strict: bool,
+    only_counts: bool,
+) -> Result<CompletionRequest, ApiError> {
+    read_converted(Endpoint::Chat, anthropic::chat_body(body, only_counts)?, model, strict)
+}
+
+/// Reads a body that was made of another protocol's, whose own reader has been strict: its fields need not be OpenAI's.
+fn read_converted(
+    endpoint: Endpoint,
+    fields: Map<String, Value>,
+    model: &ServedModel,
+    strict: bool,
+) -> Result<CompletionRequest, ApiError> {
+    if let Some(name) = fields.get("model").and_then(Value::as_str).filter(|name| strict && *name != model.name) {
+        return Err(ApiError::model_not_found(name, &model.name));
+    }
+    CompletionRequest::read(endpoint, JsonFields::of_body(fields), model, false)
+}
+
+/// Tokens of a request's prompt.
+fn prompt_tokens(completion: &CompletionRequest, model: &ServedModel) -> Result<usize, ApiError> {
+    let Some(request) = completion.requests.first() else { return Ok(0) };
+    let tokens = model.engine.prompt_tokens(request.prompt.clone(), &request.chat);
+    tokens.map(|tokens| tokens.len()).map_err(|error| ApiError::from(&error))
+}
+
+/// `POST /v1/messages/count_tokens`: the tokens that a message's prompt would have.
+pub fn count_message_tokens(body: &[u8], model: &ServedModel, strict: bool) -> Result<Value, ApiError> {
+    let completion = parse_messages(body, model, strict, true)?;
+    Ok(json!({ "input_tokens": prompt_tokens(&completion, model)? }))
+}

@@ -1,0 +1,227 @@
+//! `/v1/embeddings` and Ollama's `/api/embed` and `/api/embeddings`: texts to vectors of length 1, pooled from hidden states.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{Extension, Json, body::Body, extract::State};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use thermocline_engine::session::{Pooling, Prompt, Request};
+
+use super::{
+    connections::Connection,
+    context::ServerContext,
+    error::ApiError,
+    generation::Generation,
+    json_fields::{JsonFields, invalid},
+    named_model::NamedModel,
+    ollama,
+    read_body::read_body,
+    served_model::ServedModel,
+};
+
+/// Most texts of a request.
+const MAX_INPUTS: usize = 2048;
+
+/// The protocol of a request for embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmbeddingProtocol {
+    /// OpenAI's.
+    OpenAi,
+    /// Ollama's `/api/embed`.
+    OllamaEmbed,
+    /// Ollama's older `/api/embeddings`, of one text.
+    OllamaOne,
+}
+
+/// A request for embeddings.
+#[derive(Debug, PartialEq)]
+struct EmbeddingRequest {
+    /// One for each text.
+    requests: Vec<Request>,
+    /// Numbers of each vector, if fewer than the model has.
+    dimensions: Option<usize>,
+    /// Vectors are sent as base64 of little-endian 32-bit numbers.
+    base64: bool,
+}
+
+/// Answers a request.
+pub async fn embed(
+    protocol: EmbeddingProtocol,
+    State(context): State<Arc<ServerContext>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let began = Instant::now();
+    let body = read_body(body, context.options.timeout).await?;
+    let _active = connection.answer();
+    let lease = NamedModel::lease(&body, &context).await?;
+    let (model, strict, pooling) = (lease.model(&context)?, context.options.strict, context.options.pooling);
+    let name = lease.name.clone();
+    // Where texts have to be shortened they are encoded, which takes long for long ones.
+    let parse = move || EmbeddingRequest::parse(protocol, &body, &model, pooling, strict);
+    let parsed = tokio::task::spawn_blocking(parse).await;
+    let parsed = parsed.unwrap_or_else(|_| Err(ApiError::unavailable("the request could not be read")))?;
+    let EmbeddingRequest { requests, dimensions, base64 } = parsed;
+    let (mut vectors, mut tokens) = (Vec::with_capacity(requests.len()), 0);
+    if !requests.is_empty() {
+        let mut generation = Generation::start(&context, lease, requests).await?;
+        loop {
+            let update = generation.next_update().await;
+            vectors.extend(update.embedding);
+            if let Some(end) = update.end {
+                let (_, stats) = end?;
+                tokens += stats.prompt_tokens;
+                if !generation.start_next() {
+                    break;
+                }
+            }
+        }
+    }
+    for vector in &mut vectors {
+        if let Some(most) = dimensions {
+            shorten(vector, most);
+        }
+    }
+    Ok(Json(match protocol {
+        EmbeddingProtocol::OpenAi => {
+            let entry = |(index, vector): (usize, &Vec<f32>)| {
+                let embedding = if base64 { as_base64(vector).into() } else { json!(vector) };
+                json!({ "object": "embedding", "index": index, "embedding": embedding })
+            };
+            let data: Vec<Value> = vectors.iter().enumerate().map(entry).collect();
+            let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+            json!({ "object": "list", "data": data, "model": name, "usage": usage })
+        }
+        EmbeddingProtocol::OllamaEmbed => json!({
+            "model": name,
+            "embeddings": vectors,
+            "total_duration": u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            "load_duration": 0,
+            "prompt_eval_count": tokens,
+        }),
+        EmbeddingProtocol::OllamaOne => json!({ "embedding": vectors.pop().unwrap_or_default() }),
+    }))
+}
+
+impl EmbeddingRequest {
+    fn parse(
+        protocol: EmbeddingProtocol,
+        body: &[u8],
+        model: &ServedModel,
+        pooling: Pooling,
+        strict: bool,
+    ) -> Result<Self, ApiError> {
+        let mut fields = match protocol {
+            EmbeddingProtocol::OpenAi => JsonFields::parse(body)?,
+            EmbeddingProtocol::OllamaEmbed => JsonFields::of_body(ollama::embed_body(body)?),
+            EmbeddingProtocol::OllamaOne => JsonFields::of_body(ollama::embedding_body(body)?),
+        };
+        if let Some(name) = fields.string("model")?
+            && strict
+            && name != model.name
+        {
+            return Err(ApiError::model_not_found(&name, &model.name));
+        }
+        let empty_texts = protocol != EmbeddingProtocol::OpenAi;
+        let prompts = parse_inputs(fields.remove("input"), empty_texts)?;
+        let base64 = match fields.string("encoding_format")?.as_deref() {
+            None | Some("float") => false,
+            Some("base64") => true,
+            Some(other) => return Err(invalid("encoding_format", "float or base64", &other.into())),
+        };
+        let d_model = model.engine.config().d_model;
+        let dimensions = fields.count("dimensions")?;
+        if let Some(count) = dimensions.filter(|count| !(1..=d_model).contains(count)) {
+            return Err(invalid("dimensions", &format!("a whole number from 1 to {d_model}"), &count.into()));
+        }
+        let pooling = match fields.string("pooling")? {
+            None => pooling,
+            Some(name) => Pooling::of_name(&name).ok_or_else(|| invalid("pooling", "mean or last", &name.into()))?,
+        };
+        let truncates = fields.boolean("truncate")?.unwrap_or(false);
+        ["user", "keep_alive"].iter().for_each(|field| drop(fields.remove(field)));
+        fields.finish()?;
+        let request = |prompt: Prompt| {
+            let prompt = if truncates { truncated(prompt, model)? } else { prompt };
+            Ok(Request { embedding: Some(pooling), max_tokens: Some(0), ..Request::new(prompt) })
+        };
+        let requests = prompts.into_iter().map(request).collect::<Result<Vec<_>, ApiError>>()?;
+        Ok(EmbeddingRequest { requests, dimensions, base64 })
+    }
+}
+
+/// Parses `input`: a string, a list of strings, a list of token ids, or a list of such lists. Without `empty`, no text may be empty.
+fn parse_inputs(value: Option<Value>, empty: bool) -> Result<Vec<Prompt>, ApiError> {
+    let expected = format!("a text or a list of token ids, or a list of up to {MAX_INPUTS} of them");
+    let value = match value {
+        Some(value) => value,
+        // Clients of Ollama ask for nothing to have the model loaded.
+        None if empty => return Ok(Vec::new()),
+        None => return Err(ApiError::invalid_field("input", format!("input: expected {expected}, got none"))),
+    };
+    let one = |value: &Value| match value {
+        Value::String(text) if !text.is_empty() || empty => Some(Prompt::Text(text.clone())),
+        Value::Array(ids) if !ids.is_empty() => {
+            let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+            ids.iter().map(id).collect::<Option<Vec<u32>>>().map(Prompt::Tokens)
+        }
+        _ => None,
+    };
+    let prompts = match &value {
+        Value::Array(list) if list.iter().all(Value::is_u64) => one(&value).map(|prompt| vec![prompt]),
+        Value::Array(list) if list.len() <= MAX_INPUTS => list.iter().map(one).collect(),
+        other => one(other).map(|prompt| vec![prompt]),
+    };
+    prompts.ok_or_else(|| invalid("input", &expected, &value))
+}
+
+/// A prompt's first tokens, as many as the context holds.
+fn truncated(prompt: Prompt, model: &ServedModel) -> Result<Prompt, ApiError> {
+    let tokens = model.engine.prompt_tokens(prompt, &model.defaults.chat);
+    let mut tokens = tokens.map_err(|error| ApiError::from(&error))?;
+    tokens.truncate(model.engine.context());
+    Ok(Prompt::Tokens(tokens))
+}
+
+/// Keeps the first `most` numbers of a vector, at length 1.
+fn shorten(vector: &mut Vec<f32>, most: usize) {
+    vector.truncate(most);
+    let length = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+}
+
+fn as_base64(vector: &[f32]) -> String {
+    STANDARD.encode(vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_are_texts_or_tokens_one_or_many() {
+        let parse = |value: Value| parse_inputs(Some(value), false).map_err(|error| error.message);
+        let text = |text: &str| Prompt::Text(text.to_owned());
+        assert_eq!(parse(json!("a")), Ok(vec![text("a")]));
+        assert_eq!(parse(json!(["a", "b"])), Ok(vec![text("a"), text("b")]));
+        assert_eq!(parse(json!([1, 2])), Ok(vec![Prompt::Tokens(vec![1, 2])]));
+        assert_eq!(parse(json!([[1], [2, 3]])), Ok(vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])]));
+        for bad in [json!(""), json!([""]), json!([]), json!([[]]), json!(7), json!([-1]), json!([1, "a"]), json!({})] {
+            assert!(parse(bad.clone()).unwrap_err().starts_with("input: expected"), "{bad}");
+        }
+        assert_eq!(parse_inputs(Some(json!("")), true), Ok(vec![text("")]));
+        assert_eq!(parse_inputs(None, true), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn shortened_vectors_have_length_1_and_base64_is_little_endian() {
+        let mut vector = vec![0.6, 0.0, 0.8];
+        shorten(&mut vector, 1);
+        assert_eq!((vector.clone(), as_base64(&vector)), (vec![1.0], "AACAPw==".to_owned()));
+        let mut zeros = vec![0.0; 3];
+        shorten(&mut zeros, 2);
+        assert_eq!(zeros, [0.0, 0.0]);
+    }
+}

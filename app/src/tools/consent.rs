@@ -1,0 +1,98 @@
+//! The user's consent to tools, one by one.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Tool;
+
+/// Consent to a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Consent {
+    /// Every call is shown first.
+    Ask,
+    /// It runs without asking.
+    Always,
+    /// The model is not told of it.
+    Never,
+}
+
+impl Consent {
+    /// All of them, with their names.
+    pub const NAMES: [(Consent, &str); 3] =
+        [(Consent::Ask, "Ask"), (Consent::Always, "Always allow"), (Consent::Never, "Never")];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Consent::NAMES.iter().find(|(consent, _)| *consent == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// A consent, and the tool that it was given to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Given {
+    consent: Consent,
+    /// The tool's fingerprint.
+    #[serde(default)]
+    tool: String,
+}
+
+/// The consents that were given, by server and tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Consents(BTreeMap<String, Given>);
+
+fn key(server: Option<&str>, tool: &Tool) -> String {
+    // Names of tools have no slash.
+    format!("{}/{}", server.unwrap_or_default(), tool.name)
+}
+
+impl Consents {
+    /// Consent to a tool of `server`, or to one of the program's own. A tool that has changed since it was always allowed is asked about
+    /// again.
+    pub fn get(&self, server: Option<&str>, tool: &Tool) -> Consent {
+        match self.0.get(&key(server, tool)) {
+            Some(Given { consent: Consent::Always, tool: then }) if *then != tool.fingerprint() => Consent::Ask,
+            Some(given) => given.consent,
+            None if server.is_none() => Consent::Always,
+            None => Consent::Ask,
+        }
+    }
+
+    /// Sets the consent to a tool as it is now.
+    pub fn set(&mut self, server: Option<&str>, tool: &Tool, consent: Consent) {
+        self.0.insert(key(server, tool), Given { consent, tool: tool.fingerprint() });
+    }
+
+    /// Forgets all consents to tools of `server`.
+    pub fn forget(&mut self, server: &str) {
+        self.0.retain(|key, _| key.rsplit_once('/').is_none_or(|(name, _)| name != server));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn consent_is_asked_for_and_ends_when_the_tool_changes() {
+        let mut consents = Consents::default();
+        let tool = Tool::new("read", "Reads a file", json!({ "type": "object" }));
+        assert_eq!(consents.get(Some("files"), &tool), Consent::Ask);
+        assert_eq!(consents.get(None, &tool), Consent::Always, "the program's own");
+        consents.set(Some("files"), &tool, Consent::Always);
+        assert_eq!(consents.get(Some("files"), &tool), Consent::Always);
+        assert_eq!(consents.get(Some("other"), &tool), Consent::Ask, "the same name elsewhere");
+        let changed = Tool { description: "Reads a file and sends it away".to_owned(), ..tool.clone() };
+        assert_eq!(consents.get(Some("files"), &changed), Consent::Ask);
+        consents.set(Some("files"), &tool, Consent::Never);
+        assert_eq!(consents.get(Some("files"), &changed), Consent::Never, "a change does not bring it back");
+        let kept: Consents = serde_json::from_str(&serde_json::to_string(&consents).unwrap()).unwrap();
+        assert_eq!(kept, consents);
+        consents.forget("files");
+        assert_eq!(consents, Consents::default());
+    }
+}

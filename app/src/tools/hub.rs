@@ -1,0 +1,353 @@
+//! Connections to all servers, on one thread of their own. Nothing here blocks the caller: servers are started and asked in the
+//! background, and calls are looked at until they have ended.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+use tokio::{
+    sync::{mpsc as channel, oneshot},
+    task::JoinHandle,
+};
+
+use super::{Limits, ServerConfig, Tool, client::Connection};
+use crate::remote::KeyStore;
+
+/// Longest time that the end of all servers is waited for.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// State of a server.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ServerState {
+    /// Switched off.
+    Off,
+    /// Being started and asked for its tools.
+    Connecting,
+    /// Connected.
+    Ready {
+        /// Its tools.
+        tools: Arc<[Arc<Tool>]>,
+        /// Remark on tools that were left out.
+        remark: Option<String>,
+    },
+    /// Not connected, for a reason in words.
+    Failed(String),
+}
+
+/// A server and its state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerReport {
+    /// The server.
+    pub config: ServerConfig,
+    /// Its state.
+    pub state: ServerState,
+}
+
+/// End of a call: its result, or why there is none.
+type CallEnd = Result<String, String>;
+
+/// A call under way. Dropping it cancels it.
+#[derive(Debug)]
+pub struct RunningCall {
+    end: Arc<Mutex<Option<CallEnd>>>,
+    /// Closed when it is dropped, which the other side waits for.
+    _cancel: Option<oneshot::Sender<()>>,
+}
+
+impl RunningCall {
+    /// A call that has ended already.
+    pub fn ended(end: CallEnd) -> Self {
+        RunningCall { end: Arc::new(Mutex::new(Some(end))), _cancel: None }
+    }
+
+    /// The end, once.
+    pub fn take(&self) -> Option<CallEnd> {
+        self.end.lock().take()
+    }
+}
+
+/// A call on its way to its server.
+struct Call {
+    tool: String,
+    arguments: Map<String, Value>,
+    end: Arc<Mutex<Option<CallEnd>>>,
+    cancelled: oneshot::Receiver<()>,
+}
+
+enum Order {
+    Servers(Vec<ServerConfig>),
+    Retry(String),
+    Call(String, Call),
+}
+
+#[derive(Clone)]
+struct Board {
+    reports: Arc<Mutex<Vec<ServerReport>>>,
+    notify: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Board {
+    /// Sets the state of a server, unless it was changed or removed meanwhile.
+    fn set(&self, config: &ServerConfig, state: ServerState) {
+        if let Some(report) = self.reports.lock().iter_mut().find(|report| report.config == *config) {
+            report.state = state;
+        }
+        (self.notify)();
+    }
+}
+
+/// The connections. Dropping it ends all servers.
+pub struct ToolHub {
+    board: Board,
+    keys: KeyStore,
+    limits: Limits,
+    /// `None` until there is a first server.
+    worker: Mutex<Option<Worker>>,
+}
+
+struct Worker {
+    orders: channel::UnboundedSender<Order>,
+    /// Closed when the thread has ended.
+    ended: mpsc::Receiver<()>,
+}
+
+impl std::fmt::Debug for ToolHub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ToolHub").field("reports", &*self.board.reports.lock()).finish_non_exhaustive()
+    }
+}
+
+impl ToolHub {
+    /// No connection yet. `notify` is called, from another thread, whenever a state has changed or a call has ended.
+    pub fn new(keys: KeyStore, limits: Limits, notify: impl Fn() + Send + Sync + 'static) -> Self {
+        let board = Board { reports: Arc::default(), notify: Arc::new(notify) };
+        ToolHub { board, keys, limits, worker: Mutex::new(None) }
+    }
+
+    /// Connects to these servers and to no others; those that are connected already stay so.
+    pub fn connect(&self, servers: &[ServerConfig]) {
+        let mut reports = self.board.reports.lock();
+        if reports.iter().map(|report| &report.config).eq(servers) {
+            return;
+        }
+        let before = std::mem::take(&mut *reports);
+        let state = |config: &ServerConfig| match before.iter().find(|report| report.config == *config) {
+            Some(report) => report.state.clone(),
+            None if config.enabled => ServerState::Connecting,
+            None => ServerState::Off,
+        };
+        *reports = servers.iter().map(|config| ServerReport { config: config.clone(), state: state(config) }).collect();
+        drop(reports);
+        self.order(Order::Servers(servers.to_vec()));
+    }
+
+    /// Connects anew to a server that failed.
+    pub fn retry(&self, name: &str) {
+        if let Some(report) = self.board.reports.lock().iter_mut().find(|report| report.config.name == name) {
+            report.state = ServerState::Connecting;
+        }
+        self.order(Order::Retry(name.to_owned()));
+    }
+
+    /// The servers in their order.
+    pub fn servers(&self) -> Vec<ServerReport> {
+        self.board.reports.lock().clone()
+    }
+
+    /// `true` once there was a server to connect to.
+    pub fn has_servers(&self) -> bool {
+        !self.board.reports.lock().is_empty()
+    }
+
+    /// `true` while a server is being connected.
+    pub fn is_connecting(&self) -> bool {
+        self.board.reports.lock().iter().any(|report| report.state == ServerState::Connecting)
+    }
+
+    /// Calls a tool of a server.
+    pub fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> RunningCall {
+        let state = self.board.reports.lock().iter().find(|it| it.config.name == server).map(|it| it.state.clone());
+        match state {
+            Some(ServerState::Ready { .. }) => {}
+            Some(ServerState::Failed(why)) => {
+                return RunningCall::ended(Err(format!("the server {server} is not connected: {why}")));
+            }
+            _ => return RunningCall::ended(Err(format!("the server {server} is not connected"))),
+        }
+        let (sender, cancelled) = oneshot::channel();
+        let end = Arc::<Mutex<Option<CallEnd>>>::default();
+        let call = Call { tool: tool.to_owned(), arguments, end: Arc::clone(&end), cancelled };
+        self.order(Order::Call(server.to_owned(), call));
+        RunningCall { end, _cancel: Some(sender) }
+    }
+
+    /// Hands an order to the thread, which the first one starts.
+    fn order(&self, order: Order) {
+        let mut worker = self.worker.lock();
+        if worker.is_none() {
+            match self.start() {
+                Ok(started) => *worker = Some(started),
+                Err(error) => {
+                    let why = format!("no thread to speak to it with: {error}");
+                    for report in self.board.reports.lock().iter_mut().filter(|report| report.config.enabled) {
+                        report.state = ServerState::Failed(why.clone());
+                    }
+                }
+            }
+        }
+        if let Some(worker) = &*worker {
+            // The thread ends only after the sender.
+            let _ = worker.orders.send(order);
+        }
+    }
+
+    fn start(&self) -> std::io::Result<Worker> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
+        let (orders, received) = channel::unbounded_channel();
+        let (alive, ended) = mpsc::channel::<()>();
+        let (board, keys, limits) = (self.board.clone(), self.keys.clone(), self.limits);
+        let work = move || {
+            let _alive = alive;
+            runtime.block_on(work(received, &board, &keys, limits));
+            // Requests that are not answered end by their own time limits.
+            runtime.shutdown_background();
+        };
+        thread::Builder::new().name("tools".to_owned()).spawn(work)?;
+        Ok(Worker { orders, ended })
+    }
+}
+
+impl ToolHub {
+    /// Ends all servers, and waits for that a moment.
+    pub fn close(&self) {
+        if let Some(Worker { orders, ended }) = self.worker.lock().take() {
+            drop(orders);
+            let _ = ended.recv_timeout(FAREWELL);
+        }
+        self.board.reports.lock().clear();
+    }
+}
+
+impl Drop for ToolHub {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The task of one server.
+struct Running {
+    config: ServerConfig,
+    calls: channel::UnboundedSender<Call>,
+    task: JoinHandle<()>,
+}
+
+/// Carries out orders until there will be no more.
+async fn work(mut orders: channel::UnboundedReceiver<Order>, board: &Board, keys: &KeyStore, limits: Limits) {
+    let mut running: HashMap<String, Running> = HashMap::new();
+    let start = |config: &ServerConfig| {
+        let (calls, received) = channel::unbounded_channel();
+        let task = tokio::spawn(serve(config.clone(), received, board.clone(), keys.clone(), limits));
+        Running { config: config.clone(), calls, task }
+    };
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Servers(wanted) => {
+                running.retain(|_, server| wanted.contains(&server.config));
+                for config in wanted.iter().filter(|config| config.enabled) {
+                    running.entry(config.name.clone()).or_insert_with(|| start(config));
+                }
+            }
+            Order::Retry(name) => {
+                if let Some(before) = running.remove(&name) {
+                    running.insert(name, start(&before.config));
+                }
+            }
+            Order::Call(server, call) => match running.get(&server) {
+                // A server that has gone answers for its calls itself.
+                Some(server) => drop(server.calls.send(call)),
+                None => *call.end.lock() = Some(Err(format!("there is no server {server} any more"))),
+            },
+        }
+    }
+    let ending: Vec<JoinHandle<()>> = running.into_values().map(|server| server.task).collect();
+    let all = futures_util::future::join_all(ending);
+    let _ = tokio::time::timeout(FAREWELL, all).await;
+}
+
+/// Connects to a server, and has it do its calls until no more can come.
+async fn serve(
+    config: ServerConfig,
+    mut calls: channel::UnboundedReceiver<Call>,
+    board: Board,
+    keys: KeyStore,
+    limits: Limits,
+) {
+    let opened = tokio::select! {
+        opened = open(&config, keys, limits) => opened,
+        // It was removed.
+        () = closed(&mut calls, &board) => return,
+    };
+    let why = match opened {
+        Err(why) => why,
+        Ok(mut connection) => {
+            let (tools, remark) = (connection.tools.drain(..).map(Arc::new).collect(), connection.remark.take());
+            board.set(&config, ServerState::Ready { tools, remark });
+            let caller = connection.caller(limits);
+            let gone = loop {
+                tokio::select! {
+                    call = calls.recv() => match call {
+                        Some(call) => {
+                            let (caller, board) = (caller.clone(), board.clone());
+                            tokio::spawn(async move {
+                                tokio::select! {
+                                    end = caller.call(&call.tool, call.arguments) => {
+                                        *call.end.lock() = Some(end);
+                                        (board.notify)();
+                                    }
+                                    _ = call.cancelled => {}
+                                }
+                            });
+                        }
+                        None => break None,
+                    },
+                    why = connection.gone() => break Some(why),
+                }
+            };
+            connection.close().await;
+            match gone {
+                Some(why) => why,
+                None => return,
+            }
+        }
+    };
+    board.set(&config, ServerState::Failed(why.clone()));
+    while let Some(call) = calls.recv().await {
+        *call.end.lock() = Some(Err(format!("the server is not connected: {why}")));
+        (board.notify)();
+    }
+}
+
+async fn open(config: &ServerConfig, keys: KeyStore, limits: Limits) -> Result<Connection, String> {
+    let name = config.transport.key_name().map(str::to_owned);
+    // The keychain may wait for the user.
+    let key = match name {
+        Some(name) => tokio::task::spawn_blocking(move || keys.get(name).map_err(|error| error.to_string()))
+            .await
+            .map_err(|error| error.to_string())??,
+        None => None,
+    };
+    Connection::open(config, key.as_ref(), limits).await
+}
+
+/// Waits until no more calls can come; those that do are refused.
+async fn closed(calls: &mut channel::UnboundedReceiver<Call>, board: &Board) {
+    while let Some(call) = calls.recv().await {
+        *call.end.lock() = Some(Err("the server is not connected yet".to_owned()));
+        (board.notify)();
+    }
+}

@@ -1,0 +1,172 @@
+//! A server that is a program: started, read line by line within limits, and ended with all that it has started.
+
+use std::{
+    io,
+    pin::Pin,
+    process::Stdio,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, ReadBuf},
+    process::{Child, ChildStdin, ChildStdout, Command},
+};
+
+use super::{config::ServerTransport, tool::clean};
+
+/// Variables that programs need to run at all. Others, which may hold secrets, are not handed on.
+const VARIABLES: [&str; 26] = [
+    "APPDATA",
+    "COMSPEC",
+    "HOME",
+    "HOMEDRIVE",
+    "HOMEPATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LOCALAPPDATA",
+    "LOGNAME",
+    "NUMBER_OF_PROCESSORS",
+    "PATH",
+    "PATHEXT",
+    "PROCESSOR_ARCHITECTURE",
+    "PROGRAMDATA",
+    "PROGRAMFILES",
+    "SHELL",
+    "SYSTEMDRIVE",
+    "SYSTEMROOT",
+    "TEMP",
+    "TERM",
+    "TMP",
+    "TMPDIR",
+    "USER",
+    "USERNAME",
+    "USERPROFILE",
+];
+
+/// Bytes of a program's complaints that are kept.
+const COMPLAINTS: usize = 2000;
+
+/// Time that a program has to end by itself once its input is closed.
+const FAREWELL: Duration = Duration::from_millis(700);
+
+/// The reason why a connection was given up, for the error of the call that finds it closed.
+pub(super) type Trouble = Arc<Mutex<Option<String>>>;
+
+/// A running program. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    complaints: Arc<Mutex<String>>,
+}
+
+/// The standard output of a program, refused once a line is longer than a message may be.
+#[derive(Debug)]
+pub(super) struct Lines {
+    output: ChildStdout,
+    line: usize,
+    most: usize,
+    trouble: Trouble,
+}
+
+/// Starts a program.
+///
+/// # Errors
+/// A sentence with the system's reason.
+pub(super) fn start(
+    transport: &ServerTransport,
+    most: usize,
+    trouble: &Trouble,
+) -> Result<(Process, Lines, ChildStdin), String> {
+    let ServerTransport::Command { command, args, env } = transport else {
+        return Err("expected a command".to_owned());
+    };
+    let spawn = |program: &str| {
+        let mut child = Command::new(program);
+        child.args(args).env_clear();
+        child.envs(VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)))).envs(env);
+        child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        #[cfg(unix)]
+        child.process_group(0);
+        #[cfg(windows)]
+        child.creation_flags(CREATE_NO_WINDOW);
+        child.spawn()
+    };
+    let spawned = match spawn(command) {
+        // Scripts such as npx are found by their whole name only.
+        Err(error) if cfg!(windows) && error.kind() == io::ErrorKind::NotFound => spawn(&format!("{command}.cmd")),
+        spawned => spawned,
+    };
+    let mut child = spawned.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("cannot start {command}: there is no such program"),
+        _ => format!("cannot start {command}: {error}"),
+    })?;
+    let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (Some(input), Some(output), Some(mut errors)) = (input, output, errors) else {
+        return Err(format!("cannot start {command}: it has no standard input and output"));
+    };
+    let complaints = Arc::<Mutex<String>>::default();
+    let kept = Arc::clone(&complaints);
+    tokio::spawn(async move {
+        let mut buffer = [0; 1024];
+        while let Ok(count @ 1..) = errors.read(&mut buffer).await {
+            let mut kept = kept.lock();
+            kept.push_str(&String::from_utf8_lossy(&buffer[..count]));
+            let excess = kept.len().saturating_sub(COMPLAINTS);
+            let from = (excess..=kept.len()).find(|at| kept.is_char_boundary(*at)).unwrap_or(0);
+            kept.drain(..from);
+        }
+    });
+    let lines = Lines { output, line: 0, most, trouble: Arc::clone(trouble) };
+    Ok((Process { child, complaints }, lines, input))
+}
+
+/// `CREATE_NO_WINDOW` of Windows: a program of the console opens no window of its own.
+#[cfg(windows)]
+const CREATE_NO_WINDOW: u32 = 0x0800_0000;
+
+impl Process {
+    /// Last lines of what the program wrote to its standard error, for people.
+    pub fn complaints(&self) -> Option<String> {
+        let text = clean(&self.complaints.lock());
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let last = lines[lines.len().saturating_sub(3)..].join(" / ");
+        (!last.is_empty()).then_some(last)
+    }
+
+    /// Waits a moment for the program to end, which its closed input asks it to, and ends it otherwise.
+    pub async fn end(mut self) {
+        let _ = tokio::time::timeout(FAREWELL, self.child.wait()).await;
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Nothing to do for one that has ended; `kill_on_drop` ends the program itself.
+        #[cfg(unix)]
+        if let Some(group) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32)) {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+impl AsyncRead for Lines {
+    fn poll_read(mut self: Pin<&mut Self>, ctx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.output).poll_read(ctx, buffer);
+        if let Poll::Ready(Ok(())) = read {
+            for byte in &buffer.filled()[before..] {
+                self.line = if *byte == b'\n' { 0 } else { self.line + 1 };
+                if self.line > self.most {
+                    let why = format!("it sent a message of more than {} bytes", self.most);
+                    *self.trouble.lock() = Some(why.clone());
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+                }
+            }
+        }
+        read
+    }
+}

@@ -1,0 +1,168 @@
+//! Files on their way into a message: chosen in a dialog or dropped, read and counted beside the window, and kept with the chat.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    path::PathBuf,
+};
+
+use egui::{Context, Ui};
+use thermocline_engine::session::Engine;
+
+use crate::{
+    attachment::{AttachmentError, Document},
+    chat::given,
+    store::{Attachment, AttachmentId, ChatId, MessageId, Source, Store, StoreError},
+    ui::{
+        background::Background,
+        file_dialog::{self, DialogAnswer},
+        path_field::{PathField, Typed},
+    },
+};
+/// Tokens of a file, and the key of the model that they were counted for.
+type Counted = (AttachmentId, String, usize);
+
+/// The files of the chat that is shown, and those on their way into it.
+#[derive(Debug, Default)]
+pub struct Attaching {
+    dialog: Background<DialogAnswer<Vec<PathBuf>>>,
+    typed: Option<PathField<()>>,
+    waiting: VecDeque<PathBuf>,
+    /// Name of the file that is being read.
+    reading: Option<String>,
+    read: Background<Result<Document, AttachmentError>>,
+    counting: Background<Counted>,
+    files: Vec<Attachment>,
+    sources: HashMap<MessageId, Vec<Source>>,
+}
+
+impl Attaching {
+    /// Asks for files with the system's dialog.
+    ///
+    /// # Errors
+    /// A sentence, if there is no thread for it.
+    pub fn choose(&mut self, ctx: &Context) -> Result<(), String> {
+        if self.dialog.is_busy() || self.typed.is_some() {
+            return Ok(());
+        }
+        self.dialog.start(ctx, || file_dialog::ask(|dialog| dialog.set_title("Attach files").pick_files()))
+    }
+
+    /// Shows the field for a path, where there is no dialog.
+    pub fn show(&mut self, ui: &Ui) {
+        if let Some(typed) = self.typed.as_mut().and_then(|field| field.show(ui)) {
+            self.typed = None;
+            if let Typed::Path(path) = typed {
+                self.add(path);
+                ui.request_repaint();
+            }
+        }
+    }
+
+    /// Adds a file that was chosen or dropped; it is read beside the window.
+    pub fn add(&mut self, path: PathBuf) {
+        self.waiting.push_back(path);
+    }
+
+    /// True while files are being read.
+    pub fn is_reading(&self) -> bool {
+        self.reading.is_some() || !self.waiting.is_empty()
+    }
+
+    /// Names of the files that are being read or wait for it.
+    pub fn unread(&self) -> impl Iterator<Item = String> {
+        let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        self.reading.iter().cloned().chain(self.waiting.iter().filter_map(name))
+    }
+
+    /// Forgets the files that are not read yet.
+    pub fn forget_unread(&mut self) {
+        self.waiting.clear();
+        (self.reading, self.read) = (None, Background::default());
+    }
+
+    /// A file that was read since the last call, or why it was not.
+    pub fn take(&mut self, ctx: &Context) -> Option<Result<Document, String>> {
+        match self.dialog.take() {
+            Some(DialogAnswer::Chosen(paths)) => self.waiting.extend(paths),
+            Some(DialogAnswer::NoDialog) => self.typed = Some(PathField::new("Attach a file", "", ())),
+            Some(DialogAnswer::Closed) | None => {}
+        }
+        if self.reading.is_some() {
+            let read = self.read.take();
+            if read.is_none() && self.read.is_busy() {
+                return None;
+            }
+            let name = self.reading.take().unwrap_or_default();
+            let broke = || Err(format!("{name} could not be read"));
+            return Some(read.map_or_else(broke, |read| read.map_err(|error| error.to_string())));
+        }
+        let path = self.waiting.pop_front()?;
+        let name =
+            path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+        match self.read.start(ctx, move || Document::open(&path)) {
+            Ok(()) => {
+                self.reading = Some(name);
+                None
+            }
+            Err(why) => Some(Err(why)),
+        }
+    }
+
+    /// Reads what the store has of the files of `chat`.
+    ///
+    /// # Errors
+    /// The store's error.
+    pub fn refresh(&mut self, store: &Store, chat: Option<ChatId>) -> Result<(), StoreError> {
+        (self.files, self.sources) = match chat {
+            Some(chat) => (store.attachments(chat)?, store.sources(chat)?),
+            None => (Vec::new(), HashMap::new()),
+        };
+        Ok(())
+    }
+
+    /// The files of the message being written.
+    pub fn draft(&self) -> impl Iterator<Item = &Attachment> {
+        self.files.iter().filter(|file| file.message.is_none())
+    }
+
+    /// The files of a message.
+    pub fn of(&self, message: MessageId) -> Vec<&Attachment> {
+        self.files.iter().filter(|file| file.message == Some(message)).collect()
+    }
+
+    /// Files and passages that the model was given with a message.
+    pub fn sources(&self, message: MessageId) -> &[Source] {
+        self.sources.get(&message).map_or(&[], Vec::as_slice)
+    }
+
+    /// A number of what the model is given with all messages: another one if that has changed.
+    pub fn given(&self) -> (usize, usize, usize) {
+        let whole = self.files.iter().filter(|file| file.whole == Some(true)).count();
+        (self.files.len(), whole, self.sources.values().map(Vec::len).sum())
+    }
+
+    /// Counts the tokens of the files of the message being written, one after the other, for the model of this key. True if one
+    /// was counted since the last call.
+    ///
+    /// # Errors
+    /// The store's error.
+    pub fn count(&mut self, ctx: &Context, store: &mut Store, engine: &Engine, key: &str) -> Result<bool, StoreError> {
+        let mut news = false;
+        if let Some((id, model, tokens)) = self.counting.take() {
+            news = true;
+            // It may have been removed meanwhile.
+            store.set_attachment_tokens(id, &model, tokens)?;
+            for file in self.files.iter_mut().filter(|file| file.id == id) {
+                file.tokens = Some((tokens, model.clone()));
+            }
+        }
+        let next = self.draft().find(|file| file.tokens_for(key).is_none()).map(|file| file.id);
+        if let Some(id) = next.filter(|_| !self.counting.is_busy()) {
+            let text: String = store.attached(id)?.into_iter().map(|passage| passage.text).collect();
+            let (engine, key) = (engine.clone(), key.to_owned());
+            // Without a thread nothing is counted before the message is sent.
+            let _ = self.counting.start(ctx, move || (id, key, given::tokens(&engine, &text)));
+        }
+        Ok(news)
+    }
+}

@@ -1,0 +1,106 @@
+//! The composer of the chat that is shown: its text counted, its files, and the model that will answer.
+
+use egui::Ui;
+
+use super::{
+    Conversation, chips,
+    chips::Removed,
+    composer::{ComposerAction, Fill, Pen},
+    tool_choices::tools_help,
+};
+use crate::{
+    chat::{AnswerStats, SamplingOverrides, given},
+    engine_handle::EngineState,
+    store::Message,
+    ui::shell::Shell,
+};
+
+impl Conversation {
+    /// Shows the composer with what is above it, and returns what was done there.
+    pub(super) fn compose(&mut self, ui: &mut Ui, shell: &mut Shell) -> Option<ComposerAction> {
+        let system = self.chat.as_ref().map(|chat| chat.system_prompt.clone()).unwrap_or_default();
+        let draft = self.composer.text().trim();
+        let key = match shell.engine_handle.state() {
+            EngineState::Ready { model, engine } => {
+                let counted = self.attaching.count(ui, &mut shell.store, &engine, &model.key());
+                shell.ok_or_show_error(counted);
+                Some(model.key())
+            }
+            _ => None,
+        };
+        let chat = self.chat.as_ref().map(|chat| chat.id);
+        let with_tools = self.chat.as_ref().is_some_and(|chat| chat.tools);
+        let offered = match shell.chat_controller.tools() {
+            Some(tools) if with_tools => tools.offered(),
+            _ => Vec::new(),
+        };
+        let definitions = || offered.iter().map(|offered| offered.tool.definition(&offered.name)).collect();
+        let tools_help = tools_help(shell, with_tools, &offered);
+        self.tokens = match shell.engine_handle.engine() {
+            Some(engine) if !self.busy(shell) => {
+                let (store, branch) = (&shell.store, &self.branch);
+                let path: Vec<&Message> = branch.iter().collect();
+                let said = || branch.iter().map(|message| message.content.clone()).collect();
+                let texts = || chat.and_then(|chat| given::texts(store, chat, &path).ok()).unwrap_or_else(said);
+                self.room.count(
+                    ui,
+                    &engine,
+                    branch,
+                    &system,
+                    (offered.len(), definitions),
+                    draft,
+                    self.attaching.given(),
+                    texts,
+                )
+            }
+            _ => None,
+        };
+        let fits = self.fits(shell, key.as_deref());
+        if let Some(tokens) = &mut self.tokens {
+            (tokens.draft, tokens.all) = (tokens.draft + fits.tokens, tokens.all + fits.tokens);
+        }
+        if self.asking {
+            self.ask(ui, shell);
+        }
+        let progress = self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id));
+        let last = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
+        let figures = progress.and_then(|progress| progress.figures.cloned()).or(last);
+        let engine = shell.engine_handle.engine();
+        let length = engine.as_ref().map(|engine| engine.context());
+        let mut used = figures.map_or(0, |figures| figures.context_used);
+        let with_files = self.attaching.draft().next().is_some();
+        let written = self.tokens.filter(|_| with_files || !self.composer.text().trim().is_empty());
+        if let Some(tokens) = written {
+            used = tokens.all;
+        }
+        let (model, base) = self.model(shell);
+        let choices = SamplingOverrides::from_json(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
+        let sampling = choices.apply_to(base);
+        let summary = format!("Temperature {:.2}   Top-p {:.2}", sampling.temperature, sampling.top_p);
+        let hint = model.map_or("Write a message".to_owned(), |model| format!("Message {model}"));
+        let pen = match () {
+            () if self.busy(shell) => Pen::Answered,
+            () if self.is_elsewhere(shell) => Pen::Elsewhere,
+            () => Pen::Free,
+        };
+        let fill = length.map(|length| Fill { used, draft: written.map(|tokens| tokens.draft), length });
+        let (files, unread): (Vec<_>, Vec<String>) =
+            (self.attaching.draft().collect(), self.attaching.unread().collect());
+        let mut removed = None;
+        let above = |ui: &mut Ui| removed = chips::draft(ui, &files, key.as_deref(), &fits, &unread);
+        let action = self.composer.show(ui, &hint, &summary, fill, (with_tools, &tools_help), pen, above);
+        match removed {
+            None => {}
+            Some(Removed::Unread) => self.attaching.forget_unread(),
+            Some(Removed::File(id)) => {
+                let removed = shell.store.detach(id);
+                shell.ok_or_show_error(removed);
+                self.news(shell);
+            }
+        }
+        if removed.is_some() {
+            self.composer.focus();
+        }
+        action
+    }
+}

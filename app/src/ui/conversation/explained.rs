@@ -1,0 +1,211 @@
+//! An answer word by word. A click on a word (or the arrows) asks which neurons made it; below stand their parts of its logit, and how
+//! the answer would have gone on without those that add most.
+
+use std::ops::Range;
+
+use egui::{Grid, Label, RichText, Sense, TextFormat, Ui, text::LayoutJob};
+use egui_material_icons::icons::{ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CLOSE};
+use thermocline_engine::model::NeuronIndex;
+
+use crate::{
+    chat::{Explained, Explanation, ExplanationProgress, SwitchedOff},
+    store::MessageId,
+    ui::{
+        theme::Palette,
+        widgets::{icon_button, muted, small},
+    },
+};
+
+/// An action on the view.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WordAct {
+    /// Explain the word that begins at this byte of the answer.
+    Explain(usize),
+    /// Pin these neurons on the map.
+    Pin(Vec<NeuronIndex>),
+    /// Show the answer as before.
+    Close,
+}
+
+/// The answer shown word by word.
+#[derive(Debug)]
+pub struct WordView {
+    /// The answer.
+    pub message: MessageId,
+    /// Words of its text, each with the space before it.
+    words: Vec<Range<usize>>,
+    /// Bytes of the text when it was split.
+    len: usize,
+    chosen: Option<usize>,
+    explanation: Option<Explanation>,
+}
+
+impl WordView {
+    /// No word of `message` is chosen yet.
+    pub fn new(message: MessageId) -> Self {
+        WordView { message, words: Vec::new(), len: usize::MAX, chosen: None, explanation: None }
+    }
+
+    /// Shows `explanation` below the words.
+    pub fn set(&mut self, explanation: Explanation) {
+        self.explanation = Some(explanation);
+    }
+
+    /// True once everything about the chosen word is known.
+    #[cfg(test)]
+    pub fn is_complete(&self) -> bool {
+        self.explanation.as_ref().is_some_and(|explanation| explanation.switched_off().is_some())
+    }
+
+    /// Shows the view of `text`.
+    pub fn show(&mut self, ui: &mut Ui, text: &str) -> Option<WordAct> {
+        if self.len != text.len() {
+            *self = WordView { words: words(text), len: text.len(), ..WordView::new(self.message) };
+        }
+        let (mut act, before) = (None, self.chosen);
+        ui.horizontal(|ui| {
+            let last = self.words.len().checked_sub(1);
+            if icon_button(ui, ICON_CHEVRON_LEFT, "Word before").clicked() {
+                self.chosen = self.chosen.map_or(last, |at| Some(at.saturating_sub(1)));
+            }
+            if icon_button(ui, ICON_CHEVRON_RIGHT, "Word after").clicked() {
+                self.chosen = self.chosen.map_or(last.map(|_| 0), |at| last.map(|last| (at + 1).min(last)));
+            }
+            muted(ui, "Click a word to see which neurons made it.");
+            if icon_button(ui, ICON_CLOSE, "Back to the answer").clicked() {
+                act = Some(WordAct::Close);
+            }
+        });
+        if let Some(clicked) = self.text(ui, text) {
+            self.chosen = Some(clicked);
+        }
+        if self.chosen != before
+            && let Some(word) = self.chosen.and_then(|at| self.words.get(at))
+        {
+            self.explanation = None;
+            act = Some(WordAct::Explain(word.start));
+        }
+        let Some(explanation) = &self.explanation else { return act };
+        match explanation.progress() {
+            ExplanationProgress::Reading => {
+                ui.horizontal(|ui| {
+                    ui.spinner();
+                    muted(ui, "Reading the text before it …");
+                });
+            }
+            ExplanationProgress::Failed(why) => {
+                ui.add(Label::new(small(why, Palette::of(ui).bad)).wrap());
+            }
+            ExplanationProgress::Explained(explained) => {
+                parts(ui, &explained);
+                let places = || explained.neurons.iter().map(|neuron| neuron.effect.place).collect();
+                if ui.button("Show them on the map").clicked() {
+                    act = Some(WordAct::Pin(places()));
+                }
+                match explanation.switched_off() {
+                    Some(off) => without(ui, &off),
+                    None => _ = muted(ui, "Computing how it goes on without those that add most …"),
+                }
+            }
+        }
+        act
+    }
+
+    /// The words; the number of one that was clicked.
+    fn text(&self, ui: &mut Ui, text: &str) -> Option<usize> {
+        let palette = Palette::of(ui);
+        let font = egui::TextStyle::Body.resolve(ui.style());
+        let mut job = LayoutJob::default();
+        job.wrap.max_width = ui.available_width();
+        for (number, word) in self.words.iter().enumerate() {
+            let mut format = TextFormat { font_id: font.clone(), color: palette.text, ..TextFormat::default() };
+            if self.chosen == Some(number) {
+                format.background = palette.hot.gamma_multiply(0.35);
+            }
+            job.append(&text[word.clone()], 0.0, format);
+        }
+        let galley = ui.fonts_mut(|fonts| fonts.layout_job(job));
+        let shown = ui.add(Label::new(galley.clone()).selectable(false).sense(Sense::click()));
+        let position = shown.interact_pointer_pos().filter(|_| shown.clicked())?;
+        let at = galley.cursor_from_pos(position - shown.rect.min).index.0;
+        let byte = text.char_indices().nth(at).map_or(text.len(), |(byte, _)| byte);
+        self.words.iter().position(|word| word.contains(&byte))
+    }
+}
+
+/// Pieces of `text` that each begin with the white space before a word; together they are all of it.
+fn words(text: &str) -> Vec<Range<usize>> {
+    let mut words: Vec<Range<usize>> = Vec::new();
+    let mut spaces = true;
+    for (at, letter) in text.char_indices() {
+        let space = letter.is_whitespace();
+        if (space && !spaces) || words.is_empty() {
+            words.push(at..at);
+        }
+        spaces = space;
+        if let Some(word) = words.last_mut() {
+            word.end = at + letter.len_utf8();
+        }
+    }
+    words
+}
+
+fn parts(ui: &mut Ui, explained: &Explained) {
+    let of = &explained.attribution;
+    let neurons: f32 = of.layers.iter().sum();
+    let line = format!(
+        "“{}”: probability {:.2}. Of its logit {:.2} the neurons add {neurons:.2} themselves; {:.2} come from the \
+         embedding, attention and biases.",
+        explained.token, of.probability, of.logit, of.residual
+    );
+    ui.add(Label::new(line).wrap());
+    let muted = Palette::of(ui).muted;
+    Grid::new("neurons of a word").striped(true).spacing([16.0, 4.0]).show(ui, |ui| {
+        for head in ["Neuron", "Adds", "Speaks for", "Against"] {
+            ui.label(small(head, muted));
+        }
+        ui.end_row();
+        for neuron in &explained.neurons {
+            let NeuronIndex { layer, neuron: number } = neuron.effect.place;
+            ui.label(format!("layer {layer}, {number}"));
+            ui.label(RichText::new(format!("{:+.2}", neuron.effect.logit)).monospace());
+            ui.label(neuron.raises.join(", "));
+            ui.label(neuron.lowers.join(", "));
+            ui.end_row();
+        }
+    });
+}
+
+fn without(ui: &mut Ui, off: &SwitchedOff) {
+    let falls: Vec<String> = off.logit.falls.iter().map(|fall| format!("{fall:.2}")).collect();
+    let line = format!(
+        "Switched off one after the other, those that add most take {} from the logit, their work through later layers \
+         included: together {:.2}, from {:.2} to {:.2}.",
+        falls.join(", "),
+        off.logit.falls.iter().sum::<f32>(),
+        off.logit.whole,
+        off.logit.without
+    );
+    ui.add(Label::new(line).wrap());
+    let muted = Palette::of(ui).muted;
+    ui.columns(2, |columns| {
+        for (ui, (title, text)) in columns.iter_mut().zip([("With them", &off.with), ("Without them", &off.without)]) {
+            ui.label(small(title, muted));
+            ui.add(Label::new(text.trim()).wrap());
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn words_begin_with_their_spaces_and_are_all_of_the_text() {
+        let text = "  Once upon\n\na tïme. ";
+        let pieces: Vec<&str> = words(text).into_iter().map(|word| &text[word]).collect();
+        assert_eq!(pieces, ["  Once", " upon", "\n\na", " tïme.", " "]);
+        assert_eq!(pieces.concat(), text);
+        assert!(words("").is_empty());
+    }
+}

@@ -1,0 +1,83 @@
+//! From what is written to what is sent: at once, or after it was asked what to do with a message that is too long.
+
+use egui::Ui;
+
+use super::{
+    Conversation,
+    over_limit::{self, Answer},
+};
+use crate::{
+    chat::SamplingOverrides,
+    engine_handle::EngineState,
+    ui::{command::Command, shell::Shell},
+};
+
+impl Conversation {
+    /// Sends what is written, unless it is too long for the context: then it is asked what to do. Texts that may be too long are
+    /// counted first.
+    pub(super) fn send(&mut self, shell: &mut Shell) {
+        self.sending = false;
+        let text = self.composer.text().trim().to_owned();
+        if text.is_empty() || self.busy(shell) {
+            return;
+        }
+        if self.attaching.is_reading() {
+            self.sending = true;
+            return;
+        }
+        let context = shell.engine_handle.engine().map(|engine| engine.context());
+        if let Some(context) = context {
+            let bytes = text.len() + self.branch.iter().map(|message| message.content.len()).sum::<usize>();
+            match self.tokens {
+                Some(tokens) if tokens.exceed(context) => {
+                    self.asking = true;
+                    return;
+                }
+                // Tokens have at least one byte. What cannot be counted is sent: the model says why it cannot answer.
+                None if bytes > context / 2 && self.room.is_counting() => {
+                    self.sending = true;
+                    return;
+                }
+                _ => {}
+            }
+        }
+        self.say(&text, shell);
+    }
+
+    /// Sends the message that waits for a larger context.
+    pub(super) fn send_with_larger_context(&mut self, shell: &mut Shell) {
+        let Some(wanted) = self.reopening else { return };
+        match shell.engine_handle.state() {
+            EngineState::Ready { engine, .. } if engine.context() >= wanted => {
+                self.reopening = None;
+                let text = self.composer.text().trim().to_owned();
+                self.say(&text, shell);
+            }
+            EngineState::Failed { .. } | EngineState::Empty => self.reopening = None,
+            _ => {}
+        }
+    }
+
+    /// Asks what to do with a message that is too long.
+    pub(super) fn ask(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let (EngineState::Ready { model, engine }, Some(tokens)) = (shell.engine_handle.state(), self.tokens) else {
+            self.asking = false;
+            return;
+        };
+        let choices = SamplingOverrides::from_json(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
+        match over_limit::ask(ui, &engine, tokens, choices.stop_when_full) {
+            None => return,
+            Some(Answer::Shorten) => self.composer.focus(),
+            Some(Answer::Forget) => {
+                let text = self.composer.text().trim().to_owned();
+                self.say(&text, shell);
+            }
+            Some(Answer::Enlarge(context)) => {
+                shell.model_settings(&model).context = Some(context);
+                shell.queue_command(Command::ReopenModel);
+                self.reopening = Some(context);
+            }
+        }
+        self.asking = false;
+    }
+}

@@ -1,0 +1,168 @@
+//! Fonts: those of text and code, those of formulas, and for emoji the system's, where it has one with colours.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use egui::{Context, FontData, FontDefinitions, FontFamily, FontInsert, FontPriority, epaint::text::InsertFontFamily};
+use fontique::{
+    Collection, CollectionOptions, GenericFamily, QueryFamily, QueryStatus, SourceCache, SourceCacheOptions,
+};
+
+/// Fonts of formulas, which are KaTeX's.
+const FORMULA: [&str; 19] = [
+    "AMS-Regular",
+    "Caligraphic-Regular",
+    "Fraktur-Bold",
+    "Fraktur-Regular",
+    "Main-Bold",
+    "Main-BoldItalic",
+    "Main-Italic",
+    "Main-Regular",
+    "Math-BoldItalic",
+    "Math-Italic",
+    "SansSerif-Bold",
+    "SansSerif-Italic",
+    "SansSerif-Regular",
+    "Script-Regular",
+    "Size1-Regular",
+    "Size2-Regular",
+    "Size3-Regular",
+    "Size4-Regular",
+    "Typewriter-Regular",
+];
+
+/// Tables of a font with colours, of which one is enough.
+const COLOURS: [&[u8]; 3] = [b"COLR", b"CBDT", b"sbix"];
+
+/// Set once emoji have the system's font.
+static SYSTEM_EMOJI: AtomicBool = AtomicBool::new(false);
+
+/// The family of headings, of bold words and of buttons that matter.
+pub fn strong() -> FontFamily {
+    FontFamily::Name("strong".into())
+}
+
+/// The family of emoji.
+pub fn emoji() -> FontFamily {
+    FontFamily::Name("emoji".into())
+}
+
+/// The family of a font of formulas, such as `Math-Italic`.
+pub fn formula(font: &str) -> FontFamily {
+    if FORMULA.contains(&font) { FontFamily::Name(format!("formula {font}").into()) } else { FontFamily::Proportional }
+}
+
+/// All fonts that are part of the program.
+pub fn definitions() -> FontDefinitions {
+    let mut fonts = FontDefinitions::default();
+    for (name, bytes) in [
+        ("Inter", &include_bytes!("../../../assets/fonts/Inter-Regular.otf")[..]),
+        ("Inter SemiBold", include_bytes!("../../../assets/fonts/Inter-SemiBold.otf")),
+        ("JetBrains Mono", include_bytes!("../../../assets/fonts/JetBrainsMono-Regular.ttf")),
+    ] {
+        fonts.font_data.insert(name.to_owned(), Arc::new(FontData::from_static(bytes)));
+    }
+    let fallback = fonts.families.get(&FontFamily::Proportional).cloned().unwrap_or_default();
+    let chain = |first: &str| [vec![first.to_owned()], fallback.clone()].concat();
+    fonts.families.insert(strong(), chain("Inter SemiBold"));
+    fonts.families.insert(FontFamily::Proportional, chain("Inter"));
+    fonts.families.insert(FontFamily::Monospace, chain("JetBrains Mono"));
+    fonts.families.insert(emoji(), fallback.clone());
+    for font in FORMULA {
+        let Some(bytes) = ratex_katex_fonts::ttf_bytes(&format!("KaTeX_{font}.ttf")) else { continue };
+        let name = format!("KaTeX {font}");
+        fonts.font_data.insert(name.clone(), Arc::new(FontData::from_owned(bytes.into_owned())));
+        fonts.families.insert(formula(font), chain(&name));
+    }
+    fonts
+}
+
+/// Puts the system's font of emoji first, as soon as it is found: that takes longer than a frame.
+pub fn load_emoji(ctx: &Context) {
+    let ctx = ctx.clone();
+    let work = move || {
+        if let Some(data) = system_emoji() {
+            let families = vec![InsertFontFamily { family: emoji(), priority: FontPriority::Highest }];
+            ctx.add_font(FontInsert { name: "system emoji".to_owned(), data, families });
+            SYSTEM_EMOJI.store(true, Ordering::Relaxed);
+            ctx.request_repaint();
+        }
+    };
+    // Without a thread they have no colours.
+    let _ = thread::Builder::new().name("emoji".to_owned()).spawn(work);
+}
+
+/// True once [`load_emoji`] has found a font: emoji are as wide as they are in it.
+pub fn has_system_emoji() -> bool {
+    SYSTEM_EMOJI.load(Ordering::Relaxed)
+}
+
+/// The system's font of emoji, if it has colours.
+fn system_emoji() -> Option<FontData> {
+    let mut fonts = Collection::new(CollectionOptions { shared: false, system_fonts: true });
+    let mut cache = SourceCache::new(SourceCacheOptions::default());
+    let mut query = fonts.query(&mut cache);
+    query.set_families([QueryFamily::Generic(GenericFamily::Emoji)]);
+    let mut found = None;
+    query.matches_with(|font| {
+        if !has_colours(font.blob.as_ref(), font.index) {
+            return QueryStatus::Continue;
+        }
+        found = Some(FontData::from_blob(font.blob.clone().into_raw_parts().0, font.index));
+        QueryStatus::Stop
+    });
+    found
+}
+
+/// True if the face of this index in a font file (OpenType, "Organization of an OpenType font") has a table of coloured glyphs.
+fn has_colours(file: &[u8], index: u32) -> bool {
+    tables(file, index).is_some_and(|found| COLOURS.iter().any(|name| found.contains(name)))
+}
+
+/// Names of a face's tables.
+fn tables(file: &[u8], index: u32) -> Option<Vec<&[u8]>> {
+    let bytes = |range: Range<usize>| file.get(range);
+    let number = |at: usize| Some(u32::from_be_bytes(bytes(at..at.checked_add(4)?)?.try_into().ok()?) as usize);
+    let collection = file.starts_with(b"ttcf");
+    if collection && number(8)? <= index as usize {
+        return None;
+    }
+    let start = if collection { number((index as usize).checked_mul(4)?.checked_add(12)?)? } else { 0 };
+    let count = u16::from_be_bytes(bytes(start.checked_add(4)?..start.checked_add(6)?)?.try_into().ok()?);
+    Some((0..usize::from(count)).filter_map(|table| bytes(start + 12 + 16 * table..start + 16 + 16 * table)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_font_of_formulas_is_there() {
+        let fonts = definitions();
+        for font in FORMULA {
+            assert!(fonts.families[&formula(font)][0].starts_with("KaTeX"), "{font}");
+        }
+        assert_eq!(formula("Unknown"), FontFamily::Proportional);
+    }
+
+    #[test]
+    fn fonts_with_colours_are_known_by_their_tables() {
+        let font = |names: &[&[u8; 4]], start: u32| {
+            let mut file = vec![0, 1, 0, 0, 0, u8::try_from(names.len()).unwrap(), 0, 0, 0, 0, 0, 0];
+            names.iter().for_each(|name| file.extend([&name[..], &[0; 12]].concat()));
+            if start > 0 { [&b"ttcf\0\x02\0\0\0\0\0\x01\0\0\0\x10"[..], &file].concat() } else { file }
+        };
+        assert!(has_colours(&font(&[b"cmap", b"COLR"], 0), 0) && has_colours(&font(&[b"sbix"], 0), 0));
+        assert!(!has_colours(&font(&[b"cmap", b"glyf"], 0), 0));
+        let collection = font(&[b"CBDT"], 16);
+        assert!(has_colours(&collection, 0) && !has_colours(&collection, 7));
+        let whole = font(&[b"cmap", b"COLR"], 0);
+        assert!((0..32).all(|end| !has_colours(&whole[..end.min(whole.len())], 0)), "nor is one that ends early");
+    }
+}

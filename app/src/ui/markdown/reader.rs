@@ -1,0 +1,348 @@
+//! Markdown, read into blocks: CommonMark with the tables, notes, tasks and struck words of GitHub's, formulas in LaTeX, and the few
+//! marks of HTML that models write within lines.
+
+use std::collections::{BTreeMap, HashMap};
+
+use pulldown_cmark::{Alignment, BrokenLink, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+
+use super::{
+    document::{Block, Item, texts},
+    formula::Formula,
+    math_text::dollars,
+    paragraph::{Paragraph, Style},
+    table::Table,
+};
+
+/// Formulas that were laid out, by their source and by whether they stand on a line of their own.
+pub type Formulas = HashMap<(String, bool), Formula>;
+
+/// Targets of links that are defined elsewhere, by their labels in lower case.
+pub type Targets = BTreeMap<String, String>;
+
+/// Longest name of an image that is shown.
+const NAME: usize = 80;
+
+/// The label and target of a link that this line defines.
+pub fn definition(line: &str) -> Option<(String, String)> {
+    let (label, target) = line.trim_start().strip_prefix('[')?.split_once("]:")?;
+    let target = target.split_whitespace().next()?.trim_start_matches('<').trim_end_matches('>');
+    (!label.trim().is_empty() && !label.starts_with('^')).then(|| (label.trim().to_lowercase(), target.to_owned()))
+}
+
+/// Reads a text, with formulas that are known from before and links that other texts define. Line ends stay line ends: models break
+/// lines where they mean it, Markdown would run them together.
+pub fn read(text: &str, known: &Formulas, targets: &Targets) -> (Vec<Block>, Formulas) {
+    let options = Options::ENABLE_TABLES
+        | Options::ENABLE_STRIKETHROUGH
+        | Options::ENABLE_TASKLISTS
+        | Options::ENABLE_OLD_FOOTNOTES
+        | Options::ENABLE_MATH;
+    let text = dollars(text);
+    let mut reader = Reader {
+        known,
+        formulas: Formulas::new(),
+        blocks: vec![Vec::new()],
+        lists: Vec::new(),
+        paragraph: None,
+        level: None,
+        code: None,
+        table: None,
+        notes: Vec::new(),
+        styles: Vec::new(),
+        image: None,
+    };
+    let target = |link: BrokenLink<'_>| {
+        let target = targets.get(&link.reference.trim().to_lowercase())?;
+        Some((target.clone().into(), "".into()))
+    };
+    for (event, range) in Parser::new_with_broken_link_callback(&text, options, Some(target)).into_offset_iter() {
+        reader.read(event, &text[range.end..], &text[range]);
+    }
+    reader.finish();
+    (reader.blocks.into_iter().flatten().collect(), reader.formulas)
+}
+
+/// Blocks that are open while a text is read.
+struct Reader<'a> {
+    known: &'a Formulas,
+    formulas: Formulas,
+    /// The blocks of each container that is open, outermost first.
+    blocks: Vec<Vec<Block>>,
+    lists: Vec<(Option<u64>, Vec<Item>)>,
+    paragraph: Option<Paragraph>,
+    level: Option<u8>,
+    code: Option<(String, String)>,
+    table: Option<Table>,
+    /// Names of the notes that are open.
+    notes: Vec<String>,
+    /// Styles of the marks that are open, innermost last, each with those around it.
+    styles: Vec<(Mark, Style)>,
+    /// Target and name of an image.
+    image: Option<(String, String)>,
+}
+
+/// A mark within a line that has a beginning and an end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Mark {
+    Markdown,
+    Html(String),
+}
+
+impl Reader<'_> {
+    fn add(&mut self, block: Block) {
+        if let Some(blocks) = self.blocks.last_mut() {
+            blocks.push(block);
+        }
+    }
+
+    /// Ends the paragraph that is open, if it has text.
+    fn finish(&mut self) {
+        let Some(mut paragraph) = self.paragraph.take() else { return };
+        paragraph.trim_end();
+        if !paragraph.is_empty() {
+            texts(self.level, paragraph).into_iter().for_each(|block| self.add(block));
+        }
+    }
+
+    fn open(&mut self) {
+        self.finish();
+        self.blocks.push(Vec::new());
+    }
+
+    fn close(&mut self) -> Vec<Block> {
+        self.finish();
+        self.blocks.pop().unwrap_or_default()
+    }
+
+    fn style(&self) -> Style {
+        self.styles.last().map_or_else(Style::default, |(_, style)| *style)
+    }
+
+    fn text(&mut self, words: &str) {
+        let style = self.style();
+        match (&mut self.code, &mut self.image) {
+            (Some((_, code)), _) => code.push_str(words),
+            (None, Some((_, name))) => name.push_str(words),
+            (None, None) => self.words().push(words, style),
+        }
+    }
+
+    /// The paragraph that is open; in lists text comes without one.
+    fn words(&mut self) -> &mut Paragraph {
+        self.paragraph.get_or_insert_with(Paragraph::default)
+    }
+
+    /// A line end, which a paragraph does not begin with.
+    fn line_end(&mut self) {
+        if self.code.is_some() || self.image.is_some() || self.paragraph.as_ref().is_some_and(|it| !it.is_empty()) {
+            self.text("\n");
+        }
+    }
+
+    fn formula(&mut self, source: &str, display: bool, after: &str, whole: &str) {
+        if let Some((_, name)) = &mut self.image {
+            return name.push_str(source);
+        }
+        // Of two amounts of money the second dollar is no end of a formula.
+        if !display && after.starts_with(|c: char| c.is_ascii_digit()) {
+            return self.text(whole);
+        }
+        let key = (source.to_owned(), display);
+        let laid_out = self.known.get(&key).cloned();
+        let formula =
+            self.formulas.entry(key).or_insert_with(|| laid_out.unwrap_or_else(|| Formula::new(source, display)));
+        let formula = formula.clone();
+        let style = self.style();
+        if !display || self.table.is_some() || formula.size().is_none() {
+            return self.words().push_formula(formula, style);
+        }
+        self.finish();
+        let mut paragraph = Paragraph::default();
+        paragraph.push_formula(formula, Style::default());
+        self.add(Block::Formula(paragraph));
+    }
+
+    fn read(&mut self, event: Event<'_>, after: &str, whole: &str) {
+        match event {
+            Event::Start(tag) => self.start(tag),
+            Event::End(tag) => self.end(tag),
+            Event::Text(words) => self.text(&words),
+            Event::Code(words) => match &mut self.image {
+                Some((_, name)) => name.push_str(&words),
+                None => {
+                    let style = Style { code: true, ..self.style() };
+                    self.words().push(&words, style);
+                }
+            },
+            Event::InlineMath(source) => self.formula(&source, false, after, whole),
+            Event::DisplayMath(source) => self.formula(&source, true, after, whole),
+            Event::Html(words) | Event::InlineHtml(words) => self.html(&words),
+            Event::FootnoteReference(name) => {
+                let style = Style { raised: true, ..self.style() };
+                self.words().push(&format!("[{name}]"), style);
+            }
+            Event::SoftBreak | Event::HardBreak => self.line_end(),
+            Event::Rule => {
+                self.finish();
+                self.add(Block::Rule);
+            }
+            Event::TaskListMarker(done) => self.text(if done { "☑ " } else { "☐ " }),
+        }
+    }
+
+    /// A mark of HTML; one that is not known is shown as it is written.
+    fn html(&mut self, written: &str) {
+        let name = written.trim().trim_start_matches('<').trim_end_matches(['>', '/', ' ']).to_ascii_lowercase();
+        if name == "br" {
+            return self.text("\n");
+        }
+        if let Some(name) = name.strip_prefix('/')
+            && let Some(at) = self.styles.iter().rposition(|(mark, _)| *mark == Mark::Html(name.to_owned()))
+        {
+            self.styles.remove(at);
+            return;
+        }
+        let style = self.style();
+        let style = match name.as_str() {
+            "b" | "strong" => Style { strong: true, ..style },
+            "i" | "em" => Style { italic: true, ..style },
+            "u" | "ins" => Style { underlined: true, ..style },
+            "s" | "del" => Style { struck: true, ..style },
+            "code" | "kbd" => Style { code: true, ..style },
+            "sup" => Style { raised: true, ..style },
+            "sub" => Style { lowered: true, ..style },
+            _ => return self.text(written),
+        };
+        self.styles.push((Mark::Html(name), style));
+    }
+
+    fn mark(&mut self, style: Style) {
+        self.styles.push((Mark::Markdown, style));
+    }
+
+    fn start(&mut self, tag: Tag<'_>) {
+        let style = self.style();
+        match tag {
+            Tag::Paragraph | Tag::HtmlBlock => self.finish(),
+            Tag::Heading { level, .. } => {
+                self.finish();
+                self.level = Some(match level {
+                    HeadingLevel::H1 => 1,
+                    HeadingLevel::H2 => 2,
+                    HeadingLevel::H3 => 3,
+                    HeadingLevel::H4 => 4,
+                    HeadingLevel::H5 => 5,
+                    HeadingLevel::H6 => 6,
+                });
+            }
+            Tag::BlockQuote(_) => self.open(),
+            Tag::CodeBlock(kind) => {
+                self.finish();
+                let language = match &kind {
+                    CodeBlockKind::Fenced(info) => info.split_whitespace().next().unwrap_or_default(),
+                    CodeBlockKind::Indented => "",
+                };
+                self.code = Some((language.to_owned(), String::new()));
+            }
+            Tag::List(first) => {
+                self.finish();
+                self.lists.push((first, Vec::new()));
+            }
+            Tag::Item => self.open(),
+            Tag::FootnoteDefinition(name) => {
+                self.open();
+                self.notes.push(name.into_string());
+            }
+            Tag::Table(columns) => {
+                self.finish();
+                let align = |alignment: &Alignment| match alignment {
+                    Alignment::Right => egui::Align::RIGHT,
+                    Alignment::Center => egui::Align::Center,
+                    Alignment::Left | Alignment::None => egui::Align::LEFT,
+                };
+                self.table = Some(Table::new(columns.iter().map(align).collect()));
+            }
+            Tag::TableHead | Tag::TableRow => {
+                if let Some(table) = &mut self.table {
+                    table.begin_row();
+                }
+            }
+            Tag::TableCell => self.paragraph = Some(Paragraph::default()),
+            Tag::Emphasis => self.mark(Style { italic: true, ..style }),
+            Tag::Strong => self.mark(Style { strong: true, ..style }),
+            Tag::Strikethrough => self.mark(Style { struck: true, ..style }),
+            Tag::Link { dest_url, .. } => {
+                let link = Some(self.words().add_link(&dest_url));
+                self.mark(Style { link, ..style });
+            }
+            Tag::Image { dest_url, .. } => self.image = Some((dest_url.into_string(), String::new())),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        match tag {
+            TagEnd::Paragraph | TagEnd::Heading(_) | TagEnd::HtmlBlock => {
+                self.finish();
+                self.level = None;
+                self.styles.clear();
+            }
+            TagEnd::BlockQuote(_) => {
+                let blocks = self.close();
+                self.add(Block::Quote(blocks));
+            }
+            TagEnd::CodeBlock => {
+                if let Some((language, code)) = self.code.take() {
+                    self.add(Block::Code(language, code));
+                }
+            }
+            TagEnd::Item => {
+                let blocks = self.close();
+                if let Some((_, items)) = self.lists.last_mut() {
+                    items.push(Item { blocks, size: None });
+                }
+            }
+            TagEnd::List(_) => {
+                if let Some((first, items)) = self.lists.pop() {
+                    self.add(Block::List(first, items));
+                }
+            }
+            TagEnd::FootnoteDefinition => {
+                let blocks = self.close();
+                if let Some(name) = self.notes.pop() {
+                    self.add(Block::Note(name, blocks));
+                }
+            }
+            TagEnd::TableCell => {
+                let cell = self.paragraph.take().unwrap_or_default();
+                if let Some(table) = &mut self.table {
+                    table.add_cell(cell);
+                }
+                self.styles.clear();
+            }
+            TagEnd::Table => {
+                if let Some(table) = self.table.take() {
+                    self.add(Block::Table(table));
+                }
+            }
+            TagEnd::Emphasis | TagEnd::Strong | TagEnd::Strikethrough | TagEnd::Link => {
+                if let Some(at) = self.styles.iter().rposition(|(mark, _)| *mark == Mark::Markdown) {
+                    self.styles.truncate(at);
+                }
+            }
+            TagEnd::Image => self.end_image(),
+            _ => {}
+        }
+    }
+
+    /// An image, as its name: a page that is only read fetches nothing.
+    fn end_image(&mut self) {
+        let Some((url, name)) = self.image.take() else { return };
+        let style = self.style();
+        let file = url.rsplit('/').next().filter(|file| !file.is_empty() && !url.starts_with("data:"));
+        let name = if name.trim().is_empty() { file.unwrap_or("image") } else { name.trim() };
+        let name: String = name.chars().take(NAME).collect();
+        let link = (!url.starts_with("data:")).then(|| self.words().add_link(&url));
+        self.words().push(&format!("🖼 {name}"), Style { link: link.or(style.link), ..style });
+    }
+}

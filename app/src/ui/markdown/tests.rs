@@ -1,0 +1,278 @@
+use egui::{Color32, FontData, FontFamily, FontInsert, FontPriority, Rect, Vec2, epaint::text::InsertFontFamily};
+use egui_kittest::{Harness, kittest::Queryable};
+
+use super::{Document, Targets, layouts};
+use crate::ui::{
+    fonts,
+    theme::{self, Palette},
+};
+
+/// Letters that run to the left.
+const LETTERS: &[u8] = include_bytes!("../../../tests/fonts/DejaVuSans-subset.ttf");
+
+fn read(text: &str) -> Document {
+    let mut document = Document::default();
+    document.read(text, &Targets::new());
+    document
+}
+
+/// The text in a window of this width.
+fn shown(text: &str, width: f32) -> Harness<'static, Document> {
+    let document = read(text);
+    let mut installed = false;
+    let ui = move |ui: &mut egui::Ui, document: &mut Document| {
+        if !std::mem::replace(&mut installed, true) {
+            theme::install(ui);
+            ui.set_theme(egui::Theme::Dark);
+            let family = |family| InsertFontFamily { family, priority: FontPriority::Lowest };
+            let families = vec![family(FontFamily::Proportional), family(fonts::strong())];
+            ui.add_font(FontInsert::new("letters to the left", FontData::from_static(LETTERS), families));
+        } else {
+            document.show(ui, true);
+        }
+    };
+    let mut it = Harness::builder()
+        .with_size([width, 600.0])
+        .with_max_steps(4)
+        .allow_missing_glyphs()
+        .build_ui_state(ui, document);
+    it.run_steps(3);
+    it
+}
+
+fn place(it: &Harness<'_, Document>, words: &str) -> Rect {
+    it.get_by_label(words).rect()
+}
+
+/// The pointer's button at a place, pressed or let go, then one frame.
+fn press(it: &mut Harness<'_, Document>, pos: egui::Pos2, button: egui::PointerButton, pressed: bool) {
+    it.event(egui::Event::PointerMoved(pos));
+    it.event(egui::Event::PointerButton { pos, button, pressed, modifiers: egui::Modifiers::NONE });
+    it.step();
+}
+
+/// The text that goes to the clipboard, within a few frames.
+fn copied(it: &mut Harness<'_, Document>) -> Option<String> {
+    (0..4).find_map(|_| {
+        it.step();
+        it.output().platform_output.commands.iter().find_map(|command| match command {
+            egui::OutputCommand::CopyText(text) => Some(text.clone()),
+            _ => None,
+        })
+    })
+}
+
+/// The text between two places, selected and copied.
+fn selected(it: &mut Harness<'_, Document>, from: egui::Pos2, to: egui::Pos2) -> String {
+    press(it, from, egui::PointerButton::Primary, true);
+    it.event(egui::Event::PointerMoved(to));
+    it.step();
+    press(it, to, egui::PointerButton::Primary, false);
+    it.event(egui::Event::Copy);
+    copied(it).unwrap_or_default()
+}
+
+/// Letters that were painted: each with its face, colour and slant.
+fn letters(it: &Harness<'_, Document>) -> Vec<(String, FontFamily, Color32, bool)> {
+    let mut letters = Vec::new();
+    for shape in &it.output().shapes {
+        if let egui::Shape::Text(text) = &shape.shape {
+            let job = &text.galley.job;
+            letters.extend(job.sections.iter().map(|section| {
+                let format = &section.format;
+                let range = section.byte_range.start.0..section.byte_range.end.0;
+                (job.text[range].to_owned(), format.font_id.family.clone(), format.color, format.italics)
+            }));
+        }
+    }
+    letters
+}
+
+#[test]
+fn words_have_their_face_and_links_their_colour() {
+    let it = shown("Plain **bold** *slanted* `code` [a link](https://example.org).", 600.0);
+    let letters = letters(&it);
+    let of =
+        |words: &str| letters.iter().find(|(text, ..)| text == words).unwrap_or_else(|| panic!("{words}: {letters:?}"));
+    assert_eq!(of("bold").1, FontFamily::Name("strong".into()));
+    assert!(of("slanted").3 && of("code").1 == FontFamily::Monospace);
+    assert_eq!((of("Plain ").2, of("a link").2), (Palette::DARK.text, Palette::DARK.cold));
+}
+
+#[test]
+fn links_are_reached_by_the_keyboard_and_opened() {
+    let mut it = shown("See [the page](https://example.org/a) and [a file](file:///etc/passwd).", 600.0);
+    for (words, target) in [("the page", Some("https://example.org/a")), ("a file", None)] {
+        it.get_by_role_and_label(egui::accesskit::Role::Link, words).focus();
+        it.step();
+        it.input_mut().events.push(egui::Event::Key {
+            key: egui::Key::Enter,
+            physical_key: None,
+            pressed: true,
+            repeat: false,
+            modifiers: egui::Modifiers::NONE,
+        });
+        it.step();
+        let opened = it.output().platform_output.commands.iter().find_map(|command| match command {
+            egui::OutputCommand::OpenUrl(open) => Some(open.url.clone()),
+            _ => None,
+        });
+        assert_eq!(opened.as_deref(), target, "{words}");
+    }
+}
+
+#[test]
+fn numbers_of_lists_stand_on_the_line_of_their_words() {
+    let it = shown("9. nine\n10. ten\n    - within\n\n- a\n- b", 600.0);
+    for (mark, words) in [("9.", "nine"), ("10.", "ten")] {
+        let (mark, words) = (place(&it, mark), place(&it, words));
+        assert!((mark.center().y - words.center().y).abs() < 4.0, "{mark:?} {words:?}");
+        assert!(mark.right() < words.left() && words.left() - mark.right() < 12.0, "{mark:?} {words:?}");
+    }
+    assert_eq!(place(&it, "nine").left(), place(&it, "ten").left(), "words begin below each other");
+    assert!(place(&it, "within").left() > place(&it, "ten").left());
+}
+
+#[test]
+fn line_breaks_images_and_notes_are_shown() {
+    let it = shown(
+        "one\ntwo  \nthree<br>four\n\n![A cat](https://x.org/cat.png) ![](b/dog.png)\n\nSaid[^1].\n\n[^1]: By him.",
+        600.0,
+    );
+    assert!(place(&it, "one\ntwo\nthree\nfour").height() > 4.0 * 15.0);
+    place(&it, "🖼 A cat 🖼 dog.png");
+    it.get_by_role_and_label(egui::accesskit::Role::Link, "🖼 A cat");
+    place(&it, "Said[1].");
+    let (mark, words) = (place(&it, "[1]"), place(&it, "By him."));
+    assert!((mark.center().y - words.center().y).abs() < 4.0);
+}
+
+#[test]
+fn cells_of_tables_are_aligned_and_wrap() {
+    let text = "| a | b | c |\n|:--|:-:|--:|\n| left | mid | right |\n| a much longer left cell | the middle of it all | 1 |\n";
+    let it = shown(text, 700.0);
+    let (left, right, one) = (place(&it, "left"), place(&it, "right"), place(&it, "1"));
+    assert_eq!(left.left(), place(&it, "a much longer left cell").left());
+    assert!(right.left() < one.left(), "at the right: {right:?} {one:?}");
+    let (mid, middle) = (place(&it, "mid"), place(&it, "the middle of it all"));
+    assert!(mid.left() > middle.left() + 10.0, "in the middle: {mid:?} {middle:?}");
+    let narrow = shown(&text.replace("longer left cell", &"longer left cell ".repeat(12)), 420.0);
+    let cell = narrow.get_by_label_contains("a much longer").rect();
+    assert!(cell.height() > 30.0 && cell.right() < 420.0, "{cell:?}");
+}
+
+#[test]
+fn paragraphs_to_the_left_stand_at_the_right() {
+    let it = shown("שלום עולם, this is 12.\n\nplain", 500.0);
+    let row = it.get_by_label("שלום עולם, this is 12.").rect();
+    let texts = it.output().shapes.iter().filter_map(|shape| match &shape.shape {
+        egui::Shape::Text(text) => Some((text.galley.job.text.clone(), text.visual_bounding_rect())),
+        _ => None,
+    });
+    let (seen, ink) = texts.into_iter().find(|(text, _)| text.contains("this")).unwrap();
+    assert_eq!(seen, ".this is 12 ,עולם שלום", "as it is seen, words turned by the painter");
+    assert!(row.right() - ink.right() < 4.0 && ink.left() > 200.0, "{row:?} {ink:?}");
+    assert!(ink.right() <= row.right() + 0.5, "{row:?} {ink:?}");
+}
+
+#[test]
+fn formulas_are_drawn_and_copied_as_source() {
+    let mut it = shown(
+        "So \\(\\frac{a}{b}\\) holds, and\n\n$$\\sum_{i=1}^n i^2$$\n\nbut $\\nonsense{$ not, and $5 and $10 are money.",
+        600.0,
+    );
+    place(&it, "So \\frac{a}{b} holds, and");
+    place(&it, "\\sum_{i=1}^n i^2");
+    assert!(it.query_by_label_contains("$5 and $10 are money.").is_some());
+    let faces: Vec<String> = letters(&it).iter().map(|(_, family, ..)| format!("{family:?}")).collect();
+    assert!(faces.iter().any(|face| face.contains("Math-Italic")), "{faces:?}");
+    // The context menu of the sum.
+    let at = it.get_by_label("\\sum_{i=1}^n i^2").rect().left_center() + Vec2::new(12.0, 0.0);
+    for pressed in [true, false] {
+        press(&mut it, at, egui::PointerButton::Secondary, pressed);
+    }
+    it.run_steps(2);
+    it.get_by_label("Copy as LaTeX").click();
+    assert_eq!(copied(&mut it).as_deref(), Some("$$\\sum_{i=1}^n i^2$$"));
+}
+
+#[test]
+fn selected_words_are_copied_as_they_were_written() {
+    let text = "So $x^2$ and **bold** are\n\n- שלום עולם (12)\n- one";
+    let mut it = shown(text, 600.0);
+    let (first, last) = (place(&it, "So x^2 and bold are"), place(&it, "one"));
+    let whole = selected(&mut it, first.left_top(), last.right_bottom());
+    for part in ["So $x^2$ and bold are", "שלום עולם (12)", "one"] {
+        assert!(whole.contains(part), "{part}: {whole:?}");
+    }
+    let words = place(&it, "So x^2 and bold are");
+    let half = selected(&mut it, words.left_top(), egui::pos2(words.left() + 24.0, words.center().y));
+    assert!("So $x^2$ and bold are".starts_with(&half) && half.starts_with("So"), "{half:?}");
+    // The word at the right is the first.
+    let line = it.get_by_label("שלום עולם (12)").rect();
+    let word = selected(&mut it, line.right_center() - Vec2::new(26.0, 0.0), line.right_center() - Vec2::new(1.0, 0.0));
+    assert!(!word.is_empty() && "שלום".starts_with(&*word), "{word:?}");
+}
+
+#[test]
+fn marks_of_html_within_lines_are_known() {
+    let it = shown("H<sub>2</sub>O, x<sup>2</sup>, <b>bold</b>, <kbd>Ctrl</kbd>, <span>as it is</span>", 600.0);
+    place(&it, "H2O, x2, bold, Ctrl, <span>as it is</span>");
+    let letters = letters(&it);
+    let family = |words: &str| letters.iter().find(|(text, ..)| text == words).map(|it| it.1.clone());
+    assert_eq!(family("bold"), Some(FontFamily::Name("strong".into())));
+    assert_eq!(family("Ctrl"), Some(FontFamily::Monospace));
+}
+
+#[test]
+fn emoji_have_a_font_of_their_own() {
+    let it = shown("A rocket 🚀, **a family 👨‍👩‍👧** and ✔.", 600.0);
+    let letters = letters(&it);
+    for emoji in ["🚀", "👨‍👩‍👧"] {
+        assert!(letters.iter().any(|(text, family, ..)| text == emoji && *family == fonts::emoji()), "{letters:?}");
+    }
+}
+
+#[test]
+fn formulas_that_are_too_wide_scroll_or_shrink() {
+    let long = "x_1 + ".repeat(40) + "y";
+    let it = shown(&format!("$${long}$$\n\nand ${long}$ within"), 400.0);
+    assert!(it.get_by_label(&long).rect().width() > 400.0, "it scrolls");
+    assert!(it.get_by_label(&format!("and {long} within")).rect().right() <= 400.0, "it shrinks");
+}
+
+#[test]
+fn long_paragraphs_are_laid_out_in_parts() {
+    let mut document = read(&"a word ".repeat(2000));
+    assert!(document.blocks.len() > 3);
+    let before = layouts();
+    document.read(&("a word ".repeat(2000) + "more"), &Targets::new());
+    assert_eq!(layouts(), before);
+}
+
+#[test]
+fn a_paragraph_is_made_ready_once_for_a_width() {
+    let mut it = shown("one\n\n# two\n\n- three\n\n| a |\n|---|\n| b |", 500.0);
+    let before = layouts();
+    it.run_steps(5);
+    assert_eq!(layouts(), before, "nothing has changed");
+    it.set_size(Vec2::new(400.0, 600.0));
+    it.run_steps(2);
+    assert!(layouts() > before);
+}
+
+#[test]
+fn what_is_added_leaves_the_layout_before_it() {
+    let part = |at: usize| {
+        format!("{at}. item with *words*, `code` and $x_{at}$\n\n   | a | b |\n   |---|--:|\n   | 1 | {at} |\n\n")
+    };
+    let mut text: String = (1..60).map(part).collect();
+    let mut it = shown(&text, 500.0);
+    for more in ["The", " end", ".\n\n# A", " heading"] {
+        text.push_str(more);
+        let before = layouts();
+        it.state_mut().read(&text, &Targets::new());
+        it.run_steps(2);
+        assert!(layouts() - before <= 4, "{} paragraphs were laid out again", layouts() - before);
+    }
+}

@@ -1,0 +1,157 @@
+//! Blocks as they are drawn.
+
+use egui::{
+    Align, Color32, FontId, Frame, Label, Layout, Margin, Rect, RichText, ScrollArea, Stroke, TextStyle, Ui, Vec2,
+};
+
+use super::{
+    code,
+    document::{Block, Document, Item},
+    paragraph::Paragraph,
+};
+use crate::ui::theme::Palette;
+
+/// Sizes of headings, in that of the text.
+const HEADINGS: [f32; 6] = [1.5, 1.3, 1.15, 1.05, 1.0, 1.0];
+
+/// Least width of the marks of a list, in points, and the part of it that stays free before the words.
+const MARK: f32 = 26.0;
+const FREE: f32 = 6.0;
+
+/// Between blocks, in points.
+const GAP: f32 = 8.0;
+
+/// Between items of a list, in points.
+const ITEMS: f32 = 4.0;
+
+/// A way of showing blocks.
+#[derive(Debug, Clone, Copy)]
+struct How {
+    /// Of letters, in points.
+    size: f32,
+    /// True if no more words come.
+    closed: bool,
+}
+
+impl Document {
+    /// Shows it; `closed`: no more words come.
+    pub fn show(&mut self, ui: &mut Ui, closed: bool) {
+        let size = TextStyle::Body.resolve(ui.style()).size;
+        ui.vertical(|ui| show(ui, &mut self.blocks, How { size, closed }));
+    }
+}
+
+fn show(ui: &mut Ui, blocks: &mut [Block], how: How) {
+    ui.spacing_mut().item_spacing.y = 0.0;
+    // A block that is wider than its room does not make the next one wider.
+    let (mut gap, width) = (0.0, ui.available_width());
+    for (at, block) in blocks.iter_mut().enumerate() {
+        ui.add_space(gap);
+        ui.push_id(at, |ui| {
+            ui.set_max_width(width);
+            show_block(ui, block, how);
+        });
+        gap = if matches!(block, Block::Text { goes_on: true, .. }) { 0.0 } else { GAP };
+    }
+}
+
+fn show_block(ui: &mut Ui, block: &mut Block, how: How) {
+    let palette = Palette::of(ui);
+    match block {
+        Block::Text { level: None, paragraph, .. } => {
+            paragraph.show(ui, how.size, false);
+        }
+        Block::Text { level: Some(level), paragraph, .. } => {
+            let factor = HEADINGS.get(usize::from(*level).saturating_sub(1)).copied().unwrap_or(1.0);
+            paragraph.show(ui, (how.size * factor).round(), true);
+        }
+        Block::Formula(paragraph) => formula(ui, paragraph, how.size),
+        Block::List(first, items) => {
+            let first = *first;
+            let mark = |at: usize| match first {
+                Some(first) => format!("{}.", first.saturating_add(at as u64)),
+                None => "•".to_owned(),
+            };
+            let column = column(ui, &mark(items.len().saturating_sub(1)), how.size);
+            for (at, item) in items.iter_mut().enumerate() {
+                ui.add_space(if at > 0 { ITEMS } else { 0.0 });
+                show_item(ui, item, at, (&mark(at), column), how);
+            }
+        }
+        Block::Quote(blocks) => {
+            let shown = Frame::new().inner_margin(Margin { left: 14, ..Margin::ZERO }).show(ui, |ui| {
+                ui.set_width(ui.available_width());
+                show(ui, blocks, how);
+            });
+            let rect = shown.response.rect;
+            ui.painter().vline(rect.left() + 3.0, rect.y_range(), Stroke::new(3.0, palette.line));
+        }
+        Block::Code(language, text) => code::show(ui, language, text, how.closed),
+        Block::Table(table) => table.show(ui, how.size),
+        Block::Note(name, blocks) => {
+            let how = How { size: (how.size * 0.87).round(), ..how };
+            let mark = format!("[{name}]");
+            let column = column(ui, &mark, how.size);
+            beside(ui, (&mark, column), how.size, |ui| show(ui, blocks, how));
+        }
+        Block::Rule => {
+            let (rect, _) = ui.allocate_exact_size(Vec2::new(ui.available_width(), 6.0), egui::Sense::hover());
+            ui.painter().hline(rect.x_range(), rect.center().y, Stroke::new(1.0, palette.line));
+        }
+    }
+}
+
+/// An item; one that cannot be seen leaves its room.
+fn show_item(ui: &mut Ui, item: &mut Item, at: usize, mark: (&str, f32), how: How) {
+    let (top, width) = (ui.cursor().min, ui.available_width());
+    if let Some((known, height)) = item.size
+        && (known - width).abs() < 0.5
+        && !ui.is_rect_visible(Rect::from_min_size(top, Vec2::new(width, height)))
+    {
+        ui.allocate_space(Vec2::new(width, height));
+        return;
+    }
+    let shown = ui.push_id(at, |ui| beside(ui, mark, how.size, |ui| show(ui, &mut item.blocks, how)));
+    item.size = Some((width, shown.response.rect.height()));
+}
+
+/// A formula in the middle; one that is too wide scrolls.
+fn formula(ui: &mut Ui, paragraph: &mut Paragraph, size: f32) {
+    let (width, room) = (paragraph.natural_width(ui, size, false), ui.available_width());
+    if width > room {
+        ScrollArea::horizontal().id_salt("formula").show(ui, |ui| {
+            ui.set_width(width);
+            paragraph.show(ui, size, false);
+        });
+    } else {
+        ui.horizontal(|ui| {
+            ui.spacing_mut().item_spacing.x = 0.0;
+            ui.add_space(((room - width) / 2.0).floor());
+            paragraph.show(ui, size, false);
+        });
+    }
+}
+
+/// Width of a column in which the widest mark is this one.
+fn column(ui: &Ui, widest: &str, size: f32) -> f32 {
+    let width = ui.painter().layout_no_wrap(widest.to_owned(), FontId::proportional(size), Color32::WHITE).size().x;
+    (width.ceil() + FREE + 1.0).max(MARK)
+}
+
+/// A mark in a column of this width, and what stands beside it; both begin on one line.
+fn beside(ui: &mut Ui, (mark, column): (&str, f32), size: f32, contents: impl FnOnce(&mut Ui)) {
+    let color = Palette::of(ui).muted;
+    let width = ui.available_width();
+    ui.horizontal_top(|ui| {
+        ui.spacing_mut().item_spacing.x = 0.0;
+        let mark = RichText::new(mark).size(size).color(color);
+        ui.allocate_ui_with_layout(egui::vec2(column, size * 1.3), Layout::right_to_left(Align::Min), |ui| {
+            ui.add_space(FREE);
+            ui.add(Label::new(mark).extend());
+        });
+        ui.vertical(|ui| {
+            ui.set_width((width - column).max(40.0));
+            contents(ui);
+        });
+    });
+}

@@ -1,0 +1,270 @@
+//! Chat models that fit this computer, one click away from being downloaded and opened.
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::{Path, PathBuf},
+};
+
+use egui::{Align, Layout, ProgressBar, RichText, Ui, Vec2};
+use thermocline_engine::{
+    bench::read_bandwidth,
+    cpu::{Cpu, CpuOptions},
+    session::AdapterKind,
+};
+
+use crate::{
+    download::{
+        DownloadState, agent,
+        chat_models::{self, ChatModel},
+        hub::{self, HUGGING_FACE, HubModel},
+    },
+    library::ModelId,
+    ui::{
+        adapters::SystemMemory, background::Background, command::Command, shell::Shell, theme, theme::Palette, widgets,
+    },
+    units::rate,
+};
+
+/// Bytes that are read to measure the memory: more than the caches of most processors.
+const MEASURED: usize = 128 << 20;
+
+/// The offers and what became of them.
+#[derive(Debug)]
+pub struct Offers {
+    /// Where repositories are.
+    pub(crate) hub: String,
+    /// Bytes of RAM, as far as the system says.
+    ram: Option<u64>,
+    /// Bytes per second at which memory is read, once it was measured.
+    bandwidth: Option<f64>,
+    measuring: Background<Option<f64>>,
+    measured: bool,
+    /// The repository whose files are being listed.
+    asked: Option<String>,
+    asking: Background<Result<Vec<HubModel>, String>>,
+    /// Errors by repository.
+    failed: HashMap<String, String>,
+    /// Repositories of models that were clicked: they stay among the offers, whatever becomes known of this computer.
+    clicked: HashSet<String>,
+    /// Files of models that were found complete on this computer, by their repositories.
+    present: HashMap<String, Option<PathBuf>>,
+}
+
+impl Default for Offers {
+    fn default() -> Self {
+        Offers {
+            hub: HUGGING_FACE.to_owned(),
+            ram: None,
+            bandwidth: None,
+            measuring: Background::default(),
+            measured: false,
+            asked: None,
+            asking: Background::default(),
+            failed: HashMap::new(),
+            clicked: HashSet::new(),
+            present: HashMap::new(),
+        }
+    }
+}
+
+/// State of an offered model.
+enum Offer {
+    Here(PathBuf),
+    Asking,
+    Coming { done: u64, total: Option<u64> },
+    Absent,
+}
+
+impl Offers {
+    /// True once the memory's speed is known.
+    #[cfg(test)]
+    pub fn is_measured(&self) -> bool {
+        self.bandwidth.is_some()
+    }
+
+    fn tick(&mut self, ui: &Ui, shell: &mut Shell) {
+        if self.ram.is_none() {
+            let what = sysinfo::RefreshKind::nothing().with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
+            self.ram = Some(sysinfo::System::new_with_specifics(what).map_or(0, |system| system.total_memory()));
+        }
+        if let Some(bandwidth) = self.measuring.take() {
+            self.bandwidth = bandwidth;
+        }
+        if !self.measured && !shell.chat_controller.is_busy() {
+            self.measured = true;
+            // Without a thread no speeds are foretold.
+            let _ = self.measuring.start(ui, || {
+                let cpu = Cpu::new(&CpuOptions::default()).ok()?;
+                Some(read_bandwidth(cpu.pool(), MEASURED, 2))
+            });
+        }
+        if let Some(found) = self.asking.take() {
+            self.answered(found, shell);
+        }
+    }
+
+    /// The files of the repository that was asked about are known: the one that is wanted is downloaded.
+    fn answered(&mut self, found: Result<Vec<HubModel>, String>, shell: &Shell) {
+        let Some(repository) = self.asked.take() else { return };
+        let Some(model) = chat_models::all().iter().find(|model| model.repository == repository) else { return };
+        match found {
+            Err(why) => _ = self.failed.insert(repository, why),
+            Ok(found) => match model.pick(&found) {
+                None => {
+                    let why = format!(
+                        "{repository} has no file {} any more; look for another on the page of models",
+                        model.file
+                    );
+                    self.failed.insert(repository, why);
+                }
+                Some(file) => {
+                    for request in file.requests(&self.hub, &repository, &shell.folders.models()) {
+                        shell.downloads.add(request);
+                    }
+                }
+            },
+        }
+    }
+
+    /// Shows them.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        self.tick(ui, shell);
+        let vram = shell.adapters.best().filter(|adapter| adapter.kind != AdapterKind::Software);
+        let vram = vram.and_then(|adapter| SystemMemory::of(&adapter.vram).total).unwrap_or(0);
+        let offered = self.models(vram);
+        if offered.is_empty() {
+            widgets::muted(ui, "This computer has too little memory for a model that can talk.");
+            return;
+        }
+        for model in offered {
+            ui.push_id(&model.repository, |ui| self.row(ui, shell, model, vram));
+        }
+    }
+
+    /// The models that fit this computer with a card of `vram` bytes, and those that were clicked.
+    fn models(&self, vram: u64) -> Vec<&'static ChatModel> {
+        let mut models = chat_models::offered(self.ram.unwrap_or(0), vram, self.bandwidth);
+        for model in chat_models::all().iter().filter(|model| self.clicked.contains(&model.repository)) {
+            if models.iter().all(|other| other.repository != model.repository) {
+                models.push(model);
+            }
+        }
+        models
+    }
+
+    fn row(&mut self, ui: &mut Ui, shell: &mut Shell, model: &'static ChatModel, vram: u64) {
+        let palette = Palette::of(ui);
+        let offer = self.offer(shell, model);
+        ui.horizontal(|ui| {
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                match &offer {
+                    Offer::Here(path) => {
+                        let open =
+                            widgets::primary_button(ui, "Open", true).accessible_name(format!("Open {}", model.name));
+                        if open.clicked() {
+                            shell.queue_command(Command::OpenModel(ModelId::Path(path.clone())));
+                        }
+                    }
+                    Offer::Asking => _ = ui.spinner(),
+                    Offer::Coming { done, total } => {
+                        let fraction = total.map_or(0.0, |total| *done as f32 / total.max(1) as f32);
+                        let bar =
+                            ProgressBar::new(fraction).desired_width(104.0).text(format!("{:.0} %", 100.0 * fraction));
+                        ui.add(bar).on_hover_text("Pause it on the page of models");
+                    }
+                    Offer::Absent => {
+                        let name = format!("Download {}", model.name);
+                        let hint = format!("From huggingface.co/{}", model.repository);
+                        if ui.button("Download").accessible_name(name).on_hover_text(hint).clicked() {
+                            self.ask(ui, shell, model);
+                        }
+                    }
+                }
+                ui.with_layout(Layout::top_down(Align::Min), |ui| {
+                    ui.spacing_mut().item_spacing = Vec2::new(8.0, 2.0);
+                    ui.horizontal_wrapped(|ui| {
+                        ui.label(RichText::new(&model.name).font(theme::strong(14.0)));
+                        let facts = format!("{:.1} GB{}", model.gigabytes, self.speed(model, vram));
+                        ui.label(widgets::small(facts, palette.text));
+                    });
+                    widgets::muted(ui, &model.about);
+                    if let Some(why) = self.failed.get(&model.repository) {
+                        widgets::trouble(ui, why);
+                    }
+                });
+            });
+        });
+    }
+
+    /// The speed to expect, as far as anything is known of it.
+    fn speed(&self, model: &ChatModel, vram: u64) -> String {
+        let Some(bandwidth) = self.bandwidth else { return String::new() };
+        let [least, most] = model.rates(bandwidth);
+        if vram > 0 && model.gigabytes * 1e9 <= vram as f64 {
+            return format!(", fits into the card, at least {}", rate(least));
+        }
+        let (least, most) = (rate(least), rate(most));
+        let least = least.strip_suffix(" tok/s").filter(|_| most.ends_with(" tok/s")).unwrap_or(&least);
+        let more = if vram > 0 { ", more with the card" } else { "" };
+        format!(", {least} to {most} from this computer's memory{more}")
+    }
+
+    fn offer(&mut self, shell: &Shell, model: &ChatModel) -> Offer {
+        let folder = shell.folders.models().join(&model.repository);
+        let list = shell.downloads.list();
+        let mine: Vec<_> = list.iter().filter(|status| status.request.to.starts_with(&folder)).collect();
+        if !mine.is_empty() {
+            if mine.iter().all(|status| matches!(status.state, DownloadState::Done(_))) {
+                return Offer::Here(mine[0].request.to.clone());
+            }
+            let done = mine.iter().map(|status| status.progress.done).sum();
+            let total = mine.iter().map(|status| status.progress.total).sum();
+            return Offer::Coming { done, total };
+        }
+        if self.asked.as_ref() == Some(&model.repository) {
+            return Offer::Asking;
+        }
+        let present = self.present.entry(model.repository.clone()).or_insert_with(|| complete(&folder, &model.file));
+        present.clone().map_or(Offer::Absent, Offer::Here)
+    }
+
+    fn ask(&mut self, ui: &Ui, shell: &mut Shell, model: &ChatModel) {
+        if self.asking.is_busy() {
+            return;
+        }
+        self.failed.remove(&model.repository);
+        self.clicked.insert(model.repository.clone());
+        let (hub, repository) = (self.hub.clone(), model.repository.clone());
+        let work = move || hub::list_models(&agent(), &hub, &repository).map_err(|error| error.to_string());
+        let started = self.asking.start(ui, work);
+        self.asked = shell.ok_or_show_error(started).map(|()| model.repository.clone());
+    }
+}
+
+/// The model's (first) file in a folder of downloads, if it is there: a file under its own name is complete.
+fn complete(folder: &Path, part: &str) -> Option<PathBuf> {
+    let part = part.to_ascii_lowercase();
+    let files = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let named = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        name.ends_with(".gguf") && name.contains(&part)
+    };
+    files.filter(named).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clicked_model_stays_among_the_offers_when_a_card_becomes_known() {
+        let mut offers = Offers { ram: Some(32 << 30), bandwidth: Some(4e9), ..Offers::default() };
+        let smallest = *offers.models(0).last().unwrap();
+        let has = |offers: &Offers| offers.models(24 << 30).iter().any(|model| model.repository == smallest.repository);
+        assert!(!has(&offers), "{} would be offered anyway", smallest.name);
+        offers.clicked.insert(smallest.repository.clone());
+        assert!(has(&offers));
+        let names: HashSet<&str> = offers.models(24 << 30).iter().map(|model| &*model.repository).collect();
+        assert_eq!(names.len(), offers.models(24 << 30).len());
+    }
+}

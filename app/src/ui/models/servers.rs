@@ -1,0 +1,222 @@
+//! Servers with models of their own: added by address and key, their models opened like those of this computer.
+
+use std::collections::HashMap;
+
+use egui::{RichText, TextEdit, Ui};
+
+use crate::{
+    engine_handle::EngineState,
+    library::ModelId,
+    remote::{KeyPlace, KeyStore, RemoteClient, RemoteModel, RemoteTimeouts, SecretKey, ServerAddress},
+    ui::{background::Background, command::Command, shell::Shell, theme, theme::Palette, widgets},
+};
+
+/// Most models of a server that are shown; a filter finds the others.
+const SHOWN: usize = 40;
+
+/// Names of a server's models, or why they are not known.
+type Listed = Result<Vec<String>, String>;
+
+/// Result of adding a server: where its key is, and its models.
+type Added = (ServerAddress, Result<Option<KeyPlace>, String>, Listed);
+
+/// The servers: fields to add one, and what each has.
+#[derive(Debug, Default)]
+pub struct ServersView {
+    /// Text typed as an address.
+    address: String,
+    /// Text typed as a key.
+    key: String,
+    /// The address that is wrong, in a sentence.
+    trouble: Option<String>,
+    adding: Background<Added>,
+    known: HashMap<ServerAddress, Server>,
+}
+
+/// The models of one server, as far as they are known.
+#[derive(Debug, Default)]
+struct Server {
+    asking: Background<Listed>,
+    listed: Option<Listed>,
+    /// Text that the names shown contain.
+    filter: String,
+}
+
+impl ServersView {
+    /// Shows them.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        ui.add_space(8.0);
+        ui.label(RichText::new("Models on servers").font(theme::strong(15.0)));
+        self.follow(shell);
+        widgets::card(ui, |ui| self.fields(ui, shell));
+        let servers = shell.settings.remote_servers.clone();
+        for server in servers {
+            let known = self.known.entry(server.clone()).or_default();
+            ui.push_id(server.as_str(), |ui| widgets::card(ui, |ui| known.show(ui, shell, &server)));
+        }
+        self.known.retain(|server, _| shell.settings.remote_servers.contains(server));
+    }
+
+    /// Takes the server that was being added.
+    fn follow(&mut self, shell: &mut Shell) {
+        let Some((server, kept, listed)) = self.adding.take() else { return };
+        match kept {
+            Ok(Some(place)) => shell.toasts.success(widgets::sentence(place)),
+            Ok(None) => {}
+            Err(why) => {
+                shell.show_error(why);
+                return;
+            }
+        }
+        if !shell.settings.remote_servers.contains(&server) {
+            shell.settings.remote_servers.push(server.clone());
+        }
+        self.known.insert(server, Server { listed: Some(listed), ..Server::default() });
+    }
+
+    fn fields(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let text = "vLLM, SGLang, llama-server, another Thermocline: any server that speaks OpenAI's protocol";
+        let label = widgets::muted(ui, text).id;
+        let address = TextEdit::singleline(&mut self.address).hint_text("http://host:8000/v1");
+        let address = ui.add(address.desired_width(f32::INFINITY)).labelled_by(label);
+        let mut entered = address.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
+        ui.horizontal(|ui| {
+            let label = ui.label("Key of the server").id;
+            let width = (ui.available_width() - 104.0).max(96.0);
+            let key = TextEdit::singleline(&mut self.key).password(true).hint_text("if it asks for one");
+            let key = ui.add(key.desired_width(width)).labelled_by(label);
+            entered |= key.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
+            let ready = !self.address.trim().is_empty() && !self.adding.is_busy();
+            let add = ui.add_enabled(ready, egui::Button::new("Add server"));
+            entered = ready && (entered || add.on_hover_text("Ask it for its models").clicked());
+        });
+        if self.adding.is_busy() {
+            ui.spinner();
+        }
+        if let Some(why) = &self.trouble {
+            widgets::trouble(ui, why);
+        }
+        if entered {
+            self.add(ui, shell);
+        }
+    }
+
+    fn add(&mut self, ui: &Ui, shell: &mut Shell) {
+        self.trouble = None;
+        let server = match self.address.parse::<ServerAddress>() {
+            Ok(server) => server,
+            Err(error) => {
+                self.trouble = Some(error.to_string());
+                return;
+            }
+        };
+        let key = SecretKey::new(&self.key);
+        if key.is_none() && !self.key.trim().is_empty() {
+            self.trouble = Some("key: expected printable letters without spaces".to_owned());
+            return;
+        }
+        let keys = shell.keys.clone();
+        let work = move || {
+            let kept = match &key {
+                Some(key) => keys.set(&server, key).map(Some).map_err(|error| error.to_string()),
+                None => Ok(None),
+            };
+            let listed = list(&server, &keys);
+            (server, kept, listed)
+        };
+        let started = self.adding.start(ui, work);
+        shell.ok_or_show_error(started);
+        self.address.clear();
+        self.key.clear();
+    }
+}
+
+/// Asks a server for its models; may wait for the user to unlock the keychain.
+fn list(server: &ServerAddress, keys: &KeyStore) -> Listed {
+    let key = keys.get(server).map_err(|error| error.to_string())?;
+    let client = RemoteClient::new(server.clone(), key, RemoteTimeouts::default());
+    client.models().map_err(|error| error.to_string())
+}
+
+impl Server {
+    fn show(&mut self, ui: &mut Ui, shell: &mut Shell, server: &ServerAddress) {
+        if let Some(listed) = self.asking.take() {
+            self.listed = Some(listed);
+        }
+        let palette = Palette::of(ui);
+        ui.label(RichText::new(server.host()).font(theme::strong(14.0)));
+        widgets::muted(ui, server.as_str());
+        let colour = if server.is_private() { palette.muted } else { palette.amber };
+        ui.label(widgets::small(server.destination(), colour));
+        ui.horizontal(|ui| {
+            let text = if self.listed.is_some() { "Ask again" } else { "Show its models" };
+            let ask = ui.add_enabled(!self.asking.is_busy(), egui::Button::new(text));
+            if ask.on_hover_text(format!("Ask {} for its models", server.host())).clicked() {
+                let (asked, keys) = (server.clone(), shell.keys.clone());
+                let started = self.asking.start(ui, move || list(&asked, &keys));
+                shell.ok_or_show_error(started);
+            }
+            let remove = ui.button("Remove").accessible_name(format!("Remove {}", server.host()));
+            if remove.on_hover_text("Forget the server and its key").clicked() {
+                let removed = shell.keys.remove(server);
+                if shell.ok_or_show_error(removed).is_some() {
+                    shell.settings.remote_servers.retain(|it| it != server);
+                }
+            }
+            if self.asking.is_busy() {
+                ui.spinner();
+            }
+        });
+        match &self.listed {
+            None => {}
+            Some(Err(why)) => {
+                widgets::trouble(ui, why);
+            }
+            Some(Ok(models)) if models.is_empty() => {
+                widgets::muted(ui, "It has no models.");
+            }
+            Some(Ok(models)) => {
+                if models.len() > SHOWN {
+                    let label = ui.label(format!("Find among {} models", models.len())).id;
+                    ui.add(TextEdit::singleline(&mut self.filter)).labelled_by(label);
+                }
+                let filter = self.filter.to_lowercase();
+                let found = models.iter().filter(|name| name.to_lowercase().contains(&filter));
+                for name in found.take(SHOWN) {
+                    model(ui, shell, RemoteModel { server: server.clone(), name: name.clone() });
+                }
+            }
+        }
+    }
+}
+
+/// A model of a server, with the button that opens or closes it.
+fn model(ui: &mut Ui, shell: &mut Shell, model: RemoteModel) {
+    let state = shell.engine_handle.state();
+    ui.horizontal_wrapped(|ui| {
+        let name = &model.name;
+        match &state {
+            EngineState::Remote { model: open, .. } if *open == model => {
+                let close = ui.button("Close").accessible_name(format!("Close {name}"));
+                if close.on_hover_text("Send nothing more to it").clicked() {
+                    shell.queue_command(Command::CloseModel);
+                }
+            }
+            EngineState::Opening(opening) if opening.model == ModelId::Remote(model.clone()) => {
+                ui.spinner();
+            }
+            _ => {
+                let open = ui.button("Open").accessible_name(format!("Open {name}"));
+                if open.on_hover_text(model.server.destination()).clicked() {
+                    shell.queue_command(Command::OpenModel(ModelId::Remote(model.clone())));
+                }
+            }
+        }
+        ui.label(name);
+        if let EngineState::Failed { model: failed, reason } = &state
+            && *failed == ModelId::Remote(model.clone())
+        {
+            widgets::trouble(ui, reason);
+        }
+    });
+}

@@ -1,0 +1,110 @@
+//! Words below the map: the two sides of the line, what was spared where there is none, the threshold of firing, and why the map
+//! looks as it does.
+
+use egui::{Align, DragValue, Layout, RichText, Ui};
+use thermocline_engine::{runtime::Sparsity, session::Engine};
+
+use super::{
+    facts::percent,
+    kind::Kind,
+    map::Looks,
+    mode::Mode,
+    panel::{Watched, small},
+};
+use crate::ui::{shell::Shell, theme::Palette};
+
+impl Watched {
+    /// The threshold above which neurons that are never zero count as firing.
+    pub(super) fn threshold(&self, ui: &mut Ui, shell: &mut Shell, looks: Looks) {
+        if self.kind != Kind::Smooth || !matches!(looks.mode, Mode::Fired | Mode::Frequency | Mode::Recency) {
+            return;
+        }
+        ui.horizontal_wrapped(|ui| {
+            let label = ui.label(small(ui, "Fired: the fewest neurons that carry")).id;
+            let field = DragValue::new(&mut shell.settings.heatmap.mass_percent).range(50..=99).suffix(" %");
+            let hint = "Fraction of the layer's output mass, from the next token on";
+            ui.add(field).labelled_by(label).on_hover_text(hint);
+            ui.label(small(ui, "of the layer's output mass"));
+        });
+    }
+
+    /// Legend of the two sides of the line; where there is none, what the token fired and spared.
+    pub(super) fn sides(&self, ui: &mut Ui, engine: &Engine, looks: Looks) {
+        let palette = Palette::of(ui);
+        if !looks.placed {
+            self.spared(ui, engine);
+            return;
+        }
+        let fraction = self.map.hot() as f64 / self.board.shape().total().max(1) as f64;
+        let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
+        ui.horizontal(|ui| {
+            ui.label(side(format!("hot in VRAM, {}", percent(fraction)), palette.hot));
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                ui.label(side(format!("cold in RAM, {}", percent(1.0 - fraction)), palette.cold));
+                if !looks.by_frequency {
+                    ui.label(small(ui, "mixed in the model's order"));
+                }
+            });
+        });
+    }
+
+    /// Firings of the token shown, and the others, which were spared.
+    fn spared(&self, ui: &mut Ui, engine: &Engine) {
+        let Some(token) = self.playback.token(&self.board) else { return };
+        let palette = Palette::of(ui);
+        let total = token.total();
+        let fired = f64::from(total.fired) / self.board.shape().total().max(1) as f64;
+        let skips = engine.sparsity().mode != Sparsity::Dense || total.experts.is_some();
+        let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
+        ui.horizontal(|ui| {
+            ui.label(side(format!("fired, {}", percent(fired)), palette.hot));
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                let text = match (skips, self.kind) {
+                    (true, Kind::Smooth) => "neurons below the threshold are spared".to_owned(),
+                    (true, _) => format!("spared, {}", percent(1.0 - fired)),
+                    (false, _) => "nothing spared: every neuron is computed".to_owned(),
+                };
+                ui.label(side(text, palette.cold));
+            });
+        });
+    }
+
+    /// Why the map is dark, if it is.
+    pub(super) fn hint(&self, ui: &mut Ui, shell: &Shell, looks: Looks) {
+        if self.playback.is_remembered() {
+            ui.label(small(ui, "The last tokens of this chat, from before the model was opened."));
+        }
+        if self.map.is_greyed() {
+            ui.label(small(ui, "Grey rows were computed while other neurons were in VRAM than now."));
+        }
+        if self.kind == Kind::Smooth && looks.placed && looks.mode != Mode::Placement {
+            ui.label(small(ui, "A GPU does not report strengths: of the neurons it computes, all count as firing."));
+        } else if let Some(sentence) = self.kind.sentence(looks.mode, shell.settings.heatmap.mass_percent) {
+            ui.label(small(ui, sentence));
+        }
+        let token = self.playback.token(&self.board);
+        let masks = token.as_ref().and_then(|token| token.masks.as_ref());
+        let text = match (&token, looks.mode) {
+            (None, _) if looks.placed => {
+                "Hot neurons fire for almost every token and live in VRAM; cold ones seldom fire and wait in RAM. \
+                 Send a message to see them."
+            }
+            (None, _) => {
+                "A neuron that does not fire for a token need not be computed: that is what makes a model quick without a card. \
+                 Send a message to see which fire."
+            }
+            (Some(_), _) if masks.is_none() => "Which neurons this token fired is no longer kept.",
+            (Some(_), Mode::Strength) if masks.is_some_and(|masks| masks.strength.is_empty()) => {
+                "Strength is recorded from the next token on."
+            }
+            (Some(_), Mode::Predictor) if masks.is_some_and(|masks| masks.predicted.is_empty()) => {
+                "No predictor was asked for this token."
+            }
+            (Some(token), Mode::Predictor) if token.total().missed.is_none() => {
+                "Misses are known only where every neuron is computed."
+            }
+            _ => return,
+        };
+        ui.label(small(ui, text));
+    }
+}

@@ -1,0 +1,216 @@
+//! Servers with tools, and which of their tools may run.
+
+use egui::{CollapsingHeader, RichText, TextEdit, Ui};
+
+use super::title;
+use crate::{
+    remote::{KeyPlace, SecretKey},
+    tools::{Consent, ImportedServer, ServerReport, ServerState, Tool, builtin::Builtin, read_servers},
+    ui::{background::Background, shell::Shell, theme, theme::Palette, widgets},
+};
+
+/// Most characters of a description.
+const DESCRIBED: usize = 160;
+
+/// Servers whose keys were kept, or why not.
+type Kept = Result<(Vec<ImportedServer>, Option<KeyPlace>), String>;
+
+/// The card.
+#[derive(Debug, Default)]
+pub struct ToolsCard {
+    /// Text typed or pasted: a command, an address, or JSON.
+    text: String,
+    /// Text typed as a key.
+    key: String,
+    trouble: Option<String>,
+    adding: Background<Kept>,
+}
+
+impl ToolsCard {
+    /// Shows it.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        title(ui, "Tools");
+        widgets::muted(
+            ui,
+            "What models may use in chats where tools are switched on, below the message being written. Servers speak MCP; what they do is \
+             up to them, so that each of their tools asks before it runs, unless you say otherwise.",
+        );
+        for builtin in Builtin::ALL {
+            tool(ui, shell, None, &builtin.tool());
+        }
+        shell.follow_tools(true);
+        let reports = shell.chat_controller.tools().map(|tools| tools.hub().servers()).unwrap_or_default();
+        for report in &reports {
+            ui.separator();
+            ui.push_id(("server", &report.config.name), |ui| server(ui, shell, report));
+        }
+        ui.separator();
+        self.fields(ui, shell);
+    }
+
+    fn fields(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        match self.adding.take() {
+            Some(Ok((servers, place))) => {
+                if let Some(place) = place {
+                    shell.toasts.success(widgets::sentence(place));
+                }
+                let added = servers.into_iter().try_for_each(|server| shell.settings.tools.add(server.config));
+                self.trouble = added.err();
+            }
+            Some(Err(why)) => self.trouble = Some(why),
+            None => {}
+        }
+        let label = ui.label("Server to add: a command, an address, or JSON with mcpServers").id;
+        let field = TextEdit::multiline(&mut self.text)
+            .desired_rows(1)
+            .desired_width(f32::INFINITY)
+            .hint_text("npx -y @modelcontextprotocol/server-filesystem ~/Documents");
+        ui.add(field).labelled_by(label);
+        ui.horizontal(|ui| {
+            let label = ui.label("Key of the added server").id;
+            let width = (ui.available_width() - 144.0).max(96.0);
+            let key = TextEdit::singleline(&mut self.key).password(true).hint_text("if its address wants one");
+            ui.add(key.desired_width(width)).labelled_by(label);
+            let ready = !self.text.trim().is_empty() && !self.adding.is_busy();
+            let add = ui.add_enabled(ready, egui::Button::new("Add tool server"));
+            if add.on_hover_text("Start it, or connect to it, and list its tools").clicked() {
+                self.add(ui, shell);
+            }
+        });
+        if let Some(why) = &self.trouble {
+            widgets::trouble(ui, why);
+        }
+    }
+
+    fn add(&mut self, ui: &Ui, shell: &mut Shell) {
+        self.trouble = None;
+        let mut servers = match read_servers(&self.text) {
+            Ok(servers) => servers,
+            Err(why) => {
+                self.trouble = Some(why);
+                return;
+            }
+        };
+        if !self.key.trim().is_empty() {
+            let key = SecretKey::new(&self.key);
+            let one = match &mut servers[..] {
+                [server] if server.config.transport.key_name().is_some() => Some(server),
+                _ => None,
+            };
+            match (key, one) {
+                (Some(key), Some(server)) => server.key = Some(key),
+                (None, _) => {
+                    self.trouble = Some("key: expected printable letters without spaces".to_owned());
+                    return;
+                }
+                (_, None) => {
+                    self.trouble = Some("key: expected one server with an address to go with it".to_owned());
+                    return;
+                }
+            }
+        }
+        let keys = shell.keys.clone();
+        // The keychain may wait for the user.
+        let work = move || {
+            let mut place = None;
+            for server in &servers {
+                if let (Some(name), Some(key)) = (server.config.transport.key_name(), &server.key) {
+                    place = Some(keys.set(name, key).map_err(|error| error.to_string())?);
+                }
+            }
+            Ok((servers, place))
+        };
+        let started = self.adding.start(ui, work);
+        shell.ok_or_show_error(started);
+        self.text.clear();
+        self.key.clear();
+    }
+}
+
+fn server(ui: &mut Ui, shell: &mut Shell, report: &ServerReport) {
+    let palette = Palette::of(ui);
+    let ServerReport { config, state } = report;
+    let name = &config.name;
+    ui.label(RichText::new(name).font(theme::strong(14.0)));
+    widgets::muted(ui, config.transport.line());
+    if config.transport.is_open() {
+        ui.label(widgets::small("Not encrypted: others on the way can read what is sent, and the key", palette.amber));
+    }
+    ui.horizontal_wrapped(|ui| {
+        let mut enabled = config.enabled;
+        if ui.checkbox(&mut enabled, format!("Use {name}")).changed()
+            && let Some(kept) = shell.settings.tools.servers.iter_mut().find(|kept| kept.name == *name)
+        {
+            kept.enabled = enabled;
+        }
+        let remove = ui.button("Remove").accessible_name(format!("Remove the tool server {name}"));
+        if remove.on_hover_text("Forget the server, its key and what its tools were allowed").clicked() {
+            shell.settings.tools.remove(name);
+            if let Some(key) = config.transport.key_name() {
+                let removed = shell.keys.remove(key);
+                shell.ok_or_show_error(removed);
+            }
+        }
+        match state {
+            ServerState::Off => widgets::muted(ui, "off"),
+            ServerState::Connecting => widgets::muted(ui, "connecting …"),
+            ServerState::Ready { .. } => ui.label(widgets::small("connected", palette.good)),
+            ServerState::Failed(_) => {
+                let again = ui.button("Connect again").accessible_name(format!("Connect again to {name}"));
+                if again.clicked()
+                    && let Some(tools) = shell.chat_controller.tools()
+                {
+                    tools.hub().retry(name);
+                }
+                ui.label(widgets::small("not connected", palette.bad))
+            }
+        };
+    });
+    match state {
+        ServerState::Failed(why) => {
+            widgets::trouble(ui, why);
+        }
+        ServerState::Ready { tools, remark } => {
+            if let Some(remark) = remark {
+                ui.label(widgets::small(widgets::sentence(remark), palette.amber));
+            }
+            let count = if tools.len() == 1 { "1 tool".to_owned() } else { format!("{} tools", tools.len()) };
+            let line = small(&format!("{count} of {name}"), &palette);
+            CollapsingHeader::new(line).id_salt("tools").default_open(tools.len() <= 4).show(ui, |ui| {
+                for one in tools.iter() {
+                    tool(ui, shell, Some(name), one);
+                }
+            });
+        }
+        ServerState::Off | ServerState::Connecting => {}
+    }
+}
+
+fn small(text: &str, palette: &Palette) -> RichText {
+    widgets::small(text, palette.text)
+}
+
+/// A tool with the user's consent to it.
+fn tool(ui: &mut Ui, shell: &mut Shell, server: Option<&str>, tool: &Tool) {
+    let now = shell.settings.tools.consents.get(server, tool);
+    ui.push_id(&tool.name, |ui| {
+        ui.horizontal_wrapped(|ui| {
+            ui.label(RichText::new(&tool.name).monospace());
+            for (consent, name) in Consent::NAMES {
+                let choice = ui.selectable_label(now == consent, name);
+                let whole = match consent {
+                    Consent::Ask => format!("Ask before {}", tool.name),
+                    Consent::Always => format!("Always allow {}", tool.name),
+                    Consent::Never => format!("Never allow {}", tool.name),
+                };
+                if choice.accessible_name(whole).clicked() {
+                    shell.settings.tools.consents.set(server, tool, consent);
+                }
+            }
+        });
+        let described = tool.described(DESCRIBED);
+        if !described.is_empty() {
+            widgets::muted(ui, described);
+        }
+    });
+}

@@ -1,0 +1,79 @@
+//! A message for which the context has no room: counted while it is written, and asked about before it is sent.
+
+use egui::Key;
+use egui_kittest::kittest::Queryable;
+
+use crate::{
+    engine_handle::EngineState, library::ModelId, settings::ModelSettings, store::Message, ui::testing::Stage,
+};
+
+const SIZE: [f32; 2] = [1440.0, 1000.0];
+
+/// A window whose model keeps 128 tokens in mind.
+fn narrow() -> Stage {
+    let mut stage = Stage::with(SIZE, |_, settings| {
+        let chosen = ModelSettings { device: Some(String::new()), context: Some(128), ..ModelSettings::default() };
+        settings.models.insert(ModelId::Builtin.key(), chosen);
+    });
+    stage.ready();
+    stage
+}
+
+fn branch(stage: &mut Stage) -> Vec<Message> {
+    let shell = stage.shell();
+    let Some(number) = shell.settings.last_chat else { return Vec::new() };
+    let chat = shell.store.find_chat(number).unwrap().unwrap();
+    shell.store.branch(chat.id).unwrap()
+}
+
+#[test]
+fn composer_counts_and_asks_before_a_message_is_shortened() {
+    let mut stage = narrow();
+    let long = "Tell me a story about a frog and a boat. ".repeat(16);
+    stage.write("Message", &long);
+    stage.until("a count", |window| window.conversation.counted().is_some_and(|tokens| tokens.exceed(128)));
+    assert!(stage.shows("This message "), "{:?}", stage.texts());
+    stage.press(Key::Enter);
+    assert!(branch(&mut stage).is_empty(), "nothing is sent");
+    assert!(stage.shows("The model keeps 128 in mind"));
+    stage.click("Shorten the message");
+    assert!(!stage.shows("The model keeps 128 in mind"));
+    assert_eq!(stage.control("Message").value().as_deref(), Some(long.as_str()), "it is still there");
+    stage.press(Key::Enter);
+    stage.click("Send it and forget the beginning");
+    stage.answered();
+    let said = branch(&mut stage);
+    assert_eq!((said.len(), said[0].content.as_str()), (2, long.trim()));
+    stage.appears("Forgotten: ");
+    assert!(stage.it.query_by_label_contains("beginning of the next message").is_some(), "{:?}", stage.texts());
+}
+
+#[test]
+fn larger_context_is_opened_and_the_message_sent() {
+    let mut stage = narrow();
+    stage.write("Message", &"Tell me a story about a frog and a boat. ".repeat(12));
+    stage.until("a count", |window| window.conversation.counted().is_some_and(|tokens| tokens.exceed(128)));
+    stage.press(Key::Enter);
+    let button = stage.texts().into_iter().find(|text| text.starts_with("Keep ")).unwrap();
+    assert!(button.contains("tokens in mind (") && button.ends_with("more memory)"), "{button}");
+    stage.click(&button);
+    stage.until("the larger context", |window| match window.shell().engine_handle.state() {
+        EngineState::Ready { engine, .. } => engine.context() > 128,
+        _ => false,
+    });
+    stage.until("the message", |window| window.shell().chat_controller.is_busy());
+    stage.answered();
+    assert_eq!(branch(&mut stage).len(), 2);
+    assert!(!stage.shows("Forgotten: "), "all of it is in mind");
+}
+
+#[test]
+fn short_messages_are_sent_without_a_question() {
+    let mut stage = Stage::new(SIZE);
+    stage.ready();
+    stage.write("Message", "Tell me a story about a frog.");
+    stage.press(Key::Enter);
+    assert!(stage.shell().chat_controller.is_busy());
+    stage.answered();
+    assert!(stage.shows("of FFN weights were read"), "what it cost and saved: {:?}", stage.texts());
+}

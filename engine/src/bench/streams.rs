@@ -1,0 +1,195 @@
+//! Several streams at once, as clients of a server are: every one asks for an answer of its own at the same time, and all share the
+//! passes of one engine.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::{
+    error::{Error, Result},
+    session::{Engine, Event, Prompt, Request, Sampling, SessionOptions, SpeculationMode},
+};
+
+/// Streams to measure.
+#[derive(Debug, Clone)]
+pub struct StreamsOptions {
+    /// Numbers of streams.
+    pub streams: Vec<usize>,
+    /// Tokens of each stream's prompt, at least 1; no two prompts begin alike.
+    pub prompt: usize,
+    /// Tokens of each answer, at least 2.
+    pub generate: usize,
+    /// Timed runs of every number.
+    pub repetitions: usize,
+}
+
+/// The speed of some number of streams: means of the runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StreamsRecord {
+    /// Number of streams.
+    pub streams: usize,
+    /// Tokens of each prompt.
+    pub n_prompt: usize,
+    /// Tokens of each answer.
+    pub n_gen: usize,
+    /// Tokens per second of all streams together, once all have begun to answer.
+    pub decode_ts: f64,
+    /// The same beside that of the first number measured.
+    pub ratio: f64,
+    /// Tokens of the answers per second, prompts included.
+    pub total_ts: f64,
+    /// Milliseconds to a stream's first token: the mean of the streams.
+    pub first_ms: f64,
+    /// Milliseconds to the first token of the stream that waited longest.
+    pub last_first_ms: f64,
+    /// Tokens that a pass decoded on average.
+    pub batch: f64,
+}
+
+/// Measures every number of streams on `engine`, whose contexts have room. `progress` is told of each run that begins.
+///
+/// # Errors
+/// [`Error::Invalid`] for no streams or tokens; those of a generation.
+pub fn run_streams(
+    engine: &Engine,
+    options: &StreamsOptions,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Vec<StreamsRecord>> {
+    let StreamsOptions { prompt, generate, .. } = *options;
+    if prompt == 0 || generate < 2 || options.streams.contains(&0) {
+        let got = format!("{prompt} and {generate}");
+        return Err(Error::invalid("streams", "streams with a prompt and at least two tokens to generate", got));
+    }
+    let mut records: Vec<StreamsRecord> = Vec::new();
+    for streams in &options.streams {
+        // A first run that is not counted: buffers grow.
+        once(engine, *streams, prompt.min(32), 4)?;
+        let mut sum = Run::default();
+        let runs = options.repetitions.max(1);
+        for number in 0..runs {
+            progress(number);
+            sum.add(&once(engine, *streams, prompt, generate)?);
+        }
+        let n = runs as f64;
+        let decode_ts = sum.decode_ts / n;
+        let first = records.first().map_or(decode_ts, |first| first.decode_ts);
+        records.push(StreamsRecord {
+            streams: *streams,
+            n_prompt: prompt,
+            n_gen: generate,
+            decode_ts,
+            ratio: decode_ts / first,
+            total_ts: sum.total_ts / n,
+            first_ms: sum.first_ms / n,
+            last_first_ms: sum.last_first_ms / n,
+            batch: sum.batch / n,
+        });
+    }
+    Ok(records)
+}
+
+/// Figures of one run.
+#[derive(Debug, Default)]
+struct Run {
+    decode_ts: f64,
+    total_ts: f64,
+    first_ms: f64,
+    last_first_ms: f64,
+    batch: f64,
+}
+
+impl Run {
+    fn add(&mut self, other: &Run) {
+        self.decode_ts += other.decode_ts;
+        self.total_ts += other.total_ts;
+        self.first_ms += other.first_ms;
+        self.last_first_ms += other.last_first_ms;
+        self.batch += other.batch;
+    }
+}
+
+/// When a stream's tokens came, since the beginning.
+fn listen(events: &std::sync::mpsc::Receiver<Event>, started: Instant) -> Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    for event in events {
+        match event {
+            Event::Token { .. } => times.push(started.elapsed()),
+            Event::Error(error) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(times)
+}
+
+fn once(engine: &Engine, streams: usize, prompt: usize, generate: usize) -> Result<Run> {
+    let vocab = engine.config().n_vocab;
+    // No two prompts begin alike.
+    let id = |stream: usize, at: usize| ((at * 7919 + at * at * 31 + stream * 104_729 + 11) % vocab) as u32;
+    let sessions = (0..streams).map(|_| engine.session(SessionOptions::default())).collect::<Result<Vec<_>>>()?;
+    let before = engine.telemetry();
+    let started = Instant::now();
+    let all = std::thread::scope(|scope| {
+        let listeners: Vec<_> = sessions
+            .iter()
+            .enumerate()
+            .map(|(stream, session)| {
+                let request = Request {
+                    sampling: Sampling::greedy(),
+                    max_tokens: Some(generate),
+                    ignore_eos: true,
+                    speculation: SpeculationMode::Off,
+                    ..Request::new(Prompt::Tokens((0..prompt).map(|at| id(stream, at)).collect()))
+                };
+                let events = session.generate(request);
+                scope.spawn(move || listen(&events, started))
+            })
+            .collect();
+        let ended = || Error::Stopped("a listener ended".to_owned());
+        listeners.into_iter().map(|it| it.join().map_err(|_| ended())?).collect::<Result<Vec<_>>>()
+    })?;
+    let after = engine.telemetry();
+    let seconds =
+        |times: &[Duration], at: Option<usize>| at.and_then(|at| times.get(at)).map_or(0.0, Duration::as_secs_f64);
+    let firsts: Vec<f64> = all.iter().map(|times| seconds(times, Some(0))).collect();
+    let lasts = all.iter().map(|times| seconds(times, times.len().checked_sub(1)));
+    let (begun, end) = (firsts.iter().copied().fold(0.0, f64::max), lasts.clone().fold(0.0, f64::max));
+    // While all of them answer: until the first ends.
+    let until = lasts.fold(f64::INFINITY, f64::min);
+    let together = all.iter().flatten().filter(|time| (begun..=until).contains(&time.as_secs_f64())).count();
+    let passes = (after.decode_passes - before.decode_passes).max(1);
+    let generated: usize = all.iter().map(Vec::len).sum();
+    Ok(Run {
+        decode_ts: together.saturating_sub(streams) as f64 / (until - begun).max(1e-9),
+        total_ts: generated as f64 / end.max(1e-9),
+        first_ms: firsts.iter().sum::<f64>() / streams as f64 * 1e3,
+        last_first_ms: begun * 1e3,
+        batch: (after.generated_tokens - before.generated_tokens) as f64 / passes as f64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{
+        runtime::Sparsity,
+        session::{EngineOptions, SparsityChoice},
+    };
+
+    #[test]
+    fn streams_share_passes_and_are_measured() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/models/llama-relu");
+        let sparsity = SparsityChoice::Mode(Sparsity::Dense);
+        let engine = Engine::open(Path::new(path), EngineOptions { sparsity, ..EngineOptions::default() }).unwrap();
+        let options = StreamsOptions { streams: vec![1, 4], prompt: 8, generate: 24, repetitions: 2 };
+        let mut runs = 0;
+        let records = run_streams(&engine, &options, &mut |_| runs += 1).unwrap();
+        assert_eq!((runs, records.len(), records[0].streams, records[1].streams), (4, 2, 1, 4));
+        assert!((records[0].ratio - 1.0).abs() < 1e-9 && records[1].batch > 2.0, "{records:?}");
+        assert!(records.iter().all(|it| it.decode_ts > 0.0 && it.total_ts > 0.0 && it.first_ms > 0.0));
+        assert!(records.iter().all(|it| it.last_first_ms >= it.first_ms * 0.999));
+        let none = StreamsOptions { streams: vec![0], ..options };
+        assert!(matches!(run_streams(&engine, &none, &mut |_| ()), Err(Error::Invalid { .. })));
+    }
+}

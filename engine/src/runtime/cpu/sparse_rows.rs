@@ -1,0 +1,232 @@
+//! Sparse FFNs of tokens of different sequences: each token computes the neurons that fire for it, and the rows of all of them, the
+//! union, are read once. Where the union is so large that all tokens with all rows take less time, they are computed so.
+
+use super::{
+    CpuFfn, WHAT,
+    ffn::{Fires, Last, job, keep},
+    task::{FfnTask, FfnWork, PredictionSource, lists_pay},
+};
+use crate::{
+    cpu::{Cpu, MatmulJob, TokenRows, TokenSum},
+    error::Result,
+    model::{Down, Linear, mask},
+    runtime::{Sparsity, scratch::grow},
+};
+
+/// The neurons of one token.
+#[derive(Debug, Default)]
+pub(super) struct TokenNeurons {
+    /// Neurons that are computed so far, ascending.
+    list: Vec<u32>,
+    /// Their gate's (or, without one, up's) outputs, then their hidden values.
+    hidden: Vec<f32>,
+    /// The up matrix's outputs.
+    up: Vec<f32>,
+}
+
+/// Tokens of a batch; they stay allocated.
+#[derive(Debug, Default)]
+pub(super) struct SparseRows {
+    tokens: Vec<TokenNeurons>,
+    /// `[words(n_ff)]`, neurons of any token.
+    union: Vec<u32>,
+}
+
+impl SparseRows {
+    /// The neurons of each of `tokens` tokens, and their hidden values.
+    pub fn values(&self, tokens: usize) -> impl Iterator<Item = (&[u32], &[f32])> {
+        self.tokens.iter().take(tokens).map(|it| (&it.list[..], &it.hidden[..]))
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        let words = |it: &TokenNeurons| it.list.capacity() + it.hidden.capacity() + it.up.capacity();
+        (self.tokens.iter().map(words).sum::<usize>() + self.union.capacity()) as u64 * 4
+    }
+
+    /// Number of neurons that any token has, of `n_ff`.
+    fn union(&mut self, tokens: usize, n_ff: usize) -> usize {
+        self.union.clear();
+        self.union.resize(mask::words(n_ff), 0);
+        for token in &self.tokens[..tokens] {
+            mask::insert_some(&mut self.union, &token.list, |_| true);
+        }
+        mask::count(&self.union)
+    }
+
+    /// Products of `linear` with every token's neurons, into `up` or `hidden`. `wide` is scratch.
+    fn product(
+        &mut self,
+        cpu: &Cpu,
+        (linear, into_up): (&Linear, bool),
+        (x, tokens): (&[f32], usize),
+        wide: &mut Vec<f32>,
+        work: &mut FfnWork,
+    ) -> Result<()> {
+        let n_ff = linear.weight.rows();
+        let union = self.union(tokens, n_ff);
+        let wanted: usize = self.tokens[..tokens].iter().map(|token| token.list.len()).sum();
+        let d = x.len() / tokens;
+        for token in &mut self.tokens[..tokens] {
+            let out = if into_up { &mut token.up } else { &mut token.hidden };
+            out.clear();
+            out.resize(token.list.len(), 0.0);
+        }
+        if lists_pay((union, wanted), tokens, n_ff) {
+            work.read_rows(&linear.weight, union);
+            let of = self.tokens[..tokens].iter_mut().zip(x.chunks_exact(d));
+            let mut jobs: Vec<TokenRows<'_>> = of
+                .map(|(TokenNeurons { list, hidden, up }, x)| TokenRows {
+                    rows: list,
+                    x,
+                    out: if into_up { up } else { hidden },
+                })
+                .collect();
+            cpu.matmul_lists(&linear.weight, linear.bias.as_deref(), &mut jobs);
+            return Ok(());
+        }
+        work.read_all(&linear.weight);
+        grow(wide, tokens.checked_mul(n_ff), WHAT)?;
+        let all = &mut wide[..tokens * n_ff];
+        cpu.matmul_rows(&mut [job(linear, None, &mut *all)], x, tokens);
+        for (token, all) in self.tokens[..tokens].iter_mut().zip(all.chunks_exact(n_ff)) {
+            let TokenNeurons { list, hidden, up } = token;
+            let out = if into_up { up } else { hidden };
+            out.iter_mut().zip(&*list).for_each(|(out, at)| *out = all[*at as usize]);
+        }
+        Ok(())
+    }
+}
+
+impl CpuFfn {
+    /// [`CpuFfn::partial`] of one FFN for tokens of different sequences, in a mode that skips.
+    pub(super) fn sparse_rows(
+        &mut self,
+        cpu: &Cpu,
+        task: &FfnTask<'_>,
+        mode: Sparsity,
+        out: &mut [f32],
+    ) -> Result<FfnWork> {
+        let (mut work, tokens, form) = (FfnWork::default(), task.tokens, task.activation);
+        let [block] = task.blocks else { return Ok(work) };
+        let (n_ff, d) = (block.ffn.up.weight.rows(), out.len() / tokens);
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.tokens.resize_with(rows.tokens.len().max(tokens), Default::default);
+        self.last = Last { tokens, rows: true, values: tokens * n_ff, ..Last::default() };
+        let first = block.ffn.gate.as_ref().unwrap_or(&block.ffn.up);
+        let predicted = match (mode, task.prediction) {
+            (Sparsity::Predicted, Some(PredictionSource::Predictor { predictor, x, shift })) => {
+                let [hidden, scores] = &mut self.predictor;
+                let (scores, read) = predictor.scores(cpu, x, tokens, hidden, scores)?;
+                work.sequential += read;
+                let words = mask::words(n_ff);
+                self.predicted.clear();
+                self.predicted.resize(tokens * words, 0);
+                let masks = self.predicted.chunks_exact_mut(words.max(1));
+                for (mask, scores) in masks.zip(scores.chunks_exact(n_ff)) {
+                    mask::fill(mask, n_ff, |i| scores[i] >= predictor.threshold + shift);
+                }
+                self.last.predicted = true;
+                !task.recall_check
+            }
+            _ => false,
+        };
+        if predicted {
+            let masks = self.predicted.chunks_exact(mask::words(n_ff).max(1));
+            for (token, mask) in rows.tokens.iter_mut().zip(masks) {
+                token.list.clear();
+                match block.neurons {
+                    Some(list) => {
+                        token.list.extend(list.iter().filter(|neuron| mask::contains(mask, **neuron as usize)));
+                    }
+                    None => token.list.extend(mask::neurons(mask)),
+                }
+            }
+            rows.product(cpu, (first, false), (task.x, tokens), &mut self.wide, &mut work)?;
+        } else {
+            let n = block.neurons.map_or(n_ff, <[u32]>::len);
+            grow(&mut self.hidden, tokens.checked_mul(n), WHAT)?;
+            let all = &mut self.hidden[..tokens * n];
+            cpu.matmul_rows(&mut [job(first, block.neurons, &mut *all)], task.x, tokens);
+            work.read_rows(&first.weight, n);
+            if let Some(deviations) = task.gate_deviations() {
+                cpu.gate_excess(all, n, deviations);
+            }
+            for (token, all) in rows.tokens.iter_mut().zip(all.chunks_exact(n.max(1))) {
+                token.list.clear();
+                match block.neurons {
+                    Some(list) => token.list.extend_from_slice(list),
+                    None => token.list.extend(0..n as u32),
+                }
+                token.hidden.clear();
+                token.hidden.extend_from_slice(all);
+            }
+        }
+        let threshold = task.activation_threshold.filter(|_| mode == Sparsity::Threshold);
+        if threshold.is_some() {
+            self.last.fires = Fires::Held;
+        }
+        for token in &mut rows.tokens[..tokens] {
+            let TokenNeurons { list, hidden, up } = token;
+            if threshold.is_some() {
+                up.clear();
+                up.extend_from_slice(hidden);
+                cpu.activate(form, up, None);
+            }
+            self.held.clear();
+            match threshold {
+                Some(threshold) => keep(&mut self.held, list.len(), |i| up[i].abs() > threshold),
+                None => keep(&mut self.held, list.len(), |i| hidden[i] > 0.0),
+            }
+            // Ascending, so that nothing is overwritten before it has moved.
+            for (to, at) in self.held.iter().enumerate() {
+                (list[to], hidden[to]) = (list[*at as usize], hidden[*at as usize]);
+            }
+            list.truncate(self.held.len());
+            hidden.truncate(self.held.len());
+        }
+        self.held.clear();
+        if task.gated() {
+            rows.product(cpu, (&block.ffn.up, true), (task.x, tokens), &mut self.wide, &mut work)?;
+        }
+        for TokenNeurons { list, hidden, up } in &mut rows.tokens[..tokens] {
+            cpu.activate(form, hidden, task.gated().then_some(&up[..]));
+            if let Some(norm) = task.hidden_norm() {
+                norm.apply_listed(list, hidden);
+            }
+        }
+        out.fill(0.0);
+        let union = rows.union(tokens, n_ff);
+        work.active += union;
+        match &block.ffn.down {
+            Down::Neurons(down) => {
+                work.read_rows(&down.weight, union);
+                let of = rows.tokens.iter().zip(out.chunks_exact_mut(d.max(1)));
+                let mut sums: Vec<TokenSum<'_>> =
+                    of.map(|(token, out)| TokenSum { rows: &token.list, a: &token.hidden, out }).collect();
+                cpu.accumulate_lists(&down.weight, &mut sums);
+            }
+            Down::Outputs(down) => {
+                work.read_all(&down.weight);
+                let all = scattered(&rows, (tokens, n_ff), &mut self.wide)?;
+                cpu.matmul(&mut [MatmulJob { weight: &down.weight, bias: None, out }], all, tokens);
+            }
+        }
+        if task.observed {
+            scattered(&rows, (tokens, n_ff), &mut self.wide)?;
+        }
+        self.rows = rows;
+        Ok(work)
+    }
+}
+
+/// Hidden values among zeros, `[tokens, n_ff]`, in `wide`.
+fn scattered<'w>(rows: &SparseRows, (tokens, n_ff): (usize, usize), wide: &'w mut Vec<f32>) -> Result<&'w [f32]> {
+    grow(wide, tokens.checked_mul(n_ff), WHAT)?;
+    let all = &mut wide[..tokens * n_ff];
+    all.fill(0.0);
+    for (all, (list, hidden)) in all.chunks_exact_mut(n_ff.max(1)).zip(rows.values(tokens)) {
+        list.iter().zip(hidden).for_each(|(at, value)| all[*at as usize] = *value);
+    }
+    Ok(all)
+}

@@ -1,0 +1,92 @@
+//! One pass for the next tokens of several generations: weights are read once for all of them. Each has its own cache, its own sampler
+//! and its own grammar, and none waits for another's choice.
+
+use std::{sync::atomic::AtomicU64, thread::ScopedJoinHandle, time::Instant};
+
+use super::{
+    StopReason,
+    context::Context,
+    generation::Generation,
+    neurons::{GenerationProbe, HotSetAdaptation},
+    request::EventSender,
+};
+use crate::{
+    error::{Error, Result},
+    runtime::{Forward, KvCache},
+    telemetry::{Meter, neurons::BegunToken},
+};
+
+/// A generation of a batch, and the token that is computed for it.
+pub(super) struct Row<'r, 'g> {
+    /// Place of its session in the list of sessions, and the session's number.
+    pub at: usize,
+    pub session: u64,
+    pub token: u32,
+    pub context: &'r mut Context,
+    pub generation: &'r mut Generation<'g>,
+    pub events: &'r EventSender,
+}
+
+/// Computes the tokens of `rows` in one pass that began at `started`, and has every generation choose its next. Generations that end
+/// are added to `ends`. On an error no context has changed and no token was chosen.
+pub(super) fn compute_batch(
+    forward: &mut Forward,
+    rows: &mut [Row<'_, '_>],
+    adaptation: &HotSetAdaptation,
+    meter: &mut Meter<'_>,
+    (started, ends): (Instant, &mut Vec<(usize, Result<StopReason>)>),
+) -> Result<()> {
+    let n_vocab = forward.model().config.n_vocab;
+    let neurons = meter.neurons();
+    let begun =
+        |row: &Row<'_, '_>| BegunToken { session: row.session, position: row.context.tokens().len(), id: row.token };
+    neurons.begin_each(rows.iter().map(begun), true);
+    // One request cannot cancel the pass of the others.
+    let never = AtomicU64::new(0);
+    let mut probe = GenerationProbe::new(&never, 0).with_recorder(neurons).with_adaptation(adaptation);
+    let (mut batch, mut grammars): (Vec<(&mut KvCache, &[u32])>, Vec<_>) = (Vec::with_capacity(rows.len()), Vec::new());
+    for Row { context, generation, token, .. } in rows.iter_mut() {
+        let Some(kv) = context.kv_mut() else {
+            return Err(Error::invalid("context", "a settled one", "one without its cache"));
+        };
+        batch.push((kv, std::slice::from_ref(token)));
+        grammars.push(generation.grammar_mut());
+    }
+    let (computed, masks) = std::thread::scope(|scope| {
+        // Masks depend on the tokens so far, as logits do: all are computed at once.
+        let masks: Vec<_> = grammars
+            .into_iter()
+            .map(|grammar| grammar.map(|grammar| scope.spawn(move || grammar.compute_mask())))
+            .collect();
+        let computed = forward.run_batch(&mut batch, &mut probe);
+        let masks = masks.into_iter().map(|mask| mask.map(ScopedJoinHandle::join));
+        (computed, masks.collect::<Vec<_>>())
+    });
+    drop(batch);
+    meter.neurons().end();
+    adaptation.record_tokens(rows.len());
+    let logits = match computed {
+        Ok(logits) => logits,
+        Err(error) => {
+            rows.iter_mut().for_each(|row| row.context.drop_unfinished());
+            return Err(error);
+        }
+    };
+    let time = started.elapsed();
+    meter.decode(rows.len(), rows.len(), time);
+    for ((row, logits), mask) in rows.iter_mut().zip(logits.chunks_exact(n_vocab)).zip(masks) {
+        row.context.push(&[row.token]);
+        let masked = match mask {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(error))) => Err(error),
+            Some(Err(_)) => Err(Error::invalid("grammar", "a mask of the tokens that may follow", "a failure")),
+        };
+        let next = masked.and_then(|()| row.generation.take_logits(logits, row.context, row.events, time, meter));
+        match next {
+            Ok(None) => {}
+            Ok(Some(reason)) => ends.push((row.at, Ok(reason))),
+            Err(error) => ends.push((row.at, Err(error))),
+        }
+    }
+    Ok(())
+}

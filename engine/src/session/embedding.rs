@@ -1,0 +1,75 @@
+//! Embeddings of texts: hidden states pooled into one vector of length 1.
+
+/// How the hidden states of a text's tokens become one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pooling {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// The last token's.
+    Last,
+}
+
+impl Pooling {
+    /// The pooling of this name: `mean` or `last`.
+    pub fn of_name(name: &str) -> Option<Self> {
+        match name {
+            "mean" => Some(Pooling::Mean),
+            "last" => Some(Pooling::Last),
+            _ => None,
+        }
+    }
+}
+
+/// The hidden states of the tokens so far, pooled.
+#[derive(Debug)]
+pub(super) struct PooledStates {
+    pooling: Pooling,
+    /// `[d_model]`, the sum of all states, or the last one.
+    sum: Vec<f64>,
+}
+
+impl PooledStates {
+    /// None so far.
+    pub fn new(pooling: Pooling, d_model: usize) -> Self {
+        PooledStates { pooling, sum: vec![0.0; d_model] }
+    }
+
+    /// Adds the states of the next tokens, `[tokens, d_model]`.
+    pub fn add(&mut self, states: &[f32]) {
+        for state in states.chunks_exact(self.sum.len()) {
+            if self.pooling == Pooling::Last {
+                self.sum.fill(0.0);
+            }
+            self.sum.iter_mut().zip(state).for_each(|(sum, x)| *sum += f64::from(*x));
+        }
+    }
+
+    /// The pooled states at length 1, `[d_model]`; zeros stay zeros.
+    pub fn embedding(&self) -> Vec<f32> {
+        // The number of tokens does not change the direction.
+        let length = self.sum.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let factor = if length > 0.0 { 1.0 / length } else { 0.0 };
+        self.sum.iter().map(|x| (x * factor) as f32).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn embedding_is_the_mean_or_the_last_state_at_length_1() {
+        let pooled = |pooling| {
+            let mut pooled = PooledStates::new(pooling, 2);
+            pooled.add(&[1.0, 2.0, 3.0, 6.0]);
+            pooled.add(&[2.0, -8.0]);
+            pooled.embedding()
+        };
+        assert_eq!(pooled(Pooling::Mean), [1.0, 0.0], "of (6, 0) / 3");
+        let last = pooled(Pooling::Last);
+        assert!((last[0] - 2.0 / 68f32.sqrt()).abs() < 1e-6 && (last[1] + 8.0 / 68f32.sqrt()).abs() < 1e-6, "{last:?}");
+        assert_eq!(PooledStates::new(Pooling::Mean, 2).embedding(), [0.0, 0.0]);
+        assert_eq!((Pooling::of_name("last"), Pooling::of_name("max")), (Some(Pooling::Last), None));
+    }
+}

@@ -1,0 +1,151 @@
+//! Prompts as tokens: texts encoded, chats rendered by the model's template, and what is known of the answer to come.
+
+use super::{
+    ChatOptions, ContextPolicy, Message, Prompt, Role,
+    engine::{Engine, EngineState},
+};
+use crate::{
+    error::{Error, Result},
+    tokenizer::{
+        ChatMessage, EncodeOptions, RenderOptions, Tokenizer,
+        reasoning::{AnswerParser, transcript::Thoughts},
+    },
+};
+
+/// The tokens that end thoughts and begin the answer.
+pub(super) fn end_of_thoughts(state: &EngineState) -> Result<Vec<u32>> {
+    let options = EncodeOptions { special: true, add_bos: false };
+    state.tokenizer.encode(&state.template.reasoning().end_of_thoughts(), options)
+}
+
+/// A prompt and how to read what follows it.
+pub(super) struct EncodedPrompt {
+    /// Its ids.
+    pub tokens: Vec<u32>,
+    /// The answer is a text of its own rather than the rest of one.
+    pub starts_text: bool,
+    /// Of answers in a chat.
+    pub parser: Option<AnswerParser>,
+}
+
+impl Engine {
+    /// Ids of the tokens that a request's prompt has, rendered by the chat template with `chat` if it is a chat.
+    ///
+    /// # Errors
+    /// [`Error::Template`] if the template refuses the messages, [`Error::Invalid`] for a chat to continue that does not end with the
+    /// assistant.
+    pub fn prompt_tokens(&self, prompt: Prompt, chat: &ChatOptions) -> Result<Vec<u32>> {
+        Ok(encode(self.state(), prompt, chat, None)?.tokens)
+    }
+}
+
+/// Encodes a prompt. `limit`: tokens beyond which it is refused; a text that must have more is refused before it is encoded.
+pub(super) fn encode(
+    state: &EngineState,
+    prompt: Prompt,
+    chat: &ChatOptions,
+    limit: Option<usize>,
+) -> Result<EncodedPrompt> {
+    let tokenizer = &state.tokenizer;
+    let encode = |text: &str| {
+        if let Some(limit) = limit {
+            refuse_long_text(tokenizer, text, limit)?;
+        }
+        tokenizer.encode(text, EncodeOptions::CHAT)
+    };
+    let (mut tokens, starts_text, parser) = match prompt {
+        Prompt::Text(text) => (encode(&text)?, text.is_empty(), None),
+        Prompt::Tokens(tokens) => (tokens, false, None),
+        Prompt::Chat(messages) => {
+            let (text, parser) = render(state, &messages, chat, None)?;
+            (encode(&text)?, true, Some(parser))
+        }
+        Prompt::Continue(messages) => {
+            let Some((Message { role: Role::Assistant, content, .. }, before)) = messages.split_last() else {
+                return Err(Error::invalid("prompt", "a message of the assistant to continue", "none at the end"));
+            };
+            let begun = (!content.is_empty()).then(|| Thoughts::of(content));
+            let (text, parser) = render(state, before, chat, begun.as_ref())?;
+            (encode(&text)?, begun.is_none(), Some(parser))
+        }
+    };
+    if tokens.is_empty() {
+        let none = "at least one token (the vocabulary has none to begin a text with)";
+        tokens.push(tokenizer.bos().ok_or_else(|| Error::invalid("prompt", none, "an empty prompt"))?);
+    }
+    Ok(EncodedPrompt { tokens, starts_text, parser })
+}
+
+/// Refuses a text that has more than `limit` tokens even if each were the longest of the vocabulary. Encoding megabytes takes seconds.
+fn refuse_long_text(tokenizer: &Tokenizer, text: &str, limit: usize) -> Result<()> {
+    // Shorter texts are encoded at once.
+    const SHORT: usize = 1 << 16;
+    if text.len() <= SHORT {
+        return Ok(());
+    }
+    let longest = (0..tokenizer.vocab_len() as u32).map(|id| tokenizer.token_bytes(id).len()).max().unwrap_or(1).max(1);
+    let least = text.len() / longest;
+    if least > limit { Err(Error::ContextFull { wanted: least, available: limit }) } else { Ok(()) }
+}
+
+/// The text of a chat up to where the assistant speaks, or goes on after `begun`, and the parser of what it says.
+fn render(
+    state: &EngineState,
+    messages: &[Message],
+    chat: &ChatOptions,
+    begun: Option<&Thoughts<'_>>,
+) -> Result<(String, AnswerParser)> {
+    let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
+    let options = RenderOptions { add_generation_prompt: true, tools: &chat.tools, variables: Some(&chat.variables) };
+    let mut text = state.template.render_with(&messages, options)?;
+    let format = state.template.reasoning();
+    let parser = format.parser(&text, begun);
+    if let Some(begun) = begun {
+        text += &format.write(&text, begun);
+    }
+    Ok((text, parser))
+}
+
+fn chat_message(message: &Message) -> ChatMessage<'_> {
+    let fields = Some(&message.fields).filter(|fields| !fields.is_empty());
+    let role = match message.role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
+    };
+    ChatMessage { role, content: &message.content, fields }
+}
+
+/// Shortens a prompt that is longer than the context as a shift would: to the first `keep` tokens, and as many of the last as fill
+/// half of the rest.
+pub(super) fn fit(prompt: Vec<u32>, capacity: usize, on_full: ContextPolicy) -> Result<Vec<u32>> {
+    if prompt.len() <= capacity {
+        return Ok(prompt);
+    }
+    match on_full {
+        ContextPolicy::Stop => Err(Error::ContextFull { wanted: prompt.len(), available: capacity }),
+        ContextPolicy::Shift { keep } => {
+            let last = (capacity - keep).div_ceil(2);
+            Ok([&prompt[..keep], &prompt[prompt.len() - last..]].concat())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_prompts_are_shortened_only_by_the_shift_policy() {
+        let prompt: Vec<u32> = (0..10).collect();
+        let shift = |keep| ContextPolicy::Shift { keep };
+        assert_eq!(fit(prompt.clone(), 10, ContextPolicy::Stop).unwrap(), prompt);
+        let error = fit(prompt.clone(), 9, ContextPolicy::Stop).unwrap_err();
+        assert!(matches!(error, Error::ContextFull { wanted: 10, available: 9 }));
+        assert_eq!(fit(prompt.clone(), 6, shift(2)).unwrap(), [0, 1, 8, 9]);
+        assert_eq!(fit(prompt.clone(), 6, shift(0)).unwrap(), [7, 8, 9]);
+        assert_eq!(fit(prompt.clone(), 6, shift(5)).unwrap(), [0, 1, 2, 3, 4, 9]);
+        assert_eq!(fit(prompt, 1, shift(0)).unwrap(), [9]);
+    }
+}

@@ -1,0 +1,64 @@
+//! The norms by which the output mass of neurons is weighed, computed beside the engine's thread while that is idle.
+
+use std::{sync::atomic::Ordering::SeqCst, thread, time::Duration};
+
+use super::Engine;
+use crate::{
+    model::{Ffn, Model},
+    sparsity::predictor::metrics::down_norms,
+};
+
+/// Fraction of a layer's output mass that decides which neurons of a model without natural zeros fire, unless it is changed.
+pub const USUAL_MASS: f32 = 0.9;
+
+/// Bytes of down projections beyond which they are not read for it: neurons then weigh alike.
+const MOST_BYTES: u64 = 4 << 30;
+
+/// Pause before it is looked again whether the engine is idle.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The fraction of the output mass for `model`; `None` where neurons are zero for most tokens, or belong to experts: there the
+/// router's choice says which of them count.
+pub(super) fn mass_of(model: &Model) -> Option<f32> {
+    let dense = model.weights.layers.iter().all(|layer| !matches!(layer.ffn, Ffn::Experts(_)));
+    (dense && !model.config.activation.is_sparse()).then_some(USUAL_MASS)
+}
+
+fn down_bytes(model: &Model) -> u64 {
+    let bytes = |ffn: &Ffn| match ffn {
+        Ffn::Dense(ffn) => ffn.linears().last().map_or(0, |down| down.weight.data().len() as u64),
+        _ => 0,
+    };
+    model.weights.layers.iter().map(|layer| bytes(&layer.ffn)).sum()
+}
+
+impl Engine {
+    /// Has the neurons of a model without natural zeros weighed by the norms of their down columns, which a thread of its own reads
+    /// while nothing is generated; until it is done, and in models whose down projections have more than 4 GiB, all weigh alike.
+    /// Further calls do nothing.
+    pub fn weigh_neurons(&self) {
+        let state = self.state();
+        if state.neurons.mass().is_none() || state.weighed.swap(true, SeqCst) || down_bytes(&state.model) > MOST_BYTES {
+            return;
+        }
+        let (engine, layers) = (self.downgrade(), state.model.weights.layers.len());
+        let work = move || {
+            let mut layer = 0;
+            while layer < layers {
+                // Held for one layer at a time, so that the model can be closed.
+                let Some(engine) = engine.upgrade() else { return };
+                if engine.telemetry().generations > 0 {
+                    drop(engine);
+                    thread::sleep(PAUSE);
+                    continue;
+                }
+                if let Ffn::Dense(ffn) = &engine.model().weights.layers[layer].ffn {
+                    engine.neurons().set_norms(layer, down_norms(ffn));
+                }
+                layer += 1;
+            }
+        };
+        // Without a thread they weigh alike.
+        let _ = thread::Builder::new().name("weigh-neurons".to_owned()).spawn(work);
+    }
+}

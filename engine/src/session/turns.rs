@@ -1,0 +1,317 @@
+//! Turns of the engine thread: which sessions' next tokens one pass computes together, and whose chunk of a prompt comes between two
+//! passes. Pure arithmetic on times that were measured.
+//!
+//! Weights are read once for all sequences of a pass, so that all tokens that are due are computed together, and prompts advance by a
+//! chunk between passes: a token waits for one chunk at most. Sessions in the foreground (the window's) keep
+//! [`FOREGROUND_SHARE`] of the speed they have alone: what the background's tokens and chunks add to the time is paid from a credit
+//! that the foreground's own work earns.
+
+use std::time::Duration;
+
+/// The rank of a session among others of its engine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Waits for the foreground: what comes from the network while a person works in the window.
+    Background,
+    /// Keeps at least four fifths of the speed it has alone, whatever is in the background.
+    #[default]
+    Foreground,
+}
+
+/// Fraction of its speed alone that the foreground keeps.
+const FOREGROUND_SHARE: f64 = 0.8;
+/// Seconds of background work that the foreground's work earns per second.
+const EARNED: f64 = 1.0 / FOREGROUND_SHARE - 1.0;
+/// Most seconds of background work that are saved up.
+const MOST_CREDIT: f64 = 0.1;
+/// Weight of the latest pass in running means.
+const LATEST: f64 = 0.25;
+/// Passes of a size before their time counts.
+const TRIALS: usize = 4;
+/// Fraction by which the time of the quickest pass grows with every later one.
+const FORGETTING: f64 = 0.02;
+/// Seconds that a chunk may take while tokens wait behind it: of any session, and of one in the foreground.
+const CHUNK_SECONDS: f64 = 0.2;
+const FOREGROUND_CHUNK_SECONDS: f64 = 0.05;
+/// Chunks between passes are a multiple of this number of tokens; the first is twice as long.
+const CHUNK_MULTIPLE: usize = 32;
+/// Sequences of a pass whose times are told apart.
+const SIZES: usize = 33;
+/// Turns after which sequences are computed together again, after that took longer than one by one.
+const RETRY: usize = 64;
+
+/// Work of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// One token.
+    Token,
+    /// A chunk of its prompt, or of a cache that is computed again.
+    Chunk,
+}
+
+/// A session with work.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    /// Its place in the list of sessions.
+    pub at: usize,
+    /// Its number.
+    pub id: u64,
+    pub priority: Priority,
+    pub work: Work,
+}
+
+/// The work of one turn.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// Sessions whose next token is computed, and true if that is one pass.
+    pub tokens: Vec<usize>,
+    pub together: bool,
+    /// The session whose chunk is computed behind them, and its most tokens (`usize::MAX`: as many as ever).
+    pub chunk: Option<(usize, usize)>,
+    /// True if sessions in the foreground, or in the background, take part in the pass, or that is the chunk's session.
+    foreground: bool,
+    background: bool,
+    chunk_in_foreground: bool,
+}
+
+/// Chooses turns, and keeps the times they take.
+#[derive(Debug)]
+pub(super) struct Turns {
+    /// The session that computed a chunk last.
+    last_chunk: u64,
+    /// Seconds that the background may use while there is a foreground.
+    credit: f64,
+    /// Running means in seconds: of passes by the number of their sequences, and of a chunk's token.
+    passes: [Option<f64>; SIZES],
+    /// By the number of sequences: passes so far, and seconds of the quickest recent one. What disturbs a pass only makes it slower.
+    quickest: [(usize, f64); SIZES],
+    chunk_token: Option<f64>,
+    /// Turns until sequences are computed together again.
+    apart: usize,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Turns {
+            last_chunk: 0,
+            credit: 0.0,
+            passes: [None; SIZES],
+            quickest: [(0, 0.0); SIZES],
+            chunk_token: None,
+            apart: 0,
+        }
+    }
+}
+
+impl Turns {
+    /// The next turn. `sparse`: a pass of several sequences reads more than that of one, so that one by one may take less time.
+    pub fn next(&mut self, candidates: &[Candidate], sparse: bool) -> Turn {
+        let is = |priority, work| move |it: &&Candidate| it.priority == priority && it.work == work;
+        let some = |priority, work| candidates.iter().any(|it| is(priority, work)(&it));
+        let (front, back) = (Priority::Foreground, Priority::Background);
+        let is_front = some(front, Work::Token) || some(front, Work::Chunk);
+        let front_tokens = candidates.iter().filter(is(front, Work::Token)).count();
+        // What the foreground takes alone has to be known to keep it.
+        let known = front_tokens == 0 || self.pass(front_tokens).is_some();
+        let with_back = !is_front || (self.credit > 0.0 && known);
+        let takes_part = |it: &&Candidate| it.priority == front || with_back;
+        let tokens = candidates.iter().filter(|it| it.work == Work::Token).filter(takes_part);
+        let tokens: Vec<usize> = tokens.map(|it| it.at).collect();
+        let of_rank = |rank| self.next_chunk(candidates.iter().filter(is(rank, Work::Chunk)));
+        let chunk = of_rank(front).or_else(|| of_rank(back).filter(|_| with_back));
+        // Tokens that are due limit the chunk they wait for.
+        let due = match (front_tokens > 0, candidates.iter().any(|it| it.work == Work::Token)) {
+            (true, _) => self.chunk_within(FOREGROUND_CHUNK_SECONDS),
+            (false, true) => self.chunk_within(CHUNK_SECONDS),
+            (false, false) if is_front && chunk.is_some_and(|it| it.priority == back) => {
+                self.chunk_within(FOREGROUND_CHUNK_SECONDS)
+            }
+            (false, false) => usize::MAX,
+        };
+        if let Some(chunk) = chunk {
+            self.last_chunk = chunk.id;
+        }
+        Turn {
+            together: tokens.len() > 1 && (!sparse || self.pays(tokens.len())),
+            foreground: front_tokens > 0,
+            background: with_back && some(back, Work::Token),
+            chunk_in_foreground: chunk.is_some_and(|it| it.priority == front),
+            chunk: chunk.map(|it| (it.at, due)),
+            tokens,
+        }
+    }
+
+    /// The session whose turn it is: the one behind the last in order of numbers.
+    fn next_chunk<'c>(&self, candidates: impl Iterator<Item = &'c Candidate>) -> Option<&'c Candidate> {
+        let last = self.last_chunk;
+        candidates.min_by_key(|it| (it.id <= last, it.id))
+    }
+
+    /// Tokens of a chunk that takes about `seconds`.
+    fn chunk_within(&self, seconds: f64) -> usize {
+        let tokens = self.chunk_token.map_or(2 * CHUNK_MULTIPLE, |each| (seconds / each.max(1e-9)).min(1e6) as usize);
+        (tokens / CHUNK_MULTIPLE).max(1) * CHUNK_MULTIPLE
+    }
+
+    fn pass(&self, sequences: usize) -> Option<f64> {
+        self.passes.get(sequences).copied().flatten()
+    }
+
+    /// True unless a pass of so many sequences takes longer than one pass for each.
+    fn pays(&mut self, sequences: usize) -> bool {
+        if self.apart > 0 {
+            self.apart -= 1;
+            // The last of them tries again.
+            return self.apart == 0;
+        }
+        // The first passes of a size allocate.
+        let quickest = |n: usize| self.quickest.get(n).filter(|(passes, _)| *passes >= TRIALS).map(|(_, time)| *time);
+        let (Some(one), Some(all)) = (quickest(1), quickest(sequences)) else { return true };
+        if all > one * sequences as f64 {
+            self.apart = RETRY;
+            return false;
+        }
+        true
+    }
+
+    /// A pass of so many sequences took `time`.
+    pub fn note_pass(&mut self, sequences: usize, time: Duration) {
+        if let Some(mean) = self.passes.get_mut(sequences) {
+            *mean = Some(running(*mean, time.as_secs_f64()));
+        }
+        if let Some((passes, quickest)) = self.quickest.get_mut(sequences) {
+            let time = time.as_secs_f64();
+            *quickest = if *passes == 0 { time } else { time.min(*quickest * (1.0 + FORGETTING)) };
+            *passes += 1;
+        }
+    }
+
+    /// A chunk of `tokens` tokens took `time`.
+    pub fn note_chunk(&mut self, tokens: usize, time: Duration) {
+        if tokens > 0 {
+            self.chunk_token = Some(running(self.chunk_token, time.as_secs_f64() / tokens as f64));
+        }
+    }
+
+    /// `turn` is over: its tokens took `tokens`, its chunk `chunk`. `front`: its sequences in the foreground.
+    pub fn note_turn(&mut self, turn: &Turn, front: usize, tokens: Duration, chunk: Duration) {
+        let (tokens, chunk) = (tokens.as_secs_f64(), chunk.as_secs_f64());
+        if !turn.foreground && !turn.chunk_in_foreground {
+            // Without a foreground nothing is owed; a debt is not forgotten between two of its tokens.
+            self.credit = self.credit.max(-MOST_CREDIT);
+            return;
+        }
+        let own = match (turn.foreground, turn.background) {
+            (false, _) => 0.0,
+            (true, false) => tokens,
+            (true, true) => self.pass(front).unwrap_or(tokens).min(tokens),
+        };
+        let (own, others) = match turn.chunk_in_foreground {
+            true => (own + chunk, tokens - own),
+            false => (own, tokens - own + chunk),
+        };
+        self.credit = (self.credit + EARNED * own - others).min(MOST_CREDIT);
+    }
+}
+
+fn running(mean: Option<f64>, latest: f64) -> f64 {
+    mean.map_or(latest, |mean| mean + LATEST * (latest - mean))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Priority::{Background, Foreground};
+
+    const MS: f64 = 1e-3;
+
+    fn candidates(all: &[(Priority, Work)]) -> Vec<Candidate> {
+        let all = all.iter().enumerate();
+        all.map(|(at, (priority, work))| Candidate { at, id: at as u64, priority: *priority, work: *work }).collect()
+    }
+
+    /// Takes turns for `seconds` of a machine whose passes take `10 + 3 n` ms and whose chunks 1 ms a token; returns the tokens of each
+    /// session and the longest time between two of them.
+    fn simulate(all: &[(Priority, Work)], seconds: f64) -> (Vec<usize>, Vec<f64>) {
+        let all = candidates(all);
+        let (mut turns, mut now) = (Turns::default(), 0.0);
+        let (mut done, mut last, mut gaps) = (vec![0; all.len()], vec![0.0; all.len()], vec![0.0f64; all.len()]);
+        while now < seconds {
+            let turn = turns.next(&all, false);
+            assert!(!turn.tokens.is_empty() || turn.chunk.is_some());
+            let pass = if turn.tokens.is_empty() { 0.0 } else { (10 + 3 * turn.tokens.len()) as f64 * MS };
+            now += pass;
+            turn.tokens.iter().for_each(|at| {
+                done[*at] += 1;
+                gaps[*at] = gaps[*at].max(now - last[*at]);
+                last[*at] = now;
+            });
+            let chunk = turn.chunk.map_or(0, |(_, most)| most.min(512));
+            now += chunk as f64 * MS;
+            if let Some((at, _)) = turn.chunk {
+                done[at] += chunk;
+            }
+            turns.note_pass(turn.tokens.len(), Duration::from_secs_f64(pass));
+            turns.note_chunk(chunk, Duration::from_secs_f64(chunk as f64 * MS));
+            let front = turn.tokens.iter().filter(|at| all[**at].priority == Foreground).count();
+            let times = [pass, chunk as f64 * MS].map(Duration::from_secs_f64);
+            turns.note_turn(&turn, front, times[0], times[1]);
+        }
+        (done, gaps)
+    }
+
+    #[test]
+    fn equal_sessions_decode_together_and_at_the_same_rate() {
+        let (done, _) = simulate(&[(Foreground, Work::Token); 8], 10.0);
+        assert!(done.iter().all(|n| *n == done[0]) && done[0] as f64 > 0.95 * 10.0 / (34.0 * MS), "{done:?}");
+    }
+
+    #[test]
+    fn prompts_advance_in_turn_and_never_stop_tokens_for_more_than_a_chunk() {
+        let all = [(Background, Work::Token), (Background, Work::Chunk), (Background, Work::Chunk)];
+        let (done, gaps) = simulate(&all, 20.0);
+        assert!(gaps[0] < CHUNK_SECONDS + 2.0 * 13.0 * MS, "{gaps:?}");
+        assert!(done[1] > 6000 && done[1].abs_diff(done[2]) <= 512, "{done:?}");
+    }
+
+    #[test]
+    fn the_foreground_keeps_four_fifths_of_its_speed_and_the_background_is_not_starved() {
+        let alone = 20.0 / (13.0 * MS);
+        for back in [Work::Token, Work::Chunk] {
+            let (done, gaps) = simulate(&[(Foreground, Work::Token), (Background, back), (Background, back)], 20.0);
+            assert!(done[0] as f64 >= 0.79 * alone, "{back:?} {done:?} of {alone}");
+            assert!(done[1] > 100 && done[2] > 100, "{done:?}");
+            assert!(gaps[0] < FOREGROUND_CHUNK_SECONDS + 0.05, "{gaps:?}");
+        }
+        // Its prompt, too: 1 ms a token alone.
+        let (done, _) = simulate(&[(Foreground, Work::Chunk), (Background, Work::Token)], 20.0);
+        assert!(done[0] as f64 >= 0.79 * 20.0 / MS && done[1] > 90, "{done:?}");
+    }
+
+    #[test]
+    fn sparse_passes_that_take_longer_together_are_taken_apart_and_tried_again() {
+        let all = candidates(&[(Background, Work::Token); 4]);
+        let mut turns = Turns::default();
+        let note = |turns: &mut Turns, n: usize, ms: u64| turns.note_pass(n, Duration::from_millis(ms));
+        (0..TRIALS).for_each(|_| note(&mut turns, 1, 5));
+        for _ in 0..TRIALS {
+            assert!(turns.next(&all, true).together);
+            note(&mut turns, 4, 30);
+        }
+        assert!(!turns.next(&all, true).together && turns.next(&all, false).together);
+        let again = (0..2 * RETRY).find(|_| turns.next(&all, true).together);
+        assert_eq!(again, Some(RETRY - 1));
+        assert!(!turns.next(&all, true).together);
+    }
+
+    #[test]
+    fn sparse_passes_that_were_disturbed_stay_together() {
+        let all = candidates(&[(Background, Work::Token); 4]);
+        let mut turns = Turns::default();
+        for pass in 0..100 {
+            turns.note_pass(1, Duration::from_millis(5));
+            assert!(turns.next(&all, true).together, "pass {pass}");
+            turns.note_pass(4, Duration::from_millis(if pass % 3 == 0 { 90 } else { 15 }));
+        }
+    }
+}

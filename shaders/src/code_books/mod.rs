@@ -1,0 +1,113 @@
+//! Code books of the IQ types. A code is the number of a point, whose four or eight coordinates are the weights' values or
+//! magnitudes. The tables hold the points packed, in ascending order, the first coordinate in the lowest bits, each coordinate
+//! as its index into the few values that it may have: two bits of eight coordinates, or three bits of four.
+//!
+//! Where codes are magnitudes, signs follow: a bit per weight, or seven for eight weights, of which an even number is negative.
+
+mod iq1;
+mod iq2;
+mod iq3;
+
+pub use iq1::IQ1;
+use iq1::IQ1_PACKED;
+pub use iq2::{IQ2_S, IQ2_XS, IQ2_XXS};
+pub use iq3::{IQ3_S, IQ3_XXS};
+
+use crate::WeightType;
+
+/// Words of [`IQ1`] in device memory, two points to a word as they are packed: of its values the code is one more.
+static IQ1_WORDS: [u32; 1024] = {
+    let (mut words, mut at) = ([0; 1024], 0);
+    while at < words.len() {
+        words[at] = IQ1_PACKED[2 * at] as u32 | (IQ1_PACKED[2 * at + 1] as u32) << 16;
+        at += 1;
+    }
+    words
+};
+
+static IQ2_XXS_WORDS: [u32; 512] = words8(&IQ2_XXS);
+static IQ2_XS_WORDS: [u32; 1024] = words8(&IQ2_XS);
+static IQ2_S_WORDS: [u32; 2048] = words8(&IQ2_S);
+static IQ3_XXS_WORDS: [u32; 256] = words4(&IQ3_XXS);
+static IQ3_S_WORDS: [u32; 512] = words4(&IQ3_S);
+
+impl WeightType {
+    /// The code book that kernels of the type read, as it lies in device memory: a point's coordinates one to a byte, those of IQ1_S and
+    /// IQ1_M packed.
+    pub fn code_book(self) -> Option<&'static [u32]> {
+        match self {
+            WeightType::IQ1_S | WeightType::IQ1_M => Some(&IQ1_WORDS),
+            WeightType::IQ2_XXS => Some(&IQ2_XXS_WORDS),
+            WeightType::IQ2_XS => Some(&IQ2_XS_WORDS),
+            WeightType::IQ2_S => Some(&IQ2_S_WORDS),
+            WeightType::IQ3_XXS => Some(&IQ3_XXS_WORDS),
+            WeightType::IQ3_S => Some(&IQ3_S_WORDS),
+            _ => None,
+        }
+    }
+}
+
+/// Points of eight coordinates, two bits each in `packed`.
+const fn points8<const N: usize>(packed: &[u16; N], values: [i8; 4]) -> [[i8; 8]; N] {
+    let (mut points, mut at) = ([[0; 8]; N], 0);
+    while at < 8 * N {
+        points[at / 8][at % 8] = values[(packed[at / 8] >> (2 * (at % 8)) & 3) as usize];
+        at += 1;
+    }
+    points
+}
+
+/// Points of four coordinates, three bits each in `packed`.
+const fn points4<const N: usize>(packed: &[u16; N], values: [i8; 8]) -> [[i8; 4]; N] {
+    let (mut points, mut at) = ([[0; 4]; N], 0);
+    while at < 4 * N {
+        points[at / 4][at % 4] = values[(packed[at / 4] >> (3 * (at % 4)) & 7) as usize];
+        at += 1;
+    }
+    points
+}
+
+/// Coordinates of points of eight, one to a byte.
+const fn words8<const N: usize, const WORDS: usize>(points: &[[i8; 8]; N]) -> [u32; WORDS] {
+    assert!(WORDS == 2 * N);
+    let (mut words, mut at) = ([0; WORDS], 0);
+    while at < 8 * N {
+        words[at / 4] |= (points[at / 8][at % 8] as u8 as u32) << (8 * (at % 4));
+        at += 1;
+    }
+    words
+}
+
+/// Coordinates of points of four, one to a byte.
+const fn words4<const N: usize>(points: &[[i8; 4]; N]) -> [u32; N] {
+    let (mut words, mut at) = ([0; N], 0);
+    while at < 4 * N {
+        words[at / 4] |= (points[at / 4][at % 4] as u8 as u32) << (8 * (at % 4));
+        at += 1;
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_distinct() {
+        fn distinct<const N: usize>(points: &[[i8; N]]) -> bool {
+            points.iter().collect::<std::collections::HashSet<_>>().len() == points.len()
+        }
+        assert!(distinct(&IQ1) && distinct(&IQ2_XXS) && distinct(&IQ2_XS) && distinct(&IQ2_S));
+        assert!(distinct(&IQ3_XXS) && distinct(&IQ3_S));
+    }
+
+    /// Kernels negate a byte by its complement and one more, which carries over where it is 0.
+    #[test]
+    fn magnitudes_are_not_zero() {
+        let of = |ty: WeightType| ty.code_book().unwrap_or_default();
+        for ty in WeightType::ALL.into_iter().filter(|ty| !matches!(ty, WeightType::IQ1_S | WeightType::IQ1_M)) {
+            let bytes = of(ty).iter().flat_map(|word| word.to_le_bytes());
+            assert!(bytes.into_iter().all(|byte| (1..128).contains(&byte)), "{ty}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Parameters of attention: rotation and caches, scores, and gates of heads.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::Params;
+
+params! {
+    /// `rope_append`, grid (`n_head + 2 * n_kv_head`, tokens)
+    RopeAppend {
+        /// Query heads.
+        n_head: u32,
+        /// Key/value heads.
+        n_kv_head: u32,
+        /// Elements of a head.
+        head_dim: u32,
+        /// Rotated elements of a head, even.
+        dims: u32,
+        /// Elements from one token's stacked q, k, v to the next's.
+        qkv_pitch: u32,
+        /// Elements from one token's queries to the next's, a multiple of 4; heads are [`head_pitch`](crate::head_pitch) apart.
+        q_pitch: u32,
+        /// Position of the first token: its row of the caches.
+        position: u32,
+        /// Rows of each head in the caches, [`head_pitch`](crate::head_pitch) elements each.
+        capacity: u32,
+        /// Added under the root of the heads' norms.
+        eps: f32,
+        /// Weight of the logarithm by which queries grow with their position.
+        query_beta: f32,
+        /// Positions per step of that growth, at least 1.
+        query_length: u32,
+        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        row: u32,
+    }
+
+    /// `latent_append`, grid (`n_head + 1`; tokens)
+    LatentAppend {
+        /// Query heads.
+        n_head: u32,
+        /// Elements of a head's query that are not rotated.
+        nope_dim: u32,
+        /// Rotated elements of a query or a key, even.
+        rope_dim: u32,
+        /// Elements of a latent.
+        rank: u32,
+        /// Elements from one token's queries to the next's.
+        queries_pitch: u32,
+        /// Elements from one token's projected latent and key to the next's.
+        projected_pitch: u32,
+        /// Elements from one head's input to the next's.
+        inputs_pitch: u32,
+        /// Position of the first token: its row of the cache.
+        position: u32,
+        /// Added under the root of the latent's norm.
+        eps: f32,
+        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        row: u32,
+    }
+
+    /// `gate_heads`
+    GateHeads {
+        /// Elements of all heads together.
+        cols: u32,
+        /// Elements from one token's heads to the next's.
+        pitch: u32,
+        /// Tokens.
+        rows: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+        /// Elements of heads per gate; of a head, where gates stand behind the queries of their head.
+        gate_width: u32,
+        /// Elements from one token's queries and gates to the next's.
+        gate_pitch: u32,
+        /// The first gate of a token, where gates stand by themselves.
+        gate_first: u32,
+    }
+
+    /// `attention_decode` (grid: [`DecodeGrid`](crate::DecodeGrid)) and `attention_prompt` (grid: `n_head`, then groups of
+    /// [`ATTENTION_QUERIES`](crate::limits::ATTENTION_QUERIES) tokens, then of [`ATTENTION_OUT`](crate::limits::ATTENTION_OUT) elements)
+    Attention {
+        /// Query heads.
+        n_head: u32,
+        /// Key/value heads.
+        n_kv_head: u32,
+        /// Elements from one token's queries to the next's, a multiple of 4.
+        q_pitch: u32,
+        /// Elements from one token's output to the next's.
+        out_pitch: u32,
+        /// Tokens of the chunk.
+        tokens: u32,
+        /// Position of the first.
+        position: u32,
+        /// Rows of each head in the caches.
+        capacity: u32,
+        /// A query sees itself and the `window - 1` keys before it; 0: all.
+        window: u32,
+        /// Keys of one split (decoding only).
+        span: u32,
+        /// Splits (decoding only).
+        splits: u32,
+        /// Factor on query-key products.
+        scale: f32,
+        /// `cap * tanh(score / cap)`; 0: none.
+        softcap: f32,
+        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        row: u32,
+    }
+
+    /// `attention_merge`, grid (`n_head`, tokens)
+    AttentionMerge {
+        /// Query heads.
+        n_head: u32,
+        /// Elements from one token's output to the next's.
+        out_pitch: u32,
+        /// Partials per head and token.
+        splits: u32,
+        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        row: u32,
+    }
+}

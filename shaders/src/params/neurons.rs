@@ -1,0 +1,83 @@
+//! Parameters of sparse FFNs: which neurons fire, and products of theirs alone.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::Params;
+
+params! {
+    /// `active_mask`
+    ActiveMask {
+        /// Neurons of the layer.
+        neurons: u32,
+        /// Elements from one token's scores to the next's; a multiple of 4.
+        pitch: u32,
+        /// Least score of a neuron that fires.
+        threshold: f32,
+    }
+
+    /// `active_list`
+    ActiveList {
+        /// Neurons of the layer.
+        neurons: u32,
+        /// Neurons a workgroup of the kernel that runs over the list takes.
+        per_workgroup: u32,
+        /// Its workgroups in one row of the grid.
+        stride: u32,
+    }
+
+    /// `count_fired`
+    CountFired {
+        /// Neurons of the layer.
+        neurons: u32,
+        /// Rows of the mask.
+        tokens: u32,
+    }
+
+    /// `gate_excess`
+    GateExcess {
+        /// Gates of a row.
+        cols: u32,
+        /// Elements from one row to the next.
+        pitch: u32,
+        /// Rows, one workgroup each.
+        rows: u32,
+        /// Workgroups in one row of the grid.
+        stride: u32,
+        /// Standard deviations above a row's mean that a gate has to exceed.
+        deviations: f32,
+    }
+
+    /// `sparse_gate_up`
+    SparseGateUp {
+        /// 32-column chunks of a row of weights.
+        chunks: u32,
+        /// Rows from one neuron's first row to the next's.
+        step: u32,
+        /// Rows from a neuron's gate to its up (0 without a gate).
+        up_at: u32,
+        /// Workgroups in one row of the grid, as in [`ActiveList`].
+        stride: u32,
+        /// Neurons, where there is no list of them.
+        count: u32,
+        /// Magnitude of the gate's activation at or below which a neuron's up row is not read, with `GATE_FIRST`.
+        threshold: f32,
+    }
+
+    /// `sparse_down` and `gemm_neurons`
+    SparseDown {
+        /// 32-column chunks of a row of weights.
+        chunks: u32,
+        /// Rows of the weights (with `DENSE`; otherwise the list says how many).
+        neurons: u32,
+        /// Rows of the hidden activations.
+        tokens: u32,
+        /// Elements from one token's hidden activations to the next's; a multiple of 4.
+        hidden_pitch: u32,
+        /// Ranges the neurons are split into, each with a row of `32 * chunks` partial sums per token.
+        splits: u32,
+        /// Index of the first partial sum among those of all matrices.
+        first: u32,
+        /// 1 if the sums are added to the values there, else 0.
+        accumulate: u32,
+    }
+}

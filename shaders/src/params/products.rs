@@ -1,0 +1,73 @@
+//! Parameters of products of matrices and of what surrounds them: quantised inputs, rows of embeddings, sums of splits.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::Params;
+
+params! {
+    /// `gemv`, `gemv_dot` and `gemm`
+    Matmul {
+        /// Rows of the weights bound.
+        rows: u32,
+        /// 32-column chunks of a row of weights.
+        chunks: u32,
+        /// Rows of the input.
+        tokens: u32,
+        /// Elements from one input row to the next; a multiple of 32, zero past the columns.
+        x_pitch: u32,
+        /// Elements from one output row to the next.
+        y_pitch: u32,
+        /// Where the first row of weights writes in an output row.
+        y_offset: u32,
+        /// Where its bias is.
+        bias_offset: u32,
+        /// Workgroups in one row of the grid.
+        stride: u32,
+    }
+
+    /// `quantise_q8`
+    Quantise {
+        /// 32-column chunks of a row.
+        chunks: u32,
+        /// Rows.
+        tokens: u32,
+        /// Elements from one row to the next; a multiple of 32, zero past the columns.
+        x_pitch: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+    }
+
+    /// `embedding`
+    Embedding {
+        /// The first row bound.
+        first_row: u32,
+        /// Rows bound.
+        rows: u32,
+        /// 32-column chunks of a row of weights.
+        chunks: u32,
+        /// Rows of the output.
+        tokens: u32,
+        /// Elements from one row of the output to the next; a multiple of 32.
+        pitch: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+        /// Factor on every element.
+        scale: f32,
+    }
+
+    /// `sum_splits`
+    SumSplits {
+        /// Elements of a row that count.
+        cols: u32,
+        /// Elements from one row of the sum to the next.
+        pitch: u32,
+        /// Rows of the sum, and of each partial sum.
+        tokens: u32,
+        /// Partial sums.
+        splits: u32,
+        /// Elements from one partial sum to the next.
+        partial_pitch: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+    }
+}

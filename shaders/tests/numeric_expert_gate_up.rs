@@ -1,0 +1,123 @@
+//! Hidden activations of the experts that tokens chose, without the up rows of silent neurons.
+#![allow(clippy::unwrap_used)]
+
+mod gpu;
+
+use bytemuck::{bytes_of, cast_slice};
+use gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Weights};
+use thermocline_shaders::{
+    WeightType,
+    limits::{NO_NEURON, SPARSE_NEURONS},
+    params,
+};
+
+/// Experts that have places; the first and the last are not bound.
+const EXPERTS: usize = 5;
+const NEURONS: usize = 37;
+
+/// Form of a call: activation, gates known, bias, threshold.
+type Form = (u32, bool, bool, f32);
+
+const FORMS: [Form; 6] = [
+    (0, false, false, 0.0),
+    (2, false, true, 0.3),
+    (5, false, true, 0.0),
+    (6, false, false, 0.1),
+    (0, true, true, 0.0),
+    (2, true, false, 0.2),
+];
+
+#[test]
+fn expert_gate_up_matches_its_equation() {
+    let gpu = Gpu::get();
+    for ty in WeightType::ALL {
+        let every_way = matches!(ty, WeightType::F32 | WeightType::Q4_0);
+        let forms = if every_way { &FORMS[..] } else { &FORMS[1..2] };
+        let cols = ty.block().max(64);
+        for (kind, known, with_bias, threshold) in forms.iter().copied() {
+            let rows = NEURONS * if known { 1 } else { 2 };
+            let weights = Weights::random(ty, (EXPERTS - 2) * rows, cols, 6);
+            // Biases of all experts but the first.
+            let bias = noise((EXPERTS - 1) * rows, 8);
+            let ids = [3, 0, NO_NEURON, 1, 4, 2, 1, 3];
+            let (gates_pitch, hidden_pitch) = (NEURONS + 4, NEURONS + 3);
+            let gates = noise(ids.len() * gates_pitch, 9);
+            for slots_per_row in [1, 4] {
+                let x = noise(ids.len() / slots_per_row * cols, 7);
+                let mut expected = vec![7.0; ids.len() * hidden_pitch];
+                for (slot, id) in ids.iter().enumerate().filter(|(_, id)| (1..EXPERTS as u32 - 1).contains(id)) {
+                    let x = &x[slot / slots_per_row * cols..][..cols];
+                    let product = |row: usize| {
+                        let row = (*id as usize - 1) * rows + row;
+                        let sum = weights.values[row * cols..][..cols].iter().zip(x).map(|(w, x)| w * f64::from(*x));
+                        sum.sum::<f64>() + if with_bias { f64::from(bias[row]) } else { 0.0 }
+                    };
+                    for neuron in 0..NEURONS {
+                        let (gate, up) = match known {
+                            true => (f64::from(gates[slot * gates_pitch + neuron]), product(neuron)),
+                            false => (product(neuron), product(NEURONS + neuron)),
+                        };
+                        let fires = activation(kind, gate, None).abs() > f64::from(threshold);
+                        expected[slot * hidden_pitch + neuron] =
+                            if fires { activation(kind, gate, Some(up)) } else { 0.0 };
+                    }
+                }
+                assert!(expected.contains(&0.0), "{ty}: some neurons are silent");
+                let hidden = vec![7.0_f32; expected.len()];
+                let sizes = if every_way { &[(96, 8), (32, 32), (128, 64)][..] } else { &[(128, 32)] };
+                for (tier, (workgroup, lanes)) in
+                    gpu.tiers().into_iter().flat_map(|tier| sizes.iter().map(move |size| (tier, *size)))
+                {
+                    let groups = NEURONS.div_ceil((SPARSE_NEURONS * workgroup / lanes) as usize) as u32;
+                    // One slot more, which is not there.
+                    let slots = ids.len() as u32 - 1;
+                    let mut expected = expected.clone();
+                    expected[slots as usize * hidden_pitch..].fill(7.0);
+                    let [neurons, rows32, chunks, x_pitch] = [NEURONS, rows, cols / 32, cols].map(|n| n as u32);
+                    let params = params::ExpertGateUp {
+                        neurons,
+                        rows: rows32,
+                        up_at: rows32 - neurons,
+                        chunks,
+                        slots,
+                        slots_per_row: slots_per_row as u32,
+                        x_pitch,
+                        gates_pitch: gates_pitch as u32,
+                        hidden_pitch: hidden_pitch as u32,
+                        first_expert: 1,
+                        experts: EXPERTS as u32 - 2,
+                        first_bias: 1,
+                        stride: 3,
+                        threshold,
+                    };
+                    let switch = |on: bool| f64::from(u8::from(on));
+                    let call = Call {
+                        kernel: "expert_gate_up",
+                        tier,
+                        weights: Some(ty),
+                        overrides: &[
+                            ("WORKGROUP_SIZE", f64::from(workgroup)),
+                            ("LANES", f64::from(lanes)),
+                            ("KIND", f64::from(kind)),
+                            ("GATES_KNOWN", switch(known)),
+                            ("HAS_BIAS", switch(with_bias)),
+                        ],
+                        params: bytes_of(&params),
+                        buffers: &[
+                            cast_slice(&weights.main),
+                            cast_slice(&weights.aux),
+                            bytes(&x),
+                            bytes(&bias),
+                            cast_slice(&ids),
+                            bytes(&gates),
+                            bytes(&hidden),
+                        ],
+                        workgroups: (3, groups.div_ceil(3), ids.len() as u32),
+                    };
+                    let what = format!("{ty} {tier} {workgroup}/{lanes}, activation {kind}, {slots_per_row} per row");
+                    assert_close(&gpu.run(&call, 6), &expected, 2e-4, &what);
+                }
+            }
+        }
+    }
+}

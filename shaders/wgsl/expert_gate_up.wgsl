@@ -1,0 +1,127 @@
+// The hidden activations of the experts that tokens chose: for slot s with expert e = ids[s] and neuron j
+//   hidden[s, j] = f(gate . x) * (up . x) where |f(gate . x)| > threshold, else 0
+// with x = x[s / slots_per_row]; f by KIND, see include/activation.wgsl. Up rows of the other neurons are not read. Gate and up are
+// stacked: neuron j's gate is row j of its expert's `rows`, its up row is `up_at` rows below, and biases lie as the rows do. With
+// GATES_KNOWN the weights are up rows alone, and the gates' outputs are gates[s, j]. The weights bound are those of experts first_expert
+// .. + experts, the biases those from first_bias on; slots of other experts are left alone.
+// Grid (groups of neurons, in two dimensions; slots): LANES invocations share the rows of NEURONS neurons.
+#include "activation.wgsl"
+#include "weights.wgsl"
+
+override WORKGROUP_SIZE: u32 = 128u;
+override GATES_KNOWN: bool = false;
+override HAS_BIAS: bool = false;
+// A power of two that divides WORKGROUP_SIZE.
+override LANES: u32 = 32u;
+const NEURONS: u32 = 2u;
+
+struct Params {
+    neurons: u32,
+    // Of an expert.
+    rows: u32,
+    up_at: u32,
+    chunks: u32,
+    slots: u32,
+    // Slots in a row that read one row of x.
+    slots_per_row: u32,
+    x_pitch: u32,
+    gates_pitch: u32,
+    hidden_pitch: u32,
+    first_expert: u32,
+    experts: u32,
+    first_bias: u32,
+    // Workgroups in one row of the grid.
+    stride: u32,
+    threshold: f32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> bias: array<f32>;
+@group(0) @binding(4) var<storage, read> ids: array<u32>;
+@group(0) @binding(5) var<storage, read> gates: array<f32>;
+@group(0) @binding(6) var<storage, read_write> hidden: array<f32>;
+
+var<workgroup> sums: array<vec2<f32>, WORKGROUP_SIZE>;
+
+// The sum of `value` over the lanes of a neuron pair; all invocations must call it.
+fn sum_lanes(value: vec2<f32>, lane: u32) -> vec2<f32> {
+    // The sums before have been read.
+    workgroupBarrier();
+    sums[lane] = value;
+    for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
+        workgroupBarrier();
+        if lane % LANES < distance {
+            sums[lane] += sums[lane + distance];
+        }
+    }
+    workgroupBarrier();
+    return sums[lane - lane % LANES];
+}
+
+// This lane's part of the products of two rows with x, of each if it is wanted.
+fn row_dots(rows: vec2<u32>, wanted: vec2<bool>, first_x: u32, lane: u32) -> vec2<f32> {
+    var sum = vec2<f32>();
+    if !any(wanted) {
+        return sum;
+    }
+    for (var item = lane % LANES; item < params.chunks * 4u; item += LANES) {
+        let chunk = item / 4u;
+        let columns = columns8(item % 4u) + chunk * 8u + first_x;
+        let input = input8(x[columns.x], x[columns.y]);
+        if wanted.x {
+            sum.x += dot8(load8(rows.x, chunk, item % 4u, params.chunks), input);
+        }
+        if wanted.y {
+            sum.y += dot8(load8(rows.y, chunk, item % 4u, params.chunks), input);
+        }
+    }
+    return sum;
+}
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn expert_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
+    let slot = workgroup.z;
+    // One expert for the whole workgroup; those before the first wrap around and are too large as well.
+    let expert = ids[slot] - params.first_expert;
+    if expert >= params.experts || slot >= params.slots {
+        return;
+    }
+    let group = (workgroup.y * params.stride + workgroup.x) * (WORKGROUP_SIZE / LANES);
+    let first = (group + lane / LANES) * NEURONS;
+    let inside = vec2<bool>(first < params.neurons, first + 1u < params.neurons);
+    // Past the end nothing is read, and nothing written: barriers stay in uniform control flow.
+    let last = params.neurons - 1u;
+    let neurons = vec2<u32>(min(first, last), min(first + 1u, last));
+    let gate_rows = expert * params.rows + neurons;
+    let up_rows = gate_rows + params.up_at;
+    let bias_at = (expert + params.first_expert - params.first_bias) * params.rows + neurons;
+    let first_x = (slot / params.slots_per_row) * (params.x_pitch / 4u);
+    var gate = vec2<f32>();
+    if GATES_KNOWN {
+        gate = vec2<f32>(
+            gates[slot * params.gates_pitch + neurons.x],
+            gates[slot * params.gates_pitch + neurons.y],
+        );
+    } else {
+        gate = sum_lanes(row_dots(gate_rows, inside, first_x, lane), lane);
+        if HAS_BIAS {
+            gate += vec2<f32>(bias[bias_at.x], bias[bias_at.y]);
+        }
+    }
+    let fires = inside
+        & (abs(vec2<f32>(activate(gate.x), activate(gate.y))) > vec2<f32>(params.threshold));
+    var up = sum_lanes(row_dots(up_rows, fires, first_x, lane), lane);
+    if HAS_BIAS {
+        up += vec2<f32>(bias[bias_at.x + params.up_at], bias[bias_at.y + params.up_at]);
+    }
+    if lane % LANES >= NEURONS {
+        return;
+    }
+    // One lane writes each of the two.
+    let n = lane % LANES;
+    if inside[n] {
+        hidden[slot * params.hidden_pitch + neurons[n]] =
+            select(0.0, activate_gated(gate[n], up[n]), fires[n]);
+    }
+}

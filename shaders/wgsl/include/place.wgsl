@@ -1,0 +1,54 @@
+// A place of a row: the columns that an invocation takes at once, PARTS times eight of one chunk, so that it loads 16 bytes of
+// weights side by side and decodes their scale once. PARTS is the weight type's.
+#include "weights.wgsl"
+
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+
+struct Place {
+    chunk: u32,
+    // The first eight columns: part `part` of the chunk.
+    part: u32,
+}
+
+// The activations of a place, and the sum of all of them.
+struct Inputs {
+    low: array<vec4<f32>, PARTS>,
+    high: array<vec4<f32>, PARTS>,
+    sum: f32,
+}
+
+// Of a row's places number i.
+fn place_of(i: u32) -> Place {
+    return Place(i / (4u / PARTS), i % (4u / PARTS) * PARTS);
+}
+
+// The activations of a row of x that begins at element `row`.
+fn inputs_at(row: u32, at: Place) -> Inputs {
+    var inputs: Inputs;
+    var sums = vec4<f32>();
+    for (var p = 0u; p < PARTS; p += 1u) {
+        let columns = columns8(at.part + p) + (row + at.chunk * 8u);
+        inputs.low[p] = x[columns.x];
+        inputs.high[p] = x[columns.y];
+        sums += inputs.low[p] + inputs.high[p];
+    }
+    inputs.sum = (sums.x + sums.y) + (sums.z + sums.w);
+    return inputs;
+}
+
+// A place of a row of weights times its activations. All parts of a chunk have one scale and one offset.
+fn place_dot(row: u32, at: Place, chunks: u32, input: Inputs) -> f32 {
+    let first = load8(row, at.chunk, at.part, chunks);
+    var sums = first.low * input.low[0] + first.high * input.high[0];
+    if PARTS > 1u {
+        let w = load8(row, at.chunk, at.part + 1u, chunks);
+        sums += w.low * input.low[1u % PARTS] + w.high * input.high[1u % PARTS];
+    }
+    if PARTS > 2u {
+        let w = load8(row, at.chunk, at.part + 2u, chunks);
+        sums += w.low * input.low[2u % PARTS] + w.high * input.high[2u % PARTS];
+        let v = load8(row, at.chunk, at.part + 3u, chunks);
+        sums += v.low * input.low[3u % PARTS] + v.high * input.high[3u % PARTS];
+    }
+    return first.scale * ((sums.x + sums.y) + (sums.z + sums.w)) + first.offset * input.sum;
+}

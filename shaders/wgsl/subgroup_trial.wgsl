@@ -1,0 +1,23 @@
+// What an adapter's subgroups are: answer[0] is how many a workgroup has, answer[1 + i] the sum over the workgroup of index + value, as
+// invocation i has it. Its result must be a whole number below 2^24.
+#include "lane.wgsl"
+#include "reduce.wgsl"
+
+struct Params {
+    value: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read_write> answer: array<u32>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn subgroup_trial(
+#include "builtins.wgsl"
+) {
+    let lane = lane_of(builtins);
+    let sum = workgroup_sum(f32(lane.index + params.value), lane);
+    answer[1u + lane.index] = u32(sum);
+    if lane.index == 0u {
+        answer[0] = lane.subgroups;
+    }
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Breaks every kernel in one place, in memory, as tests/mutations.tsv says, and sees that its numeric test fails. Takes some minutes; not
+# part of tests/run.sh. Usage: bash tests/mutate_shaders.sh [KERNEL...]
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+# The test programs, as cargo names them.
+mapfile -t programs < <(cargo test --workspace --locked --no-run --test 'numeric*' 2>&1 | sed -n 's/.*(\(target[^)]*\)).*/\1/p')
+((${#programs[@]})) || { echo "mutate_shaders.sh: the numeric tests do not build"; exit 1; }
+# program FILE: the program of that file of tests.
+program() { printf '%s\n' "${programs[@]}" | grep -m 1 -E "/$1-[0-9a-f]+$"; }
+
+survived=0 noticed=0
+while IFS=$'\t' read -r kernel from to test; do
+  [[ $kernel == \#* || -z $kernel ]] && continue
+  (($#)) && [[ " $* " != *" $kernel "* ]] && continue
+  said=$(MUTATION="$kernel"$'\t'"$from"$'\t'"$to" timeout 300 "$(program "${test%%::*}")" $(sed -n "s/^[^:]*:://p" <<<"$test") --nocapture 2>&1 </dev/null)
+  status=$?
+  if ! grep -q "^mutated $kernel: [1-9]" <<<"$said"; then
+    echo "$kernel: \"$from\" is not in its text, or the test does not run it"; survived=$((survived + 1))
+  elif grep -q 'Shader.*parsing error\|Shader validation error' <<<"$said"; then
+    echo "$kernel: with \"$to\" it does not compile"; survived=$((survived + 1))
+  elif ((status == 0)); then
+    echo "$kernel: nothing notices \"$to\""; survived=$((survived + 1))
+  else
+    echo "$kernel: noticed"; noticed=$((noticed + 1))
+  fi
+done <tests/mutations.tsv
+# Every kernel has a line, but those with cooperative matrices, which the tests' driver lacks.
+if ! (($#)); then
+  for file in shaders/wgsl/*.wgsl; do
+    kernel=$(basename "$file" .wgsl)
+    case $kernel in gemm_coop | neuron_map | plain_fill) continue ;; esac
+    grep -q "^$kernel"$'\t' tests/mutations.tsv || { echo "$kernel: no line in tests/mutations.tsv"; survived=$((survived + 1)); }
+  done
+fi
+echo "$noticed noticed, $survived not"
+((survived == 0))

@@ -1,0 +1,179 @@
+//! Models by name over real connections: a folder of which one model is loaded at a time.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    net::Ipv4Addr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use thermocline::server::{ModelLibrary, OpenModel, ServedModel, Server, ServerOptions};
+use thermocline_engine::{
+    cpu::CpuOptions,
+    session::{ContextPolicy, Engine, EngineOptions, Prompt, Request},
+};
+use thermocline_tests::{
+    http::{Client, eventually},
+    served::{CHAT, chat},
+};
+
+/// A server of a folder.
+struct Library {
+    client: Client,
+    _server: Server,
+    opened: Arc<AtomicUsize>,
+    /// Engines that are open, at most one.
+    most_open: Arc<AtomicUsize>,
+    folder: TempDir,
+}
+
+impl Library {
+    /// Of copies of two models, closed after `idle`.
+    fn new(idle: Option<Duration>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf");
+        for (name, file) in [("alpha", "llama-silu-gqa-256-Q4_0.gguf"), ("beta", "llama-silu-gqa-256-Q8_0.gguf")] {
+            let from = fixtures.join(file);
+            let from = if from.exists() { from } else { fixtures.join("llama-silu-gqa-256-Q4_0.gguf") };
+            fs::copy(from, folder.path().join(format!("{name}.gguf"))).unwrap();
+        }
+        let (opened, most_open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let open: OpenModel = {
+            let (opened, most_open) = (Arc::clone(&opened), Arc::clone(&most_open));
+            let last = std::sync::Mutex::new(std::sync::Weak::new());
+            Box::new(move |path, name| {
+                let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+                let before = last.lock().unwrap().upgrade().is_some();
+                most_open.fetch_max(1 + usize::from(before), SeqCst);
+                let options = EngineOptions { cpu, context: Some(256), ..EngineOptions::default() };
+                let engine = Engine::open(path, options).map_err(|error| error.to_string())?;
+                *last.lock().unwrap() = Arc::downgrade(engine.model());
+                opened.fetch_add(1, SeqCst);
+                let defaults =
+                    Request { on_full: ContextPolicy::Shift { keep: 1 }, ..Request::new(Prompt::Tokens(Vec::new())) };
+                Ok(ServedModel { name: name.to_owned(), since: 1, engine, defaults })
+            })
+        };
+        let options = ServerOptions::at((Ipv4Addr::LOCALHOST, 0).into());
+        let library = ModelLibrary::new(folder.path().to_owned(), open, idle, options.max_waiting);
+        let server = Server::start_library(options, library, |_| ()).unwrap_or_else(|error| panic!("{error}"));
+        Library { client: Client::new(server.address()), _server: server, opened, most_open, folder }
+    }
+
+    fn ask(&self, model: &str) -> Value {
+        self.client.post(CHAT, &chat("Hi", json!({ "model": model, "max_tokens": 3 }))).json(200)
+    }
+
+    fn loaded(&self) -> Vec<String> {
+        let ps = self.client.get("/api/ps").json(200);
+        ps["models"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+#[test]
+fn models_are_listed_and_loaded_by_name_one_at_a_time() {
+    let library = Library::new(None);
+    let list = library.client.get("/v1/models").json(200);
+    let ids = |list: &Value, field: &str| -> Vec<String> {
+        let list = list.as_array().unwrap().iter();
+        list.map(|it| it[field].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ids(&list["data"], "id"), ["alpha", "beta"]);
+    assert_eq!(ids(&library.client.get("/api/tags").json(200)["models"], "name"), ["alpha", "beta"]);
+    assert_eq!((library.loaded(), library.opened.load(SeqCst)), (Vec::new(), 0), "nothing is loaded to list");
+    assert_eq!(library.client.get("/health").json(200), json!({ "status": "ok", "model": null }));
+    library.client.get("/v1/thermocline").error(503);
+
+    for name in ["alpha", "beta", "beta", "BETA:latest", "beta.gguf", "alpha"] {
+        let wanted = if name.starts_with('a') { "alpha" } else { "beta" };
+        assert_eq!(library.ask(name)["model"], wanted);
+        assert_eq!(library.loaded(), [wanted]);
+    }
+    assert_eq!((library.opened.load(SeqCst), library.most_open.load(SeqCst)), (3, 1));
+    let unnamed = library.client.post(CHAT, &chat("Hi", json!({ "max_tokens": 3 }))).json(200);
+    assert_eq!((&unnamed["model"], library.opened.load(SeqCst)), (&json!("alpha"), 3), "the loaded one");
+
+    let error = library.client.post(CHAT, &chat("Hi", json!({ "model": "gpt-4o" }))).error(404);
+    assert_eq!(error["code"], "model_not_found");
+    assert!(error["message"].as_str().unwrap().contains("there are alpha, beta"), "{error}");
+    assert!(!error["message"].as_str().unwrap().contains(library.folder.path().to_str().unwrap()), "no path is told");
+    library.client.get("/v1/models/gamma").error(404);
+    assert_eq!(library.client.get("/v1/models/alpha").json(200)["loaded"], true);
+    assert_eq!(library.client.post("/api/show", &json!({ "model": "beta" })).json(200)["details"]["family"], "llama");
+    library.client.post("/api/show", &json!({ "model": "gamma" })).json(404);
+    for path in [CHAT, "/v1/embeddings", "/tokenize", "/v1/messages", "/api/chat"] {
+        assert_eq!(library.client.send("POST", path, "{").status, 400, "{path}");
+    }
+    let tokens = library.client.post("/tokenize", &json!({ "model": "beta", "prompt": "a" })).json(200);
+    assert_eq!((tokens["count"].as_u64().is_some(), library.loaded()), (true, vec!["beta".to_owned()]));
+    let vector = library.client.post("/v1/embeddings", &json!({ "model": "alpha", "input": "a" })).json(200);
+    assert_eq!(vector["model"], "alpha");
+}
+
+#[test]
+fn requests_for_another_model_wait_their_turn_and_none_starves() {
+    let library = Library::new(None);
+    library.ask("alpha");
+    let body = chat(
+        "Hi",
+        json!({ "model": "alpha", "stream": true, "logit_bias": { "2": -1e6, "0": -1e6 }, "max_tokens": 400 }),
+    );
+    let mut running = library.client.begin(CHAT, &body);
+    running.line_with("content").unwrap();
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        // While one of alpha is answered: one of beta, then more of alpha, which come after it.
+        for (at, name) in ["beta", "alpha", "alpha"].into_iter().enumerate() {
+            let (client, order) = (library.client.clone(), Arc::clone(&order));
+            scope.spawn(move || {
+                let reply = client.post(CHAT, &chat("Hi", json!({ "model": name, "max_tokens": 3 }))).json(200);
+                assert_eq!(reply["model"], name);
+                order.lock().unwrap().push(name);
+            });
+            thread::sleep(Duration::from_millis(150 * (at as u64 + 1)));
+        }
+        assert!(running.rest().contains("[DONE]"), "the running answer is complete");
+    });
+    assert_eq!(order.lock().unwrap()[0], "beta");
+    assert_eq!((library.opened.load(SeqCst), library.most_open.load(SeqCst)), (3, 1));
+}
+
+#[test]
+fn idle_models_are_closed_as_long_as_the_server_or_the_client_says() {
+    let library = Library::new(Some(Duration::from_millis(300)));
+    library.ask("alpha");
+    eventually("it is closed", || library.loaded().is_empty());
+    let body =
+        json!({ "model": "alpha", "prompt": "Hi", "stream": false, "keep_alive": -1, "options": { "num_predict": 2 } });
+    library.client.post("/api/generate", &body).json(200);
+    thread::sleep(Duration::from_millis(1200));
+    assert_eq!(library.loaded(), ["alpha"]);
+    let began = Instant::now();
+    library.client.post("/api/generate", &json!({ "model": "alpha", "keep_alive": 0 })).json(200);
+    eventually("it is closed", || library.loaded().is_empty());
+    assert!(began.elapsed() < Duration::from_secs(20));
+    assert_eq!(library.ask("beta")["model"], "beta", "and the server goes on");
+    let error = library.client.post("/api/generate", &json!({ "model": "alpha", "keep_alive": "soon" })).json(400);
+    assert!(error["error"].as_str().unwrap().contains("keep_alive: expected"), "{error}");
+}
+
+#[test]
+fn model_that_cannot_be_opened_is_a_sentence_and_others_go_on() {
+    let library = Library::new(None);
+    // A file whose head is right, but whose weights are missing.
+    let whole = fs::read(library.folder.path().join("alpha.gguf")).unwrap();
+    fs::write(library.folder.path().join("half.gguf"), &whole[..whole.len() / 2]).unwrap();
+    let reply = library.client.post(CHAT, &chat("Hi", json!({ "model": "half" })));
+    assert!([404, 503].contains(&reply.status), "{reply:?}");
+    assert!(!reply.body.contains(library.folder.path().to_str().unwrap()), "no path is told: {reply:?}");
+    assert_eq!(library.ask("alpha")["model"], "alpha");
+}

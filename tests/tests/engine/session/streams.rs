@@ -1,0 +1,246 @@
+//! Several streams at once: what each says alone, in fewer passes; none starves, and a prefix is computed once.
+
+use thermocline_engine::{
+    cpu::InputPrecision,
+    gpu::{AdapterChoice, GpuOptions},
+    runtime::Sparsity,
+    session::{DeviceChoice, DeviceStatus, Grammar, LogprobsRequest, Priority, SparsityChoice},
+};
+
+use super::*;
+
+/// Activations as floats, so that only the order of sums can differ.
+fn float_options() -> EngineOptions {
+    let cpu = CpuOptions { threads: Some(1), activations: InputPrecision::Float, ..CpuOptions::default() };
+    EngineOptions { cpu, ..options() }
+}
+
+/// Prompts without a common beginning.
+fn prompts(engine: &Engine, n: usize) -> Vec<Vec<u32>> {
+    let vocab = engine.config().n_vocab as u32;
+    let id = |of: u32, at: u32| (at * at * 31 + at * 97 + of * 53 + 11) % vocab;
+    (0..n as u32).map(|of| (0..5 + of * 5 % 13).map(|at| id(of, at)).collect()).collect()
+}
+
+/// Answers of sessions of their own, all asked at once.
+fn at_once(engine: &Engine, requests: &[Request]) -> Vec<Answer> {
+    let sessions: Vec<Session> = requests.iter().map(|_| session(engine)).collect();
+    at_once_of(&sessions, requests)
+}
+
+/// Answers of `sessions`, one request each, all asked at once.
+fn at_once_of(sessions: &[Session], requests: &[Request]) -> Vec<Answer> {
+    let events: Vec<_> = sessions.iter().zip(requests).map(|(it, request)| it.generate(request.clone())).collect();
+    events.into_iter().map(|events| answer(events).unwrap()).collect()
+}
+
+/// Greedy texts of 1, 2, 4 and 8 streams are those of each alone. Dense passes are shared; of sparse ones at least the first, by whose
+/// time the engine decides.
+fn same_alone_and_at_once(engine: &Engine, what: &str) {
+    let dense = engine.sparsity().mode == Sparsity::Dense;
+    let requests: Vec<Request> = prompts(engine, 8).iter().map(|prompt| greedy(prompt, 24)).collect();
+    let alone: Vec<Vec<u32>> = requests.iter().map(|it| generate(&session(engine), it.clone()).ids).collect();
+    for n in [1, 2, 4, 8] {
+        let before = engine.telemetry().decode_passes;
+        let together = at_once(engine, &requests[..n]);
+        let passes = engine.telemetry().decode_passes - before;
+        for (at, (answer, alone)) in together.iter().zip(&alone).enumerate() {
+            assert_eq!(answer.ids, *alone, "{what}: stream {at} of {n}");
+        }
+        let most = if dense { 24 * n * 3 / 4 } else { 24 * n - (n - 1) };
+        assert!(n == 1 || passes as usize <= most, "{what}: {passes} passes for {n} streams of 24 tokens");
+    }
+}
+
+#[test]
+fn texts_of_several_streams_are_those_of_each_alone() {
+    // Dense, sliding window, MoE, latent attention, recurrent, several streams within the model.
+    for name in
+        ["llama-silu-gqa", "gemma3", "qwen3-moe", "deepseek-v2-lite", "nemotron-h", "qwen3-next", "lfm2", "gemma3n"]
+    {
+        let sparsity = SparsityChoice::Mode(Sparsity::Dense);
+        let engine = Engine::open(&model(name), EngineOptions { sparsity, ..float_options() }).unwrap();
+        same_alone_and_at_once(&engine, name);
+    }
+}
+
+#[test]
+fn texts_of_several_streams_are_the_same_in_exact_mode() {
+    for name in ["llama-relu", "opt", "nemotron", "smallthinker"] {
+        let sparsity = SparsityChoice::Mode(Sparsity::Exact);
+        let engine = Engine::open(&model(name), EngineOptions { sparsity, ..float_options() }).unwrap();
+        same_alone_and_at_once(&engine, name);
+    }
+}
+
+#[test]
+fn texts_of_several_streams_are_the_same_on_a_gpu() {
+    for name in ["llama-relu", "gemma3", "nemotron-h", "qwen3-moe"] {
+        let gpu = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
+        let device = DeviceChoice::Gpu(gpu);
+        let engine = Engine::open(&model(name), EngineOptions { device, chunk: 16, ..float_options() }).unwrap();
+        assert!(matches!(engine.wait_for_device(Duration::from_secs(60)), DeviceStatus::Gpu(_)));
+        let requests: Vec<Request> = prompts(&engine, 4).iter().map(|prompt| greedy(prompt, 10)).collect();
+        let alone: Vec<Vec<u32>> = requests.iter().map(|it| generate(&session(&engine), it.clone()).ids).collect();
+        let together: Vec<Vec<u32>> = at_once(&engine, &requests).into_iter().map(|it| it.ids).collect();
+        assert_eq!(together, alone, "{name}");
+    }
+}
+
+#[test]
+fn a_cancelled_stream_does_not_disturb_the_others() {
+    let engine = Engine::open(&model("nemotron-h"), float_options()).unwrap();
+    let prompts = prompts(&engine, 4);
+    let alone: Vec<Vec<u32>> =
+        prompts.iter().map(|prompt| generate(&session(&engine), greedy(prompt, 60)).ids).collect();
+    let sessions: Vec<Session> = prompts.iter().map(|_| session(&engine)).collect();
+    let events: Vec<_> = sessions.iter().zip(&prompts).map(|(it, prompt)| it.generate(greedy(prompt, 60))).collect();
+    let start = engine.telemetry().generated_tokens;
+    eventually("tokens", || engine.telemetry().generated_tokens > start + 40);
+    sessions[1].cancel();
+    let answers: Vec<Answer> = events.into_iter().map(|events| answer(events).unwrap()).collect();
+    assert_eq!(answers[1].reason, StopReason::Cancelled);
+    assert_eq!(answers[1].ids, alone[1][..answers[1].ids.len()]);
+    for at in [0, 2, 3] {
+        assert_eq!(answers[at].ids, alone[at], "stream {at}");
+    }
+    // Its context is still what it says.
+    assert_eq!(generate(&sessions[1], greedy(&prompts[1], 60)).ids, alone[1]);
+}
+
+/// Grammars, penalties, seeds and log probabilities are each stream's own.
+#[test]
+fn every_stream_has_its_own_sampler_and_grammar() {
+    let engine = Engine::open(&model("llama-relu"), float_options()).unwrap();
+    let prompts = prompts(&engine, 4);
+    let mut requests = vec![
+        drawn(&prompts[0], 20, 7),
+        Request { grammar: Some(Grammar::Regex("[a-z ]{40,60}".to_owned())), ..greedy(&prompts[1], 20) },
+        Request {
+            sampling: Sampling { repeat_penalty: 1.4, ..Sampling::greedy() },
+            logprobs: Some(LogprobsRequest { top: 3, prompt: false }),
+            ..greedy(&prompts[2], 20)
+        },
+        greedy(&prompts[3], 20),
+    ];
+    requests[0].speculation = SpeculationMode::Off;
+    let alone: Vec<Answer> = requests.iter().map(|it| generate(&session(&engine), it.clone())).collect();
+    let together = at_once(&engine, &requests);
+    for (at, (together, alone)) in together.iter().zip(&alone).enumerate() {
+        assert_eq!((&together.ids, &together.text), (&alone.ids, &alone.text), "stream {at}");
+    }
+}
+
+/// While a long prompt is computed, other streams get a token for each of its chunks.
+#[test]
+fn a_long_prompt_stops_others_for_one_chunk_at_most() {
+    let options = EngineOptions { context: Some(4096), chunk: 128, ..float_options() };
+    let engine = Engine::open(&model("llama-silu-gqa"), options).unwrap();
+    let (short, long) = (session(&engine), session(&engine));
+    let prompts = prompts(&engine, 2);
+    let events = short.generate(greedy(&prompts[0], 3000));
+    let start = engine.telemetry().generated_tokens;
+    eventually("tokens", || engine.telemetry().generated_tokens > start + 8);
+    let vocab = engine.config().n_vocab as u32;
+    let prompt: Vec<u32> = (0..3000).map(|at| (at * at + at * 7) % vocab).collect();
+    let listening = long.generate(greedy(&prompt, 1));
+    let (mut last, mut worst, mut chunks) = (None, 0, 0);
+    for event in &listening {
+        if let Event::Prompt { done, .. } = event {
+            let now = engine.telemetry().generated_tokens;
+            if let Some((before, tokens)) = last {
+                worst = worst.max(done - before);
+                chunks += usize::from(now > tokens);
+            }
+            last = Some((done, now));
+        }
+    }
+    short.cancel();
+    drop(events);
+    assert!(chunks >= 12, "{chunks} chunks with tokens between them, the longest of {worst} tokens");
+    assert!(worst <= 128, "{worst}");
+}
+
+/// A prompt that begins like another session's is copied as far as that goes, be it computed or under way.
+#[test]
+fn a_prefix_is_computed_once_for_all_sessions() {
+    let shared: Vec<u32> = (0..200).map(|at| 3 + at * 7 % 90).collect();
+    let requests: Vec<Request> = (0..4).map(|of| greedy(&[&shared[..], &[90 + of, 91 + of]].concat(), 8)).collect();
+    for name in ["llama-silu-gqa", "gemma3", "deepseek-v2-lite"] {
+        let options = EngineOptions { chunk: 64, ..float_options() };
+        let alone: Vec<Vec<u32>> = requests
+            .iter()
+            .map(|it| generate(&session(&Engine::open(&model(name), options.clone()).unwrap()), it.clone()).ids)
+            .collect();
+        let engine = Engine::open(&model(name), options).unwrap();
+        let sessions: Vec<Session> = requests.iter().map(|_| session(&engine)).collect();
+        let together = at_once_of(&sessions, &requests);
+        let ids: Vec<Vec<u32>> = together.iter().map(|it| it.ids.clone()).collect();
+        assert_eq!(ids, alone, "{name}");
+        let now = engine.telemetry();
+        assert!(now.reused_tokens >= 3 * 200 && now.prompt_tokens <= 2 * 200, "{name}: {now:?}");
+        // Later, from a session that is idle.
+        let last = generate(&session(&engine), requests[1].clone());
+        assert_eq!((last.ids, last.stats.reused_tokens), (alone[1].clone(), 201), "{name}");
+    }
+}
+
+#[test]
+fn a_recurrent_prefix_is_copied_as_of_a_snapshot() {
+    let engine = Engine::open(&model("nemotron-h"), float_options()).unwrap();
+    let prompt: Vec<u32> = (0..60).map(|at| 3 + at * 7 % 90).collect();
+    let sessions = [session(&engine), session(&engine)];
+    let [first, second] = sessions.each_ref().map(|it| generate(it, greedy(&prompt, 8)));
+    assert_eq!(second.ids, first.ids);
+    assert_eq!(second.stats.reused_tokens, 59);
+}
+
+/// Caches of idle sessions are given up for those of others, the longest unused first, and requests wait for room.
+#[test]
+fn caches_stay_within_their_budget() {
+    let engine = Engine::open(&model("llama-relu"), options()).unwrap();
+    let first = session(&engine);
+    generate(&first, greedy(&prompts(&engine, 1)[0], 4));
+    let one = engine.memory().kv;
+    let kv_budget = Some(2 * one + one / 2);
+    let engine = Engine::open(&model("llama-relu"), EngineOptions { kv_budget, ..options() }).unwrap();
+    let prompts = prompts(&engine, 6);
+    let alone: Vec<Vec<u32>> = {
+        let engine = Engine::open(&model("llama-relu"), options()).unwrap();
+        prompts.iter().map(|prompt| generate(&session(&engine), greedy(prompt, 40)).ids).collect()
+    };
+    let sessions: Vec<Session> = prompts.iter().map(|_| session(&engine)).collect();
+    for _ in 0..2 {
+        let events: Vec<_> =
+            sessions.iter().zip(&prompts).map(|(it, prompt)| it.generate(greedy(prompt, 40))).collect();
+        for (events, alone) in events.into_iter().zip(&alone) {
+            assert_eq!(answer(events).unwrap().ids, *alone);
+        }
+    }
+    assert!(engine.telemetry().batch <= 2);
+    // The one that was used last still has its tokens, the first has none.
+    assert!(generate(&sessions[5], greedy(&prompts[5], 4)).stats.reused_tokens > 0);
+    assert_eq!(generate(&sessions[0], greedy(&prompts[0], 4)).stats.reused_tokens, 0);
+}
+
+/// A session in the foreground keeps its speed beside two in the background, which are not starved.
+#[test]
+fn the_foreground_goes_first() {
+    let engine =
+        Engine::open(&model("llama-silu-gqa"), EngineOptions { context: Some(2048), ..float_options() }).unwrap();
+    let prompts = prompts(&engine, 3);
+    let background = SessionOptions { priority: Priority::Background, ..SessionOptions::default() };
+    let others: Vec<Session> = (0..2).map(|_| engine.session(background.clone()).unwrap()).collect();
+    let events: Vec<_> = others.iter().zip(&prompts).map(|(it, prompt)| it.generate(greedy(prompt, 1500))).collect();
+    eventually("tokens", || engine.telemetry().generated_tokens > 20);
+    let window = session(&engine);
+    let before = engine.telemetry().generated_tokens;
+    let mine = generate(&window, greedy(&prompts[2], 600));
+    let theirs = engine.telemetry().generated_tokens - before - 600;
+    others.iter().for_each(Session::cancel);
+    drop(events);
+    assert_eq!(mine.ids.len(), 600);
+    // Each of the background's tokens costs the foreground a part of a token's time; they have a fifth of it.
+    assert!(theirs > 10, "{theirs}");
+    assert!(theirs < 2 * 600, "{theirs}");
+}
