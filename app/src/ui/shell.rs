@@ -280,8 +280,10 @@ impl Shell {
         }
     }
 
-    /// Writes settings that have changed and been left alone since; `now`: at once.
+    /// Writes settings that have changed and been left alone since; `now`: at once. Which chat is shown is always written at once: a
+    /// window that is killed begins with it the next time.
     pub fn keep_settings(&mut self, ctx: &Context, now: bool) {
+        let now = now || self.settings.last_chat != self.written.last_chat;
         if self.settings == self.written || !self.keeps_settings {
             self.changed = None;
             return;

@@ -1,4 +1,4 @@
-//! Two windows on the same chats.
+//! Two windows on the same chats, at once and one after the other.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use egui_kittest::kittest::NodeT;
 use rusqlite::Connection;
 
 use crate::{
-    settings::Zoom,
+    settings::{Settings, Zoom},
     store::{ChatId, MessageState, Speaker, Store, StreamingMessage},
     ui::{command::Command, testing::Stage},
 };
@@ -55,6 +55,19 @@ fn second_window_starts_its_own_chat() {
     let mut next = first.again();
     next.step();
     assert_eq!(next.shell().shown, Some(chats[0].number()), "no other instance is left");
+}
+
+#[test]
+fn chat_that_is_shown_is_remembered_at_once() {
+    let mut stage = Stage::new(SIZE);
+    stage.ready();
+    stage.it.event(Event::Text("Tell me a story about a cat.".to_owned()));
+    stage.step();
+    stage.press(Key::Enter);
+    stage.step();
+    let shown = stage.shell().shown;
+    let kept = Settings::load(&stage.folders.settings()).unwrap().0.last_chat;
+    assert!(shown.is_some() && kept == shown, "{shown:?} is shown, {kept:?} is kept");
 }
 
 #[test]
