@@ -1,101 +1,100 @@
 #!/usr/bin/env bash
-# Runs every check of the repository: format, lints, build, tests. Needs Rust, git and a C linker; installs the
-# Rust components and the software Vulkan driver it misses. Usage: bash tests/run.sh      (from anywhere)
+# Runs the checks of the repository. Needs Rust, git and a C linker on Debian or Ubuntu; installs the Rust components, the software Vulkan
+# driver, the virtual screen and the test runner it misses. Each step has a time limit; the end of the output names what failed and the
+# command that repeats it.
+#
+# Usage: bash tests/run.sh [--all | --changed HOURS [--within MINUTES] | STEP...]      (from anywhere)
+#   without arguments  the first tier: all that a change has to pass
+#   --all              the second tier, too: what takes long, or is about shipping
+#   --changed HOURS    the first tier, and those steps of the second whose inputs changed in the last HOURS of history;
+#   --within MINUTES   ... as long as they will end in that time
+#   STEP...            these alone; the names are in the table below
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+. tests/steps.sh
 
-names=() results=()
-failed=() left_out=()
+first_tier=(format locks build lints tests doctests window)
+second_tier=(extras backends drivers direct3d packaging soak slow fuzz)
+declare -A about limit what command inputs
+# NAME | seconds on two cores | time limit | what it shows | command
+while IFS='|' read -r name seconds most shows line; do
+  name=${name// /}
+  about[$name]=${seconds// /} limit[$name]=${most// /} what[$name]=${shows# } command[$name]=$line
+done <<'TABLE'
+format    |   3 |  120 | the sources are formatted                                | cargo fmt --all -- --check
+locks     |   2 |  120 | the lock files are current                               | for at in . fuzz; do cargo update --workspace --locked --manifest-path $at/Cargo.toml || exit 1; done
+build     | 800 | 3600 | everything compiles                                      | cargo build --workspace --all-targets --locked
+lints     |   1 |   60 | the compiler and clippy have nothing to say              | ! grep -aE '^(warning|error)' "$logs/build"
+tests     | 500 | 2400 | unit, golden and end-to-end tests                        | bash tests/nextest.sh
+doctests  |  20 |  600 | examples in the documentation                            | cargo test --workspace --locked --doc
+window    |  90 |  600 | the window, by keyboard, mouse and accessibility bus     | bash tests/window.sh
+extras    |  10 |  600 | published vocabularies, which lie beside the repository  | bash tests/extras.sh ../shared/fixtures/vocab
+backends  |  15 |  300 | the window while graphics drivers are missing            | bash tests/backends.sh
+drivers   |  75 |  600 | what drivers' own compilers make of the kernels          | bash tests/gpu_offline.sh
+direct3d  |  80 |  600 | Direct3D's compiler accepts the kernels                  | bash tests/direct3d.sh
+packaging | 190 | 1200 | packages are made, installed, started and removed        | bash packaging/test.sh
+soak      | 190 |  600 | a server that is asked without a pause does not grow     | bash tests/soak.sh target/debug/thermocline 180
+slow      | 300 | 3000 | the full form of tests that have a short one             | bash tests/nextest.sh --run-ignored only -E 'not binary(vocabularies)'
+fuzz      | 900 | 3000 | a search for input that what reads files cannot bear     | bash tests/fuzz.sh 30
+TABLE
+# The files whose change calls for a step of the second tier.
+inputs=(
+  [extras]='^engine/src/tokenizer/|^tests/tests/vocabularies|^tests/extras'
+  [backends]='^app/src/ui/|^app/src/[a-z_]*\.rs$|^tests/(backends|screen)|^Cargo.lock$'
+  [drivers]='^shaders/|^tests/(gpu_offline|kernel_|pipeline_stats)'
+  [direct3d]='^shaders/|^tests/d(irect3d|xc_check)'
+  [packaging]='^packaging/|^app/Cargo.toml$|^app/src/cli/|^assets/(icon|fonts)'
+  [soak]='^app/src/(server|engine_handle)/|^engine/src/session/|^tests/soak'
+  [slow]='^(engine|shaders|tests/tests|tests/src)/'
+  [fuzz]='^fuzz/|^engine/src/(format|quant|tokenizer)/|^tests/src/fuzzed/|^tests/fuzz'
+)
+
+usage() { echo "tests/run.sh: $*" >&2; sed -n '6,11s/^# \?//p' tests/run.sh >&2; exit 2; }
+steps=() hours= within=0
+case ${1:-} in
+  --all) steps=("${first_tier[@]}" "${second_tier[@]}") ;;
+  --changed)
+    hours=${2:-}
+    [[ $hours =~ ^[0-9]+$ ]] || usage "--changed needs hours, got '$hours'"
+    [[ ${3:-} ]] && { [[ $3 == --within && ${4:-} =~ ^[0-9]+$ ]] || usage "expected --within MINUTES, got '${*:3}'"; within=$((60 * $4)); }
+    steps=("${first_tier[@]}")
+    changed=$(git log --since="$hours hours ago" --name-only --format= | sort -u)
+    for name in "${second_tier[@]}"; do
+      if grep -qE "${inputs[$name]}" <<<"$changed"; then steps+=("$name"); else left_out+=("$name: no file it reads has changed in $hours hours"); fi
+    done ;;
+  -*) usage "unknown option $1" ;;
+  "") steps=("${first_tier[@]}") ;;
+  *)
+    for name in "$@"; do [[ ${command[$name]:-} ]] || usage "no step is called '$name': ${first_tier[*]} ${second_tier[*]}"; done
+    steps=("$@")
+    # Lints read what the build said.
+    [[ " $* " == *" lints "* && " $* " != *" build "* ]] && steps=(build "$@") ;;
+esac
+
+total=0
+for name in "${steps[@]}"; do ((total += about[$name])); done
+echo "${#steps[@]} steps, about $(((total + 59) / 60)) minutes on two cores from nothing, $((total / 60 / 3 + 1)) when built before:"
+for name in "${steps[@]}"; do printf '  %-9s %4d s  %s\n' "$name" "${about[$name]}" "${what[$name]}"; done
+
+. tests/needs.sh
 logs=$(mktemp -d)
+export logs
 trap 'rm -rf "$logs"' EXIT
+trap '[[ $running ]] && end_session "$running"; echo "tests/run.sh: interrupted in ${name:-}" >&2; exit 130' INT TERM HUP
+need_tools "${steps[@]}"
+rm -f target/flaky.txt
 
-# step NAME COMMAND...: runs it, shows what it prints, remembers how it ended.
-step() {
-  local name=$1 started=$SECONDS result=ok
-  shift
-  printf '\n==> %s\n' "$name"
-  "$@" 2>&1 | tee "$logs/$name"
-  ((PIPESTATUS[0] == 0)) || { result=FAILED; failed+=("$name"); }
-  names+=("$name")
-  results+=("$result, $((SECONDS - started)) s")
-}
-
-# no_warnings LOG: the compiler and clippy had nothing to say.
-no_warnings() { ! grep -E '^(warning|error)' "$1"; }
-
-if ! command -v cargo >/dev/null; then
-  # A fresh login shell may not have read rustup's profile yet.
-  export PATH="$HOME/.cargo/bin:$PATH"
-  command -v cargo >/dev/null || { echo "tests/run.sh: cargo not found; see https://rustup.rs" >&2; exit 1; }
-fi
-if ! command -v cc >/dev/null; then
-  apt-get update -qq && apt-get install -y -qq gcc libc6-dev || { echo "tests/run.sh: a C linker (cc) is needed" >&2; exit 1; }
-fi
-# The shader tests run on a real driver; where there is no GPU this one computes in software.
-if ! compgen -G "/usr/share/vulkan/icd.d/*.json" >/dev/null || ! ldconfig -p | grep -q libvulkan.so.1; then
-  as_root=$([[ $EUID -eq 0 ]] || echo sudo)
-  $as_root apt-get update -qq && $as_root apt-get install -y -qq mesa-vulkan-drivers libvulkan1 \
-    || { echo "tests/run.sh: a Vulkan driver is needed: apt-get install mesa-vulkan-drivers libvulkan1" >&2; exit 1; }
-fi
-# The window is used on a virtual screen, by keyboard, mouse and the accessibility bus.
-read -ra window_packages < <(echo "$(bash tests/window.sh --packages)" "$(bash tests/backends.sh --packages)" \
-  "$(bash tests/gpu_offline.sh --packages)")
-if ! dpkg -s "${window_packages[@]}" >/dev/null 2>&1; then
-  as_root=$([[ $EUID -eq 0 ]] || echo sudo)
-  $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends "${window_packages[@]}" \
-    || { echo "tests/run.sh: the window's test needs: apt-get install ${window_packages[*]}" >&2; exit 1; }
-fi
-cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt || exit 1
-cargo clippy --version >/dev/null 2>&1 || rustup component add clippy || exit 1
-
-step "format" cargo fmt --all -- --check
 # Clippy compiles while it lints, so everything is compiled once. Cargo repeats the lints of what it has compiled before.
-export RUSTC_WORKSPACE_WRAPPER=clippy-driver
-step "build" cargo build --workspace --all-targets --locked
-step "lints" no_warnings "$logs/build"
-step "tests" cargo test --workspace --locked --no-fail-fast
-# Published vocabularies are large and under other licences, so the repository does not hold them.
-beside=../shared
-if [[ -d $beside ]]; then
-  step "extras" bash tests/extras.sh "$beside/fixtures/vocab"
-else
-  left_out+=("extras: no published vocabularies here; bash tests/extras.sh FOLDER holds the tokenizer against them")
-  printf '\n==> left out: %s\n' "${left_out[-1]}"
-fi
-step "window" bash tests/window.sh
-step "backends" bash tests/backends.sh
-step "drivers" bash tests/gpu_offline.sh
-# Fetches Direct3D's compiler, once, into target/tools.
-if bash tests/direct3d.sh --fetch; then
-  step "direct3d" bash tests/direct3d.sh
-else
-  echo; echo "==> direct3d: no compiler, so the kernels' HLSL is not compiled; the tests have looked at its entry points"
-fi
-left_out+=("clients, lm_eval: they fetch other programs; bash tests/clients.sh, bash tests/lm_eval.sh")
-left_out+=("fuzz: its properties are tested on mutated fixtures; bash tests/fuzz.sh searches for more")
-unset RUSTC_WORKSPACE_WRAPPER
-# Also builds cargo-packager, once, into target/tools.
-if command -v apt-get >/dev/null; then
-  step "packaging" bash packaging/test.sh
-else
-  echo; echo "==> packaging: packages are made and checked on Debian and Ubuntu only"
-fi
-
-# The failures once more, at the end of the log, where they are found first.
-for name in "${failed[@]}"; do
-  printf '\n==> %s, how it ended\n' "$name"
-  tail -n 15 "$logs/$name"
+for name in "${steps[@]}"; do
+  # What is packaged or fuzzed is compiled by the compiler alone.
+  case $name in packaging | fuzz) unset RUSTC_WORKSPACE_WRAPPER ;; *) export RUSTC_WORKSPACE_WRAPPER=clippy-driver ;; esac
+  if ! reason=$(can_run "$name"); then
+    left_out+=("$name: $reason")
+  elif ((within && SECONDS + about[$name] > within)) && [[ " ${second_tier[*]} " == *" $name "* ]]; then
+    left_out+=("$name: it would not end within $((within / 60)) minutes; bash tests/run.sh $name")
+  else
+    step "$name" "${limit[$name]}" "${command[$name]}"
+  fi
 done
-
-printf '\n'
-for i in "${!names[@]}"; do printf '%-8s %s\n' "${names[i]}" "${results[i]}"; done
-for what in "${left_out[@]}"; do printf 'left out: %s\n' "$what"; done
-for name in "${failed[@]}"; do
-  printf '\n==> %s, where it failed\n' "$name"
-  grep -aE 'FAILED$' "$logs/$name" | cut -c -200 | head -n 6
-  # What the display says of its own surroundings is no failure.
-  grep -aE '^error|No such file' "$logs/$name" | grep -v XDG_RUNTIME_DIR | cut -c -200 | sort -u | head -n 5
-  grep -aE -A2 'panicked at' "$logs/$name" | cut -c -200 | head -n 9
-done
-if ((${#failed[@]})); then echo "FAILED"; exit 1; fi
-echo "all passed"
+[[ ${1:-} == --* || ! ${1:-} ]] && left_out+=("clients, lm_eval: they fetch other programs; bash tests/clients.sh, bash tests/lm_eval.sh")
+sum_up

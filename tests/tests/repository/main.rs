@@ -1,8 +1,9 @@
 //! The repository itself: which module imports which ([`imports`]), which words it uses ([`words`]), whether the pages' links lead
-//! somewhere ([`pages`]).
+//! somewhere ([`pages`]) and whether their figures are the program's ([`figures`]).
 
 #![allow(clippy::unwrap_used)]
 
+mod figures;
 mod graph;
 mod imports;
 mod pages;
