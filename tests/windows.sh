@@ -89,7 +89,7 @@ say() { printf '    %s\n' "$*"; }
 # The program, its words without Windows' line ends.
 it() { timeout 300 wine "$program" "$@" 2>"$work/error" | tr -d '\r'; }
 
-# suite NAME TEST...: the test programs KIND:NAME, which have to be there. Those without a harness say no numbers and count as one test.
+# suite NAME TEST...: the test programs KIND:NAME, which have to be there. One that says no numbers counts as one test.
 suite() {
   local name=$1 log=$home/$1.log started=$SECONDS passed=0 wrong=0 kind test folder file code n
   local built_program
@@ -116,8 +116,8 @@ suite() {
   summary+=("$name: $passed passed, $wrong failed, $((SECONDS - started)) s")
 }
 part_unit() { suite unit lib:thermocline lib:thermocline_engine lib:thermocline_shaders; }
-part_engine() { suite engine test:engine test:grammar_masks test:vocabularies test:alloc_bombs; }
-part_app() { suite app test:app test:hostile_clients test:lost_file test:chats_killed; }
+part_engine() { suite engine test:engine test:vocabularies test:timing_memory; }
+part_app() { suite app test:app test:timing; }
 
 # Files in folders with blanks, umlauts, Chinese, a path of more than 260 characters, and Windows' other ways to write a path.
 part_places() {

@@ -3,13 +3,11 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
-    time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
-/// A server that does not answer within this hangs.
-const LONGEST: Duration = Duration::from_secs(120);
+use crate::wait::LONGEST;
 
 /// Asks a server at an address.
 #[derive(Debug, Clone)]
@@ -144,18 +142,13 @@ impl Raw {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// True once the server has closed the connection, also with answers unread. Sends a byte.
+    pub fn is_closed(&mut self) -> bool {
+        self.0.get_mut().write_all(b"x").is_err()
+    }
+
     /// Sends more.
     pub fn send(&mut self, bytes: &[u8]) {
         self.0.get_mut().write_all(bytes).unwrap_or_else(|error| panic!("{error}"));
-    }
-}
-
-/// Waits until something is so.
-#[track_caller]
-pub fn eventually(what: &str, is: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < LONGEST, "not within {LONGEST:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }

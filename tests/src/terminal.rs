@@ -7,11 +7,9 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::OnceLock,
     thread,
-    time::{Duration, Instant},
 };
 
-/// A program that runs longer than this hangs.
-const LONGEST: Duration = Duration::from_secs(120);
+use crate::wait;
 
 /// How a run ended and what it said.
 #[derive(Debug)]
@@ -135,18 +133,14 @@ pub fn run(mut command: Command, input: &[u8]) -> Ran {
 
 /// Waits for `child`, which is ended if it takes too long.
 pub fn wait(child: &mut Child) -> ExitStatus {
-    let started = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return status,
-            Ok(None) if started.elapsed() < LONGEST => thread::sleep(Duration::from_millis(5)),
-            Ok(None) => {
-                let _ = child.kill();
-                panic!("the program still runs after {LONGEST:?}");
-            }
-            Err(error) => panic!("waiting for the program: {error}"),
-        }
-    }
+    let ended = wait::until_given_up(|| match child.try_wait() {
+        Ok(status) => status,
+        Err(error) => panic!("waiting for the program: {error}"),
+    });
+    ended.unwrap_or_else(|| {
+        let _ = child.kill();
+        panic!("the program still runs after {:?}", wait::LONGEST);
+    })
 }
 
 fn read_all(mut pipe: impl Read) -> String {

@@ -1,4 +1,5 @@
-//! An MCP server on standard input and output, for tests. Its argument says how it behaves.
+//! An MCP server on standard input and output, for tests. Its argument says how it behaves; a silent one leaves a mark at the path
+//! of the second when it is called.
 
 use std::io::{BufRead, Write};
 
@@ -53,7 +54,11 @@ fn main() {
             }
             ("tools/call", "huge") => text(id, &"x".repeat(50 << 20)),
             ("tools/call", "long") => text(id, &"é".repeat(1 << 20)),
-            ("tools/call", "silent") => {}
+            ("tools/call", "silent") => {
+                if let Some(mark) = std::env::args().nth(2) {
+                    let _ = std::fs::write(mark, "");
+                }
+            }
             ("tools/call", "dies") => {
                 eprintln!("panicked at the worst moment");
                 std::process::exit(3);

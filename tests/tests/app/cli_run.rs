@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{io::Read, time::Duration};
+use std::io::Read;
 #[cfg(unix)]
 use std::{
     io::{BufRead, BufReader},
@@ -166,14 +166,4 @@ fn ctrl_c_stops_the_answer() {
     let last: Value = serde_json::from_str(&lines.map(Result::unwrap).last().unwrap()).unwrap();
     assert_eq!(last["reason"], "cancelled");
     assert_eq!(wait(&mut child).code(), Some(130));
-}
-
-#[test]
-fn run_starts_within_five_seconds() {
-    // Generous: other tests are running. What is meant is that nothing big happens before the first token.
-    let started = std::time::Instant::now();
-    thermocline(&["--version"]).ok();
-    assert!(started.elapsed() < Duration::from_secs(5));
-    let json = thermocline(&["run", "-p", "Hi", "-n", "1", "--json"]).json();
-    assert!(json["stats"]["time_to_first_token_ms"].as_f64().unwrap() < 5000.0);
 }

@@ -11,12 +11,15 @@ use std::{
 #[cfg(unix)]
 use serde_json::Value;
 use serde_json::json;
-#[cfg(unix)]
-use thermocline_tests::served::{CHAT, chat};
 use thermocline_tests::{
     http::Client,
     served::{TEXT, text},
     terminal::{command, thermocline, wait},
+};
+#[cfg(unix)]
+use thermocline_tests::{
+    served::{CHAT, chat},
+    wait::eventually,
 };
 
 #[cfg(unix)]
@@ -130,9 +133,7 @@ fn second_interrupt_ends_the_server_at_once() {
     assert!(caller.line_with("content\":\"").is_some());
     serving.interrupt();
     // Once it refuses to listen, the first one has been noticed.
-    while std::net::TcpStream::connect(serving.client.address).is_ok() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    eventually("a closed port", || std::net::TcpStream::connect(serving.client.address).is_err());
     assert!(caller.line_with("content\":\"").is_some(), "the answer goes on");
     serving.interrupt();
     let (said, code) = serving.end();

@@ -20,6 +20,7 @@ mod remote;
 mod server_answers;
 mod server_anthropic;
 mod server_embeddings;
+mod server_fuzzed;
 mod server_limits;
 mod server_logprobs;
 mod server_models;

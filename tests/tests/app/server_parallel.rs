@@ -5,8 +5,8 @@ use std::thread;
 
 use serde_json::json;
 use thermocline_tests::{
-    http::eventually,
     served::{CHAT, Served, chat, endless},
+    wait::eventually,
 };
 
 fn parallel(n: usize) -> Served {

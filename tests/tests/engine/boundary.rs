@@ -6,7 +6,6 @@
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, mpsc::Receiver},
-    time::{Duration, Instant},
 };
 
 use thermocline_engine::{
@@ -19,7 +18,10 @@ use thermocline_engine::{
         SessionOptions, SparsityChoice, StopReason,
     },
 };
-use thermocline_tests::gpu::{FULL, forward, shared};
+use thermocline_tests::{
+    gpu::{FULL, forward, shared},
+    wait::{LONGEST, eventually, until_given_up},
+};
 
 /// All of the tiny model, and of the storyteller, in bytes; with room to spare.
 const TINY: u64 = 3 << 20;
@@ -61,7 +63,7 @@ fn numbers(tokens: usize) -> Request {
 fn listen(events: &Receiver<Event>, mut each: impl FnMut(usize)) -> Vec<u32> {
     let mut ids = Vec::new();
     loop {
-        match events.recv_timeout(Duration::from_secs(120)) {
+        match events.recv_timeout(LONGEST) {
             Ok(Event::Token { id, .. }) => {
                 ids.push(id);
                 each(ids.len());
@@ -99,11 +101,8 @@ fn check(engine: &Engine) {
 
 #[track_caller]
 fn wait(engine: &Engine, what: &str, done: impl Fn(&DeviceStatus) -> bool) {
-    let started = Instant::now();
-    while !done(&engine.device()) {
-        assert!(started.elapsed() < Duration::from_secs(60), "not within 60 s: {what}: {:?}", engine.device());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let found = until_given_up(|| done(&engine.device()).then_some(()));
+    assert!(found.is_some(), "not within {LONGEST:?}: {what}: {:?}", engine.device());
 }
 
 /// True if all is where it should be under `budget`.
@@ -354,11 +353,7 @@ fn auto_sparsity_reports_its_mode_and_reason() {
     let engine = open(&tiny(), DeviceChoice::Cpu);
     assert_eq!(engine.sparsity().asked, SparsityChoice::Mode(Sparsity::Exact));
     engine.set_sparsity(SparsityChoice::Auto).unwrap();
-    let started = Instant::now();
-    while engine.sparsity().asked != SparsityChoice::Auto {
-        assert!(started.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("the choice", || engine.sparsity().asked == SparsityChoice::Auto);
     let now = engine.sparsity();
     assert!(now.mode == Sparsity::Exact && now.reason.contains("relu"), "{now:?}");
 }

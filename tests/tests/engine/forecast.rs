@@ -5,7 +5,6 @@
 use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
 use thermocline_engine::{
@@ -21,6 +20,7 @@ use thermocline_engine::{
         SessionOptions, SparsityChoice,
     },
 };
+use thermocline_tests::wait::{LONGEST, eventually};
 
 const MIB: u64 = 1 << 20;
 
@@ -53,19 +53,15 @@ fn assert_there(engine: &Engine, forecast: &Forecast) {
 /// Waits until everything is where it should be under `budget`.
 #[track_caller]
 fn settle(engine: &Engine, budget: u64) {
-    let started = Instant::now();
     let rests = |memory: &thermocline_engine::session::DeviceMemory| memory.budget == Some(budget) && !memory.moving;
-    while !matches!(engine.device(), DeviceStatus::Gpu(memory) if rests(&memory)) {
-        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", engine.device());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    eventually("the rest of the device", || matches!(engine.device(), DeviceStatus::Gpu(memory) if rests(&memory)));
 }
 
 #[test]
 fn forecast_matches_the_placement_that_follows() {
     let options = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(12 * MIB), ..GpuOptions::default() };
     let engine = open(&storyteller(), DeviceChoice::Auto(options), Sparsity::Predicted);
-    engine.wait_for_device(Duration::from_secs(60));
+    engine.wait_for_device(LONGEST);
     settle(&engine, 12 * MIB);
     let now = engine.forecast(12 * MIB).unwrap();
     assert_there(&engine, &now);
@@ -100,9 +96,7 @@ fn forecast_matches_the_placement_that_follows() {
         assert_there(&engine, &told);
     }
     engine.set_vram_budget(0).unwrap();
-    while engine.resident().is_some() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("an empty device", || engine.resident().is_none());
 }
 
 /// Expert by expert, and within the budget.
@@ -110,7 +104,7 @@ fn forecast_matches_the_placement_that_follows() {
 fn forecast_of_an_moe_model_matches_the_placement_that_follows() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
     let engine = open(&path, gpu(AdapterChoice::Index(0), 64 * MIB), Sparsity::Dense);
-    engine.wait_for_device(Duration::from_secs(60));
+    engine.wait_for_device(LONGEST);
     settle(&engine, 64 * MIB);
     let everything = engine.forecast(64 * MIB).unwrap().everything;
     let mut partly = 0;
@@ -131,40 +125,11 @@ fn forecast_of_an_moe_model_matches_the_placement_that_follows() {
 }
 
 #[test]
-fn forecast_does_not_wait_for_a_running_answer() {
-    let engine = open(&storyteller(), gpu(AdapterChoice::Index(0), 8 * MIB), Sparsity::Predicted);
-    engine.wait_for_device(Duration::from_secs(60));
-    let session = engine.session(SessionOptions::default()).unwrap();
-    let request = Request {
-        sampling: Sampling::greedy(),
-        max_tokens: Some(40),
-        ignore_eos: true,
-        ..Request::new(Prompt::Text("Once".to_owned()))
-    };
-    let events = session.generate(request);
-    let (mut best, mut asked) = (Duration::MAX, 0);
-    let end = loop {
-        match events.try_recv() {
-            Ok(end @ (Event::Done { .. } | Event::Error(_))) => break end,
-            Ok(_) => {}
-            Err(_) => {
-                let started = Instant::now();
-                engine.forecast(MIB * (4 + asked % 20)).unwrap();
-                best = best.min(started.elapsed());
-                asked += 1;
-            }
-        }
-    };
-    assert!(matches!(end, Event::Done { .. }), "{end:?}");
-    assert!(asked > 10 && best < Duration::from_millis(20), "{asked} times, {best:?}");
-}
-
-#[test]
 fn forecast_without_a_gpu_is_the_cpu_at_any_budget() {
     let nowhere = gpu(AdapterChoice::Name("no such adapter".to_owned()), 12 * MIB);
     for (device, told) in [(DeviceChoice::Cpu, false), (nowhere, true)] {
         let engine = open(&storyteller(), device, Sparsity::Exact);
-        engine.wait_for_device(Duration::from_secs(60));
+        engine.wait_for_device(LONGEST);
         let forecasts = [0, 12 * MIB, u64::MAX].map(|budget| engine.forecast(budget).unwrap());
         for forecast in forecasts {
             assert!(forecast.plan.tokens_per_second() > 0.0);
@@ -180,9 +145,7 @@ fn forecast_depends_on_the_mode_and_the_machine() {
     let engine = open(&storyteller(), DeviceChoice::Cpu, Sparsity::Dense);
     let dense = engine.forecast(0).unwrap().plan.tokens_per_second();
     engine.set_sparsity(SparsityChoice::Mode(Sparsity::Exact)).unwrap();
-    while engine.sparsity().mode != Sparsity::Exact {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("the mode", || engine.sparsity().mode == Sparsity::Exact);
     assert!(engine.forecast(0).unwrap().plan.tokens_per_second() > dense);
     let mut slow = Machine::typical();
     slow.cpu.rates.values_mut().for_each(|rate| rate.sequential /= 10.0);
@@ -207,7 +170,7 @@ fn talk(engine: &Engine, tokens: usize) {
 fn forecast_speed_is_known_after_enough_observed_tokens() {
     let near = |told: Option<f64>, seen: f64| told.is_some_and(|told| (told / seen - 1.0).abs() < 1e-6);
     let engine = open(&storyteller(), gpu(AdapterChoice::Index(0), 12 * MIB), Sparsity::Exact);
-    engine.wait_for_device(Duration::from_secs(60));
+    engine.wait_for_device(LONGEST);
     settle(&engine, 12 * MIB);
     talk(&engine, 4);
     assert_eq!((engine.observed_rate(), engine.forecast(12 * MIB).unwrap().tokens_per_second), (None, None), "too few");
@@ -225,9 +188,7 @@ fn forecast_speed_is_known_after_enough_observed_tokens() {
     assert!(engine.forecast(20 * MIB).unwrap().tokens_per_second.is_some());
 
     engine.set_device(&DeviceChoice::Cpu).unwrap();
-    while !matches!(engine.device(), DeviceStatus::Cpu { reason: None }) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("the CPU", || matches!(engine.device(), DeviceStatus::Cpu { reason: None }));
     assert_eq!(engine.forecast(0).unwrap().tokens_per_second, None);
     talk(&engine, 40);
     let seen = engine.observed_rate().unwrap();
@@ -267,7 +228,7 @@ fn frequencies_are_the_profiles_or_counted() {
 fn moe_models_are_resident_by_expert() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
     let engine = open(&path, gpu(AdapterChoice::Index(0), 64 * MIB), Sparsity::Dense);
-    let status = engine.wait_for_device(Duration::from_secs(60));
+    let status = engine.wait_for_device(LONGEST);
     assert!(matches!(status, DeviceStatus::Gpu(_)), "{status:?}");
     settle(&engine, 64 * MIB);
     let (resident, experts) = (engine.resident().unwrap(), engine.config().experts.unwrap().count);
@@ -294,7 +255,7 @@ fn cached_machine_speeds_are_used_for_forecasts() {
         let (cpu, context) = (threads.clone(), Some(128));
         let options = EngineOptions { context, cpu, device, speeds, ..EngineOptions::default() };
         let engine = Engine::open(&storyteller(), options).unwrap();
-        engine.wait_for_device(Duration::from_secs(60));
+        engine.wait_for_device(LONGEST);
         engine.forecast(32 * MIB).unwrap().plan
     };
     let (kept, usual) = (told(how.folder), told(None));

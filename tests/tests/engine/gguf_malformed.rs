@@ -1,16 +1,7 @@
 //! GGUF files that are wrong in every way llama.cpp's own tests know, and in random ones.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
-use arbitrary::Unstructured;
-use cpu_time::ThreadTime;
-use rand_chacha::{
-    ChaCha8Rng,
-    rand_core::{Rng, SeedableRng},
-};
 use thermocline_engine::{
     Error, Location, Result,
     format::{
@@ -18,7 +9,10 @@ use thermocline_engine::{
         gguf::{TensorInfo, from_bytes, to_bytes},
     },
 };
-use thermocline_tests::raw_gguf::{RawGguf, arbitrary_file, array, pair, tensor, text};
+use thermocline_tests::{
+    random_files::{RANDOM_FILES, random_file},
+    raw_gguf::{RawGguf, array, pair, tensor, text},
+};
 
 fn read(bytes: Vec<u8>) -> Result<Checkpoint> {
     from_bytes(Path::new("test.gguf"), Bytes::new(bytes))
@@ -187,26 +181,18 @@ fn order_and_gaps_do_not_matter() {
     assert!(read.tensor("a.weight").unwrap().data.iter().copied().eq(0..24));
 }
 
-/// Random files, many nearly good. None may panic or hang, and one that is accepted must be written and read again
-/// with nothing changed.
+/// Random files, many nearly good. None may panic, and one that is accepted must be written and read again with nothing changed.
 #[test]
 fn random_files_are_refused_or_come_back() {
-    let started = Instant::now();
-    let (mut tried, mut accepted) = (0u64, 0u64);
-    let mut seed = vec![0; 1024];
-    while started.elapsed() < Duration::from_secs(5) {
-        ChaCha8Rng::seed_from_u64(tried).fill_bytes(&mut seed);
-        let bytes = arbitrary_file(&mut Unstructured::new(&seed)).unwrap();
-        tried += 1;
-        let before = ThreadTime::now();
-        if let Ok(file) = read(bytes) {
+    let mut accepted = 0;
+    for seed in 0..RANDOM_FILES {
+        if let Ok(file) = read(random_file(seed)) {
             accepted += 1;
             comes_back(&file);
         }
-        assert!(before.elapsed() < Duration::from_secs(1), "seed {tried}");
     }
-    println!("{tried} files, {accepted} of them good");
-    assert!(accepted > tried / 100 && accepted < tried, "{accepted} of {tried} accepted");
+    println!("{RANDOM_FILES} files, {accepted} of them good");
+    assert!(accepted > RANDOM_FILES / 100 && accepted < RANDOM_FILES, "{accepted} of {RANDOM_FILES} accepted");
 }
 
 fn comes_back(file: &Checkpoint) {

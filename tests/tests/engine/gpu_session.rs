@@ -7,7 +7,6 @@ use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
     sync::{Arc, mpsc::Receiver},
-    time::{Duration, Instant},
 };
 
 use thermocline_engine::{
@@ -23,6 +22,7 @@ use thermocline_engine::{
     },
     sparsity::sidecar::SidecarChoice,
 };
+use thermocline_tests::wait::{LONGEST, eventually, until_given_up};
 
 /// Tokens computed at once: the prompt has two chunks.
 const CHUNK: usize = 16;
@@ -90,7 +90,7 @@ impl Heard {
 fn hear(events: &Receiver<Event>) -> Heard {
     let mut heard = Heard::default();
     loop {
-        match events.recv_timeout(Duration::from_secs(60)) {
+        match events.recv_timeout(LONGEST) {
             Ok(Event::Token { id, text, .. }) => {
                 heard.ids.push(id);
                 heard.text.push_str(&text);
@@ -118,15 +118,8 @@ fn undisturbed(tokens: usize) -> Vec<u32> {
 
 #[track_caller]
 fn wait(engine: &Engine, what: &str, done: impl Fn(&DeviceStatus) -> bool) -> DeviceStatus {
-    let started = Instant::now();
-    loop {
-        let status = engine.device();
-        if done(&status) {
-            return status;
-        }
-        assert!(started.elapsed() < Duration::from_secs(60), "not within 60 s: {what}: {status:?}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let found = until_given_up(|| Some(engine.device()).filter(&done));
+    found.unwrap_or_else(|| panic!("not within {LONGEST:?}: {what}: {:?}", engine.device()))
 }
 
 fn settled(engine: &Engine) -> DeviceStatus {
@@ -408,11 +401,7 @@ fn device_figures_match_the_arena() {
     wait(&engine, "the cache's end", |status| matches!(status, DeviceStatus::Gpu(memory) if kv(memory) == 0));
     engine.set_device(&DeviceChoice::Cpu).unwrap();
     wait(&engine, "the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: None }));
-    let started = Instant::now();
-    while engine.telemetry().device_bytes > 0 {
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", engine.telemetry());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("an empty device", || engine.telemetry().device_bytes == 0);
 }
 
 #[test]
@@ -423,7 +412,7 @@ fn device_changes_during_an_answer_keep_the_tokens() {
     let events = session.generate(greedy(120));
     let mut ids = Vec::new();
     while ids.len() < 120 {
-        if let Event::Token { id, .. } = events.recv_timeout(Duration::from_secs(60)).unwrap() {
+        if let Event::Token { id, .. } = events.recv_timeout(LONGEST).unwrap() {
             ids.push(id);
             match ids.len() {
                 20 => engine.set_device(&DeviceChoice::Cpu).unwrap(),

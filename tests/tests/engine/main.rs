@@ -1,4 +1,4 @@
-//! The engine from outside: every test of its public interface that may share a process with others. One program, so that it is
+//! The engine from outside: every test of its public interface that does not measure. One program, so that it is
 //! linked once.
 
 // Tests that ask whether a thread may have an engine look through all that wgpu is made of.
@@ -22,6 +22,7 @@ mod gpu_session;
 mod hybrid;
 mod kept_counts;
 mod kv_cache;
+mod lost_file;
 mod models;
 mod moe;
 mod neurons;
@@ -41,3 +42,4 @@ mod tight;
 mod tokenizer;
 mod tokenizer_hostile;
 mod weight_types;
+mod workers;

@@ -5,7 +5,6 @@ use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 use thermocline_engine::{
@@ -24,6 +23,7 @@ use thermocline_tests::{
     events,
     golden::Expected,
     gpu::{FULL, forward, open, shared},
+    wait::{LONGEST, eventually},
 };
 
 /// Of the fixture: experts, those a token uses, and neurons of each.
@@ -46,12 +46,8 @@ fn engine(device: DeviceChoice, activation: Option<Activation>, chunk: usize) ->
         ..EngineOptions::default()
     };
     let engine = Engine::open(&folder(), options).unwrap();
-    let began = Instant::now();
     let there = || engine.resident().is_some_and(|held| held.hot.iter().all(|hot| mask::count(hot) == EXPERTS));
-    while !matches!(engine.device(), DeviceStatus::Cpu { reason: None }) && !there() {
-        assert!(began.elapsed() < Duration::from_secs(60), "not there within 60 s: {:?}", engine.device());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    eventually("a settled device", || matches!(engine.device(), DeviceStatus::Cpu { reason: None }) || there());
     engine
 }
 
@@ -147,7 +143,7 @@ fn rectified_moe_models_load_onto_a_device() {
         };
         let engine = Engine::open(&folder(), options).unwrap();
         assert_eq!(engine.sparsity().mode, Sparsity::Exact, "{}", engine.sparsity().reason);
-        let status = engine.wait_for_device(Duration::from_secs(60));
+        let status = engine.wait_for_device(LONGEST);
         assert!(matches!(status, DeviceStatus::Gpu(_)), "{sparsity:?}: {status:?}");
         assert_eq!(generate(&engine, (5..25).collect(), 8).len(), 8);
     }

@@ -5,7 +5,6 @@
 use std::{
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
-    time::Duration,
 };
 
 use thermocline_engine::{
@@ -17,7 +16,11 @@ use thermocline_engine::{
     },
     telemetry::neurons::{LayerTally, TokenTrace, Watch, neurons_of},
 };
-use thermocline_tests::{events, golden::Expected};
+use thermocline_tests::{
+    events,
+    golden::Expected,
+    wait::{LONGEST, eventually},
+};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/llama-relu")
@@ -44,7 +47,7 @@ fn engine_on_gpu(chunk: usize) -> Engine {
         ..EngineOptions::default()
     };
     let engine = Engine::open(&folder(), options).unwrap();
-    let status = engine.wait_for_device(Duration::from_secs(60));
+    let status = engine.wait_for_device(LONGEST);
     assert!(matches!(status, DeviceStatus::Gpu(_)), "{status:?}");
     engine
 }
@@ -192,10 +195,6 @@ fn board_readers_do_not_change_tokens() {
     });
     // What readers were in the way of arrives when the engine is idle.
     let end = ids.len() as u64 + 59;
-    let started = std::time::Instant::now();
-    while engine.neurons().kept().tokens.end < end {
-        assert!(started.elapsed().as_secs() < 10, "{:?}", engine.neurons().kept());
-        std::thread::yield_now();
-    }
+    eventually("all tokens", || engine.neurons().kept().tokens.end >= end);
     assert_eq!(engine.neurons().kept().tokens, 0..end);
 }

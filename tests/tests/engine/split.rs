@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
 
 use thermocline_engine::{
     Error,
@@ -15,7 +12,12 @@ use thermocline_engine::{
     runtime::Sparsity,
     session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, Prompt, Request, Sampling, SparsityChoice},
 };
-use thermocline_tests::{engines::alike, events, terminal::thermocline};
+use thermocline_tests::{
+    engines::alike,
+    events,
+    terminal::thermocline,
+    wait::{LONGEST, eventually},
+};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -37,7 +39,7 @@ fn on_gpu(budget: Option<u64>) -> Engine {
     let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget, ..GpuOptions::default() };
     let options = EngineOptions { split: Some(split()), ..options(DeviceChoice::Gpu(gpu)) };
     let engine = Engine::open(&model(), options).unwrap();
-    let status = engine.wait_for_device(Duration::from_secs(60));
+    let status = engine.wait_for_device(LONGEST);
     assert!(matches!(status, DeviceStatus::Gpu(_)), "{status:?}");
     engine
 }
@@ -96,7 +98,7 @@ fn resident_neurons_match_the_split_file() {
         let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(budget), ..GpuOptions::default() };
         let options = EngineOptions { split: Some(split()), ..options(DeviceChoice::Gpu(gpu)) };
         let engine = Engine::open(&model(), options).unwrap();
-        match engine.wait_for_device(Duration::from_secs(60)) {
+        match engine.wait_for_device(LONGEST) {
             DeviceStatus::Gpu(_) => {}
             DeviceStatus::Cpu { reason: Some(reason) } if matches!(*reason, Error::Memory { .. }) => break,
             status => panic!("{status:?}"),
@@ -113,11 +115,7 @@ fn resident_neurons_match_the_split_file() {
     let engine = on_gpu(Some(tight));
     assert!(engine.split().unwrap().resident < neurons);
     engine.set_vram_budget(2 * all).unwrap();
-    let started = Instant::now();
-    while engine.split().unwrap().resident < neurons {
-        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", engine.split());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("all neurons", || engine.split().unwrap().resident >= neurons);
     assert_eq!(is_the_files(&engine.resident().unwrap(), &index), neurons);
 }
 

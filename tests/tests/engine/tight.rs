@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions, adapters},
@@ -19,7 +16,11 @@ use thermocline_engine::{
     synth,
     synth::{Shape, SynthOptions},
 };
-use thermocline_tests::{engines::alike, events};
+use thermocline_tests::{
+    engines::alike,
+    events,
+    wait::{eventually, until_given_up},
+};
 
 /// A machine on which all that is on a device pays.
 fn machine() -> Machine {
@@ -53,15 +54,9 @@ fn tells(engine: &Engine) -> Vec<u32> {
 
 /// The resident part, once `is` holds.
 fn settled(engine: &Engine, is: impl Fn(&Resident) -> bool) -> Resident {
-    let began = Instant::now();
-    loop {
-        let resident = engine.resident();
-        if let Some(resident) = resident.as_deref().filter(|resident| is(resident)) {
-            return resident.clone();
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "not there within 60 s: {:?} {resident:?}", engine.device());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let found = until_given_up(|| engine.resident().filter(|resident| is(resident)));
+    let found = found.unwrap_or_else(|| panic!("{:?} {:?}", engine.device(), engine.resident()));
+    Resident::clone(&found)
 }
 
 /// Unasked, quantised down projections stay as they are, so that their FFNs are on the device whole or not at all; asked for a
@@ -124,10 +119,6 @@ fn moe_model_opened_sparse_on_the_cpu_moves_to_a_device_and_back() {
     let all = settled(&there, |resident| (0..2).all(|layer| resident.count(layer) == 4));
     assert_eq!(settled(&engine, |resident| *resident == all), all);
     engine.set_device(&DeviceChoice::Cpu).unwrap();
-    let began = Instant::now();
-    while !matches!(engine.device(), DeviceStatus::Cpu { reason: None }) {
-        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", engine.device());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("the CPU", || matches!(engine.device(), DeviceStatus::Cpu { reason: None }));
     assert_eq!(tells(&engine), want, "back on the CPU");
 }

@@ -104,7 +104,9 @@ fn collect(root: &Path, folder: &Path, module: &[String], sources: &mut Vec<Sour
         let child: Vec<String> = module.iter().cloned().chain([stem.clone()]).collect();
         if entry.is_dir() {
             collect(root, &below, &child, sources);
-        } else if entry.extension().is_some_and(|extension| extension == "rs") && stem != "tests" && stem != "testing" {
+        } else if entry.extension().is_some_and(|extension| extension == "rs")
+            && !["tests", "testing", "timing"].contains(&stem.as_str())
+        {
             let module = if ["mod", "lib", "main"].contains(&stem.as_str()) { module.to_vec() } else { child };
             sources.push(parse(root, below, module));
         }

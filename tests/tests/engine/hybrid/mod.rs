@@ -9,7 +9,7 @@ mod moving;
 mod placements;
 mod recurrent;
 mod streaming;
-mod times;
+mod timing;
 
 use std::{
     ops::ControlFlow,

@@ -13,8 +13,6 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
-    thread,
-    time::Duration,
 };
 
 use rand_chacha::{
@@ -37,6 +35,7 @@ use thermocline_engine::{
 use thermocline_tests::{
     golden::Expected,
     terminal::{command, thermocline},
+    wait::eventually,
 };
 
 fn here(path: &str) -> PathBuf {
@@ -441,11 +440,8 @@ fn prepare_command_resumes_after_an_interrupt() {
     let args = ["prepare", "-m", "builtin", "--tokens", "600", "--predictors", "rows", "--out", file];
     // Ctrl-C somewhere on the way; wherever it comes, the second run ends well.
     let mut child = command(&args).spawn().unwrap();
-    let started = std::time::Instant::now();
     let work = folder.path().join(".s.thermocline.gguf.work");
-    while !work.join("normed-5.f16").exists() && started.elapsed() < Duration::from_secs(60) {
-        thread::sleep(Duration::from_millis(2));
-    }
+    eventually("recorded inputs", || work.join("normed-5.f16").exists());
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let status = thermocline_tests::terminal::wait(&mut child);
     assert_eq!(status.code(), Some(130));

@@ -81,7 +81,7 @@ fn embeddings_are_the_references_hidden_states_on_cpu_gpu_and_split() {
         let weights = Model::open(&model(name), &LoadOptions::default()).unwrap().checkpoint.tensor_bytes();
         for budget in [None, Some(weights + (2 << 20)), Some(weights / 2 + (1 << 20)), Some(0)] {
             let engine = Engine::open(&model(name), dense(on_gpu(budget))).unwrap();
-            engine.wait_for_device(Duration::from_secs(120));
+            engine.wait_for_device(LONGEST);
             let what = format!("{name} with a budget of {budget:?}: {:?}", engine.device());
             assert_close(&embedding(&engine, &ids, Pooling::Mean), &wanted, &what);
         }
@@ -95,7 +95,7 @@ fn last_hidden_state_leads_to_the_logits_also_of_several_streams() {
         let (ids, logits) = (expected.ids("input_ids"), expected.f32("logits"));
         for device in [DeviceChoice::Cpu, on_gpu(None)] {
             let engine = Engine::open(&model(name), dense(device)).unwrap();
-            engine.wait_for_device(Duration::from_secs(120));
+            engine.wait_for_device(LONGEST);
             let config = engine.config();
             let (d, vocab) = (config.d_model, config.n_vocab);
             let state = embedding(&engine, &ids, Pooling::Last);

@@ -9,13 +9,10 @@ mod recurrent;
 mod speculation;
 mod streams;
 mod thoughts;
+mod timing;
 mod turns;
 
-use std::{
-    path::PathBuf,
-    sync::mpsc::Receiver,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, sync::mpsc::Receiver, time::Duration};
 
 use proptest::prelude::*;
 use thermocline_engine::{
@@ -27,7 +24,10 @@ use thermocline_engine::{
         Session, SessionOptions, SpeculationMode, StopReason,
     },
 };
-use thermocline_tests::golden::Expected;
+use thermocline_tests::{
+    golden::Expected,
+    wait::{LONGEST, eventually, until},
+};
 
 /// Everything a generation sent.
 #[derive(Debug)]
@@ -110,13 +110,4 @@ fn answer(events: Receiver<Event>) -> Result<Answer, Error> {
 
 fn generate(session: &Session, request: Request) -> Answer {
     answer(session.generate(request)).unwrap()
-}
-
-/// Waits for something the engine thread is about to do.
-fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }

@@ -4,19 +4,19 @@ use thermocline_engine::{
     cpu::InputPrecision,
     gpu::{AdapterChoice, GpuOptions},
     runtime::Sparsity,
-    session::{DeviceChoice, DeviceStatus, Grammar, LogprobsRequest, Priority, SparsityChoice},
+    session::{DeviceChoice, DeviceStatus, Grammar, LogprobsRequest, SparsityChoice},
 };
 
 use super::*;
 
 /// Activations as floats, so that only the order of sums can differ.
-fn float_options() -> EngineOptions {
+pub(super) fn float_options() -> EngineOptions {
     let cpu = CpuOptions { threads: Some(1), activations: InputPrecision::Float, ..CpuOptions::default() };
     EngineOptions { cpu, ..options() }
 }
 
 /// Prompts without a common beginning.
-fn prompts(engine: &Engine, n: usize) -> Vec<Vec<u32>> {
+pub(super) fn prompts(engine: &Engine, n: usize) -> Vec<Vec<u32>> {
     let vocab = engine.config().n_vocab as u32;
     let id = |of: u32, at: u32| (at * at * 31 + at * 97 + of * 53 + 11) % vocab;
     (0..n as u32).map(|of| (0..5 + of * 5 % 13).map(|at| id(of, at)).collect()).collect()
@@ -41,14 +41,17 @@ fn same_alone_and_at_once(engine: &Engine, what: &str) {
     let requests: Vec<Request> = prompts(engine, 8).iter().map(|prompt| greedy(prompt, 24)).collect();
     let alone: Vec<Vec<u32>> = requests.iter().map(|it| generate(&session(engine), it.clone()).ids).collect();
     for n in [1, 2, 4, 8] {
-        let before = engine.telemetry().decode_passes;
-        let together = at_once(engine, &requests[..n]);
-        let passes = engine.telemetry().decode_passes - before;
-        for (at, (answer, alone)) in together.iter().zip(&alone).enumerate() {
-            assert_eq!(answer.ids, *alone, "{what}: stream {at} of {n}");
-        }
         let most = if dense { 24 * n * 3 / 4 } else { 24 * n - (n - 1) };
-        assert!(n == 1 || passes as usize <= most, "{what}: {passes} passes for {n} streams of 24 tokens");
+        // Streams that are asked too late, after others have ended, share no passes with them.
+        eventually("shared passes", || {
+            let before = engine.telemetry().decode_passes;
+            let together = at_once(engine, &requests[..n]);
+            let passes = engine.telemetry().decode_passes - before;
+            for (at, (answer, alone)) in together.iter().zip(&alone).enumerate() {
+                assert_eq!(answer.ids, *alone, "{what}: stream {at} of {n}");
+            }
+            n == 1 || passes as usize <= most
+        });
     }
 }
 
@@ -79,7 +82,7 @@ fn texts_of_several_streams_are_the_same_on_a_gpu() {
         let gpu = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
         let device = DeviceChoice::Gpu(gpu);
         let engine = Engine::open(&model(name), EngineOptions { device, chunk: 16, ..float_options() }).unwrap();
-        assert!(matches!(engine.wait_for_device(Duration::from_secs(60)), DeviceStatus::Gpu(_)));
+        assert!(matches!(engine.wait_for_device(LONGEST), DeviceStatus::Gpu(_)));
         let requests: Vec<Request> = prompts(&engine, 4).iter().map(|prompt| greedy(prompt, 10)).collect();
         let alone: Vec<Vec<u32>> = requests.iter().map(|it| generate(&session(&engine), it.clone()).ids).collect();
         let together: Vec<Vec<u32>> = at_once(&engine, &requests).into_iter().map(|it| it.ids).collect();
@@ -94,13 +97,18 @@ fn a_cancelled_stream_does_not_disturb_the_others() {
     let alone: Vec<Vec<u32>> =
         prompts.iter().map(|prompt| generate(&session(&engine), greedy(prompt, 60)).ids).collect();
     let sessions: Vec<Session> = prompts.iter().map(|_| session(&engine)).collect();
-    let events: Vec<_> = sessions.iter().zip(&prompts).map(|(it, prompt)| it.generate(greedy(prompt, 60))).collect();
     let start = engine.telemetry().generated_tokens;
+    // The second goes on until it is cancelled.
+    let endless = |prompt| Request { on_full: ContextPolicy::Shift { keep: 0 }, max_tokens: None, ..greedy(prompt, 0) };
+    let request = |at, prompt| if at == 1 { endless(prompt) } else { greedy(prompt, 60) };
+    let asked = sessions.iter().zip(&prompts).enumerate();
+    let events: Vec<_> = asked.map(|(at, (it, prompt))| it.generate(request(at, prompt))).collect();
     eventually("tokens", || engine.telemetry().generated_tokens > start + 40);
     sessions[1].cancel();
     let answers: Vec<Answer> = events.into_iter().map(|events| answer(events).unwrap()).collect();
     assert_eq!(answers[1].reason, StopReason::Cancelled);
-    assert_eq!(answers[1].ids, alone[1][..answers[1].ids.len()]);
+    let known = answers[1].ids.len().min(60);
+    assert_eq!(answers[1].ids[..known], alone[1][..known]);
     for at in [0, 2, 3] {
         assert_eq!(answers[at].ids, alone[at], "stream {at}");
     }
@@ -129,36 +137,6 @@ fn every_stream_has_its_own_sampler_and_grammar() {
     for (at, (together, alone)) in together.iter().zip(&alone).enumerate() {
         assert_eq!((&together.ids, &together.text), (&alone.ids, &alone.text), "stream {at}");
     }
-}
-
-/// While a long prompt is computed, other streams get a token for each of its chunks.
-#[test]
-fn a_long_prompt_stops_others_for_one_chunk_at_most() {
-    let options = EngineOptions { context: Some(4096), chunk: 128, ..float_options() };
-    let engine = Engine::open(&model("llama-silu-gqa"), options).unwrap();
-    let (short, long) = (session(&engine), session(&engine));
-    let prompts = prompts(&engine, 2);
-    let events = short.generate(greedy(&prompts[0], 3000));
-    let start = engine.telemetry().generated_tokens;
-    eventually("tokens", || engine.telemetry().generated_tokens > start + 8);
-    let vocab = engine.config().n_vocab as u32;
-    let prompt: Vec<u32> = (0..3000).map(|at| (at * at + at * 7) % vocab).collect();
-    let listening = long.generate(greedy(&prompt, 1));
-    let (mut last, mut worst, mut chunks) = (None, 0, 0);
-    for event in &listening {
-        if let Event::Prompt { done, .. } = event {
-            let now = engine.telemetry().generated_tokens;
-            if let Some((before, tokens)) = last {
-                worst = worst.max(done - before);
-                chunks += usize::from(now > tokens);
-            }
-            last = Some((done, now));
-        }
-    }
-    short.cancel();
-    drop(events);
-    assert!(chunks >= 12, "{chunks} chunks with tokens between them, the longest of {worst} tokens");
-    assert!(worst <= 128, "{worst}");
 }
 
 /// A prompt that begins like another session's is copied as far as that goes, be it computed or under way.
@@ -221,26 +199,4 @@ fn caches_stay_within_their_budget() {
     // The one that was used last still has its tokens, the first has none.
     assert!(generate(&sessions[5], greedy(&prompts[5], 4)).stats.reused_tokens > 0);
     assert_eq!(generate(&sessions[0], greedy(&prompts[0], 4)).stats.reused_tokens, 0);
-}
-
-/// A session in the foreground keeps its speed beside two in the background, which are not starved.
-#[test]
-fn the_foreground_goes_first() {
-    let engine =
-        Engine::open(&model("llama-silu-gqa"), EngineOptions { context: Some(2048), ..float_options() }).unwrap();
-    let prompts = prompts(&engine, 3);
-    let background = SessionOptions { priority: Priority::Background, ..SessionOptions::default() };
-    let others: Vec<Session> = (0..2).map(|_| engine.session(background.clone()).unwrap()).collect();
-    let events: Vec<_> = others.iter().zip(&prompts).map(|(it, prompt)| it.generate(greedy(prompt, 1500))).collect();
-    eventually("tokens", || engine.telemetry().generated_tokens > 20);
-    let window = session(&engine);
-    let before = engine.telemetry().generated_tokens;
-    let mine = generate(&window, greedy(&prompts[2], 600));
-    let theirs = engine.telemetry().generated_tokens - before - 600;
-    others.iter().for_each(Session::cancel);
-    drop(events);
-    assert_eq!(mine.ids.len(), 600);
-    // Each of the background's tokens costs the foreground a part of a token's time; they have a fifth of it.
-    assert!(theirs > 10, "{theirs}");
-    assert!(theirs < 2 * 600, "{theirs}");
 }

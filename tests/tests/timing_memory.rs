@@ -1,5 +1,5 @@
 //! How much memory a hostile file can make the reader take, measured by a counting allocator, and how long it can keep
-//! it busy. One test, because the counter is the whole program's.
+//! it busy. One test in a program of its own, because the counter is the whole program's.
 
 use std::{path::Path, time::Duration};
 
@@ -9,7 +9,10 @@ use thermocline_engine::{
     Result,
     format::{Bytes, Checkpoint, gguf::from_bytes},
 };
-use thermocline_tests::raw_gguf::{RawGguf, array, pair, tensor};
+use thermocline_tests::{
+    random_files::{RANDOM_FILES, random_file},
+    raw_gguf::{RawGguf, array, pair, tensor},
+};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -33,6 +36,7 @@ fn allocations_stay_near_the_file_size_for_malformed_files() {
     bombs();
     every_truncation();
     every_flipped_bit();
+    every_random_file();
     large_but_honest();
 }
 
@@ -89,6 +93,13 @@ fn every_flipped_bit() {
         file[bit / 8] ^= 1 << (bit % 8);
         let (_, peak) = read(file);
         assert!(peak < MIB, "{peak} bytes");
+    }
+}
+
+fn every_random_file() {
+    for seed in 0..RANDOM_FILES {
+        let (_, peak) = read(random_file(seed));
+        assert!(peak < MIB, "{peak} bytes, seed {seed}");
     }
 }
 

@@ -1,14 +1,13 @@
 //! A program that is killed while a model writes loses no more than the last second of it, and two windows on the same chats do not
 //! harm each other. The test starts itself again as the window, with the real model but no screen, and kills it.
 
-#![allow(clippy::unwrap_used)]
-
 use std::{
     collections::HashMap,
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command, ExitCode, Stdio},
+    process::{Child, Stdio},
+    sync::mpsc::{self, Receiver},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -23,6 +22,9 @@ use thermocline::{
     store::{Message, MessageState, Speaker, Store},
     ui::Window,
 };
+use thermocline_tests::{own_process, wait};
+
+use super::alone;
 
 /// Windows killed, and how many at a time.
 const KILLS: usize = 50;
@@ -36,25 +38,16 @@ const LOSS: u128 = 1000;
 
 const QUESTION: &str = "Tell me a story about a cat and a boat.";
 
-fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    match (arguments.next().as_deref(), arguments.next()) {
-        (Some("window"), Some(folder)) => window(Path::new(&folder)),
-        _ => {
-            kill_them();
-            two_at_once();
-        }
-    }
-    ExitCode::SUCCESS
-}
+/// Environment variable with the folder of the window's files.
+const FOLDER: &str = "THERMOCLINE_TEST_FOLDER";
 
 fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
 }
 
-/// Asks for a story, and for another version of it when it ends, until the program is ended. Says with every frame when that
-/// was and how much of which answer is on the screen.
-fn window(folder: &Path) {
+/// Asks for a story, and for another version of it when it ends, until the program is ended. Says with every frame, on standard error,
+/// when it began, when it was shown, and how much of which answer is on the screen.
+fn window(folder: &Path) -> ! {
     let ctx = egui::Context::default();
     let mut window = Window::new(&ctx, Folders::below(folder), None).unwrap();
     let key = |key, modifiers| Event::Key { key, physical_key: None, pressed: true, repeat: false, modifiers };
@@ -79,6 +72,7 @@ fn window(folder: &Path) {
             events: script.pop().flatten().into_iter().collect(),
             ..RawInput::default()
         };
+        let frame_began = now();
         let frame = ctx.run_ui(input, |ui| {
             window.tick(ui);
             window.show(ui);
@@ -86,48 +80,87 @@ fn window(folder: &Path) {
         frame.drop_without_applying_deltas();
         for chat in window.shell().store.chats().unwrap() {
             if let Some(progress) = window.shell().chat_controller.progress(chat.id) {
-                println!("{} {:?} {}", now(), progress.id, progress.content.len());
+                eprintln!("{frame_began} {} {:?} {}", now(), progress.id, progress.content.len());
             }
         }
-        std::io::stdout().flush().unwrap();
         thread::sleep(Duration::from_millis(16));
     }
 }
 
-/// A window in a folder, with what it says from its first words on.
-struct Killed {
-    window: Child,
-    said: BufReader<std::process::ChildStdout>,
+/// What a window says of an answer that is on the screen: times are milliseconds since 1970.
+struct Said {
+    frame_began: u128,
+    seen: u128,
+    id: String,
+    length: usize,
 }
 
-impl Killed {
+impl Said {
+    fn of(line: &str) -> Option<Self> {
+        // The last line may be truncated.
+        let mut words = line.strip_suffix('\n')?.split(' ');
+        let (began, seen, id, length) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        let (frame_began, seen, length) = (began.parse().ok()?, seen.parse().ok()?, length.parse().ok()?);
+        Some(Said { frame_began, seen, id: id.to_owned(), length })
+    }
+}
+
+/// A window in a folder, and what it has said so far.
+struct Writing {
+    window: Child,
+    says: Receiver<Said>,
+    said: Vec<Said>,
+}
+
+impl Writing {
+    /// Waits for its first words.
     fn open(folder: &Path) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let mut window = command.arg("window").arg(folder).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(window.stdout.take().unwrap());
-        let mut line = String::new();
-        while said.read_line(&mut line).unwrap() > 0 && (line.is_empty() || line.ends_with(" 0\n")) {
-            line.clear();
-        }
-        assert!(!line.is_empty(), "the window ended by itself");
-        Killed { window, said }
+        let mut command = own_process::start("chats_killed::killed_windows_lose_at_most_the_last_second", "window");
+        let mut window = command.env(FOLDER, folder).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(window.stderr.take().unwrap());
+        let (sender, says) = mpsc::channel();
+        thread::spawn(move || {
+            let mut line = String::new();
+            while lines.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                match Said::of(&line) {
+                    Some(said) => drop(sender.send(said)),
+                    None => eprint!("{line}"),
+                }
+                line.clear();
+            }
+        });
+        let mut it = Writing { window, says, said: Vec::new() };
+        it.until("its first words", |said| said.length > 0);
+        it
     }
 
-    /// Kills it. Returns how much of each answer was seen when, and when it was killed.
-    fn kill(mut self) -> (Vec<(u128, String, usize)>, u128) {
+    /// Listens until it says this.
+    fn until(&mut self, what: &str, is: impl Fn(&Said) -> bool) -> &Said {
+        loop {
+            let said = self.says.recv_timeout(wait::LONGEST).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let found = is(&said);
+            self.said.push(said);
+            if found {
+                return &self.said[self.said.len() - 1];
+            }
+        }
+    }
+
+    /// Kills it. Returns when that was, and has heard all that it said.
+    fn kill(&mut self) -> u128 {
         self.window.kill().unwrap();
         let killed = now();
         self.window.wait().unwrap();
-        let mut rest = String::new();
-        self.said.read_to_string(&mut rest).unwrap();
-        let read = |line: &str| {
-            let mut words = line.split(' ');
-            let (time, id, length) = (words.next()?, words.next()?, words.next()?);
-            Some((time.parse().ok()?, id.to_owned(), length.parse().ok()?))
-        };
-        // The last line may be truncated.
-        let whole = rest.rfind('\n').map_or("", |end| &rest[..end]);
-        (whole.lines().filter_map(read).collect(), killed)
+        self.said.extend(self.says.iter());
+        killed
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        // One that was killed cannot be killed again.
+        let _ = self.window.kill();
+        let _ = self.window.wait();
     }
 }
 
@@ -146,7 +179,12 @@ fn messages(folder: &Path) -> Vec<Vec<Message>> {
     store.chats().unwrap().iter().map(|chat| store.messages(chat.id).unwrap()).collect()
 }
 
-fn kill_them() {
+#[test]
+fn killed_windows_lose_at_most_the_last_second() {
+    if own_process::part().is_some() {
+        window(Path::new(&std::env::var_os(FOLDER).unwrap()));
+    }
+    let _alone = alone();
     let seed = now() as u64;
     println!("seed {seed}");
     let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -165,22 +203,24 @@ fn kill_them() {
 /// Kills a window so long after its first words. Returns how old the oldest words are that were seen and lost, in milliseconds.
 fn kill_one(delay: u64) -> u128 {
     let folder = folder();
-    let window = Killed::open(folder.path());
+    let mut window = Writing::open(folder.path());
     thread::sleep(Duration::from_millis(delay));
-    let (seen, killed) = window.kill();
+    let killed = window.kill();
     let chats = messages(folder.path());
     assert_eq!(chats.len(), 1);
     assert_eq!((chats[0][0].speaker, &*chats[0][0].content), (Speaker::User, QUESTION));
     let kept: HashMap<String, &Message> =
         chats[0].iter().map(|message| (format!("{:?}", message.id), message)).collect();
-    let alive = seen.last().map_or(killed, |(time, ..)| *time);
+    // A frame saves before it is shown, and this is the last that was shown. What a busy machine lets the window not do since then is
+    // no loss of the program's.
+    let alive = window.said[window.said.len() - 1].frame_began;
     let mut loss = 0;
-    for (time, id, length) in &seen {
+    for Said { seen, id, length, .. } in &window.said {
         let answer = kept.get(id).unwrap_or_else(|| panic!("answer {id} is lost after {delay} ms"));
         if answer.content.len() < *length {
-            loss = loss.max(killed - time);
-            // A machine that is too busy to show anything for a second is not what is tested.
-            assert!(alive - time < LOSS, "{} ms lost after {delay} ms", alive - time);
+            loss = loss.max(killed - seen);
+            let unsaved = alive.saturating_sub(*seen);
+            assert!(unsaved < LOSS, "{unsaved} ms lost after {delay} ms");
         }
     }
     let answers: Vec<&Message> = chats[0].iter().filter(|message| message.speaker == Speaker::Assistant).collect();
@@ -192,19 +232,23 @@ fn kill_one(delay: u64) -> u128 {
     loss
 }
 
-/// Two windows on the same chats: each writes its own, one is killed, the other goes on.
-fn two_at_once() {
+/// Each writes its own chat, one is killed, the other goes on.
+#[test]
+fn two_windows_on_the_same_chats_do_not_harm_each_other() {
+    let _alone = alone();
     let folder = folder();
-    let (first, second) = thread::scope(|scope| {
-        let [first, second] = [(); 2].map(|()| scope.spawn(|| Killed::open(folder.path())));
+    let (mut first, mut second) = thread::scope(|scope| {
+        let [first, second] = [(); 2].map(|()| scope.spawn(|| Writing::open(folder.path())));
         (first.join().unwrap(), second.join().unwrap())
     });
-    thread::sleep(Duration::from_secs(2));
-    let (seen, _) = first.kill();
+    for window in [&mut first, &mut second] {
+        let seen = window.until("a sentence", |said| said.length > 40).seen;
+        window.until("the time in which it is saved", |said| said.frame_began > seen + LOSS);
+    }
+    first.kill();
     let between = now();
-    thread::sleep(Duration::from_secs(2));
-    let (later, _) = second.kill();
-    assert!(!seen.is_empty() && later.iter().any(|(time, ..)| *time > between + 500), "the other one stopped");
+    second.until("the other's words", |said| said.frame_began > between + 500 && said.length > 0);
+    second.kill();
     let chats = messages(folder.path());
     assert_eq!(chats.len(), 2, "each has its own chat");
     for messages in &chats {

@@ -1,9 +1,9 @@
-//! How many threads compute. Alone in its program, so that all threads are this engine's; Linux tells their names.
+//! How many threads compute. In a process of its own, so that all threads are this engine's; Linux tells their names.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use thermocline_engine::{
     cpu::CpuOptions,
@@ -11,7 +11,7 @@ use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions},
     session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, Prompt, Request, SessionOptions},
 };
-use thermocline_tests::events;
+use thermocline_tests::{events, own_process, wait};
 
 /// Threads of pools: the callers, who are workers too, have other names.
 fn pool_threads() -> usize {
@@ -20,8 +20,21 @@ fn pool_threads() -> usize {
     names.filter(|name| name.starts_with("cpu-")).count()
 }
 
+/// Said by the process once all is as it should be.
+const SIGN: &str = "one pool was counted";
+
 #[test]
 fn split_model_has_one_thread_pool() {
+    if own_process::part().is_some() {
+        count_threads();
+        return eprintln!("{SIGN}");
+    }
+    let counted = own_process::start("workers::split_model_has_one_thread_pool", "count").output().unwrap();
+    let said = String::from_utf8_lossy(&counted.stderr);
+    assert!(counted.status.success() && said.contains(SIGN), "{said}{}", String::from_utf8_lossy(&counted.stdout));
+}
+
+fn count_threads() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/powerinfer/llama-relu-f16.powerinfer.gguf");
     assert_eq!(pool_threads(), 0);
     let gpu = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
@@ -34,7 +47,7 @@ fn split_model_has_one_thread_pool() {
         ..EngineOptions::default()
     };
     let engine = Engine::open(&model, options).unwrap();
-    let status = engine.wait_for_device(Duration::from_secs(60));
+    let status = engine.wait_for_device(wait::LONGEST);
     assert!(matches!(status, DeviceStatus::Gpu(_)), "{status:?}");
     let session = engine.session(SessionOptions::default()).unwrap();
     // What a random model draws may be the end of its text.
