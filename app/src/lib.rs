@@ -24,6 +24,8 @@ pub mod remote;
 pub mod server;
 pub mod settings;
 pub mod store;
+#[cfg(test)]
+mod testing;
 pub mod tools;
 pub mod ui;
 pub mod units;

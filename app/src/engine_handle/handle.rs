@@ -235,17 +235,13 @@ fn find(model: &RemoteModel, keys: &KeyStore) -> Result<RemoteClient, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::PathBuf, time::Duration};
+    use std::path::PathBuf;
 
     use super::*;
+    use crate::testing::{eventually, until};
 
     fn wait(handle: &EngineHandle, what: &str, is: impl Fn(&EngineState) -> bool) -> EngineState {
-        let began = Instant::now();
-        while !is(&handle.state()) {
-            assert!(began.elapsed() < Duration::from_secs(30), "not within 30 s: {what}: {handle:?}");
-            thread::sleep(Duration::from_millis(2));
-        }
-        handle.state()
+        until(what, || Some(handle.state()).filter(&is))
     }
 
     #[test]
@@ -263,7 +259,8 @@ mod tests {
         assert!(handle.session(SessionOptions::default()).is_ok());
         handle.open(ModelId::Builtin, EngineOptions::default());
         handle.close();
-        thread::sleep(Duration::from_millis(300));
+        // Threads that open a model have a handle each.
+        eventually("the end of every thread that opens one", || Arc::strong_count(&handle.slot) == 1);
         assert!(matches!(handle.state(), EngineState::Empty));
     }
 }

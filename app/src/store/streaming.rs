@@ -117,9 +117,12 @@ mod tests {
         let (reader, _) = Store::open(&path).unwrap();
         let chat = store.add_chat(None, "").unwrap();
         let mut answer = StreamingMessage::begin(&mut store, chat, None, Some("m")).unwrap();
-        answer.push(&mut store, "Once upon").unwrap();
-        std::thread::sleep(COMMIT);
+        // A commit is due, and then none for an hour.
+        answer.append("Once upon");
+        answer.last = Instant::now().checked_sub(COMMIT).unwrap();
         answer.poll(&mut store).unwrap();
+        assert!(answer.is_saved());
+        answer.last = Instant::now() + Duration::from_secs(3600);
         answer.push(&mut store, " a time").unwrap();
         let seen = reader.message(answer.id()).unwrap();
         assert_eq!((&*seen.content, seen.state), ("Once upon", MessageState::Streaming));

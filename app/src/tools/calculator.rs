@@ -31,6 +31,10 @@ impl Interrupt for Deadline {
 /// # Errors
 /// A sentence for the model.
 pub fn evaluate(expression: &str) -> Result<String, String> {
+    evaluate_within(TIME, expression)
+}
+
+fn evaluate_within(time: Duration, expression: &str) -> Result<String, String> {
     let expression = expression.trim();
     if expression.is_empty() {
         return Err("the expression: expected something to evaluate, got nothing".to_owned());
@@ -45,7 +49,7 @@ pub fn evaluate(expression: &str) -> Result<String, String> {
     let work = {
         let expression = expression.to_owned();
         move || {
-            let deadline = Deadline(Instant::now() + TIME);
+            let deadline = Deadline(Instant::now() + time);
             evaluate_with_interrupt(&expression, &mut Context::new(), &deadline)
                 .map(|result| result.get_main_result().to_owned())
         }
@@ -54,14 +58,18 @@ pub fn evaluate(expression: &str) -> Result<String, String> {
     let thread = thread.map_err(|error| format!("no thread to calculate with: {error}"))?;
     let result = thread.join().map_err(|_| "the expression cannot be evaluated".to_owned())?;
     result.map_err(|why| match &*why {
-        "interrupted" => format!("the expression takes longer than {} s", TIME.as_secs_f32()),
+        "interrupted" => format!("the expression takes longer than {} s", time.as_secs_f32()),
         _ => format!("the expression: {why}"),
     })
 }
 
 #[cfg(test)]
+mod timing;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::PATIENCE;
 
     #[test]
     fn arithmetic_is_exact_where_it_can_be() {
@@ -83,28 +91,25 @@ mod tests {
             ("2^100", "1267650600228229401496703205376"),
             ("3 feet to cm", "91.44 cm"),
         ] {
-            assert_eq!(evaluate(expression).as_deref(), Ok(want), "{expression}");
+            assert_eq!(evaluate_within(PATIENCE, expression).as_deref(), Ok(want), "{expression}");
         }
     }
 
     #[test]
-    fn wrong_and_absurd_expressions_are_refused_soon() {
-        let began = Instant::now();
+    fn wrong_and_absurd_expressions_are_refused() {
         for (expression, want) in [
             ("", "got nothing"),
             ("1 +", "unexpected input"),
             ("1/0", "division by zero"),
             ("system(1)", "unknown identifier 'system'"),
             ("min(3, 1)", "without commas"),
-            ("9^9^9^9", "takes longer than 0.3 s"),
             ("100 USD to EUR", "exchange rates are not available"),
             ("roll d6", "random numbers are not available"),
             (&"1".repeat(MOST + 1), "too long"),
         ] {
-            let error = evaluate(expression).unwrap_err();
+            let error = evaluate_within(PATIENCE, expression).unwrap_err();
             assert!(error.contains(want), "{expression}: {error}");
         }
-        assert!(began.elapsed() < Duration::from_secs(5));
     }
 
     #[test]

@@ -20,10 +20,8 @@ use crate::{
     library::ModelId,
     settings::{ModelSettings, Settings, Theme},
     store::Message,
+    testing::{PATIENCE, eventually},
 };
-
-/// Long enough for anything a test waits for, on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A file that was let go over the window.
 #[derive(Debug)]
@@ -104,12 +102,12 @@ impl Stage {
 
     /// Frames until something is so, which must come within [`PATIENCE`].
     pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Window) -> bool) {
-        let began = Instant::now();
-        while !is(self.it.state_mut()) {
-            assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-            thread::sleep(Duration::from_millis(4));
-            self.it.step();
-        }
+        eventually(what, || {
+            is(self.it.state_mut()) || {
+                self.it.step();
+                false
+            }
+        });
         self.step();
     }
 

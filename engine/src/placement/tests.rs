@@ -11,6 +11,7 @@ use crate::{
 
 mod optimum;
 mod plans;
+mod timing;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,11 +1,10 @@
-use std::{thread, time::Duration};
-
 use egui_kittest::{Harness, kittest::Queryable};
 
 use super::{start::STORIES, *};
 use crate::{
     folders::Folders,
     store::{MessageState, import_export::FileFormat},
+    testing::eventually,
     ui::theme,
 };
 
@@ -40,15 +39,10 @@ fn until(
     what: &str,
     is: impl Fn(&Shell, &Conversation) -> bool,
 ) {
-    let began = Instant::now();
-    loop {
+    eventually(what, || {
         harness.step();
-        if harness.state().as_ref().is_some_and(|(shell, conversation)| is(shell, conversation)) {
-            break;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "not within 60 s: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+        harness.state().as_ref().is_some_and(|(shell, conversation)| is(shell, conversation))
+    });
     harness.run_steps(SETTLED);
 }
 

@@ -338,7 +338,7 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(120);
 
     fn often(neurons: &[f32]) -> Often {
         Often { neurons: neurons.to_vec(), ..Often::default() }

@@ -100,7 +100,7 @@ mod tests {
         let mut atlas = Atlas::new(&shape);
         let sheet = Sheet { grid: Grid { columns: 16, lines: 10 }, ..Sheet::default() };
         atlas.lay_out(sheet);
-        atlas.sort(Duration::from_secs(9), |_| None);
+        atlas.sort(Duration::from_secs(120), |_| None);
         let wide = Rect::from_min_max(Pos2::new(10.0, 0.0), Pos2::new(170.0, 40.0));
         let all = lines(&atlas, wide);
         // Two layers, a gap, and one.

@@ -1,10 +1,6 @@
 //! The panel with the built-in model behind it.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
 use egui_kittest::{
     Harness,
@@ -20,6 +16,7 @@ use super::NeuronsPanel;
 use crate::{
     folders::Folders,
     library::ModelId,
+    testing::eventually,
     ui::{command::Command, shell::Shell, theme},
 };
 
@@ -68,11 +65,7 @@ fn open_and_generate(harness: &mut Harness<'static, State>) {
 fn open(harness: &mut Harness<'static, State>, model: ModelId, activation: Option<Activation>) {
     let engine_handle = shell(harness).engine_handle.clone();
     engine_handle.open(model, EngineOptions { device: DeviceChoice::Cpu, activation, ..EngineOptions::default() });
-    let began = Instant::now();
-    while engine_handle.engine().is_none() {
-        assert!(began.elapsed() < Duration::from_secs(30), "no model within 30 s");
-        thread::sleep(Duration::from_millis(2));
-    }
+    eventually("a model", || engine_handle.engine().is_some());
 }
 
 fn generate(harness: &mut Harness<'static, State>, tokens: usize) {

@@ -7,6 +7,7 @@ use thermocline_engine::{placement::Machine, session::adapters};
 use super::*;
 use crate::{
     settings::ModelSettings,
+    testing::until,
     ui::testing::{Stage, button},
 };
 
@@ -92,16 +93,10 @@ fn budget_slider_forecast_follows_the_drag_and_applies_on_release() {
 
 /// The text below the slider, once no forecast is running.
 fn foretold(stage: &mut Stage) -> String {
-    let began = Instant::now();
-    loop {
-        let said = stage.texts().into_iter().find(|text| text.starts_with("At ") && !text.contains("reckoning"));
-        if let Some(said) = said {
-            return said;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", stage.texts());
-        std::thread::sleep(Duration::from_millis(4));
+    until("a forecast", || {
         stage.it.step();
-    }
+        stage.texts().into_iter().find(|text| text.starts_with("At ") && !text.contains("reckoning"))
+    })
 }
 
 #[test]

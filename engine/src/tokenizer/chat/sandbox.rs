@@ -195,14 +195,15 @@ pub fn bounded(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
+mod timing;
 
+#[cfg(test)]
+mod tests {
     use minijinja::context;
 
     use super::*;
 
-    fn rendered(source: &str) -> Result<String, String> {
+    pub(super) fn rendered(source: &str) -> Result<String, String> {
         let messages = [("user", "Hello"), ("assistant", " Hi! "), ("user", "Bye, now")]
             .map(|(role, content)| context! { role, content });
         render(source, &context! { messages, bos_token => "<s>", eos_token => "</s>", tools => () }, 100)
@@ -277,13 +278,12 @@ mod tests {
         assert_eq!(error, "roles must alternate (line 2)");
     }
 
-    /// None of these may take more than a quarter of a second or 64 MiB.
-    #[test]
-    fn hostile_templates_are_refused() {
+    /// Templates that would take for ever, or all memory, or the stack.
+    pub(super) fn hostile_templates() -> Vec<String> {
         let long = |before: &str, repeated: &str, after: &str| {
             format!("{before}{}{after}", repeated.repeat((SOURCE - 100 - before.len() - after.len()) / repeated.len()))
         };
-        let cases = [
+        vec![
             "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}".to_owned(),
             "{% for i in range(9999) %}{% for j in range(9999) %}x{% endfor %}{% endfor %}".to_owned(),
             "{{ 'a' * 100000000 }}".to_owned(),
@@ -345,17 +345,14 @@ mod tests {
             "{{ unknown() }}".to_owned(),
             "{{ x.y.z }}".to_owned(),
             "{{ 'a' | unknown }}".to_owned(),
-        ];
-        for source in cases {
-            // The quickest of some, because other tests share the processor.
-            let attempt = |_| {
-                let start = Instant::now();
-                let error = rendered(&source).expect_err(&source[..source.len().min(100)]);
-                println!("{:?} {error}: {}", start.elapsed(), &source[..source.len().min(60)]);
-                start.elapsed()
-            };
-            let soon = (0..20).map(attempt).any(|taken| taken < Duration::from_millis(250));
-            assert!(soon, "{}", &source[..source.len().min(100)]);
+        ]
+    }
+
+    #[test]
+    fn hostile_templates_are_refused() {
+        for source in hostile_templates() {
+            let error = rendered(&source).expect_err(&source[..source.len().min(100)]);
+            println!("{error}: {}", &source[..source.len().min(60)]);
         }
     }
 }

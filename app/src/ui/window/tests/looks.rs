@@ -14,12 +14,14 @@ use thermocline_engine::{
     session::{EngineOptions, Prompt, Request, Sampling, SessionOptions},
 };
 
+use super::frames::quiet;
 use crate::{
     attachment::{Document, DocumentKind, fixtures::haystack},
     folders::Folders,
     library::ModelId,
     settings::Settings,
     store::{NewMessage, Speaker, ToolCall, ToolOutcome, ToolResult, import_export::FileFormat},
+    testing::{PATIENCE, eventually},
     tools::{Consent, ServerConfig, ServerTransport, builtin::Builtin},
     ui::{
         chats::ChatsPanel,
@@ -41,9 +43,6 @@ const LETTERS: [(&str, &[u8]); 2] = [
 
 /// Emoji with colours: elsewhere the system's font has them.
 const EMOJI: &[u8] = include_bytes!("../../../../tests/fonts/NotoColorEmoji-subset.ttf");
-
-/// Long enough for anything on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A panel and what it shows.
 struct Shown<P> {
@@ -266,20 +265,13 @@ fn map(name: &str, size: [f32; 2], model: ModelId, options: EngineOptions) {
         |it| {
             let engine_handle = it.state().shell.as_ref().unwrap().engine_handle.clone();
             engine_handle.open(model.clone(), options.clone());
-            let began = Instant::now();
-            while engine_handle.engine().is_none() {
-                assert!(began.elapsed() < PATIENCE, "no model within {PATIENCE:?}");
-                thread::sleep(Duration::from_millis(5));
-            }
+            eventually("a model", || engine_handle.engine().is_some());
             let session = Arc::new(engine_handle.session(SessionOptions::default()).unwrap());
             let prompt = Prompt::Text("Once upon a time".to_owned());
             let request = Request { sampling: Sampling::greedy(), max_tokens: Some(12), ..Request::new(prompt) };
             session.generate(request).into_iter().for_each(drop);
             // The last token is told, and the order of neurons found, beside the frames.
-            for _ in 0..50 {
-                thread::sleep(Duration::from_millis(10));
-                it.step();
-            }
+            quiet(it);
         },
     );
 }

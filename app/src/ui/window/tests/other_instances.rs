@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use crate::{
     settings::{Settings, Zoom},
     store::{ChatId, MessageState, Speaker, Store, StreamingMessage},
+    testing::eventually,
     ui::{command::Command, testing::Stage},
 };
 
@@ -85,8 +86,10 @@ fn chat_answered_by_another_instance_is_followed_and_read_only() {
     assert_eq!(stage.shell().store.messages(chat).unwrap().len(), 1, "words were mixed into the other's");
     assert_eq!(stage.control("Message").value().as_deref(), Some("And I say this."), "what cannot be said is not lost");
     answer.append("Words from elsewhere.");
-    std::thread::sleep(Duration::from_millis(500));
-    answer.poll(&mut other).unwrap();
+    eventually("the commit", || {
+        answer.poll(&mut other).unwrap();
+        answer.is_saved()
+    });
     stage.appears("Words from elsewhere.");
     answer.finish(&mut other, MessageState::Complete, None).unwrap();
     stage.until("the end", |window| window.shell().store.message(answer.id()).unwrap().state == MessageState::Complete);
