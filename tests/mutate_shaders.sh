@@ -4,17 +4,15 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-# The test programs, as cargo names them.
-mapfile -t programs < <(cargo test --workspace --locked --no-run --test 'numeric*' 2>&1 | sed -n 's/.*(\(target[^)]*\)).*/\1/p')
-((${#programs[@]})) || { echo "mutate_shaders.sh: the numeric tests do not build"; exit 1; }
-# program FILE: the program of that file of tests.
-program() { printf '%s\n' "${programs[@]}" | grep -m 1 -E "/$1-[0-9a-f]+$"; }
+# The test program, as cargo names it.
+program=$(cargo test --workspace --locked --no-run --test numeric 2>&1 | sed -n 's/.*(\(target[^)]*\)).*/\1/p')
+[[ -x $program ]] || { echo "mutate_shaders.sh: the numeric tests do not build"; exit 1; }
 
 survived=0 noticed=0
 while IFS=$'\t' read -r kernel from to test; do
   [[ $kernel == \#* || -z $kernel ]] && continue
   (($#)) && [[ " $* " != *" $kernel "* ]] && continue
-  said=$(MUTATION="$kernel"$'\t'"$from"$'\t'"$to" timeout 300 "$(program "${test%%::*}")" $(sed -n "s/^[^:]*:://p" <<<"$test") --nocapture 2>&1 </dev/null)
+  said=$(MUTATION="$kernel"$'\t'"$from"$'\t'"$to" timeout 300 "$program" "$test" --nocapture 2>&1 </dev/null)
   status=$?
   if ! grep -q "^mutated $kernel: [1-9]" <<<"$said"; then
     echo "$kernel: \"$from\" is not in its text, or the test does not run it"; survived=$((survived + 1))

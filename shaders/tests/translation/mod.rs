@@ -1,5 +1,5 @@
 //! Kernels as naga modules, and as the HLSL that wgpu gives Direct3D's compiler.
-#![allow(dead_code, clippy::unwrap_used)] // each test file uses a part
+#![allow(dead_code, clippy::unwrap_used)] // each program uses a part
 
 pub mod variants;
 

@@ -1,15 +1,13 @@
 //! Attention for decoding and for prompts against its equation in f64, at head sizes, ratios and offsets that do not fit tiles.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu, assert_close, bytes, noise};
 use half::f16;
 use thermocline_shaders::{
     DecodeGrid, Tier, decode_heads, head_pitch, limits,
     params::{Attention, AttentionMerge, SoftCap},
 };
+
+use crate::gpu::{Call, Gpu, assert_close, bytes, noise};
 
 #[derive(Debug, Clone, Copy)]
 struct Shape {

@@ -1,5 +1,4 @@
 //! Runs one kernel on a real or software Vulkan driver.
-#![allow(dead_code)] // each test file uses a part
 
 pub mod weights;
 

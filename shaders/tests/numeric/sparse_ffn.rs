@@ -1,11 +1,9 @@
 //! One token through a whole FFN that computes only what it must: mask, list, hidden activations, sum.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice, cast_vec};
-use gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{Tier, WeightType, limits::SPARSE_NEURONS, params};
+
+use crate::gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Weights};
 
 const NEURONS: usize = 700;
 const COLS: usize = 256;

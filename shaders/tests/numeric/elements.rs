@@ -1,11 +1,9 @@
-//! Every kernel computes what its equation says, in every tier the adapter has, at sizes that do not fit the workgroup.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
+//! Kernels that go through vectors element by element: norms, activations, sums, scaled and gated rows.
 
 use bytemuck::bytes_of;
-use gpu::{Call, Gpu, activation, assert_close, bytes, noise};
 use thermocline_shaders::params;
+
+use crate::gpu::{Call, Gpu, activation, assert_close, bytes, noise};
 
 #[test]
 fn norm_matches_its_equation() {

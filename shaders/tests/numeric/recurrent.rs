@@ -1,11 +1,9 @@
 //! Kernels of recurrent mixers: short convolution, gated delta rule, Mamba-2, gated norm; and the gates of attention's heads.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_vec};
-use gpu::{Call, Gpu, assert_close, bytes, noise};
 use thermocline_shaders::{limits::SCAN_ROWS, params};
+
+use crate::gpu::{Call, Gpu, assert_close, bytes, noise};
 
 fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())

@@ -1,12 +1,10 @@
 //! Norms of heads, rotation and appending to the caches, against their equations in f64.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice, cast_vec};
-use gpu::{Call, Gpu, assert_close, bytes, noise};
 use half::f16;
 use thermocline_shaders::{head_pitch, params::RopeAppend};
+
+use crate::gpu::{Call, Gpu, assert_close, bytes, noise};
 
 #[derive(Debug, Clone, Copy)]
 struct Variant {

@@ -1,11 +1,9 @@
 //! The kernel that only reads, read back: it must not miss a word, or what it measures is not what was read.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu};
 use thermocline_shaders::{Tier, params::Stream};
+
+use crate::gpu::{Call, Gpu};
 
 #[test]
 fn read_bandwidth_reads_every_word_once() {

@@ -1,11 +1,9 @@
 //! Products of weights of every type and of activations.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{Tier, WeightType, params};
+
+use crate::gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 
 /// Everything about one product but its kernel.
 #[derive(Clone)]

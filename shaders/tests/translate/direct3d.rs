@@ -1,10 +1,8 @@
 //! Requirements of Direct3D's compiler on an entry point's inputs, which naga does not check in the HLSL it writes.
-#![allow(clippy::unwrap_used)]
-
-mod translation;
 
 use thermocline_shaders::KERNELS;
-use translation::{direct3d, parse, specialise, switches, texts, type_name};
+
+use crate::translation::{direct3d, parse, specialise, switches, texts, type_name};
 
 /// The inputs of an entry point as the text declares them: its arguments, in place of a struct its members.
 fn inputs<'a>(text: &'a str, entry: &str) -> Vec<&'a str> {

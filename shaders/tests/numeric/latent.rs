@@ -1,12 +1,10 @@
 //! Queries and keys of latent attention, and gates above the mean of a token's, against their equations in f64.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu, assert_close, bytes, noise};
 use half::f16;
 use thermocline_shaders::params;
+
+use crate::gpu::{Call, Gpu, assert_close, bytes, noise};
 
 /// Contents of the buffers before the dispatch: the kernel must leave it where nothing belongs.
 const UNTOUCHED: f32 = 7.0;

@@ -1,15 +1,13 @@
 //! Hidden activations of the experts that tokens chose, without the up rows of silent neurons.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{
     WeightType,
     limits::{NO_NEURON, SPARSE_NEURONS},
     params,
 };
+
+use crate::gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Weights};
 
 /// Experts that have places; the first and the last are not bound.
 const EXPERTS: usize = 5;

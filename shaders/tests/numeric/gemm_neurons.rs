@@ -1,11 +1,9 @@
 //! The down projection with neurons for rows, of many tokens.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{WeightType, limits::GEMM_NEURONS_COLUMNS, params};
+
+use crate::gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 
 /// Contents of the output before the dispatch.
 const BEFORE: f32 = 0.5;

@@ -1,15 +1,13 @@
 //! Neurons to compute: masks, lists, and counts of those that fired.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu, activation, bytes, noise};
 use thermocline_shaders::{
     Tier,
     limits::{NO_NEURON, SLOT_GRID},
     params,
 };
+
+use crate::gpu::{Call, Gpu, activation, bytes, noise};
 
 const WORKGROUPS: [u32; 3] = [32, 96, 256];
 

@@ -1,15 +1,13 @@
 //! The shortlist of the largest logits, chosen in rounds.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu, bytes, noise};
 use thermocline_shaders::{
     Tier,
     limits::{TOP_K_MOST, TOP_K_RANGE},
     params,
 };
+
+use crate::gpu::{Call, Gpu, bytes, noise};
 
 /// Values and ids of the `k` largest, as a host runs the rounds.
 fn top_k(gpu: &Gpu, tier: Tier, workgroup: f64, logits: &[f32], k: u32) -> (Vec<f32>, Vec<u32>) {

@@ -1,11 +1,9 @@
 //! Rows of the embedding by id, of weights of every type.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu, assert_close, bytes, weights::Weights};
 use thermocline_shaders::{WeightType, params};
+
+use crate::gpu::{Call, Gpu, assert_close, bytes, weights::Weights};
 
 #[test]
 fn embedding_returns_the_rows_of_the_ids() {

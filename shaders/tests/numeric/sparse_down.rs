@@ -1,11 +1,9 @@
 //! The down projection with neurons for rows, of all neurons and of a list.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{Tier, WeightType, limits::SPARSE_DOWN_TOKENS, params};
+
+use crate::gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 
 /// How the work is laid out.
 #[derive(Debug, Clone, Copy)]

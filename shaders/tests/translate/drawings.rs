@@ -1,5 +1,4 @@
 //! Every drawing parses, validates and is translated to every backend's language, OpenGL ES 3.0 among them.
-#![allow(clippy::unwrap_used)]
 
 use std::mem::offset_of;
 

@@ -1,11 +1,9 @@
 //! Hidden activations of a list of neurons, over the grid the list asks for.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
-use gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{WeightType, limits::SPARSE_NEURONS, params};
+
+use crate::gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Weights};
 
 const NEURONS: usize = 150;
 

@@ -1,7 +1,4 @@
 //! Every kernel, in every tier, parses, validates and is translated to every backend's language.
-#![allow(clippy::unwrap_used)]
-
-mod translation;
 
 use naga::{
     AddressSpace, ShaderStage, TypeInner,
@@ -9,7 +6,8 @@ use naga::{
     proc::BoundsCheckPolicies,
 };
 use thermocline_shaders::{Access, KERNELS, Kernel, Tier, WeightType};
-use translation::{direct3d, metal, parse, specialise, switches, texts, type_name, types};
+
+use crate::translation::{direct3d, metal, parse, specialise, switches, texts, type_name, types};
 
 /// Languages a kernel is written in, as (name, length in bytes or words), with every boolean override set to `on`.
 fn translate(

@@ -1,15 +1,13 @@
 //! MoE: which experts a token uses, and the sum of what they say.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::{bytes_of, cast_slice, cast_vec};
-use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{
     Tier, WeightType,
     limits::{EXPERT_TILE, NO_NEURON, ROUTE_EXPERTS, ROUTE_USED, expert_tiles},
     params,
 };
+
+use crate::gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 
 /// How a test routes: score, bias, groups (all, used, best), renormalised, scale, a factor for each expert.
 #[derive(Debug, Clone, Copy)]

@@ -1,11 +1,9 @@
 //! Prediction and correction of the streams of a model that has several (AltUp), against their equations in f64.
-#![allow(clippy::unwrap_used)]
-
-mod gpu;
 
 use bytemuck::bytes_of;
-use gpu::{Call, Gpu, assert_close, bytes, noise};
 use thermocline_shaders::params::Streams;
+
+use crate::gpu::{Call, Gpu, assert_close, bytes, noise};
 
 const STREAMS: usize = 4;
 const ROWS: usize = 3;

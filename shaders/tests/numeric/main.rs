@@ -1,0 +1,21 @@
+//! Every kernel computes what its equation says, in every tier the adapter has, at sizes that do not fit the workgroup.
+#![allow(clippy::unwrap_used)]
+
+mod active;
+mod attention;
+mod bandwidth;
+mod elements;
+mod embedding;
+mod expert_gate_up;
+mod experts;
+mod gemm_neurons;
+mod gpu;
+mod latent;
+mod matmul;
+mod recurrent;
+mod rope;
+mod sparse_down;
+mod sparse_ffn;
+mod sparse_gate_up;
+mod streams;
+mod top_k;

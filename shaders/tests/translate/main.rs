@@ -1,0 +1,8 @@
+//! Kernels and drawings in every backend's language, without a device.
+#![allow(clippy::unwrap_used)]
+
+mod direct3d;
+mod drawings;
+mod kernels;
+#[path = "../translation/mod.rs"]
+mod translation;
