@@ -288,9 +288,9 @@ fn bind_errors_are_sentences() {
 
 #[test]
 fn client_that_does_not_read_is_disconnected() {
-    let served = Served::with(|options| options.timeout = Duration::from_millis(300));
+    let served = Served::with(|options| options.timeout = Duration::from_secs(1));
     // More than systems keep for a client that does not read.
-    let name = "x".repeat(64 << 20);
+    let name = "x".repeat(32 << 20);
     served.offers(Ok(offer(&name, &served.engine)));
     let mut deaf = served.client.raw(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
     // The server writes from here on.
