@@ -87,7 +87,7 @@ fn window(folder: &Path) -> ! {
     }
 }
 
-/// What a window says of an answer that is on the screen: times are milliseconds since 1970.
+/// Progress of an answer on the screen, as the window says it; times are milliseconds since 1970.
 struct Said {
     frame_began: u128,
     seen: u128,
