@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
+use tempfile::TempDir;
 use thermocline_engine::placement::Machine;
-use thermocline_tests::terminal::thermocline;
+use thermocline_tests::terminal::{Ran, thermocline};
 
 #[test]
 fn bench_on_a_gpu_reports_vram_bandwidth_and_kernel_times() {
@@ -55,34 +56,60 @@ fn bench_rows_have_the_fields_of_llama_bench() {
     thermocline(&["bench", "-p", "0", "-n", "0"]).refusal();
 }
 
+/// A small model, of which a part is to be on the GPU.
+struct Part {
+    folder: TempDir,
+    /// Bytes of the GPU: room for two layers and a half.
+    budget: String,
+}
+
+impl Part {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let part = Part { folder, budget: String::new() };
+        let (model, machine) = (part.path("m.gguf"), part.path("machine.json"));
+        let made =
+            ["synth", "--shape", "tiny-relu-llama", "--layers", "4", "--type", "q8_0", "--sidecar", "--out", &model];
+        thermocline(&made).ok();
+        // On which all of so small a model is worth bringing to the GPU.
+        let mut slow = Machine::typical();
+        slow.cpu.rates.values_mut().for_each(|rate| (rate.sequential, rate.scattered) = (1e6, 1e6));
+        slow.store(machine.as_ref()).unwrap();
+        let plan = ["plan", "-m", &model, "--machine", &machine, "--vram", "1GiB", "--context", "8", "--json"];
+        let all = thermocline(&[&plan[..], &["--sparsity", "exact"]].concat()).json();
+        assert!(!all["assumptions"].to_string().contains("no profile says"), "{all}");
+        assert_eq!(all["bytes"], all["everything"]);
+        let small = Part { budget: "1MiB".to_owned(), ..part };
+        let refused = small.bench(&["-n", "8", "--placement", "layers"]).failure(1);
+        let least = refused.split("one whole layer in VRAM: ").nth(1).and_then(|rest| rest.split(' ').next());
+        let least: u64 = least.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{refused}"));
+        let layer = all["layers"][0]["bytes"].as_u64().unwrap();
+        Part { budget: (least + 3 * layer / 2).to_string(), ..small }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// `thermocline bench` of tokens one by one on the GPU.
+    fn bench(&self, args: &[&str]) -> Ran {
+        let model = self.path("m.gguf");
+        let fixed = ["bench", "-m", &model, "--device", "0", "--quick", "-p", "0", "--vram", &self.budget];
+        thermocline(&[&fixed[..], args].concat())
+    }
+}
+
+/// A figure of a row that llama-bench has not.
+fn of(row: &Value, name: &str) -> f64 {
+    row["thermocline"][name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"))
+}
+
 #[test]
 fn bench_compares_neuron_and_layer_placement_at_one_budget() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (model, machine) = (path("m.gguf"), path("machine.json"));
-    let made = ["synth", "--shape", "tiny-relu-llama", "--layers", "4", "--type", "q8_0", "--sidecar", "--out", &model];
-    thermocline(&made).ok();
-    // On which all of so small a model is worth bringing to the GPU.
-    let mut slow = Machine::typical();
-    slow.cpu.rates.values_mut().for_each(|rate| (rate.sequential, rate.scattered) = (1e6, 1e6));
-    slow.store(machine.as_ref()).unwrap();
-    let plan = ["plan", "-m", &model, "--machine", &machine, "--vram", "1GiB", "--context", "8", "--json"];
-    let all = thermocline(&[&plan[..], &["--sparsity", "exact"]].concat()).json();
-    assert!(!all["assumptions"].to_string().contains("no profile says"), "{all}");
-    assert_eq!(all["bytes"], all["everything"]);
-    let bytes = |value: &Value| value.as_u64().unwrap();
-    let args = ["bench", "-m", &model, "--device", "0", "--quick", "-p", "0", "-n", "8", "-r", "2", "--vram"];
-    let small = thermocline(&[&args[..], &["1MiB", "--placement", "layers"]].concat()).failure(1);
-    let least = small.split("one whole layer in VRAM: ").nth(1).and_then(|rest| rest.split(' ').next());
-    let least: u64 = least.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{small}"));
-    // Room for two layers and a half.
-    let budget = (least + 3 * bytes(&all["layers"][0]["bytes"]) / 2).to_string();
-    let args = [&args[..], &[&budget]].concat();
+    let part = Part::new();
     let ways = ["--placement", "layers,neurons", "--sparsity", "dense,exact,predicted"];
-
-    let rows = thermocline(&[&args[..], &ways, &["-o", "json"]].concat()).json();
+    let rows = part.bench(&[&["-n", "8", "-r", "2", "-o", "json"], &ways[..]].concat()).json();
     let rows = rows.as_array().unwrap();
-    let of = |row: &Value, name: &str| row["thermocline"][name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
     let modes = ["dense", "exact", "predicted"];
     let wanted: Vec<_> = ["layers", "neurons"].into_iter().flat_map(|how| modes.map(|mode| (how, mode))).collect();
     assert_eq!(rows.len(), wanted.len());
@@ -92,7 +119,7 @@ fn bench_compares_neuron_and_layer_placement_at_one_budget() {
         assert!(extra["placement"] == *placement && extra["sparsity"] == *mode, "{row}");
         assert_eq!(
             (extra["vram_budget"].to_string(), row["samples_ts"].as_array().unwrap().len()),
-            (budget.clone(), 2)
+            (part.budget.clone(), 2)
         );
         assert!(of(row, "vram_used") > 0.0 && of(row, "vram_used") <= of(row, "vram_budget"), "{row}");
         assert!((of(row, "ratio_to_layers") - speed(row) / speed(&rows[0])).abs() < 1e-9, "{row}");
@@ -111,28 +138,45 @@ fn bench_compares_neuron_and_layer_placement_at_one_budget() {
         let read: Vec<f64> = ways.iter().map(|row| of(row, "bytes_per_token")).collect();
         assert!(read[1] < read[0], "exact reads less than dense: {read:?}");
     }
+}
+
+#[test]
+fn bench_tables_have_columns_of_placements() {
+    let (part, short) = (Part::new(), ["-n", "2", "-r", "1"]);
     // Without a placement everything has to be there.
-    assert!(thermocline(&args).failure(1).contains("wanted"));
-    let table = thermocline(&[&args[..], &ways[..2]].concat()).ok();
+    assert!(part.bench(&short).failure(1).contains("wanted"));
+    let table = part.bench(&[&short[..], &["--placement", "layers,neurons"]].concat()).ok();
     assert!(["placement", "hit rate", "waiting", "of layers"].iter().all(|head| table.contains(head)), "{table}");
-    let one = thermocline(&[&args[..], &["--placement", "neurons", "-o", "csv"]].concat()).ok();
+    let one = part.bench(&[&short[..], &["--placement", "neurons", "-o", "csv"]].concat()).ok();
     assert_eq!(one.lines().count(), 2, "{one}");
-    // What carries the others to the GPU for prompts takes its place there.
+}
+
+/// What carries the others to the GPU for prompts takes its place there.
+#[test]
+fn bench_streams_prompts_where_it_is_told_to() {
+    let part = Part::new();
     let used = |when: &str| {
-        let args =
-            [&args[..], &["-p", "64", "--placement", "neurons", "-o", "json", "--stream-prompts", when]].concat();
-        of(&thermocline(&args).json()[0], "vram_used")
+        let args = ["-n", "2", "-r", "1", "-p", "64", "--placement", "neurons", "-o", "json", "--stream-prompts", when];
+        of(&part.bench(&args).json()[0], "vram_used")
     };
     let (on, off) = (used("on"), used("off"));
     assert!(on > off, "{on} bytes with it, {off} without");
-    assert!(thermocline(&[&args[..], &["--stream-prompts", "on"]].concat()).refusal().contains("required"));
+    assert!(part.bench(&["-n", "2", "--stream-prompts", "on"]).refusal().contains("required"));
+}
 
+#[test]
+fn bench_refuses_ways_that_a_device_or_a_model_has_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("m.gguf").to_str().unwrap().to_owned();
+    let made = ["synth", "--shape", "tiny-relu-llama", "--layers", "2", "--type", "q8_0", "--sidecar", "--out", &model];
+    thermocline(&made).ok();
     let on_cpu = ["bench", "-m", &model, "--device", "cpu", "-p", "0", "-n", "2", "-r", "1"];
     assert!(thermocline(&[&on_cpu[..], &["--placement", "layers"]].concat()).refusal().contains("--placement"));
-    assert!(thermocline(&[&args[..], &["--placement", "rows"]].concat()).refusal().contains("'rows'"));
-    thermocline(&[&args[..], &["--kernels", "--sparsity", "dense,exact"]].concat()).refusal();
     let modes = thermocline(&[&on_cpu[..], &["--sparsity", "dense,exact", "-o", "jsonl"]].concat()).ok();
     assert!(modes.lines().count() == 2 && modes.contains("\"sparsity\":\"exact\""), "{modes}");
+    let on_gpu = ["bench", "-m", &model, "--device", "0", "--quick", "-p", "0", "-n", "2", "-r", "1"];
+    assert!(thermocline(&[&on_gpu[..], &["--placement", "rows"]].concat()).refusal().contains("'rows'"));
+    thermocline(&[&on_gpu[..], &["--kernels", "--sparsity", "dense,exact"]].concat()).refusal();
     assert!(thermocline(&["synth", "--shape", "tiny-llama", "--sidecar", "--out", &model]).refusal().contains("ReLU"));
 }
 
