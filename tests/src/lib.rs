@@ -9,6 +9,7 @@ pub mod events;
 pub mod fuzzed;
 pub mod golden;
 pub mod gpu;
+pub mod held_out;
 pub mod http;
 pub mod moe;
 pub mod mutations;
