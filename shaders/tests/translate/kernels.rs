@@ -1,26 +1,27 @@
 //! Every kernel, in every tier, parses, validates and is translated to every backend's language.
 
 use naga::{
-    AddressSpace, ShaderStage, TypeInner,
+    AddressSpace, Module, ShaderStage, TypeInner,
     back::{PipelineConstants, glsl, spv},
     proc::BoundsCheckPolicies,
+    valid::ModuleInfo,
 };
 use thermocline_shaders::{Access, KERNELS, Kernel, Tier, WeightType};
 
 use crate::translation::{direct3d, metal, parse, specialise, switches, texts, type_name, types};
 
-/// Languages a kernel is written in, as (name, length in bytes or words), with every boolean override set to `on`.
+/// Languages that a text of a kernel is written in, as (name, length in bytes or words), with every boolean override set to `on`.
 fn translate(
     kernel: &Kernel,
     tier: Tier,
     weights: Option<WeightType>,
+    parsed: &(Module, ModuleInfo),
     workgroup_size: f64,
     on: bool,
 ) -> Vec<(&'static str, usize)> {
-    let parsed = parse(kernel, tier, weights);
     let mut constants = switches(&parsed.0, on);
     constants.insert("WORKGROUP_SIZE".to_owned(), workgroup_size);
-    let specialised = specialise(kernel, &parsed, &constants);
+    let specialised = specialise(kernel, parsed, &constants);
     let (module, info) = &specialised;
     let what = |backend: &str, error: &dyn std::fmt::Display| -> usize {
         panic!("{} ({tier}) as {backend}: {error}", kernel.name)
@@ -54,13 +55,14 @@ fn translate(
     sizes
 }
 
-#[test]
-fn every_kernel_translates_in_every_tier() {
+/// Every text of `tier`.
+fn every_kernel_translates(tier: Tier) {
     for kernel in KERNELS {
-        for (tier, weights) in texts(kernel) {
+        for (_, weights) in texts(kernel).filter(|(of, _)| *of == tier) {
+            let parsed = parse(kernel, tier, weights);
             for workgroup_size in [32.0, 96.0, 256.0] {
-                translate(kernel, tier, weights, workgroup_size, true);
-                for (backend, size) in translate(kernel, tier, weights, workgroup_size, false) {
+                translate(kernel, tier, weights, &parsed, workgroup_size, true);
+                for (backend, size) in translate(kernel, tier, weights, &parsed, workgroup_size, false) {
                     assert!(size > 100, "{} ({tier}) as {backend} is {size} long", kernel.name);
                     let (name, ty) = (kernel.name, type_name(weights));
                     println!("{name:<18} {ty:<5} {tier:<14} workgroup {workgroup_size:<4} {backend:<7} {size}");
@@ -68,6 +70,26 @@ fn every_kernel_translates_in_every_tier() {
             }
         }
     }
+}
+
+#[test]
+fn every_kernel_translates_in_the_portable_tier() {
+    every_kernel_translates(Tier::PORTABLE);
+}
+
+#[test]
+fn every_kernel_translates_with_f16() {
+    every_kernel_translates(Tier { subgroups: false, f16: true });
+}
+
+#[test]
+fn every_kernel_translates_with_subgroups() {
+    every_kernel_translates(Tier { subgroups: true, f16: false });
+}
+
+#[test]
+fn every_kernel_translates_with_subgroups_and_f16() {
+    every_kernel_translates(Tier { subgroups: true, f16: true });
 }
 
 #[test]
