@@ -144,40 +144,18 @@ fn models_match_the_reference_with_subgroups_and_f16() {
     every_file(FULL);
 }
 
-/// Chunks of any size, caches of both types, contexts longer than a tile of keys, windows, rotations that depend on the
-/// context, learned positions: against the scalar CPU.
-#[test]
-fn logits_match_the_cpu_for_any_chunk_cache_type_and_context() {
-    let gpu = shared(FULL);
-    for (name, n) in [
-        ("gemma3", 180),
-        ("gemma4", 90),
-        ("gemma4-e2b", 90),
-        ("phi3", 170),
-        ("falcon-new", 150),
-        ("mistral", 200),
-        ("opt", 60),
-        ("gpt-oss", 150),
-        ("olmo3", 150),
-        ("ministral3", 150),
-        ("smollm3", 90),
-        ("granite-4-dense", 70),
-        ("qwen3_5", 150),
-        ("qwen3-next", 90),
-        ("granite-4-h", 150),
-        ("lfm2", 90),
-    ] {
-        let (model, _) = load(name);
-        let ids = ids(&model, n);
-        let n_vocab = model.config.n_vocab;
-        let mut forward = forward(gpu, &model, 64);
-        // A key that is rounded to the other neighbour in F16 shows.
-        for (chunk, ty, tolerance) in
-            [(64, KvType::F32, 1e-3), (64, KvType::F16, 0.01), (5, KvType::F16, 0.01), (1, KvType::F32, 1e-3)]
-        {
-            let mut cpu = scalar(&model);
-            let mut kv = cpu.kv_cache(n, ty).unwrap();
-            let wanted = cpu.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
+/// Chunks of any size, caches of both types, contexts of `n` tokens, longer than a tile of keys: against the scalar CPU.
+fn any_chunk_and_cache_type(name: &str, n: usize) {
+    let (model, _) = load(name);
+    let ids = ids(&model, n);
+    let n_vocab = model.config.n_vocab;
+    let mut forward = forward(shared(FULL), &model, 64);
+    // A key that is rounded to the other neighbour in F16 shows.
+    for (ty, chunks, tolerance) in [(KvType::F32, [64, 1], 1e-3), (KvType::F16, [64, 5], 0.01)] {
+        let mut cpu = scalar(&model);
+        let mut kv = cpu.kv_cache(n, ty).unwrap();
+        let wanted = cpu.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
+        for chunk in chunks {
             forward.set_chunk(chunk);
             let mut kv = forward.kv_cache(n, ty).unwrap();
             let logits = forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
@@ -195,6 +173,50 @@ fn logits_match_the_cpu_for_any_chunk_cache_type_and_context() {
             assert_eq!(kv.len(), n);
         }
     }
+}
+
+#[test]
+fn logits_of_windows_match_the_cpu_for_any_chunk_and_cache_type() {
+    any_chunk_and_cache_type("gemma3", 180);
+    any_chunk_and_cache_type("mistral", 200);
+}
+
+#[test]
+fn logits_of_layers_with_and_without_windows_match_the_cpu_for_any_chunk_and_cache_type() {
+    any_chunk_and_cache_type("gpt-oss", 150);
+    any_chunk_and_cache_type("olmo3", 150);
+}
+
+#[test]
+fn logits_of_shared_caches_match_the_cpu_for_any_chunk_and_cache_type() {
+    any_chunk_and_cache_type("gemma4", 90);
+    any_chunk_and_cache_type("gemma4-e2b", 90);
+}
+
+#[test]
+fn logits_of_scaled_rotations_match_the_cpu_for_any_chunk_and_cache_type() {
+    any_chunk_and_cache_type("phi3", 170);
+    any_chunk_and_cache_type("ministral3", 150);
+}
+
+#[test]
+fn logits_of_learned_and_absent_positions_match_the_cpu_for_any_chunk_and_cache_type() {
+    any_chunk_and_cache_type("opt", 60);
+    any_chunk_and_cache_type("smollm3", 90);
+    any_chunk_and_cache_type("granite-4-dense", 70);
+    any_chunk_and_cache_type("falcon-new", 150);
+}
+
+#[test]
+fn logits_of_delta_nets_match_the_cpu_for_any_chunk_and_cache_type() {
+    any_chunk_and_cache_type("qwen3_5", 150);
+    any_chunk_and_cache_type("qwen3-next", 90);
+}
+
+#[test]
+fn logits_of_other_recurrent_models_match_the_cpu_for_any_chunk_and_cache_type() {
+    any_chunk_and_cache_type("granite-4-h", 150);
+    any_chunk_and_cache_type("lfm2", 90);
 }
 
 /// With narrow bindings matrices, the head and the sums over neurons are split into parts, and chunks are shorter.

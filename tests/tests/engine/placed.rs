@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{ops::ControlFlow, path::Path, sync::Arc};
+use std::{collections::BTreeSet, ops::ControlFlow, path::Path, sync::Arc};
 
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions, InputPrecision, Isa},
@@ -101,8 +101,18 @@ struct Placed {
     logits: Vec<f32>,
 }
 
-#[test]
-fn placements_of_any_granularity_do_not_change_logits() {
+/// What there was to see of a granularity under growing budgets.
+#[derive(Default)]
+struct Seen {
+    /// Layers on the device, from budget to budget.
+    layers: BTreeSet<usize>,
+    /// Layers that were there in part.
+    split: usize,
+}
+
+/// Placements of this granularity under budgets from half of the model to all of it: they keep to the budget, change no logit, and what
+/// is resident of a layer in part is what fires most.
+fn every_budget(granularity: Granularity) -> Seen {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), "tiny-relu-llama");
     let n_ff = model.config.n_ff;
@@ -112,49 +122,60 @@ fn placements_of_any_granularity_do_not_change_logits() {
     let largest = wanted.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
     let all = placed(&model, Granularity::Layers, Sparsity::Exact, 1 << 30).unwrap().used;
 
-    let (mut layers_seen, mut split_seen) = (Vec::new(), 0);
+    let mut seen = Seen::default();
     for part in (20..=40).step_by(2) {
+        // Of two neighbours one has either mode.
+        let mode = if part % 4 == 0 { Sparsity::Dense } else { Sparsity::Exact };
         let budget = all * part / 40;
-        for granularity in Granularity::ALL {
-            for mode in [Sparsity::Dense, Sparsity::Exact] {
-                let placed = match placed(&model, granularity, mode, budget) {
-                    Ok(placed) => placed,
-                    // Not even a layer's attention, or not one layer with all it has.
-                    Err(Error::Memory { wanted, available, .. }) => {
-                        assert!(wanted > available && part < 40, "{wanted} of {available}");
-                        continue;
-                    }
-                    Err(error) => panic!("{error}"),
-                };
-                let what = format!("{granularity} {mode} {part}/40");
-                assert!(placed.used <= budget, "{what}: {} of {budget}", placed.used);
-                let error = max_diff(&placed.logits, &wanted) / largest;
-                assert!(error <= 1e-4, "{what}: {error}");
-                let Resident { first_layer, .. } = placed.resident;
-                let counts: Vec<usize> = (0..LAYERS).map(|layer| placed.resident.count(layer)).collect();
-                let split = counts.iter().filter(|count| (1..n_ff).contains(*count)).count();
-                match granularity {
-                    Granularity::Layers => {
-                        assert!((0..LAYERS).all(|at| counts[at] == if at < first_layer { 0 } else { n_ff }), "{what}");
-                        layers_seen.push(LAYERS - first_layer);
-                    }
-                    Granularity::Neurons | Granularity::Frequency => split_seen += split,
-                }
-                // Of a layer that is there in part, the neurons that fire most.
-                for (layer, count) in counts.iter().enumerate().filter(|(_, count)| (1..n_ff).contains(*count)) {
-                    let fired = |hot| {
-                        let of = (0..n_ff).filter(|at| placed.resident.is_hot(layer, *at) == hot);
-                        of.map(|at| firings.0[layer][at]).sum::<u32>() as f64
-                    };
-                    let (hits, hot) = (fired(true) / (fired(true) + fired(false)), *count as f64 / n_ff as f64);
-                    assert!(hits > hot, "{what}, layer {layer}: {hits} of the firings on {hot} of the neurons");
-                }
+        let placed = match placed(&model, granularity, mode, budget) {
+            Ok(placed) => placed,
+            // Not even a layer's attention, or not one layer with all it has.
+            Err(Error::Memory { wanted, available, .. }) => {
+                assert!(wanted > available && part < 40, "{wanted} of {available}");
+                continue;
             }
+            Err(error) => panic!("{error}"),
+        };
+        let what = format!("{granularity} {mode} {part}/40");
+        assert!(placed.used <= budget, "{what}: {} of {budget}", placed.used);
+        let error = max_diff(&placed.logits, &wanted) / largest;
+        assert!(error <= 1e-4, "{what}: {error}");
+        let Resident { first_layer, .. } = placed.resident;
+        let counts: Vec<usize> = (0..LAYERS).map(|layer| placed.resident.count(layer)).collect();
+        if granularity == Granularity::Layers {
+            assert!((0..LAYERS).all(|at| counts[at] == if at < first_layer { 0 } else { n_ff }), "{what}");
+        }
+        seen.layers.insert(LAYERS - first_layer);
+        // Of a layer that is there in part, the neurons that fire most.
+        for (layer, count) in counts.iter().enumerate().filter(|(_, count)| (1..n_ff).contains(*count)) {
+            let fired = |hot| {
+                let of = (0..n_ff).filter(|at| placed.resident.is_hot(layer, *at) == hot);
+                of.map(|at| firings.0[layer][at]).sum::<u32>() as f64
+            };
+            let (hits, hot) = (fired(true) / (fired(true) + fired(false)), *count as f64 / n_ff as f64);
+            assert!(hits > hot, "{what}, layer {layer}: {hits} of the firings on {hot} of the neurons");
+            seen.split += 1;
         }
     }
-    layers_seen.sort_unstable();
-    layers_seen.dedup();
-    assert!(layers_seen.len() > 2 && split_seen > 4, "{layers_seen:?}, {split_seen} layers split");
+    seen
+}
+
+#[test]
+fn placements_of_whole_layers_do_not_change_logits() {
+    let Seen { layers, .. } = every_budget(Granularity::Layers);
+    assert!(layers.len() > 2, "{layers:?}");
+}
+
+#[test]
+fn placements_of_neurons_do_not_change_logits() {
+    let Seen { split, .. } = every_budget(Granularity::Neurons);
+    assert!(split > 2, "{split} layers split");
+}
+
+#[test]
+fn placements_by_frequency_do_not_change_logits() {
+    let Seen { split, .. } = every_budget(Granularity::Frequency);
+    assert!(split > 2, "{split} layers split");
 }
 
 /// Of MoE models whole experts are resident or not: those that tokens choose most come first.

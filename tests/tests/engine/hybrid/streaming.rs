@@ -35,18 +35,17 @@ fn least(model: &Arc<Model>) -> u64 {
     buffer
 }
 
-fn every_placement_streams(name: &str, model: &Arc<Model>, tier: Tier, modes: &[Sparsity]) {
-    let gpu = shared(tier);
+fn every_placement_streams(name: &str, model: &Arc<Model>, tiers: &[Tier], mode: Sparsity) {
     let (ids, least) = (ids(model, 43), least(model));
-    for mode in modes {
-        // Neither side rounds activations.
-        let mut alone = Forward::new(Arc::clone(model), cpu());
-        alone.set_sparsity(*mode);
-        let wanted = logits(&mut alone, &ids, 5);
+    // Neither side rounds activations.
+    let mut alone = Forward::new(Arc::clone(model), cpu());
+    alone.set_sparsity(mode);
+    let wanted = logits(&mut alone, &ids, 5);
+    for tier in tiers.iter().copied() {
         for (what, placement) in placements(model, 7) {
             for (chunk, buffer) in [(64, least), (64, PLENTY), (7, least), (23, least)] {
-                let mut forward = streaming(gpu, model, &placement, chunk, buffer);
-                forward.set_sparsity(*mode);
+                let mut forward = streaming(shared(tier), model, &placement, chunk, buffer);
+                forward.set_sparsity(mode);
                 let error = relative(&logits(&mut forward, &ids, 5), &wanted);
                 assert!(error <= 1e-4, "{name} {tier} {mode} {what}, chunks of {chunk}, {buffer} bytes: {error}");
             }
@@ -56,22 +55,40 @@ fn every_placement_streams(name: &str, model: &Arc<Model>, tier: Tier, modes: &[
 
 #[test]
 fn streamed_prompts_do_not_change_logits() {
-    for tier in Tier::ALL {
-        every_placement_streams(POWERINFER, &model(POWERINFER), tier, &[Sparsity::Exact]);
-    }
+    every_placement_streams(POWERINFER, &model(POWERINFER), &Tier::ALL, Sparsity::Exact);
 }
 
-/// Without gates, with biases, with activation thresholds, of several activations, and in a type whose scales are a stream of
-/// their own.
+/// A fixture in 16-bit floats, in the richest tier and the plainest.
+fn streamed_prompts_of(name: &str) {
+    let model = neuron_major(&format!("fixtures/models/{name}"));
+    every_placement_streams(name, &model, &[FULL, Tier::PORTABLE], Sparsity::Dense);
+}
+
 #[test]
-fn streamed_prompts_do_not_change_logits_of_other_models() {
-    for name in ["llama-silu-gqa", "opt", "falcon-new", "qwen2"] {
-        for tier in [FULL, Tier::PORTABLE] {
-            every_placement_streams(name, &neuron_major(&format!("fixtures/models/{name}")), tier, &[Sparsity::Dense]);
-        }
-    }
+fn streamed_prompts_do_not_change_logits_of_other_activations() {
+    streamed_prompts_of("llama-silu-gqa");
+}
+
+#[test]
+fn streamed_prompts_do_not_change_logits_without_gates() {
+    streamed_prompts_of("opt");
+}
+
+#[test]
+fn streamed_prompts_do_not_change_logits_of_parallel_attention() {
+    streamed_prompts_of("falcon-new");
+}
+
+#[test]
+fn streamed_prompts_do_not_change_logits_with_biases() {
+    streamed_prompts_of("qwen2");
+}
+
+/// Scales are a stream of their own.
+#[test]
+fn streamed_prompts_do_not_change_logits_of_quantised_weights() {
     let quantised = model("fixtures/powerinfer/llama-relu-q4_0.powerinfer.gguf");
-    every_placement_streams("q4_0", &quantised, FULL, &[Sparsity::Dense]);
+    every_placement_streams("q4_0", &quantised, &[FULL], Sparsity::Dense);
 }
 
 /// Reports on a prompt's layers: the layer, bytes the CPU read, bytes over the bus.
