@@ -49,6 +49,8 @@ fi
 cargo build --workspace --bins --locked || exit
 THERMOCLINE_TEST_PROGRAM=$PWD/target/debug/thermocline
 export THERMOCLINE_TEST_PROGRAM
+# The software driver compiles each pipeline once, also for tests with a home of their own: a test of many kernels takes a third of the time.
+export MESA_SHADER_CACHE_DIR=$PWD/target/mesa-shader-cache
 
 junit=target/nextest/default/junit.xml
 rm -f "$junit"

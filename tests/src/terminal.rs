@@ -74,13 +74,6 @@ pub fn program() -> &'static Path {
             Some(name) => name,
         };
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // Cargo tells a test of which package it is; build scripts that read this would run again, and all that depends on them.
-        for (name, _) in env::vars_os() {
-            if name.to_string_lossy().starts_with("CARGO_PKG_") || name.to_string_lossy().starts_with("CARGO_MANIFEST_")
-            {
-                cargo.env_remove(name);
-            }
-        }
         cargo.args(["build", "--quiet", "--workspace", "--bin", "thermocline", "--profile", profile]);
         cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
         cargo.arg("--target-dir").arg(folder.parent().unwrap_or(folder));
