@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::golden::Expected;
 
-/// What stands between two stories.
+/// The mark between two stories.
 pub const SEPARATOR: &str = "<|endoftext|>";
 
 /// Stories with the reference's figures.
@@ -16,7 +16,7 @@ pub const SEPARATOR: &str = "<|endoftext|>";
 pub struct HeldOut {
     /// The stories with [`SEPARATOR`] between them.
     pub text: String,
-    /// What `fixtures/storyteller/expected.json` says of them.
+    /// Their record in `fixtures/storyteller/expected.json`.
     pub figures: Value,
     /// How often each neuron fires, `[layers, n_ff]`.
     pub firings: Vec<i32>,

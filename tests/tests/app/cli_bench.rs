@@ -151,7 +151,7 @@ fn bench_tables_have_columns_of_placements() {
     assert_eq!(one.lines().count(), 2, "{one}");
 }
 
-/// What carries the others to the GPU for prompts takes its place there.
+/// The buffer that carries the others to the GPU for prompts takes its place there.
 #[test]
 fn bench_streams_prompts_where_it_is_told_to() {
     let part = Part::new();

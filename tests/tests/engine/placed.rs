@@ -101,7 +101,7 @@ struct Placed {
     logits: Vec<f32>,
 }
 
-/// What there was to see of a granularity under growing budgets.
+/// The placements of a granularity that were seen under growing budgets.
 #[derive(Default)]
 struct Seen {
     /// Layers on the device, from budget to budget.
