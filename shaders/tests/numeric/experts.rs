@@ -7,7 +7,10 @@ use thermocline_shaders::{
     params,
 };
 
-use crate::gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
+use crate::gpu::{
+    Call, Gpu, assert_close, bytes, noise,
+    weights::{Weights, grids_of},
+};
 
 /// How a test routes: score, bias, groups (all, used, best), renormalised, scale, a factor for each expert.
 #[derive(Debug, Clone, Copy)]
@@ -383,7 +386,7 @@ fn products_with_experts_match_their_equation() {
                         cast_slice(&tiles),
                         bytes(&out),
                     ];
-                    for workgroup in [128.0, 32.0] {
+                    for workgroup in grids_of(ty, &[128.0, 32.0]).iter().copied() {
                         let overrides = [("HAS_BIAS", 1.0), ("WORKGROUP_SIZE", workgroup)];
                         let groups = (rows as f64 / workgroup) as u32 + 1;
                         let workgroups = (tiles.len() as u32 / 3, 2, groups);

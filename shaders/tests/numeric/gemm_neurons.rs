@@ -3,7 +3,10 @@
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{WeightType, limits::GEMM_NEURONS_COLUMNS, params};
 
-use crate::gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
+use crate::gpu::{
+    Call, Gpu, assert_close, bytes, noise,
+    weights::{Weights, grids_of},
+};
 
 /// Contents of the output before the dispatch.
 const BEFORE: f32 = 0.5;
@@ -24,8 +27,8 @@ fn many_tokens_share_tiles_of_neurons() {
             };
             let sums: Vec<f64> = (0..tokens * cols).map(|at| sum(at / cols, at % cols)).collect();
             for (tier, (workgroup, splits, first, accumulate)) in gpu.tiers().into_iter().flat_map(|tier| {
-                [(128, 1, 0, false), (32, 4, 2, false), (96, 20, 1, true)]
-                    .map(|layout: (u32, usize, usize, bool)| (tier, layout))
+                let layouts: &[(u32, usize, usize, bool)] = &[(128, 1, 0, false), (32, 4, 2, false), (96, 20, 1, true)];
+                grids_of(ty, layouts).iter().map(move |layout| (tier, *layout))
             }) {
                 let partial = tokens * cols;
                 let mut partials = vec![BEFORE; (first + splits + 1) * partial];

@@ -3,7 +3,10 @@
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{Tier, WeightType, params};
 
-use crate::gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
+use crate::gpu::{
+    Call, Gpu, assert_close, bytes, noise,
+    weights::{Weights, grids_of},
+};
 
 /// Everything about one product but its kernel.
 #[derive(Clone)]
@@ -203,7 +206,8 @@ fn gemv_dot_multiplies_quantised_activations() {
                     *x = near;
                 }
             }
-            for (workgroup, group) in [(64.0, 4), (32.0, 16), (256.0, 1)] {
+            let sizes = grids_of(ty, &[(64.0, 4), (32.0, 16), (256.0, 1)]);
+            for (workgroup, group) in sizes.iter().copied() {
                 let overrides = [("WORKGROUP_SIZE", workgroup), ("ROWS", group as f64), ("HAS_BIAS", 1.0)];
                 let groups = (3, rows.div_ceil(group).div_ceil(3) as u32, tokens as u32);
                 let got = rounded.run_on(&quantised, "gemv_dot", tier, &overrides, rounded.params(3), groups);

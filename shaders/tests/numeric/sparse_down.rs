@@ -3,7 +3,10 @@
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{Tier, WeightType, limits::SPARSE_DOWN_TOKENS, params};
 
-use crate::gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
+use crate::gpu::{
+    Call, Gpu, assert_close, bytes, noise,
+    weights::{Weights, grids_of},
+};
 
 /// How the work is laid out.
 #[derive(Debug, Clone, Copy)]
@@ -23,11 +26,6 @@ const GRIDS: [Grid; 4] = [
     Grid { workgroup: 256, strip: 16, splits: 64, tokens: 2, skip: true, accumulate: false },
     Grid { workgroup: 128, strip: 8, splits: 3, tokens: 1, skip: true, accumulate: false },
 ];
-
-/// All of them for a type of floats and one of blocks; how the others are read does not depend on the grid.
-fn grids(ty: WeightType) -> &'static [Grid] {
-    if matches!(ty, WeightType::F32 | WeightType::Q4_0) { &GRIDS } else { &GRIDS[..1] }
-}
 
 /// `[tokens, n_ff]` hidden activations; with a list, those of its neurons.
 struct Input<'a> {
@@ -151,7 +149,7 @@ fn sparse_down_adds_the_row_of_every_neuron() {
             for bias in [&bias[..], &[]] {
                 let expected = expected(&weights, cols, &input, bias);
                 for (tier, grid) in
-                    gpu.tiers().into_iter().flat_map(|tier| grids(ty).iter().map(move |grid| (tier, *grid)))
+                    gpu.tiers().into_iter().flat_map(|tier| grids_of(ty, &GRIDS).iter().map(move |grid| (tier, *grid)))
                 {
                     let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, bias);
                     assert_close(&got, &expected, 1e-4, &format!("{ty} {rows}x{cols} {tokens} {tier} {grid:?}"));
@@ -174,7 +172,8 @@ fn sparse_down_adds_the_rows_of_listed_neurons() {
             let hidden = noise(list.len().next_multiple_of(4).max(4), 5);
             let input = Input { hidden: &hidden, tokens: 1, pitch: hidden.len(), list: Some(list) };
             let expected = expected(&weights, cols, &input, &[]);
-            for (tier, grid) in gpu.tiers().into_iter().flat_map(|tier| grids(ty).iter().map(move |grid| (tier, *grid)))
+            for (tier, grid) in
+                gpu.tiers().into_iter().flat_map(|tier| grids_of(ty, &GRIDS).iter().map(move |grid| (tier, *grid)))
             {
                 let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, &[]);
                 let what = format!("{ty} {} of {rows} {tier} {grid:?}", list.len());

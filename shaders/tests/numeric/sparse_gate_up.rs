@@ -3,7 +3,10 @@
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{WeightType, limits::SPARSE_NEURONS, params};
 
-use crate::gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Weights};
+use crate::gpu::{
+    Call, Gpu, activation, assert_close, bytes, noise,
+    weights::{Weights, grids_of},
+};
 
 const NEURONS: usize = 150;
 
@@ -99,9 +102,7 @@ fn sparse_gate_up_matches_its_equation() {
         let cols = blocks * ty.block();
         let weights = Weights::random(ty, 2 * NEURONS, cols, 6);
         let (x, bias, gates) = (noise(cols, 7), noise(2 * NEURONS, 8), noise(NEURONS, 9));
-        // How a type is read depends neither on the form nor on the grid: all of both for one of floats and one of blocks.
-        let every_way = matches!(ty, WeightType::F32 | WeightType::Q4_0);
-        let (forms, sizes) = if every_way { (&FORMS[..], &SIZES[..]) } else { (&FORMS[..1], &SIZES[..1]) };
+        let (forms, sizes) = (grids_of(ty, &FORMS), grids_of(ty, &SIZES));
         let row = |row: usize| {
             let products = weights.values[row * cols..][..cols].iter().zip(&x);
             products.map(|(w, x)| w * f64::from(*x)).sum::<f64>()

@@ -5,6 +5,12 @@ use thermocline_shaders::{WeightRow, WeightType};
 
 use super::noise;
 
+/// The ways to divide work, or to use it, that a type is tested with: all of them for a type of floats, one of blocks and one of blocks
+/// of blocks; the first for the others, since how a type is read depends on neither.
+pub fn grids_of<T>(ty: WeightType, all: &[T]) -> &[T] {
+    if matches!(ty, WeightType::F32 | WeightType::Q4_0 | WeightType::Q4_K) { all } else { &all[..1] }
+}
+
 /// A matrix `[rows, cols]`.
 #[derive(Clone)]
 pub struct Weights {
