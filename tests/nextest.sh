@@ -52,7 +52,7 @@ export THERMOCLINE_TEST_PROGRAM
 # The software driver compiles each pipeline once, also for tests with a home of their own: a test of many kernels takes a third of the time.
 export MESA_SHADER_CACHE_DIR=$PWD/target/mesa-shader-cache
 
-junit=target/nextest/default/junit.xml
+junit=target/nextest/${NEXTEST_PROFILE:-default}/junit.xml
 rm -f "$junit"
 cargo nextest run --workspace --locked --no-tests=fail "$@"
 code=$?

@@ -34,7 +34,7 @@ drivers   |  75 |  600 | what drivers' own compilers make of the kernels        
 direct3d  |  80 |  600 | Direct3D's compiler accepts the kernels                  | bash tests/direct3d.sh
 packaging | 190 | 1200 | packages are made, installed, started and removed        | bash packaging/test.sh
 soak      | 190 |  600 | a server that is asked without a pause does not grow     | bash tests/soak.sh target/debug/thermocline 180
-slow      | 300 | 3000 | the full form of tests that have a short one             | bash tests/nextest.sh --run-ignored only -E 'not binary(vocabularies)'
+slow      | 300 | 3000 | the full form of tests that have a short one             | NEXTEST_PROFILE=slow bash tests/nextest.sh --run-ignored only -E 'not binary(vocabularies)'
 fuzz      | 900 | 3000 | a search for input that what reads files cannot bear     | bash tests/fuzz.sh 30
 TABLE
 # The files whose change calls for a step of the second tier.
