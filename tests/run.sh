@@ -10,6 +10,7 @@
 #   --within MINUTES   ... as long as they will end in that time
 #   STEP...            these alone; the names are in the table below
 set -uo pipefail
+shopt -s extglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . tests/steps.sh
 
@@ -71,10 +72,13 @@ case ${1:-} in
     [[ " $* " == *" lints "* && " $* " != *" build "* ]] && steps=(build "$@") ;;
 esac
 
-total=0
-for name in "${steps[@]}"; do ((total += about[$name])); done
-echo "${#steps[@]} steps, about $(((total + 59) / 60)) minutes on two cores from nothing, $((total / 60 / 3 + 1)) when built before:"
-for name in "${steps[@]}"; do printf '  %-9s %4d s  %s\n' "$name" "${about[$name]}" "${what[$name]}"; done
+total=0 built=0
+for name in "${steps[@]}"; do
+  ((total += about[$name]))
+  [[ $name == build ]] && built=${about[build]}
+done
+echo "${#steps[@]} steps, about $(((total + 59) / 60)) minutes on two cores from nothing, $(((total - built + 59) / 60)) when built before:"
+for name in "${steps[@]}"; do printf '  %-9s %4d s  %s\n' "$name" "${about[$name]}" "${what[$name]%%+( )}"; done
 
 . tests/needs.sh
 logs=$(mktemp -d)
