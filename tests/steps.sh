@@ -82,7 +82,7 @@ sum_up() {
   printf '\n'
   for i in "${!names[@]}"; do printf '%-9s %s\n' "${names[i]}" "${results[i]}"; done
   for what in "${left_out[@]}"; do printf 'left out: %s\n' "$what"; done
-  [[ -s target/flaky.txt ]] && sed 's/^/flaky: /' target/flaky.txt
+  cat target/nextest/*/flaky.txt 2>/dev/null | sed 's/^/flaky: /'
   for what in "${failed[@]}"; do where_it_failed "$what"; done
   printf '%s after %d min %02d s\n' "$( ((${#failed[@]})) && echo FAILED || echo "all passed")" "$((SECONDS / 60))" "$((SECONDS % 60))"
   ((${#failed[@]} == 0))
