@@ -6,23 +6,36 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cpu_time::ThreadTime;
 use fend_core::{Context, Interrupt, evaluate_with_interrupt};
 
 /// Most bytes of an expression.
 const MOST: usize = 500;
 
-/// Longest time.
+/// Longest time on a processor.
 const TIME: Duration = Duration::from_millis(300);
 
 /// Bytes of the thread's stack: about 100 kB for each byte of an expression.
 const STACK: usize = 64 << 20;
 
-/// End of the time.
-struct Deadline(Instant);
+/// The time of the calculating thread, which does not pass while a busy machine does other work.
+struct Deadline {
+    began: Instant,
+    time: Duration,
+    /// What the thread's time will be when it is over.
+    end: Duration,
+}
+
+impl Deadline {
+    fn after(time: Duration) -> Self {
+        Deadline { began: Instant::now(), time, end: ThreadTime::now().as_duration() + time }
+    }
+}
 
 impl Interrupt for Deadline {
     fn should_interrupt(&self) -> bool {
-        Instant::now() > self.0
+        // The thread's time costs a call of the system, so it is asked for only when it may be over.
+        self.began.elapsed() > self.time && ThreadTime::now().as_duration() > self.end
     }
 }
 
@@ -49,7 +62,7 @@ fn evaluate_within(time: Duration, expression: &str) -> Result<String, String> {
     let work = {
         let expression = expression.to_owned();
         move || {
-            let deadline = Deadline(Instant::now() + time);
+            let deadline = Deadline::after(time);
             evaluate_with_interrupt(&expression, &mut Context::new(), &deadline)
                 .map(|result| result.get_main_result().to_owned())
         }

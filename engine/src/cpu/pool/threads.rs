@@ -57,6 +57,9 @@ mod gate {
     }
 }
 
+/// [`PoolState::looks`] where every thread can have a processor of its own: others use this machine, too.
+const LOOKS: u32 = 1 << 12;
+
 /// Most threads a pool has: what a [`gate`] can count.
 const MOST_THREADS: usize = 1 << 12;
 
@@ -65,6 +68,9 @@ struct PoolState {
     gate: Padded<AtomicU64>,
     /// Set once, before the last change of the epoch.
     stop: AtomicBool,
+    /// Looks at the gate between two offers of this thread's processor to others. One where there are more threads than processors:
+    /// who is waited for may need this one.
+    looks: u32,
     /// Per worker: it is about to park, or has.
     parked: Vec<Padded<AtomicBool>>,
     /// The current join's task; only valid for workers that have entered the join and for the caller.
@@ -98,10 +104,14 @@ impl fmt::Debug for ThreadPool {
     }
 }
 
+/// Logical processors this process may use.
+fn processors() -> usize {
+    thread::available_parallelism().map_or(1, |n| n.get())
+}
+
 /// Physical cores this process may use.
 fn physical_cores() -> usize {
-    let allowed = thread::available_parallelism().map_or(1, |n| n.get());
-    num_cpus::get_physical().clamp(1, allowed)
+    num_cpus::get_physical().clamp(1, processors())
 }
 
 impl ThreadPool {
@@ -112,6 +122,7 @@ impl ThreadPool {
         let shared = Arc::new(PoolState {
             gate: Padded(AtomicU64::new(gate::CLOSED)),
             stop: AtomicBool::new(false),
+            looks: if wanted > processors() { 1 } else { LOOKS },
             parked: (0..wanted).map(|_| Padded::default()).collect(),
             task: UnsafeCell::new(None),
             prefetch: (0..wanted).map(|_| Padded::default()).collect(),
@@ -187,8 +198,7 @@ impl ThreadPool {
         while !is_over(shared.gate.0.load(Ordering::Acquire)) {
             spins = spins.wrapping_add(1);
             let prefetched = prefetcher.step(&shared.prefetch[0].0);
-            // Where there are more threads than processors, the one waited for may need this processor.
-            if spins.is_multiple_of(1 << 12) {
+            if spins.is_multiple_of(shared.looks) {
                 thread::yield_now();
             } else if !prefetched {
                 std::hint::spin_loop();
@@ -293,9 +303,9 @@ fn wait(shared: &PoolState, worker: usize, seen: u32, prefetcher: &mut Prefetche
         let epoch = gate::epoch(shared.gate.0.load(ordering));
         (epoch != seen).then_some(epoch)
     };
-    let started = Instant::now();
+    let (started, turns) = (Instant::now(), shared.looks.min(256));
     loop {
-        for _ in 0..256 {
+        for _ in 0..turns {
             if let Some(epoch) = changed(Ordering::Acquire) {
                 return epoch;
             }
@@ -305,6 +315,9 @@ fn wait(shared: &PoolState, worker: usize, seen: u32, prefetcher: &mut Prefetche
         }
         if started.elapsed() >= SPIN {
             break;
+        }
+        if shared.looks == 1 {
+            thread::yield_now();
         }
     }
     let parked = &shared.parked[worker].0;

@@ -17,13 +17,14 @@ fn least(rounds: usize, work: impl Fn()) -> Duration {
     times.min().unwrap()
 }
 
-/// A few hundred nanoseconds on an idle machine; on a slow one, or one with a single core, no more than a thread's start.
+/// A few hundred nanoseconds where each thread has a processor. Where both share one, a join is two changes of the thread that runs,
+/// which a start is too, with more to it.
 #[test]
-fn run_takes_under_50_microseconds_or_the_start_of_a_thread() {
+fn run_takes_less_than_the_start_of_a_thread() {
     let pool = ThreadPool::new(Some(2));
     pool.run(|_| {});
     let starts = least(200, || thread::spawn(|| ()).join().unwrap());
     let runs = least(20_000, || pool.run(|_| {}));
     println!("run {runs:?}, a thread {starts:?}");
-    assert!(runs < starts.max(Duration::from_micros(50)), "run {runs:?}, a thread {starts:?}");
+    assert!(runs < starts, "run {runs:?}, a thread {starts:?}");
 }
