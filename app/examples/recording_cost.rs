@@ -5,7 +5,7 @@
 use std::{error::Error, thread, time::Duration};
 
 use thermocline::{
-    engine_handle::{EngineHandle, EngineState},
+    engine_handle::{EngineHandle, ModelState},
     library::ModelId,
 };
 use thermocline_engine::{
@@ -25,8 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     engine_handle.open(ModelId::Builtin, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() });
     let engine = loop {
         match engine_handle.state() {
-            EngineState::Ready { engine, .. } => break engine,
-            EngineState::Failed { reason, .. } => return Err(reason.to_string().into()),
+            ModelState::Ready { engine, .. } => break engine,
+            ModelState::Failed { reason, .. } => return Err(reason.to_string().into()),
             _ => thread::sleep(Duration::from_millis(2)),
         }
     };

@@ -20,7 +20,7 @@ const MOST_CHARACTERS: usize = 400;
 
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct LogLine {
     /// Seconds since 1970.
     pub at: u64,
     /// How bad it is.
@@ -29,10 +29,10 @@ pub struct Line {
     pub text: String,
 }
 
-static LINES: LazyLock<Mutex<VecDeque<Line>>> = LazyLock::new(Mutex::default);
+static LINES: LazyLock<Mutex<VecDeque<LogLine>>> = LazyLock::new(Mutex::default);
 
 /// The lines that are kept, oldest first.
-pub fn lines() -> Vec<Line> {
+pub fn lines() -> Vec<LogLine> {
     LINES.lock().iter().cloned().collect()
 }
 
@@ -65,7 +65,7 @@ impl<S: Subscriber> Layer<S> for Keeper {
         }
         let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut lines = LINES.lock();
-        lines.push_back(Line { at, level: *metadata.level(), text });
+        lines.push_back(LogLine { at, level: *metadata.level(), text });
         while lines.len() > MOST_LINES {
             lines.pop_front();
         }

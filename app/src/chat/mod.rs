@@ -40,7 +40,7 @@ use tool_round::{MOST_ROUNDS, ToolRound};
 pub use tool_round::{PendingCall, ToolDecision};
 
 use crate::{
-    engine_handle::{Answer, EngineHandle, EngineState, error_message},
+    engine_handle::{Answer, EngineHandle, ModelState, error_message},
     store::{ChatId, Message, MessageId, MessageState, NewMessage, Store, StoreError, StreamingMessage, title},
     tools::Toolbox,
 };
@@ -120,7 +120,7 @@ impl ChatController {
     pub fn will_start_answer(&self, engine_handle: &EngineHandle) -> bool {
         let waits = |answer: &ActiveAnswer| !answer.is_started() && !answer.is_ended();
         self.answers.values().any(waits)
-            && matches!(engine_handle.state(), EngineState::Ready { .. } | EngineState::Remote { .. })
+            && matches!(engine_handle.state(), ModelState::Ready { .. } | ModelState::Remote { .. })
     }
 
     /// `true` while the model computes a prompt or an answer in any chat.
@@ -199,12 +199,12 @@ impl ChatController {
     ) -> Result<(), StoreError> {
         self.end(store, chat)?;
         let (name, key) = match engine_handle.state() {
-            EngineState::Ready { model, .. } | EngineState::Failed { model, .. } => {
+            ModelState::Ready { model, .. } | ModelState::Failed { model, .. } => {
                 (Some(model.to_string()), Some(model.key()))
             }
-            EngineState::Remote { model, .. } => (Some(model.to_string()), Some(model.key())),
-            EngineState::Opening(opening) => (Some(opening.model.to_string()), Some(opening.model.key())),
-            EngineState::Empty => (None, None),
+            ModelState::Remote { model, .. } => (Some(model.to_string()), Some(model.key())),
+            ModelState::Opening(opening) => (Some(opening.model.to_string()), Some(opening.model.key())),
+            ModelState::Empty => (None, None),
         };
         store.set_chat_model(chat, key.as_deref())?;
         let streaming = StreamingMessage::begin(store, chat, parent, name.as_deref())?;
@@ -296,7 +296,7 @@ impl ChatController {
         let state = engine_handle.state();
         let mut errors = std::mem::take(&mut self.errors);
         if !self.model.ptr_eq(&Weak::new()) {
-            let same = matches!(&state, EngineState::Ready { engine, .. }
+            let same = matches!(&state, ModelState::Ready { engine, .. }
                 if std::ptr::eq(Arc::as_ptr(engine.model()), self.model.as_ptr()));
             if !same {
                 errors.append(&mut self.release_model(store));
@@ -322,13 +322,13 @@ impl ChatController {
         &mut self,
         store: &mut Store,
         engine_handle: &EngineHandle,
-        state: &EngineState,
+        state: &ModelState,
         chat: ChatId,
     ) -> Result<(), StoreError> {
         let (Some(mut round), Some(tools)) = (self.rounds.remove(&chat), &self.tools) else { return Ok(()) };
         // Half of the context, at about three bytes a token.
         let limit = match state {
-            EngineState::Ready { engine, .. } => engine.context() * 3 / 2,
+            ModelState::Ready { engine, .. } => engine.context() * 3 / 2,
             _ => usize::MAX,
         };
         let before = round.last();
@@ -354,7 +354,7 @@ impl ChatController {
         &mut self,
         store: &mut Store,
         engine_handle: &EngineHandle,
-        state: &EngineState,
+        state: &ModelState,
         chat: ChatId,
     ) -> Result<(), StoreError> {
         let Some(mut active_answer) = self.answers.remove(&chat) else { return Ok(()) };
@@ -375,12 +375,12 @@ impl ChatController {
             Some((MessageState::Stopped, None))
         } else {
             match state {
-                EngineState::Opening(_) => None,
-                EngineState::Empty => Some(failed("No model is open.".to_owned())),
-                EngineState::Failed { model, reason } => Some(failed(format!("{model} could not be opened: {reason}"))),
+                ModelState::Opening(_) => None,
+                ModelState::Empty => Some(failed("No model is open.".to_owned())),
+                ModelState::Failed { model, reason } => Some(failed(format!("{model} could not be opened: {reason}"))),
                 // Without its tools an answer would be another one. Connecting has a time limit.
-                EngineState::Ready { .. } | EngineState::Remote { .. } if self.waits_for_tools(store, chat) => None,
-                EngineState::Ready { .. } | EngineState::Remote { .. } => {
+                ModelState::Ready { .. } | ModelState::Remote { .. } if self.waits_for_tools(store, chat) => None,
+                ModelState::Ready { .. } | ModelState::Remote { .. } => {
                     match self.generate(store, engine_handle, state, chat, active_answer.id()) {
                         Ok((answer, session, reader)) => {
                             active_answer.start(answer, session, reader);
@@ -412,16 +412,16 @@ impl ChatController {
         &mut self,
         store: &mut Store,
         engine_handle: &EngineHandle,
-        state: &EngineState,
+        state: &ModelState,
         chat: ChatId,
         id: MessageId,
     ) -> Result<Started, String> {
         let key = match state {
-            EngineState::Ready { model, .. } => model.key(),
+            ModelState::Ready { model, .. } => model.key(),
             _ => String::new(),
         };
         let measure = match state {
-            EngineState::Ready { engine, .. } => {
+            ModelState::Ready { engine, .. } => {
                 Measure::new(engine.context(), &key, |text| given::tokens(engine, text))
             }
             _ => Measure::server(),
@@ -434,7 +434,7 @@ impl ChatController {
             move || engine_handle.notify()
         };
         match state {
-            EngineState::Ready { engine, model } => {
+            ModelState::Ready { engine, model } => {
                 self.model = Arc::downgrade(engine.model());
                 let session = self.session(engine_handle, chat)?;
                 prompt.make_plain(engine.tokenizer());
@@ -443,7 +443,7 @@ impl ChatController {
                 let request = prompt.request(&session, model);
                 Ok((Answer::start(notify, Arc::clone(&session), request), Some(session), reader))
             }
-            EngineState::Remote { model, client } => {
+            ModelState::Remote { model, client } => {
                 let reader = told.then(|| CallReader::new(id, None, &[]));
                 Ok((Answer::start_remote(notify, client.clone(), prompt.remote_request(&model.name)), None, reader))
             }
@@ -483,7 +483,7 @@ impl ChatController {
 
 /// Keeps the neurons of the chat's last tokens. If this fails, the map begins dark next time.
 fn remember(store: &mut Store, chat: ChatId, engine_handle: &EngineHandle, session: &Session) {
-    let EngineState::Ready { model, .. } = engine_handle.state() else { return };
+    let ModelState::Ready { model, .. } = engine_handle.state() else { return };
     let map = remembered::write(session.engine().neurons(), session.id());
     if !map.is_empty()
         && let Err(error) = store.set_neuron_map(chat, &model.key(), &map)

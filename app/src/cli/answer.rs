@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// A complete generation.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CompleteAnswer {
     /// The text, without a stop string; thoughts stand between `<think>` and `</think>`.
     pub text: String,
     /// Ids of the tokens.
@@ -45,7 +45,7 @@ pub fn answer(
     request: Request,
     device: Option<&DeviceArgs>,
     show: &mut dyn FnMut(u32, &str) -> Outcome,
-) -> Outcome<Answer> {
+) -> Outcome<CompleteAnswer> {
     let watch = InterruptWatch::start();
     let events = session.generate(request);
     let mut progress = Some(TerminalProgress::new("reading the prompt", ProgressUnit::Tokens));
@@ -95,7 +95,7 @@ pub fn answer(
             Ok(Event::Done { reason, stats }) => {
                 return match failure {
                     Some(failure) => Err(failure),
-                    None => Ok(Answer { text, tokens, reason, stats }),
+                    None => Ok(CompleteAnswer { text, tokens, reason, stats }),
                 };
             }
             Ok(Event::Error(error)) => return Err(failure.unwrap_or(Failure::Engine(error))),
@@ -168,7 +168,7 @@ pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
 }
 
 /// The answer as JSON. Times are in milliseconds, rates in tokens per second.
-pub fn to_json(answer: &Answer) -> Value {
+pub fn to_json(answer: &CompleteAnswer) -> Value {
     let stats = &answer.stats;
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
     let (reason, stop_string) = match &answer.reason {

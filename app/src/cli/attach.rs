@@ -35,7 +35,7 @@ pub fn open(path: &Path) -> Outcome<Document> {
 
 /// The files of a conversation, and its messages, by which it is decided what the model is given.
 #[derive(Debug)]
-pub struct Files {
+pub struct AttachedFiles {
     store: Store,
     chat: ChatId,
     last: Option<MessageId>,
@@ -46,12 +46,12 @@ fn failed(error: StoreError) -> Failure {
     Failure::Output(error.to_string())
 }
 
-impl Files {
+impl AttachedFiles {
     /// Of a conversation so far.
     pub fn new(turns: &[Turn]) -> Outcome<Self> {
         let mut store = Store::in_memory().map_err(failed)?;
         let chat = store.add_chat(None, "").map_err(failed)?;
-        let mut files = Files { store, chat, last: None, system: String::new() };
+        let mut files = AttachedFiles { store, chat, last: None, system: String::new() };
         for turn in turns {
             match turn.role {
                 Role::System => files.system.clone_from(&turn.content),
@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn files_go_with_the_next_message_and_long_ones_with_later_ones() {
-        let mut files = Files::new(&[Turn::new(Role::System, "Be brief."), Turn::new(Role::User, "Hi")]).unwrap();
+        let mut files =
+            AttachedFiles::new(&[Turn::new(Role::System, "Be brief."), Turn::new(Role::User, "Hi")]).unwrap();
         let document =
             |name: &str, text: &str| Document::read(name.to_owned(), DocumentKind::Text, text.as_bytes()).unwrap();
         files.attach(&document("short.txt", "few words\n")).unwrap();

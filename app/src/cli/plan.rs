@@ -17,7 +17,7 @@ use thermocline_engine::{
     placement::{CostProfile, Granularity, LayerPlan, Machine, Plan, PlanInputs, PowerInferSplit},
     quant::TensorType,
     session::{EngineOptions, SparsityChoice, SparsityReport, planner, shape_model},
-    synth::{Shape, SynthOptions},
+    synth::{SynthOptions, SynthShape},
 };
 
 use super::{
@@ -54,7 +54,7 @@ pub struct PlanArgs {
     model: ModelOptions,
     /// Plan for this published shape, as `thermocline synth` has them, instead of a file
     #[arg(long, value_name = "NAME", value_parser = shapes(), conflicts_with_all = ["model", "split"])]
-    shape: Option<Shape>,
+    shape: Option<SynthShape>,
     /// Type of the shape's matrices
     #[arg(long = "type", value_name = "TYPE", default_value = "Q4_0", ignore_case = true, value_parser = types(),
         requires = "shape")]

@@ -9,7 +9,7 @@ use thermocline_engine::session::{Message, Prompt, Request, Role, SessionOptions
 use super::{
     answer::{self, answer},
     answer_options::AnswerOptions,
-    attach::{AttachOptions, Files},
+    attach::{AttachOptions, AttachedFiles},
     failure::{Failure, Outcome},
     grammar_options::GrammarOptions,
     text_input,
@@ -78,7 +78,7 @@ pub fn run(args: &RunArgs) -> Outcome {
         [] => (text, None),
         documents => {
             let system = args.system.iter().map(|text| Message::new(Role::System, text));
-            let mut files = Files::new(&system.collect::<Vec<_>>())?;
+            let mut files = AttachedFiles::new(&system.collect::<Vec<_>>())?;
             documents.iter().try_for_each(|document| files.attach(document))?;
             files.say(&text, Some(&engine))?
         }

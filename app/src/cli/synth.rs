@@ -15,7 +15,7 @@ use thermocline_engine::{
         sidecar::{Identity, PreparedExperts, PreparedLayer, Provenance, Sidecar},
     },
     synth,
-    synth::{ExpertCounts, Firing, Shape, SynthOptions, SynthReport},
+    synth::{ExpertCounts, Firing, SynthOptions, SynthReport, SynthShape},
 };
 
 use super::{
@@ -45,7 +45,7 @@ const TOLERANCE: f64 = 0.1;
 pub struct SynthArgs {
     /// Whose sizes and architecture
     #[arg(long, value_name = "NAME", value_parser = shapes())]
-    shape: Shape,
+    shape: SynthShape,
     /// Type of the matrices
     #[arg(long = "type", value_name = "TYPE", default_value = "Q4_0", ignore_case = true, value_parser = types())]
     ty: TensorType,
@@ -187,8 +187,8 @@ fn percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
-pub(super) fn shapes() -> impl TypedValueParser<Value = Shape> {
-    PossibleValuesParser::new(synth::shapes().iter().map(|shape| shape.name)).try_map(|name| Shape::named(&name))
+pub(super) fn shapes() -> impl TypedValueParser<Value = SynthShape> {
+    PossibleValuesParser::new(synth::shapes().iter().map(|shape| shape.name)).try_map(|name| SynthShape::named(&name))
 }
 
 pub(super) fn types() -> impl TypedValueParser<Value = TensorType> {

@@ -262,7 +262,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        engine_handle::{EngineHandle, EngineState},
+        engine_handle::{EngineHandle, ModelState},
         library::ModelId,
         testing::{eventually, until},
     };
@@ -270,7 +270,7 @@ mod tests {
     fn ready() -> EngineHandle {
         let handle = EngineHandle::new(|| ());
         handle.open(ModelId::Builtin, EngineOptions::default());
-        eventually("a model", || matches!(handle.state(), EngineState::Ready { .. }));
+        eventually("a model", || matches!(handle.state(), ModelState::Ready { .. }));
         handle
     }
 

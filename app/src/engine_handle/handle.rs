@@ -33,9 +33,9 @@ pub struct Opening {
     pub since: Instant,
 }
 
-/// State of the engine.
+/// State of the open model.
 #[derive(Debug, Clone)]
-pub enum EngineState {
+pub enum ModelState {
     /// No model is open.
     Empty,
     /// A model is being opened. Loading it into a device follows after it is ready; see [`Engine::device`].
@@ -66,11 +66,11 @@ pub enum EngineState {
 /// Handle on at most one open model.
 #[derive(Clone)]
 pub struct EngineHandle {
-    slot: Arc<EngineSlot>,
+    shared: Arc<SharedState>,
 }
 
-struct EngineSlot {
-    state: Mutex<EngineState>,
+struct SharedState {
+    state: Mutex<ModelState>,
     /// Number of the latest call to open or close: the result of an earlier one is dropped.
     latest_call: AtomicU64,
     /// `true` while other work of the program uses the CPU.
@@ -87,29 +87,29 @@ impl std::fmt::Debug for EngineHandle {
 impl EngineHandle {
     /// A handle without a model. `notify` is called, from any thread, when the state has changed or an answer has an update.
     pub fn new(notify: impl Fn() + Send + Sync + 'static) -> Self {
-        let (state, latest_call) = (Mutex::new(EngineState::Empty), AtomicU64::new(0));
+        let (state, latest_call) = (Mutex::new(ModelState::Empty), AtomicU64::new(0));
         let busy = Arc::default();
-        EngineHandle { slot: Arc::new(EngineSlot { state, latest_call, busy, notify: Box::new(notify) }) }
+        EngineHandle { shared: Arc::new(SharedState { state, latest_call, busy, notify: Box::new(notify) }) }
     }
 
     /// Current state.
-    pub fn state(&self) -> EngineState {
-        self.slot.state.lock().clone()
+    pub fn state(&self) -> ModelState {
+        self.shared.state.lock().clone()
     }
 
     /// Engine of the open model.
     pub fn engine(&self) -> Option<Engine> {
-        match &*self.slot.state.lock() {
-            EngineState::Ready { engine, .. } => Some(engine.clone()),
+        match &*self.shared.state.lock() {
+            ModelState::Ready { engine, .. } => Some(engine.clone()),
             _ => None,
         }
     }
 
     /// Opens a model in place of the open one, which is closed first: two might not fit into memory.
     pub fn open(&self, model: ModelId, options: EngineOptions) {
-        let number = self.slot.latest_call.fetch_add(1, SeqCst) + 1;
-        let opening = EngineState::Opening(Opening { model: model.clone(), since: Instant::now() });
-        let before = std::mem::replace(&mut *self.slot.state.lock(), opening);
+        let number = self.shared.latest_call.fetch_add(1, SeqCst) + 1;
+        let opening = ModelState::Opening(Opening { model: model.clone(), since: Instant::now() });
+        let before = std::mem::replace(&mut *self.shared.state.lock(), opening);
         self.notify();
         let handle = self.clone();
         let work = move || {
@@ -117,7 +117,7 @@ impl EngineHandle {
             drop(before);
             let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
             let mut options = options;
-            let (measure, flag) = (options.speeds.is_some(), Arc::clone(&handle.slot.busy));
+            let (measure, flag) = (options.speeds.is_some(), Arc::clone(&handle.shared.busy));
             let busy = move || flag.load(SeqCst);
             let open = || {
                 let mut opened = model.open(&load)?;
@@ -137,50 +137,50 @@ impl EngineHandle {
                 Ok::<_, Error>(engine)
             };
             let state = match catch_unwind(AssertUnwindSafe(open)) {
-                Ok(Ok(engine)) => EngineState::Ready { model, engine },
-                Ok(Err(error)) => EngineState::Failed { model, reason: error_message(&error) },
-                Err(_) => EngineState::Failed { model, reason: "opening it failed inside: this is a bug".to_owned() },
+                Ok(Ok(engine)) => ModelState::Ready { model, engine },
+                Ok(Err(error)) => ModelState::Failed { model, reason: error_message(&error) },
+                Err(_) => ModelState::Failed { model, reason: "opening it failed inside: this is a bug".to_owned() },
             };
             handle.set_state(number, state);
         };
         if let Err(error) = thread::Builder::new().name("open-model".to_owned()).spawn(work) {
             let reason = format!("no thread to open it: {error}");
             let model = match self.state() {
-                EngineState::Opening(Opening { model, .. }) => model,
+                ModelState::Opening(Opening { model, .. }) => model,
                 _ => return,
             };
-            self.set_state(number, EngineState::Failed { model, reason });
+            self.set_state(number, ModelState::Failed { model, reason });
         }
     }
 
     /// Opens a model of a server in place of the open one: looks for it in the server's list. The key is looked up in `keys`, which may
     /// wait for the user.
     pub fn open_remote(&self, model: RemoteModel, keys: KeyStore) {
-        let number = self.slot.latest_call.fetch_add(1, SeqCst) + 1;
+        let number = self.shared.latest_call.fetch_add(1, SeqCst) + 1;
         let id = ModelId::Remote(model.clone());
-        let opening = EngineState::Opening(Opening { model: id.clone(), since: Instant::now() });
-        let before = std::mem::replace(&mut *self.slot.state.lock(), opening);
+        let opening = ModelState::Opening(Opening { model: id.clone(), since: Instant::now() });
+        let before = std::mem::replace(&mut *self.shared.state.lock(), opening);
         self.notify();
         let handle = self.clone();
         let failed = ModelId::Remote(model.clone());
         let work = move || {
             drop(before);
             let state = match find(&model, &keys) {
-                Ok(client) => EngineState::Remote { model, client },
-                Err(reason) => EngineState::Failed { model: id, reason },
+                Ok(client) => ModelState::Remote { model, client },
+                Err(reason) => ModelState::Failed { model: id, reason },
             };
             handle.set_state(number, state);
         };
         if let Err(error) = thread::Builder::new().name("open-remote".to_owned()).spawn(work) {
             let reason = format!("no thread to ask the server with: {error}");
-            self.set_state(number, EngineState::Failed { model: failed, reason });
+            self.set_state(number, ModelState::Failed { model: failed, reason });
         }
     }
 
     /// Closes the model, or cancels opening one.
     pub fn close(&self) {
-        self.slot.latest_call.fetch_add(1, SeqCst);
-        let before = std::mem::replace(&mut *self.slot.state.lock(), EngineState::Empty);
+        self.shared.latest_call.fetch_add(1, SeqCst);
+        let before = std::mem::replace(&mut *self.shared.state.lock(), ModelState::Empty);
         self.notify();
         // Another thread waits for the end of the engine's thread. If there is none, this one does.
         let _ = thread::Builder::new().name("close-model".to_owned()).spawn(move || drop(before));
@@ -188,7 +188,7 @@ impl EngineHandle {
 
     /// Tells whether other work of the program uses the CPU: speeds are not measured meanwhile.
     pub fn set_busy(&self, busy: bool) {
-        self.slot.busy.store(busy, SeqCst);
+        self.shared.busy.store(busy, SeqCst);
     }
 
     /// A session of the open model.
@@ -201,9 +201,9 @@ impl EngineHandle {
     }
 
     /// Sets the state, unless call `number` is no longer the latest.
-    fn set_state(&self, number: u64, state: EngineState) {
-        let mut now = self.slot.state.lock();
-        if self.slot.latest_call.load(SeqCst) == number {
+    fn set_state(&self, number: u64, state: ModelState) {
+        let mut now = self.shared.state.lock();
+        if self.shared.latest_call.load(SeqCst) == number {
             *now = state;
         }
         drop(now);
@@ -212,7 +212,7 @@ impl EngineHandle {
 
     /// Notifies the window.
     pub fn notify(&self) {
-        (self.slot.notify)();
+        (self.shared.notify)();
     }
 }
 
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::testing::{eventually, until};
 
-    fn wait(handle: &EngineHandle, what: &str, is: impl Fn(&EngineState) -> bool) -> EngineState {
+    fn wait(handle: &EngineHandle, what: &str, is: impl Fn(&ModelState) -> bool) -> ModelState {
         until(what, || Some(handle.state()).filter(&is))
     }
 
@@ -251,16 +251,16 @@ mod tests {
             handle.open(ModelId::Builtin, EngineOptions::default());
         }
         handle.open(ModelId::Path(PathBuf::from("/nowhere.gguf")), EngineOptions::default());
-        let state = wait(&handle, "a failure", |state| matches!(state, EngineState::Failed { .. }));
-        assert!(matches!(&state, EngineState::Failed { reason, .. } if reason.contains("nowhere.gguf")), "{state:?}");
+        let state = wait(&handle, "a failure", |state| matches!(state, ModelState::Failed { .. }));
+        assert!(matches!(&state, ModelState::Failed { reason, .. } if reason.contains("nowhere.gguf")), "{state:?}");
         assert!(handle.engine().is_none() && handle.session(SessionOptions::default()).is_err());
         handle.open(ModelId::Builtin, EngineOptions::default());
-        wait(&handle, "the model", |state| matches!(state, EngineState::Ready { model: ModelId::Builtin, .. }));
+        wait(&handle, "the model", |state| matches!(state, ModelState::Ready { model: ModelId::Builtin, .. }));
         assert!(handle.session(SessionOptions::default()).is_ok());
         handle.open(ModelId::Builtin, EngineOptions::default());
         handle.close();
         // Threads that open a model have a handle each.
-        eventually("the end of every thread that opens one", || Arc::strong_count(&handle.slot) == 1);
-        assert!(matches!(handle.state(), EngineState::Empty));
+        eventually("the end of every thread that opens one", || Arc::strong_count(&handle.shared) == 1);
+        assert!(matches!(handle.state(), ModelState::Empty));
     }
 }

@@ -8,4 +8,4 @@ mod handle;
 
 pub use answer::{Answer, AnswerEnd, AnswerUpdate, BATCH_INTERVAL, EndSignal};
 pub use error_message::error_message;
-pub use handle::{EngineHandle, EngineState, Opening};
+pub use handle::{EngineHandle, ModelState, Opening};

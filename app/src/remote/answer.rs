@@ -76,7 +76,7 @@ pub struct RemoteAnswer {
 
 /// Collects the chunks of an answer.
 #[derive(Debug)]
-pub(super) struct AnswerReader<'a> {
+pub(super) struct RemoteAnswerReader<'a> {
     server: &'a ServerAddress,
     key: Option<&'a SecretKey>,
     bytes: usize,
@@ -85,9 +85,9 @@ pub(super) struct AnswerReader<'a> {
     usage: Option<RemoteUsage>,
 }
 
-impl<'a> AnswerReader<'a> {
+impl<'a> RemoteAnswerReader<'a> {
     pub(super) fn new(server: &'a ServerAddress, key: Option<&'a SecretKey>) -> Self {
-        AnswerReader { server, key, bytes: 0, reason: None, tool_calls: Vec::new(), usage: None }
+        RemoteAnswerReader { server, key, bytes: 0, reason: None, tool_calls: Vec::new(), usage: None }
     }
 
     /// The error of a chunk that is not of the protocol's form.

@@ -10,7 +10,7 @@ use ureq::{Body, http::Response};
 
 use super::{
     Cancel, RemoteAnswer, RemoteError, RemoteEvent, RemoteRequest, SecretKey, ServerAddress,
-    answer::AnswerReader,
+    answer::RemoteAnswerReader,
     error::{of_io, of_transport, quoted},
     events::{StreamRead, next_event},
 };
@@ -73,7 +73,7 @@ impl RemoteClient {
         let response = request.call().map_err(|error| of_transport(&self.server, &error, silence.as_secs()))?;
         let mut response = self.successful(response)?;
         let text = self.text(&mut response, MOST_JSON)?;
-        let reader = AnswerReader::new(&self.server, self.key.as_ref());
+        let reader = RemoteAnswerReader::new(&self.server, self.key.as_ref());
         let list: Value = serde_json::from_str(&text)
             .map_err(|_| reader.malformed("list of models", "a JSON object with `data`", &text))?;
         let data = list.get("data").and_then(Value::as_array);
@@ -123,7 +123,7 @@ impl RemoteClient {
         let response =
             post.send(request.body().to_string()).map_err(|error| of_transport(&self.server, &error, silence))?;
         let mut response = self.successful(response)?;
-        let mut reader = AnswerReader::new(&self.server, self.key.as_ref());
+        let mut reader = RemoteAnswerReader::new(&self.server, self.key.as_ref());
         let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match &*kind {
@@ -188,7 +188,7 @@ impl RemoteClient {
         let mut bytes = Vec::new();
         let read = response.body_mut().as_reader().take(most + 1).read_to_end(&mut bytes);
         read.map_err(|error| of_io(server(), &error, self.timeouts.silence.as_secs()))?;
-        let reader = AnswerReader::new(&self.server, self.key.as_ref());
+        let reader = RemoteAnswerReader::new(&self.server, self.key.as_ref());
         if bytes.len() as u64 > most {
             return Err(reader.malformed("response", "a body of a few megabytes at most", "more"));
         }

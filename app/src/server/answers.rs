@@ -18,7 +18,7 @@ use super::{
     context::ServerContext,
     error::ApiError,
     event_stream::event_stream,
-    generation::Generation,
+    generation::GenerationQueue,
     json_fields::JsonFields,
     named_model::NamedModel,
     ollama::{self, LinesFormat, OllamaBody},
@@ -88,7 +88,7 @@ pub async fn complete(
     let mut readers = ChoiceReaders::new(endpoint, completion.choices, completion.tools, completion.echoes);
     let stream = completion.stream;
     let start = async move {
-        let mut generation = Generation::start(&context, lease, completion.requests).await?;
+        let mut generation = GenerationQueue::start(&context, lease, completion.requests).await?;
         let update = generation.started().await?;
         Ok((generation, update, active))
     };

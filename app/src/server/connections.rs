@@ -38,7 +38,7 @@ pub struct ConnectionPlace {
 
 /// An answer that is being made; its connection does not give way to others.
 #[derive(Debug)]
-pub struct ActiveAnswer(Arc<Connection>);
+pub struct AnsweringConnection(Arc<Connection>);
 
 impl Connections {
     /// Room for `most` connections.
@@ -72,13 +72,13 @@ impl Connection {
     }
 
     /// Records that a request has been received and its answer is being made.
-    pub fn answer(self: &Arc<Self>) -> ActiveAnswer {
+    pub fn answer(self: &Arc<Self>) -> AnsweringConnection {
         self.answering.fetch_add(1, SeqCst);
-        ActiveAnswer(Arc::clone(self))
+        AnsweringConnection(Arc::clone(self))
     }
 }
 
-impl Drop for ActiveAnswer {
+impl Drop for AnsweringConnection {
     fn drop(&mut self) {
         *self.0.idle_since.lock() = Instant::now();
         self.0.answering.fetch_sub(1, SeqCst);

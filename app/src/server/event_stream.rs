@@ -5,9 +5,9 @@ use std::{convert::Infallible, pin::Pin, time::Duration};
 use super::{
     answer_format::AnswerFormat,
     choices::{ChoiceReader, ChoiceReaders},
-    connections::ActiveAnswer,
+    connections::AnsweringConnection,
     error::ApiError,
-    generation::{Generation, GenerationUpdate},
+    generation::{GenerationQueue, GenerationUpdate},
     response::StreamEvent,
 };
 use axum::{
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const COMMENT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A generation that has begun, its first update, and the mark of its connection.
-pub type StartedGeneration = (Generation, GenerationUpdate, ActiveAnswer);
+pub type StartedGeneration = (GenerationQueue, GenerationUpdate, AnsweringConnection);
 
 type Start = Pin<Box<dyn Future<Output = Result<StartedGeneration, ApiError>> + Send>>;
 
@@ -67,9 +67,9 @@ impl Part {
 
 /// A generation that has begun.
 struct RunningStream {
-    generation: Generation,
+    generation: GenerationQueue,
     first: Option<GenerationUpdate>,
-    _active: ActiveAnswer,
+    _active: AnsweringConnection,
 }
 
 enum StreamState {

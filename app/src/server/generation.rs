@@ -19,7 +19,7 @@ use crate::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
 /// A running generation and those that follow it; dropping it cancels them. (The answer is dropped before the permit: cancelling later
 /// would end the next request's generation.)
 #[derive(Debug)]
-pub struct Generation {
+pub struct GenerationQueue {
     answer: Option<Answer>,
     waiting: VecDeque<Request>,
     session: Arc<Session>,
@@ -43,7 +43,7 @@ pub struct GenerationUpdate {
     pub end: Option<Result<(StopReason, GenerationStats), ApiError>>,
 }
 
-impl Generation {
+impl GenerationQueue {
     /// Waits for a slot and starts the first of `requests`. `lease` is that of the model that they were parsed for: another one may be
     /// open by then.
     pub async fn start(
@@ -55,7 +55,7 @@ impl Generation {
         let permit = context.queue.acquire(waiting.front().map(|request| &request.prompt)).await?;
         let model = lease.model(context)?;
         let session = context.queue.session(&model.engine, &permit).map_err(|error| ApiError::from(&error))?;
-        let mut generation = Generation {
+        let mut generation = GenerationQueue {
             answer: None,
             waiting,
             session,

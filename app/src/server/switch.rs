@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     chat::SamplingOverrides,
-    engine_handle::{EndSignal, EngineHandle, EngineState},
+    engine_handle::{EndSignal, EngineHandle, ModelState},
     settings::ServerSettings,
 };
 
@@ -115,18 +115,18 @@ fn server_options(settings: &ServerSettings) -> ServerOptions {
 fn model_source(engine_handle: EngineHandle) -> ModelSource {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     Arc::new(move || match engine_handle.state() {
-        EngineState::Ready { model, engine } => {
+        ModelState::Ready { model, engine } => {
             let defaults = Request {
                 sampling: SamplingOverrides::model_defaults(&model),
                 ..Request::new(Prompt::Tokens(Vec::new()))
             };
             Ok(ServedModel { name: model.to_string(), since, engine, defaults })
         }
-        EngineState::Opening(opening) => Err(format!("{} is being opened; try again in a moment", opening.model)),
-        EngineState::Failed { model, reason } => Err(format!("{model} could not be opened: {reason}")),
-        EngineState::Remote { model, .. } => {
+        ModelState::Opening(opening) => Err(format!("{} is being opened; try again in a moment", opening.model)),
+        ModelState::Failed { model, reason } => Err(format!("{model} could not be opened: {reason}")),
+        ModelState::Remote { model, .. } => {
             Err(format!("{model} is not computed here; programs can ask {} themselves", model.server.host()))
         }
-        EngineState::Empty => Err("no model is open in Thermocline".to_owned()),
+        ModelState::Empty => Err("no model is open in Thermocline".to_owned()),
     })
 }

@@ -53,7 +53,7 @@ impl ClientHandler for Nothing {
 
 /// A connection whose tools are known.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ToolConnection {
     pub tools: Vec<Tool>,
     /// Remark on tools that were left out.
     pub remark: Option<String>,
@@ -70,7 +70,7 @@ pub(super) struct Caller {
     limits: Limits,
 }
 
-impl Connection {
+impl ToolConnection {
     /// Connects, and reads the list of tools.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Connection {
             Ok(Ok(listed)) => Ok(listed),
         };
         let (tools, remark) = listed.map_err(fail)?;
-        Ok(Connection { tools, remark, service, process, trouble })
+        Ok(ToolConnection { tools, remark, service, process, trouble })
     }
 
     /// The part that calls need.

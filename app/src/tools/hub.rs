@@ -15,7 +15,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Limits, ServerConfig, Tool, client::Connection};
+use super::{Limits, ServerConfig, Tool, client::ToolConnection};
 use crate::remote::KeyStore;
 
 /// Longest time that the end of all servers is waited for.
@@ -23,7 +23,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 
 /// State of a server.
 #[derive(Debug, Clone, PartialEq)]
-pub enum ServerState {
+pub enum ToolServerState {
     /// Switched off.
     Off,
     /// Being started and asked for its tools.
@@ -45,7 +45,7 @@ pub struct ServerReport {
     /// The server.
     pub config: ServerConfig,
     /// Its state.
-    pub state: ServerState,
+    pub state: ToolServerState,
 }
 
 /// End of a call: its result, or why there is none.
@@ -93,7 +93,7 @@ struct Board {
 
 impl Board {
     /// Sets the state of a server, unless it was changed or removed meanwhile.
-    fn set(&self, config: &ServerConfig, state: ServerState) {
+    fn set(&self, config: &ServerConfig, state: ToolServerState) {
         if let Some(report) = self.reports.lock().iter_mut().find(|report| report.config == *config) {
             report.state = state;
         }
@@ -138,8 +138,8 @@ impl ToolHub {
         let before = std::mem::take(&mut *reports);
         let state = |config: &ServerConfig| match before.iter().find(|report| report.config == *config) {
             Some(report) => report.state.clone(),
-            None if config.enabled => ServerState::Connecting,
-            None => ServerState::Off,
+            None if config.enabled => ToolServerState::Connecting,
+            None => ToolServerState::Off,
         };
         *reports = servers.iter().map(|config| ServerReport { config: config.clone(), state: state(config) }).collect();
         drop(reports);
@@ -149,7 +149,7 @@ impl ToolHub {
     /// Connects anew to a server that failed.
     pub fn retry(&self, name: &str) {
         if let Some(report) = self.board.reports.lock().iter_mut().find(|report| report.config.name == name) {
-            report.state = ServerState::Connecting;
+            report.state = ToolServerState::Connecting;
         }
         self.order(Order::Retry(name.to_owned()));
     }
@@ -166,15 +166,15 @@ impl ToolHub {
 
     /// `true` while a server is being connected.
     pub fn is_connecting(&self) -> bool {
-        self.board.reports.lock().iter().any(|report| report.state == ServerState::Connecting)
+        self.board.reports.lock().iter().any(|report| report.state == ToolServerState::Connecting)
     }
 
     /// Calls a tool of a server.
     pub fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> RunningCall {
         let state = self.board.reports.lock().iter().find(|it| it.config.name == server).map(|it| it.state.clone());
         match state {
-            Some(ServerState::Ready { .. }) => {}
-            Some(ServerState::Failed(why)) => {
+            Some(ToolServerState::Ready { .. }) => {}
+            Some(ToolServerState::Failed(why)) => {
                 return RunningCall::ended(Err(format!("the server {server} is not connected: {why}")));
             }
             _ => return RunningCall::ended(Err(format!("the server {server} is not connected"))),
@@ -195,7 +195,7 @@ impl ToolHub {
                 Err(error) => {
                     let why = format!("no thread to speak to it with: {error}");
                     for report in self.board.reports.lock().iter_mut().filter(|report| report.config.enabled) {
-                        report.state = ServerState::Failed(why.clone());
+                        report.state = ToolServerState::Failed(why.clone());
                     }
                 }
             }
@@ -296,7 +296,7 @@ async fn serve(
         Err(why) => why,
         Ok(mut connection) => {
             let (tools, remark) = (connection.tools.drain(..).map(Arc::new).collect(), connection.remark.take());
-            board.set(&config, ServerState::Ready { tools, remark });
+            board.set(&config, ToolServerState::Ready { tools, remark });
             let caller = connection.caller(limits);
             let gone = loop {
                 tokio::select! {
@@ -325,14 +325,14 @@ async fn serve(
             }
         }
     };
-    board.set(&config, ServerState::Failed(why.clone()));
+    board.set(&config, ToolServerState::Failed(why.clone()));
     while let Some(call) = calls.recv().await {
         *call.end.lock() = Some(Err(format!("the server is not connected: {why}")));
         (board.notify)();
     }
 }
 
-async fn open(config: &ServerConfig, keys: KeyStore, limits: Limits) -> Result<Connection, String> {
+async fn open(config: &ServerConfig, keys: KeyStore, limits: Limits) -> Result<ToolConnection, String> {
     let name = config.transport.key_name().map(str::to_owned);
     // The keychain may wait for the user.
     let key = match name {
@@ -341,7 +341,7 @@ async fn open(config: &ServerConfig, keys: KeyStore, limits: Limits) -> Result<C
             .map_err(|error| error.to_string())??,
         None => None,
     };
-    Connection::open(config, key.as_ref(), limits).await
+    ToolConnection::open(config, key.as_ref(), limits).await
 }
 
 /// Waits until no more calls can come; those that do are refused.

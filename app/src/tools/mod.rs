@@ -18,7 +18,7 @@ mod toolbox;
 
 pub use config::{ImportedServer, ServerConfig, ServerTransport, ToolSettings, read_servers};
 pub use consent::{Consent, Consents};
-pub use hub::{RunningCall, ServerReport, ServerState, ToolHub};
+pub use hub::{RunningCall, ServerReport, ToolHub, ToolServerState};
 pub use result::{Limits, shortened};
 pub use tool::Tool;
 pub use toolbox::{OfferedTool, Toolbox};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{Consent, RunningCall, ServerState, Tool, ToolHub, ToolSettings, builtin::Builtin};
+use super::{Consent, RunningCall, Tool, ToolHub, ToolServerState, ToolSettings, builtin::Builtin};
 
 /// Most tools that a model is told of.
 const MOST_OFFERED: usize = 128;
@@ -54,7 +54,7 @@ impl Toolbox {
         let own = Builtin::ALL.into_iter().map(|builtin| (None, Arc::new(builtin.tool())));
         let reports = self.hub.servers();
         let of_servers = reports.iter().flat_map(|report| match &report.state {
-            ServerState::Ready { tools, .. } => {
+            ToolServerState::Ready { tools, .. } => {
                 tools.iter().map(|tool| (Some(report.config.name.clone()), Arc::clone(tool))).collect()
             }
             _ => Vec::new(),

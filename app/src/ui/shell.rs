@@ -13,7 +13,7 @@ use crate::{
     builtin,
     chat::ChatController,
     download::Downloads,
-    engine_handle::{EngineHandle, EngineState},
+    engine_handle::{EngineHandle, ModelState},
     folders::Folders,
     library::ModelId,
     remote::KeyStore,
@@ -230,7 +230,7 @@ impl Shell {
     /// Has the model that is open computed by the adapter of that name (empty: by the CPU; `None`: by the best there is), now
     /// and whenever it is opened.
     pub fn choose_device(&mut self, name: Option<String>) {
-        let EngineState::Ready { model, engine } = self.engine_handle.state() else { return };
+        let ModelState::Ready { model, engine } = self.engine_handle.state() else { return };
         self.model_settings(&model).device = name;
         let device = self.engine_options(&model).device;
         let chosen = engine.set_device(&device);
@@ -239,7 +239,7 @@ impl Shell {
 
     /// Keeps how fast the open model answers, to be told of it while it is not open. Small changes are not written.
     pub fn keep_rate(&mut self) {
-        let EngineState::Ready { model, engine } = self.engine_handle.state() else { return };
+        let ModelState::Ready { model, engine } = self.engine_handle.state() else { return };
         let Some(rate) = engine.observed_rate().filter(|rate| rate.is_finite()) else { return };
         let kept = self.settings.models.get(&model.key()).and_then(|chosen| chosen.rate);
         if kept.is_none_or(|kept| (kept / rate).ln().abs() > 0.1) {

@@ -38,7 +38,7 @@ impl egui::DroppedFile for Dropped {
 }
 
 /// The window, in a folder of its own.
-pub struct Stage {
+pub struct TestWindow {
     /// It.
     pub it: Harness<'static, Window>,
     /// Where its files are.
@@ -58,7 +58,7 @@ fn window(size: [f32; 2], folders: Folders) -> Harness<'static, Window> {
     builder.build_eframe(move |creation| Window::new(&creation.egui_ctx, folders, None).unwrap())
 }
 
-impl Stage {
+impl TestWindow {
     /// A window of `size` points with the built-in model on the CPU; `prepare` may change settings and put files into folders
     /// before it opens.
     pub fn with(size: [f32; 2], prepare: impl FnOnce(&Folders, &mut Settings)) -> Self {
@@ -69,23 +69,23 @@ impl Stage {
         settings.models.insert(ModelId::Builtin.key(), on_cpu);
         prepare(&folders, &mut settings);
         settings.save(&folders.settings()).unwrap();
-        Stage { it: window(size, folders.clone()), folders, size, folder: Rc::new(folder) }
+        TestWindow { it: window(size, folders.clone()), folders, size, folder: Rc::new(folder) }
     }
 
     /// Another window on the same files.
     pub fn beside(&self) -> Self {
         let (folders, size) = (self.folders.clone(), self.size);
-        Stage { it: window(size, folders.clone()), folders, size, folder: Rc::clone(&self.folder) }
+        TestWindow { it: window(size, folders.clone()), folders, size, folder: Rc::clone(&self.folder) }
     }
 
     /// Closed, and opened again.
     pub fn again(self) -> Self {
-        let Stage { it, folders, size, folder } = self;
+        let TestWindow { it, folders, size, folder } = self;
         eframe::App::on_exit(&mut it.into_state());
-        Stage { it: window(size, folders.clone()), folders, size, folder }
+        TestWindow { it: window(size, folders.clone()), folders, size, folder }
     }
 
-    /// As [`Stage::with`], with nothing special.
+    /// As [`TestWindow::with`], with nothing special.
     pub fn new(size: [f32; 2]) -> Self {
         Self::with(size, |_, _| ())
     }

@@ -11,7 +11,7 @@ use super::{
     vram::picker,
     widgets,
 };
-use crate::{engine_handle::EngineState, library::ModelId, units};
+use crate::{engine_handle::ModelState, library::ModelId, units};
 
 /// Shows it.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
@@ -22,22 +22,22 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
         }
         let state = shell.engine_handle.state();
         let model = match &state {
-            EngineState::Empty => "No model".to_owned(),
-            EngineState::Opening(opening) => format!("Opening {} …", opening.model),
-            EngineState::Ready { model, .. } => model.to_string(),
-            EngineState::Remote { model, .. } => model.name.clone(),
-            EngineState::Failed { model, .. } => format!("{model} could not be opened"),
+            ModelState::Empty => "No model".to_owned(),
+            ModelState::Opening(opening) => format!("Opening {} …", opening.model),
+            ModelState::Ready { model, .. } => model.to_string(),
+            ModelState::Remote { model, .. } => model.name.clone(),
+            ModelState::Failed { model, .. } => format!("{model} could not be opened"),
         };
         if ui.add(Button::new(model).truncate()).on_hover_text("Models").clicked() {
             shell.queue_command(Command::Show(Page::Models));
         }
-        if let EngineState::Remote { model, .. } = &state {
+        if let ModelState::Remote { model, .. } = &state {
             let palette = Palette::of(ui);
             let colour = if model.server.is_private() { palette.cold } else { palette.amber };
             let badge = RichText::new(format!("Words go to {}", model.server.host())).color(colour);
             ui.label(badge).on_hover_text(model.server.destination());
         }
-        if let EngineState::Ready { model, engine } = &state {
+        if let ModelState::Ready { model, engine } = &state {
             device_chip(ui, shell, model, engine);
             mode_chip(ui, shell, model, engine);
         }
@@ -46,7 +46,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
             if ui.button(ICON_MEMORY).accessible_name(neurons).on_hover_text(neurons).clicked() {
                 shell.queue_command(Command::ToggleNeurons);
             }
-            if let EngineState::Ready { engine, .. } = &state {
+            if let ModelState::Ready { engine, .. } = &state {
                 let rate = engine.telemetry().decode_rate;
                 if rate > 0.0 {
                     let text = RichText::new(units::rate(rate)).font(theme::strong(14.0));

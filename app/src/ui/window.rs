@@ -20,14 +20,14 @@ use super::{
     icon::icon,
     models::ModelsPage,
     neurons::NeuronsPanel,
-    opening::{self, Backend, Chosen, NoWindow, Search, Watch},
+    opening::{self, Backend, BackendOrder, Chosen, NoWindow, Watch},
     preferences::{PreferencesPage, keys},
     shell::{self, Shell},
     theme::{self, Palette},
     top_bar,
     vram::VramPanel,
 };
-use crate::{engine_handle::EngineState, folders::Folders, library::ModelId, settings::Settings};
+use crate::{engine_handle::ModelState, folders::Folders, library::ModelId, settings::Settings};
 
 /// Title of the window.
 const TITLE: &str = "Thermocline";
@@ -68,8 +68,8 @@ pub fn run(folders: &Folders, model: Option<&ModelId>) -> Result<(), NoWindow> {
     let only = std::env::var("WGPU_BACKEND").ok();
     let drawing = Settings::peek(&folders.settings()).drawing;
     let (first, worked) = (drawing.backend.as_deref(), drawing.worked.as_deref());
-    let search = Search::new(Chosen { only: only.as_deref(), first, worked }, Backend::HERE)?;
-    let mut place = opening::Window::new()?;
+    let search = BackendOrder::new(Chosen { only: only.as_deref(), first, worked }, Backend::HERE)?;
+    let mut place = opening::DesktopWindow::new()?;
     search.open(&mut |backend, software| {
         let create = |creation: &CreationContext<'_>, watch: Watch| {
             let mut window = create(creation, folders.clone(), model.cloned())?;
@@ -340,11 +340,11 @@ impl Window {
             }
             Command::OpenModel(model) => self.shell.open_model(model),
             Command::ReopenModel => {
-                if let EngineState::Ready { model, .. } | EngineState::Failed { model, .. } =
+                if let ModelState::Ready { model, .. } | ModelState::Failed { model, .. } =
                     self.shell.engine_handle.state()
                 {
                     self.shell.open_model(model);
-                } else if let EngineState::Remote { model, .. } = self.shell.engine_handle.state() {
+                } else if let ModelState::Remote { model, .. } = self.shell.engine_handle.state() {
                     self.shell.open_model(ModelId::Remote(model));
                 }
             }

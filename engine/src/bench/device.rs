@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// A processor with its measured speed.
-pub(super) enum Device {
+pub(super) enum BenchDevice {
     Cpu { pool: ThreadPool, isa: String, limits: LimitProbe },
     Gpu { gpu: Gpu, speed: GpuSpeed, placed: Option<PlacedModel> },
 }
@@ -46,10 +46,10 @@ pub(super) struct DeviceDescription {
     pub placed: Option<PlacedModel>,
 }
 
-impl Device {
+impl BenchDevice {
     pub fn described(&self, n_layer: usize) -> DeviceDescription {
         match self {
-            Device::Cpu { pool, isa, .. } => DeviceDescription {
+            BenchDevice::Cpu { pool, isa, .. } => DeviceDescription {
                 backend: "CPU".to_owned(),
                 gpu: String::new(),
                 threads: pool.threads(),
@@ -64,7 +64,7 @@ impl Device {
                 copy_bandwidth: None,
                 placed: None,
             },
-            Device::Gpu { gpu, speed, placed } => DeviceDescription {
+            BenchDevice::Gpu { gpu, speed, placed } => DeviceDescription {
                 backend: backend_name(&gpu.report().backend),
                 gpu: gpu.report().name.clone(),
                 // The CPU computes nothing but the embedding's row.

@@ -18,7 +18,7 @@ const TIME: Duration = Duration::from_millis(60);
 
 /// Memory bandwidth around one repetition, in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Limit {
+pub struct BandwidthLimit {
     /// Sequential reads.
     pub read_bandwidth: f64,
     /// Reads of scattered rows of single neurons, as many and as long as the repetition's; null where it had none.
@@ -29,11 +29,11 @@ pub struct Limit {
     pub bandwidth_fraction: Option<f64>,
 }
 
-impl Limit {
+impl BandwidthLimit {
     /// The mean of the limits before and after a repetition.
-    pub fn mean_with(self, after: Limit) -> Limit {
+    pub fn mean_with(self, after: BandwidthLimit) -> BandwidthLimit {
         let rows = self.scattered_bandwidth.zip(after.scattered_bandwidth).map(|(a, b)| (a + b) / 2.0);
-        Limit {
+        BandwidthLimit {
             read_bandwidth: (self.read_bandwidth + after.read_bandwidth) / 2.0,
             scattered_bandwidth: rows.or(self.scattered_bandwidth).or(after.scattered_bandwidth),
             bandwidth_fraction: None,
@@ -69,8 +69,8 @@ impl LimitProbe {
     }
 
     /// The bandwidth of sequential reads, and of scattered `rows`: bytes of a row, and the fraction of rows that is read.
-    pub fn measure(&mut self, pool: &ThreadPool, rows: Option<(usize, f64)>) -> Limit {
-        Limit {
+    pub fn measure(&mut self, pool: &ThreadPool, rows: Option<(usize, f64)>) -> BandwidthLimit {
+        BandwidthLimit {
             read_bandwidth: self.probe.sequential(pool, self.time),
             scattered_bandwidth: rows.map(|(bytes, fraction)| self.probe.rows(pool, bytes, fraction, self.time)),
             bandwidth_fraction: None,
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn bandwidth_fraction_weighs_sequential_and_scattered_reads() {
-        let limit = |read_bandwidth, scattered_bandwidth| Limit {
+        let limit = |read_bandwidth, scattered_bandwidth| BandwidthLimit {
             read_bandwidth,
             scattered_bandwidth,
             bandwidth_fraction: None,

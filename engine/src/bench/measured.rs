@@ -2,10 +2,10 @@
 
 use super::{
     BenchOptions, Test,
-    device::{Device, model_type, predictor_kind},
-    limit::{Limit, median},
+    device::{BenchDevice, model_type, predictor_kind},
+    limit::{BandwidthLimit, median},
     reads::ReadCounter,
-    record::{Extra, Percentiles, Record, mean_and_deviation},
+    record::{Extra, LatencyPercentiles, Record, mean_and_deviation},
 };
 use crate::{
     calibration::cpu_name,
@@ -47,11 +47,11 @@ pub(super) struct Measured {
     /// A repetition that counted reads and was not timed, where counting costs time.
     pub recorded: Option<Gaps>,
     /// Memory bandwidth around each.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<BandwidthLimit>,
 }
 
 impl Measured {
-    pub fn record(self, options: &BenchOptions, model: &Model, device: &Device, kv: &KvCache) -> Record {
+    pub fn record(self, options: &BenchOptions, model: &Model, device: &BenchDevice, kv: &KvCache) -> Record {
         let Measured { test, time, seconds, gaps, recorded, mut limits } = self;
         let recorded = recorded.as_ref().unwrap_or(&gaps);
         let active = recorded.reads.active(model);
@@ -149,7 +149,7 @@ impl Measured {
                 bandwidth_fraction,
                 limits,
                 ttft_ms: (!gaps.first.is_empty()).then(|| mean_and_deviation(&gaps.first).0),
-                itl_ms: Percentiles::of(&gaps.tokens),
+                itl_ms: LatencyPercentiles::of(&gaps.tokens),
                 energy_j_per_token: None,
                 power_source: None,
             },

@@ -8,23 +8,23 @@
 mod device;
 mod limit;
 mod measured;
+mod model_profile;
 mod options;
 mod peer;
 mod placed;
-mod profile;
 mod reads;
 mod record;
 mod run;
 mod streams;
 
-pub use limit::Limit;
+pub use limit::BandwidthLimit;
+pub use model_profile::{ModelProfile, TestProfile, profile_kernels};
 pub use options::{BenchOptions, Progress, Test};
 pub use peer::{Comparison, Peer, compare};
-pub use profile::{ModelProfile, TestProfile, profile_kernels};
-pub use record::{Extra, Percentiles, Record};
+pub use record::{Extra, LatencyPercentiles, Record};
 pub use run::run;
 pub use streams::{StreamsOptions, StreamsRecord, run_streams};
 
 pub use crate::calibration::{
-    GpuEffort, GpuSpeed, HandOver, KernelSpeed, gpu_kernel_speed, gpu_speed, kernel_speed, read_bandwidth,
+    GpuEffort, GpuSpeed, HandOverTimes, KernelSpeed, gpu_kernel_speed, gpu_speed, kernel_speed, read_bandwidth,
 };

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     BenchOptions, Progress, Test,
-    limit::{Limit, median},
+    limit::{BandwidthLimit, median},
     record::{Extra, Record, mean_and_deviation},
     run::Bench,
 };
@@ -109,7 +109,8 @@ fn peer_speed(program: &Path, model: &Path, test: Test, threads: usize, options:
 fn join(records: Vec<Record>, theirs: Vec<f64>) -> Option<Comparison> {
     let ratios: Vec<f64> = records.iter().zip(&theirs).map(|(ours, theirs)| ours.avg_ts / theirs).collect();
     let ratio = median(ratios.iter().copied())?;
-    let limits: Vec<Limit> = records.iter().flat_map(|record| record.thermocline.limits.iter().copied()).collect();
+    let limits: Vec<BandwidthLimit> =
+        records.iter().flat_map(|record| record.thermocline.limits.iter().copied()).collect();
     let samples_ts: Vec<f64> = records.iter().map(|record| record.avg_ts).collect();
     let samples_ns: Vec<u64> = records.iter().map(|record| record.avg_ns).collect();
     let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::Limit;
+use super::BandwidthLimit;
 use crate::placement::SplitReport;
 
 /// Result of one test. Fields up to `samples_ts` are llama-bench's (speeds in tokens per second, times in
@@ -103,11 +103,11 @@ pub struct Extra {
     #[serde(rename = "bandwidth_share")]
     pub bandwidth_fraction: Option<f64>,
     /// Memory bandwidth around each repetition; empty on a GPU.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<BandwidthLimit>,
     /// Time from the first prompt token to its logits; null without a prompt.
     pub ttft_ms: Option<f64>,
     /// Gaps between generated tokens; null without any.
-    pub itl_ms: Option<Percentiles>,
+    pub itl_ms: Option<LatencyPercentiles>,
     /// Never estimated: null where it cannot be read.
     pub energy_j_per_token: Option<f64>,
     /// Mains or battery, where the system says.
@@ -117,19 +117,19 @@ pub struct Extra {
 /// Points of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[allow(missing_docs)]
-pub struct Percentiles {
+pub struct LatencyPercentiles {
     pub p50: f64,
     pub p90: f64,
     pub p99: f64,
 }
 
-impl Percentiles {
+impl LatencyPercentiles {
     /// Nearest-rank percentiles; `None` of nothing.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let at = |percent: usize| sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied();
-        Some(Percentiles { p50: at(50)?, p90: at(90)?, p99: at(99)? })
+        Some(LatencyPercentiles { p50: at(50)?, p90: at(90)?, p99: at(99)? })
     }
 }
 
@@ -202,7 +202,7 @@ mod tests {
         assert!((deviation - (5.0f64 / 3.0).sqrt()).abs() < 1e-12);
         assert_eq!(mean_and_deviation(&[7.0]), (7.0, 0.0));
         let values: Vec<f64> = (1..=100).map(f64::from).collect();
-        assert_eq!(Percentiles::of(&values), Some(Percentiles { p50: 50.0, p90: 90.0, p99: 99.0 }));
-        assert_eq!(Percentiles::of(&[]), None);
+        assert_eq!(LatencyPercentiles::of(&values), Some(LatencyPercentiles { p50: 50.0, p90: 90.0, p99: 99.0 }));
+        assert_eq!(LatencyPercentiles::of(&[]), None);
     }
 }

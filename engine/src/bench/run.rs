@@ -7,8 +7,8 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
     BenchOptions, Progress, Record, Test,
-    device::Device,
-    limit::{Limit, LimitProbe},
+    device::BenchDevice,
+    limit::{BandwidthLimit, LimitProbe},
     measured::{Gaps, Measured},
     placed,
     reads::neuron_row,
@@ -39,11 +39,11 @@ pub fn run(path: &Path, options: &BenchOptions, progress: &mut dyn FnMut(Progres
 pub(super) struct Bench<'a> {
     options: &'a BenchOptions,
     forward: Forward,
-    device: Device,
+    device: BenchDevice,
 }
 
 /// A test's tokens, and the cache they go to.
-pub(super) struct Prepared {
+pub(super) struct PreparedTest {
     test: Test,
     kv: KvCache,
     tokens: Vec<u32>,
@@ -74,11 +74,11 @@ impl<'a> Bench<'a> {
                     model = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(()))?.0;
                 }
                 let isa = cpu.isa().to_string();
-                (Forward::new(Arc::new(model), cpu), Device::Cpu { pool, isa, limits })
+                (Forward::new(Arc::new(model), cpu), BenchDevice::Cpu { pool, isa, limits })
             }
             (Some(gpu), Some(granularity)) => {
                 let (forward, gpu, speed, at) = placed::open(model, gpu, granularity, options)?;
-                (forward, Device::Gpu { gpu, speed, placed: Some(at) })
+                (forward, BenchDevice::Gpu { gpu, speed, placed: Some(at) })
             }
             (Some(gpu), None) => {
                 let model = Arc::new(model);
@@ -89,7 +89,7 @@ impl<'a> Bench<'a> {
                 let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..options.cpu })?;
                 let mut go_on = |_, _| ControlFlow::Continue(());
                 let processor = HybridProcessor::load_whole(&gpu, cpu, &model, &load, &mut go_on)?;
-                (Forward::on(model, Box::new(processor)), Device::Gpu { gpu, speed, placed: None })
+                (Forward::on(model, Box::new(processor)), BenchDevice::Gpu { gpu, speed, placed: None })
             }
         };
         forward.set_chunk(options.chunk);
@@ -100,13 +100,13 @@ impl<'a> Bench<'a> {
     /// The GPU that computes and its speed, if one does.
     pub fn gpu(&self) -> Option<(&Gpu, &GpuSpeed)> {
         match &self.device {
-            Device::Cpu { .. } => None,
-            Device::Gpu { gpu, speed, .. } => Some((gpu, speed)),
+            BenchDevice::Cpu { .. } => None,
+            BenchDevice::Gpu { gpu, speed, .. } => Some((gpu, speed)),
         }
     }
 
     /// The tokens of `test` and a cache that holds those in front of it, after the warm-up.
-    pub fn prepare(&mut self, test: Test) -> Result<Prepared> {
+    pub fn prepare(&mut self, test: Test) -> Result<PreparedTest> {
         if test.prompt + test.generate == 0 {
             return Err(Error::invalid("benchmark", "prompt or generated tokens", "neither"));
         }
@@ -119,7 +119,7 @@ impl<'a> Bench<'a> {
         if !depth.is_empty() {
             self.forward.run(depth, &mut kv, Outputs::None, &mut ())?;
         }
-        let mut prepared = Prepared { test, kv, tokens };
+        let mut prepared = PreparedTest { test, kv, tokens };
         if self.options.warm_up {
             self.repeat(&mut prepared, test.generate.min(1), &mut Gaps::default())?;
         }
@@ -127,13 +127,13 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs the test once and returns the seconds it took.
-    pub fn once(&mut self, prepared: &mut Prepared) -> Result<f64> {
+    pub fn once(&mut self, prepared: &mut PreparedTest) -> Result<f64> {
         self.repeat(prepared, prepared.test.generate, &mut Gaps::default())
     }
 
     fn repeat(
         &mut self,
-        Prepared { test, kv, tokens }: &mut Prepared,
+        PreparedTest { test, kv, tokens }: &mut PreparedTest,
         generate: usize,
         gaps: &mut Gaps,
     ) -> Result<f64> {
@@ -148,8 +148,8 @@ impl<'a> Bench<'a> {
         for token in &rest[..generate] {
             let probe: &mut dyn Probe = if gaps.records { &mut gaps.reads } else { &mut () };
             match self.device {
-                Device::Cpu { .. } => drop(self.forward.run(&[*token], kv, Outputs::Last, probe)?),
-                Device::Gpu { .. } => drop(self.forward.top(&[*token], kv, SHORTLIST, probe)?),
+                BenchDevice::Cpu { .. } => drop(self.forward.run(&[*token], kv, Outputs::Last, probe)?),
+                BenchDevice::Gpu { .. } => drop(self.forward.top(&[*token], kv, SHORTLIST, probe)?),
             }
             let now = Instant::now();
             gaps.tokens.push((now - last).as_secs_f64() * 1e3);
@@ -161,7 +161,7 @@ impl<'a> Bench<'a> {
     pub fn test(&mut self, test: Test, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Record> {
         let time = now_utc();
         let mut prepared = self.prepare(test)?;
-        let on_cpu = matches!(self.device, Device::Cpu { .. });
+        let on_cpu = matches!(self.device, BenchDevice::Cpu { .. });
         let (mut seconds, mut gaps, mut limits) = (Vec::new(), Gaps::recording(on_cpu), Vec::new());
         let of = self.options.repetitions.max(1);
         let mut before = self.limit(&gaps);
@@ -173,7 +173,7 @@ impl<'a> Bench<'a> {
             before = after;
         }
         let mut recorded = None;
-        if matches!(self.device, Device::Gpu { placed: Some(_), .. }) && test.generate > 0 {
+        if matches!(self.device, BenchDevice::Gpu { placed: Some(_), .. }) && test.generate > 0 {
             let mut recording = Gaps::recording(true);
             self.repeat(&mut prepared, test.generate, &mut recording)?;
             recorded = Some(recording);
@@ -185,8 +185,8 @@ impl<'a> Bench<'a> {
     }
 
     /// The memory bandwidth at the moment, for tokens such as those in `gaps`; `None` on a GPU.
-    fn limit(&mut self, gaps: &Gaps) -> Option<Limit> {
-        let Device::Cpu { pool, limits, .. } = &mut self.device else { return None };
+    fn limit(&mut self, gaps: &Gaps) -> Option<BandwidthLimit> {
+        let BenchDevice::Cpu { pool, limits, .. } = &mut self.device else { return None };
         let model = self.forward.model();
         let scattered = gaps.reads.per_token().is_some_and(|(_, scattered)| scattered > 0);
         let fraction = gaps.reads.active(model).filter(|fraction| scattered && *fraction > 0.0);

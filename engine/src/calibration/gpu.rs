@@ -46,12 +46,12 @@ pub struct GpuSpeed {
     /// Downloads from the device's memory to the CPU's, through the engine's ring.
     pub download_bytes_per_second: f64,
     /// Time from the submission of a small kernel until 16 KiB of its results have been read back.
-    pub hand_over: HandOver,
+    pub hand_over: HandOverTimes,
 }
 
 /// Times of hand-overs, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct HandOver {
+pub struct HandOverTimes {
     /// Median.
     pub median_us: f64,
     /// 95th percentile.
@@ -199,7 +199,7 @@ fn download(gpu: &Gpu, effort: &GpuEffort, from: &Buffer) -> Result<f64> {
 /// Floats of one hand-over: the residual stream of a model of usual width.
 const HAND_OVER_FLOATS: u32 = 4096;
 
-fn hand_over(gpu: &Gpu, times: usize) -> Result<HandOver> {
+fn hand_over(gpu: &Gpu, times: usize) -> Result<HandOverTimes> {
     let bytes = u64::from(HAND_OVER_FLOATS) * 4;
     let buffer = || gpu.arena().buffer(Purpose::Scratch, "hand-over", bytes, Usage::Storage);
     let (sum, delta) = (buffer()?, buffer()?);
@@ -221,7 +221,7 @@ fn hand_over(gpu: &Gpu, times: usize) -> Result<HandOver> {
     let mut all = (0..times + warm_up).map(|_| once()).collect::<Result<Vec<f64>>>()?.split_off(warm_up);
     all.sort_by(f64::total_cmp);
     let at = |percent: usize| all.get((all.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0);
-    Ok(HandOver { median_us: at(50), p95_us: at(95) })
+    Ok(HandOverTimes { median_us: at(50), p95_us: at(95) })
 }
 
 /// Most tokens whose product is bound by memory.

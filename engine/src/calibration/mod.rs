@@ -4,13 +4,13 @@
 
 mod cpu;
 mod gpu;
-mod machine;
+mod measured_machine;
 mod memory;
 mod prompts;
 
 pub use cpu::{KernelSpeed, kernel_speed};
-pub use gpu::{GpuEffort, GpuSpeed, HandOver, gpu_kernel_speed, gpu_speed};
-pub use machine::{
+pub use gpu::{GpuEffort, GpuSpeed, HandOverTimes, gpu_kernel_speed, gpu_speed};
+pub use measured_machine::{
     KeepGoing, MachineOptions, MeasureEffort, cached_machine, caps_of, cpu_name, known_machine, limits_of,
     measure_machine,
 };

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Instant};
 use super::{
     cpu::{matrix_of_repeated_rows, noise},
     gpu::{GpuEffort, ROUNDS, gpu_kernel_speed},
-    machine::{COLS, KeepGoing, MeasureEffort, best, check},
+    measured_machine::{COLS, KeepGoing, MeasureEffort, best, check},
 };
 use crate::{
     cpu::Cpu,

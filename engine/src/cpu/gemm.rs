@@ -8,7 +8,7 @@ use super::{
     pool::{ColumnsMut, split_columns},
     product_input::{CodeTiles, FloatTiles},
     row_selection::RowSelection,
-    scratch::Buffer,
+    scratch::AlignedBuffer,
     simd::{CodePanel, Kernels, TILE_TOKENS},
 };
 use crate::{
@@ -27,22 +27,22 @@ const PANELS: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct PanelScratch {
     /// `[rows, columns]`
-    pub unpacked: Buffer<i8>,
+    pub unpacked: AlignedBuffer<i8>,
     /// `[columns / 4, rows, 4]`
-    pub codes: Buffer<i8>,
+    pub codes: AlignedBuffer<i8>,
     /// `[groups, rows]`, as minima and biases.
-    pub scales: Buffer<f32>,
-    pub mins: Buffer<f32>,
-    pub bias: Buffer<i32>,
+    pub scales: AlignedBuffer<f32>,
+    pub mins: AlignedBuffer<f32>,
+    pub bias: AlignedBuffer<i32>,
     /// Scales and minima of one row.
-    pub row_scales: Buffer<f32>,
-    pub row_mins: Buffer<f32>,
+    pub row_scales: AlignedBuffer<f32>,
+    pub row_mins: AlignedBuffer<f32>,
     /// `[rows, columns]`
-    pub widened: Buffer<f32>,
+    pub widened: AlignedBuffer<f32>,
     /// `[columns, rows]`
-    pub floats: Buffer<f32>,
+    pub floats: AlignedBuffer<f32>,
     /// `[panels, tiles, tile_tokens, rows]`
-    pub acc: Buffer<f32>,
+    pub acc: AlignedBuffer<f32>,
 }
 
 /// Rows of one job that a worker takes at a time: a few panels.

@@ -69,7 +69,7 @@ struct Scratch {
     /// Ascending indices of the inputs that are not zero.
     active: Vec<u32>,
     /// `[parts, d]`
-    partial: scratch::Buffer<f32>,
+    partial: scratch::AlignedBuffer<f32>,
 }
 
 impl Cpu {

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use super::{
     ThreadPool,
     row_selection::RowSelection,
-    scratch::Buffer,
+    scratch::AlignedBuffer,
     simd::{CodeTile, Kernels, QuantisedInput, QuantisedInputMut, TILE_TOKENS},
 };
 use crate::error::{Error, Result};
@@ -42,10 +42,10 @@ impl FromStr for InputPrecision {
 #[derive(Debug, Default)]
 pub(super) struct QuantisedInputBuffer {
     n: usize,
-    codes: Buffer<i8>,
-    scales: Buffer<f32>,
-    sums: Buffer<f32>,
-    half_sums: Buffer<f32>,
+    codes: AlignedBuffer<i8>,
+    scales: AlignedBuffer<f32>,
+    sums: AlignedBuffer<f32>,
+    half_sums: AlignedBuffer<f32>,
 }
 
 impl QuantisedInputBuffer {
@@ -76,10 +76,10 @@ impl QuantisedInputBuffer {
 #[derive(Debug, Default)]
 pub(super) struct CodeTiles {
     n: usize,
-    codes: Buffer<u32>,
-    scales: Buffer<f32>,
-    sums: Buffer<f32>,
-    half_sums: Buffer<f32>,
+    codes: AlignedBuffer<u32>,
+    scales: AlignedBuffer<f32>,
+    sums: AlignedBuffer<f32>,
+    half_sums: AlignedBuffer<f32>,
 }
 
 impl CodeTiles {
@@ -139,7 +139,7 @@ impl CodeTiles {
 pub(super) struct FloatTiles {
     n: usize,
     tokens: usize,
-    values: Buffer<f32>,
+    values: AlignedBuffer<f32>,
 }
 
 impl FloatTiles {

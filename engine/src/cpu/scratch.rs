@@ -7,9 +7,9 @@ const LINE: usize = 64;
 
 /// A growing buffer whose contents start on a cache line.
 #[derive(Debug, Default)]
-pub(super) struct Buffer<T>(Vec<T>);
+pub(super) struct AlignedBuffer<T>(Vec<T>);
 
-impl<T: Copy + Default> Buffer<T> {
+impl<T: Copy + Default> AlignedBuffer<T> {
     /// `n` elements of any content.
     pub fn take(&mut self, n: usize) -> &mut [T] {
         let spare = LINE / size_of::<T>();
@@ -20,7 +20,7 @@ impl<T: Copy + Default> Buffer<T> {
         &mut self.0[start..start + n]
     }
 
-    /// The first `n` elements of the last [`Buffer::take`].
+    /// The first `n` elements of the last [`AlignedBuffer::take`].
     pub fn get(&self, n: usize) -> &[T] {
         let start = self.start();
         &self.0[start..start + n]

@@ -142,7 +142,7 @@ pub(super) fn levels(
                 let layers = observer.layers.iter().enumerate();
                 let samples = layers.map(|(at, layer)| (at, layer.as_ref().map(|layer| &layer.sample)));
                 if recall {
-                    let shift = |(at, sample): (usize, Option<&Sample>)| shift_for(model, sample?, at, value);
+                    let shift = |(at, sample): (usize, Option<&WeightedSample>)| shift_for(model, sample?, at, value);
                     shifted(samples.map(|layer| shift(layer).unwrap_or_default()).collect())
                 } else {
                     Change::Activations(samples.map(|(_, sample)| sample.and_then(|it| it.below(value))).collect())
@@ -191,14 +191,14 @@ fn ranks(
 }
 
 /// Shift of a layer's threshold at which the fraction `recall` of `sample` reaches it.
-fn shift_for(model: &Model, sample: &Sample, layer: usize, recall: f64) -> Option<f32> {
+fn shift_for(model: &Model, sample: &WeightedSample, layer: usize, recall: f64) -> Option<f32> {
     let threshold = model.weights.layers.get(layer)?.predictor.as_ref()?.threshold;
     Some(sample.below(1.0 - recall)? - threshold)
 }
 
 /// A bounded sample of weighted numbers: when it is full, every second one is dropped and the sampling rate halved.
 #[derive(Debug, Default)]
-pub(super) struct Sample {
+pub(super) struct WeightedSample {
     kept: Vec<(f32, f32)>,
     /// Numbers to skip before the next is kept.
     wait: u32,
@@ -209,7 +209,7 @@ pub(super) struct Sample {
 /// Largest number of kept values.
 const MOST: usize = 1 << 16;
 
-impl Sample {
+impl WeightedSample {
     pub fn push(&mut self, value: f32, weight: f32) {
         if self.wait > 0 {
             self.wait -= 1;
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn sample_quantiles_match_those_of_all_values() {
-        let mut sample = Sample::default();
+        let mut sample = WeightedSample::default();
         assert_eq!(sample.below(0.5), None);
         for value in [3.0, 1.0, 2.0, 4.0] {
             sample.push(value, 1.0);
@@ -257,7 +257,7 @@ mod tests {
             [0.0, 0.2, 0.25, 0.5, 1.0].map(|fraction| sample.below(fraction)),
             [1.0, 1.0, 2.0, 3.0, 4.0].map(Some)
         );
-        let mut sample = Sample::default();
+        let mut sample = WeightedSample::default();
         (0..1_000_000u32).for_each(|i| sample.push((i.wrapping_mul(2_654_435_769) >> 8) as f32 / 16_777_216.0, 1.0));
         assert!(sample.kept.len() <= MOST && sample.kept.len() > MOST / 4);
         for fraction in [0.1, 0.5, 0.95] {
@@ -265,7 +265,7 @@ mod tests {
             assert!((got - fraction).abs() < 0.01, "{got} {fraction}");
         }
         // A token with few firings weighs as much as one with many.
-        let mut sample = Sample::default();
+        let mut sample = WeightedSample::default();
         (0..90).for_each(|_| sample.push(1.0, 1.0 / 90.0));
         sample.push(5.0, 1.0);
         assert_eq!((sample.below(0.4), sample.below(0.6)), (Some(1.0), Some(5.0)));

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     Activity, Conditions, Control, Corpus, Method,
-    levels::Sample,
+    levels::WeightedSample,
     observer::{FfnInputs, Observer},
     score::Scorer,
 };
@@ -20,8 +20,8 @@ use crate::{
     model::{Down, ExpertWeights, Experts, Ffn, FfnWeights, Model, Predictor, PredictorInput},
     runtime::{Forward, Routing, Sparsity},
     sparsity::predictor::metrics::{
-        MASS_OF_ACTIVE, Mean, Prediction, Tally, bit, down_norms, fill_mask, heaviest, least_and_median, ones,
-        output_error,
+        MASS_OF_ACTIVE, Mean, Prediction, PredictionTally, bit, down_norms, fill_mask, heaviest, least_and_median,
+        ones, output_error,
     },
 };
 
@@ -106,10 +106,10 @@ pub(super) struct ObservedLayer<'a> {
     ffns: Vec<(&'a FfnWeights, Vec<f32>)>,
     moe: Option<(&'a ExpertWeights, &'a Experts, f32)>,
     rule: SkipRule<'a>,
-    tally: Tally,
+    tally: PredictionTally,
     error: Mean,
     /// Scores of firing neurons, weighted so that every token counts the same; or magnitudes of all gate activations.
-    pub sample: Sample,
+    pub sample: WeightedSample,
 }
 
 /// The rule by which neurons are skipped.
@@ -159,9 +159,9 @@ impl<'a> RecallObserver<'a> {
                 }
                 Sparsity::Dense | Sparsity::Exact => return None,
             };
-            let tally = Tally::new(first.up.weight.rows());
+            let tally = PredictionTally::new(first.up.weight.rows());
             let ffns = ffns.into_iter().map(|ffn| (ffn, down_norms(ffn))).collect();
-            Some(ObservedLayer { ffns, moe, rule, tally, error: Mean::default(), sample: Sample::default() })
+            Some(ObservedLayer { ffns, moe, rule, tally, error: Mean::default(), sample: WeightedSample::default() })
         });
         let layers: Vec<_> = layers.collect();
         if layers.iter().all(Option::is_none) {

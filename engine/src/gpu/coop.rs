@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     Buffer, Epilogue, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, ReadbackRing, Recorder, Uploader, Usage,
-    tune::Shape,
+    tune::KernelShape,
 };
 use crate::{
     error::{Error, Result},
@@ -89,7 +89,7 @@ impl Sample {
     /// The sums and the shortest time.
     fn run(&self, gpu: &Gpu, cooperative: bool) -> Result<(Vec<f32>, Duration)> {
         let output = MatmulOutput { buffer: &self.y, pitch: ROWS, offset: 0, epilogue: Epilogue::Store };
-        let shape = Shape { cooperative, ..Shape::DEFAULT };
+        let shape = KernelShape { cooperative, ..KernelShape::DEFAULT };
         let matmul = Matmul::shaped(gpu, &self.matrix, &self.x, None, &output, shape)?;
         let record = |products: usize| {
             let mut recorder = Recorder::new(gpu);

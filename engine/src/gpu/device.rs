@@ -20,11 +20,11 @@ use super::{
     AdapterChoice, AdapterKind, AdapterReport, Arena, Buffer, Caps, Faults, Pipelines, Purpose, Usage, VramReading,
     adapter,
     faults::{FaultCounter, FaultPoint},
+    gpu_profile::GpuProfiler,
     health::Health,
     pipeline_cache::PipelineCache,
-    profile::Profiler,
     raw, subgroups,
-    tune::{Shape, Tuning},
+    tune::{KernelShape, Tuning},
     vram,
 };
 use crate::error::Result;
@@ -73,7 +73,7 @@ struct Inner {
     faults: FaultCounter,
     submits: AtomicU64,
     groups: AtomicU64,
-    profiler: Profiler,
+    profiler: GpuProfiler,
     tuning: Tuning,
     /// Placeholder for bindings that a kernel's variant does not read.
     nothing: Buffer,
@@ -150,7 +150,7 @@ impl Gpu {
             faults: faults(),
             submits: AtomicU64::new(0),
             groups: AtomicU64::new(0),
-            profiler: Profiler::default(),
+            profiler: GpuProfiler::default(),
             tuning: Tuning::new(options.packed_dot),
             nothing,
             code_books: Mutex::default(),
@@ -260,7 +260,7 @@ impl Gpu {
     }
 
     /// The shape of products with weights of `ty`.
-    pub(super) fn shape(&self, ty: WeightType) -> Result<Shape> {
+    pub(super) fn shape(&self, ty: WeightType) -> Result<KernelShape> {
         self.0.tuning.shape(self, ty)
     }
 
@@ -268,7 +268,7 @@ impl Gpu {
         &self.0.device
     }
 
-    pub(super) fn profiler(&self) -> &Profiler {
+    pub(super) fn profiler(&self) -> &GpuProfiler {
         &self.0.profiler
     }
 

@@ -27,14 +27,14 @@ pub struct ExpertInput<'a> {
     /// Per slot the place of its expert; products leave alone the slots of experts they have not.
     pub places: &'a Buffer,
     /// The slots in the order of their experts.
-    pub groups: &'a ExpertGroups,
+    pub groups: &'a ExpertPairs,
     /// One number per row of every expert of the matrix.
     pub bias: Option<&'a Buffer>,
 }
 
 /// Slots in the order of their experts, so that many slots of one share its weights.
 #[derive(Debug, Clone)]
-pub struct ExpertGroups {
+pub struct ExpertPairs {
     /// `[slots]`
     order: Buffer,
     /// `[tiles, 3]`: expert, first and end in the order.
@@ -43,7 +43,7 @@ pub struct ExpertGroups {
     experts: usize,
 }
 
-impl ExpertGroups {
+impl ExpertPairs {
     /// For up to `slots` slots whose choice among `experts` places is in `places`; those of other places are in no group.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl ExpertGroups {
         let tiles = gpu.arena().buffer(Purpose::Scratch, "tiles of slots", tiles, Usage::Storage)?;
         let pipeline = gpu.pipelines().get("group_slots", None, GROUP_WORKGROUP, &[])?;
         let op = Op::new(gpu, &pipeline, &[places.into(), (&order).into(), (&tiles).into()])?;
-        Ok(ExpertGroups { order, tiles, op, experts })
+        Ok(ExpertPairs { order, tiles, op, experts })
     }
 
     /// Words of its two buffers.
@@ -90,7 +90,7 @@ struct Part {
     params: params::ExpertMatmul,
     /// Slot by slot.
     each: Op,
-    /// Tile by tile of [`ExpertGroups`].
+    /// Tile by tile of [`ExpertPairs`].
     grouped: Op,
 }
 
@@ -148,7 +148,7 @@ impl ExpertMatmul {
         Ok(ExpertMatmul { parts: parts.collect::<Result<_>>()?, experts, max_groups })
     }
 
-    /// Records the products of the first `slots` slots; `grouped`: [`ExpertGroups::record`] has been.
+    /// Records the products of the first `slots` slots; `grouped`: [`ExpertPairs::record`] has been.
     pub fn record(&self, recorder: &mut Recorder, slots: usize, grouped: bool) {
         for part in &self.parts {
             let rows = if grouped { part.grouped.pipeline().workgroup() / 2 } else { ROWS };

@@ -2,7 +2,7 @@
 
 use thermocline_shaders::params;
 
-use super::{Buffer, Gpu, GpuMatrix, Op, Purpose, Recorder, Usage, grid, pitch, tune::Shape};
+use super::{Buffer, Gpu, GpuMatrix, Op, Purpose, Recorder, Usage, grid, pitch, tune::KernelShape};
 use crate::error::Result;
 
 /// Rows of a workgroup of `gemv`.
@@ -109,7 +109,7 @@ impl Matmul {
         bias: Option<&Buffer>,
         output: &MatmulOutput<'_>,
     ) -> Result<Self> {
-        let shape = Shape { cooperative: gpu.shape(matrix.ty())?.cooperative, ..Shape::DEFAULT };
+        let shape = KernelShape { cooperative: gpu.shape(matrix.ty())?.cooperative, ..KernelShape::DEFAULT };
         Self::shaped(gpu, matrix, x, bias, output, shape)
     }
 
@@ -120,7 +120,7 @@ impl Matmul {
         x: &Buffer,
         bias: Option<&Buffer>,
         output: &MatmulOutput<'_>,
-        shape: Shape,
+        shape: KernelShape,
     ) -> Result<Self> {
         let switch = |on: bool| f64::from(u8::from(on));
         let ends = [
@@ -145,7 +145,7 @@ impl Matmul {
         };
         // Of one token an invocation takes more columns.
         let narrow = gemv_workgroup((matrix.chunks() * 4).div_ceil(matrix.ty().parts()));
-        let workgroup = if narrow < Shape::DEFAULT.workgroup { narrow } else { shape.workgroup };
+        let workgroup = if narrow < KernelShape::DEFAULT.workgroup { narrow } else { shape.workgroup };
         let one = if shape.packed {
             kernel("gemv_dot", workgroup, &[("ROWS", shape.rows)])?
         } else {

@@ -2,7 +2,7 @@
 //! do ([`Caps`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
 //! dispatches ([`Op`]) recorded into one submission per segment ([`Recorder`]), and the rings that carry data up and down
 //! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`crate::quant::repack`]) on their way up ([`Uploader`]) into a [`GpuMatrix`],
-//! which [`Matmul`] multiplies. [`GpuTimestamps`] is its timer, behind the times of kernels ([`Profile`])
+//! which [`Matmul`] multiplies. [`GpuTimestamps`] is its timer, behind the times of kernels ([`GpuProfile`])
 //! and of layers; [`VramReading`] is the system's view of memory. It knows weight formats but no models: what is computed
 //! in which order is [`crate::model`]'s business.
 
@@ -14,13 +14,13 @@ mod device;
 mod expert_gate_up;
 mod experts;
 mod faults;
+mod gpu_profile;
 mod health;
 mod matmul;
 mod matrix;
 mod op;
 mod pipeline_cache;
 mod pipelines;
-mod profile;
 mod raw;
 mod recorder;
 mod row_stream;
@@ -37,13 +37,13 @@ pub use arena::{Arena, Buffer, Purpose, Usage};
 pub use caps::Caps;
 pub use device::{Gpu, GpuOptions};
 pub use expert_gate_up::{ExpertGateUp, GateFirst};
-pub use experts::{ExpertGroups, ExpertInput, ExpertMatmul};
+pub use experts::{ExpertInput, ExpertMatmul, ExpertPairs};
 pub use faults::{FaultPoint, Faults};
+pub use gpu_profile::{Clock, GpuProfile, KernelTimes};
 pub use matmul::{Epilogue, Matmul, MatmulOutput};
 pub use matrix::{GpuMatrix, MatrixPart};
 pub use op::{Binding, Op, grid, pitch};
 pub use pipelines::{Pipeline, Pipelines};
-pub use profile::{Clock, KernelTimes, Profile};
 pub use recorder::Recorder;
 pub use row_stream::{RowLoad, RowStream};
 pub use thermocline_shaders::{Tier, WeightType, params};

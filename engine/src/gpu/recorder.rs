@@ -13,7 +13,7 @@ use thermocline_shaders::params::Params;
 
 use super::{
     Buffer, Gpu, GpuTimestamps, Op, Work,
-    profile::{Clock, DispatchTiming},
+    gpu_profile::{Clock, DispatchTiming},
 };
 use crate::error::Result;
 

@@ -1,4 +1,4 @@
-//! GPU timestamps around compute passes: the one timer of the device, behind profiles ([`super::Profile`]) and the times of layers.
+//! GPU timestamps around compute passes: the one timer of the device, behind profiles ([`super::GpuProfile`]) and the times of layers.
 //! It costs no wait of its own: the timestamps are read back with other results.
 
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// Kernel and workgroup of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct KernelShape {
     /// For one token: activations of eight bits and integer products.
     pub packed: bool,
     /// Invocations of a workgroup, for one token.
@@ -26,9 +26,9 @@ pub struct Shape {
     pub cooperative: bool,
 }
 
-impl Shape {
+impl KernelShape {
     /// The shape where nothing is measured.
-    pub const DEFAULT: Shape = Shape { packed: false, workgroup: 128, rows: 4, cooperative: false };
+    pub const DEFAULT: KernelShape = KernelShape { packed: false, workgroup: 128, rows: 4, cooperative: false };
 }
 
 /// Workgroups and rows that are measured. Small workgroups suit wide subgroups and short rows, many rows save reads of the activations.
@@ -47,7 +47,7 @@ const ROUNDS: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct Tuning {
     packed: Option<bool>,
-    shapes: Mutex<HashMap<WeightType, Shape>>,
+    shapes: Mutex<HashMap<WeightType, KernelShape>>,
     cooperative: OnceLock<bool>,
 }
 
@@ -58,7 +58,7 @@ impl Tuning {
     }
 
     /// The shape for weights of `ty`.
-    pub fn shape(&self, gpu: &Gpu, ty: WeightType) -> Result<Shape> {
+    pub fn shape(&self, gpu: &Gpu, ty: WeightType) -> Result<KernelShape> {
         let cooperative = match self.cooperative.get() {
             Some(usable) => *usable,
             None => {
@@ -68,7 +68,7 @@ impl Tuning {
         };
         // Halves would lose what F32 weights have.
         let cooperative = cooperative && ty != WeightType::F32;
-        Ok(Shape { cooperative, ..self.one_token(gpu, ty)? })
+        Ok(KernelShape { cooperative, ..self.one_token(gpu, ty)? })
     }
 
     /// Types whose products for one token round activations.
@@ -80,7 +80,7 @@ impl Tuning {
     }
 
     /// Software adapters and those without room for a measurement get the default.
-    fn one_token(&self, gpu: &Gpu, ty: WeightType) -> Result<Shape> {
+    fn one_token(&self, gpu: &Gpu, ty: WeightType) -> Result<KernelShape> {
         let mut shapes = self.shapes.lock();
         if let Some(shape) = shapes.get(&ty) {
             return Ok(*shape);
@@ -90,7 +90,7 @@ impl Tuning {
             (true, None) => &[false, true],
             (false, _) | (_, Some(false)) => &[false],
         };
-        let unmeasured = Shape { packed: packings[0], ..Shape::DEFAULT };
+        let unmeasured = KernelShape { packed: packings[0], ..KernelShape::DEFAULT };
         let shape = match room(gpu) {
             _ if gpu.report().kind == AdapterKind::Software => unmeasured,
             ..LEAST_BYTES => unmeasured,
@@ -111,16 +111,16 @@ fn room(gpu: &Gpu) -> u64 {
 }
 
 /// Times every candidate on a matrix of `bytes`.
-fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<Shape> {
+fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<KernelShape> {
     let rows = bytes as usize / ty.row_bytes(COLS);
     let matrix = GpuMatrix::new(gpu, Purpose::Scratch, "measured matrix", ty, (rows, COLS), 1)?;
     let scratch = |floats: usize| gpu.arena().buffer(Purpose::Scratch, "measured", floats as u64 * 4, Usage::Storage);
     let (x, y) = (scratch(pitch(COLS))?, scratch(rows)?);
     let output = MatmulOutput { buffer: &y, pitch: rows, offset: 0, epilogue: Default::default() };
-    let mut best = (Duration::MAX, Shape { packed: packings[0], ..Shape::DEFAULT });
+    let mut best = (Duration::MAX, KernelShape { packed: packings[0], ..KernelShape::DEFAULT });
     for packed in packings {
         for (workgroup, rows) in CANDIDATES {
-            let shape = Shape { packed: *packed, workgroup, rows, cooperative: false };
+            let shape = KernelShape { packed: *packed, workgroup, rows, cooperative: false };
             let matmul = Matmul::shaped(gpu, &matrix, &x, None, &output, shape)?;
             let run = |products: usize| {
                 let mut recorder = Recorder::new(gpu);
@@ -160,7 +160,7 @@ mod tests {
         let software = open(None);
         assert_eq!(software.report().kind, AdapterKind::Software);
         let used = software.arena().made();
-        assert_eq!(software.shape(WeightType::Q4_0).unwrap(), Shape::DEFAULT);
+        assert_eq!(software.shape(WeightType::Q4_0).unwrap(), KernelShape::DEFAULT);
         let forced = open(Some(true));
         assert!(forced.shape(WeightType::Q4_0).unwrap().packed);
         assert!(!forced.shape(WeightType::F16).unwrap().packed);

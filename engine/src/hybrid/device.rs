@@ -18,7 +18,7 @@ use crate::{
     model::{Model, NormSlot, Register, Resident, mask},
     runtime::{
         LayerFiring, Probe, Sequences, Sparsity, ThresholdCorrection,
-        gpu::{GpuLayers, Loader},
+        gpu::{GpuLayers, GpuLoader},
     },
 };
 
@@ -62,7 +62,7 @@ impl Device {
         }
         uploader.expect(wanted);
         let chunk = chunk_within(gpu.caps(), config, weights, load.chunk);
-        let mut loader = Loader { gpu, config, chunk, uploader };
+        let mut loader = GpuLoader { gpu, config, chunk, uploader };
         let mut layers = GpuLayers::new(&mut loader, part.first_layer, load.submission)?;
         let mut ffns = Vec::with_capacity(part.ffn.len());
         for ffn in &part.ffn {

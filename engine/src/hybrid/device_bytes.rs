@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Caps, ExpertGroups, GpuMatrix, pitch},
+    gpu::{Caps, ExpertPairs, GpuMatrix, pitch},
     model::{
         AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Model, ModelConfig, Norm,
         PerLayerWeights, Predictor, PredictorKind,
@@ -310,7 +310,7 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
             router_input
                 + floats(chunk * pitch(moe.experts.len()))
                 + 3 * floats(slots)
-                + ExpertGroups::words(slots, moe.experts.len()).map(floats).iter().sum::<u64>()
+                + ExpertPairs::words(slots, moe.experts.len()).map(floats).iter().sum::<u64>()
                 + hidden_bytes(slots, n_ff, moe.gated())
                 + floats(slots * latent.unwrap_or(row))
                 + latent.map_or(0, |row| 2 * floats(chunk * row))

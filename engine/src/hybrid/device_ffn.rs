@@ -13,7 +13,7 @@ use crate::{
     runtime::{
         Probe, Sparsity,
         gpu::{
-            Loader, Segment,
+            GpuLoader, Segment,
             ffn::{DenseFfn, FfnBuffers},
             layer::GpuLayer,
             registers::Registers,
@@ -52,7 +52,7 @@ impl DeviceFfn {
     /// Uploads `part` of a layer's FFN, which reads the register that `layer` says and writes `Out`, and the layer's predictor if `with_predictor`.
     /// `before` are other layers', whose buffers are shared where they fit.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         before: &[DeviceFfn],
         weights: &LayerWeights,
         (part, with_predictor): (FfnPart<'_>, bool),

@@ -15,7 +15,7 @@ use crate::{
     },
     model::{ExpertWeights, Linear},
     quant::device_type,
-    runtime::gpu::{Loader, elementwise::kind, product::Product},
+    runtime::gpu::{GpuLoader, elementwise::kind, product::Product},
 };
 
 /// One product of every expert: its matrices, stacked.
@@ -137,7 +137,7 @@ struct Stacked {
 impl ExpertBlock {
     /// Room for `count` experts of `matrices`. They read `from` and write to `buffers`.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         buffers: &ExpertBuffers,
         matrices: &ExpertMatrices<'_>,
         (start, count): (usize, usize),
@@ -190,7 +190,7 @@ impl ExpertBlock {
     /// Uploads more of an expert: about `bytes` of it, or all that is left. True if all of it is uploaded now.
     pub fn upload(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         matrices: &ExpertMatrices<'_>,
         upload: &mut ExpertUpload,
         bytes: u64,

@@ -2,10 +2,10 @@
 
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, ExpertGroups, Gpu, Op, Recorder, params, pitch},
+    gpu::{Buffer, ExpertPairs, Gpu, Op, Recorder, params, pitch},
     model::{ExpertWeights, Experts, RouterScore},
     runtime::gpu::{
-        Loader,
+        GpuLoader,
         elementwise::{WORKGROUP, flat_grid},
         ffn::FfnBuffers,
     },
@@ -25,7 +25,7 @@ pub(crate) struct ExpertBuffers {
     pub places: Buffer,
     /// `[slots]` f32: the expert's router weight.
     pub router_weights: Buffer,
-    pub groups: ExpertGroups,
+    pub groups: ExpertPairs,
     /// One row per slot.
     pub ffn: FfnBuffers,
     /// `[slots, row]`
@@ -97,7 +97,7 @@ pub(crate) struct SharedBuffers {
 
 impl ExpertBuffers {
     /// For FFNs of `shape`. Sums go to `out`.
-    pub fn new(loader: &Loader<'_, '_>, experts: &Experts, shape: ExpertShape, out: &Buffer) -> Result<Self> {
+    pub fn new(loader: &GpuLoader<'_, '_>, experts: &Experts, shape: ExpertShape, out: &Buffer) -> Result<Self> {
         let (gpu, chunk, d_model) = (loader.gpu, loader.chunk, loader.config.d_model);
         let width = shape.latent.unwrap_or(d_model);
         let (slots, row) = (chunk * experts.used, pitch(width));
@@ -105,7 +105,7 @@ impl ExpertBuffers {
         let ids = loader.scratch("chosen experts", slots)?;
         let places = loader.scratch("places of chosen experts", slots)?;
         let router_weights = loader.scratch("router weights", slots)?;
-        let groups = ExpertGroups::new(gpu, &places, slots, experts.count)?;
+        let groups = ExpertPairs::new(gpu, &places, slots, experts.count)?;
         let ffn = FfnBuffers::new(loader, slots, experts.n_ff, shape.gated)?;
         let outputs = loader.scratch("outputs of experts", slots * row)?;
         let shared = shape.shared.map(|SharedShape { n_ff, gated, weighed }| {

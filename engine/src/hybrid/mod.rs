@@ -11,7 +11,7 @@
 //! 3. While the device computes those, `cold_side` computes the layer's cold neurons by `runtime::cpu`: `[d_model]` f32.
 //! 4. `split_layer` uploads that as one more partial sum, and records the sum of all of them into `Out`.
 //!
-//! For the chunks of a prompt, `streaming` may send cold neurons to the device instead. `residency` moves what is resident towards a
+//! For the chunks of a prompt, `streaming` may send cold neurons to the device instead. `transition` moves what is resident towards a
 //! placement, in `moves`; when, and to which placement, is a [`Planner`]'s decision. [`device_bytes`] reckons what plans are made with.
 
 mod cold_side;
@@ -29,12 +29,12 @@ mod neuron_buffers;
 mod neuron_weights;
 mod planner;
 mod processor;
-mod residency;
 mod resident_experts;
 mod resident_neurons;
 mod split_layer;
 mod streaming;
 mod streaming_buffer;
+mod transition;
 
 pub use device_bytes::device_bytes;
 pub use load::{GpuLoad, device_support};

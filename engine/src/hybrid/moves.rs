@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result},
     gpu::Uploader,
     model::{Ffn, Model},
-    runtime::{KvCache, gpu::Loader},
+    runtime::{KvCache, gpu::GpuLoader},
 };
 
 /// The resident part of a layer's FFN.
@@ -70,12 +70,12 @@ impl Device {
     pub(super) fn upload<R>(
         &mut self,
         model: &Model,
-        bring: impl FnOnce(&mut Self, &mut Loader<'_, '_>) -> Result<R>,
+        bring: impl FnOnce(&mut Self, &mut GpuLoader<'_, '_>) -> Result<R>,
     ) -> Result<R> {
         let gpu = self.layers.gpu.clone();
         let mut go_on = |_, _| ControlFlow::Continue(());
         let uploader = Uploader::new(&gpu, &mut go_on)?;
-        let mut loader = Loader { gpu: &gpu, config: &model.config, chunk: self.layers.chunk, uploader };
+        let mut loader = GpuLoader { gpu: &gpu, config: &model.config, chunk: self.layers.chunk, uploader };
         let done = bring(self, &mut loader);
         // Weights uploaded before an error are in use.
         loader.uploader.flush()?;
@@ -85,7 +85,7 @@ impl Device {
     /// Makes the layer before the first one resident, without its FFN, together with its keys and values.
     pub(super) fn add_layer(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         model: &Model,
         caches: &mut [&mut KvCache],
     ) -> Result<()> {
@@ -110,7 +110,7 @@ impl Device {
     }
 
     /// Uploads the head.
-    pub(super) fn add_head(&mut self, loader: &mut Loader<'_, '_>, model: &Model) -> Result<()> {
+    pub(super) fn add_head(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model) -> Result<()> {
         self.layers.add_head(loader, &model.weights)?;
         let fitted = self.layers.reserve_results(self.log.bytes());
         if fitted.is_err() {
@@ -120,7 +120,7 @@ impl Device {
     }
 
     /// Uploads a layer's predictor, if it has one and its neurons are resident one by one.
-    pub(super) fn add_predictor(&mut self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
+    pub(super) fn add_predictor(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
         let from = self.layers.layer(layer)?.ffn_from;
         let Some(predictor) = &model.weights.layers[layer].predictor else { return Ok(()) };
         let ffn = &mut self.ffns[layer - self.layers.range().start];
@@ -129,7 +129,7 @@ impl Device {
     }
 
     /// Uploads the FFN of a layer that cannot be resident in part.
-    pub(super) fn add_ffn(&mut self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
+    pub(super) fn add_ffn(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
         let registers = (&self.layers.registers, self.layers.layer(layer)?);
         let weights = &model.weights.layers[layer];
         let ffn = DeviceFfn::new(loader, &self.ffns, weights, (FfnPart::All, true), registers)?;
@@ -145,7 +145,7 @@ impl Device {
     /// about `bytes`; returns how many of `wanted` were uploaded, and true if none is left.
     pub(super) fn add_units(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         model: &Model,
         layer: usize,
         (wanted, unwanted): (&[u32], &HashSet<u32>),

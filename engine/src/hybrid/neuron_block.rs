@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     gpu::{Binding, Buffer, GpuMatrix, Matmul, Op, Purpose, Recorder, params},
     runtime::gpu::{
-        Loader,
+        GpuLoader,
         elementwise::kind,
         neuron_rows::{NeuronRows, PartialSums},
     },
@@ -53,7 +53,7 @@ pub(crate) struct NeuronBlock {
 impl NeuronBlock {
     /// Uploads `neurons` to slots from `start` on, a multiple of [`UNIT`] of them.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         buffers: &NeuronBuffers,
         weights: NeuronWeights<'_>,
         neurons: &[u32],
@@ -165,7 +165,7 @@ impl NeuronBlock {
     /// Replaces the neuron in `slot` (counted in this block) by `neuron`.
     pub fn replace(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         weights: NeuronWeights<'_>,
         slot: usize,
         neuron: u32,

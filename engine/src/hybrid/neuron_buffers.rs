@@ -10,7 +10,7 @@ use crate::{
     error::Result,
     gpu::{Buffer, Purpose, Usage},
     runtime::gpu::{
-        Loader, elementwise::ActivationOp, fired::FiredMask, neuron_rows::PartialSumBuffer, predictor::MaskBuffers,
+        GpuLoader, elementwise::ActivationOp, fired::FiredMask, neuron_rows::PartialSumBuffer, predictor::MaskBuffers,
     },
 };
 
@@ -37,7 +37,7 @@ pub(crate) struct NeuronBuffers {
 
 impl NeuronBuffers {
     /// For a layer of `weights`.
-    pub fn new(loader: &Loader<'_, '_>, weights: NeuronWeights<'_>) -> Result<Self> {
+    pub fn new(loader: &GpuLoader<'_, '_>, weights: NeuronWeights<'_>) -> Result<Self> {
         let (gpu, chunk) = (loader.gpu, loader.chunk);
         let (neurons, gated) = (weights.neurons(), weights.gate.is_some());
         let slots = Self::slots(neurons);

@@ -7,7 +7,7 @@ use crate::{
     format::Matrix,
     model::{Down, Ffn, FfnWeights, LayerWeights, Linear},
     quant::device_type,
-    runtime::gpu::{Loader, neuron_rows::most_rows},
+    runtime::gpu::{GpuLoader, neuron_rows::most_rows},
 };
 
 /// Slots come in multiples of this: hidden activations of a block then begin where any device lets a binding begin.
@@ -79,7 +79,7 @@ impl<'a> NeuronWeights<'a> {
     }
 
     /// Most slots of a block: each of its matrices is one binding.
-    pub fn most_slots(&self, loader: &Loader<'_, '_>) -> usize {
+    pub fn most_slots(&self, loader: &GpuLoader<'_, '_>) -> usize {
         let (gate_up, down) = self.types();
         let pairs = most_rows(loader.gpu, gate_up, self.up.weight.cols(), self.rows() * UNIT) / self.rows();
         pairs.min(most_rows(loader.gpu, down, self.down.weight.cols(), UNIT))

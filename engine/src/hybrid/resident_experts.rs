@@ -17,7 +17,7 @@ use crate::{
     runtime::{
         Probe, Sparsity,
         gpu::{
-            Loader, Segment,
+            GpuLoader, Segment,
             elementwise::Elementwise,
             ffn::DenseFfn,
             norm::{NormOp, NormWeights},
@@ -82,7 +82,7 @@ struct ExpertLatentOps {
 impl ExpertLatentOps {
     /// Uploads the two maps. The way in reads `from`, the way out writes to `registers`' `Out`.
     fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         buffers: &ExpertBuffers,
         weights: &ExpertWeights,
         (registers, from): (&Registers, &Buffer),
@@ -122,7 +122,7 @@ impl ResidentExperts {
     /// reads `router_from`. With the weights comes the layer's activation
     /// threshold. `before` is another layer's, whose buffers are shared where they fit.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         before: Option<&ResidentExperts>,
         (weights, threshold): (&ExpertWeights, Option<f32>),
         hot: &[u32],
@@ -213,7 +213,7 @@ impl ResidentExperts {
     /// Returns how many of `wanted` are resident now, and true if nothing is left to upload.
     pub fn bring(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         matrices: &ExpertMatrices<'_>,
         wanted: &[u32],
         unwanted: &HashSet<u32>,
@@ -234,7 +234,7 @@ impl ResidentExperts {
 
     fn upload_experts(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         matrices: &ExpertMatrices<'_>,
         left: &mut Vec<u32>,
         unwanted: &HashSet<u32>,
@@ -262,7 +262,7 @@ impl ResidentExperts {
     /// A place that is free now: the block and the place in it. A new block has room for more of those that are `left`.
     fn free_place(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         matrices: &ExpertMatrices<'_>,
         left: &mut Vec<u32>,
         unwanted: &HashSet<u32>,
@@ -308,7 +308,7 @@ impl ResidentExperts {
     }
 
     /// Updates the table of places, here and on the device.
-    fn write_table(&mut self, loader: &mut Loader<'_, '_>) -> Result<()> {
+    fn write_table(&mut self, loader: &mut GpuLoader<'_, '_>) -> Result<()> {
         self.count();
         let mut table = vec![NO_NEURON; self.experts.count];
         for (place, expert) in (0..).zip(self.blocks.iter().flat_map(|block| &block.experts)) {

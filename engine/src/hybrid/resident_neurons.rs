@@ -18,7 +18,7 @@ use crate::{
     runtime::{
         Probe, Sparsity,
         gpu::{
-            Loader, Segment,
+            GpuLoader, Segment,
             neuron_rows::{PartialSums, Sum},
             predictor::PredictorOps,
             registers::Registers,
@@ -76,7 +76,7 @@ impl ResidentNeurons {
     /// Uploads `neurons`, hottest first, into a few blocks, or into as few as possible unless `several`; and the predictor of `weights`
     /// if `with_predictor`. `before` is another layer's, whose buffers are shared where they fit.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         before: Option<&ResidentNeurons>,
         weights: &LayerWeights,
         neurons: &[u32],
@@ -126,7 +126,7 @@ impl ResidentNeurons {
     /// Uploads the predictor, which reads the residual stream or the FFN's input.
     pub fn add_predictor(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         predictor: &Predictor,
         (registers, from): (&Registers, Register),
     ) -> Result<()> {
@@ -138,7 +138,7 @@ impl ResidentNeurons {
     /// Uploads `neurons` as up to `blocks` further blocks: the first half of them, then a quarter, and so on.
     pub fn append(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         weights: NeuronWeights<'_>,
         neurons: &[u32],
         blocks: usize,
@@ -149,7 +149,7 @@ impl ResidentNeurons {
 
     fn append_blocks(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         weights: NeuronWeights<'_>,
         neurons: &[u32],
         blocks: usize,
@@ -173,7 +173,7 @@ impl ResidentNeurons {
     }
 
     /// Updates the slot tables, here and on the device.
-    fn write_table(&mut self, loader: &mut Loader<'_, '_>) -> Result<()> {
+    fn write_table(&mut self, loader: &mut GpuLoader<'_, '_>) -> Result<()> {
         self.count();
         let mut table = vec![0; 2 * MOST_BLOCKS];
         for (range, block) in table.chunks_exact_mut(2).zip(&self.blocks) {
@@ -350,7 +350,7 @@ impl ResidentNeurons {
     /// Uploads `wanted` into empty slots and slots of `unwanted` neurons, then into new blocks. Returns how many were uploaded.
     pub fn bring(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         weights: NeuronWeights<'_>,
         wanted: &[u32],
         unwanted: &HashSet<u32>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Plan, Planner, Resident};
+use super::{PlacementSolver, Plan, Resident};
 use crate::error::Error;
 
 /// The plan that an engine would follow under a VRAM budget, and its speed.
@@ -31,7 +31,7 @@ impl Forecast {
     /// The forecast of what was `planned` within `budget` bytes: the CPU's plan, with the reason, where that is an error. `now` is
     /// resident now; `rate` gives the tokens per second to expect of a plan.
     pub fn new(
-        planner: &Planner,
+        planner: &PlacementSolver,
         budget: u64,
         planned: Result<Plan, Arc<Error>>,
         now: Option<&Resident>,

@@ -35,7 +35,7 @@ pub struct Machine {
 /// Bytes per second of products with weights of one type, one token at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rate {
+pub struct ProductRate {
     /// All rows, in order.
     pub sequential: f64,
     /// A few scattered rows.
@@ -43,7 +43,7 @@ pub struct Rate {
 }
 
 /// Decoding rates by the name of the type that weights have in their file. Bytes are those of the processor's own encoding.
-pub type Rates = BTreeMap<String, Rate>;
+pub type Rates = BTreeMap<String, ProductRate>;
 
 /// Rates of prompts by the name of the type that weights have in their file.
 pub type PromptRates = BTreeMap<String, f64>;
@@ -122,26 +122,26 @@ pub struct Limits {
 
 impl CpuRates {
     /// The rate of weights of `ty`.
-    pub fn rate(&self, ty: TensorType) -> Rate {
+    pub fn rate(&self, ty: TensorType) -> ProductRate {
         rate(&self.rates, ty, self.memory)
     }
 }
 
 impl GpuRates {
     /// The rate of weights of `ty`.
-    pub fn rate(&self, ty: TensorType) -> Rate {
+    pub fn rate(&self, ty: TensorType) -> ProductRate {
         rate(&self.rates, ty, self.memory)
     }
 }
 
 /// The rate of a type; that of the slowest measured type if it was not measured.
-fn rate(rates: &Rates, ty: TensorType, memory: f64) -> Rate {
+fn rate(rates: &Rates, ty: TensorType, memory: f64) -> ProductRate {
     rates.get(ty.name()).copied().unwrap_or_else(|| {
-        let slowest = rates.values().copied().reduce(|a, b| Rate {
+        let slowest = rates.values().copied().reduce(|a, b| ProductRate {
             sequential: a.sequential.min(b.sequential),
             scattered: a.scattered.min(b.scattered),
         });
-        slowest.unwrap_or(Rate { sequential: memory * 0.7, scattered: memory * 0.5 })
+        slowest.unwrap_or(ProductRate { sequential: memory * 0.7, scattered: memory * 0.5 })
     })
 }
 
@@ -169,7 +169,7 @@ impl Machine {
     pub fn typical() -> Self {
         let rates = |memory: f64, scattered: f64| {
             let weights = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
-            let rate = Rate { sequential: memory, scattered: memory * scattered };
+            let rate = ProductRate { sequential: memory, scattered: memory * scattered };
             weights.map(|ty| (ty.name().to_owned(), rate)).collect()
         };
         let figures = |figure: f64| {
@@ -373,8 +373,8 @@ mod tests {
     fn rate_of_an_unmeasured_type_is_that_of_the_slowest() {
         let mut machine = Machine::typical();
         machine.cpu.rates.remove("Q4_0");
-        machine.cpu.rates.insert("Q6_K".to_owned(), Rate { sequential: 1e9, scattered: 5e8 });
-        assert_eq!(machine.cpu.rate(TensorType::Q4_0), Rate { sequential: 1e9, scattered: 5e8 });
+        machine.cpu.rates.insert("Q6_K".to_owned(), ProductRate { sequential: 1e9, scattered: 5e8 });
+        assert_eq!(machine.cpu.rate(TensorType::Q4_0), ProductRate { sequential: 1e9, scattered: 5e8 });
         assert!(!machine.knows(&[TensorType::F16, TensorType::Q4_0]) && machine.knows(&[TensorType::F16]));
         machine.cpu.rates.clear();
         assert!(machine.cpu.rate(TensorType::Q4_0).sequential < machine.cpu.memory);

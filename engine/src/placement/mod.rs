@@ -3,15 +3,15 @@
 //!
 //! [`PlanInputs`] say how the model is used and how fast the [`Machine`] is. A [`CostProfile`] holds the bytes and reads of every
 //! part of the model, the time model prices a layer by how much of it is resident, and a [`Frontier`] finds the best [`Plan`]s for
-//! all budgets. A [`Planner`] holds these together: it is what an engine, `thermocline plan` and benchmarks ask.
-//! [`Planner::forecast`] says what a budget would give. A [`PublishedMachine`] stands for a PC that is not at hand.
+//! all budgets. A [`PlacementSolver`] holds these together: it is what an engine, `thermocline plan` and benchmarks ask.
+//! [`PlacementSolver::forecast`] says what a budget would give. A [`PublishedMachine`] stands for a PC that is not at hand.
 //!
 //! ```
 //! use thermocline_engine::{
 //!     calibration::caps_of,
 //!     hybrid::device_bytes,
 //!     model::{LoadOptions, Model},
-//!     placement::{GpuUse, Machine, PlanInputs, Planner},
+//!     placement::{GpuUse, Machine, PlanInputs, PlacementSolver},
 //!     runtime::{KvType, Sparsity},
 //! };
 //!
@@ -20,7 +20,7 @@
 //! let model = Model::open(path.as_ref(), &LoadOptions::default())?;
 //! let inputs = PlanInputs::new(Sparsity::Exact, 64, KvType::F16);
 //! let bytes = device_bytes(&caps_of(Machine::typical_limits()), &model, inputs.chunk, inputs.kv_type)?;
-//! let planner = Planner::new(&model, &bytes, inputs)?;
+//! let planner = PlacementSolver::new(&model, &bytes, inputs)?;
 //!
 //! let budget = planner.everything() * 3 / 4;
 //! let plan = planner.plan(budget, GpuUse::Always)?;
@@ -33,14 +33,14 @@
 mod cost_profile;
 mod device_bytes;
 mod forecast;
+mod frontier;
 mod inputs;
 mod machine;
 mod plan;
-mod planner;
 mod powerinfer_split;
 mod published;
-mod residency;
-mod solve;
+mod resident_parts;
+mod solver;
 mod streaming;
 #[cfg(test)]
 mod tests;
@@ -49,14 +49,14 @@ mod time_model;
 pub use cost_profile::{BLOCK, CostProfile, HeadCosts, LayerCosts, ReadBytes, Skips};
 pub use device_bytes::{DeviceBytes, LayerBytes};
 pub use forecast::Forecast;
+pub use frontier::{Frontier, solve, usable};
 pub use inputs::{GpuUse, PlanInputs};
-pub use machine::{CpuRates, GpuRates, Limits, Machine, PromptRates, Rate, Rates, SharedMemory};
+pub use machine::{CpuRates, GpuRates, Limits, Machine, ProductRate, PromptRates, Rates, SharedMemory};
 pub use plan::{Assumption, Bottleneck, LayerPlan, Plan, PlanBytes, WORTHWHILE_EXPERTS};
-pub use planner::Planner;
 pub use powerinfer_split::{PowerInferSplit, SplitReport};
 pub use published::{PublishedCpu, PublishedGpu, PublishedMachine};
-pub use residency::{Granularity, Placement};
-pub use solve::{Frontier, solve, usable};
+pub use resident_parts::{Granularity, Placement};
+pub use solver::PlacementSolver;
 pub use streaming::{StreamCost, Streaming, StreamingBufferSize};
 pub use time_model::LayerTime;
 

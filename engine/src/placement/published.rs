@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::machine::{CpuRates, GpuRates, Machine, Rate, SharedMemory};
+use super::machine::{CpuRates, GpuRates, Machine, ProductRate, SharedMemory};
 use crate::{
     error::{Error, Result},
     quant::TensorType,
@@ -120,7 +120,7 @@ impl PublishedMachine {
             threads: self.cpu.cores,
             memory: self.cpu.memory_gb_s * 1e9,
             join: 5e-6,
-            rates: of_all_types(Rate { sequential: ram, scattered: ram * RAM_SCATTERED }),
+            rates: of_all_types(ProductRate { sequential: ram, scattered: ram * RAM_SCATTERED }),
             prompts: of_all_types(prompts),
         };
         let gpu = self.gpu.as_ref().map(|gpu| {
@@ -134,7 +134,7 @@ impl PublishedMachine {
                 hand_over: if gpu.unified { HAND_OVER / 2.0 } else { HAND_OVER },
                 upload: bus,
                 download: bus,
-                rates: of_all_types(Rate { sequential: vram, scattered: vram * VRAM_SCATTERED }),
+                rates: of_all_types(ProductRate { sequential: vram, scattered: vram * VRAM_SCATTERED }),
                 // A multiply-add is two operations.
                 prompts: of_all_types(gpu.half_tflops * 1e12 / 2.0 * GPU_PROMPTS),
                 streams: of_all_types(bus.min(ram)),

@@ -106,7 +106,7 @@ fn large(skips: Skips, seed: u64) -> CostProfile {
 /// A machine on which every time is a sum over rows.
 fn linear(rng: &mut impl Rng) -> Machine {
     let mut machine = Machine::typical();
-    let same = |rate: f64| Rate { sequential: rate, scattered: rate };
+    let same = |rate: f64| ProductRate { sequential: rate, scattered: rate };
     machine.cpu.join = 0.0;
     machine.cpu.rates.values_mut().for_each(|rate| *rate = same(20e9));
     let gpu = machine.gpu.as_mut().unwrap();

@@ -15,7 +15,7 @@
 
 use super::{
     cost_profile::{CostProfile, ExpectedRows, HeadCosts, LayerCosts, ReadBytes, Skips},
-    machine::{CpuRates, GpuRates, Machine, Rate, SharedMemory},
+    machine::{CpuRates, GpuRates, Machine, ProductRate, SharedMemory},
 };
 
 /// Dispatches of a resident layer without its FFN: two norms, products, rotation, attention and its merge.
@@ -151,7 +151,7 @@ impl<'a> LayerTimer<'a> {
 
     /// Seconds to read `rows` rows of `bytes` each out of `of`: the denser they lie, the more of them follow one another. Never
     /// more than to read them all.
-    fn rows_seconds(&self, rate: Rate, bytes: u64, rows: f64, of: f64) -> f64 {
+    fn rows_seconds(&self, rate: ProductRate, bytes: u64, rows: f64, of: f64) -> f64 {
         let bytes = bytes as f64;
         if self.costs.skips == Skips::NotRouted || of <= 0.0 {
             return bytes * rows / rate.sequential;

@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 use super::{
     DeviceChoice, DeviceLoadOptions, DeviceStatus, EngineOptions, Event, LivePlanner, NeuronFrequencies, Request,
     SessionOptions, SparsityChoice, SparsityReport,
+    budget_forecast::{DecodeConditions, DecodeRates},
     context::Context,
     device::StatusBoard,
     ffn_reads::FfnSize,
-    forecast::{DecodeConditions, DecodeRates},
     live_planner::device_chunk,
     loader::{DeviceSource, device_source},
     neuron_norms::mass_of,
@@ -147,11 +147,12 @@ impl EngineState {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Engine {
-    handle: Arc<EngineHandle>,
+    handle: Arc<SharedEngine>,
 }
 
+/// The engine that its handles keep: its end stops the thread.
 #[derive(Debug)]
-struct EngineHandle {
+struct SharedEngine {
     state: Arc<EngineState>,
     context: usize,
     kv_type: KvType,
@@ -162,7 +163,7 @@ struct EngineHandle {
 
 /// A handle that does not keep the engine.
 #[derive(Debug)]
-pub(super) struct WeakEngine(Weak<EngineHandle>);
+pub(super) struct WeakEngine(Weak<SharedEngine>);
 
 impl WeakEngine {
     /// The engine, if another handle still keeps it.
@@ -171,7 +172,7 @@ impl WeakEngine {
     }
 }
 
-impl Drop for EngineHandle {
+impl Drop for SharedEngine {
     fn drop(&mut self) {
         // The thread may have ended already.
         let _ = self.commands.send(Command::Shutdown);
@@ -297,7 +298,7 @@ impl Engine {
                 .spawn(move || worker::serve(&state, forward, recorder, source, commands, inbox))
                 .map_err(|error| Error::Stopped(format!("its thread did not start: {error}")))?
         };
-        let handle = EngineHandle {
+        let handle = SharedEngine {
             state,
             context,
             kv_type: options.kv_type,

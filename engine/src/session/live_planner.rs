@@ -18,7 +18,7 @@ use crate::{
     gpu::{AdapterReport, Caps},
     hybrid::device_bytes,
     model::Model,
-    placement::{GpuUse, Machine, Plan, PlanInputs, Planner, PowerInferSplit},
+    placement::{GpuUse, Machine, PlacementSolver, Plan, PlanInputs, PowerInferSplit},
     runtime::Sparsity,
 };
 
@@ -27,10 +27,10 @@ use crate::{
 /// # Errors
 /// [`Error::Memory`](crate::Error::Memory) if the limits are too narrow for a row of the model's weights,
 /// [`Error::Invalid`](crate::Error::Invalid) if its sidecar has not one frequency per neuron.
-pub fn planner(model: &Model, caps: Option<Caps>, inputs: PlanInputs) -> Result<Planner> {
+pub fn planner(model: &Model, caps: Option<Caps>, inputs: PlanInputs) -> Result<PlacementSolver> {
     let caps = caps.unwrap_or_else(|| caps_of(inputs.limits()));
     let bytes = device_bytes(&caps, model, inputs.chunk, inputs.kv_type)?;
-    Planner::new(model, &bytes, inputs)
+    PlacementSolver::new(model, &bytes, inputs)
 }
 
 /// The inputs of a running model's plans.
@@ -47,7 +47,7 @@ struct LiveInputs {
 pub struct LivePlanner {
     inputs: Mutex<LiveInputs>,
     /// The latest planner, with its inputs.
-    solved: Mutex<Option<(LiveInputs, Arc<Planner>)>>,
+    solved: Mutex<Option<(LiveInputs, Arc<PlacementSolver>)>>,
     /// Fewest tokens to plan for, of all contexts together.
     least_context: usize,
     /// Bytes of the budget that are kept free of plans.
@@ -160,11 +160,11 @@ impl LivePlanner {
         self.reserved.load(Relaxed)
     }
 
-    /// The plan for `budget` bytes: that of the split, or the quickest ([`Planner::plan`]).
+    /// The plan for `budget` bytes: that of the split, or the quickest ([`PlacementSolver::plan`]).
     ///
     /// # Errors
-    /// As [`Planner::plan`] and [`Planner::following`].
-    pub(super) fn plan(&self, planner: &Planner, budget: u64, gpu: GpuUse) -> Result<Plan> {
+    /// As [`PlacementSolver::plan`] and [`PlacementSolver::following`].
+    pub(super) fn plan(&self, planner: &PlacementSolver, budget: u64, gpu: GpuUse) -> Result<Plan> {
         match &self.split {
             Some(split) if gpu != GpuUse::Never => planner.following(split, budget),
             _ => planner.plan(budget, gpu),
@@ -175,7 +175,7 @@ impl LivePlanner {
     ///
     /// # Errors
     /// As [`planner`].
-    pub(super) fn planner(&self, model: &Model) -> Result<Arc<Planner>> {
+    pub(super) fn planner(&self, model: &Model) -> Result<Arc<PlacementSolver>> {
         let mut solved = self.solved.lock();
         let inputs = self.inputs.lock().clone();
         if let Some((_, planner)) = solved.as_ref().filter(|(of, _)| *of == inputs) {

@@ -10,11 +10,12 @@
 //! [`live_planner`] finds the budget best used for, moves back to the CPU when the [`device`] is lost, and tries it again. Contexts
 //! follow with their keys and values, or by computing their tokens anew, and generations go on from the token they were at. What
 //! callers change on a running engine (VRAM budget, sparsity mode, adaptation) is requested in [`settings`] and applied between two
-//! tokens. A [`forecast`] says what a budget would give, corrected by the rates that were measured while decoding;
+//! tokens. A [`budget_forecast`] says what a budget would give, corrected by the rates that were measured while decoding;
 //! [`idle_calibration`] measures the machine while the engine is idle; [`neurons`] records firings and lets the hot set follow them,
 //! [`neuron_norms`] weighs neurons that are never zero, and [`ffn_reads`] says what skipping saved.
 
 mod batch;
+mod budget_forecast;
 mod context;
 mod device;
 mod device_manager;
@@ -22,7 +23,6 @@ mod embedding;
 mod encoded_prompt;
 mod engine;
 mod ffn_reads;
-mod forecast;
 mod generation;
 mod idle_calibration;
 mod live_planner;
@@ -40,10 +40,10 @@ mod text;
 mod turns;
 mod worker;
 
+pub use budget_forecast::unopened_planner;
 pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus};
 pub use embedding::Pooling;
 pub use engine::{Engine, MemoryReport, Session};
-pub use forecast::unopened_planner;
 pub use idle_calibration::CalibrationOptions;
 pub use live_planner::{LivePlanner, planner};
 pub use loader::{DeviceLoadOptions, load_on_device};

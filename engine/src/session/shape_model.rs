@@ -34,7 +34,7 @@ pub fn shape_model(options: &SynthOptions) -> Result<Model> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::synth::{Shape, generate};
+    use crate::synth::{SynthShape, generate};
 
     #[test]
     fn shape_model_has_the_sizes_of_the_generated_file() {
@@ -42,7 +42,7 @@ mod tests {
         for name in
             ["tiny-relu-llama", "tiny-gpt-oss", "tiny-qwen3.5-moe", "tiny-nemotron-3", "tiny-turbosparse-mixtral"]
         {
-            let shape = Shape::named(name).unwrap();
+            let shape = SynthShape::named(name).unwrap();
             let options = SynthOptions::new(shape, folder.path().join(format!("{name}.gguf")));
             generate(&options, &mut |_| ()).unwrap();
             let made = Model::open(&options.out, &LoadOptions::default()).unwrap();
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn shape_model_of_experts_has_frequencies_of_both_kinds() {
-        let options = SynthOptions::new(Shape::named("turbosparse-mixtral").unwrap(), "outline.gguf");
+        let options = SynthOptions::new(SynthShape::named("turbosparse-mixtral").unwrap(), "outline.gguf");
         let model = shape_model(&options).unwrap();
         for layer in &model.weights.layers {
             let chosen: f32 = layer.frequency.as_ref().unwrap().iter().sum();

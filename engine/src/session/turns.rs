@@ -42,7 +42,7 @@ const RETRY: usize = 64;
 
 /// Work of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum SessionWork {
     /// One token.
     Token,
     /// A chunk of its prompt, or of a cache that is computed again.
@@ -51,13 +51,13 @@ pub(super) enum Work {
 
 /// A session with work.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Candidate {
+pub(super) struct TurnCandidate {
     /// Its place in the list of sessions.
     pub at: usize,
     /// Its number.
     pub id: u64,
     pub priority: Priority,
-    pub work: Work,
+    pub work: SessionWork,
 }
 
 /// The work of one turn.
@@ -105,22 +105,22 @@ impl Default for Turns {
 
 impl Turns {
     /// The next turn. `sparse`: a pass of several sequences reads more than that of one, so that one by one may take less time.
-    pub fn next(&mut self, candidates: &[Candidate], sparse: bool) -> Turn {
-        let is = |priority, work| move |it: &&Candidate| it.priority == priority && it.work == work;
+    pub fn next(&mut self, candidates: &[TurnCandidate], sparse: bool) -> Turn {
+        let is = |priority, work| move |it: &&TurnCandidate| it.priority == priority && it.work == work;
         let some = |priority, work| candidates.iter().any(|it| is(priority, work)(&it));
         let (front, back) = (Priority::Foreground, Priority::Background);
-        let is_front = some(front, Work::Token) || some(front, Work::Chunk);
-        let front_tokens = candidates.iter().filter(is(front, Work::Token)).count();
+        let is_front = some(front, SessionWork::Token) || some(front, SessionWork::Chunk);
+        let front_tokens = candidates.iter().filter(is(front, SessionWork::Token)).count();
         // What the foreground takes alone has to be known to keep it.
         let known = front_tokens == 0 || self.pass(front_tokens).is_some();
         let with_back = !is_front || (self.credit > 0.0 && known);
-        let takes_part = |it: &&Candidate| it.priority == front || with_back;
-        let tokens = candidates.iter().filter(|it| it.work == Work::Token).filter(takes_part);
+        let takes_part = |it: &&TurnCandidate| it.priority == front || with_back;
+        let tokens = candidates.iter().filter(|it| it.work == SessionWork::Token).filter(takes_part);
         let tokens: Vec<usize> = tokens.map(|it| it.at).collect();
-        let of_rank = |rank| self.next_chunk(candidates.iter().filter(is(rank, Work::Chunk)));
+        let of_rank = |rank| self.next_chunk(candidates.iter().filter(is(rank, SessionWork::Chunk)));
         let chunk = of_rank(front).or_else(|| of_rank(back).filter(|_| with_back));
         // Tokens that are due limit the chunk they wait for.
-        let due = match (front_tokens > 0, candidates.iter().any(|it| it.work == Work::Token)) {
+        let due = match (front_tokens > 0, candidates.iter().any(|it| it.work == SessionWork::Token)) {
             (true, _) => self.chunk_within(FOREGROUND_CHUNK_SECONDS),
             (false, true) => self.chunk_within(CHUNK_SECONDS),
             (false, false) if is_front && chunk.is_some_and(|it| it.priority == back) => {
@@ -134,7 +134,7 @@ impl Turns {
         Turn {
             together: tokens.len() > 1 && (!sparse || self.pays(tokens.len())),
             foreground: front_tokens > 0,
-            background: with_back && some(back, Work::Token),
+            background: with_back && some(back, SessionWork::Token),
             chunk_in_foreground: chunk.is_some_and(|it| it.priority == front),
             chunk: chunk.map(|it| (it.at, due)),
             tokens,
@@ -142,7 +142,7 @@ impl Turns {
     }
 
     /// The session whose turn it is: the one behind the last in order of numbers.
-    fn next_chunk<'c>(&self, candidates: impl Iterator<Item = &'c Candidate>) -> Option<&'c Candidate> {
+    fn next_chunk<'c>(&self, candidates: impl Iterator<Item = &'c TurnCandidate>) -> Option<&'c TurnCandidate> {
         let last = self.last_chunk;
         candidates.min_by_key(|it| (it.id <= last, it.id))
     }
@@ -225,14 +225,15 @@ mod tests {
 
     const MS: f64 = 1e-3;
 
-    fn candidates(all: &[(Priority, Work)]) -> Vec<Candidate> {
+    fn candidates(all: &[(Priority, SessionWork)]) -> Vec<TurnCandidate> {
         let all = all.iter().enumerate();
-        all.map(|(at, (priority, work))| Candidate { at, id: at as u64, priority: *priority, work: *work }).collect()
+        all.map(|(at, (priority, work))| TurnCandidate { at, id: at as u64, priority: *priority, work: *work })
+            .collect()
     }
 
     /// Takes turns for `seconds` of a machine whose passes take `10 + 3 n` ms and whose chunks 1 ms a token; returns the tokens of each
     /// session and the longest time between two of them.
-    fn simulate(all: &[(Priority, Work)], seconds: f64) -> (Vec<usize>, Vec<f64>) {
+    fn simulate(all: &[(Priority, SessionWork)], seconds: f64) -> (Vec<usize>, Vec<f64>) {
         let all = candidates(all);
         let (mut turns, mut now) = (Turns::default(), 0.0);
         let (mut done, mut last, mut gaps) = (vec![0; all.len()], vec![0.0; all.len()], vec![0.0f64; all.len()]);
@@ -262,13 +263,14 @@ mod tests {
 
     #[test]
     fn equal_sessions_decode_together_and_at_the_same_rate() {
-        let (done, _) = simulate(&[(Foreground, Work::Token); 8], 10.0);
+        let (done, _) = simulate(&[(Foreground, SessionWork::Token); 8], 10.0);
         assert!(done.iter().all(|n| *n == done[0]) && done[0] as f64 > 0.95 * 10.0 / (34.0 * MS), "{done:?}");
     }
 
     #[test]
     fn prompts_advance_in_turn_and_never_stop_tokens_for_more_than_a_chunk() {
-        let all = [(Background, Work::Token), (Background, Work::Chunk), (Background, Work::Chunk)];
+        let all =
+            [(Background, SessionWork::Token), (Background, SessionWork::Chunk), (Background, SessionWork::Chunk)];
         let (done, gaps) = simulate(&all, 20.0);
         assert!(gaps[0] < CHUNK_SECONDS + 2.0 * 13.0 * MS, "{gaps:?}");
         assert!(done[1] > 6000 && done[1].abs_diff(done[2]) <= 512, "{done:?}");
@@ -277,20 +279,21 @@ mod tests {
     #[test]
     fn the_foreground_keeps_four_fifths_of_its_speed_and_the_background_is_not_starved() {
         let alone = 20.0 / (13.0 * MS);
-        for back in [Work::Token, Work::Chunk] {
-            let (done, gaps) = simulate(&[(Foreground, Work::Token), (Background, back), (Background, back)], 20.0);
+        for back in [SessionWork::Token, SessionWork::Chunk] {
+            let (done, gaps) =
+                simulate(&[(Foreground, SessionWork::Token), (Background, back), (Background, back)], 20.0);
             assert!(done[0] as f64 >= 0.79 * alone, "{back:?} {done:?} of {alone}");
             assert!(done[1] > 100 && done[2] > 100, "{done:?}");
             assert!(gaps[0] < FOREGROUND_CHUNK_SECONDS + 0.05, "{gaps:?}");
         }
         // Its prompt, too: 1 ms a token alone.
-        let (done, _) = simulate(&[(Foreground, Work::Chunk), (Background, Work::Token)], 20.0);
+        let (done, _) = simulate(&[(Foreground, SessionWork::Chunk), (Background, SessionWork::Token)], 20.0);
         assert!(done[0] as f64 >= 0.79 * 20.0 / MS && done[1] > 90, "{done:?}");
     }
 
     #[test]
     fn sparse_passes_that_take_longer_together_are_taken_apart_and_tried_again() {
-        let all = candidates(&[(Background, Work::Token); 4]);
+        let all = candidates(&[(Background, SessionWork::Token); 4]);
         let mut turns = Turns::default();
         let note = |turns: &mut Turns, n: usize, ms: u64| turns.note_pass(n, Duration::from_millis(ms));
         (0..TRIALS).for_each(|_| note(&mut turns, 1, 5));
@@ -306,7 +309,7 @@ mod tests {
 
     #[test]
     fn sparse_passes_that_were_disturbed_stay_together() {
-        let all = candidates(&[(Background, Work::Token); 4]);
+        let all = candidates(&[(Background, SessionWork::Token); 4]);
         let mut turns = Turns::default();
         for pass in 0..100 {
             turns.note_pass(1, Duration::from_millis(5));

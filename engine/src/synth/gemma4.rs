@@ -1,9 +1,9 @@
 //! Gemma 4's own parts of a shape: two head sizes, an input per layer, shared keys and values.
 
 use super::{
-    plan::{ATTENTION_GROWTH, Content, Plan, RESERVED},
-    random::Purpose,
-    shape::{Family, Shape},
+    plan::{ATTENTION_GROWTH, Content, RESERVED, SynthPlan},
+    random::StreamPurpose,
+    shape::{SynthFamily, SynthShape},
 };
 use crate::{
     format::{Array, Value},
@@ -17,22 +17,24 @@ const WINDOW: u32 = 512;
 /// Layers of E4B that read keys and values of earlier ones, of how many.
 const SHARED_KV: (usize, usize) = (18, 42);
 
-impl Shape {
+impl SynthShape {
     /// True if layer `layer` has a window.
     fn windowed(&self, layer: usize) -> bool {
-        self.family == Family::Gemma4 && !(layer + 1).is_multiple_of(INTERVAL)
+        self.family == SynthFamily::Gemma4 && !(layer + 1).is_multiple_of(INTERVAL)
     }
 
     /// Elements per head of layer `layer`: twice as many in Gemma 4's layers without a window.
     pub(super) fn head_dim_of(&self, layer: usize) -> usize {
-        let wide = self.family == Family::Gemma4 && !self.windowed(layer);
+        let wide = self.family == SynthFamily::Gemma4 && !self.windowed(layer);
         self.head_dim() * if wide { 2 } else { 1 }
     }
 
     /// Last layers without keys and values of their own. A layer of either kind comes before them.
     fn shared_kv_layers(&self) -> usize {
         match self.family {
-            Family::Gemma4 => (self.n_layer * SHARED_KV.0 / SHARED_KV.1).min(self.n_layer.saturating_sub(INTERVAL)),
+            SynthFamily::Gemma4 => {
+                (self.n_layer * SHARED_KV.0 / SHARED_KV.1).min(self.n_layer.saturating_sub(INTERVAL))
+            }
             _ => 0,
         }
     }
@@ -49,7 +51,7 @@ impl Shape {
 }
 
 /// Sets the metadata keys that only Gemma 4 has, without the architecture's prefix.
-pub(super) fn set_keys(shape: &Shape, set: &mut dyn FnMut(&str, Value)) {
+pub(super) fn set_keys(shape: &SynthShape, set: &mut dyn FnMut(&str, Value)) {
     let size = |size: usize| Value::U32(size as u32);
     for key in ["attention.key_length", "attention.value_length"] {
         set(key, size(2 * shape.head_dim()));
@@ -65,15 +67,15 @@ pub(super) fn set_keys(shape: &Shape, set: &mut dyn FnMut(&str, Value)) {
     set("final_logit_softcapping", Value::F32(30.0));
 }
 
-impl Plan {
+impl SynthPlan {
     /// Table and projection of the inputs per layer, and the rotation's factors.
     pub(super) fn list_gemma4_inputs(&mut self) {
-        let Shape { d_model: d, n_layer, n_vocab, .. } = self.shape;
+        let SynthShape { d_model: d, n_layer, n_vocab, .. } = self.shape;
         let inputs = self.shape.per_layer_input();
         let normal = |purpose, std| Content::Normal { purpose, std, quiet: 0 };
         let (all, std) = (n_layer * inputs, 1.0 / (inputs as f32).sqrt());
-        self.matrix("per_layer_token_embd.weight", 0, n_vocab, all, normal(Purpose::PerLayerTable, std));
-        self.matrix("per_layer_model_proj.weight", 0, all, d, normal(Purpose::PerLayerProjection, 1.0));
+        self.matrix("per_layer_token_embd.weight", 0, n_vocab, all, normal(StreamPurpose::PerLayerTable, std));
+        self.matrix("per_layer_model_proj.weight", 0, all, d, normal(StreamPurpose::PerLayerProjection, 1.0));
         self.constant("per_layer_proj_norm.weight", 0, &[inputs], 1.0);
         // Layers without a window rotate the first quarter of the pairs.
         let pairs = self.shape.head_dim();
@@ -83,7 +85,7 @@ impl Plan {
 
     /// Norms behind the blocks of a layer, and its own input's matrices.
     pub(super) fn list_gemma4_layer(&mut self, layer: usize) {
-        let Shape { d_model: d, n_layer, .. } = self.shape;
+        let SynthShape { d_model: d, n_layer, .. } = self.shape;
         let inputs = self.shape.per_layer_input();
         let at = |stem: &str| format!("blk.{layer}.{stem}");
         let head = self.shape.head_dim_of(layer);
@@ -99,8 +101,8 @@ impl Plan {
         }
         self.constant(&at("layer_output_scale.weight"), layer, &[1], 1.0);
         let normal = |purpose, std, quiet| Content::Normal { purpose, std, quiet };
-        let gate = normal(Purpose::PerLayerGate, self.keeping_std(), 0);
+        let gate = normal(StreamPurpose::PerLayerGate, self.keeping_std(), 0);
         self.matrix(at("inp_gate.weight"), layer, inputs, d, gate);
-        self.matrix(at("proj.weight"), layer, d, inputs, normal(Purpose::PerLayerOutput, 1.0, RESERVED));
+        self.matrix(at("proj.weight"), layer, d, inputs, normal(StreamPurpose::PerLayerOutput, 1.0, RESERVED));
     }
 }

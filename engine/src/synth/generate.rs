@@ -7,7 +7,7 @@ use super::{
     neurons::{Neurons, quantised},
     options::SynthOptions,
     parallel::in_order,
-    plan::{Content, Plan, Planned},
+    plan::{Content, SynthPlan, SynthTensor},
     random::RowSource,
     report::{Firing, SynthProgress, SynthReport},
     sample::{Counts, Sample, embedding_row, position_row},
@@ -43,7 +43,7 @@ const CHUNK: usize = 1 << 18;
 /// ```
 pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(SynthProgress<'_>)) -> Result<SynthReport> {
     let start = Instant::now();
-    let plan = Plan::new(options)?;
+    let plan = SynthPlan::new(options)?;
     let threads = options.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
     let container = match plan.predictor_rank {
         Some(_) => Container::PowerInfer(3),
@@ -141,13 +141,13 @@ struct Layer<'a> {
 }
 
 impl<'a> Layer<'a> {
-    fn new(plan: &'a Plan, index: usize, threads: usize) -> Result<Self> {
+    fn new(plan: &'a SynthPlan, index: usize, threads: usize) -> Result<Self> {
         Ok(Layer { index, neurons: Neurons::new(plan, index, threads)?, score_biases: Vec::new() })
     }
 }
 
 struct Maker<'a, 'p> {
-    plan: &'a Plan,
+    plan: &'a SynthPlan,
     threads: usize,
     output: Output<'p>,
     sample: Option<Sample>,
@@ -159,7 +159,7 @@ struct Maker<'a, 'p> {
 
 impl Maker<'_, '_> {
     /// A tensor outside the FFN.
-    fn other(&mut self, tensor: &Planned) -> Result<()> {
+    fn other(&mut self, tensor: &SynthTensor) -> Result<()> {
         let plan = self.plan;
         let source = RowSource { seed: plan.seed, layer: tensor.layer };
         match &tensor.content {
@@ -178,7 +178,7 @@ impl Maker<'_, '_> {
     }
 
     /// A tensor of a layer's FFN or predictor.
-    fn ffn(&mut self, tensor: &Planned, layer: &mut Layer<'_>) -> Result<()> {
+    fn ffn(&mut self, tensor: &SynthTensor, layer: &mut Layer<'_>) -> Result<()> {
         let Layer { index, neurons, score_biases } = layer;
         match tensor.content {
             Content::Router => {
@@ -200,7 +200,7 @@ impl Maker<'_, '_> {
     }
 
     /// Generates, quantises and writes the rows of a matrix.
-    fn rows(&mut self, tensor: &Planned, make: impl Fn(usize, &mut [f32]) + Sync) -> Result<()> {
+    fn rows(&mut self, tensor: &SynthTensor, make: impl Fn(usize, &mut [f32]) + Sync) -> Result<()> {
         let (ty, cols, chunks) = chunks(&tensor.info);
         in_order(
             self.threads,
@@ -219,7 +219,7 @@ impl Maker<'_, '_> {
     }
 
     /// The same for firing rows. Returns the predictor's bias of each, and counts the firings of sampled neurons.
-    fn firing_rows(&mut self, tensor: &Planned, index: usize, neurons: &Neurons<'_>) -> Result<Vec<f32>> {
+    fn firing_rows(&mut self, tensor: &SynthTensor, index: usize, neurons: &Neurons<'_>) -> Result<Vec<f32>> {
         let plan = self.plan;
         let (ty, cols, chunks) = chunks(&tensor.info);
         if let Some(sample) = &mut self.sample {
@@ -262,7 +262,14 @@ impl Maker<'_, '_> {
 }
 
 /// Computes the sample for neuron `i`, whose quantised firing row is `firing`.
-fn count(plan: &Plan, sample: &Sample, neurons: &Neurons<'_>, i: usize, firing: &[f32], bias: f32) -> Result<Counts> {
+fn count(
+    plan: &SynthPlan,
+    sample: &Sample,
+    neurons: &Neurons<'_>,
+    i: usize,
+    firing: &[f32],
+    bias: f32,
+) -> Result<Counts> {
     let up = match plan.up_bias > 0.0 {
         false => None,
         true => {

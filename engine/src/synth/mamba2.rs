@@ -1,9 +1,9 @@
 //! Nemotron H's own parts of a shape: one mixer per layer, Mamba-2 in most of them.
 
 use super::{
-    plan::{ATTENTION_GROWTH, Content, NORM_EPS, Plan, RESERVED, SILU_SECOND_MOMENT},
-    random::Purpose,
-    shape::{Family, Mamba2Sizes, Shape},
+    plan::{ATTENTION_GROWTH, Content, NORM_EPS, RESERVED, SILU_SECOND_MOMENT, SynthPlan},
+    random::StreamPurpose,
+    shape::{Mamba2Sizes, SynthFamily, SynthShape},
 };
 use crate::format::{Array, Value};
 
@@ -12,19 +12,19 @@ const DECAY: f32 = -1.0;
 /// Bias of the steps: `softplus(-2)` is 0.13.
 const STEP_BIAS: f32 = -2.0;
 
-impl Shape {
+impl SynthShape {
     /// Factor of the sum of the experts that a token uses.
     pub(super) fn router_scale(&self) -> f32 {
         match self.family {
-            Family::NemotronH => 2.5,
-            Family::DeepSeek => 1.8,
+            SynthFamily::NemotronH => 2.5,
+            SynthFamily::DeepSeek => 1.8,
             _ => 1.0,
         }
     }
 }
 
 /// Sets the metadata keys that only models with one mixer per layer have, without the architecture's prefix.
-pub(super) fn set_keys(shape: &Shape, sizes: &Mamba2Sizes, set: &mut dyn FnMut(&str, Value)) {
+pub(super) fn set_keys(shape: &SynthShape, sizes: &Mamba2Sizes, set: &mut dyn FnMut(&str, Value)) {
     let size = |size: usize| Value::U32(size as u32);
     let mixers = &sizes.mixers.as_bytes()[..shape.n_layer];
     let where_it_is = |mixer: u8, size: usize| {
@@ -42,15 +42,15 @@ pub(super) fn set_keys(shape: &Shape, sizes: &Mamba2Sizes, set: &mut dyn FnMut(&
     set("rope.scaling.finetuned", Value::Bool(false));
 }
 
-impl Plan {
+impl SynthPlan {
     /// A Mamba-2 layer: its state forgets a tenth per token, its convolution averages the last inputs.
     pub(super) fn list_mamba2(&mut self, layer: usize, sizes: &Mamba2Sizes) {
-        let Shape { d_model: d, n_layer, .. } = self.shape;
+        let SynthShape { d_model: d, n_layer, .. } = self.shape;
         let (inner, heads) = (sizes.inner(), sizes.heads);
         let at = |stem: &str| format!("blk.{layer}.{stem}");
         let std = self.keeping_std();
         self.norm(&at("attn_norm"), layer, 1.0, 0.0);
-        let content = Content::Normal { purpose: Purpose::AttentionQkv, std, quiet: 0 };
+        let content = Content::Normal { purpose: StreamPurpose::AttentionQkv, std, quiet: 0 };
         self.matrix(at("ssm_in.weight"), layer, inner + sizes.channels() + heads, d, content);
         let taps = [sizes.channels(), sizes.taps];
         self.constant(&at("ssm_conv1d.weight"), layer, &taps, 1.0 / (sizes.taps as f32).sqrt());
@@ -61,7 +61,7 @@ impl Plan {
         self.constant(&at("ssm_norm.weight"), layer, &[sizes.groups, inner / sizes.groups], 1.0);
         let growth = ATTENTION_GROWTH / n_layer as f64;
         let std = (growth / (inner as f64 * SILU_SECOND_MOMENT)).sqrt() as f32;
-        let content = Content::Normal { purpose: Purpose::AttentionOutput, std, quiet: RESERVED };
+        let content = Content::Normal { purpose: StreamPurpose::AttentionOutput, std, quiet: RESERVED };
         self.matrix(at("ssm_out.weight"), layer, d, inner, content);
     }
 }

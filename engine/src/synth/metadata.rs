@@ -3,8 +3,8 @@
 
 use super::{
     options::SynthOptions,
-    plan::{NORM_EPS, Plan},
-    shape::Family,
+    plan::{NORM_EPS, SynthPlan},
+    shape::SynthFamily,
 };
 use crate::{
     format::{Array, Metadata, Value},
@@ -16,7 +16,7 @@ const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const UNUSED: i32 = 5;
 
-pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
+pub(super) fn metadata(plan: &SynthPlan, options: &SynthOptions) -> Metadata {
     let shape = &plan.shape;
     let mut metadata = Metadata::new(&options.out);
     let architecture = shape.architecture();
@@ -32,7 +32,7 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
 
     let mut set = |key: &str, value: Value| metadata.set(format!("{architecture}.{key}"), value);
     set("block_count", size(shape.n_layer));
-    set("context_length", size(shape.context + if shape.family == Family::Opt { 2 } else { 0 }));
+    set("context_length", size(shape.context + if shape.family == SynthFamily::Opt { 2 } else { 0 }));
     set("embedding_length", size(shape.d_model));
     set("attention.head_count", size(shape.n_head));
     if let Some(sizes) = &shape.mamba2 {
@@ -54,25 +54,25 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
     } else {
         set("attention.layer_norm_rms_epsilon", Value::F32(NORM_EPS));
     }
-    if shape.family != Family::Opt {
+    if shape.family != SynthFamily::Opt {
         let (dims, base) = match shape.family {
-            Family::GptOss => (shape.head_dim(), 150_000.0),
-            Family::Qwen35 => (shape.head_dim() / 4, 10_000_000.0),
-            Family::Gemma4 => (2 * shape.head_dim(), 1e6),
-            Family::DeepSeek => (shape.latent.map_or(0, |sizes| sizes.rotated), 1e6),
-            Family::SmallThinker => (shape.head_dim(), 1.5e6),
+            SynthFamily::GptOss => (shape.head_dim(), 150_000.0),
+            SynthFamily::Qwen35 => (shape.head_dim() / 4, 10_000_000.0),
+            SynthFamily::Gemma4 => (2 * shape.head_dim(), 1e6),
+            SynthFamily::DeepSeek => (shape.latent.map_or(0, |sizes| sizes.rotated), 1e6),
+            SynthFamily::SmallThinker => (shape.head_dim(), 1.5e6),
             _ => (shape.head_dim(), 10_000.0),
         };
         set("rope.dimension_count", size(dims));
         set("rope.freq_base", Value::F32(base));
     }
-    if shape.family == Family::Gemma4 {
+    if shape.family == SynthFamily::Gemma4 {
         super::gemma4::set_keys(shape, &mut |key, value| drop(set(key, value)));
     } else if shape.wide_head.is_some() {
         set("attention.key_length", size(shape.head_dim()));
         set("attention.value_length", size(shape.head_dim()));
     }
-    if shape.shared_ff.is_some() || shape.family == Family::SmallThinker {
+    if shape.shared_ff.is_some() || shape.family == SynthFamily::SmallThinker {
         set("expert_feed_forward_length", size(shape.n_ff));
     }
     if let Some(shared) = shape.shared_ff {
@@ -85,7 +85,7 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
         set("expert_weights_scale", Value::F32(shape.router_scale()));
         set("expert_shared_count", size(1));
     }
-    if shape.family == Family::SmallThinker {
+    if shape.family == SynthFamily::SmallThinker {
         set("expert_gating_func", size(2));
         set("attention.sliding_window", size(4096));
     }
@@ -101,22 +101,22 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
         let sections = [pairs.div_ceil(3), pairs.div_ceil(3), pairs - 2 * pairs.div_ceil(3), 0];
         set("rope.dimension_sections", Value::Array(Array::I32(sections.map(|pairs| pairs as i32).to_vec())));
     }
-    if shape.family == Family::GptOss {
+    if shape.family == SynthFamily::GptOss {
         set("attention.sliding_window", size(128));
         set("expert_feed_forward_length", size(shape.n_ff));
         set("rope.scaling.type", text("yarn"));
         set("rope.scaling.factor", Value::F32(32.0));
         set("rope.scaling.original_context_length", size(shape.context / 32));
     }
-    if shape.family == Family::Falcon {
+    if shape.family == SynthFamily::Falcon {
         set("tensor_data_layout", text("jploski"));
     }
     let activation = match (shape.relu, shape.family) {
-        (false, Family::GptOss) => "swiglu_oai",
-        (false, Family::Gemma4) => "gelu_pytorch_tanh",
+        (false, SynthFamily::GptOss) => "swiglu_oai",
+        (false, SynthFamily::Gemma4) => "gelu_pytorch_tanh",
         (false, _) => "silu",
-        (true, Family::Bamboo) => "drelu",
-        (true, Family::NemotronH) => "relu2",
+        (true, SynthFamily::Bamboo) => "drelu",
+        (true, SynthFamily::NemotronH) => "relu2",
         (true, _) => "relu",
     };
     set("hidden_activation", text(activation));

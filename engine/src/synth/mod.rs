@@ -37,7 +37,7 @@ pub use generate::generate;
 pub use options::SynthOptions;
 pub use outline::{Outline, outline};
 pub use report::{Firing, SynthProgress, SynthReport};
-pub use shape::{DeltaNetSizes, ExpertCounts, Family, LatentSizes, Mamba2Sizes, Shape, shapes};
+pub use shape::{DeltaNetSizes, ExpertCounts, LatentSizes, Mamba2Sizes, SynthFamily, SynthShape, shapes};
 
 #[cfg(test)]
 mod tests;

@@ -12,8 +12,8 @@ use super::{
     expert_choice::ExpertChoice,
     firing::{cdf, predictor_threshold, quantile},
     parallel::{dot, in_order},
-    plan::{CONSTANT, DRELU_UP, Plan, RESERVED, Scale},
-    random::{Purpose, RowSource, permutation},
+    plan::{CONSTANT, DRELU_UP, FfnMagnitudes, RESERVED, SynthPlan},
+    random::{RowSource, StreamPurpose, permutation},
 };
 use crate::{error::Result, quant, quant::TensorType};
 
@@ -27,9 +27,9 @@ const NOISE: f32 = 0.02;
 /// Generator of a layer's FFN rows. In an MoE layer neurons and outputs are ordered expert by expert.
 #[derive(Debug)]
 pub(super) struct Neurons<'a> {
-    plan: &'a Plan,
+    plan: &'a SynthPlan,
     source: RowSource,
-    pub(super) scale: Scale,
+    pub(super) scale: FfnMagnitudes,
     /// Rank of each neuron in its FFN, `[neurons]`: 0 fires most.
     pub(super) rank: Vec<usize>,
     /// Rank of each expert, `[experts]`: 0 is chosen most. Empty for dense layers.
@@ -39,12 +39,13 @@ pub(super) struct Neurons<'a> {
 }
 
 impl<'a> Neurons<'a> {
-    pub(super) fn new(plan: &'a Plan, layer: usize, threads: usize) -> Result<Self> {
+    pub(super) fn new(plan: &'a SynthPlan, layer: usize, threads: usize) -> Result<Self> {
         let source = RowSource { seed: plan.seed, layer };
         let order = |purpose, at, n| permutation(&mut source.stream(purpose, at), n);
-        let rank = (0..plan.shape.experts()).flat_map(|expert| ranks(order(Purpose::Order, expert, plan.shape.n_ff)));
+        let rank =
+            (0..plan.shape.experts()).flat_map(|expert| ranks(order(StreamPurpose::Order, expert, plan.shape.n_ff)));
         let experts =
-            plan.choice.as_ref().map_or(Vec::new(), |of| ranks(order(Purpose::Experts, 0, of.frequencies.len())));
+            plan.choice.as_ref().map_or(Vec::new(), |of| ranks(order(StreamPurpose::Experts, 0, of.frequencies.len())));
         let (rank, directions) = (rank.collect(), Vec::new());
         let mut neurons = Neurons { plan, source, scale: plan.scale(layer), rank, experts, directions };
         if plan.shape.relu {
@@ -57,7 +58,7 @@ impl<'a> Neurons<'a> {
                 plan.features,
                 |at| {
                     let mut row = vec![0.0; d];
-                    source.normal(Purpose::Direction, at, std, &mut row[RESERVED..]);
+                    source.normal(StreamPurpose::Direction, at, std, &mut row[RESERVED..]);
                     quantised(plan.predictor_type(), &row)
                 },
                 |row| {
@@ -77,7 +78,7 @@ impl<'a> Neurons<'a> {
 
     /// Directions (all different) and their weights in neuron `i`.
     fn terms(&self, i: usize) -> [(usize, f32); TERMS] {
-        let mut rng = self.source.stream(Purpose::RowTerms, i);
+        let mut rng = self.source.stream(StreamPurpose::RowTerms, i);
         let directions = self.plan.features / TERMS;
         std::array::from_fn(|term| {
             let word = rng.next_u64();
@@ -95,13 +96,13 @@ impl<'a> Neurons<'a> {
 
     /// The firing row of neuron `i`, given its known part.
     pub(super) fn firing_row(&self, i: usize, known: &[f32], row: &mut [f32]) {
-        self.source.normal(Purpose::Firing, i, NOISE.sqrt() * self.plan.keeping_std(), row);
+        self.source.normal(StreamPurpose::Firing, i, NOISE.sqrt() * self.plan.keeping_std(), row);
         row.iter_mut().zip(known).for_each(|(row, known)| *row += known);
         self.set_bias(row, self.plan.firing_bias[self.rank[i]]);
     }
 
     /// The predictor's bias for a neuron, from the known part of its firing row and the quantised row: the fraction
-    /// [`Plan::recall`] of the firings has scores above it.
+    /// [`SynthPlan::recall`] of the firings has scores above it.
     pub(super) fn score_bias(&self, known: &[f32], quantised: &[f32]) -> f32 {
         let known_norm = f64::from(dot(known, known)).sqrt();
         let norm = f64::from(dot(&quantised[RESERVED..], &quantised[RESERVED..])).sqrt();
@@ -115,20 +116,20 @@ impl<'a> Neurons<'a> {
 
     /// The firing row of neuron `i` of the shared expert: all its neurons fire equally often.
     pub(super) fn shared_firing_row(&self, i: usize, row: &mut [f32]) {
-        self.source.normal(Purpose::SharedUp, i, self.plan.keeping_std(), row);
+        self.source.normal(StreamPurpose::SharedUp, i, self.plan.keeping_std(), row);
         self.set_bias(row, quantile(self.plan.active));
     }
 
     /// The row of neuron `i` in a gate that is never silent.
     pub(super) fn gate_row(&self, i: usize, row: &mut [f32]) {
-        self.source.normal(Purpose::Firing, i, self.plan.keeping_std(), row);
+        self.source.normal(StreamPurpose::Firing, i, self.plan.keeping_std(), row);
         row[..RESERVED].fill(0.0);
     }
 
     /// The row of an expert in the router: scores with a standard deviation of 1, and the expert's bias.
     pub(super) fn router_row(&self, expert: usize, row: &mut [f32]) {
         let Some(choice) = &self.plan.choice else { return row.fill(0.0) };
-        self.source.normal(Purpose::Router, expert, 1.0, row);
+        self.source.normal(StreamPurpose::Router, expert, 1.0, row);
         row[..RESERVED].fill(0.0);
         let spread = self.spread(row) as f32;
         row.iter_mut().for_each(|weight| *weight /= spread);
@@ -155,7 +156,7 @@ impl<'a> Neurons<'a> {
 
     /// The up row of neuron `i` of a gated FFN.
     pub(super) fn up_row(&self, i: usize, row: &mut [f32]) {
-        self.source.normal(Purpose::Up, i, self.plan.keeping_std(), row);
+        self.source.normal(StreamPurpose::Up, i, self.plan.keeping_std(), row);
         self.set_bias(row, self.plan.up_bias);
     }
 
@@ -166,12 +167,12 @@ impl<'a> Neurons<'a> {
             row.fill(0.0);
         } else if self.plan.paired() {
             let mut halves = vec![0.0; row.len().div_ceil(2)];
-            self.source.normal(Purpose::Down, output, self.scale.down, &mut halves);
+            self.source.normal(StreamPurpose::Down, output, self.scale.down, &mut halves);
             for (down, rank) in row.iter_mut().zip(&self.rank[output / d * self.plan.shape.n_ff..]) {
                 *down = halves[rank / 2] * pair_sign(*rank);
             }
         } else {
-            self.source.normal(Purpose::Down, output, self.scale.down, row);
+            self.source.normal(StreamPurpose::Down, output, self.scale.down, row);
         }
     }
 
@@ -181,7 +182,7 @@ impl<'a> Neurons<'a> {
             true => (self.rank[i] / 2, self.scale.down * pair_sign(self.rank[i])),
             false => (i, self.scale.down),
         };
-        self.source.normal(Purpose::Down, at, std, row);
+        self.source.normal(StreamPurpose::Down, at, std, row);
         row[..RESERVED].fill(0.0);
     }
 

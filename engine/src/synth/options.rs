@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::shape::Shape;
+use super::shape::SynthShape;
 use crate::{
     error::{Error, Result},
     quant::{QUANTISABLE, TensorType},
@@ -12,7 +12,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct SynthOptions {
     /// Sizes and family.
-    pub shape: Shape,
+    pub shape: SynthShape,
     /// Number of layers; default: the shape's.
     pub layers: Option<usize>,
     /// Type of all matrices; Q8_0 for those whose rows are not whole blocks of it.
@@ -42,7 +42,7 @@ pub struct SynthOptions {
 
 impl SynthOptions {
     /// Q4_0, seed 0, 10 % active, 26 % of the neurons making 80 % of the firings, predictors with a recall of 95 %.
-    pub fn new(shape: Shape, out: impl Into<PathBuf>) -> Self {
+    pub fn new(shape: SynthShape, out: impl Into<PathBuf>) -> Self {
         SynthOptions {
             shape,
             layers: None,

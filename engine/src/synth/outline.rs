@@ -4,7 +4,7 @@ use super::{
     firing::cdf,
     metadata::metadata,
     options::SynthOptions,
-    plan::{Content, DRELU_UP, Plan},
+    plan::{Content, DRELU_UP, SynthPlan},
 };
 use crate::{
     error::{Error, Location, Result},
@@ -29,7 +29,7 @@ pub struct Outline {
 /// # Errors
 /// [`Error::Invalid`] or [`Error::Unsupported`] for options out of range, [`Error::Memory`] if there is no address space.
 pub fn outline(options: &SynthOptions) -> Result<Outline> {
-    let plan = Plan::new(options)?;
+    let plan = SynthPlan::new(options)?;
     let bytes_of = |elements: usize, ty: quant::TensorType| {
         let no_length = || Error::invalid("matrix", "whole blocks of its type", format!("{elements} elements of {ty}"));
         ty.row_bytes(elements).ok_or_else(no_length)
@@ -73,12 +73,12 @@ pub fn outline(options: &SynthOptions) -> Result<Outline> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::synth::Shape;
+    use crate::synth::SynthShape;
 
     /// 70 billion parameters, more bytes than most machines have RAM.
     #[test]
     fn outline_of_a_large_relu_shape_has_its_frequencies() {
-        let options = SynthOptions::new(Shape::named("relu-llama-70b").unwrap(), "outline.gguf");
+        let options = SynthOptions::new(SynthShape::named("relu-llama-70b").unwrap(), "outline.gguf");
         let outline = outline(&options).unwrap();
         let bytes = outline.checkpoint.tensor_bytes();
         assert!((35e9..60e9).contains(&(bytes as f64)), "{bytes}");

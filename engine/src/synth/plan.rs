@@ -13,8 +13,8 @@ use super::{
     expert_choice::ExpertChoice,
     firing::{power_law, quantile, relu_fourth_moment, relu_mean, relu_second_moment},
     options::SynthOptions,
-    random::Purpose,
-    shape::{DeltaNetSizes, ExpertCounts, Family, Shape},
+    random::StreamPurpose,
+    shape::{DeltaNetSizes, ExpertCounts, SynthFamily, SynthShape},
 };
 use crate::{
     error::{Error, Result},
@@ -55,7 +55,7 @@ pub(super) enum Content {
     /// Given values.
     Vector(Vec<f32>),
     /// Normal numbers; the first `quiet` rows are zero.
-    Normal { purpose: Purpose, std: f32, quiet: usize },
+    Normal { purpose: StreamPurpose, std: f32, quiet: usize },
     /// Token embedding.
     Embedding,
     /// Position embedding.
@@ -89,7 +89,7 @@ impl Content {
 
 /// A tensor of the file.
 #[derive(Debug, Clone)]
-pub(super) struct Planned {
+pub(super) struct SynthTensor {
     pub(super) info: TensorInfo,
     pub(super) layer: usize,
     pub(super) content: Content,
@@ -97,7 +97,7 @@ pub(super) struct Planned {
 
 /// Magnitudes at the FFN of one layer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scale {
+pub(super) struct FfnMagnitudes {
     /// Standard deviation of a channel of the residual stream.
     pub(super) sigma: f64,
     /// Factor of the norm.
@@ -110,8 +110,8 @@ pub(super) struct Scale {
 
 /// Plan of a synthetic model, for [`super::generate`].
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) shape: Shape,
+pub(super) struct SynthPlan {
+    pub(super) shape: SynthShape,
     pub(super) ty: TensorType,
     pub(super) seed: u64,
     /// Bias of the firing row per rank (most active neuron first), in standard deviations; empty for dense shapes.
@@ -127,10 +127,10 @@ pub(super) struct Plan {
     pub(super) predictor_rank: Option<usize>,
     /// Directions that firing rows are sums of.
     pub(super) features: usize,
-    pub(super) tensors: Vec<Planned>,
+    pub(super) tensors: Vec<SynthTensor>,
 }
 
-impl Plan {
+impl SynthPlan {
     pub(super) fn new(options: &SynthOptions) -> Result<Self> {
         options.check()?;
         let mut shape = options.shape;
@@ -152,12 +152,12 @@ impl Plan {
         }
         let chooses = |counts: &ExpertCounts| (1..counts.experts).contains(&counts.used) && counts.experts <= 256;
         if !shape.moe.as_ref().is_none_or(chooses)
-            || shape.moe.is_some() && matches!(shape.family, Family::Opt | Family::Falcon)
+            || shape.moe.is_some() && matches!(shape.family, SynthFamily::Opt | SynthFamily::Falcon)
         {
             let expected = "experts of a family that has such, 256 at most, of which a token uses some";
             return Err(Error::invalid("shape", expected, format!("{shape:?}")));
         }
-        let up_bias = if shape.family == Family::Bamboo && shape.relu { quantile(DRELU_UP) } else { 0.0 };
+        let up_bias = if shape.family == SynthFamily::Bamboo && shape.relu { quantile(DRELU_UP) } else { 0.0 };
         let firing_bias = match shape.relu {
             false => Vec::new(),
             true => {
@@ -169,7 +169,7 @@ impl Plan {
             }
         };
         let rank = options.predictor_rank.unwrap_or((shape.d_model / 4).next_multiple_of(32).max(128));
-        let mut plan = Plan {
+        let mut plan = SynthPlan {
             shape,
             ty: options.ty,
             seed: options.seed,
@@ -211,16 +211,16 @@ impl Plan {
     /// Standard deviation of embeddings: of tokens, of positions.
     pub(super) fn embedding_std(&self) -> (f32, f32) {
         match self.shape.family {
-            Family::Opt => (TOKEN_VARIANCE.sqrt() as f32, (1.0 - TOKEN_VARIANCE).sqrt() as f32),
+            SynthFamily::Opt => (TOKEN_VARIANCE.sqrt() as f32, (1.0 - TOKEN_VARIANCE).sqrt() as f32),
             // The model multiplies by the root of the width.
-            Family::Gemma4 => (self.keeping_std(), 0.0),
+            SynthFamily::Gemma4 => (self.keeping_std(), 0.0),
             _ => (1.0, 0.0),
         }
     }
 
     /// Value of channel 0 in the embedding.
     pub(super) fn embedded_constant(&self) -> f32 {
-        CONSTANT * if self.shape.family == Family::Gemma4 { self.keeping_std() } else { 1.0 }
+        CONSTANT * if self.shape.family == SynthFamily::Gemma4 { self.keeping_std() } else { 1.0 }
     }
 
     /// Standard deviation of weights whose output is to have the variance of their input.
@@ -235,7 +235,7 @@ impl Plan {
     }
 
     /// Magnitudes at the FFN of `layer`.
-    pub(super) fn scale(&self, layer: usize) -> Scale {
+    pub(super) fn scale(&self, layer: usize) -> FfnMagnitudes {
         let d = self.shape.d_model as f64;
         let ffn_growth = FFN_GROWTH / self.shape.n_layer as f64;
         let variance = 1.0 + layer as f64 * ffn_growth;
@@ -249,20 +249,20 @@ impl Plan {
         let input = gain * gain * variance * (d - RESERVED as f64) / d;
         let sum: f64 = match self.shape.relu {
             true => self.firing_bias.iter().map(|&bias| self.moment(bias, input)).sum(),
-            false if self.shape.family == Family::GptOss => {
+            false if self.shape.family == SynthFamily::GptOss => {
                 self.shape.n_ff as f64 * SWIGLU_SECOND_MOMENT * input * input
             }
             false => self.shape.n_ff as f64 * SILU_SECOND_MOMENT * input * input,
         };
         let squares = if self.shape.moe.is_some() { SQUARED_ROUTER_WEIGHTS } else { 1.0 };
         let squares = squares * f64::from(self.shape.router_scale()).powi(2);
-        Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (squares * sum)).sqrt() as f32 }
+        FfnMagnitudes { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (squares * sum)).sqrt() as f32 }
     }
 
     /// Contribution of a neuron to the variance of the down projection's output: the second moment of its activation, less the mean's
     /// part where pairs of neurons cancel it. `bias` is that of its firing row, `input` the variance of its rows' products.
     fn moment(&self, bias: f64, input: f64) -> f64 {
-        if self.shape.family == Family::NemotronH {
+        if self.shape.family == SynthFamily::NemotronH {
             return input * input * (relu_fourth_moment(bias) - relu_second_moment(bias).powi(2));
         }
         let cancelled = if self.paired() { relu_mean(bias).powi(2) } else { 0.0 };
@@ -286,7 +286,7 @@ impl Plan {
         content: Content,
     ) {
         let info = TensorInfo { name: name.into(), ty, shape: shape.to_vec() };
-        self.tensors.push(Planned { info, layer, content });
+        self.tensors.push(SynthTensor { info, layer, content });
     }
 
     pub(super) fn matrix(&mut self, name: impl Into<String>, layer: usize, rows: usize, cols: usize, content: Content) {
@@ -317,7 +317,7 @@ impl Plan {
 
     /// A bias of zeros, for the families that have biases.
     fn bias(&mut self, stem: &str, layer: usize, len: usize) {
-        if matches!(self.shape.family, Family::Opt | Family::GptOss) {
+        if matches!(self.shape.family, SynthFamily::Opt | SynthFamily::GptOss) {
             self.zeros(&format!("{stem}.bias"), layer, &[len]);
         }
     }
@@ -333,26 +333,26 @@ impl Plan {
     }
 
     fn list(&mut self) {
-        let Shape { family, d_model: d, n_vocab, n_layer, context, .. } = self.shape;
+        let SynthShape { family, d_model: d, n_vocab, n_layer, context, .. } = self.shape;
         self.matrix("token_embd.weight", 0, n_vocab, d, Content::Embedding);
-        if family == Family::Opt {
+        if family == SynthFamily::Opt {
             // Two rows for padding, as published.
             self.matrix("position_embd.weight", 0, context + 2, d, Content::Positions);
         }
-        if family == Family::Gemma4 {
+        if family == SynthFamily::Gemma4 {
             self.list_gemma4_inputs();
         }
         for layer in 0..n_layer {
             self.list_layer(layer);
         }
         let logits = self.keeping_std() * LOGITS as f32;
-        if family == Family::Gemma4 {
+        if family == SynthFamily::Gemma4 {
             self.norm("output_norm", 0, LOGITS as f32, 0.0);
         } else if self.shape.tied {
             self.norm("output_norm", 0, logits, 0.0);
         } else {
             self.norm("output_norm", 0, 1.0, 0.0);
-            let content = Content::Normal { purpose: Purpose::Output, std: logits, quiet: 0 };
+            let content = Content::Normal { purpose: StreamPurpose::Output, std: logits, quiet: 0 };
             self.matrix("output.weight", 0, n_vocab, d, content);
         }
     }
@@ -374,29 +374,29 @@ impl Plan {
             Some(sizes) if layer == 0 => self.list_first_ffn(sizes.first_ff),
             _ => self.list_ffn(layer),
         }
-        if self.shape.family == Family::Gemma4 {
+        if self.shape.family == SynthFamily::Gemma4 {
             self.list_gemma4_layer(layer);
         }
     }
 
     fn list_attention(&mut self, layer: usize) {
-        let Shape { family, d_model: d, n_layer, .. } = self.shape;
+        let SynthShape { family, d_model: d, n_layer, .. } = self.shape;
         let head = self.shape.head_dim_of(layer);
         let (q, kv) = (self.shape.n_head * head, self.shape.n_kv_head * head);
         // A gate behind each query.
-        let q_rows = if family == Family::Qwen35 { 2 * q } else { q };
+        let q_rows = if family == SynthFamily::Qwen35 { 2 * q } else { q };
         let at = |stem: &str| format!("blk.{layer}.{stem}");
         let (norm, std) = match family {
-            Family::Falcon => ("attn_norm_2", self.keeping_std()),
+            SynthFamily::Falcon => ("attn_norm_2", self.keeping_std()),
             _ => ("attn_norm", self.keeping_std()),
         };
         self.norm(&at(norm), layer, 1.0, 0.0);
-        let inputs: &[(&str, Purpose, usize)] = match family {
-            Family::Falcon => &[("attn_qkv", Purpose::AttentionQkv, q + 2 * kv)],
+        let inputs: &[(&str, StreamPurpose, usize)] = match family {
+            SynthFamily::Falcon => &[("attn_qkv", StreamPurpose::AttentionQkv, q + 2 * kv)],
             _ => &[
-                ("attn_q", Purpose::AttentionQ, q_rows),
-                ("attn_k", Purpose::AttentionK, kv),
-                ("attn_v", Purpose::AttentionV, kv),
+                ("attn_q", StreamPurpose::AttentionQ, q_rows),
+                ("attn_k", StreamPurpose::AttentionK, kv),
+                ("attn_v", StreamPurpose::AttentionV, kv),
             ],
         };
         let own = if self.shape.reads_earlier_kv(layer) { 1 } else { inputs.len() };
@@ -405,12 +405,12 @@ impl Plan {
             self.bias(&at(stem), layer, rows);
         }
         let std = (ATTENTION_GROWTH / n_layer as f64 / q as f64).sqrt() as f32;
-        let content = Content::Normal { purpose: Purpose::AttentionOutput, std, quiet: RESERVED };
+        let content = Content::Normal { purpose: StreamPurpose::AttentionOutput, std, quiet: RESERVED };
         self.matrix(at("attn_output.weight"), layer, d, q, content);
         self.bias(&at("attn_output"), layer, d);
         match family {
-            Family::GptOss => self.zeros(&at("attn_sinks.weight"), layer, &[self.shape.n_head]),
-            Family::Qwen35 => {
+            SynthFamily::GptOss => self.zeros(&at("attn_sinks.weight"), layer, &[self.shape.n_head]),
+            SynthFamily::Qwen35 => {
                 for norm in ["attn_q_norm.weight", "attn_k_norm.weight"] {
                     self.constant(&at(norm), layer, &[self.shape.head_dim()], 1.0);
                 }
@@ -421,15 +421,15 @@ impl Plan {
 
     /// A gated delta net: its decay halves the state in some tokens, its convolution averages the last inputs.
     fn list_delta_net(&mut self, layer: usize, sizes: DeltaNetSizes) {
-        let Shape { d_model: d, n_layer, .. } = self.shape;
+        let SynthShape { d_model: d, n_layer, .. } = self.shape;
         let at = |stem: &str| format!("blk.{layer}.{stem}");
         let std = self.keeping_std();
         self.norm(&at("attn_norm"), layer, 1.0, 0.0);
         for (stem, purpose, rows) in [
-            ("attn_qkv", Purpose::AttentionQkv, sizes.qkv()),
-            ("attn_gate", Purpose::AttentionQ, sizes.values()),
-            ("ssm_alpha", Purpose::AttentionK, sizes.v_heads),
-            ("ssm_beta", Purpose::AttentionV, sizes.v_heads),
+            ("attn_qkv", StreamPurpose::AttentionQkv, sizes.qkv()),
+            ("attn_gate", StreamPurpose::AttentionQ, sizes.values()),
+            ("ssm_alpha", StreamPurpose::AttentionK, sizes.v_heads),
+            ("ssm_beta", StreamPurpose::AttentionV, sizes.v_heads),
         ] {
             self.matrix(at(stem) + ".weight", layer, rows, d, Content::Normal { purpose, std, quiet: 0 });
         }
@@ -439,40 +439,40 @@ impl Plan {
         self.constant(&at("ssm_norm.weight"), layer, &[sizes.head_dim], 1.0);
         let growth = ATTENTION_GROWTH / n_layer as f64;
         let std = (growth / (sizes.values() as f64 * SILU_SECOND_MOMENT)).sqrt() as f32;
-        let content = Content::Normal { purpose: Purpose::AttentionOutput, std, quiet: RESERVED };
+        let content = Content::Normal { purpose: StreamPurpose::AttentionOutput, std, quiet: RESERVED };
         self.matrix(at("ssm_out.weight"), layer, d, sizes.values(), content);
     }
 
     /// The expert of every token, `shared` neurons, and its gate.
     fn list_shared_expert(&mut self, layer: usize, shared: usize) {
-        let Shape { d_model: d, n_layer, .. } = self.shape;
+        let SynthShape { d_model: d, n_layer, .. } = self.shape;
         let at = |stem: &str| format!("blk.{layer}.{stem}_shexp.weight");
         let std = self.keeping_std();
         let mut moment = SILU_SECOND_MOMENT;
-        if self.shape.family == Family::NemotronH {
+        if self.shape.family == SynthFamily::NemotronH {
             moment = relu_fourth_moment(quantile(self.active));
             self.matrix(at("ffn_up"), layer, shared, d, Content::SharedFiring);
         } else {
-            if self.shape.family == Family::Qwen35 {
+            if self.shape.family == SynthFamily::Qwen35 {
                 self.zeros(&at("ffn_gate_inp"), layer, &[d]);
             }
-            for (stem, purpose) in [("ffn_gate", Purpose::SharedGate), ("ffn_up", Purpose::SharedUp)] {
+            for (stem, purpose) in [("ffn_gate", StreamPurpose::SharedGate), ("ffn_up", StreamPurpose::SharedUp)] {
                 self.matrix(at(stem), layer, shared, d, Content::Normal { purpose, std, quiet: 0 });
             }
         }
         let growth = FFN_GROWTH / n_layer as f64;
         let std = (growth / (shared as f64 * moment)).sqrt() as f32;
-        let content = Content::Normal { purpose: Purpose::SharedDown, std, quiet: RESERVED };
+        let content = Content::Normal { purpose: StreamPurpose::SharedDown, std, quiet: RESERVED };
         self.matrix(at("ffn_down"), layer, d, shared, content);
     }
 
     fn list_ffn(&mut self, layer: usize) {
-        let Shape { family, d_model: d, n_ff, relu, moe, .. } = self.shape;
+        let SynthShape { family, d_model: d, n_ff, relu, moe, .. } = self.shape;
         let at = |stem: &str| format!("blk.{layer}.{stem}");
         let norm = match family {
-            Family::Falcon => "attn_norm",
-            Family::GptOss | Family::Qwen35 => "post_attention_norm",
-            Family::NemotronH => "attn_norm",
+            SynthFamily::Falcon => "attn_norm",
+            SynthFamily::GptOss | SynthFamily::Qwen35 => "post_attention_norm",
+            SynthFamily::NemotronH => "attn_norm",
             _ => "ffn_norm",
         };
         self.norm(&at(norm), layer, 1.0, if relu || moe.is_some() { CONSTANT } else { 0.0 });
@@ -485,11 +485,11 @@ impl Plan {
             } else {
                 self.stacked(at("ffn_up_exps.weight"), layer, [experts, n_ff, d], firing);
             }
-            if matches!(family, Family::NemotronH | Family::DeepSeek) {
+            if matches!(family, SynthFamily::NemotronH | SynthFamily::DeepSeek) {
                 self.zeros(&at("exp_probs_b.bias"), layer, &[experts]);
             }
             self.stacked(at("ffn_down_exps.weight"), layer, [experts, d, n_ff], Content::DownOutputs);
-            if family == Family::GptOss {
+            if family == SynthFamily::GptOss {
                 self.bias(&at("ffn_gate_inp"), layer, experts);
                 self.zeros(&at("ffn_gate_exps.bias"), layer, &[experts, n_ff]);
                 // The activation adds 1, which would push the residual stream the same way at every token.

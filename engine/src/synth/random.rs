@@ -9,7 +9,7 @@ use rand_chacha::{
 /// Purpose of a random stream; streams of different purposes are independent.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
-pub(super) enum Purpose {
+pub(super) enum StreamPurpose {
     Embedding,
     Positions,
     Output,
@@ -51,14 +51,14 @@ pub(super) struct RowSource {
 
 impl RowSource {
     /// The stream of one row.
-    pub(super) fn stream(self, purpose: Purpose, row: usize) -> ChaCha8Rng {
+    pub(super) fn stream(self, purpose: StreamPurpose, row: usize) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream((self.layer as u64) << 40 | (purpose as u64) << 32 | row as u64);
         rng
     }
 
     /// Fills `row` with numbers of mean 0 and standard deviation `std`.
-    pub(super) fn normal(self, purpose: Purpose, at: usize, std: f32, row: &mut [f32]) {
+    pub(super) fn normal(self, purpose: StreamPurpose, at: usize, std: f32, row: &mut [f32]) {
         fill_normal(&mut self.stream(purpose, at), std, row);
     }
 }

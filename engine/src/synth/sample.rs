@@ -7,10 +7,10 @@ use super::{
     firing::hot_fraction,
     neurons::{Neurons, quantised},
     parallel::{dot, in_order},
-    plan::{CONSTANT, NORM_EPS, Plan, RESERVED},
-    random::{Purpose, RowSource, fill_normal, permutation},
+    plan::{CONSTANT, NORM_EPS, RESERVED, SynthPlan},
+    random::{RowSource, StreamPurpose, fill_normal, permutation},
     report::Firing,
-    shape::Shape,
+    shape::SynthShape,
 };
 use crate::error::Result;
 
@@ -40,26 +40,26 @@ pub(super) struct Sample {
 }
 
 /// The embedding of `token`.
-pub(super) fn embedding_row(plan: &Plan, token: usize, row: &mut [f32]) {
+pub(super) fn embedding_row(plan: &SynthPlan, token: usize, row: &mut [f32]) {
     let source = RowSource { seed: plan.seed, layer: 0 };
-    source.normal(Purpose::Embedding, token, plan.embedding_std().0, row);
+    source.normal(StreamPurpose::Embedding, token, plan.embedding_std().0, row);
     row[..RESERVED].fill(0.0);
     row[0] = plan.embedded_constant();
 }
 
 /// The embedding of a position.
-pub(super) fn position_row(plan: &Plan, position: usize, row: &mut [f32]) {
+pub(super) fn position_row(plan: &SynthPlan, position: usize, row: &mut [f32]) {
     let source = RowSource { seed: plan.seed, layer: 0 };
-    source.normal(Purpose::Positions, position, plan.embedding_std().1, row);
+    source.normal(StreamPurpose::Positions, position, plan.embedding_std().1, row);
     row[..RESERVED].fill(0.0);
 }
 
 impl Sample {
-    pub(super) fn new(plan: &Plan) -> Result<Self> {
+    pub(super) fn new(plan: &SynthPlan) -> Result<Self> {
         let d = plan.shape.d_model;
         let tokens = TOKENS.min(plan.shape.n_vocab);
         let source = RowSource { seed: plan.seed, layer: 0 };
-        let order = permutation(&mut source.stream(Purpose::SampleTokens, 0), plan.shape.n_vocab);
+        let order = permutation(&mut source.stream(StreamPurpose::SampleTokens, 0), plan.shape.n_vocab);
         let mut embedded = Vec::with_capacity(tokens * d);
         let mut row = vec![0.0; d];
         for (position, token) in order.into_iter().take(tokens).enumerate() {
@@ -76,14 +76,20 @@ impl Sample {
     }
 
     /// Sets the tokens' inputs of the FFN of `layer`.
-    pub(super) fn enter(&mut self, plan: &Plan, layer: usize, neurons: &Neurons<'_>, threads: usize) -> Result<()> {
+    pub(super) fn enter(
+        &mut self,
+        plan: &SynthPlan,
+        layer: usize,
+        neurons: &Neurons<'_>,
+        threads: usize,
+    ) -> Result<()> {
         let d = plan.shape.d_model;
         let added = (neurons.scale.sigma * neurons.scale.sigma - 1.0).max(0.0).sqrt() as f32;
         let source = RowSource { seed: plan.seed, layer };
         let mut residual = self.embedded.clone();
         let mut noise = vec![0.0; d - RESERVED];
         for (token, x) in residual.chunks_exact_mut(d).enumerate() {
-            fill_normal(&mut source.stream(Purpose::SampleNoise, token), added, &mut noise);
+            fill_normal(&mut source.stream(StreamPurpose::SampleNoise, token), added, &mut noise);
             x[RESERVED..].iter_mut().zip(&noise).for_each(|(x, noise)| *x += noise);
         }
         self.seen.clear();
@@ -110,7 +116,7 @@ impl Sample {
     }
 
     /// True if neuron `i` of this rank is sampled; every expert of an MoE layer has other ranks.
-    pub(super) fn includes(&self, shape: &Shape, i: usize, rank: usize) -> bool {
+    pub(super) fn includes(&self, shape: &SynthShape, i: usize, rank: usize) -> bool {
         let experts = shape.experts();
         let step = (experts * shape.n_ff / NEURONS).max(1);
         (rank + i / shape.n_ff * step / experts) % step == step / 2
@@ -118,7 +124,7 @@ impl Sample {
 
     /// Runs the tokens through one neuron: its quantised firing row, its up row where that can stop it from firing (dReLU), and
     /// its quantised row of the predictor.
-    pub(super) fn count(&self, plan: &Plan, firing: &[f32], up: Option<&[f32]>, score: Option<&[f32]>) -> Counts {
+    pub(super) fn count(&self, plan: &SynthPlan, firing: &[f32], up: Option<&[f32]>, score: Option<&[f32]>) -> Counts {
         let d = plan.shape.d_model;
         let scores = score.map(|score| self.scores(plan, score));
         let mut counts = Counts { fired: 0, predicted: 0, found: 0 };
@@ -132,7 +138,7 @@ impl Sample {
         counts
     }
 
-    fn scores(&self, plan: &Plan, row: &[f32]) -> Vec<f32> {
+    fn scores(&self, plan: &SynthPlan, row: &[f32]) -> Vec<f32> {
         let features = plan.features;
         let mut scores = vec![row[2 * features]; self.tokens];
         for at in 0..features {
@@ -148,7 +154,7 @@ impl Sample {
     }
 
     /// Firing figures of a layer from its neurons' counts.
-    pub(super) fn summarise(&self, plan: &Plan, hot_firings: f64, counts: &[Counts]) -> Firing {
+    pub(super) fn summarise(&self, plan: &SynthPlan, hot_firings: f64, counts: &[Counts]) -> Firing {
         let fired: Vec<f64> = counts.iter().map(|counts| counts.fired.into()).collect();
         let sum = |count: fn(&Counts) -> u32| counts.iter().map(|counts| f64::from(count(counts))).sum::<f64>();
         let pairs = (counts.len() * self.tokens) as f64;
@@ -163,7 +169,7 @@ impl Sample {
 }
 
 /// The FFN's norm with the weights of [`super::plan`].
-fn norm(plan: &Plan, x: &mut [f32]) {
+fn norm(plan: &SynthPlan, x: &mut [f32]) {
     let d = x.len() as f32;
     if plan.shape.family.layer_norm() {
         let mean = x.iter().sum::<f32>() / d;

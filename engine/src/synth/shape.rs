@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 
 /// Architecture family of a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
+pub enum SynthFamily {
     /// RMS norm, rotary positions, gated FFN.
     Llama,
     /// The same with ReLU on gate and up (dReLU).
@@ -29,15 +29,15 @@ pub enum Family {
     SmallThinker,
 }
 
-impl Family {
+impl SynthFamily {
     /// True for layer norms, false for RMS norms.
     pub(super) fn layer_norm(self) -> bool {
-        matches!(self, Family::Opt | Family::Falcon)
+        matches!(self, SynthFamily::Opt | SynthFamily::Falcon)
     }
 
     /// True if the FFN has a gate.
     pub(super) fn gated(self) -> bool {
-        !matches!(self, Family::Opt | Family::Falcon | Family::NemotronH)
+        !matches!(self, SynthFamily::Opt | SynthFamily::Falcon | SynthFamily::NemotronH)
     }
 }
 
@@ -125,11 +125,11 @@ pub struct LatentSizes {
 
 /// The sizes of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct SynthShape {
     /// Name on the command line.
     pub name: &'static str,
     /// Architecture family.
-    pub family: Family,
+    pub family: SynthFamily,
     /// True for ReLU, whose firings follow the power law; false for SiLU, a dense model.
     pub relu: bool,
     /// Width of the residual stream.
@@ -162,9 +162,9 @@ pub struct Shape {
     pub tied: bool,
 }
 
-impl Shape {
+impl SynthShape {
     /// The shape with this name.
-    pub fn named(name: &str) -> Result<Shape> {
+    pub fn named(name: &str) -> Result<SynthShape> {
         shapes().iter().copied().find(|shape| shape.name == name).ok_or_else(|| Error::Unsupported {
             what: "shape",
             got: name.to_owned(),
@@ -175,17 +175,17 @@ impl Shape {
     /// GGUF's name of the architecture. MoE shapes are Llama's with any activation, which has a key of its own.
     pub fn architecture(&self) -> &'static str {
         match self.family {
-            Family::Bamboo if self.moe.is_none() => "bamboo",
-            Family::Llama | Family::Bamboo => "llama",
-            Family::Opt => "opt",
-            Family::Falcon => "falcon",
-            Family::GptOss => "gpt-oss",
-            Family::Gemma4 => "gemma4",
-            Family::NemotronH => "nemotron_h_moe",
-            Family::DeepSeek => "deepseek2",
-            Family::SmallThinker => "smallthinker",
-            Family::Qwen35 if self.moe.is_some() => "qwen35moe",
-            Family::Qwen35 => "qwen35",
+            SynthFamily::Bamboo if self.moe.is_none() => "bamboo",
+            SynthFamily::Llama | SynthFamily::Bamboo => "llama",
+            SynthFamily::Opt => "opt",
+            SynthFamily::Falcon => "falcon",
+            SynthFamily::GptOss => "gpt-oss",
+            SynthFamily::Gemma4 => "gemma4",
+            SynthFamily::NemotronH => "nemotron_h_moe",
+            SynthFamily::DeepSeek => "deepseek2",
+            SynthFamily::SmallThinker => "smallthinker",
+            SynthFamily::Qwen35 if self.moe.is_some() => "qwen35moe",
+            SynthFamily::Qwen35 => "qwen35",
         }
     }
 
@@ -208,16 +208,16 @@ impl Shape {
 /// Every shape: the models of the PowerInfer paper and its repository, two dense Llamas to compare with other engines, Mixtral as it
 /// is and with the rectified gates of TurboSparse, gpt-oss, Qwen 3.5, Gemma 4 E4B,
 /// Nemotron 3 Nano, GLM 4.7 Flash, SmallThinker, and tiny ones.
-pub fn shapes() -> &'static [Shape] {
-    use Family::{Bamboo, DeepSeek, Falcon, Gemma4, GptOss, Llama, NemotronH, Opt, Qwen35, SmallThinker};
+pub fn shapes() -> &'static [SynthShape] {
+    use SynthFamily::{Bamboo, DeepSeek, Falcon, Gemma4, GptOss, Llama, NemotronH, Opt, Qwen35, SmallThinker};
     const fn shape(
         name: &'static str,
-        family: Family,
+        family: SynthFamily,
         relu: bool,
         [d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context]: [usize; 7],
-    ) -> Shape {
+    ) -> SynthShape {
         let (wide_head, moe, shared_ff, delta_net, tied) = (None, None, None, None, matches!(family, Opt));
-        Shape {
+        SynthShape {
             name,
             family,
             relu,
@@ -237,43 +237,44 @@ pub fn shapes() -> &'static [Shape] {
             tied,
         }
     }
-    const fn gpt_oss(name: &'static str, experts: usize, used: usize, head: usize, sizes: [usize; 7]) -> Shape {
+    const fn gpt_oss(name: &'static str, experts: usize, used: usize, head: usize, sizes: [usize; 7]) -> SynthShape {
         let moe = Some(ExpertCounts { experts, used });
-        Shape { wide_head: Some(head), moe, ..shape(name, GptOss, false, sizes) }
+        SynthShape { wide_head: Some(head), moe, ..shape(name, GptOss, false, sizes) }
     }
     const fn qwen35(
         name: &'static str,
         [k_heads, v_heads, head_dim]: [usize; 3],
         head: usize,
         sizes: [usize; 7],
-    ) -> Shape {
+    ) -> SynthShape {
         let delta_net = Some(DeltaNetSizes { k_heads, v_heads, head_dim, taps: 4, interval: 4 });
-        Shape { wide_head: Some(head), delta_net, ..shape(name, Qwen35, false, sizes) }
+        SynthShape { wide_head: Some(head), delta_net, ..shape(name, Qwen35, false, sizes) }
     }
-    const fn with_experts(shape: Shape, experts: usize, used: usize, shared: usize) -> Shape {
-        Shape { moe: Some(ExpertCounts { experts, used }), shared_ff: Some(shared), ..shape }
+    const fn with_experts(shape: SynthShape, experts: usize, used: usize, shared: usize) -> SynthShape {
+        SynthShape { moe: Some(ExpertCounts { experts, used }), shared_ff: Some(shared), ..shape }
     }
-    const fn gemma4(name: &'static str, head: usize, sizes: [usize; 7]) -> Shape {
-        Shape { wide_head: Some(head), tied: true, ..shape(name, Gemma4, false, sizes) }
+    const fn gemma4(name: &'static str, head: usize, sizes: [usize; 7]) -> SynthShape {
+        SynthShape { wide_head: Some(head), tied: true, ..shape(name, Gemma4, false, sizes) }
     }
-    const fn nemotron_h(name: &'static str, mamba2: Mamba2Sizes, head: usize, sizes: [usize; 7]) -> Shape {
-        Shape { wide_head: Some(head), mamba2: Some(mamba2), ..shape(name, NemotronH, true, sizes) }
+    const fn nemotron_h(name: &'static str, mamba2: Mamba2Sizes, head: usize, sizes: [usize; 7]) -> SynthShape {
+        SynthShape { wide_head: Some(head), mamba2: Some(mamba2), ..shape(name, NemotronH, true, sizes) }
     }
-    const fn deepseek(name: &'static str, latent: LatentSizes, sizes: [usize; 7]) -> Shape {
-        Shape { latent: Some(latent), ..shape(name, DeepSeek, false, sizes) }
+    const fn deepseek(name: &'static str, latent: LatentSizes, sizes: [usize; 7]) -> SynthShape {
+        SynthShape { latent: Some(latent), ..shape(name, DeepSeek, false, sizes) }
     }
-    const fn smallthinker(name: &'static str, experts: [usize; 2], head: usize, sizes: [usize; 7]) -> Shape {
+    const fn smallthinker(name: &'static str, experts: [usize; 2], head: usize, sizes: [usize; 7]) -> SynthShape {
         let moe = Some(ExpertCounts { experts: experts[0], used: experts[1] });
-        Shape { wide_head: Some(head), moe, ..shape(name, SmallThinker, true, sizes) }
+        SynthShape { wide_head: Some(head), moe, ..shape(name, SmallThinker, true, sizes) }
     }
-    const fn two_of_eight(shape: Shape) -> Shape {
-        Shape { moe: Some(ExpertCounts { experts: 8, used: 2 }), ..shape }
+    const fn two_of_eight(shape: SynthShape) -> SynthShape {
+        SynthShape { moe: Some(ExpertCounts { experts: 8, used: 2 }), ..shape }
     }
     const MIXTRAL: [usize; 7] = [4096, 32, 32, 8, 14336, 32000, 32768];
-    const QWEN35_4B: Shape = qwen35("qwen3.5-4b", [16, 32, 128], 256, [2560, 32, 16, 4, 9216, 248_320, 262_144]);
-    const QWEN35_35B: Shape = qwen35("qwen3.5-35b-a3b", [16, 32, 128], 256, [2048, 40, 16, 2, 512, 248_320, 262_144]);
-    const TINY_QWEN35: Shape = qwen35("tiny-qwen3.5", [2, 4, 32], 64, [256, 4, 4, 2, 512, 2048, 4096]);
-    const TINY_QWEN35_MOE: Shape = Shape { name: "tiny-qwen3.5-moe", n_ff: 128, ..TINY_QWEN35 };
+    const QWEN35_4B: SynthShape = qwen35("qwen3.5-4b", [16, 32, 128], 256, [2560, 32, 16, 4, 9216, 248_320, 262_144]);
+    const QWEN35_35B: SynthShape =
+        qwen35("qwen3.5-35b-a3b", [16, 32, 128], 256, [2048, 40, 16, 2, 512, 248_320, 262_144]);
+    const TINY_QWEN35: SynthShape = qwen35("tiny-qwen3.5", [2, 4, 32], 64, [256, 4, 4, 2, 512, 2048, 4096]);
+    const TINY_QWEN35_MOE: SynthShape = SynthShape { name: "tiny-qwen3.5-moe", n_ff: 128, ..TINY_QWEN35 };
     const NANO: Mamba2Sizes = Mamba2Sizes {
         mixers: "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
         heads: 64,
@@ -284,16 +285,16 @@ pub fn shapes() -> &'static [Shape] {
     };
     const TINY_NANO: Mamba2Sizes =
         Mamba2Sizes { mixers: "MEM*E", heads: 8, head_dim: 32, groups: 2, state: 32, ..NANO };
-    const NEMOTRON3: Shape = nemotron_h("nemotron-3-nano", NANO, 128, [2688, 52, 32, 2, 1856, 131_072, 1_048_576]);
-    const TINY_NEMOTRON3: Shape = nemotron_h("tiny-nemotron-3", TINY_NANO, 64, [256, 5, 4, 2, 512, 2048, 4096]);
+    const NEMOTRON3: SynthShape = nemotron_h("nemotron-3-nano", NANO, 128, [2688, 52, 32, 2, 1856, 131_072, 1_048_576]);
+    const TINY_NEMOTRON3: SynthShape = nemotron_h("tiny-nemotron-3", TINY_NANO, 64, [256, 5, 4, 2, 512, 2048, 4096]);
     const FLASH: LatentSizes =
         LatentSizes { queries: 768, keys: 512, plain: 192, rotated: 64, value: 256, first_ff: 10_240 };
     const TINY_FLASH: LatentSizes =
         LatentSizes { queries: 128, keys: 64, plain: 64, rotated: 32, value: 64, first_ff: 768 };
-    const GLM_FLASH: Shape = deepseek("glm-4.7-flash", FLASH, [2048, 47, 20, 1, 1536, 154_880, 202_752]);
-    const TINY_GLM_FLASH: Shape = deepseek("tiny-glm-flash", TINY_FLASH, [256, 3, 4, 1, 128, 2048, 4096]);
+    const GLM_FLASH: SynthShape = deepseek("glm-4.7-flash", FLASH, [2048, 47, 20, 1, 1536, 154_880, 202_752]);
+    const TINY_GLM_FLASH: SynthShape = deepseek("tiny-glm-flash", TINY_FLASH, [256, 3, 4, 1, 128, 2048, 4096]);
     const TINY_MIXTRAL: [usize; 7] = [256, 4, 4, 2, 512, 2048, 4096];
-    const SHAPES: &[Shape] = &[
+    const SHAPES: &[SynthShape] = &[
         shape("relu-llama-7b", Llama, true, [4096, 32, 32, 32, 11008, 32000, 4096]),
         shape("relu-llama-13b", Llama, true, [5120, 40, 40, 40, 13824, 32000, 4096]),
         shape("relu-llama-33b", Llama, true, [6656, 60, 52, 52, 17920, 32000, 2048]),
@@ -310,7 +311,7 @@ pub fn shapes() -> &'static [Shape] {
         two_of_eight(shape("turbosparse-mixtral", Bamboo, true, MIXTRAL)),
         gpt_oss("gpt-oss-20b", 32, 4, 64, [2880, 24, 64, 8, 2880, 201_088, 131_072]),
         gpt_oss("gpt-oss-120b", 128, 4, 64, [2880, 36, 64, 8, 2880, 201_088, 131_072]),
-        Shape { tied: true, ..QWEN35_4B },
+        SynthShape { tied: true, ..QWEN35_4B },
         with_experts(QWEN35_35B, 256, 8, 512),
         gemma4("gemma4-e4b", 256, [2560, 42, 8, 2, 10_240, 262_144, 131_072]),
         with_experts(NEMOTRON3, 128, 6, 3712),

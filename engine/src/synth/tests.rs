@@ -9,7 +9,7 @@ use crate::{
 };
 
 fn options(shape: &str, out: &std::path::Path) -> SynthOptions {
-    SynthOptions::new(Shape::named(shape).unwrap(), out)
+    SynthOptions::new(SynthShape::named(shape).unwrap(), out)
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn options_out_of_range_are_refused_before_anything_is_written() {
     refused(&|o| o.shape.moe = moe(8, 8));
     refused(&|o| o.shape.moe = moe(8, 0));
     refused(&|o| o.shape.moe = moe(1000, 2));
-    refused(&|o| (o.shape.moe, o.shape.family) = (moe(8, 2), Family::Opt));
+    refused(&|o| (o.shape.moe, o.shape.family) = (moe(8, 2), SynthFamily::Opt));
     refused(&|o| (o.shape.moe, o.predictor_rank) = (moe(8, 2), Some(128)));
-    assert!(matches!(Shape::named("llama-8t"), Err(Error::Unsupported { .. })));
+    assert!(matches!(SynthShape::named("llama-8t"), Err(Error::Unsupported { .. })));
 }

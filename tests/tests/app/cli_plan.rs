@@ -9,7 +9,7 @@ use thermocline_engine::{
     model::{LoadOptions, Model},
     placement::Machine,
     synth,
-    synth::{Shape, SynthOptions},
+    synth::{SynthOptions, SynthShape},
 };
 use thermocline_tests::terminal::{command, run, thermocline};
 
@@ -162,7 +162,7 @@ fn neuron_major_copies_made_on_opening_are_planned() {
 #[test]
 fn plan_counts_cpu_copies_of_predictors() {
     let folder = tempfile::tempdir().unwrap();
-    let synthetic = SynthOptions::new(Shape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
+    let synthetic = SynthOptions::new(SynthShape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
     let model = synth::generate(&synthetic, &mut |_| ()).unwrap().path.to_str().unwrap().to_owned();
     let machine = typical(folder.path());
     let plan = |more: &[&str]| thermocline(&[&["plan", "--machine", &machine, "-m", &model][..], more].concat());

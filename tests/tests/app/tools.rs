@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use thermocline::{
     folders::Folders,
     remote::{KeyStore, SecretKey},
-    tools::{Consent, Limits, ServerConfig, ServerState, ServerTransport, ToolHub, ToolSettings, Toolbox},
+    tools::{Consent, Limits, ServerConfig, ServerTransport, ToolHub, ToolServerState, ToolSettings, Toolbox},
 };
 use thermocline_tests::wait::{LONGEST, eventually, until};
 
@@ -41,25 +41,25 @@ impl Servers {
     }
 
     /// The state of the only server once it is connected, or is not.
-    fn connect(&self, config: &ServerConfig) -> ServerState {
+    fn connect(&self, config: &ServerConfig) -> ToolServerState {
         self.hub.connect(std::slice::from_ref(config));
         eventually("a connection", || !self.hub.is_connecting());
         self.state()
     }
 
-    fn state(&self) -> ServerState {
+    fn state(&self) -> ToolServerState {
         self.hub.servers().remove(0).state
     }
 
     fn failure(&self, config: &ServerConfig) -> String {
         match self.connect(config) {
-            ServerState::Failed(why) => why,
+            ToolServerState::Failed(why) => why,
             other => panic!("{other:?}"),
         }
     }
 
     fn call(&self, config: &ServerConfig, tool: &str, arguments: Value) -> Result<String, String> {
-        let ServerState::Ready { .. } = self.connect(config) else { panic!("{:?}", self.state()) };
+        let ToolServerState::Ready { .. } = self.connect(config) else { panic!("{:?}", self.state()) };
         let Value::Object(arguments) = arguments else { panic!("{arguments}") };
         let call = self.hub.call(&config.name, tool, arguments);
         until("the end of a call", || call.take())
@@ -79,7 +79,7 @@ fn tools_of_a_program_are_listed_called_and_their_errors_told() {
         assert_eq!(servers.call(&config, "echo", json!({ "text": "hello" })).unwrap(), "hello");
         assert_eq!(servers.call(&config, "calculator", json!({})).unwrap_err(), "it does not add up");
     }
-    let ServerState::Ready { tools, remark } = servers.state() else { panic!("{:?}", servers.state()) };
+    let ToolServerState::Ready { tools, remark } = servers.state() else { panic!("{:?}", servers.state()) };
     assert_eq!(tools.iter().map(|tool| &*tool.name).collect::<Vec<_>>(), ["echo", "calculator"]);
     assert!(remark.unwrap().starts_with("2 of its tools are left out"), "a long schema and a name that is none");
 
@@ -100,7 +100,7 @@ fn tools_of_a_program_are_listed_called_and_their_errors_told() {
     servers.hub.connect(&[]);
     assert!(servers.hub.servers().is_empty());
     let off = ServerConfig { enabled: false, ..command("good") };
-    assert_eq!(servers.connect(&off), ServerState::Off);
+    assert_eq!(servers.connect(&off), ToolServerState::Off);
     assert!(servers.hub.call("good", "echo", Map::new()).take().unwrap().unwrap_err().contains("not connected"));
 }
 
@@ -134,7 +134,9 @@ fn hostile_servers_end_in_errors_that_say_so() {
     }
     let servers = Servers::new(LIMITS);
     for behaviour in ["many", "endless"] {
-        let ServerState::Ready { tools, remark } = servers.connect(&command(behaviour)) else { panic!("{behaviour}") };
+        let ToolServerState::Ready { tools, remark } = servers.connect(&command(behaviour)) else {
+            panic!("{behaviour}")
+        };
         assert!(tools.len() <= 64 && remark.is_some(), "{behaviour}: {} {remark:?}", tools.len());
     }
 }
@@ -164,14 +166,14 @@ fn a_server_that_died_is_told_and_connected_again() {
     let config = command("dies");
     servers.call(&config, "echo", json!({})).unwrap_err();
     let why = until("its end", || match servers.state() {
-        ServerState::Failed(why) => Some(why),
+        ToolServerState::Failed(why) => Some(why),
         _ => None,
     });
     assert!(why.contains("panicked at the worst moment"), "{why}");
     let refused = servers.hub.call("dies", "echo", Map::new()).take().unwrap().unwrap_err();
     assert!(refused.contains("the server dies is not connected"), "{refused}");
     servers.hub.retry("dies");
-    assert!(matches!(servers.connect(&config), ServerState::Ready { .. }));
+    assert!(matches!(servers.connect(&config), ToolServerState::Ready { .. }));
 }
 
 #[test]
@@ -183,7 +185,7 @@ fn cancelled_calls_and_closed_hubs_leave_nothing_behind() {
     if let ServerTransport::Command { args, .. } = &mut config.transport {
         args.push(mark.to_str().unwrap().to_owned());
     }
-    assert!(matches!(servers.connect(&config), ServerState::Ready { .. }));
+    assert!(matches!(servers.connect(&config), ToolServerState::Ready { .. }));
     let call = servers.hub.call("silent", "echo", Map::new());
     eventually("the call at the server", || mark.exists());
     drop(call);

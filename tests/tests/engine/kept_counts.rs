@@ -9,11 +9,11 @@ use thermocline_engine::{
     cpu::CpuOptions,
     hybrid::device_bytes,
     model::{LoadOptions, Model},
-    placement::{Assumption, GpuUse, Machine, Plan, PlanInputs, Planner},
+    placement::{Assumption, GpuUse, Machine, PlacementSolver, Plan, PlanInputs},
     runtime::{KvType, Sparsity},
     session::{Engine, EngineOptions, Prompt, Request, Sampling, SessionOptions},
     sparsity::{KeptCounts, lacks_profile},
-    synth::{Shape, SynthOptions, generate},
+    synth::{SynthOptions, SynthShape, generate},
 };
 use thermocline_tests::events;
 
@@ -48,7 +48,7 @@ fn plans(model: &Model) -> Vec<Plan> {
     let model = &model;
     let inputs = PlanInputs::new(Sparsity::Exact, 64, KvType::F16);
     let bytes = device_bytes(&caps_of(Machine::typical_limits()), model, inputs.chunk, inputs.kv_type).unwrap();
-    let planner = Planner::new(model, &bytes, inputs).unwrap();
+    let planner = PlacementSolver::new(model, &bytes, inputs).unwrap();
     let budgets = (20..40).map(|part| planner.everything() * part / 40);
     // The least budgets have no room for a layer.
     budgets.filter_map(|budget| planner.plan(budget, GpuUse::Always).ok()).collect()
@@ -67,7 +67,7 @@ fn counts_of_an_earlier_run_make_more_firings_hit_hot_neurons() {
     let folder = tempfile::tempdir().unwrap();
     for (shape, least) in [("tiny-relu-llama", 1.2), ("tiny-turbosparse-mixtral", 1.01)] {
         let path = folder.path().join("m.gguf");
-        let options = SynthOptions { predictor: false, ..SynthOptions::new(Shape::named(shape).unwrap(), &path) };
+        let options = SynthOptions { predictor: false, ..SynthOptions::new(SynthShape::named(shape).unwrap(), &path) };
         generate(&options, &mut |_| {}).unwrap();
         let counts = tempfile::tempdir().unwrap();
         drop(talked(&path, Some(counts.path()), 90));

@@ -13,7 +13,7 @@ use thermocline_engine::{
     runtime::{Forward, KvType, LayerFiring, Outputs, Probe, Sparsity},
     session::{DeviceLoadOptions, LivePlanner, load_on_device},
     synth,
-    synth::{Shape, SynthOptions},
+    synth::{SynthOptions, SynthShape},
 };
 use thermocline_tests::golden::max_diff;
 
@@ -26,7 +26,7 @@ fn cpu() -> CpuOptions {
 
 /// A small model that knows how often its neurons fire, or its experts are chosen.
 fn model(folder: &Path, shape: &str) -> Arc<Model> {
-    let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.join("m.gguf"));
+    let mut options = SynthOptions::new(SynthShape::named(shape).unwrap(), folder.join("m.gguf"));
     options.layers = Some(LAYERS);
     let report = synth::generate(&options, &mut |_| ()).unwrap();
     let mut model = Model::open(&report.path, &LoadOptions::default()).unwrap();

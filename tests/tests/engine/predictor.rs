@@ -18,7 +18,7 @@ use thermocline_engine::{
         FfnCost, LOW_BIT_TYPES, LayerData, PREDICTOR_FRACTION, ParameterBudget, Rows, Target, TrainOptions, Trained,
         assess, low_bit, select_predictor, train, with_threshold,
     },
-    synth::{Shape, SynthOptions, generate},
+    synth::{SynthOptions, SynthShape, generate},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
@@ -79,7 +79,7 @@ fn assessed_recall_of_synthetic_predictors_is_the_requested_one() {
     for (shape, recall) in
         [("tiny-relu-llama", 0.95), ("tiny-relu-llama", 0.80), ("tiny-falcon", 0.95), ("tiny-opt", 0.9)]
     {
-        let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
+        let mut options = SynthOptions::new(SynthShape::named(shape).unwrap(), folder.path().join("m.gguf"));
         (options.recall, options.layers, options.ty) = (recall, Some(2), TensorType::F16);
         generate(&options, &mut |_| {}).unwrap();
         let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());

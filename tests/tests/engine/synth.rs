@@ -10,7 +10,7 @@ use thermocline_engine::{
     model::{Activation, Down, Ffn, LoadOptions, Model, Predictor, PredictorKind, mask},
     quant::TensorType,
     runtime::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe, Sparsity},
-    synth::{Family, Shape, SynthOptions, generate},
+    synth::{SynthFamily, SynthOptions, SynthShape, generate},
 };
 use thermocline_tests::golden::max_diff;
 
@@ -120,7 +120,7 @@ fn near(what: &str, layer: usize, got: f64, asked: f64) {
 
 fn check(shape: &str, ty: TensorType, active: f64, skew: f64) {
     let folder = tempfile::tempdir().unwrap();
-    let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
+    let mut options = SynthOptions::new(SynthShape::named(shape).unwrap(), folder.path().join("m.gguf"));
     (options.ty, options.active, options.hot_fraction, options.seed) = (ty, active, skew, 3);
     let report = generate(&options, &mut |_| {}).unwrap();
     assert!(report.deviation() < 0.1, "{report:?}");
@@ -149,8 +149,8 @@ fn check(shape: &str, ty: TensorType, active: f64, skew: f64) {
         let (Some(predictor), Ffn::Dense(ffn)) = (&weights.predictor, &weights.ffn) else { panic!("no predictor") };
         // The predictor looks at the stream before the FFN; where attention stands beside the FFN, at the layer's input.
         let seen = match options.shape.family {
-            Family::Falcon if layer == 0 => continue,
-            Family::Falcon => recorder.outputs[layer - 1].clone(),
+            SynthFamily::Falcon if layer == 0 => continue,
+            SynthFamily::Falcon => recorder.outputs[layer - 1].clone(),
             _ => {
                 let added = ffn_output(&ffn.down, hidden);
                 recorder.outputs[layer].iter().zip(added).map(|(x, added)| x - added).collect()
@@ -187,7 +187,7 @@ fn falcon_meets_the_requested_activity() {
 fn dense_shapes_run() {
     let folder = tempfile::tempdir().unwrap();
     for shape in ["tiny-llama", "tiny-mixtral", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-gemma4", "tiny-glm-flash"] {
-        let options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
+        let options = SynthOptions::new(SynthShape::named(shape).unwrap(), folder.path().join("m.gguf"));
         generate(&options, &mut |_| {}).unwrap();
         let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
         let activation = if shape == "tiny-gemma4" { Activation::GeluTanh } else { Activation::Silu };
@@ -242,7 +242,7 @@ fn expert_choice_and_firing_meet_the_request() {
         ("tiny-smallthinker", TensorType::Q4_0, Some(0.10)),
         ("tiny-nemotron-3", TensorType::Q8_0, Some(0.15)),
     ] {
-        let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
+        let mut options = SynthOptions::new(SynthShape::named(shape).unwrap(), folder.path().join("m.gguf"));
         (options.ty, options.active, options.seed) = (ty, active.unwrap_or(0.10), 3);
         let report = generate(&options, &mut |_| {}).unwrap();
         assert!(report.deviation() < 0.1, "{report:?}");

@@ -14,7 +14,7 @@ use thermocline_engine::{
         unopened_planner,
     },
     synth,
-    synth::{Shape, SynthOptions},
+    synth::{SynthOptions, SynthShape},
 };
 use thermocline_tests::{
     engines::alike,
@@ -65,7 +65,7 @@ fn settled(engine: &Engine, is: impl Fn(&Resident) -> bool) -> Resident {
 fn quantised_model_without_a_sidecar_goes_to_a_small_device() {
     const NEURONS: usize = 1024;
     let folder = tempfile::tempdir().unwrap();
-    let mut synthetic = SynthOptions::new(Shape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
+    let mut synthetic = SynthOptions::new(SynthShape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
     (synthetic.layers, synthetic.predictor) = (Some(4), false);
     let path = synth::generate(&synthetic, &mut |_| ()).unwrap().path;
     let model = Model::open(&path, &LoadOptions::default()).unwrap();

@@ -1,11 +1,12 @@
-//! The repository itself: which module imports which ([`imports`]), which words it uses ([`words`]), whether the pages' links lead
-//! somewhere ([`pages`]) and whether their figures are the program's ([`figures`]).
+//! The repository itself: which module imports which ([`imports`]), whether a name means one type ([`names`]), which words it uses
+//! ([`words`]), whether the pages' links lead somewhere ([`pages`]) and whether their figures are the program's ([`figures`]).
 
 #![allow(clippy::unwrap_used)]
 
 mod figures;
 mod graph;
 mod imports;
+mod names;
 mod pages;
 mod sources;
 mod words;

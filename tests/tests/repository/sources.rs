@@ -7,7 +7,7 @@ use std::{
 };
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::{Attribute, File, Item, ItemMod, ItemUse, UseTree, visit::Visit};
+use syn::{Attribute, File, Item, ItemMod, ItemUse, UseTree, Visibility, visit::Visit};
 
 /// One imported path, absolute: the package, then modules, then an item.
 #[derive(Debug, Clone)]
@@ -19,6 +19,16 @@ pub struct Import {
     pub file: PathBuf,
 }
 
+/// A struct, enum, union, trait or alias that is not private to its module.
+#[derive(Debug, Clone)]
+pub struct NamedType {
+    pub name: String,
+    /// The package, then modules.
+    pub module: Vec<String>,
+    /// Below the workspace's root.
+    pub file: PathBuf,
+}
+
 /// A source file, which is a module.
 struct Source {
     module: Vec<String>,
@@ -26,6 +36,9 @@ struct Source {
     imports: Vec<Vec<String>>,
     /// `pub use`: the name here, the path it stands for.
     exports: BTreeMap<String, Vec<String>>,
+    types: Vec<NamedType>,
+    /// Modules in files of their own that tests alone have.
+    test_modules: Vec<Vec<String>>,
 }
 
 /// All source files of the workspace's packages.
@@ -35,6 +48,19 @@ pub struct Workspace {
 }
 
 impl Workspace {
+    /// Of texts with their files' names and modules.
+    pub fn of_texts<const N: usize>(texts: [(&str, &[&str], &str); N]) -> Self {
+        let parse = |(file, module, text): (&str, &[&str], &str)| {
+            parse_text(text, file.into(), module.iter().map(|name| (*name).to_owned()).collect())
+        };
+        Workspace::new(texts.into_iter().map(parse).collect())
+    }
+
+    fn new(sources: Vec<Source>) -> Self {
+        let by_module = sources.iter().enumerate().map(|(i, source)| (source.module.clone(), i)).collect();
+        Workspace { sources, by_module }
+    }
+
     /// Parses every file.
     pub fn read() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -49,8 +75,7 @@ impl Workspace {
             let src = Path::new(folder).join("src");
             collect(root, &src, &[package.to_owned()], &mut sources);
         }
-        let by_module = sources.iter().enumerate().map(|(i, source)| (source.module.clone(), i)).collect();
-        Workspace { sources, by_module }
+        Workspace::new(sources)
     }
 
     /// Every import of a path of the workspace.
@@ -60,6 +85,13 @@ impl Workspace {
                 |to: &Vec<String>| Import { from: source.module.clone(), to: to.clone(), file: source.file.clone() };
             source.imports.iter().map(import)
         })
+    }
+
+    /// Every type that is not private, without those of tests.
+    pub fn types(&self) -> impl Iterator<Item = &NamedType> {
+        let of_tests: Vec<&Vec<String>> = self.sources.iter().flat_map(|source| &source.test_modules).collect();
+        let kept = move |it: &&NamedType| !of_tests.iter().any(|module| it.module.starts_with(module));
+        self.sources.iter().flat_map(|source| &source.types).filter(kept)
     }
 
     /// Per file the files that define what it imports, and the files' names.
@@ -115,18 +147,24 @@ fn collect(root: &Path, folder: &Path, module: &[String], sources: &mut Vec<Sour
 
 fn parse(root: &Path, file: PathBuf, module: Vec<String>) -> Source {
     let text = fs::read_to_string(root.join(&file)).unwrap();
-    let parsed: File = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let mut reader = Reader { module: module.clone(), imports: Vec::new(), exports: BTreeMap::new() };
-    reader.visit_file(&parsed);
-    Source { module, file, imports: reader.imports, exports: reader.exports }
+    parse_text(&text, file, module)
 }
 
-/// Collects the paths that a file names.
+fn parse_text(text: &str, file: PathBuf, module: Vec<String>) -> Source {
+    let parsed: File = syn::parse_file(text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let imports = Vec::new();
+    let (exports, types, test_modules) = (BTreeMap::new(), Vec::new(), Vec::new());
+    let mut reader =
+        Reader { source: Source { module: module.clone(), file, imports, exports, types, test_modules }, module };
+    reader.visit_file(&parsed);
+    reader.source
+}
+
+/// Collects the paths that a file names, and the types that it defines.
 struct Reader {
+    source: Source,
     /// The module that is being read: the file's, or one within it.
     module: Vec<String>,
-    imports: Vec<Vec<String>>,
-    exports: BTreeMap<String, Vec<String>>,
 }
 
 impl Reader {
@@ -147,7 +185,7 @@ impl Reader {
     }
 
     fn import(&mut self, path: &[String]) {
-        self.imports.extend(self.absolute(path));
+        self.source.imports.extend(self.absolute(path));
     }
 
     /// Paths within a macro's tokens.
@@ -206,7 +244,7 @@ impl Reader {
         // `pub use child::Item` in a `mod.rs` is no import of the item, but tells where it is.
         if public && let Some(name) = name {
             let absolute = self.absolute(path).unwrap_or_else(|| [&self.module[..], path].concat());
-            self.exports.insert(name, absolute);
+            self.source.exports.insert(name, absolute);
         } else {
             self.import(path);
         }
@@ -215,16 +253,31 @@ impl Reader {
 
 impl<'ast> Visit<'ast> for Reader {
     fn visit_item(&mut self, item: &'ast Item) {
-        let attributes: &[Attribute] = match item {
-            Item::Mod(item) => &item.attrs,
-            Item::Use(item) => &item.attrs,
-            Item::Fn(item) => &item.attrs,
-            Item::Impl(item) => &item.attrs,
-            _ => &[],
+        let (attributes, of_type): (&[Attribute], _) = match item {
+            Item::Mod(item) => (&item.attrs, None),
+            Item::Use(item) => (&item.attrs, None),
+            Item::Fn(item) => (&item.attrs, None),
+            Item::Impl(item) => (&item.attrs, None),
+            Item::Struct(item) => (&item.attrs, Some((&item.vis, &item.ident))),
+            Item::Enum(item) => (&item.attrs, Some((&item.vis, &item.ident))),
+            Item::Union(item) => (&item.attrs, Some((&item.vis, &item.ident))),
+            Item::Trait(item) => (&item.attrs, Some((&item.vis, &item.ident))),
+            Item::Type(item) => (&item.attrs, Some((&item.vis, &item.ident))),
+            _ => (&[], None),
         };
-        if !attributes.iter().any(for_tests) {
-            syn::visit::visit_item(self, item);
+        if attributes.iter().any(for_tests) {
+            if let Item::Mod(item) = item {
+                self.source.test_modules.push([&self.module[..], &[item.ident.to_string()]].concat());
+            }
+            return;
         }
+        if let Some((visibility, name)) = of_type
+            && !matches!(visibility, Visibility::Inherited)
+        {
+            let (name, module, file) = (name.to_string(), self.module.clone(), self.source.file.clone());
+            self.source.types.push(NamedType { name, module, file });
+        }
+        syn::visit::visit_item(self, item);
     }
 
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
@@ -234,7 +287,7 @@ impl<'ast> Visit<'ast> for Reader {
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        let public = !matches!(item.vis, syn::Visibility::Inherited);
+        let public = !matches!(item.vis, Visibility::Inherited);
         self.leaves(&mut Vec::new(), &item.tree, public);
     }
 

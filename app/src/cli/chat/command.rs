@@ -28,7 +28,7 @@ A message that begins with a slash: write two (//).
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Command {
+pub enum ChatCommand {
     Help,
     Reset,
     System(String),
@@ -45,30 +45,30 @@ pub enum Command {
     Quit,
 }
 
-impl Command {
+impl ChatCommand {
     /// Parses `text`: `None` for an ordinary message, an explanation for an invalid command.
-    pub fn parse(text: &str) -> Result<Option<Command>, String> {
+    pub fn parse(text: &str) -> Result<Option<ChatCommand>, String> {
         let Some(line) = text.strip_prefix('/').filter(|rest| !rest.starts_with('/')) else {
             return Ok(None);
         };
         let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
         let command = match name {
-            "system" => return Ok(Some(Command::System(rest.to_owned()))),
+            "system" => return Ok(Some(ChatCommand::System(rest.to_owned()))),
             "attach" if rest.is_empty() => return Err("/attach needs the name of a file".to_owned()),
-            "attach" => return Ok(Some(Command::Attach(rest.into()))),
+            "attach" => return Ok(Some(ChatCommand::Attach(rest.into()))),
             "save" if rest.is_empty() => return Err("/save needs the name of a file".to_owned()),
-            "save" => return Ok(Some(Command::Save(rest.into()))),
-            "help" | "?" => Command::Help,
-            "reset" => Command::Reset,
-            "regenerate" => Command::Regenerate,
-            "device" if rest == "retry" => return Ok(Some(Command::RetryDevice)),
-            "device" => Command::Device,
-            "sparsity" => return choice(rest, str::parse).map(|choice| Some(Command::Sparsity(choice))),
-            "vram" => return choice(rest, parse_bytes).map(|bytes| Some(Command::Vram(bytes))),
-            "adaptive" => return choice(rest, on_or_off).map(|on| Some(Command::Adaptive(on))),
-            "stats" => Command::Stats,
-            "quit" | "exit" => Command::Quit,
+            "save" => return Ok(Some(ChatCommand::Save(rest.into()))),
+            "help" | "?" => ChatCommand::Help,
+            "reset" => ChatCommand::Reset,
+            "regenerate" => ChatCommand::Regenerate,
+            "device" if rest == "retry" => return Ok(Some(ChatCommand::RetryDevice)),
+            "device" => ChatCommand::Device,
+            "sparsity" => return choice(rest, str::parse).map(|choice| Some(ChatCommand::Sparsity(choice))),
+            "vram" => return choice(rest, parse_bytes).map(|bytes| Some(ChatCommand::Vram(bytes))),
+            "adaptive" => return choice(rest, on_or_off).map(|on| Some(ChatCommand::Adaptive(on))),
+            "stats" => ChatCommand::Stats,
+            "quit" | "exit" => ChatCommand::Quit,
             _ => return Err(format!("there is no command /{name}; /help lists them")),
         };
         if rest.is_empty() { Ok(Some(command)) } else { Err(format!("/{name} takes nothing after it")) }
@@ -94,22 +94,22 @@ mod tests {
 
     #[test]
     fn parse_distinguishes_commands_and_messages() {
-        assert_eq!(Command::parse("hello /reset"), Ok(None));
-        assert_eq!(Command::parse("//etc/passwd"), Ok(None));
-        assert_eq!(Command::parse("/reset"), Ok(Some(Command::Reset)));
-        assert_eq!(Command::parse("/system  Be brief. "), Ok(Some(Command::System("Be brief.".to_owned()))));
-        assert_eq!(Command::parse("/system"), Ok(Some(Command::System(String::new()))));
-        assert_eq!(Command::parse("/save my chat.md"), Ok(Some(Command::Save("my chat.md".into()))));
-        assert_eq!(Command::parse("/attach a b.pdf"), Ok(Some(Command::Attach("a b.pdf".into()))));
-        assert_eq!(Command::parse("/system two\nlines"), Ok(Some(Command::System("two\nlines".to_owned()))));
-        assert_eq!(Command::parse("/device"), Ok(Some(Command::Device)));
-        assert_eq!(Command::parse("/device retry"), Ok(Some(Command::RetryDevice)));
-        assert_eq!(Command::parse("/sparsity"), Ok(Some(Command::Sparsity(None))));
+        assert_eq!(ChatCommand::parse("hello /reset"), Ok(None));
+        assert_eq!(ChatCommand::parse("//etc/passwd"), Ok(None));
+        assert_eq!(ChatCommand::parse("/reset"), Ok(Some(ChatCommand::Reset)));
+        assert_eq!(ChatCommand::parse("/system  Be brief. "), Ok(Some(ChatCommand::System("Be brief.".to_owned()))));
+        assert_eq!(ChatCommand::parse("/system"), Ok(Some(ChatCommand::System(String::new()))));
+        assert_eq!(ChatCommand::parse("/save my chat.md"), Ok(Some(ChatCommand::Save("my chat.md".into()))));
+        assert_eq!(ChatCommand::parse("/attach a b.pdf"), Ok(Some(ChatCommand::Attach("a b.pdf".into()))));
+        assert_eq!(ChatCommand::parse("/system two\nlines"), Ok(Some(ChatCommand::System("two\nlines".to_owned()))));
+        assert_eq!(ChatCommand::parse("/device"), Ok(Some(ChatCommand::Device)));
+        assert_eq!(ChatCommand::parse("/device retry"), Ok(Some(ChatCommand::RetryDevice)));
+        assert_eq!(ChatCommand::parse("/sparsity"), Ok(Some(ChatCommand::Sparsity(None))));
         let exact = SparsityChoice::Mode(thermocline_engine::runtime::Sparsity::Exact);
-        assert_eq!(Command::parse("/sparsity exact"), Ok(Some(Command::Sparsity(Some(exact)))));
-        assert_eq!(Command::parse("/vram 2GiB"), Ok(Some(Command::Vram(Some(2 << 30)))));
-        assert_eq!(Command::parse("/vram"), Ok(Some(Command::Vram(None))));
-        assert_eq!(Command::parse("/adaptive off"), Ok(Some(Command::Adaptive(Some(false)))));
+        assert_eq!(ChatCommand::parse("/sparsity exact"), Ok(Some(ChatCommand::Sparsity(Some(exact)))));
+        assert_eq!(ChatCommand::parse("/vram 2GiB"), Ok(Some(ChatCommand::Vram(Some(2 << 30)))));
+        assert_eq!(ChatCommand::parse("/vram"), Ok(Some(ChatCommand::Vram(None))));
+        assert_eq!(ChatCommand::parse("/adaptive off"), Ok(Some(ChatCommand::Adaptive(Some(false)))));
         for bad in [
             "/",
             "/sparsity most",
@@ -122,7 +122,7 @@ mod tests {
             "/reset now",
             "/ reset",
         ] {
-            assert!(Command::parse(bad).is_err(), "{bad}");
+            assert!(ChatCommand::parse(bad).is_err(), "{bad}");
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     attachment::Document,
     cli::{
         answer::{self, answer},
-        attach::Files,
+        attach::AttachedFiles,
         failure::{Failure, Outcome, one_line},
         generation_options::LengthOptions,
         units,
@@ -48,22 +48,22 @@ impl Partner {
 }
 
 /// A chat with one model.
-pub struct Conversation {
+pub struct TerminalConversation {
     partner: Partner,
     system: Option<String>,
     messages: Vec<Message>,
     last: Option<(GenerationStats, StopReason)>,
     regenerations: u64,
     /// The files that go with messages, from the first one on.
-    files: Option<Files>,
+    files: Option<AttachedFiles>,
     /// The line that names the sources of the last answer.
     sources: Option<String>,
 }
 
-impl Conversation {
+impl TerminalConversation {
     /// An empty conversation.
     pub fn new(partner: Partner, system: Option<String>) -> Self {
-        Conversation {
+        TerminalConversation {
             partner,
             system: system.filter(|text| !text.is_empty()),
             messages: Vec::new(),
@@ -77,7 +77,7 @@ impl Conversation {
     /// Has a file go with the next message.
     pub fn attach(&mut self, document: &Document) -> Outcome {
         if self.files.is_none() {
-            self.files = Some(Files::new(&self.transcript())?);
+            self.files = Some(AttachedFiles::new(&self.transcript())?);
         }
         self.files.as_mut().map_or(Ok(()), |files| files.attach(document))
     }

@@ -9,8 +9,8 @@ mod remote;
 use std::io::IsTerminal;
 
 use clap::Args;
-use command::Command;
-use conversation::{Conversation, Partner};
+use command::ChatCommand;
+use conversation::{Partner, TerminalConversation};
 use input::{ChatInput, Input};
 use remote::RemoteOptions;
 
@@ -64,7 +64,7 @@ pub fn chat(args: &ChatArgs) -> Outcome {
         Some(remote) => Partner::Server(remote),
         None => Partner::engine(&args.how.open()?, args.how.sampling(), args.how.length.clone())?,
     };
-    let mut conversation = Conversation::new(partner, args.system.clone());
+    let mut conversation = TerminalConversation::new(partner, args.system.clone());
     for document in &documents {
         conversation.attach(document)?;
     }
@@ -78,8 +78,8 @@ pub fn chat(args: &ChatArgs) -> Outcome {
     loop {
         let done = match input.read()? {
             ChatInput::End => return Ok(()),
-            ChatInput::Message(text) => match Command::parse(&text) {
-                Ok(Some(Command::Quit)) => return Ok(()),
+            ChatInput::Message(text) => match ChatCommand::parse(&text) {
+                Ok(Some(ChatCommand::Quit)) => return Ok(()),
                 Ok(Some(command)) => handle_command(command, &mut conversation),
                 Ok(None) if text.trim().is_empty() => continue,
                 Ok(None) => conversation.say(text),
@@ -98,35 +98,35 @@ pub fn chat(args: &ChatArgs) -> Outcome {
     }
 }
 
-fn handle_command(command: Command, conversation: &mut Conversation) -> Outcome {
+fn handle_command(command: ChatCommand, conversation: &mut TerminalConversation) -> Outcome {
     match command {
-        Command::Help => answer::print(command::HELP),
-        Command::Reset => {
+        ChatCommand::Help => answer::print(command::HELP),
+        ChatCommand::Reset => {
             conversation.reset();
             answer::print("(a new conversation)\n")
         }
-        Command::Attach(path) => {
+        ChatCommand::Attach(path) => {
             let document = attach::open(&path)?;
             conversation.attach(&document)?;
             answer::print(&format!("({} goes with the next message)\n", document.name))
         }
-        Command::System(text) => {
+        ChatCommand::System(text) => {
             let said = if text.is_empty() { "(no system prompt)\n" } else { "(system prompt set)\n" };
             conversation.set_system(text);
             answer::print(said)
         }
-        Command::Regenerate => conversation.regenerate(),
-        Command::Device => answer::print(&conversation.device()?),
-        Command::RetryDevice => conversation.retry_device(),
-        Command::Sparsity(choice) => answer::print(&conversation.sparsity(choice)?),
-        Command::Vram(bytes) => answer::print(&conversation.vram(bytes)?),
-        Command::Adaptive(on) => answer::print(&conversation.adaptive(on)?),
-        Command::Stats => answer::print(&conversation.stats()),
-        Command::Save(path) => {
+        ChatCommand::Regenerate => conversation.regenerate(),
+        ChatCommand::Device => answer::print(&conversation.device()?),
+        ChatCommand::RetryDevice => conversation.retry_device(),
+        ChatCommand::Sparsity(choice) => answer::print(&conversation.sparsity(choice)?),
+        ChatCommand::Vram(bytes) => answer::print(&conversation.vram(bytes)?),
+        ChatCommand::Adaptive(on) => answer::print(&conversation.adaptive(on)?),
+        ChatCommand::Stats => answer::print(&conversation.stats()),
+        ChatCommand::Save(path) => {
             conversation.save(&path)?;
             answer::print(&format!("(saved to {})\n", path.display()))
         }
-        Command::Quit => Ok(()),
+        ChatCommand::Quit => Ok(()),
     }
 }
 

@@ -10,7 +10,7 @@ use thermocline_engine::{
 
 use crate::{
     cli::{
-        answer::{self, Answer},
+        answer::{self, CompleteAnswer},
         answer_options::AnswerOptions,
         failure::{Failure, Outcome, one_line},
         generation_options::SamplingOptions,
@@ -155,7 +155,7 @@ impl RemoteChat {
     }
 
     /// Has the server answer `turns`, and prints what comes. `regenerations` is added to the seed, if there is one.
-    pub fn answer(&self, turns: &[Message], regenerations: u64) -> Outcome<Answer> {
+    pub fn answer(&self, turns: &[Message], regenerations: u64) -> Outcome<CompleteAnswer> {
         let mut request = self.settings.clone();
         if let Some(seed) = request.settings.get("seed").and_then(serde_json::Value::as_u64) {
             request.set("seed", Some(seed.wrapping_add(regenerations)));
@@ -183,7 +183,9 @@ impl RemoteChat {
             }
             match update.end {
                 None => thread::sleep(BATCH_INTERVAL),
-                Some(AnswerEnd::Done(reason, stats)) => return Ok(Answer { text, tokens: Vec::new(), reason, stats }),
+                Some(AnswerEnd::Done(reason, stats)) => {
+                    return Ok(CompleteAnswer { text, tokens: Vec::new(), reason, stats });
+                }
                 Some(AnswerEnd::Failed(error)) => return Err(Failure::Engine(error)),
                 Some(AnswerEnd::Refused(why)) => return Err(Failure::Remote(why)),
             }

@@ -9,8 +9,8 @@ mod perplexity;
 mod plot;
 mod recall;
 mod report;
+mod result_table;
 mod routes;
-mod rows;
 mod setup;
 mod sweep;
 

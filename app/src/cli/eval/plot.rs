@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use thermocline_engine::eval::plot::{Axis, BarChart, Curve, Figure, Panel, Series, bar_svg, svg};
 
-use super::{report::write, rows::Rows};
+use super::{report::write, result_table::ResultTable};
 use crate::cli::{
     failure::{Failure, Outcome},
     text_input,
@@ -57,12 +57,12 @@ enum ChartKind {
 
 /// Draws the chart.
 pub fn plot(args: &PlotArgs) -> Outcome {
-    let rows = Rows::parse(&text_input::read(None, args.table.as_deref(), "--in FILE or a pipe")?)?;
+    let rows = ResultTable::parse(&text_input::read(None, args.table.as_deref(), "--in FILE or a pipe")?)?;
     write(&args.out, &chart(args, &rows)?)
 }
 
 /// The chart as the text of an SVG file.
-fn chart(args: &PlotArgs, rows: &Rows) -> Outcome<String> {
+fn chart(args: &PlotArgs, rows: &ResultTable) -> Outcome<String> {
     let x = args.x.as_ref().map_or(Ok(0), |name| rows.column(name, "--x"))?;
     let columns: Vec<usize> = match &args.y[..] {
         [] => (0..rows.heads.len()).filter(|column| *column != x && rows.is_numeric(*column)).collect(),
@@ -128,7 +128,7 @@ mod tests {
 
     fn draw(table: &str, flags: &[&str]) -> Outcome<String> {
         let flags = ["plot", "--out", "chart.svg"].iter().chain(flags);
-        chart(&Command::try_parse_from(flags).unwrap().plot, &Rows::parse(table)?)
+        chart(&Command::try_parse_from(flags).unwrap().plot, &ResultTable::parse(table)?)
     }
 
     const SPEEDS: &str = "mode,prompt,decoding [tokens/s],note\ndense,40,10.5,a\nexact,40,21,b\npredicted,-,31.5,c\n";

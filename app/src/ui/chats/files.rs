@@ -47,13 +47,13 @@ enum Wanted {
 
 /// The dialog that is open, and files that wait for its end.
 #[derive(Debug, Default)]
-pub struct Files {
+pub struct ChatFiles {
     work: Background<Done>,
     dropped: Vec<PathBuf>,
     typed: Option<PathField<Wanted>>,
 }
 
-impl Files {
+impl ChatFiles {
     /// Takes what came of the dialog, and reads what was dropped.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
         match self.work.take() {

@@ -14,8 +14,8 @@ use egui::{Button, CollapsingHeader, Context, Layout, RichText, Role, ScrollArea
 use egui_material_icons::icons::{ICON_CREATE_NEW_FOLDER, ICON_RESTORE_FROM_TRASH, ICON_SETTINGS, ICON_UPLOAD};
 
 use self::{
-    files::Files,
-    row::{Act, Editing},
+    files::ChatFiles,
+    row::{ChatAction, Editing},
 };
 use super::{
     command::{Command, Page},
@@ -59,7 +59,7 @@ pub struct ChatsPanel {
     choose: bool,
     editing: Option<Editing>,
     deleted: Option<(ChatId, String, Instant)>,
-    files: Files,
+    files: ChatFiles,
     /// Text for the clipboard.
     copy: Option<String>,
 }
@@ -254,27 +254,27 @@ impl ChatsPanel {
         self.seen = None;
     }
 
-    fn act(&mut self, ctx: &Context, id: ChatId, act: Act, shell: &mut Shell) {
+    fn act(&mut self, ctx: &Context, id: ChatId, act: ChatAction, shell: &mut Shell) {
         let title = self.chats.iter().find(|chat| chat.id == id).map(|chat| chat.title.clone()).unwrap_or_default();
         match act {
-            Act::Open => shell.queue_command(Command::OpenChat(id)),
-            Act::Rename => self.editing = Some(Editing::Chat(id, title)),
-            Act::Named(name) => {
+            ChatAction::Open => shell.queue_command(Command::OpenChat(id)),
+            ChatAction::Rename => self.editing = Some(Editing::Chat(id, title)),
+            ChatAction::Named(name) => {
                 self.editing = None;
                 if let Some(name) = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()) {
                     let renamed = shell.store.rename_chat(id, &name);
                     shell.ok_or_show_error(renamed);
                 }
             }
-            Act::Pin(pinned) => {
+            ChatAction::Pin(pinned) => {
                 let done = shell.store.pin_chat(id, pinned);
                 shell.ok_or_show_error(done);
             }
-            Act::Move(folder) => {
+            ChatAction::Move(folder) => {
                 let done = shell.store.move_chat(id, folder);
                 shell.ok_or_show_error(done);
             }
-            Act::Delete => {
+            ChatAction::Delete => {
                 shell.chat_controller.stop_answer(id);
                 let done = shell.store.delete_chat(id);
                 if shell.ok_or_show_error(done).is_some() {
@@ -284,9 +284,9 @@ impl ChatsPanel {
                     }
                 }
             }
-            Act::Copy => self.copy = files::markdown(id, shell, false).map(|(_, text)| text),
-            Act::Markdown => self.files.export_markdown(ctx, id, shell),
-            Act::Json => self.files.export_json(ctx, &[id], &title, shell),
+            ChatAction::Copy => self.copy = files::markdown(id, shell, false).map(|(_, text)| text),
+            ChatAction::Markdown => self.files.export_markdown(ctx, id, shell),
+            ChatAction::Json => self.files.export_json(ctx, &[id], &title, shell),
         }
         self.seen = None;
     }

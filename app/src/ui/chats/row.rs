@@ -10,7 +10,7 @@ use crate::{
 
 /// An action on a chat in the list.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Act {
+pub enum ChatAction {
     /// Show it.
     Open,
     /// Change its name.
@@ -48,11 +48,11 @@ pub fn chat(
     shown: bool,
     busy: bool,
     editing: &mut Option<Editing>,
-) -> Option<Act> {
+) -> Option<ChatAction> {
     if let Some(Editing::Chat(id, name)) = editing
         && *id == chat.id
     {
-        return rename(ui, name, "Name of the chat").map(Act::Named);
+        return rename(ui, name, "Name of the chat").map(ChatAction::Named);
     }
     let palette = Palette::of(ui);
     let title = if chat.title.is_empty() { "New chat" } else { &chat.title };
@@ -73,10 +73,10 @@ pub fn chat(
             let response =
                 ui.scope_builder(egui::UiBuilder::new().max_rect(rect).layout(layout), |ui| ui.add(button)).inner;
             if response.clicked() {
-                act = Some(Act::Open);
+                act = Some(ChatAction::Open);
             }
             if response.double_clicked() {
-                act = Some(Act::Rename);
+                act = Some(ChatAction::Rename);
             }
             response.context_menu(|ui| act = menu(ui, chat, folders).or(act.take()));
             if chat.pinned {
@@ -89,27 +89,27 @@ pub fn chat(
     act
 }
 
-fn menu(ui: &mut Ui, chat: &Chat, folders: &[Folder]) -> Option<Act> {
+fn menu(ui: &mut Ui, chat: &Chat, folders: &[Folder]) -> Option<ChatAction> {
     let mut act = None;
-    let mut entry = |ui: &mut Ui, name: &str, wanted: Act| {
+    let mut entry = |ui: &mut Ui, name: &str, wanted: ChatAction| {
         if ui.button(name).clicked() {
             act = Some(wanted);
         }
     };
-    entry(ui, "Rename", Act::Rename);
-    entry(ui, if chat.pinned { "Unpin" } else { "Pin" }, Act::Pin(!chat.pinned));
+    entry(ui, "Rename", ChatAction::Rename);
+    entry(ui, if chat.pinned { "Unpin" } else { "Pin" }, ChatAction::Pin(!chat.pinned));
     for folder in folders.iter().filter(|folder| chat.folder != Some(folder.id)) {
-        entry(ui, &format!("Move to {}", folder.name), Act::Move(Some(folder.id)));
+        entry(ui, &format!("Move to {}", folder.name), ChatAction::Move(Some(folder.id)));
     }
     if chat.folder.is_some() {
-        entry(ui, "Take out of the folder", Act::Move(None));
+        entry(ui, "Take out of the folder", ChatAction::Move(None));
     }
     ui.separator();
-    entry(ui, "Copy the chat", Act::Copy);
-    entry(ui, "Export as Markdown …", Act::Markdown);
-    entry(ui, "Export as JSON …", Act::Json);
+    entry(ui, "Copy the chat", ChatAction::Copy);
+    entry(ui, "Export as Markdown …", ChatAction::Markdown);
+    entry(ui, "Export as JSON …", ChatAction::Json);
     ui.separator();
-    entry(ui, "Delete", Act::Delete);
+    entry(ui, "Delete", ChatAction::Delete);
     if act.is_some() {
         ui.close();
     }

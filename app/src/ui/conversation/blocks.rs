@@ -6,7 +6,7 @@ use egui::{CollapsingHeader, Label, RichText, Ui, Vec2};
 use crate::{
     fence::Fence,
     ui::{
-        markdown::{Document, Targets, definition, parts, show_code},
+        markdown::{MarkdownDocument, Targets, definition, parts, show_code},
         theme::Palette,
     },
 };
@@ -36,7 +36,7 @@ struct Block {
     kind: Kind,
     text: String,
     /// The text as Markdown, as it was when it was shown last.
-    document: Document,
+    document: MarkdownDocument,
     /// True if it still is that.
     is_read: bool,
     /// Width it was laid out for, and its height then.
@@ -55,7 +55,7 @@ pub struct Blocks {
     /// Targets of links, which may be defined in other pieces than those that have the links.
     targets: Targets,
     /// The text without marks, and its bytes.
-    plain: Option<(usize, Document)>,
+    plain: Option<(usize, MarkdownDocument)>,
 }
 
 impl Blocks {
@@ -89,11 +89,11 @@ impl Blocks {
     }
 
     /// The text of a message that has no marks.
-    pub fn plain(&mut self, text: &str) -> &mut Document {
+    pub fn plain(&mut self, text: &str) -> &mut MarkdownDocument {
         if self.plain.as_ref().is_some_and(|(length, _)| *length != text.len()) {
             self.plain = None;
         }
-        let (_, document) = self.plain.get_or_insert_with(|| (text.len(), Document::plain(text)));
+        let (_, document) = self.plain.get_or_insert_with(|| (text.len(), MarkdownDocument::plain(text)));
         document
     }
 
@@ -119,7 +119,7 @@ impl Blocks {
 }
 
 impl Block {
-    fn new(kind: Kind, text: &str, before: Option<Document>) -> Self {
+    fn new(kind: Kind, text: &str, before: Option<MarkdownDocument>) -> Self {
         Block { kind, text: text.to_owned(), document: before.unwrap_or_default(), is_read: false, size: None }
     }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     chat::{AnswerStats, SamplingOverrides, given},
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     store::Message,
     ui::shell::Shell,
 };
@@ -21,7 +21,7 @@ impl Conversation {
         let system = self.chat.as_ref().map(|chat| chat.system_prompt.clone()).unwrap_or_default();
         let draft = self.composer.text().trim();
         let key = match shell.engine_handle.state() {
-            EngineState::Ready { model, engine } => {
+            ModelState::Ready { model, engine } => {
                 let counted = self.attaching.count(ui, &mut shell.store, &engine, &model.key());
                 shell.ok_or_show_error(counted);
                 Some(model.key())

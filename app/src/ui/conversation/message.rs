@@ -29,7 +29,7 @@ pub fn id_of_change() -> Id {
 
 /// An action on a message.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Act {
+pub enum MessageAction {
     /// Put it on the clipboard.
     Copy(String),
     /// Change it.
@@ -73,7 +73,12 @@ pub struct Context<'a> {
 }
 
 /// Shows a message. `blocks` are the pieces of its text, `draft` its changed words while it is edited.
-pub fn show(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, draft: Option<&mut String>) -> Option<Act> {
+pub fn show(
+    ui: &mut Ui,
+    context: &Context<'_>,
+    blocks: &mut Blocks,
+    draft: Option<&mut String>,
+) -> Option<MessageAction> {
     match (draft, context.message.speaker) {
         (_, Speaker::Tool) => tool_calls::result(ui, context.message),
         (Some(draft), _) => edit(ui, context.message.speaker, draft),
@@ -82,7 +87,7 @@ pub fn show(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, draft: Opti
     }
 }
 
-fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Act> {
+fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<MessageAction> {
     let (palette, message) = (Palette::of(ui), context.message);
     chips::sent(ui, context.files);
     let widest = ui.available_width() * 0.8 - 32.0;
@@ -101,12 +106,12 @@ fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Act> 
     ui.allocate_ui_with_layout(row, Layout::right_to_left(Align::Center), |ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
         if icon_button(ui, ICON_CONTENT_COPY, "Copy message").clicked() {
-            act = Some(Act::Copy(message.content.clone()));
+            act = Some(MessageAction::Copy(message.content.clone()));
         }
         if !context.busy {
             if icon_button(ui, ICON_EDIT, "Edit message").clicked() {
                 ui.memory_mut(|memory| memory.request_focus(id_of_change()));
-                act = Some(Act::Edit(message.id));
+                act = Some(MessageAction::Edit(message.id));
             }
             act = versions(ui, message, true).or(act.take());
         }
@@ -114,7 +119,7 @@ fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Act> 
     act
 }
 
-fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Act> {
+fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<MessageAction> {
     let (palette, message) = (Palette::of(ui), context.message);
     ui.set_width(ui.available_width());
     if let Some(progress) = &context.progress {
@@ -150,14 +155,14 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<
             ui.add(Label::new(small(why.unwrap_or_else(|| "The answer failed.".to_owned()), palette.bad)).wrap());
             ui.horizontal(|ui| {
                 if context.alive && !context.busy && ui.button("Try again").clicked() {
-                    act = Some(Act::Again(message.parent));
+                    act = Some(MessageAction::Again(message.parent));
                 }
                 if !context.alive && context.last {
                     if ui.button("Open the model again").clicked() {
-                        act = Some(Act::Ask(Command::ReopenModel));
+                        act = Some(MessageAction::Ask(Command::ReopenModel));
                     }
                     if ui.button("Choose a model").clicked() {
-                        act = Some(Act::Ask(Command::Show(Page::Models)));
+                        act = Some(MessageAction::Ask(Command::Show(Page::Models)));
                     }
                 }
             });
@@ -180,22 +185,22 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<
     let row = ui.horizontal(|ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
         if icon_button(ui, ICON_CONTENT_COPY, "Copy answer").clicked() {
-            act = Some(Act::Copy(message.content.clone()));
+            act = Some(MessageAction::Copy(message.content.clone()));
         }
         if !context.busy {
             if icon_button(ui, ICON_EDIT, "Edit answer").clicked() {
                 ui.memory_mut(|memory| memory.request_focus(id_of_change()));
-                act = Some(Act::Edit(message.id));
+                act = Some(MessageAction::Edit(message.id));
             }
             if icon_button(ui, ICON_REFRESH, "Answer again").clicked() {
-                act = Some(Act::Again(message.parent));
+                act = Some(MessageAction::Again(message.parent));
             }
             let ended_early = !matches!(message.state, MessageState::Complete | MessageState::Streaming);
             if context.last && ended_early && icon_button(ui, ICON_PLAY_ARROW, "Continue").clicked() {
-                act = Some(Act::Resume(message.id));
+                act = Some(MessageAction::Resume(message.id));
             }
             if context.alive && icon_button(ui, ICON_TROUBLESHOOT, "Which neurons made these words?").clicked() {
-                act = Some(Act::Words(message.id));
+                act = Some(MessageAction::Words(message.id));
             }
             act = versions(ui, message, false).or(act.take());
         }
@@ -252,23 +257,23 @@ fn tinted(ui: &mut Ui, context: &Context<'_>, text: &str) -> bool {
 }
 
 /// Arrows between the versions of a message; `backwards`: laid out from the right.
-fn versions(ui: &mut Ui, message: &Message, backwards: bool) -> Option<Act> {
+fn versions(ui: &mut Ui, message: &Message, backwards: bool) -> Option<MessageAction> {
     let (now, count) = message.version;
     if count < 2 {
         return None;
     }
     let mut act = None;
-    let earlier = |ui: &mut Ui, act: &mut Option<Act>| {
+    let earlier = |ui: &mut Ui, act: &mut Option<MessageAction>| {
         ui.add_enabled_ui(now > 1, |ui| {
             if icon_button(ui, ICON_CHEVRON_LEFT, "Earlier version").clicked() {
-                *act = Some(Act::Version(message.id, now - 1));
+                *act = Some(MessageAction::Version(message.id, now - 1));
             }
         });
     };
-    let later = |ui: &mut Ui, act: &mut Option<Act>| {
+    let later = |ui: &mut Ui, act: &mut Option<MessageAction>| {
         ui.add_enabled_ui(now < count, |ui| {
             if icon_button(ui, ICON_CHEVRON_RIGHT, "Later version").clicked() {
-                *act = Some(Act::Version(message.id, now + 1));
+                *act = Some(MessageAction::Version(message.id, now + 1));
             }
         });
     };
@@ -285,7 +290,7 @@ fn versions(ui: &mut Ui, message: &Message, backwards: bool) -> Option<Act> {
     act
 }
 
-fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<Act> {
+fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<MessageAction> {
     let palette = Palette::of(ui);
     let (name, keep, note) = match speaker {
         Speaker::User => ("Changed message", "Send again", "A new version; the old one and its answers are kept."),
@@ -311,10 +316,10 @@ fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<Act> {
         ui.horizontal(|ui| {
             let empty = draft.trim().is_empty();
             if ui.add_enabled(!empty, egui::Button::new(RichText::new(keep))).clicked() {
-                act = Some(Act::Keep);
+                act = Some(MessageAction::Keep);
             }
             if ui.button("Cancel").clicked() {
-                act = Some(Act::Forget);
+                act = Some(MessageAction::Forget);
             }
             muted(ui, note);
         });

@@ -1,8 +1,8 @@
-//! The messages of one chat. [`rows`] lays out only the messages that can be seen, [`message`] draws one of them, [`blocks`]
+//! The messages of one chat. [`row_heights`] lays out only the messages that can be seen, [`message`] draws one of them, [`blocks`]
 //! the text of an answer, [`explained`] an answer word by word with the neurons that made one, [`start`] what there is before the first.
 //!
 //! [`composer`] is the field where one writes, [`composing`] fills it with the figures of the chat; [`attaching`] and [`files`] read the
-//! files that go with a message, [`chips`] shows them and the sources of answers; [`room`] counts tokens, [`over_limit`] asks where they are
+//! files that go with a message, [`chips`] shows them and the sources of answers; [`context_room`] counts tokens, [`over_limit`] asks where they are
 //! too many, and [`sending`] sends the message. [`tool_calls`] shows calls of tools, [`tool_choices`] carries out what the user decides
 //! about them. [`chat_settings`] is what the model is told beside the messages.
 
@@ -12,12 +12,12 @@ mod chat_settings;
 mod chips;
 mod composer;
 mod composing;
+pub mod context_room;
 mod explained;
 mod files;
 mod message;
 mod over_limit;
-pub mod room;
-mod rows;
+mod row_heights;
 mod sending;
 mod start;
 mod tool_calls;
@@ -35,10 +35,10 @@ use self::{
     blocks::Blocks,
     chat_settings::{ChatOptions, ChatSettings},
     composer::{Composer, ComposerAction},
+    context_room::{ContextRoom, Forgotten},
     explained::{WordAct, WordView},
-    message::{Act, Context},
-    room::{Forgotten, Room},
-    rows::Rows,
+    message::{Context, MessageAction},
+    row_heights::RowHeights,
     start::Start,
 };
 use super::{
@@ -47,7 +47,7 @@ use super::{
 };
 use crate::{
     chat::{AnswerStats, Explanation, SamplingOverrides, prompt_before},
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     library::ModelId,
     store::{Chat, ChatId, Message, MessageId, MessageState, Speaker},
 };
@@ -80,7 +80,7 @@ pub struct Conversation {
     /// When that was.
     looked: Option<Instant>,
     blocks: HashMap<MessageId, Blocks>,
-    rows: Rows,
+    rows: RowHeights,
     composer: Composer,
     changed: Option<Instant>,
     editing: Option<(MessageId, String)>,
@@ -89,10 +89,10 @@ pub struct Conversation {
     /// The answer that is shown word by word.
     words: Option<WordView>,
     start: Start,
-    room: Room,
+    room: ContextRoom,
     attaching: Attaching,
     /// Tokens of the next prompt, as counted for the latest frame.
-    tokens: Option<room::Tokens>,
+    tokens: Option<context_room::Tokens>,
     forgotten: Forgotten,
     /// True while it is asked what to do with a message that is too long.
     asking: bool,
@@ -181,7 +181,7 @@ impl Conversation {
             Command::Regenerate => {
                 if let Some(last) = self.branch.last() {
                     let parent = if last.speaker == Speaker::Assistant { last.parent } else { Some(last.id) };
-                    self.act(Act::Again(parent), shell);
+                    self.act(MessageAction::Again(parent), shell);
                 }
             }
             Command::CopyAnswer => {
@@ -210,7 +210,7 @@ impl Conversation {
     fn reset(&mut self, chat: Option<Chat>, shell: &Shell) {
         self.branch.clear();
         self.blocks.clear();
-        self.rows = Rows::default();
+        self.rows = RowHeights::default();
         (self.chat, self.seen, self.editing, self.changed, self.words) = (chat, None, None, None, None);
         (self.asking, self.sending, self.reopening) = (false, false, None);
         self.settings.refresh();
@@ -308,7 +308,7 @@ impl Conversation {
 
     /// Tokens of the next prompt, as they were counted for the latest frame.
     #[cfg(test)]
-    pub fn counted(&self) -> Option<room::Tokens> {
+    pub fn counted(&self) -> Option<context_room::Tokens> {
         self.tokens
     }
 
@@ -326,19 +326,19 @@ impl Conversation {
         self.branch.iter().any(written)
     }
 
-    fn act(&mut self, act: Act, shell: &mut Shell) {
+    fn act(&mut self, act: MessageAction, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
         match act {
-            Act::Copy(text) => self.copy = Some(text),
-            Act::Ask(command) => shell.queue_command(command),
-            Act::Forget => self.editing = None,
-            Act::Words(id) => self.words = Some(WordView::new(id)),
+            MessageAction::Copy(text) => self.copy = Some(text),
+            MessageAction::Ask(command) => shell.queue_command(command),
+            MessageAction::Forget => self.editing = None,
+            MessageAction::Words(id) => self.words = Some(WordView::new(id)),
             _ if self.busy(shell) || self.is_elsewhere(shell) => {}
-            Act::Edit(id) => {
+            MessageAction::Edit(id) => {
                 let message = self.branch.iter().find(|message| message.id == id);
                 self.editing = message.map(|message| (id, message.content.clone()));
             }
-            Act::Keep => {
+            MessageAction::Keep => {
                 let Some((id, text)) = self.editing.take() else { return };
                 let Some(message) = self.branch.iter().find(|message| message.id == id) else { return };
                 let kept = match message.speaker {
@@ -354,16 +354,16 @@ impl Conversation {
                 self.blocks.remove(&id);
                 shell.ok_or_show_error(kept);
             }
-            Act::Again(parent) => {
+            MessageAction::Again(parent) => {
                 let begun = shell.chat_controller.start_answer(&mut shell.store, &shell.engine_handle, chat, parent);
                 shell.ok_or_show_error(begun);
             }
-            Act::Resume(id) => {
+            MessageAction::Resume(id) => {
                 let begun = shell.chat_controller.resume_answer(&mut shell.store, &shell.engine_handle, chat, id);
                 self.blocks.remove(&id);
                 shell.ok_or_show_error(begun);
             }
-            Act::Version(id, version) => {
+            MessageAction::Version(id, version) => {
                 let shown = shell.store.show_version(id, version);
                 shell.ok_or_show_error(shown);
             }
@@ -423,10 +423,10 @@ impl Conversation {
     /// The model that would answer, and its own sampling.
     fn model(&self, shell: &Shell) -> (Option<ModelId>, thermocline_engine::session::Sampling) {
         let model = match shell.engine_handle.state() {
-            EngineState::Ready { model, .. } | EngineState::Failed { model, .. } => Some(model),
-            EngineState::Remote { model, .. } => Some(ModelId::Remote(model)),
-            EngineState::Opening(opening) => Some(opening.model),
-            EngineState::Empty => None,
+            ModelState::Ready { model, .. } | ModelState::Failed { model, .. } => Some(model),
+            ModelState::Remote { model, .. } => Some(ModelId::Remote(model)),
+            ModelState::Opening(opening) => Some(opening.model),
+            ModelState::Empty => None,
         };
         let base = model.as_ref().map(SamplingOverrides::model_defaults).unwrap_or_default();
         (model, base)
@@ -469,8 +469,8 @@ impl Conversation {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
         let (progress, busy) = (shell.chat_controller.progress(chat), self.busy(shell) || self.is_elsewhere(shell));
         let alive = match shell.engine_handle.state() {
-            EngineState::Ready { engine, .. } => engine.stopped().is_none(),
-            EngineState::Remote { .. } => true,
+            ModelState::Ready { engine, .. } => engine.stopped().is_none(),
+            ModelState::Remote { .. } => true,
             _ => false,
         };
         let gone = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));

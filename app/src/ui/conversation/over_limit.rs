@@ -3,7 +3,7 @@
 use egui::{Frame, Margin, Stroke, Ui};
 use thermocline_engine::{runtime::KvCache, session::Engine};
 
-use super::room::{Line, Tokens};
+use super::context_room::{ForgottenLine, Tokens};
 use crate::{
     ui::{
         theme::{Palette, RADIUS},
@@ -14,7 +14,7 @@ use crate::{
 
 /// An answer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum OverLimitAnswer {
     /// The message is changed.
     Shorten,
     /// The beginning of the chat is forgotten.
@@ -30,7 +30,7 @@ fn larger(tokens: Tokens, context: usize, trained: usize) -> Option<usize> {
 }
 
 /// Asks; `stops`: answers are to stop when the context is full, so that nothing is forgotten.
-pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, stops: bool) -> Option<Answer> {
+pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, stops: bool) -> Option<OverLimitAnswer> {
     let (palette, context) = (Palette::of(ui), engine.context());
     let larger = larger(tokens, context, engine.config().context_length);
     let mut answer = None;
@@ -47,20 +47,20 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, stops: bool) -> Option<
         ));
         ui.horizontal_wrapped(|ui| {
             if primary_button(ui, "Shorten the message", true).clicked() {
-                answer = Some(Answer::Shorten);
+                answer = Some(OverLimitAnswer::Shorten);
             }
             if let Some(larger) = larger {
                 let more = KvCache::token_bytes(engine.config(), engine.kv_type()) * (larger - context) as u64;
                 let text = format!("Keep {larger} tokens in mind ({} more memory)", bytes(more));
                 let hint = "The model is opened again, then the message is sent";
                 if ui.button(text).on_hover_text(hint).clicked() {
-                    answer = Some(Answer::Enlarge(larger));
+                    answer = Some(OverLimitAnswer::Enlarge(larger));
                 }
             }
             if !stops {
                 let hint = "The model reads the end of the chat only; a line shows where that begins";
                 if ui.button("Send it and forget the beginning").on_hover_text(hint).clicked() {
-                    answer = Some(Answer::Forget);
+                    answer = Some(OverLimitAnswer::Forget);
                 }
             }
         });
@@ -74,7 +74,7 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, stops: bool) -> Option<
 }
 
 /// The line above which a chat is forgotten.
-pub fn line(ui: &mut Ui, line: Line) {
+pub fn line(ui: &mut Ui, line: ForgottenLine) {
     let palette = Palette::of(ui);
     let part = if line.partly { " and of the beginning of the next message" } else { "" };
     let text =

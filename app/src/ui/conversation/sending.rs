@@ -4,11 +4,11 @@ use egui::Ui;
 
 use super::{
     Conversation,
-    over_limit::{self, Answer},
+    over_limit::{self, OverLimitAnswer},
 };
 use crate::{
     chat::SamplingOverrides,
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     ui::{command::Command, shell::Shell},
 };
 
@@ -48,31 +48,31 @@ impl Conversation {
     pub(super) fn send_with_larger_context(&mut self, shell: &mut Shell) {
         let Some(wanted) = self.reopening else { return };
         match shell.engine_handle.state() {
-            EngineState::Ready { engine, .. } if engine.context() >= wanted => {
+            ModelState::Ready { engine, .. } if engine.context() >= wanted => {
                 self.reopening = None;
                 let text = self.composer.text().trim().to_owned();
                 self.say(&text, shell);
             }
-            EngineState::Failed { .. } | EngineState::Empty => self.reopening = None,
+            ModelState::Failed { .. } | ModelState::Empty => self.reopening = None,
             _ => {}
         }
     }
 
     /// Asks what to do with a message that is too long.
     pub(super) fn ask(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        let (EngineState::Ready { model, engine }, Some(tokens)) = (shell.engine_handle.state(), self.tokens) else {
+        let (ModelState::Ready { model, engine }, Some(tokens)) = (shell.engine_handle.state(), self.tokens) else {
             self.asking = false;
             return;
         };
         let choices = SamplingOverrides::from_json(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
         match over_limit::ask(ui, &engine, tokens, choices.stop_when_full) {
             None => return,
-            Some(Answer::Shorten) => self.composer.focus(),
-            Some(Answer::Forget) => {
+            Some(OverLimitAnswer::Shorten) => self.composer.focus(),
+            Some(OverLimitAnswer::Forget) => {
                 let text = self.composer.text().trim().to_owned();
                 self.say(&text, shell);
             }
-            Some(Answer::Enlarge(context)) => {
+            Some(OverLimitAnswer::Enlarge(context)) => {
                 shell.model_settings(&model).context = Some(context);
                 shell.queue_command(Command::ReopenModel);
                 self.reopening = Some(context);

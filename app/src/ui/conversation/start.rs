@@ -4,7 +4,7 @@ use egui::{Align, FontId, Label, RichText, ScrollArea, TextFormat, Ui, text::Lay
 use thermocline_engine::session::AdapterKind;
 
 use crate::{
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     library::ModelId,
     ui::{
         command::{Command, Page},
@@ -56,15 +56,15 @@ impl Start {
     /// Shows it, for the model there is; returns what is to be said.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) -> Option<&'static str> {
         let (model, ready) = match shell.engine_handle.state() {
-            EngineState::Ready { model, .. } => (model, true),
-            EngineState::Remote { model, .. } => (ModelId::Remote(model), true),
-            EngineState::Opening(opening) => (opening.model, false),
-            EngineState::Failed { model, reason } => {
+            ModelState::Ready { model, .. } => (model, true),
+            ModelState::Remote { model, .. } => (ModelId::Remote(model), true),
+            ModelState::Opening(opening) => (opening.model, false),
+            ModelState::Failed { model, reason } => {
                 let why = format!("{model} could not be opened: {reason}");
                 without(ui, shell, RichText::new(why).color(Palette::of(ui).bad));
                 return None;
             }
-            EngineState::Empty => {
+            ModelState::Empty => {
                 without(ui, shell, RichText::new("No model is open."));
                 return None;
             }

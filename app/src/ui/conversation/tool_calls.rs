@@ -6,7 +6,7 @@ use egui::{CollapsingHeader, Frame, Id, Label, Margin, RichText, ScrollArea, Str
 use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_SERVICE_TOOLBOX};
 use serde_json::Value;
 
-use super::message::Act;
+use super::message::MessageAction;
 use crate::{
     chat::{PendingCall, ToolDecision},
     store::{Message, ToolCall, ToolOutcome},
@@ -27,7 +27,7 @@ const SHOWN: usize = 20_000;
 
 /// A choice on the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
+pub enum ToolCallChoice {
     /// This call only.
     Decide(ToolDecision),
     /// This call, and all later ones of the tool.
@@ -41,7 +41,7 @@ fn id_of_deny() -> Id {
 
 /// Shows the call that is waited for. `focus`: the card is new, and nothing is being written, so that the keyboard goes to its first
 /// button.
-pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<Choice> {
+pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<ToolCallChoice> {
     let palette = Palette::of(ui);
     let PendingCall { call, tool, since } = pending;
     let place = tool.server.as_ref().map_or("Thermocline's own".to_owned(), |server| format!("of the server {server}"));
@@ -77,14 +77,14 @@ pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<Ch
                 deny.request_focus();
             }
             if deny.on_hover_text("The model is told that it may not").clicked() {
-                choice = Some(Choice::Decide(ToolDecision::Deny));
+                choice = Some(ToolCallChoice::Decide(ToolDecision::Deny));
             }
             if ui.button("Allow once").on_hover_text("This call only").clicked() {
-                choice = Some(Choice::Decide(ToolDecision::Allow));
+                choice = Some(ToolCallChoice::Decide(ToolDecision::Allow));
             }
             let always = ui.button("Always allow");
             if always.on_hover_text("This call, and all later ones of this tool until it changes").clicked() {
-                choice = Some(Choice::Always);
+                choice = Some(ToolCallChoice::Always);
             }
         });
     });
@@ -92,7 +92,7 @@ pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<Ch
 }
 
 /// Shows the result of a call: a line, and all of it once that is opened.
-pub fn result(ui: &mut Ui, message: &Message) -> Option<Act> {
+pub fn result(ui: &mut Ui, message: &Message) -> Option<MessageAction> {
     let palette = Palette::of(ui);
     let Some(result) = message.result() else {
         ui.add(Label::new(small(&message.content, palette.muted)).wrap());
@@ -114,7 +114,7 @@ pub fn result(ui: &mut Ui, message: &Message) -> Option<Act> {
         ui.horizontal(|ui| {
             muted(ui, "Result");
             if icon_button(ui, ICON_CONTENT_COPY, "Copy result").clicked() {
-                act = Some(Act::Copy(message.content.clone()));
+                act = Some(MessageAction::Copy(message.content.clone()));
             }
         });
         text(ui, "result", &message.content);

@@ -1,19 +1,19 @@
 //! The user's choices about tools: of a call that waits for consent, and of the chat's switch.
 
-use super::{Conversation, tool_calls::Choice};
+use super::{Conversation, tool_calls::ToolCallChoice};
 use crate::{
     chat::ToolDecision,
-    tools::{Consent, OfferedTool, ServerState},
+    tools::{Consent, OfferedTool, ToolServerState},
     ui::shell::Shell,
 };
 
 impl Conversation {
     /// Carries out the user's choice about the call that is asked about.
-    pub(super) fn choose(&mut self, choice: Choice, shell: &mut Shell) {
+    pub(super) fn choose(&mut self, choice: ToolCallChoice, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
         let decision = match choice {
-            Choice::Decide(decision) => decision,
-            Choice::Always => {
+            ToolCallChoice::Decide(decision) => decision,
+            ToolCallChoice::Always => {
                 if let Some(pending) = shell.chat_controller.pending_call(chat) {
                     let (server, tool) = (pending.tool.server.clone(), pending.tool.tool.clone());
                     shell.settings.tools.consents.set(server.as_deref(), &tool, Consent::Always);
@@ -53,9 +53,9 @@ pub(super) fn tools_help(shell: &mut Shell, on: bool, offered: &[OfferedTool]) -
     let mut help = format!("The model may use: {}", names.join(", "));
     for report in tools.hub().servers() {
         match report.state {
-            ServerState::Connecting => help += &format!("\n{} is being connected", report.config.name),
-            ServerState::Failed(why) => help += &format!("\n{} is not connected: {why}", report.config.name),
-            ServerState::Off | ServerState::Ready { .. } => {}
+            ToolServerState::Connecting => help += &format!("\n{} is being connected", report.config.name),
+            ToolServerState::Failed(why) => help += &format!("\n{} is not connected: {why}", report.config.name),
+            ToolServerState::Off | ToolServerState::Ready { .. } => {}
         }
     }
     if !knows {

@@ -23,7 +23,7 @@ pub struct Piece {
 
 /// A line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct BidiLine {
     /// Pieces from left to right.
     pub pieces: Vec<Piece>,
     /// True if it begins at the right.
@@ -54,7 +54,7 @@ pub fn mirrored(c: char) -> char {
 
 /// The lines of `text` that are no wider than `width`; `measure` gives the width of a piece. `None` for a text that runs to the right
 /// only, which the painter divides itself.
-pub fn lines(text: &str, mut measure: impl FnMut(Range<usize>) -> f32, width: f32) -> Option<Vec<Line>> {
+pub fn lines(text: &str, mut measure: impl FnMut(Range<usize>) -> f32, width: f32) -> Option<Vec<BidiLine>> {
     if text.is_ascii() || !text.chars().any(runs_left) {
         return None;
     }
@@ -71,7 +71,7 @@ pub fn lines(text: &str, mut measure: impl FnMut(Range<usize>) -> f32, width: f3
                 runs.into_iter().flat_map(|run| pieces(text, run.clone(), levels[run.start].is_rtl())).collect()
             };
             let after = whole.start.checked_sub(1).filter(|_| nth == 0);
-            lines.push(Line { pieces, to_the_left: paragraph.level.is_rtl(), after });
+            lines.push(BidiLine { pieces, to_the_left: paragraph.level.is_rtl(), after });
         }
     }
     Some(lines)

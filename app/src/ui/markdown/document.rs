@@ -47,13 +47,13 @@ pub struct Item {
 
 /// The blocks of a text.
 #[derive(Debug, Default)]
-pub struct Document {
+pub struct MarkdownDocument {
     /// From top to bottom.
     pub(super) blocks: Vec<Block>,
     formulas: Formulas,
 }
 
-impl Document {
+impl MarkdownDocument {
     /// Reads what the text has become: blocks that are as before keep their layout. `targets` are those of links that are defined
     /// elsewhere.
     pub fn read(&mut self, text: &str, targets: &Targets) {
@@ -66,7 +66,7 @@ impl Document {
     pub fn plain(text: &str) -> Self {
         let mut paragraph = Paragraph::default();
         paragraph.push(text, Style::default());
-        Document { blocks: texts(None, paragraph), ..Document::default() }
+        MarkdownDocument { blocks: texts(None, paragraph), ..MarkdownDocument::default() }
     }
 
     /// Width where no line is too long, of a text without marks.

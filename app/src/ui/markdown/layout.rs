@@ -58,7 +58,7 @@ impl Key {
 
 /// Room for a formula.
 #[derive(Debug)]
-pub struct Room {
+pub struct FormulaRoom {
     /// Characters of the layout.
     pub range: Range<usize>,
     /// Number of the formula.
@@ -74,7 +74,7 @@ pub struct Ready {
     pub(super) job: LayoutJob,
     /// Characters of the layout that are links, and the links' numbers.
     pub(super) links: Vec<(Range<usize>, usize)>,
-    pub(super) formulas: Vec<Room>,
+    pub(super) formulas: Vec<FormulaRoom>,
     /// Byte of the text that each character of the layout comes from; empty if it is the text.
     pub(super) origins: Vec<Option<usize>>,
     /// Width and height.
@@ -189,7 +189,7 @@ impl Layout<'_> {
             (format.background, format.underline) = (Color32::TRANSPARENT, Stroke::NONE);
             add(&mut ready.job, &ROOM.to_string().repeat(count as usize), format);
             ready.origins.extend((0..count as usize).map(|_| Some(range.start)));
-            ready.formulas.push(Room { range: from..ready.origins.len(), number, em });
+            ready.formulas.push(FormulaRoom { range: from..ready.origins.len(), number, em });
         } else if mirrored {
             let seen: String = words.chars().map(bidi::mirrored).collect();
             add(&mut ready.job, &seen, format);

@@ -18,7 +18,7 @@ mod table;
 mod view;
 
 pub use code::{parts, show as show_code};
-pub use document::Document;
+pub use document::MarkdownDocument;
 pub use layout::layouts;
 pub use reader::{Targets, definition};
 

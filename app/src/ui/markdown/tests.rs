@@ -1,7 +1,7 @@
 use egui::{Color32, FontData, FontFamily, FontInsert, FontPriority, Rect, Vec2, epaint::text::InsertFontFamily};
 use egui_kittest::{Harness, kittest::Queryable};
 
-use super::{Document, Targets, layouts};
+use super::{MarkdownDocument, Targets, layouts};
 use crate::ui::{
     fonts,
     theme::{self, Palette},
@@ -10,17 +10,17 @@ use crate::ui::{
 /// Letters that run to the left.
 const LETTERS: &[u8] = include_bytes!("../../../tests/fonts/DejaVuSans-subset.ttf");
 
-fn read(text: &str) -> Document {
-    let mut document = Document::default();
+fn read(text: &str) -> MarkdownDocument {
+    let mut document = MarkdownDocument::default();
     document.read(text, &Targets::new());
     document
 }
 
 /// The text in a window of this width.
-fn shown(text: &str, width: f32) -> Harness<'static, Document> {
+fn shown(text: &str, width: f32) -> Harness<'static, MarkdownDocument> {
     let document = read(text);
     let mut installed = false;
-    let ui = move |ui: &mut egui::Ui, document: &mut Document| {
+    let ui = move |ui: &mut egui::Ui, document: &mut MarkdownDocument| {
         if !std::mem::replace(&mut installed, true) {
             theme::install(ui);
             ui.set_theme(egui::Theme::Dark);
@@ -40,19 +40,19 @@ fn shown(text: &str, width: f32) -> Harness<'static, Document> {
     it
 }
 
-fn place(it: &Harness<'_, Document>, words: &str) -> Rect {
+fn place(it: &Harness<'_, MarkdownDocument>, words: &str) -> Rect {
     it.get_by_label(words).rect()
 }
 
 /// The pointer's button at a place, pressed or let go, then one frame.
-fn press(it: &mut Harness<'_, Document>, pos: egui::Pos2, button: egui::PointerButton, pressed: bool) {
+fn press(it: &mut Harness<'_, MarkdownDocument>, pos: egui::Pos2, button: egui::PointerButton, pressed: bool) {
     it.event(egui::Event::PointerMoved(pos));
     it.event(egui::Event::PointerButton { pos, button, pressed, modifiers: egui::Modifiers::NONE });
     it.step();
 }
 
 /// The text that goes to the clipboard, within a few frames.
-fn copied(it: &mut Harness<'_, Document>) -> Option<String> {
+fn copied(it: &mut Harness<'_, MarkdownDocument>) -> Option<String> {
     (0..4).find_map(|_| {
         it.step();
         it.output().platform_output.commands.iter().find_map(|command| match command {
@@ -63,7 +63,7 @@ fn copied(it: &mut Harness<'_, Document>) -> Option<String> {
 }
 
 /// The text between two places, selected and copied.
-fn selected(it: &mut Harness<'_, Document>, from: egui::Pos2, to: egui::Pos2) -> String {
+fn selected(it: &mut Harness<'_, MarkdownDocument>, from: egui::Pos2, to: egui::Pos2) -> String {
     press(it, from, egui::PointerButton::Primary, true);
     it.event(egui::Event::PointerMoved(to));
     it.step();
@@ -73,7 +73,7 @@ fn selected(it: &mut Harness<'_, Document>, from: egui::Pos2, to: egui::Pos2) ->
 }
 
 /// Letters that were painted: each with its face, colour and slant.
-fn letters(it: &Harness<'_, Document>) -> Vec<(String, FontFamily, Color32, bool)> {
+fn letters(it: &Harness<'_, MarkdownDocument>) -> Vec<(String, FontFamily, Color32, bool)> {
     let mut letters = Vec::new();
     for shape in &it.output().shapes {
         if let egui::Shape::Text(text) = &shape.shape {

@@ -6,7 +6,7 @@ use egui::{
 
 use super::{
     code,
-    document::{Block, Document, Item},
+    document::{Block, Item, MarkdownDocument},
     paragraph::Paragraph,
 };
 use crate::ui::theme::Palette;
@@ -33,7 +33,7 @@ struct How {
     closed: bool,
 }
 
-impl Document {
+impl MarkdownDocument {
     /// Shows it; `closed`: no more words come.
     pub fn show(&mut self, ui: &mut Ui, closed: bool) {
         let size = TextStyle::Body.resolve(ui.style()).size;

@@ -5,10 +5,10 @@ use thermocline_engine::{session::Engine, sparsity::prepare::PreparePhase};
 
 use super::{
     memory,
-    preparation::{Preparation, Stage},
+    preparation::{Preparation, PreparationStage},
 };
 use crate::{
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     library::{ModelCard, ModelId},
     ui::{command::Command, shell::Shell, theme, theme::Palette, widgets},
     units::{bytes, parameters},
@@ -38,7 +38,7 @@ pub fn show(
     widgets::card(ui, |ui| {
         let palette = Palette::of(ui);
         let state = shell.engine_handle.state();
-        let open = matches!(&state, EngineState::Ready { model, .. } if *model == card.id);
+        let open = matches!(&state, ModelState::Ready { model, .. } if *model == card.id);
         ui.horizontal(|ui| {
             ui.label(RichText::new(&card.name).font(theme::strong(15.0)));
             if open {
@@ -52,7 +52,7 @@ pub fn show(
         widgets::muted(ui, sparsity(card));
         widgets::muted(ui, fit);
         let engine = match &state {
-            EngineState::Ready { engine, .. } if open => Some(engine),
+            ModelState::Ready { engine, .. } if open => Some(engine),
             _ => None,
         };
         if let Some(rate) = engine.and_then(Engine::observed_rate) {
@@ -107,15 +107,15 @@ fn sparsity(card: &ModelCard) -> String {
     }
 }
 
-fn opening(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, state: &EngineState) {
+fn opening(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, state: &ModelState) {
     match state {
-        EngineState::Ready { model, .. } if *model == card.id => {
+        ModelState::Ready { model, .. } if *model == card.id => {
             let button = ui.button("Close").accessible_name(format!("Close {}", card.name));
             if button.on_hover_text(format!("Close {} and free its memory", card.name)).clicked() {
                 shell.queue_command(Command::CloseModel);
             }
         }
-        EngineState::Opening(opening) if opening.model == card.id => {
+        ModelState::Opening(opening) if opening.model == card.id => {
             ui.spinner();
             widgets::muted(ui, format!("Opening for {} s", opening.since.elapsed().as_secs()));
             let button = ui.button("Cancel").accessible_name(format!("Cancel opening {}", card.name));
@@ -128,7 +128,7 @@ fn opening(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, state: &EngineState
             if ui.button("Open").accessible_name(&name).on_hover_text(name).clicked() {
                 shell.queue_command(Command::OpenModel(card.id.clone()));
             }
-            if let EngineState::Failed { model, reason } = state
+            if let ModelState::Failed { model, reason } = state
                 && *model == card.id
             {
                 widgets::trouble(ui, reason);
@@ -142,12 +142,12 @@ fn prepare_button(ui: &mut Ui, card: &ModelCard, preparation: Option<&Preparatio
     let ModelId::Path(path) = &card.id else { return None };
     let stage = preparation.map(|it| (it.path == *path, it.stage()));
     let text = match &stage {
-        Some((true, Stage::Running(_))) => return None,
-        Some((true, Stage::Paused)) => "Go on preparing",
+        Some((true, PreparationStage::Running(_))) => return None,
+        Some((true, PreparationStage::Paused)) => "Go on preparing",
         _ if card.prepared => "Prepare again",
         _ => "Prepare",
     };
-    let other = matches!(&stage, Some((false, Stage::Running(_))));
+    let other = matches!(&stage, Some((false, PreparationStage::Running(_))));
     let hint =
         format!("Find out which neurons of {} fire. Takes minutes to hours; chats go on, more slowly", card.name);
     let button = ui.add_enabled(!other, egui::Button::new(text)).accessible_name(format!("{text}: {}", card.name));
@@ -158,7 +158,7 @@ fn prepare_button(ui: &mut Ui, card: &ModelCard, preparation: Option<&Preparatio
 
 fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparation, open: bool) -> Option<Deed> {
     match preparation.stage() {
-        Stage::Running(progress) => {
+        PreparationStage::Running(progress) => {
             let (what, fraction, left) = match progress {
                 None => ("Beginning".to_owned(), 0.0, None),
                 Some(at) => {
@@ -183,11 +183,11 @@ fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparatio
             let pause = ui.button("Pause").accessible_name(format!("Pause: {name}"));
             pause.on_hover_text("What is done is kept").clicked().then_some(Deed::Pause)
         }
-        Stage::Paused => {
+        PreparationStage::Paused => {
             widgets::muted(ui, "Paused. What is done is kept beside the model.");
             None
         }
-        Stage::Done => {
+        PreparationStage::Done => {
             widgets::muted(ui, "Prepared.");
             if open && ui.button("Open it again, prepared").clicked() {
                 shell.queue_command(Command::ReopenModel);
@@ -195,7 +195,7 @@ fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparatio
             }
             None
         }
-        Stage::Failed(reason) => {
+        PreparationStage::Failed(reason) => {
             widgets::trouble(ui, format!("preparing failed: {reason}"));
             None
         }

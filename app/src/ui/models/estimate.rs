@@ -13,7 +13,7 @@ use thermocline_engine::{
 };
 
 use crate::{
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     library::{ModelCard, ModelId},
     settings::VramBudget,
     ui::{
@@ -93,7 +93,7 @@ impl Estimates {
             entry.answer = answer;
         }
         let engine = match shell.engine_handle.state() {
-            EngineState::Ready { model, engine } if model == card.id => Some(engine),
+            ModelState::Ready { model, engine } if model == card.id => Some(engine),
             _ => None,
         };
         let is_open = engine.is_some();

@@ -20,8 +20,8 @@ use self::{
     card::Deed,
     downloads::DownloadsView,
     estimate::Estimates,
-    preparation::{Preparation, Stage},
-    search::Search,
+    preparation::{Preparation, PreparationStage},
+    search::ModelSearch,
     servers::ServersView,
 };
 use super::{
@@ -32,7 +32,7 @@ use super::{
     theme, widgets,
 };
 use crate::{
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     library::{ModelCard, ModelId},
 };
 
@@ -62,7 +62,7 @@ const GAP: f32 = 32.0;
 /// The page.
 #[derive(Debug, Default)]
 pub struct ModelsPage {
-    search: Search,
+    search: ModelSearch,
     downloads: DownloadsView,
     servers: ServersView,
     preparation: Option<Preparation>,
@@ -89,24 +89,24 @@ impl ModelsPage {
         {
             self.add(ctx, shell, folder);
         }
-        let preparing = self.preparation.as_ref().is_some_and(|it| matches!(it.stage(), Stage::Running(_)));
+        let preparing = self.preparation.as_ref().is_some_and(|it| matches!(it.stage(), PreparationStage::Running(_)));
         shell.engine_handle.set_busy(preparing);
         if let Some(preparation) = &self.preparation
             && !self.noticed
         {
             let id = ModelId::Path(preparation.path.clone());
             match preparation.stage() {
-                Stage::Done => {
+                PreparationStage::Done => {
                     self.noticed = true;
                     let refreshed = self.search.refresh(ctx, id.clone());
                     shell.ok_or_show_error(refreshed);
                     shell.toasts.success(format!("{id} is prepared"));
                 }
-                Stage::Failed(reason) => {
+                PreparationStage::Failed(reason) => {
                     self.noticed = true;
                     shell.show_error(format!("preparing {id}: {reason}"));
                 }
-                Stage::Running(_) | Stage::Paused => {}
+                PreparationStage::Running(_) | PreparationStage::Paused => {}
             }
         }
     }
@@ -296,8 +296,8 @@ fn grid(width: f32, gap: f32, count: usize) -> (usize, f32) {
 /// Models used lately, one click away.
 fn lately(ui: &mut Ui, shell: &mut Shell) {
     let open = match shell.engine_handle.state() {
-        EngineState::Ready { model, .. } => Some(model.key()),
-        EngineState::Remote { model, .. } => Some(model.key()),
+        ModelState::Ready { model, .. } => Some(model.key()),
+        ModelState::Remote { model, .. } => Some(model.key()),
         _ => None,
     };
     let others = shell.settings.recent.iter().filter(|key| open.as_ref() != Some(key));

@@ -25,7 +25,7 @@ use crate::{engine_handle::error_message, ui::shell};
 
 /// How it stands.
 #[derive(Debug, Clone)]
-pub enum Stage {
+pub enum PreparationStage {
     /// It goes on; `None`: it is only beginning.
     Running(Option<PrepareProgress>),
     /// The user paused it. What was done is kept beside the model.
@@ -41,7 +41,7 @@ pub enum Stage {
 pub struct Preparation {
     /// The model's file or folder.
     pub path: PathBuf,
-    stage: Arc<Mutex<Stage>>,
+    stage: Arc<Mutex<PreparationStage>>,
     paused: Arc<AtomicBool>,
 }
 
@@ -54,29 +54,29 @@ impl Drop for Preparation {
 impl Preparation {
     /// Begins, or goes on from where an earlier one of this model was paused. `tokens` of text are read.
     pub fn begin(ctx: &Context, path: PathBuf, tokens: u64) -> Self {
-        let (stage, paused) = (Arc::new(Mutex::new(Stage::Running(None))), Arc::new(AtomicBool::new(false)));
+        let (stage, paused) = (Arc::new(Mutex::new(PreparationStage::Running(None))), Arc::new(AtomicBool::new(false)));
         let (to, stop, model, ctx) = (Arc::clone(&stage), Arc::clone(&paused), path.clone(), ctx.clone());
         let work = move || {
             let end = run(&model, tokens, &mut |progress| {
-                *to.lock() = Stage::Running(Some(*progress));
+                *to.lock() = PreparationStage::Running(Some(*progress));
                 ctx.request_repaint_after(shell::pace(&ctx));
                 if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             *to.lock() = match end {
-                Ok(()) => Stage::Done,
-                Err(Error::Cancelled) => Stage::Paused,
-                Err(error) => Stage::Failed(error_message(&error)),
+                Ok(()) => PreparationStage::Done,
+                Err(Error::Cancelled) => PreparationStage::Paused,
+                Err(error) => PreparationStage::Failed(error_message(&error)),
             };
             ctx.request_repaint();
         };
         if let Err(error) = thread::Builder::new().name("prepare".to_owned()).spawn(work) {
-            *stage.lock() = Stage::Failed(format!("no thread to prepare with: {error}"));
+            *stage.lock() = PreparationStage::Failed(format!("no thread to prepare with: {error}"));
         }
         Preparation { path, stage, paused }
     }
 
     /// How it stands.
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> PreparationStage {
         self.stage.lock().clone()
     }
 
@@ -87,7 +87,7 @@ impl Preparation {
 
     /// True after a request to pause, until it has paused.
     pub fn is_pausing(&self) -> bool {
-        self.paused.load(Relaxed) && matches!(*self.stage.lock(), Stage::Running(_))
+        self.paused.load(Relaxed) && matches!(*self.stage.lock(), PreparationStage::Running(_))
     }
 }
 

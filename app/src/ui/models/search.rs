@@ -21,7 +21,7 @@ use crate::{
 
 /// Models found so far. Dropping it, or a new search, ends the old one.
 #[derive(Debug, Default)]
-pub struct Search {
+pub struct ModelSearch {
     /// Models.
     pub cards: Vec<ModelCard>,
     /// Files that look like models and are none, or cannot be read, with the reason.
@@ -43,7 +43,7 @@ impl Drop for Running {
     }
 }
 
-impl Search {
+impl ModelSearch {
     /// True while the search runs.
     pub fn is_running(&self) -> bool {
         self.running.is_some()

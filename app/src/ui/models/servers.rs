@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use egui::{RichText, TextEdit, Ui};
 
 use crate::{
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     library::ModelId,
     remote::{KeyPlace, KeyStore, RemoteClient, RemoteModel, RemoteTimeouts, SecretKey, ServerAddress},
     ui::{background::Background, command::Command, shell::Shell, theme, theme::Palette, widgets},
@@ -196,13 +196,13 @@ fn model(ui: &mut Ui, shell: &mut Shell, model: RemoteModel) {
     ui.horizontal_wrapped(|ui| {
         let name = &model.name;
         match &state {
-            EngineState::Remote { model: open, .. } if *open == model => {
+            ModelState::Remote { model: open, .. } if *open == model => {
                 let close = ui.button("Close").accessible_name(format!("Close {name}"));
                 if close.on_hover_text("Send nothing more to it").clicked() {
                     shell.queue_command(Command::CloseModel);
                 }
             }
-            EngineState::Opening(opening) if opening.model == ModelId::Remote(model.clone()) => {
+            ModelState::Opening(opening) if opening.model == ModelId::Remote(model.clone()) => {
                 ui.spinner();
             }
             _ => {
@@ -213,7 +213,7 @@ fn model(ui: &mut Ui, shell: &mut Shell, model: RemoteModel) {
             }
         }
         ui.label(name);
-        if let EngineState::Failed { model: failed, reason } = &state
+        if let ModelState::Failed { model: failed, reason } = &state
             && *failed == ModelId::Remote(model.clone())
         {
             widgets::trouble(ui, reason);

@@ -11,7 +11,7 @@ use crate::{
     download::tests::{ServerBehaviour, serve},
     remote::tests::{replies, scripted_by_request},
     settings::VramBudget,
-    ui::{command::Page, testing::Stage},
+    ui::{command::Page, testing::TestWindow},
 };
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
@@ -33,17 +33,17 @@ fn folder_with(name: &str) -> tempfile::TempDir {
     folder
 }
 
-fn page(stage: &mut Stage) {
+fn page(stage: &mut TestWindow) {
     stage.ready();
     stage.click("Models");
     stage.until("a search", |window| window.page == Page::Models && !window.models.search.is_running());
 }
 
-fn opened(stage: &mut Stage, path: &Path) {
+fn opened(stage: &mut TestWindow, path: &Path) {
     let id = ModelId::Path(path.to_owned());
     stage.until("the model", |window| match window.shell.engine_handle.state() {
-        EngineState::Ready { model, .. } => model == id,
-        EngineState::Failed { reason, .. } => panic!("{reason}"),
+        ModelState::Ready { model, .. } => model == id,
+        ModelState::Failed { reason, .. } => panic!("{reason}"),
         _ => false,
     });
 }
@@ -51,7 +51,7 @@ fn opened(stage: &mut Stage, path: &Path) {
 #[test]
 fn folder_scan_lists_models_that_open_close_and_are_removed() {
     let folder = folder_with("tiny");
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
     assert_eq!(stage.it.state().models.found().len(), 1, "the built-in one");
     for _ in 0..2 {
@@ -74,7 +74,7 @@ fn folder_scan_lists_models_that_open_close_and_are_removed() {
     opened(&mut stage, &path);
     assert_eq!(stage.shell().settings.recent[0], path.display().to_string());
     stage.click(&format!("Close {name}"));
-    assert!(matches!(stage.shell().engine_handle.state(), EngineState::Empty));
+    assert!(matches!(stage.shell().engine_handle.state(), ModelState::Empty));
     stage.click("Open Thermocline Storyteller");
     stage.ready();
 
@@ -87,9 +87,9 @@ fn folder_scan_lists_models_that_open_close_and_are_removed() {
 
 #[test]
 fn missing_model_shows_its_path_and_a_button_to_the_models_page() {
-    let mut stage = Stage::with(SIZE, |_, settings| settings.add_recent("/gone/model.gguf"));
+    let mut stage = TestWindow::with(SIZE, |_, settings| settings.add_recent("/gone/model.gguf"));
     let failed =
-        |window: &mut crate::ui::Window| matches!(window.shell.engine_handle.state(), EngineState::Failed { .. });
+        |window: &mut crate::ui::Window| matches!(window.shell.engine_handle.state(), ModelState::Failed { .. });
     stage.until("a failure", failed);
     assert!(stage.shows("model could not be opened") && stage.shows("/gone/model.gguf"));
     stage.it.get_all_by_label("Choose a model").next().unwrap().click();
@@ -105,7 +105,7 @@ fn model_settings_apply_to_their_model_only() {
     let folder = folder_with("tiny");
     let path = folder.path().join("tiny");
     let key = ModelId::Path(path.clone()).key();
-    let mut stage = Stage::with(SIZE, |_, settings| {
+    let mut stage = TestWindow::with(SIZE, |_, settings| {
         settings.folders.push(folder.path().to_owned());
         settings.models.entry(key.clone()).or_default().budget = Some(VramBudget::AtMost(5 << 20));
         settings.models.entry(key.clone()).or_default().context = Some(64);
@@ -123,7 +123,7 @@ fn context_and_cache_type_of_a_card_apply_when_the_model_opens() {
     let folder = folder_with("tiny");
     let path = folder.path().join("tiny");
     let id = ModelId::Path(path.clone());
-    let mut stage = Stage::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
+    let mut stage = TestWindow::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
     page(&mut stage);
     let card = stage.it.state().models.found()[1].clone();
     assert!(card.context > 64 && card.usual_context == card.context, "{card:?}");
@@ -137,7 +137,7 @@ fn context_and_cache_type_of_a_card_apply_when_the_model_opens() {
     assert!(stage.shows(&header(64, "Q8_0")));
     stage.click(&format!("Open {}", card.name));
     opened(&mut stage, &path);
-    let kept = |stage: &mut Stage| {
+    let kept = |stage: &mut TestWindow| {
         let engine = stage.shell().engine_handle.engine().unwrap();
         (engine.context(), engine.kv_type())
     };
@@ -159,7 +159,7 @@ fn context_and_cache_type_of_a_card_apply_when_the_model_opens() {
 #[test]
 fn dropped_folder_is_added_to_the_library_on_any_page() {
     let folder = folder_with("tiny");
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.hold(folder.path());
     assert!(stage.shows("Drop it to add it to the library"), "{:?}", stage.texts());
@@ -174,20 +174,22 @@ fn dropped_folder_is_added_to_the_library_on_any_page() {
 fn preparation_pauses_resumes_and_marks_the_card_prepared() {
     let folder = folder_with("tiny");
     let path = folder.path().join("tiny");
-    let mut stage = Stage::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
+    let mut stage = TestWindow::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
     page(&mut stage);
     let name = stage.it.state().models.found()[1].name.clone();
     assert!(stage.shows("Not prepared. Most of its neurons are silent"));
     let under_way = |window: &mut crate::ui::Window| window.models.preparation.as_ref().map(Preparation::stage);
     stage.click(&format!("Prepare: {name}"));
-    stage.until("some progress", |window| matches!(under_way(window), Some(preparation::Stage::Running(Some(_)))));
+    stage.until("some progress", |window| {
+        matches!(under_way(window), Some(preparation::PreparationStage::Running(Some(_))))
+    });
     stage.click(&format!("Pause: {name}"));
-    stage.until("a pause", |window| matches!(under_way(window), Some(preparation::Stage::Paused)));
+    stage.until("a pause", |window| matches!(under_way(window), Some(preparation::PreparationStage::Paused)));
     assert!(stage.shows("Paused. What is done is kept beside the model."));
     stage.click(&format!("Go on preparing: {name}"));
     stage.until("its end", |window| match under_way(window) {
-        Some(preparation::Stage::Failed(reason)) => panic!("{reason}"),
-        stage => matches!(stage, Some(preparation::Stage::Done)),
+        Some(preparation::PreparationStage::Failed(reason)) => panic!("{reason}"),
+        stage => matches!(stage, Some(preparation::PreparationStage::Done)),
     });
     let prepared = |window: &mut crate::ui::Window| {
         window.models.found().iter().any(|card| card.prepared && card.id == ModelId::Path(path.clone()))
@@ -201,7 +203,7 @@ fn downloads_start_from_a_url_or_a_repository() {
     let file = fs::read(fixture("gguf/llama-silu-gqa-256-Q4_0.gguf")).unwrap();
     let manners = vec![ServerBehaviour::ClosesAfter(200_000), ServerBehaviour::Says(404), ServerBehaviour::Well];
     let (address, _) = serve(file.clone(), manners);
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
     let field = "A Hugging Face repository (owner/name), or the address of a GGUF file";
     stage.write(field, "https://example.com/model.zip");
@@ -235,7 +237,7 @@ fn downloads_start_from_a_url_or_a_repository() {
 #[test]
 fn removed_download_deletes_its_partial_file() {
     let (address, _) = serve(vec![7; 900_000], vec![ServerBehaviour::ClosesAfter(300_000)]);
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
     stage.write("A Hugging Face repository (owner/name), or the address of a GGUF file", &format!("{address}/x.gguf"));
     stage.click("Look for its files");
@@ -261,7 +263,7 @@ fn model_of_a_server_answers_in_the_window_and_its_key_stays_out_of_files() {
         replies("200 OK", kind, &body)(stream);
     });
     let host = server.host().to_owned();
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
     let field = "vLLM, SGLang, llama-server, another Thermocline: any server that speaks OpenAI's protocol";
     stage.write(field, "ftp://nowhere");
@@ -275,8 +277,8 @@ fn model_of_a_server_answers_in_the_window_and_its_key_stays_out_of_files() {
     assert_eq!(stage.shell().settings.remote_servers, std::slice::from_ref(&server));
     stage.click("Open far/model");
     stage.until("the model", |window| match window.shell.engine_handle.state() {
-        EngineState::Remote { model, .. } => model.name == "far/model",
-        EngineState::Failed { reason, .. } => panic!("{reason}"),
+        ModelState::Remote { model, .. } => model.name == "far/model",
+        ModelState::Failed { reason, .. } => panic!("{reason}"),
         _ => false,
     });
     assert!(stage.shows(&format!("Words go to {host}")), "a badge says where words go");
@@ -294,7 +296,7 @@ fn model_of_a_server_answers_in_the_window_and_its_key_stays_out_of_files() {
 
     // The server and its model are there again; the key is in its own file alone.
     let mut stage = stage.again();
-    stage.until("the model", |window| matches!(window.shell.engine_handle.state(), EngineState::Remote { .. }));
+    stage.until("the model", |window| matches!(window.shell.engine_handle.state(), ModelState::Remote { .. }));
     for entry in fs::read_dir(&stage.folders.config).unwrap() {
         let path = entry.unwrap().path();
         let holds = fs::read(&path).is_ok_and(|bytes| bytes.windows(key.len()).any(|part| part == key.as_bytes()));

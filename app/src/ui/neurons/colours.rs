@@ -9,7 +9,7 @@ use super::{
 use crate::ui::theme::{Palette, RADIUS};
 
 /// A colour for every level.
-pub type Table = [Color32; 256];
+pub type ColourTable = [Color32; 256];
 
 /// Meanings of colours that are no scale.
 fn meanings(mode: Mode, comparing: bool, palette: &Palette) -> Vec<(u8, Color32, &'static str)> {
@@ -33,7 +33,7 @@ fn meanings(mode: Mode, comparing: bool, palette: &Palette) -> Vec<(u8, Color32,
 }
 
 /// The colours of `mode` on the ground of `palette`; `comparing` two tokens has its own.
-pub fn table(mode: Mode, colours: Colours, comparing: bool, palette: &Palette) -> Table {
+pub fn table(mode: Mode, colours: Colours, comparing: bool, palette: &Palette) -> ColourTable {
     let meanings = meanings(mode, comparing, palette);
     if meanings.is_empty() {
         let light = *palette == Palette::LIGHT;
@@ -63,7 +63,7 @@ pub fn table(mode: Mode, colours: Colours, comparing: bool, palette: &Palette) -
 }
 
 /// A picture of `codes`, `columns` wide.
-pub fn image(codes: &[u8], columns: usize, table: &Table) -> ColorImage {
+pub fn image(codes: &[u8], columns: usize, table: &ColourTable) -> ColorImage {
     let columns = columns.max(1);
     let rows = codes.len() / columns;
     let pixels = codes[..rows * columns].iter().map(|code| table[usize::from(*code)]).collect();

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     chat::remembered,
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     settings::HeatmapSettings,
     ui::{
         command::{Command, Page},
@@ -286,12 +286,12 @@ fn watch_of(mode: Mode) -> Watch {
 /// Text of the panel without a model.
 fn nothing(ui: &mut Ui, shell: &mut Shell) {
     let text = match shell.engine_handle.state() {
-        EngineState::Remote { .. } => "Neurons of a model on another computer cannot be seen.",
-        EngineState::Opening(_) => "The map appears when the model is open.",
+        ModelState::Remote { .. } => "Neurons of a model on another computer cannot be seen.",
+        ModelState::Opening(_) => "The map appears when the model is open.",
         _ => "Open a model to see its neurons.",
     };
     ui.label(small(ui, text));
-    if !matches!(shell.engine_handle.state(), EngineState::Opening(_)) && ui.button("Open a model").clicked() {
+    if !matches!(shell.engine_handle.state(), ModelState::Opening(_)) && ui.button("Open a model").clicked() {
         shell.queue_command(Command::Show(Page::Models));
     }
 }
@@ -377,7 +377,7 @@ impl Watched {
             return;
         }
         self.looked_for = shell.shown;
-        let (Some(number), EngineState::Ready { model, .. }) = (shell.shown, shell.engine_handle.state()) else {
+        let (Some(number), ModelState::Ready { model, .. }) = (shell.shown, shell.engine_handle.state()) else {
             self.playback.remember(Vec::new());
             return;
         };

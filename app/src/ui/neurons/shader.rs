@@ -18,7 +18,7 @@ use thermocline_shaders::MapParams;
 
 use super::{
     atlas::{Atlas, Sheet},
-    colours::Table,
+    colours::ColourTable,
     kept::{Frame, Kept},
     layer_values::Fold,
     plane::Plane,
@@ -60,12 +60,12 @@ impl Shader {
 }
 
 /// A frame's map, as a shape to paint at `rect`. `None` if `atlas` has nothing for a shader.
-pub fn shape(rect: Rect, atlas: &Atlas, fold: Fold, table: &Table) -> Option<Shape> {
+pub fn shape(rect: Rect, atlas: &Atlas, fold: Fold, table: &ColourTable) -> Option<Shape> {
     let frame = frame(rect, atlas, fold, table)?;
     Some(Shape::Callback(Callback::new_paint_callback(rect, frame)))
 }
 
-fn frame(rect: Rect, atlas: &Atlas, fold: Fold, table: &Table) -> Option<Frame> {
+fn frame(rect: Rect, atlas: &Atlas, fold: Fold, table: &ColourTable) -> Option<Frame> {
     let plane = atlas.plane();
     let Sheet { grid, .. } = atlas.sheet();
     let shown = atlas.shown();
@@ -142,7 +142,7 @@ mod tests {
         pub(super) shader: Option<Shader>,
         pub(super) atlas: Atlas,
         fold: Fold,
-        pub(super) table: Table,
+        pub(super) table: ColourTable,
         size: Vec2,
         texture: Option<egui::TextureHandle>,
     }

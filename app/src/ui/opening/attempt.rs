@@ -25,11 +25,11 @@ const NO_ADAPTER: &str = "no driver offers an adapter";
 
 /// The place of all attempts: what the system gives a program once.
 #[derive(Debug)]
-pub struct Window {
+pub struct DesktopWindow {
     event_loop: EventLoop<UserEvent>,
 }
 
-impl Window {
+impl DesktopWindow {
     /// Connects to the desktop.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl Window {
     pub fn new() -> Result<Self, NoWindow> {
         let built = contained(|| EventLoop::with_user_event().build().map_err(|error| said(&error)));
         let event_loop = built.and_then(|built| built).map_err(NoWindow::Said)?;
-        Ok(Window { event_loop })
+        Ok(DesktopWindow { event_loop })
     }
 
     /// Opens it with `backend`, in software only if that will do, and returns when it has been closed. `create` makes its

@@ -1,16 +1,16 @@
 //! Opening the window. A computer has several graphics [`backend`]s, any of which may be broken: one that has no adapter, cannot
-//! open a device, or loses it before the first frame is on the screen is given up for the next. [`search`] says which are tried
+//! open a device, or loses it before the first frame is on the screen is given up for the next. [`backend_order`] says which are tried
 //! and in which order, and walks along; an [`attempt`] is a window of eframe's with one backend, from its event loop to its
 //! first frame; [`watch`] is what is seen of it from outside. [`panics`] keeps those of graphics libraries to one attempt.
 
 mod attempt;
 mod backend;
+mod backend_order;
 mod panics;
-mod search;
 mod watch;
 
-pub use attempt::Window;
+pub use attempt::DesktopWindow;
 pub use backend::Backend;
+pub use backend_order::{BackendOrder, Chosen, NoWindow};
 pub use panics::{are_contained, contained};
-pub use search::{Chosen, NoWindow, Search};
 pub use watch::{Refusal, Watch};

@@ -5,18 +5,18 @@ use std::net::{Ipv4Addr, TcpListener};
 use egui::{Key, accesskit::Role};
 
 use super::*;
-use crate::{library::ModelId, settings::Settings, ui::testing::Stage};
+use crate::{library::ModelId, settings::Settings, ui::testing::TestWindow};
 
 const SIZE: [f32; 2] = [1200.0, 1400.0];
 
-fn page(stage: &mut Stage) {
+fn page(stage: &mut TestWindow) {
     stage.click("Settings");
     assert_eq!(stage.it.state().page, Page::Preferences);
 }
 
 #[test]
 fn theme_zoom_and_motion_settings_apply_at_once_and_are_saved() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
     for (name, theme, seen) in [
         ("Light", Theme::Light, egui::Theme::Light),
@@ -54,7 +54,7 @@ fn theme_zoom_and_motion_settings_apply_at_once_and_are_saved() {
 
 #[test]
 fn zoom_slider_applies_on_release() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
     let rect = stage.role(Role::Slider, "Size of everything").rect();
     let to = rect.right_center() - egui::vec2(2.0, 0.0);
@@ -70,7 +70,7 @@ fn zoom_slider_applies_on_release() {
 
 #[test]
 fn data_paths_are_copied_and_keys_are_listed() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
     let (settings, chats) = (stage.folders.settings(), stage.folders.chats());
     for (button, path) in [("Copy the path: Settings", settings), ("Copy the path: Chats", chats)] {
@@ -103,7 +103,7 @@ fn get(port: u16, path: &str, body: Option<&str>) -> Result<(u16, String), ureq:
 fn server_answers_with_the_open_model_while_it_is_on() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
-    let mut stage = Stage::with(SIZE, |_, settings| settings.server.port = port);
+    let mut stage = TestWindow::with(SIZE, |_, settings| settings.server.port = port);
     page(&mut stage);
     stage.ready();
     assert!(!stage.shows("Copy the address") && !stage.shell().settings.server.on, "it is off until it is wanted");
@@ -158,7 +158,7 @@ fn server_answers_with_the_open_model_while_it_is_on() {
 
 #[test]
 fn server_without_a_key_on_a_network_shows_a_warning_and_port_moves() {
-    let mut stage = Stage::with(SIZE, |_, settings| settings.server.port = 0);
+    let mut stage = TestWindow::with(SIZE, |_, settings| settings.server.port = 0);
     page(&mut stage);
     stage.click("Other computers may ask, too");
     assert!(!stage.shows("Other computers may ask only with a key"), "it is off");

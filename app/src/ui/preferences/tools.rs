@@ -5,7 +5,7 @@ use egui::{CollapsingHeader, RichText, TextEdit, Ui};
 use super::title;
 use crate::{
     remote::{KeyPlace, SecretKey},
-    tools::{Consent, ImportedServer, ServerReport, ServerState, Tool, builtin::Builtin, read_servers},
+    tools::{Consent, ImportedServer, ServerReport, Tool, ToolServerState, builtin::Builtin, read_servers},
     ui::{background::Background, shell::Shell, theme, theme::Palette, widgets},
 };
 
@@ -152,10 +152,10 @@ fn server(ui: &mut Ui, shell: &mut Shell, report: &ServerReport) {
             }
         }
         match state {
-            ServerState::Off => widgets::muted(ui, "off"),
-            ServerState::Connecting => widgets::muted(ui, "connecting …"),
-            ServerState::Ready { .. } => ui.label(widgets::small("connected", palette.good)),
-            ServerState::Failed(_) => {
+            ToolServerState::Off => widgets::muted(ui, "off"),
+            ToolServerState::Connecting => widgets::muted(ui, "connecting …"),
+            ToolServerState::Ready { .. } => ui.label(widgets::small("connected", palette.good)),
+            ToolServerState::Failed(_) => {
                 let again = ui.button("Connect again").accessible_name(format!("Connect again to {name}"));
                 if again.clicked()
                     && let Some(tools) = shell.chat_controller.tools()
@@ -167,10 +167,10 @@ fn server(ui: &mut Ui, shell: &mut Shell, report: &ServerReport) {
         };
     });
     match state {
-        ServerState::Failed(why) => {
+        ToolServerState::Failed(why) => {
             widgets::trouble(ui, why);
         }
-        ServerState::Ready { tools, remark } => {
+        ToolServerState::Ready { tools, remark } => {
             if let Some(remark) = remark {
                 ui.label(widgets::small(widgets::sentence(remark), palette.amber));
             }
@@ -182,7 +182,7 @@ fn server(ui: &mut Ui, shell: &mut Shell, report: &ServerReport) {
                 }
             });
         }
-        ServerState::Off | ServerState::Connecting => {}
+        ToolServerState::Off | ToolServerState::Connecting => {}
     }
 }
 

@@ -27,7 +27,7 @@ use super::{
     widgets,
 };
 use crate::{
-    engine_handle::{self, EngineState},
+    engine_handle::{self, ModelState},
     library::ModelId,
     settings::VramBudget,
     units::bytes,
@@ -52,7 +52,7 @@ pub struct VramPanel {
 impl VramPanel {
     /// Keeps what is to be left free free.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
-        let EngineState::Ready { model, engine } = shell.engine_handle.state() else {
+        let ModelState::Ready { model, engine } = shell.engine_handle.state() else {
             self.held = None;
             return;
         };
@@ -84,7 +84,7 @@ impl VramPanel {
         shell.adapters.look(ui, Duration::MAX);
         let state = shell.engine_handle.state();
         let status = match &state {
-            EngineState::Ready { engine, .. } => Some(engine.device()),
+            ModelState::Ready { engine, .. } => Some(engine.device()),
             _ => None,
         };
         let title = match &status {
@@ -101,14 +101,14 @@ impl VramPanel {
             }
         });
         match (state, status) {
-            (EngineState::Ready { model, engine }, Some(status)) => self.ready(ui, shell, &model, &engine, &status),
-            (EngineState::Remote { model, .. }, _) => {
+            (ModelState::Ready { model, engine }, Some(status)) => self.ready(ui, shell, &model, &engine, &status),
+            (ModelState::Remote { model, .. }, _) => {
                 widgets::muted(ui, format!("{} computes the model: no memory is taken here.", model.server.host()));
             }
-            (EngineState::Opening(opening), _) => {
+            (ModelState::Opening(opening), _) => {
                 widgets::muted(ui, format!("{} is being opened.", opening.model));
             }
-            (EngineState::Failed { reason, .. }, _) => {
+            (ModelState::Failed { reason, .. }, _) => {
                 widgets::trouble(ui, reason);
                 if ui.button("Try again").clicked() {
                     shell.queue_command(Command::ReopenModel);

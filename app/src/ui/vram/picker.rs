@@ -3,7 +3,7 @@
 use egui::{ComboBox, Ui};
 
 use crate::{
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     ui::{adapters, shell::Shell},
 };
 
@@ -24,7 +24,7 @@ fn name_of(choice: Option<&str>, shell: &Shell) -> String {
 
 /// The picker, if a model is open.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
-    let EngineState::Ready { model, .. } = shell.engine_handle.state() else { return };
+    let ModelState::Ready { model, .. } = shell.engine_handle.state() else { return };
     let chosen = shell.model_settings(&model).device.clone();
     let mut chosen_device = None;
     ui.horizontal(|ui| {

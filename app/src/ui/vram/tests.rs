@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     settings::ModelSettings,
     testing::until,
-    ui::testing::{Stage, button},
+    ui::testing::{TestWindow, button},
 };
 
 const MOST: &str = "VRAM to use at most";
@@ -21,7 +21,7 @@ fn adapter() -> String {
     software.or(all.first()).expect("the tests need a Vulkan driver (tests/run.sh installs one)").name.clone()
 }
 
-fn memory(stage: &mut Stage) -> Option<DeviceMemory> {
+fn memory(stage: &mut TestWindow) -> Option<DeviceMemory> {
     memory_of(stage.shell())
 }
 
@@ -33,8 +33,8 @@ fn memory_of(shell: &Shell) -> Option<DeviceMemory> {
 }
 
 /// A window whose model is in the GPU's memory as a whole.
-fn on_gpu() -> Stage {
-    let mut stage = Stage::with([1440.0, 1600.0], |_, settings| {
+fn on_gpu() -> TestWindow {
+    let mut stage = TestWindow::with([1440.0, 1600.0], |_, settings| {
         let chosen = ModelSettings { device: Some(adapter()), ..ModelSettings::default() };
         settings.models.insert(ModelId::Builtin.key(), chosen);
     });
@@ -44,13 +44,13 @@ fn on_gpu() -> Stage {
     stage
 }
 
-fn settled(stage: &mut Stage) {
+fn settled(stage: &mut TestWindow) {
     let done = |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|memory| !memory.moving);
     stage.until("the model in VRAM", done);
 }
 
 /// Holds the slider's handle and brings it to a fraction of the way.
-fn drag(stage: &mut Stage, slider: &str, fraction: f32) {
+fn drag(stage: &mut TestWindow, slider: &str, fraction: f32) {
     let rect = stage.role(Role::Slider, slider).rect();
     let to = rect.left_center() + vec2(rect.width() * fraction, 0.0);
     stage.it.hover_at(rect.center());
@@ -59,13 +59,13 @@ fn drag(stage: &mut Stage, slider: &str, fraction: f32) {
     stage.step();
 }
 
-fn release(stage: &mut Stage, slider: &str, fraction: f32) {
+fn release(stage: &mut TestWindow, slider: &str, fraction: f32) {
     let rect = stage.role(Role::Slider, slider).rect();
     stage.it.drop_at(rect.left_center() + vec2(rect.width() * fraction, 0.0));
     stage.step();
 }
 
-fn budget(stage: &mut Stage) -> Option<VramBudget> {
+fn budget(stage: &mut TestWindow) -> Option<VramBudget> {
     stage.shell().settings.models[&ModelId::Builtin.key()].budget
 }
 
@@ -92,7 +92,7 @@ fn budget_slider_forecast_follows_the_drag_and_applies_on_release() {
 }
 
 /// The text below the slider, once no forecast is running.
-fn foretold(stage: &mut Stage) -> String {
+fn foretold(stage: &mut TestWindow) -> String {
     until("a forecast", || {
         stage.it.step();
         stage.texts().into_iter().find(|text| text.starts_with("At ") && !text.contains("reckoning"))
@@ -104,7 +104,7 @@ fn budget_slider_forecast_is_of_its_value_and_the_current_device() {
     let mut stage = on_gpu();
     let engine = stage.shell().engine_handle.engine().unwrap();
     assert_eq!(engine.vram_budget(), None, "all that is free, which is more than the model can use");
-    let stands = |stage: &Stage| stage.role(Role::Slider, MOST).accesskit_node().numeric_value().unwrap() as u64;
+    let stands = |stage: &TestWindow| stage.role(Role::Slider, MOST).accesskit_node().numeric_value().unwrap() as u64;
     let said = foretold(&mut stage);
     assert!(said.starts_with(&format!("At {}: speed known after the first answer", bytes(stands(&stage)))), "{said}");
 
@@ -194,7 +194,7 @@ fn budget_of_zero_frees_vram_and_can_be_raised_again() {
 fn processor_picker_offers_the_cpu_and_every_adapter() {
     let mut stage = on_gpu();
     let (name, key) = (adapter(), ModelId::Builtin.key());
-    let choose = |stage: &mut Stage, line: &str| {
+    let choose = |stage: &mut TestWindow, line: &str| {
         let combo = stage.role(Role::ComboBox, "The processor that computes; speech goes on while it changes");
         stage.tap(combo.rect().center());
         let line = line.to_owned();

@@ -21,7 +21,7 @@ const AHEAD: isize = 8 << 10;
 
 /// A block of queries with the state of its online softmax, and scratch for a tile of keys and values. Buffers grow and are kept.
 #[derive(Debug, Default)]
-pub(super) struct Block {
+pub(super) struct QueryBlock {
     /// Query rows.
     rows: usize,
     /// Elements per row, padded as the cache's rows are.
@@ -71,7 +71,7 @@ impl DerefMut for Lines {
     }
 }
 
-impl Block {
+impl QueryBlock {
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
         let buffers = [&self.q, &self.out, &self.max, &self.sum, &self.scores, &self.tile];
@@ -106,7 +106,7 @@ impl Block {
 /// Attention of every query of `block` to the keys at positions `visit`, as far as its mask allows: query `row` is at position
 /// `first + row / group` and sees the `window` keys up to and including its own.
 pub(super) struct Attend<'a> {
-    pub(super) block: &'a mut Block,
+    pub(super) block: &'a mut QueryBlock,
     pub(super) keys: &'a KvRows,
     pub(super) values: &'a KvRows,
     pub(super) visit: Range<usize>,
@@ -121,7 +121,7 @@ impl Kernel for Attend<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let Block { rows, width, q, out, max, sum, scores, tile } = self.block;
+        let QueryBlock { rows, width, q, out, max, sum, scores, tile } = self.block;
         let (rows, width) = (*rows, *width);
         // Tiles start at multiples of their size, so that a query's result does not depend on its block.
         let mut start = self.visit.start / TILE * TILE;

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::{
     KvRows, PARALLEL_ELEMENTS,
-    attend::{Attend, Block, Merge},
+    attend::{Attend, Merge, QueryBlock},
     next,
 };
 use crate::cpu::{Cpu, simd::vector::dispatch};
@@ -42,7 +42,7 @@ impl AttentionShape<'_> {
 #[derive(Debug, Default)]
 pub struct AttentionScratch {
     /// One block of queries per worker.
-    blocks: Vec<Mutex<Block>>,
+    blocks: Vec<Mutex<QueryBlock>>,
     /// Partial results of decoding tasks, `[tasks, rows * (width + 2)]`: per row its sum of values, maximum and sum of weights.
     partials: Vec<f32>,
 }
@@ -129,7 +129,7 @@ impl Cpu {
             keys[head].prefetch(visit.clone());
             values[head].prefetch(visit);
         };
-        let task = |task: usize, part: &mut [f32], block: &mut Block| {
+        let task = |task: usize, part: &mut [f32], block: &mut QueryBlock| {
             // The task that this worker most likely takes next.
             if task + 1 < shape.n_kv_head * ranges {
                 prefetch(task + 1);
@@ -187,7 +187,7 @@ impl Cpu {
         let per_task = tokens.div_ceil(self.pool().threads() * 4);
         let per_block = (PROMPT_ROWS / group).min(per_task).max(FEW_TOKENS / 2);
 
-        let task = |i: usize, out: &mut [f32], block: &mut Block| {
+        let task = |i: usize, out: &mut [f32], block: &mut QueryBlock| {
             let token = i * per_block;
             let tokens = out.len() / row;
             let first = first + token;

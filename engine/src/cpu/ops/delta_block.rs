@@ -10,29 +10,29 @@
 
 use super::{
     block_product::{Strided, add_scaled, multiply, rows},
-    delta_net::{BLOCK, HeadBuffers},
+    delta_net::{BLOCK, DeltaHeadBuffers},
 };
 use crate::cpu::simd::vector::{Kernel, Vector};
 
 /// A block of at most [`BLOCK`] tokens of one head.
-pub(super) struct Block<'a> {
+pub(super) struct DeltaBlock<'a> {
     /// `[k_dim, v_dim]`
     pub state: &'a mut [f32],
-    pub buffers: &'a mut HeadBuffers,
+    pub buffers: &'a mut DeltaHeadBuffers,
     /// `[tokens]`
     pub beta: &'a [f32],
     /// `k_dim` and `v_dim`.
     pub sizes: (usize, usize),
 }
 
-impl Kernel for Block<'_> {
+impl Kernel for DeltaBlock<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let Block { state, buffers, beta, sizes: (k_dim, v_dim) } = self;
+        let DeltaBlock { state, buffers, beta, sizes: (k_dim, v_dim) } = self;
         let n = beta.len();
-        let HeadBuffers { q, k, v: values, out, k_columns, products, decay } = buffers;
+        let DeltaHeadBuffers { q, k, v: values, out, k_columns, products, decay } = buffers;
         let last = decay[n - 1];
         for (i, k) in k.chunks_exact(k_dim).take(n).enumerate() {
             k.iter().enumerate().for_each(|(at, x)| k_columns[at * BLOCK + i] = *x);

@@ -5,12 +5,12 @@
 //!
 //! `S = g S;  delta = beta (v - S^T k);  S = S + k delta^T;  out = S^T q / sqrt(k_dim)`
 //!
-//! One token follows these lines. A prompt is taken in blocks of [`BLOCK`] tokens, in the product form of the same paper ([`Block`]):
+//! One token follows these lines. A prompt is taken in blocks of [`BLOCK`] tokens, in the product form of the same paper ([`DeltaBlock`]):
 //! the deltas of a block depend on each other only through products of its keys, so that the state is read and written once per block.
 
 use parking_lot::Mutex;
 
-use super::{delta_block::Block, next};
+use super::{delta_block::DeltaBlock, next};
 use crate::cpu::{
     Cpu,
     pool::{ColumnsMut, split_columns},
@@ -78,7 +78,7 @@ pub struct DeltaNetTokens<'a> {
 #[derive(Debug, Default)]
 pub struct DeltaNetScratch {
     /// One per worker.
-    heads: Vec<Mutex<HeadBuffers>>,
+    heads: Vec<Mutex<DeltaHeadBuffers>>,
 }
 
 impl DeltaNetScratch {
@@ -90,7 +90,7 @@ impl DeltaNetScratch {
 
 /// Rows of one head: of one token, or of a block.
 #[derive(Debug, Default)]
-pub(super) struct HeadBuffers {
+pub(super) struct DeltaHeadBuffers {
     /// `[tokens, k_dim]`, of length 1; queries over `sqrt(k_dim)`.
     pub q: Vec<f32>,
     pub k: Vec<f32>,
@@ -106,7 +106,7 @@ pub(super) struct HeadBuffers {
     pub decay: Vec<f32>,
 }
 
-impl HeadBuffers {
+impl DeltaHeadBuffers {
     fn bytes(&self) -> u64 {
         let all = [&self.q, &self.k, &self.v, &self.out, &self.k_columns, &self.products, &self.decay];
         all.iter().map(|buffer| (buffer.capacity() * size_of::<f32>()) as u64).sum()
@@ -263,7 +263,7 @@ impl Cpu {
         tokens: &DeltaNetTokens<'_>,
         (head, first, count): (usize, usize, usize),
         state: &mut [f32],
-        buffers: &mut HeadBuffers,
+        buffers: &mut DeltaHeadBuffers,
     ) {
         let (k_dim, v_dim, k_head) = (shape.k_dim, shape.v_dim, shape.k_head(head));
         let (keys, values) = (shape.k_heads * k_dim, 2 * shape.k_heads * k_dim);
@@ -297,7 +297,7 @@ impl Cpu {
             beta[t] = of(tokens.beta, t);
         }
         let (beta, sizes) = (&beta[..count], (k_dim, v_dim));
-        dispatch(self.isa(), Block { state, buffers, beta, sizes });
+        dispatch(self.isa(), DeltaBlock { state, buffers, beta, sizes });
     }
 }
 

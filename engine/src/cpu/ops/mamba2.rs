@@ -5,13 +5,13 @@
 //!
 //! `S = g S + B (dt x)^T;  y = S^T C + d x`
 //!
-//! One token follows this line. A prompt is taken in blocks of [`BLOCK`] tokens, in the product form of the same paper ([`Block`]):
+//! One token follows this line. A prompt is taken in blocks of [`BLOCK`] tokens, in the product form of the same paper ([`Mamba2Block`]):
 //! the products of `B` and `C` are those of all heads of a group, and the state is read and written once per block.
 
 use parking_lot::Mutex;
 
 use super::{
-    mamba2_block::{Block, Products},
+    mamba2_block::{GroupProducts, Mamba2Block},
     next,
 };
 use crate::cpu::{
@@ -81,22 +81,22 @@ pub struct Mamba2Tokens<'a> {
 #[derive(Debug, Default)]
 pub struct Mamba2Scratch {
     /// `[blocks, groups]`
-    products: Vec<Products>,
+    products: Vec<GroupProducts>,
     /// One per worker.
-    heads: Vec<Mutex<HeadBuffers>>,
+    heads: Vec<Mutex<Mamba2HeadBuffers>>,
 }
 
 impl Mamba2Scratch {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        let products: u64 = self.products.iter().map(Products::bytes).sum();
+        let products: u64 = self.products.iter().map(GroupProducts::bytes).sum();
         products + self.heads.iter().map(|head| head.lock().bytes()).sum::<u64>()
     }
 }
 
 /// Rows of one head: of one token, or of a block.
 #[derive(Debug, Default)]
-pub(super) struct HeadBuffers {
+pub(super) struct Mamba2HeadBuffers {
     /// Inputs times their steps, `[tokens, head_dim]`.
     pub x: Vec<f32>,
     /// `[tokens, head_dim]`
@@ -107,7 +107,7 @@ pub(super) struct HeadBuffers {
     pub decay: Vec<f32>,
 }
 
-impl HeadBuffers {
+impl Mamba2HeadBuffers {
     fn bytes(&self) -> u64 {
         let all = [&self.x, &self.out, &self.weights, &self.decay];
         all.iter().map(|buffer| (buffer.capacity() * size_of::<f32>()) as u64).sum()
@@ -248,10 +248,10 @@ impl Cpu {
     }
 
     /// Products of `C` and `B` of every block and group.
-    fn products(&self, shape: &Mamba2Shape, tokens: &Mamba2Tokens<'_>, n: usize, products: &mut Vec<Products>) {
+    fn products(&self, shape: &Mamba2Shape, tokens: &Mamba2Tokens<'_>, n: usize, products: &mut Vec<GroupProducts>) {
         let blocks = n.div_ceil(BLOCK);
         if products.len() < blocks * shape.groups {
-            products.resize_with(blocks * shape.groups, Products::default);
+            products.resize_with(blocks * shape.groups, GroupProducts::default);
         }
         let channels = shape.channels();
         let mut products: Vec<_> = products[..blocks * shape.groups].iter_mut().enumerate().collect();
@@ -271,7 +271,7 @@ impl Cpu {
         tokens: &Mamba2Tokens<'_>,
         (head, first, count): (usize, usize, usize),
         state: &mut [f32],
-        buffers: &mut HeadBuffers,
+        buffers: &mut Mamba2HeadBuffers,
     ) {
         let [b, c] = shape.vectors(shape.group(head));
         for token in first..first + count {
@@ -291,9 +291,9 @@ impl Cpu {
         shape: &Mamba2Shape,
         tokens: &Mamba2Tokens<'_>,
         (head, first, count): (usize, usize, usize),
-        products: &Products,
+        products: &GroupProducts,
         state: &mut [f32],
-        buffers: &mut HeadBuffers,
+        buffers: &mut Mamba2HeadBuffers,
     ) {
         let (channels, dim) = (shape.channels(), shape.head_dim);
         let rows = &tokens.xbc[first * channels..];
@@ -308,7 +308,7 @@ impl Cpu {
         let [b, c] = shape.vectors(shape.group(head));
         let vectors = (&rows[b..], &rows[c..], channels);
         let sizes = (count, shape.state, dim);
-        dispatch(self.isa(), Block { state, buffers, products, vectors, sizes });
+        dispatch(self.isa(), Mamba2Block { state, buffers, products, vectors, sizes });
     }
 }
 

@@ -9,7 +9,7 @@
 
 use super::{
     block_product::{Strided, multiply},
-    mamba2::{BLOCK, HeadBuffers},
+    mamba2::{BLOCK, Mamba2HeadBuffers},
 };
 use crate::cpu::simd::vector::{Kernel, Vector};
 
@@ -18,14 +18,14 @@ type Vectors<'a> = (&'a [f32], &'a [f32], usize);
 
 /// Products of `C` and `B` of a block of one group.
 #[derive(Debug, Default)]
-pub(super) struct Products {
+pub(super) struct GroupProducts {
     /// `[state, BLOCK]`: `B` by element.
     b_columns: Vec<f32>,
     /// `[tokens, BLOCK]`: `C_i B_j`.
     products: Vec<f32>,
 }
 
-impl Products {
+impl GroupProducts {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         ((self.b_columns.capacity() + self.products.capacity()) * size_of::<f32>()) as u64
@@ -43,9 +43,9 @@ impl Products {
     }
 }
 
-/// See [`Products::task`].
+/// See [`GroupProducts::task`].
 pub(super) struct ProductTask<'a> {
-    products: &'a mut Products,
+    products: &'a mut GroupProducts,
     vectors: Vectors<'a>,
     tokens: usize,
     state: usize,
@@ -56,7 +56,8 @@ impl Kernel for ProductTask<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let ProductTask { products: Products { b_columns, products }, vectors: (b, c, row), tokens: n, state } = self;
+        let ProductTask { products: GroupProducts { b_columns, products }, vectors: (b, c, row), tokens: n, state } =
+            self;
         for (j, b) in b.chunks(row).take(n).enumerate() {
             b[..state].iter().enumerate().for_each(|(at, x)| b_columns[at * BLOCK + j] = *x);
         }
@@ -66,25 +67,25 @@ impl Kernel for ProductTask<'_> {
 }
 
 /// A block of at most [`BLOCK`] tokens of one head.
-pub(super) struct Block<'a> {
+pub(super) struct Mamba2Block<'a> {
     /// `[state, head_dim]`
     pub state: &'a mut [f32],
     /// Their inputs and decays; their outputs.
-    pub buffers: &'a mut HeadBuffers,
+    pub buffers: &'a mut Mamba2HeadBuffers,
     /// Their group's.
-    pub products: &'a Products,
+    pub products: &'a GroupProducts,
     pub vectors: Vectors<'a>,
     /// Tokens, elements of `B`, `head_dim`.
     pub sizes: (usize, usize, usize),
 }
 
-impl Kernel for Block<'_> {
+impl Kernel for Mamba2Block<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let Block { state, buffers, products, vectors: (b, c, row), sizes: (n, size, dim) } = self;
-        let HeadBuffers { x, out, weights, decay } = buffers;
+        let Mamba2Block { state, buffers, products, vectors: (b, c, row), sizes: (n, size, dim) } = self;
+        let Mamba2HeadBuffers { x, out, weights, decay } = buffers;
         let last = decay[n - 1];
 
         // What the state before the block gives, then what the block's own tokens give.

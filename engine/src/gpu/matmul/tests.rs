@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     format::{Bytes, Matrix},
     gpu::{
-        AdapterChoice, ExpertGroups, ExpertInput, ExpertMatmul, GpuOptions, Purpose, ReadbackRing, Tier, UploadRing,
+        AdapterChoice, ExpertInput, ExpertMatmul, ExpertPairs, GpuOptions, Purpose, ReadbackRing, Tier, UploadRing,
         Uploader, Usage,
     },
     quant::{
@@ -230,7 +230,7 @@ fn expert_matmul_uses_the_experts_of_each_slot() {
         let bytes = (ids.len() * y_pitch * 4) as u64;
         let y = gpu.arena().buffer(Purpose::Scratch, "y", bytes, Usage::Storage).unwrap();
         let output = MatmulOutput { buffer: &y, pitch: y_pitch, offset: OFFSET, epilogue: Epilogue::Store };
-        let groups = ExpertGroups::new(&gpu, &ids_buffer, ids.len(), experts + 1).unwrap();
+        let groups = ExpertPairs::new(&gpu, &ids_buffer, ids.len(), experts + 1).unwrap();
         let input = |slots_per_row, bias| ExpertInput {
             x: &x.buffer,
             x_pitch: pitch(cols),

@@ -72,7 +72,7 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
 
         let mut progress = |_, _| ControlFlow::Continue(());
         let uploader = Uploader::new(&gpu, &mut progress).unwrap();
-        let mut loader = Loader { gpu: &gpu, config: &config, chunk: 20, uploader };
+        let mut loader = GpuLoader { gpu: &gpu, config: &config, chunk: 20, uploader };
         let registers = Registers::new(&loader).unwrap();
         let [from, out] = [Register::Normed, Register::Out].map(|register| registers.get(register).clone());
         let ops = ResidentExperts::new(

@@ -21,13 +21,13 @@ struct Round {
 }
 
 /// The workers.
-pub(super) struct Encoder {
+pub(super) struct TensorEncoder {
     pool: ThreadPool,
 }
 
-impl Encoder {
+impl TensorEncoder {
     pub(super) fn new() -> Self {
-        Encoder { pool: ThreadPool::new(None) }
+        TensorEncoder { pool: ThreadPool::new(None) }
     }
 
     /// Hands `tensor`'s rows as `ty` to `write`, in order, each times the one of `factors` whose part of the rows it is in; `progress` is told how many elements each call was about.

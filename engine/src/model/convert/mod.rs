@@ -122,7 +122,7 @@ pub fn convert(
         types: BTreeMap::new(),
         fallbacks: planned.iter().filter_map(fallback).collect(),
     };
-    let encoder = encode::Encoder::new();
+    let encoder = encode::TensorEncoder::new();
     let mut done = 0;
     progress(0, report.parameters);
     for tensor in &planned {
@@ -150,7 +150,7 @@ pub fn convert(
     Ok(report)
 }
 
-fn fallback(tensor: &plan::Planned) -> Option<TypeFallback> {
+fn fallback(tensor: &plan::PlannedTensor) -> Option<TypeFallback> {
     let gguf::TensorInfo { name, ty, shape } = &tensor.info;
     let (wanted, cols) = (tensor.unfit?, shape.last().copied().unwrap_or(0));
     Some(TypeFallback { tensor: name.clone(), cols, wanted, ty: *ty })

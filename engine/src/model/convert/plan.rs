@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use super::types::{Candidate, Choice, Target};
+use super::types::{Choice, ConversionTarget, TypeCandidate};
 use crate::{
     error::{Error, Location, Result},
     format::gguf::TensorInfo,
@@ -12,7 +12,7 @@ use crate::{
 
 /// A tensor to write: its parts follow each other in the file.
 #[derive(Debug)]
-pub(super) struct Planned {
+pub(super) struct PlannedTensor {
     pub(super) info: TensorInfo,
     pub(super) parts: Vec<Recipe>,
     /// The type that rows of this length cannot have, where another was chosen for that reason.
@@ -20,8 +20,13 @@ pub(super) struct Planned {
 }
 
 /// Names and types of what `recipes` become. Experts kept one by one are joined.
-pub(super) fn plan(path: &Path, recipes: Vec<Recipe>, config: &ModelConfig, ty: TensorType) -> Result<Vec<Planned>> {
-    let target = Target {
+pub(super) fn plan(
+    path: &Path,
+    recipes: Vec<Recipe>,
+    config: &ModelConfig,
+    ty: TensorType,
+) -> Result<Vec<PlannedTensor>> {
+    let target = ConversionTarget {
         ty,
         n_layer: config.n_layer(),
         tied: !recipes.iter().any(|recipe| recipe.tensor.name == "output.weight"),
@@ -54,8 +59,12 @@ pub(super) fn plan(path: &Path, recipes: Vec<Recipe>, config: &ModelConfig, ty: 
             shape.insert(0, parts.len());
         }
         parts.shrink_to_fit();
-        let Choice { wanted, ty } = target.choose(Candidate { name: &name, shape: &shape, source });
-        tensors.push(Planned { info: TensorInfo { name, ty, shape }, parts, unfit: (wanted != ty).then_some(wanted) });
+        let Choice { wanted, ty } = target.choose(TypeCandidate { name: &name, shape: &shape, source });
+        tensors.push(PlannedTensor {
+            info: TensorInfo { name, ty, shape },
+            parts,
+            unfit: (wanted != ty).then_some(wanted),
+        });
     }
     Ok(tensors)
 }

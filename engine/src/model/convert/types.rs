@@ -4,7 +4,7 @@ use crate::quant::TensorType;
 
 /// A tensor whose type is chosen.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Candidate<'a> {
+pub(super) struct TypeCandidate<'a> {
     /// GGUF name.
     pub(super) name: &'a str,
     /// Row-major shape.
@@ -24,7 +24,7 @@ pub(super) struct Choice {
 
 /// Facts about the model that the choice depends on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Target {
+pub(super) struct ConversionTarget {
     /// The type asked for.
     pub(super) ty: TensorType,
     /// Number of layers.
@@ -33,12 +33,12 @@ pub(super) struct Target {
     pub(super) tied: bool,
 }
 
-impl Target {
+impl ConversionTarget {
     /// The type for `candidate`: vectors, routers and position tables stay F32; the head, and in K-quant files the most
     /// sensitive matrices, get a better type than the rest; rows that are not whole blocks fall back to the nearest type
     /// that fits.
-    pub(super) fn choose(&self, candidate: Candidate<'_>) -> Choice {
-        let Candidate { name, shape, source } = candidate;
+    pub(super) fn choose(&self, candidate: TypeCandidate<'_>) -> Choice {
+        let TypeCandidate { name, shape, source } = candidate;
         if !source.is_weight() {
             return Choice { wanted: source, ty: source };
         }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     fn choose(ty: TensorType, tied: bool, name: &str, shape: &[usize]) -> TensorType {
-        Target { ty, n_layer: 32, tied }.choose(Candidate { name, shape, source: F16 }).ty
+        ConversionTarget { ty, n_layer: 32, tied }.choose(TypeCandidate { name, shape, source: F16 }).ty
     }
 
     #[test]

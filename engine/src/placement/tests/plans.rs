@@ -39,7 +39,7 @@ fn empty_budget_is_the_cpu_and_an_ample_one_is_everything() {
     let mut machine = Machine::typical();
     // As a card is that holds so large a model: a usual one would be glad of the CPU's help.
     let rates = machine.gpu.iter_mut().flat_map(|gpu| gpu.rates.values_mut());
-    rates.for_each(|rate| *rate = Rate { sequential: 900e9, scattered: 700e9 });
+    rates.for_each(|rate| *rate = ProductRate { sequential: 900e9, scattered: 700e9 });
     let mut alone = machine.clone();
     alone.gpu = None;
     for skips in [Skips::Nothing, Skips::Silent, Skips::NotPredicted] {

@@ -3,7 +3,7 @@
 
 use super::{
     elementwise::{Elementwise, WORKGROUP, flat_grid},
-    loader::Loader,
+    loader::GpuLoader,
     norm::{NormOp, NormWeights},
     product::Product,
     registers::Registers,
@@ -37,7 +37,7 @@ impl AltupBuffers {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for another number of streams than the kernels', [`Error::Memory`] if the budget is too small.
-    pub fn new(loader: &Loader<'_, '_>) -> Result<Option<Self>> {
+    pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Option<Self>> {
         let Some(AltupConfig { streams, .. }) = loader.config.altup else { return Ok(None) };
         if streams != STREAMS {
             return Err(Error::Unsupported {
@@ -80,7 +80,7 @@ pub(crate) struct AltupOps {
 impl AltupOps {
     /// Uploads a layer's weights.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         buffers: &AltupBuffers,
         weights: &AltupWeights,
         registers: &Registers,

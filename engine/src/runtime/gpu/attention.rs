@@ -8,7 +8,7 @@ use super::{
     elementwise,
     kv::KvOps,
     latent::{LatentBuffers, LatentOps},
-    loader::Loader,
+    loader::GpuLoader,
     norm::{NormOp, NormWeights},
     product::Product,
 };
@@ -142,7 +142,7 @@ impl AttentionLayout {
 }
 
 impl AttentionBuffers {
-    pub fn new(loader: &mut Loader<'_, '_>) -> Result<Self> {
+    pub fn new(loader: &mut GpuLoader<'_, '_>) -> Result<Self> {
         let (gpu, config, chunk) = (loader.gpu, loader.config, loader.chunk);
         let latent = LatentBuffers::new(loader)?;
         let [partials, qkv, q, heads] = Self::floats(gpu.caps(), config, chunk);
@@ -209,7 +209,7 @@ impl AttentionOps {
     }
 
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         buffers: &AttentionBuffers,
         (shape, weights, heads_norm): (&AttentionConfig, &AttentionWeights, Option<&Norm>),
         from: &Buffer,

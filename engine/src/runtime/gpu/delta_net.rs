@@ -5,7 +5,7 @@ use std::ops::Range;
 use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
 
 use super::{
-    loader::Loader,
+    loader::GpuLoader,
     recurrent::{MixerBuffers, RecurrentLayout, WORKGROUP, scan_columns, scan_slices},
     state::StateOps,
 };
@@ -46,7 +46,7 @@ impl DeltaNetOps {
 
     /// Uploads `weights`, but for matrices and convolution.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         buffers: &MixerBuffers,
         shape: DeltaNetShape,
         weights: &DeltaNetWeights,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     elementwise::{WORKGROUP, flat_grid},
-    loader::Loader,
+    loader::GpuLoader,
 };
 use crate::{
     error::Result,
@@ -24,7 +24,7 @@ pub(crate) struct Embedding {
 impl Embedding {
     /// Of `head`, the head's matrix; `None` if that is not the embedding, or if positions have rows of their own, which
     /// would have to go up in place of the embedding's.
-    pub fn new(loader: &Loader<'_, '_>, weights: &Weights, head: &GpuMatrix, to: &Buffer) -> Result<Option<Self>> {
+    pub fn new(loader: &GpuLoader<'_, '_>, weights: &Weights, head: &GpuMatrix, to: &Buffer) -> Result<Option<Self>> {
         let (gpu, config) = (loader.gpu, loader.config);
         let rotates = config.position == Position::Rotary;
         if !(weights.tied && rotates) {

@@ -3,7 +3,7 @@
 use super::{
     elementwise::{ActivationOp, kind},
     fired::FiredMask,
-    loader::Loader,
+    loader::GpuLoader,
     neuron_rows::NeuronsDown,
     norm::{NormOp, NormWeights},
     product::Product,
@@ -33,7 +33,7 @@ pub(crate) struct FfnBuffers {
 
 impl FfnBuffers {
     /// For `rows` tokens (or slots of experts) and FFNs of `n_ff` neurons.
-    pub fn new(loader: &Loader<'_, '_>, rows: usize, n_ff: usize, gated: bool) -> Result<Self> {
+    pub fn new(loader: &GpuLoader<'_, '_>, rows: usize, n_ff: usize, gated: bool) -> Result<Self> {
         let gate_up_pitch = Self::gate_up_pitch(n_ff, gated);
         let gate_up = loader.scratch("gate and up", rows * gate_up_pitch)?;
         let hidden = loader.scratch("hidden activations", rows * pitch(n_ff))?;
@@ -130,7 +130,7 @@ enum DownOps {
 impl DenseFfn {
     /// Uploads `weights`. `before` is another layer's, whose partial sums are shared where they fit; `buffers` are of this width.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         before: Option<&DenseFfn>,
         buffers: &FfnBuffers,
         weights: &FfnWeights,
@@ -175,7 +175,7 @@ impl DenseFfn {
     /// `deviations` standard deviations.
     pub fn set_inner(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         hidden_norm: Option<&Norm>,
         deviations: Option<f32>,
     ) -> Result<()> {

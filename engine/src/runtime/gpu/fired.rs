@@ -1,6 +1,6 @@
 //! Masks of the hidden activations that are not zero.
 
-use super::loader::Loader;
+use super::loader::GpuLoader;
 use crate::{
     error::Result,
     gpu::{Buffer, Op, Recorder, params},
@@ -20,7 +20,7 @@ pub(crate) struct FiredMask {
 
 impl FiredMask {
     /// For up to `rows` rows of `hidden`, `pitch` elements each, a multiple of 4.
-    pub fn new(loader: &Loader<'_, '_>, hidden: &Buffer, rows: usize, pitch: usize) -> Result<Self> {
+    pub fn new(loader: &GpuLoader<'_, '_>, hidden: &Buffer, rows: usize, pitch: usize) -> Result<Self> {
         let [words, counts] = Self::words(rows, pitch);
         let mask = loader.scratch("a mask of neurons that fired", words)?;
         let counts = loader.scratch("counts of neurons that fired", counts)?;

@@ -7,7 +7,7 @@ use thermocline_shaders::limits::{TOP_K_MOST, TOP_K_RANGE};
 use super::{
     elementwise::{WORKGROUP, flat_grid},
     embedding::Embedding,
-    loader::Loader,
+    loader::GpuLoader,
     norm::{NormOp, NormWeights},
     product::Product,
     registers::Registers,
@@ -46,7 +46,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    pub fn new(loader: &mut Loader<'_, '_>, registers: &Registers, weights: &Weights) -> Result<Self> {
+    pub fn new(loader: &mut GpuLoader<'_, '_>, registers: &Registers, weights: &Weights) -> Result<Self> {
         let (gpu, config) = (loader.gpu, loader.config);
         let row = pitch(config.n_vocab);
         let logits = Self::logits_floats(gpu.caps(), config, loader.chunk);
@@ -183,7 +183,7 @@ struct TopK {
 }
 
 impl TopK {
-    fn new(loader: &Loader<'_, '_>, logits: &Buffer, n_vocab: usize) -> Result<Self> {
+    fn new(loader: &GpuLoader<'_, '_>, logits: &Buffer, n_vocab: usize) -> Result<Self> {
         let gpu = loader.gpu;
         let longest = shortlist_floats(n_vocab);
         let list = || Ok((loader.scratch("a shortlist", longest)?, loader.scratch("a shortlist", longest)?));

@@ -8,14 +8,14 @@ use std::ops::Range;
 
 use super::{
     attention::AttentionLayout,
-    loader::Loader,
+    loader::GpuLoader,
     norm::{NormOp, NormWeights},
     product::Product,
 };
 use crate::{
     error::{Error, Result},
     gpu::{
-        Buffer, Epilogue, ExpertGroups, ExpertInput, ExpertMatmul, MatmulOutput, Op, Purpose, Recorder, Usage, params,
+        Buffer, Epilogue, ExpertInput, ExpertMatmul, ExpertPairs, MatmulOutput, Op, Purpose, Recorder, Usage, params,
         pitch,
     },
     model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear, ModelConfig},
@@ -38,7 +38,7 @@ pub(super) struct LatentBuffers {
     pub values: Buffer,
     /// `[slots]` u32: the slot's head.
     heads: Buffer,
-    groups: ExpertGroups,
+    groups: ExpertPairs,
 }
 
 /// Sizes of those buffers.
@@ -79,7 +79,7 @@ impl Sizes {
 
 impl LatentBuffers {
     /// `None` for a model without latent attention.
-    pub fn new(loader: &mut Loader<'_, '_>) -> Result<Option<Self>> {
+    pub fn new(loader: &mut GpuLoader<'_, '_>) -> Result<Option<Self>> {
         let (chunk, Some(of)) = (loader.chunk, Sizes::of(loader.config)) else { return Ok(None) };
         let slots = chunk * of.n_head;
         let heads = loader.gpu.arena().buffer(Purpose::Scratch, "heads of slots", slots as u64 * 4, Usage::Storage)?;
@@ -93,7 +93,7 @@ impl LatentBuffers {
             inputs: loader.scratch("queries before their latent", chunk * of.inputs)?,
             // The output matrix reads whole chunks of columns.
             values: loader.scratch("values of heads", chunk * of.values + 32)?,
-            groups: ExpertGroups::new(loader.gpu, &heads, slots, of.n_head)?,
+            groups: ExpertPairs::new(loader.gpu, &heads, slots, of.n_head)?,
             heads,
         }))
     }
@@ -103,7 +103,7 @@ impl LatentBuffers {
         let Some(of) = Sizes::of(config) else { return Vec::new() };
         let slots = chunk * of.n_head;
         let rows = [chunk * of.projected, chunk * of.inputs, chunk * of.values + 32, slots];
-        let groups = ExpertGroups::words(slots, of.n_head);
+        let groups = ExpertPairs::words(slots, of.n_head);
         rows.into_iter().chain(groups).chain([chunk * of.low]).collect()
     }
 }
@@ -128,7 +128,7 @@ pub(super) struct LatentOps {
 impl LatentOps {
     /// Uploads a layer's matrices. They read `x`; queries go to `queries` and `q`, and attention's result comes in `heads`.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         buffers: &LatentBuffers,
         layout: &AttentionLayout,
         (weights, behind): (&AttentionWeights, &LatentWeights),
@@ -238,7 +238,7 @@ impl LatentOps {
 
 /// The product of every slot with its head's matrix; rows of `x` and `y` are those of slots.
 fn by_head(
-    loader: &mut Loader<'_, '_>,
+    loader: &mut GpuLoader<'_, '_>,
     linears: &[Linear],
     buffers: &LatentBuffers,
     (x, x_pitch): (&Buffer, usize),

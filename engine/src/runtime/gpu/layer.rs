@@ -5,7 +5,7 @@ use super::{
     attention::{AttentionBuffers, AttentionOps},
     elementwise::Elementwise,
     ffn::{DenseFfn, FfnBuffers},
-    loader::Loader,
+    loader::GpuLoader,
     norm::{NormOp, NormWeights},
     per_layer::{PerLayerBuffers, PerLayerOps},
     recurrent::{RecurrentBuffers, RecurrentOps},
@@ -51,7 +51,7 @@ impl GpuLayer {
     /// Uploads `layer` of `model` and prepares its steps. `before` is another layer's dense FFN, whose buffers are reused where they
     /// fit.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         registers: &Registers,
         (attention, recurrent, per_layer, altup): LayerBuffers<'_>,
         model: &Model,

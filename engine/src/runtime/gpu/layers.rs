@@ -10,7 +10,7 @@ use super::{
     attention::{AttentionBuffers, AttentionOps, CacheRows, rotated},
     head::Head,
     layer::{GpuLayer, NormStep, no_attention, no_dense_ffn, no_norm, no_per_layer, no_recurrence, no_streams, same},
-    loader::Loader,
+    loader::GpuLoader,
     per_layer::PerLayerBuffers,
     recurrent::RecurrentBuffers,
     registers::{Registers, pad, unpad},
@@ -61,7 +61,7 @@ impl GpuLayers {
     /// # Errors
     /// [`Error::Memory`] if the device's budget or limits are too small, [`Error::Unsupported`] for a variant the kernels do not
     /// have, [`Error::Gpu`] if the device is lost.
-    pub fn new(loader: &mut Loader<'_, '_>, first_layer: usize, most_work: u64) -> Result<Self> {
+    pub fn new(loader: &mut GpuLoader<'_, '_>, first_layer: usize, most_work: u64) -> Result<Self> {
         let (gpu, config, chunk) = (loader.gpu, loader.config, loader.chunk);
         let registers = Registers::new(loader)?;
         let attention = AttentionBuffers::new(loader)?;
@@ -93,21 +93,21 @@ impl GpuLayers {
     }
 
     /// Uploads the layer behind the last one; returns its number.
-    pub fn push(&mut self, loader: &mut Loader<'_, '_>, model: &Model) -> Result<usize> {
+    pub fn push(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model) -> Result<usize> {
         let layer = self.first_layer + self.layers.len();
         let built = self.build(loader, model, layer)?;
         self.layers.push(built);
         Ok(layer)
     }
 
-    fn build(&self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<GpuLayer> {
+    fn build(&self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<GpuLayer> {
         let before = self.layers.iter().find_map(|layer| layer.dense.as_ref());
         let buffers = (&self.attention, &self.recurrent, self.per_layer.as_ref(), self.altup.as_ref());
         GpuLayer::new(loader, &self.registers, buffers, model, (layer, before))
     }
 
     /// Uploads `layer`, which is the one before the first.
-    pub fn push_front(&mut self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
+    pub fn push_front(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
         let built = self.build(loader, model, layer)?;
         self.layers.insert(0, built);
         self.first_layer = layer;
@@ -138,7 +138,7 @@ impl GpuLayers {
     }
 
     /// Uploads the head.
-    pub fn add_head(&mut self, loader: &mut Loader<'_, '_>, weights: &Weights) -> Result<()> {
+    pub fn add_head(&mut self, loader: &mut GpuLoader<'_, '_>, weights: &Weights) -> Result<()> {
         self.head = Some(Head::new(loader, &self.registers, weights)?);
         Ok(())
     }

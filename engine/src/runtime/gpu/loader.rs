@@ -8,7 +8,7 @@ use crate::{
 
 /// Makes the buffers of one model on one device.
 #[derive(Debug)]
-pub(crate) struct Loader<'a, 'p> {
+pub(crate) struct GpuLoader<'a, 'p> {
     pub gpu: &'a Gpu,
     pub config: &'a ModelConfig,
     /// Most tokens of a chunk: rows of a register.
@@ -16,7 +16,7 @@ pub(crate) struct Loader<'a, 'p> {
     pub uploader: Uploader<'p>,
 }
 
-impl Loader<'_, '_> {
+impl GpuLoader<'_, '_> {
     /// A scratch buffer of `floats` zeros.
     pub fn scratch(&self, what: &'static str, floats: usize) -> Result<Buffer> {
         self.gpu.arena().buffer(Purpose::Scratch, what, floats as u64 * 4, Usage::Storage)

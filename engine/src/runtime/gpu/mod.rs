@@ -1,5 +1,5 @@
 //! The last layers of a model on a device ([`GpuLayers`]), but for the question which neurons are there: that is `hybrid`'s. When
-//! a layer comes, its weights are uploaded by role and every dispatch is prepared with its buffers ([`Loader`]); dispatches that
+//! a layer comes, its weights are uploaded by role and every dispatch is prepared with its buffers ([`GpuLoader`]); dispatches that
 //! depend on a context are prepared with its cache ([`GpuKv`]). A chunk is then recorded into one [`Segment`]: up go the tokens' ids
 //! if the embedding is on the device as the head, else its rows, decoded on the CPU, and the positions' rotations; down come the
 //! logits that were asked for. With everything on the device, decoding a token allocates nothing, submits once and reads back once.
@@ -33,6 +33,6 @@ pub(crate) mod state;
 
 pub(crate) use kv::GpuKv;
 pub(crate) use layers::GpuLayers;
-pub(crate) use loader::Loader;
+pub(crate) use loader::GpuLoader;
 pub(crate) use segment::Segment;
 pub(crate) use state::GpuState;

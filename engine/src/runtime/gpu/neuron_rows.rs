@@ -8,7 +8,7 @@ use thermocline_shaders::{
 
 use super::{
     elementwise::{WORKGROUP, flat_grid},
-    loader::Loader,
+    loader::GpuLoader,
 };
 use crate::{
     error::{Error, Result},
@@ -65,7 +65,7 @@ fn strips(chunks: usize) -> usize {
 
 impl PartialSumBuffer {
     /// For rows of `cols` weights of type `ty`.
-    pub fn new(loader: &Loader<'_, '_>, ty: WeightType, cols: usize) -> Result<Self> {
+    pub fn new(loader: &GpuLoader<'_, '_>, ty: WeightType, cols: usize) -> Result<Self> {
         let chunks = chunks(ty, cols);
         let rows = Self::rows(loader.gpu.caps(), chunks, loader.chunk);
         Ok(PartialSumBuffer { buffer: loader.scratch("partial sums", rows * chunks * 32)?, rows, chunks })
@@ -250,7 +250,7 @@ pub(crate) struct NeuronsDown {
 impl NeuronsDown {
     /// Uploads `linear`. `before` is another layer's, whose partial sums are shared where they fit.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         before: Option<&NeuronsDown>,
         linear: &Linear,
         hidden: &Buffer,

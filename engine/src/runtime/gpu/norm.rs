@@ -1,6 +1,6 @@
 //! Norms of registers.
 
-use super::{loader::Loader, registers::residual_scale};
+use super::{loader::GpuLoader, registers::residual_scale};
 use crate::{
     error::Result,
     gpu::{Buffer, Gpu, Op, Recorder, grid, params, pitch},
@@ -31,7 +31,7 @@ pub(crate) struct NormWeights {
 }
 
 impl NormWeights {
-    pub fn new(loader: &mut Loader<'_, '_>, norm: &Norm) -> Result<Self> {
+    pub fn new(loader: &mut GpuLoader<'_, '_>, norm: &Norm) -> Result<Self> {
         let weight = loader.vector("a norm", &norm.weight)?;
         let bias = norm.bias.as_ref().map(|bias| loader.vector("a norm", bias)).transpose()?;
         Ok(NormWeights { cols: norm.weight.len(), weight, bias })
@@ -41,7 +41,7 @@ impl NormWeights {
 impl NormOp {
     /// Rows are `pitch` of the norm's length apart. `from` and `into` may be the same. `delta`, if there is one that may be due to be added to `from`, is neither.
     pub fn new(
-        loader: &Loader<'_, '_>,
+        loader: &GpuLoader<'_, '_>,
         weights: &NormWeights,
         from: &Buffer,
         delta: Option<&Buffer>,

@@ -2,7 +2,7 @@
 
 use super::{
     elementwise::{WORKGROUP, flat_grid, kind},
-    loader::Loader,
+    loader::GpuLoader,
     product::Product,
 };
 use crate::{
@@ -33,7 +33,7 @@ pub(crate) struct PerLayerOps {
 
 impl PerLayerBuffers {
     /// `None` for a model whose layers have no inputs of their own.
-    pub fn new(loader: &Loader<'_, '_>) -> Result<Option<Self>> {
+    pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Option<Self>> {
         let Some(width) = loader.config.per_layer_input else { return Ok(None) };
         let [inputs, gate, hidden] = Self::scratch_floats(loader.config, loader.chunk);
         Ok(Some(PerLayerBuffers {
@@ -54,7 +54,7 @@ impl PerLayerBuffers {
 impl PerLayerOps {
     /// Uploads `weights`; `x` is the residual stream.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         buffers: &PerLayerBuffers,
         weights: &PerLayerWeights,
         x: &Buffer,

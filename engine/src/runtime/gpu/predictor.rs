@@ -1,6 +1,6 @@
 //! The predictor of a layer: which neurons to look at for one token.
 
-use super::loader::Loader;
+use super::loader::GpuLoader;
 use crate::{
     error::Result,
     format::Matrix,
@@ -31,7 +31,7 @@ pub(crate) struct PredictorOps {
 }
 
 impl MaskBuffers {
-    pub fn new(loader: &Loader<'_, '_>, neurons: usize) -> Result<Self> {
+    pub fn new(loader: &GpuLoader<'_, '_>, neurons: usize) -> Result<Self> {
         let words = neurons.div_ceil(32);
         Ok(MaskBuffers {
             scores: loader.scratch("scores of neurons", pitch(neurons))?,
@@ -44,7 +44,7 @@ impl MaskBuffers {
 impl PredictorOps {
     /// `residual` and `normed` are the registers it may look at.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         buffers: &MaskBuffers,
         predictor: &Predictor,
         neurons: usize,
@@ -55,7 +55,7 @@ impl PredictorOps {
             PredictorInput::Residual => residual,
             PredictorInput::Normed => normed,
         };
-        let upload = |loader: &mut Loader<'_, '_>, matrix: &Matrix| {
+        let upload = |loader: &mut GpuLoader<'_, '_>, matrix: &Matrix| {
             loader.uploader.matrix(Purpose::Predictor, "a predictor", &[matrix])
         };
         let into = |buffer, width, epilogue| MatmulOutput { buffer, pitch: pitch(width), offset: 0, epilogue };

@@ -1,6 +1,6 @@
 //! Matrices that see the same input and write side by side.
 
-use super::loader::Loader;
+use super::loader::GpuLoader;
 use crate::{
     error::Result,
     format::Matrix,
@@ -24,7 +24,7 @@ impl Product {
     /// Uploads `linears`, one matrix of them all where their types agree, and prepares their product with `x`; rows of `y`
     /// are `pitch` apart.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         (purpose, what): (Purpose, &'static str),
         linears: &[&Linear],
         x: &Buffer,

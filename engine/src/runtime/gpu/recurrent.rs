@@ -9,7 +9,7 @@ use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
 use super::{
     delta_net::DeltaNetOps,
     layer::no_recurrence,
-    loader::Loader,
+    loader::GpuLoader,
     mamba2::Mamba2Ops,
     product::Product,
     state::{StateCopies, StateOps},
@@ -90,7 +90,7 @@ pub(crate) struct RecurrentBuffers {
 }
 
 impl RecurrentBuffers {
-    pub fn new(loader: &Loader<'_, '_>) -> Result<Self> {
+    pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Self> {
         let each = kinds(loader.config).into_iter().map(|of| {
             let layout = RecurrentLayout::of(of);
             let buffer = |what, pitch: usize| loader.scratch(what, loader.chunk * pitch);
@@ -167,7 +167,7 @@ pub(crate) struct RecurrentOps {
 impl RecurrentOps {
     /// Uploads the mixer of `layer`, which reads `from` and writes `out`, whose rows are `pitch` apart.
     pub fn new(
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         buffers: &RecurrentBuffers,
         (layer, of, weights): (usize, &RecurrentConfig, &RecurrentWeights),
         from: &Buffer,

@@ -2,7 +2,7 @@
 
 use super::{
     elementwise::{Elementwise, WORKGROUP, flat_grid},
-    loader::Loader,
+    loader::GpuLoader,
 };
 use crate::{
     error::Result,
@@ -26,7 +26,7 @@ pub(crate) struct Registers {
 
 impl Registers {
     /// Four registers of as many rows as a chunk has tokens.
-    pub fn new(loader: &Loader<'_, '_>) -> Result<Self> {
+    pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Self> {
         let (d_model, pitch) = (loader.config.d_model, pitch(loader.config.d_model));
         let register = || loader.scratch("a register", loader.chunk * pitch);
         let buffers = [register()?, register()?, register()?, register()?];

@@ -7,7 +7,7 @@ use super::{
         Priority, StopReason,
         batch::{Row, compute_batch},
         context::Context,
-        turns::{Candidate, Turn, Work},
+        turns::{SessionWork, Turn, TurnCandidate},
     },
     Conversation, Worker,
 };
@@ -21,15 +21,15 @@ type PromptRank = (Reverse<Priority>, Instant);
 
 impl Worker<'_> {
     /// The sessions that have something to compute.
-    pub(super) fn candidates(&self) -> Vec<Candidate> {
+    pub(super) fn candidates(&self) -> Vec<TurnCandidate> {
         let running = self.conversations.iter().enumerate().filter_map(|(at, it)| Some((at, it, it.running.as_ref()?)));
         let running = running.filter(|(at, ..)| !self.waits_for_prefix(*at));
         let candidates = running.map(|(at, it, (generation, _))| {
             let work = match generation.single_token(&it.context, &self.forward) {
-                Some(_) => Work::Token,
-                None => Work::Chunk,
+                Some(_) => SessionWork::Token,
+                None => SessionWork::Chunk,
             };
-            Candidate { at, id: it.id, priority: it.priority, work }
+            TurnCandidate { at, id: it.id, priority: it.priority, work }
         });
         candidates.collect()
     }
@@ -112,7 +112,7 @@ impl Worker<'_> {
     }
 
     /// Computes what a turn is for.
-    pub(super) fn take_turn(&mut self, turn: &Turn, candidates: &[Candidate]) {
+    pub(super) fn take_turn(&mut self, turn: &Turn, candidates: &[TurnCandidate]) {
         let started = Instant::now();
         if !(turn.together && self.decode_batch(&turn.tokens)) {
             for at in &turn.tokens {

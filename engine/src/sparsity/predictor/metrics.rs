@@ -105,7 +105,7 @@ pub struct Prediction {
 
 /// Accumulates tokens into a [`Prediction`].
 #[derive(Debug, Clone)]
-pub struct Tally {
+pub struct PredictionTally {
     n_ff: usize,
     tokens: u64,
     recall: Mean,
@@ -115,11 +115,19 @@ pub struct Tally {
     active: Mean,
 }
 
-impl Tally {
+impl PredictionTally {
     /// An empty tally of a layer of `n_ff` neurons.
     pub fn new(n_ff: usize) -> Self {
         let none = Mean::default();
-        Tally { n_ff, tokens: 0, recall: none, mass_recall: none, precision: none, density: none, active: none }
+        PredictionTally {
+            n_ff,
+            tokens: 0,
+            recall: none,
+            mass_recall: none,
+            precision: none,
+            density: none,
+            active: none,
+        }
     }
 
     /// Adds one token: masks of active and predicted neurons, and the neurons' mass `[n_ff]`, read where a neuron is active. Without
@@ -180,7 +188,7 @@ mod tests {
 
     #[test]
     fn prediction_figures_match_a_hand_calculation() {
-        let mut tally = Tally::new(40);
+        let mut tally = PredictionTally::new(40);
         let mass: Vec<f32> = (0..40).map(|i| i as f32).collect();
         let mask = |of: &[usize]| {
             let mut mask = [0; 2];
@@ -197,7 +205,7 @@ mod tests {
         assert_eq!((figures.recall, figures.mass_recall), (0.75, 59.0 / 60.0));
         assert_eq!((figures.precision, figures.density, figures.active), (0.3, 0.1, 0.05));
 
-        assert_eq!(Tally::new(7).figures().recall, 1.0);
+        assert_eq!(PredictionTally::new(7).figures().recall, 1.0);
     }
 
     #[test]

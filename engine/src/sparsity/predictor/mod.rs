@@ -22,7 +22,7 @@ mod train;
 pub use activation_threshold::{ActivationThreshold, ThresholdGoal, activation_threshold, moe_activation_threshold};
 pub use data::{DataSplit, LayerData, Rows};
 pub use options::{PREDICTOR_FRACTION, ParameterBudget, Target, TrainOptions, TrainProgress};
-pub use report::{Limit, PredictorReport, assess};
+pub use report::{PredictorReport, QualityLimit, assess};
 pub use rows::{LOW_BIT_TYPES, low_bit};
 pub use selection::{FfnCost, PredictorSelection, select_predictor};
 pub use threshold::with_threshold;

@@ -39,13 +39,13 @@ pub struct PredictorReport {
     /// Nanoseconds of one token's scores on this CPU, with warm or cold caches as it happens.
     pub ns_per_token: f64,
     /// The limit on its quality, if it met one.
-    pub limit: Option<Limit>,
+    pub limit: Option<QualityLimit>,
 }
 
 /// A limit that a predictor's quality met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Limit {
+pub enum QualityLimit {
     /// The parameters allowed for this layer: more would have helped.
     Parameters,
     /// The time allowed for training.
@@ -54,12 +54,12 @@ pub enum Limit {
     Text,
 }
 
-impl fmt::Display for Limit {
+impl fmt::Display for QualityLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Limit::Parameters => "a larger one would do better, but the parameters allowed are used up",
-            Limit::Time => "the time allowed for training was over",
-            Limit::Text => "more text is needed to know better",
+            QualityLimit::Parameters => "a larger one would do better, but the parameters allowed are used up",
+            QualityLimit::Time => "the time allowed for training was over",
+            QualityLimit::Text => "more text is needed to know better",
         })
     }
 }

@@ -203,7 +203,7 @@ fn training_reports_an_exceeded_time_limit() {
     let x = inputs(D, 4_000, 10);
     let options = TrainOptions { seconds: Some(0.0), ..TrainOptions::default() };
     let report = trained(&data(&ffn, &x), &options).report;
-    assert_eq!(report.limit, Some(super::Limit::Time));
+    assert_eq!(report.limit, Some(super::QualityLimit::Time));
 }
 
 #[test]

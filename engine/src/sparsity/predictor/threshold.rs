@@ -11,9 +11,9 @@ use std::{ops::Range, time::Instant};
 use super::{
     Trained,
     data::{BLOCK, Firings, LayerData},
-    metrics::{Prediction, Tally, down_norms},
+    metrics::{Prediction, PredictionTally, down_norms},
     options::Target,
-    report::{Limit, PredictorReport},
+    report::{PredictorReport, QualityLimit},
 };
 use crate::{
     cpu::Cpu,
@@ -41,7 +41,7 @@ pub fn with_threshold(cpu: &Cpu, data: &LayerData<'_>, predictor: Predictor, tar
     let seconds = started.elapsed().as_secs_f64();
     let mut predictor = Predictor { threshold: calibration.threshold, ..predictor };
     let mut report = PredictorReport::measure(cpu, data, &predictor, &test, split.test.start, target)?;
-    report.limit = calibration.unsure.then_some(Limit::Text);
+    report.limit = calibration.unsure.then_some(QualityLimit::Text);
     report.seconds = seconds;
     predictor.quality = Some(report.quality());
     Ok(Trained { predictor, report })
@@ -77,7 +77,7 @@ pub(super) fn evaluate(
     first: usize,
 ) -> Result<Prediction> {
     let n_ff = data.n_ff();
-    let mut tally = Tally::new(n_ff);
+    let mut tally = PredictionTally::new(n_ff);
     let (mut active, mut predicted) = (vec![0; n_ff.div_ceil(32)], vec![0; n_ff.div_ceil(32)]);
     let mut mass = vec![0.0; n_ff];
     for_each_token(cpu, data, predictor, first..first + firings.tokens(), &mut |t, scores| {

@@ -16,7 +16,7 @@ use super::{
     low_rank::{LowRank, add_product, rows_of, uniform},
     metrics::down_norms,
     options::{TrainOptions, TrainProgress},
-    report::{Limit, PredictorReport},
+    report::{PredictorReport, QualityLimit},
     selection::FfnCost,
     threshold::{calibrate, with_threshold},
 };
@@ -152,7 +152,7 @@ type OnProgress<'t> = dyn FnMut(f64, usize) -> Result<()> + 't;
 
 impl Trainer<'_, '_> {
     /// The rank that costs least, at most `most`, and the limit the search met.
-    fn search(&self, most: usize, on_progress: &mut OnProgress<'_>) -> Result<(Trial, Option<Limit>)> {
+    fn search(&self, most: usize, on_progress: &mut OnProgress<'_>) -> Result<(Trial, Option<QualityLimit>)> {
         let first = self.first_rank().min(most);
         // The number of ranks to try is not known: each takes at most half of the work that is left.
         let (mut done, mut left) = (PREPARED, self.options.work);
@@ -175,12 +175,12 @@ impl Trainer<'_, '_> {
                 let next = if grow { (2 * best.rank).min(most) } else { best.rank / 2 / RANK_STEP * RANK_STEP };
                 if next == best.rank || next == 0 {
                     limit = (grow && next == best.rank && most < self.data.n_ff() / 2)
-                        .then_some(Limit::Parameters)
+                        .then_some(QualityLimit::Parameters)
                         .or(limit);
                     break;
                 }
                 if best.out_of_time || self.time_is_over() {
-                    limit = Some(Limit::Time);
+                    limit = Some(QualityLimit::Time);
                     break;
                 }
                 let other = trial(next, on_progress)?;

@@ -54,7 +54,7 @@ pub fn run(
     let parameters: u64 = model.checkpoint.tensors().iter().map(|tensor| tensor.len() as u64).sum();
     let dense = model.weights.layers.iter().filter(|layer| matches!(layer.ffn, Ffn::Dense(_))).count();
     let mut parameter_budget = ParameterBudget::new(parameters, dense);
-    let mut meter = options::Meter::new(PreparePhase::Layers);
+    let mut meter = options::ProgressMeter::new(PreparePhase::Layers);
     let n_layer = model.config.n_layer();
     let blank = Sidecar {
         path: options.out.clone(),
@@ -99,7 +99,7 @@ pub fn run(
     }
 
     if options.inputs {
-        let meter = options::Meter::new(PreparePhase::Inputs);
+        let meter = options::ProgressMeter::new(PreparePhase::Inputs);
         let mut tell = |done: f64, layer: usize| match progress(&meter.progress(done, Some(layer))) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(Error::Cancelled),
@@ -111,7 +111,7 @@ pub fn run(
     }
 
     // Stopping now would save no time.
-    let _ = progress(&options::Meter::new(PreparePhase::Writing).progress(0.0, None));
+    let _ = progress(&options::ProgressMeter::new(PreparePhase::Writing).progress(0.0, None));
     sidecar.write(&options.out)?;
     drop(sidecar);
     let sidecar = Sidecar::open(&options.out, ReadMode::Map)?;

@@ -159,16 +159,16 @@ pub struct PrepareProgress {
 
 /// Estimates the time left in a phase from the time taken so far.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(super) struct ProgressMeter {
     phase: PreparePhase,
     started: Instant,
     /// Fraction of the phase that an earlier run had done.
     skipped: f64,
 }
 
-impl Meter {
+impl ProgressMeter {
     pub(super) fn new(phase: PreparePhase) -> Self {
-        Meter { phase, started: Instant::now(), skipped: 0.0 }
+        ProgressMeter { phase, started: Instant::now(), skipped: 0.0 }
     }
 
     /// Counts a fraction of the phase as done by an earlier run.

@@ -10,7 +10,7 @@ use super::{
     PrepareCorpus, PrepareOptions, PreparePhase, PrepareProgress,
     corpus::TextFiles,
     generate::Author,
-    options::Meter,
+    options::ProgressMeter,
     workspace::{ReadingProgress, Workspace},
 };
 use crate::{
@@ -116,7 +116,7 @@ fn continue_reading(
     let mut forward = Forward::new(Arc::clone(model), Cpu::new(&options.cpu)?);
     let mut kv = forward.kv_cache(length, KvType::F16)?;
     let room = options.disk / InputRecorder::bytes_per_token(model).max(1);
-    let mut meter = Meter::new(PreparePhase::Reading);
+    let mut meter = ProgressMeter::new(PreparePhase::Reading);
     meter.skip(state.profile.tokens as f64 / options.tokens as f64);
     let mut observer = Observer {
         profiler: Profiler::new(cpu, model),
@@ -172,7 +172,7 @@ struct Observer<'a, 'p> {
     /// Tokens of the texts before this one.
     before: u64,
     wanted: u64,
-    meter: Meter,
+    meter: ProgressMeter,
     progress: &'p mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>,
 }
 

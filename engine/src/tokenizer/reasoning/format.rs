@@ -19,7 +19,7 @@ impl Marker {
 
 /// The grammar of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Grammar {
+pub(super) enum FormatGrammar {
     /// An answer may begin with thoughts between two tags.
     Tags {
         open: Marker,
@@ -34,7 +34,7 @@ pub(super) enum Grammar {
 /// How a model marks its thoughts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReasoningFormat {
-    pub(super) grammar: Grammar,
+    pub(super) grammar: FormatGrammar,
 }
 
 /// Tags by model: most, Seed-OSS, Mistral, Cohere, EXAONE Deep, Apertus.
@@ -72,12 +72,12 @@ impl ReasoningFormat {
 
     fn tags((open, close): (&'static str, &'static str), named: bool, tokenizer: Option<&Tokenizer>) -> Self {
         let (open, close) = (Marker::new(open, tokenizer), Marker::new(close, tokenizer));
-        ReasoningFormat { grammar: Grammar::Tags { open, close, named } }
+        ReasoningFormat { grammar: FormatGrammar::Tags { open, close, named } }
     }
 
     fn harmony(tokenizer: Option<&Tokenizer>) -> Self {
         let [start, channel, message, end, give_back, call] = HARMONY.map(|text| Marker::new(text, tokenizer));
-        ReasoningFormat { grammar: Grammar::Harmony { start, channel, message, end, ends: [give_back, call] } }
+        ReasoningFormat { grammar: FormatGrammar::Harmony { start, channel, message, end, ends: [give_back, call] } }
     }
 
     /// A parser of the answer to `prompt`, a rendered conversation up to where the model speaks, or goes on speaking after `begun`.
@@ -87,7 +87,7 @@ impl ReasoningFormat {
 
     /// True if `prompt` ends within thoughts: the template has opened them.
     pub(super) fn opened_by(&self, prompt: &str) -> bool {
-        let Grammar::Tags { open, named, .. } = self.grammar else { return false };
+        let FormatGrammar::Tags { open, named, .. } = self.grammar else { return false };
         let prompt = prompt.trim_end();
         let prompt = if named { prompt.strip_suffix(THOUGHT.trim_end()).unwrap_or(prompt) } else { prompt };
         prompt.ends_with(open.text)
@@ -97,7 +97,7 @@ impl ReasoningFormat {
     pub fn write(&self, prompt: &str, begun: &Thoughts<'_>) -> String {
         let (thinking, answer) = (begun.thinking.map(|text| text.trim_start_matches('\n')), begun.answer);
         match self.grammar {
-            Grammar::Tags { open, close, named } => {
+            FormatGrammar::Tags { open, close, named } => {
                 let opened = self.opened_by(prompt);
                 let mut text = String::new();
                 if !opened && thinking.is_some() {
@@ -113,7 +113,7 @@ impl ReasoningFormat {
                 }
                 text + answer
             }
-            Grammar::Harmony { start, channel, message, end, .. } => {
+            FormatGrammar::Harmony { start, channel, message, end, .. } => {
                 let header = |name: &str| format!("{}{name}{}", channel.text, message.text);
                 let mut text = String::new();
                 if let Some(thinking) = thinking {
@@ -133,9 +133,9 @@ impl ReasoningFormat {
     /// The text with which a model would have ended its thoughts and begun the answer.
     pub fn end_of_thoughts(&self) -> String {
         match self.grammar {
-            Grammar::Tags { close, named: true, .. } => close.text.to_owned(),
-            Grammar::Tags { close, named: false, .. } => format!("\n{}\n\n", close.text),
-            Grammar::Harmony { start, channel, message, end, .. } => {
+            FormatGrammar::Tags { close, named: true, .. } => close.text.to_owned(),
+            FormatGrammar::Tags { close, named: false, .. } => format!("\n{}\n\n", close.text),
+            FormatGrammar::Harmony { start, channel, message, end, .. } => {
                 format!("{}{}{ASSISTANT}{}final{}", end.text, start.text, channel.text, message.text)
             }
         }

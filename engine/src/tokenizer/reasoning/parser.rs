@@ -1,7 +1,7 @@
 //! Reads an answer while its tokens arrive.
 
 use super::{
-    format::{Grammar, Marker, ReasoningFormat},
+    format::{FormatGrammar, Marker, ReasoningFormat},
     transcript::Thoughts,
 };
 
@@ -53,9 +53,9 @@ impl AnswerParser {
         let part = |begun: &Thoughts<'_>| if begun.closed { AnswerPart::Answer } else { AnswerPart::Thinking };
         let state = match (begun, format.grammar) {
             (Some(begun), _) => State::Body(part(begun)),
-            (None, Grammar::Tags { .. }) if format.opened_by(prompt) => State::Body(AnswerPart::Thinking),
-            (None, Grammar::Tags { .. }) => State::Beginning,
-            (None, Grammar::Harmony { start, message, .. }) => match prompt.rsplit_once(start.text) {
+            (None, FormatGrammar::Tags { .. }) if format.opened_by(prompt) => State::Body(AnswerPart::Thinking),
+            (None, FormatGrammar::Tags { .. }) => State::Beginning,
+            (None, FormatGrammar::Harmony { start, message, .. }) => match prompt.rsplit_once(start.text) {
                 Some((_, header)) if !header.contains(message.text) => {
                     State::Header { text: String::new(), marked: false }
                 }
@@ -135,8 +135,8 @@ impl AnswerParser {
     /// Every marker of the format.
     fn markers(&self) -> Vec<Marker> {
         match self.format.grammar {
-            Grammar::Tags { open, close, .. } => vec![open, close],
-            Grammar::Harmony { start, channel, message, end, ends } => {
+            FormatGrammar::Tags { open, close, .. } => vec![open, close],
+            FormatGrammar::Harmony { start, channel, message, end, ends } => {
                 vec![start, channel, message, end, ends[0], ends[1]]
             }
         }
@@ -145,13 +145,15 @@ impl AnswerParser {
     /// Those that mean something now.
     fn expected(&self) -> Vec<Marker> {
         match (self.format.grammar, &self.state) {
-            (Grammar::Tags { open, .. }, State::Beginning) => vec![open],
-            (Grammar::Tags { close, .. }, State::Body(AnswerPart::Thinking) | State::Name) => vec![close],
-            (Grammar::Tags { .. }, _) => Vec::new(),
-            (Grammar::Harmony { start, channel, message, .. }, State::Header { .. } | State::Between) => {
+            (FormatGrammar::Tags { open, .. }, State::Beginning) => vec![open],
+            (FormatGrammar::Tags { close, .. }, State::Body(AnswerPart::Thinking) | State::Name) => vec![close],
+            (FormatGrammar::Tags { .. }, _) => Vec::new(),
+            (FormatGrammar::Harmony { start, channel, message, .. }, State::Header { .. } | State::Between) => {
                 vec![start, channel, message]
             }
-            (Grammar::Harmony { start, channel, end, ends, .. }, _) => vec![start, channel, end, ends[0], ends[1]],
+            (FormatGrammar::Harmony { start, channel, end, ends, .. }, _) => {
+                vec![start, channel, end, ends[0], ends[1]]
+            }
         }
     }
 
@@ -243,10 +245,10 @@ impl AnswerParser {
     fn apply(&mut self, marker: Marker, out: &mut Pieces) {
         self.close(out);
         let next = match self.format.grammar {
-            Grammar::Tags { open, named: true, .. } if marker == open => State::Name,
-            Grammar::Tags { open, .. } if marker == open => State::Body(AnswerPart::Thinking),
-            Grammar::Tags { .. } => State::Body(AnswerPart::Answer),
-            Grammar::Harmony { start, channel, message, .. } => {
+            FormatGrammar::Tags { open, named: true, .. } if marker == open => State::Name,
+            FormatGrammar::Tags { open, .. } if marker == open => State::Body(AnswerPart::Thinking),
+            FormatGrammar::Tags { .. } => State::Body(AnswerPart::Answer),
+            FormatGrammar::Harmony { start, channel, message, .. } => {
                 if marker == start {
                     State::Header { text: String::new(), marked: false }
                 } else if marker == channel {

@@ -1,6 +1,6 @@
 //! Predictors that came with a model.
 
-use thermocline_engine::synth::{Shape, SynthOptions, generate};
+use thermocline_engine::synth::{SynthOptions, SynthShape, generate};
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn own_predictors_are_measured_at_both_thresholds() {
 fn own_predictors_are_kept_with_the_threshold_of_the_target() {
     let folder = tempfile::tempdir().unwrap();
     // Wide enough for a predictor of the least size that is made to be worth its bytes.
-    let shape = Shape { d_model: 256, n_ff: 3072, ..Shape::named("tiny-relu-llama").unwrap() };
+    let shape = SynthShape { d_model: 256, n_ff: 3072, ..SynthShape::named("tiny-relu-llama").unwrap() };
     let mut made_as = SynthOptions::new(shape, folder.path().join("m.gguf"));
     (made_as.layers, made_as.predictor_rank, made_as.recall) = (Some(2), Some(96), 0.90);
     generate(&made_as, &mut |_| {}).unwrap();

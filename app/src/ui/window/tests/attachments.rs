@@ -11,7 +11,7 @@ use super::names;
 use crate::{
     attachment::fixtures::{docx, encrypted_pdf, haystack, pdf},
     store::{Attachment, Message},
-    ui::{command::Page, testing::Stage},
+    ui::{command::Page, testing::TestWindow},
 };
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
@@ -29,7 +29,7 @@ fn folder(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Vec<PathBuf>) {
 }
 
 /// The branch that is shown, and all files of its chat.
-fn chat(stage: &mut Stage) -> (Vec<Message>, Vec<Attachment>) {
+fn chat(stage: &mut TestWindow) -> (Vec<Message>, Vec<Attachment>) {
     let shell = stage.shell();
     let Some(number) = shell.settings.last_chat else { return Default::default() };
     let chat = shell.store.find_chat(number).unwrap().unwrap();
@@ -37,7 +37,7 @@ fn chat(stage: &mut Stage) -> (Vec<Message>, Vec<Attachment>) {
 }
 
 /// Drops a file, and waits until it is counted.
-fn attach(stage: &mut Stage, path: &Path) {
+fn attach(stage: &mut TestWindow, path: &Path) {
     stage.let_go(&[path]);
     let name = path.file_name().unwrap().to_str().unwrap();
     stage.appears(&format!("Remove {name}"));
@@ -52,7 +52,7 @@ fn attach(stage: &mut Stage, path: &Path) {
 fn short_files_are_read_whole_and_named_under_the_answer() {
     let word = docx("<w:p><w:r><w:t>The frog is green.</w:t></w:r></w:p>");
     let (_folder, paths) = folder(&[("notes.md", b"# Notes\n\nA cat has a boat.\n"), ("frog.docx", &word)]);
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.hold(&paths[0]);
     assert!(stage.shows("Drop it to attach it to the message"));
@@ -93,7 +93,7 @@ fn short_files_are_read_whole_and_named_under_the_answer() {
 fn long_files_are_read_in_passages_that_are_cited_with_their_place() {
     let text = haystack("The dragon lives in the tower.");
     let (_folder, paths) = folder(&[("register.txt", text.as_bytes())]);
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     attach(&mut stage, &paths[0]);
     assert!(stage.shows("tokens, in passages"), "{:?}", stage.texts());
@@ -119,7 +119,7 @@ fn files_that_cannot_be_read_say_why_and_leave_nothing_behind() {
         ("d.docx", b"PK\x03\x04 and no more"),
         ("e.pdf", &pdf(&[&["The whole of it."]])),
     ]);
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     for (path, why) in paths.iter().zip([
         "a.pdf is encrypted; save a copy without a password",
@@ -140,7 +140,7 @@ fn files_that_cannot_be_read_say_why_and_leave_nothing_behind() {
 #[test]
 fn files_are_attached_taken_out_and_sent_with_the_keyboard_alone() {
     let (_folder, paths) = folder(&[("one.rs", b"fn one() {}\n"), ("two.txt", b"two words\n")]);
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     for path in &paths {
         // A test has no desktop, so that there is no dialog either: the path is typed.
@@ -171,7 +171,7 @@ fn files_are_attached_taken_out_and_sent_with_the_keyboard_alone() {
 #[test]
 fn attached_files_wait_with_the_draft_and_leave_with_the_chat() {
     let (_folder, paths) = folder(&[("wait.md", b"It waits.\n")]);
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     attach(&mut stage, &paths[0]);
     let mut stage = stage.again();

@@ -7,15 +7,15 @@ use egui_kittest::kittest::Queryable;
 
 use crate::{
     store::{NewMessage, Speaker, Store, import_export},
-    ui::{command::Page, testing::Stage},
+    ui::{command::Page, testing::TestWindow},
 };
 
 const QUESTION: &str = "Write it in *two* languages.";
 const ANSWER: &str = "In Rust:\n\n```rust\nfn main() {}\n\n// end\n```\n\n## User\n\n~~~c\nint main(void);\n~~~\n";
 
 /// A window that shows a chat with code.
-fn stage() -> Stage {
-    Stage::with([1200.0, 900.0], |folders, settings| {
+fn stage() -> TestWindow {
+    TestWindow::with([1200.0, 900.0], |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
         let chat = store.add_chat(None, "Be brief.").unwrap();
         store.rename_chat(chat, "Code").unwrap();
@@ -28,7 +28,7 @@ fn stage() -> Stage {
 }
 
 /// All that is said in the chat that is shown.
-fn shown(stage: &mut Stage) -> (String, String, Vec<String>) {
+fn shown(stage: &mut TestWindow) -> (String, String, Vec<String>) {
     let shell = stage.shell();
     let chat = shell.shown.and_then(|number| shell.store.find_chat(number).unwrap()).unwrap();
     let said = shell.store.branch(chat.id).unwrap().into_iter().map(|message| message.content).collect();

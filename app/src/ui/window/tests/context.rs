@@ -4,14 +4,14 @@ use egui::Key;
 use egui_kittest::kittest::Queryable;
 
 use crate::{
-    engine_handle::EngineState, library::ModelId, settings::ModelSettings, store::Message, ui::testing::Stage,
+    engine_handle::ModelState, library::ModelId, settings::ModelSettings, store::Message, ui::testing::TestWindow,
 };
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 
 /// A window whose model keeps 128 tokens in mind.
-fn narrow() -> Stage {
-    let mut stage = Stage::with(SIZE, |_, settings| {
+fn narrow() -> TestWindow {
+    let mut stage = TestWindow::with(SIZE, |_, settings| {
         let chosen = ModelSettings { device: Some(String::new()), context: Some(128), ..ModelSettings::default() };
         settings.models.insert(ModelId::Builtin.key(), chosen);
     });
@@ -19,7 +19,7 @@ fn narrow() -> Stage {
     stage
 }
 
-fn branch(stage: &mut Stage) -> Vec<Message> {
+fn branch(stage: &mut TestWindow) -> Vec<Message> {
     let shell = stage.shell();
     let Some(number) = shell.settings.last_chat else { return Vec::new() };
     let chat = shell.store.find_chat(number).unwrap().unwrap();
@@ -58,7 +58,7 @@ fn larger_context_is_opened_and_the_message_sent() {
     assert!(button.contains("tokens in mind (") && button.ends_with("more memory)"), "{button}");
     stage.click(&button);
     stage.until("the larger context", |window| match window.shell().engine_handle.state() {
-        EngineState::Ready { engine, .. } => engine.context() > 128,
+        ModelState::Ready { engine, .. } => engine.context() > 128,
         _ => false,
     });
     stage.until("the message", |window| window.shell().chat_controller.is_busy());
@@ -69,7 +69,7 @@ fn larger_context_is_opened_and_the_message_sent() {
 
 #[test]
 fn short_messages_are_sent_without_a_question() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.write("Message", "Tell me a story about a frog.");
     stage.press(Key::Enter);

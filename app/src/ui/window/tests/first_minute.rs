@@ -10,7 +10,7 @@ use egui_kittest::kittest::Queryable;
 use sha2::{Digest, Sha256};
 use thermocline_engine::session::{AdapterKind, adapters};
 
-use crate::{builtin, engine_handle::EngineState, library::ModelId, ui::testing::Stage};
+use crate::{builtin, engine_handle::ModelState, library::ModelId, ui::testing::TestWindow};
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 
@@ -48,7 +48,7 @@ fn hub() -> String {
 
 #[test]
 fn first_screen_says_what_the_model_is_and_what_leaves_the_computer() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.until("the adapters", |window| window.shell().adapters.list().is_some());
     assert!(stage.shows("A demonstration of 6.4 million parameters: it tells children's stories"));
@@ -67,7 +67,7 @@ fn first_screen_says_what_the_model_is_and_what_leaves_the_computer() {
 
 #[test]
 fn offered_model_is_downloaded_and_opened_with_a_click_each() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.it.state_mut().conversation.offers().hub = hub();
     stage.appears("Get a model that can talk");
@@ -81,18 +81,18 @@ fn offered_model_is_downloaded_and_opened_with_a_click_each() {
     stage.appears(&format!("Open {name}"));
     stage.click(&format!("Open {name}"));
     stage.until("the model", |window| {
-        matches!(window.shell().engine_handle.state(), EngineState::Ready { model: ModelId::Path(_), .. })
+        matches!(window.shell().engine_handle.state(), ModelState::Ready { model: ModelId::Path(_), .. })
     });
     let models = stage.folders.models();
     let state = stage.shell().engine_handle.state();
-    let EngineState::Ready { model: ModelId::Path(path), .. } = state else { panic!("{state:?}") };
+    let ModelState::Ready { model: ModelId::Path(path), .. } = state else { panic!("{state:?}") };
     assert!(path.starts_with(&models) && path.is_file(), "{}", path.display());
     assert!(stage.it.query_by_label_contains("Get a model that can talk").is_none(), "one that can is open");
 }
 
 #[test]
 fn offer_without_a_network_says_why() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.it.state_mut().conversation.offers().hub = "http://127.0.0.1:9".to_owned();
     let offer = stage.texts().into_iter().find(|text| text.starts_with("Download ")).unwrap();

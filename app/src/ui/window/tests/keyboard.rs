@@ -4,13 +4,13 @@ use egui::{Event, Key, Modifiers};
 
 use crate::{
     store::{MessageState, Speaker},
-    ui::{command::Page, testing::Stage},
+    ui::{command::Page, testing::TestWindow},
 };
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
 /// Sends `text` as a message; its answer is in progress afterwards.
-fn send_message(stage: &mut Stage, text: &str) {
+fn send_message(stage: &mut TestWindow, text: &str) {
     stage.types(text);
     stage.press(Key::Enter);
     assert!(stage.shell().chat_controller.is_busy());
@@ -18,7 +18,7 @@ fn send_message(stage: &mut Stage, text: &str) {
 
 #[test]
 fn chat_works_with_the_keyboard_alone() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     // The first key that is pressed writes.
     stage.types("Tell me a story");
@@ -86,9 +86,9 @@ fn chat_works_with_the_keyboard_alone() {
 
 #[test]
 fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
-    let columns = |stage: &mut Stage| {
+    let columns = |stage: &mut TestWindow| {
         let panels = stage.shell().settings.panels;
         (panels.chats, panels.neurons, stage.shows("Search chats"), stage.shows("Processor"))
     };
@@ -136,12 +136,12 @@ fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
 
 #[test]
 fn escape_closes_the_focused_control_before_it_stops_an_answer() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     send_message(&mut stage, "Tell me a story.");
     stage.answered();
     // Escape, while another answer is written; how that ended.
-    let escape = |stage: &mut Stage| {
+    let escape = |stage: &mut TestWindow| {
         stage.ctrl(Key::R);
         assert!(stage.shell().chat_controller.is_busy());
         stage.press(Key::Escape);
@@ -170,7 +170,7 @@ fn escape_closes_the_focused_control_before_it_stops_an_answer() {
 
 #[test]
 fn chat_draft_and_panels_are_restored_when_the_window_reopens() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.types("Tell me about a boat.");
     stage.press(Key::Enter);

@@ -10,7 +10,7 @@ use egui_kittest::kittest::{AccessKitNode, NodeT, Queryable};
 
 use crate::{
     store::{NewMessage, Speaker, Store},
-    ui::testing::Stage,
+    ui::testing::TestWindow,
 };
 
 const ANSWER: &str = "<think>\nHm.\n</think>\n\nSome *words*.\n\n```rust\nfn main() {}\n```\n\n```\nmore\n```\n";
@@ -23,7 +23,7 @@ fn is_interactive(node: &AccessKitNode<'_>) -> bool {
 }
 
 /// Asserts that every control has a name, and another one than its siblings of the same role.
-pub(super) fn check(stage: &Stage, place: &str) {
+pub(super) fn check(stage: &TestWindow, place: &str) {
     let mut seen = HashSet::new();
     let mut count = 0;
     for node in stage.it.root().children_recursive() {
@@ -50,8 +50,8 @@ fn is_icon(letter: char) -> bool {
 }
 
 /// A window with chats, folders and an answer with everything in it.
-fn full(size: [f32; 2]) -> Stage {
-    let mut stage = Stage::with(size, |folders, settings| {
+fn full(size: [f32; 2]) -> TestWindow {
+    let mut stage = TestWindow::with(size, |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
         store.add_folder("Old ones").unwrap();
         for title in ["Frogs", "Boats"] {

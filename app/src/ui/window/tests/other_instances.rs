@@ -10,27 +10,27 @@ use crate::{
     settings::{Settings, Zoom},
     store::{ChatId, MessageState, Speaker, Store, StreamingMessage},
     testing::eventually,
-    ui::{command::Command, testing::Stage},
+    ui::{command::Command, testing::TestWindow},
 };
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
 /// Says something, and hears the answer out.
-fn say(stage: &mut Stage, text: &str) {
+fn say(stage: &mut TestWindow, text: &str) {
     stage.it.event(Event::Text(text.to_owned()));
     stage.step();
     stage.press(Key::Enter);
     stage.answered();
 }
 
-fn open(stage: &mut Stage, chat: ChatId) {
+fn open(stage: &mut TestWindow, chat: ChatId) {
     stage.shell().queue_command(Command::OpenChat(chat));
     stage.step();
 }
 
 #[test]
 fn second_window_starts_its_own_chat() {
-    let mut first = Stage::new(SIZE);
+    let mut first = TestWindow::new(SIZE);
     first.ready();
     say(&mut first, "Tell me a story about a frog.");
     first.shell().keep_settings(&Context::default(), true);
@@ -60,7 +60,7 @@ fn second_window_starts_its_own_chat() {
 
 #[test]
 fn chat_that_is_shown_is_remembered_at_once() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.it.event(Event::Text("Tell me a story about a cat.".to_owned()));
     stage.step();
@@ -73,7 +73,7 @@ fn chat_that_is_shown_is_remembered_at_once() {
 
 #[test]
 fn chat_answered_by_another_instance_is_followed_and_read_only() {
-    let mut stage = Stage::new(SIZE);
+    let mut stage = TestWindow::new(SIZE);
     stage.ready();
     let (mut other, _) = Store::open(&stage.folders.chats()).unwrap();
     let chat = other.add_chat(None, "").unwrap();

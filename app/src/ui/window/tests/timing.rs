@@ -14,7 +14,7 @@ use crate::{
     server::ServerState,
     store::{Store, import_export::FileFormat},
     testing::PATIENCE,
-    ui::{testing::Stage, window::frame_throttle::FrameThrottle},
+    ui::{testing::TestWindow, window::frame_throttle::FrameThrottle},
 };
 
 /// Longest a frame may take on the window's thread: 30 frames are seen in a second.
@@ -26,7 +26,7 @@ const MESSAGES: i64 = 10_000;
 const FEW: i64 = 40;
 
 /// Runs a frame with its tessellation; how long it kept this thread at work.
-fn frame(stage: &mut Stage) -> Duration {
+fn frame(stage: &mut TestWindow) -> Duration {
     let began = ThreadTime::now();
     stage.it.step();
     let output = stage.it.output();
@@ -58,7 +58,7 @@ fn long_chat(messages: i64) -> String {
 
 /// The times of frames while a chat of so many messages is scrolled, the shortest first.
 fn scrolled(messages: i64) -> Vec<Duration> {
-    let mut stage = Stage::with([1440.0, 900.0], |folders, settings| {
+    let mut stage = TestWindow::with([1440.0, 900.0], |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
         settings.last_chat = Some(store.import(FileFormat::Json, &long_chat(messages)).unwrap()[0].number());
     });
@@ -99,7 +99,7 @@ fn ten_thousand_messages_are_scrolled_without_a_late_frame() {
 
 #[test]
 fn idle_window_draws_no_frames() {
-    let mut stage = Stage::new([1440.0, 900.0]);
+    let mut stage = TestWindow::new([1440.0, 900.0]);
     stage.ready();
     rest(&mut stage.it);
     stage.write("Message", "Tell me a story about a frog.");
@@ -115,7 +115,7 @@ fn idle_window_draws_no_frames() {
 
 #[test]
 fn software_drawn_window_draws_few_frames_during_an_answer() {
-    let mut stage = Stage::new([1440.0, 900.0]);
+    let mut stage = TestWindow::new([1440.0, 900.0]);
     stage.ready();
     let drawn = Rc::new(Cell::new(0));
     let waits = Rc::clone(&drawn);
@@ -150,7 +150,7 @@ fn software_drawn_window_draws_few_frames_during_an_answer() {
 
 #[test]
 fn software_drawn_window_draws_few_frames_during_a_served_answer() {
-    let mut stage = Stage::with([1440.0, 900.0], |_, settings| {
+    let mut stage = TestWindow::with([1440.0, 900.0], |_, settings| {
         (settings.server.on, settings.server.port) = (true, 0);
     });
     stage.ready();

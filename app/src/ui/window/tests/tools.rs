@@ -5,11 +5,11 @@ use egui_kittest::kittest::Queryable;
 
 use super::names;
 use crate::{
-    engine_handle::EngineState,
+    engine_handle::ModelState,
     remote::tests::{replies, scripted_by_request},
     store::{Speaker, ToolOutcome},
     tools::{Consent, builtin::Builtin},
-    ui::testing::Stage,
+    ui::testing::TestWindow,
 };
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
@@ -38,21 +38,21 @@ fn calling_server(calls: usize) -> (crate::remote::ServerAddress, std::sync::mps
 }
 
 /// A window with that server's model open, and the calculator asking first.
-fn stage(calls: usize) -> (Stage, std::sync::mpsc::Receiver<String>) {
+fn stage(calls: usize) -> (TestWindow, std::sync::mpsc::Receiver<String>) {
     let (server, requests) = calling_server(calls);
     let model = crate::remote::RemoteModel { server: server.clone(), name: "far".to_owned() };
-    let mut stage = Stage::with(SIZE, |_, settings| {
+    let mut stage = TestWindow::with(SIZE, |_, settings| {
         settings.remote_servers.push(server);
         settings.recent.push(model.key());
         settings.tools.consents.set(None, &Builtin::Calculator.tool(), Consent::Ask);
     });
     stage.shell().open_model(crate::library::ModelId::Remote(model));
-    stage.until("the model", |window| matches!(window.shell.engine_handle.state(), EngineState::Remote { .. }));
+    stage.until("the model", |window| matches!(window.shell.engine_handle.state(), ModelState::Remote { .. }));
     (stage, requests)
 }
 
 /// Asks with tools switched on, and waits until the card is there.
-fn ask(stage: &mut Stage) {
+fn ask(stage: &mut TestWindow) {
     stage.control("Tools").focus();
     stage.step();
     stage.press(Key::Space);

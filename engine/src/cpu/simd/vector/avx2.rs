@@ -9,19 +9,19 @@ use super::{Kernel, Vector};
 
 /// Proof that the machine has AVX2, FMA and F16C; made only by [`run`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Avx2(());
+pub(crate) struct Avx2Vectors(());
 
 /// Runs `kernel` with AVX2; [`super::dispatch`] has checked that the machine has it.
 pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn with_features<K: Kernel>(kernel: K) -> K::Output {
-        kernel.run(Avx2(()))
+        kernel.run(Avx2Vectors(()))
     }
     // SAFETY: `dispatch`, the only caller, has compared the instruction set with those the machine reports.
     unsafe { with_features(kernel) }
 }
 
-impl Vector for Avx2 {
+impl Vector for Avx2Vectors {
     type F = __m256;
     const LANES: usize = 8;
     const TILE_ROWS: usize = 2;

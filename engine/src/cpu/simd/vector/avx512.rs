@@ -9,19 +9,19 @@ use super::{Kernel, Vector};
 
 /// Proof that the machine has AVX-512 (F, BW, VL, DQ), made only by [`run`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Avx512(());
+pub(crate) struct Avx512Vectors(());
 
 /// Runs `kernel` with AVX-512; [`super::dispatch`] has checked that the machine has it.
 pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
     fn with_features<K: Kernel>(kernel: K) -> K::Output {
-        kernel.run(Avx512(()))
+        kernel.run(Avx512Vectors(()))
     }
     // SAFETY: `dispatch`, the only caller, has compared the instruction set with those the machine reports.
     unsafe { with_features(kernel) }
 }
 
-impl Vector for Avx512 {
+impl Vector for Avx512Vectors {
     type F = __m512;
     const LANES: usize = 16;
     const TILE_ROWS: usize = 4;

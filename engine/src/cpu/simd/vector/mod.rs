@@ -1,6 +1,6 @@
 //! Vectors of `f32` as wide as the machine has them. A kernel is written once, as safe generic code over [`Vector`],
 //! and [`dispatch`] compiles it for each instruction set and picks one at run time. Intrinsics live in this folder only;
-//! a value of a vector type's token ([`Portable`], `Avx2`, `Avx512`, `Neon`) proves that the machine has the instructions.
+//! a value of a vector type's token ([`Portable`], `Avx2Vectors`, `Avx512Vectors`, `NeonVectors`) proves that the machine has the instructions.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -9,11 +9,11 @@ use super::{Kernel, Vector};
 
 /// Token of the vectors every 64-bit Arm processor has.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Neon;
+pub(crate) struct NeonVectors;
 
 /// Runs `kernel` with NEON.
 pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Neon)
+    kernel.run(NeonVectors)
 }
 
 /// Both halves.
@@ -28,7 +28,7 @@ fn zip(a: float32x4x2_t, b: float32x4x2_t, op: impl Fn(float32x4_t, float32x4_t)
     float32x4x2_t(op(a.0, b.0), op(a.1, b.1))
 }
 
-impl Vector for Neon {
+impl Vector for NeonVectors {
     type F = float32x4x2_t;
     const LANES: usize = 8;
     const TILE_ROWS: usize = 2;

@@ -113,7 +113,7 @@ fn harmony_has_channels() {
 #[test]
 fn markers_that_are_tokens_count_only_as_tokens() {
     let mut format = ReasoningFormat::of_texts("<think>");
-    let Grammar::Tags { open, close, .. } = &mut format.grammar else { panic!() };
+    let FormatGrammar::Tags { open, close, .. } = &mut format.grammar else { panic!() };
     (open.token, close.token) = (Some(1), Some(2));
     let mut parser = format.parser("", None);
     assert!(parser.is_marker(1) && parser.is_marker(2) && !parser.is_marker(3));

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{BenchOptions, GpuSpeed, Progress, Test, run::Bench};
 use crate::{
     error::{Error, Result},
-    gpu::{AdapterReport, Clock, Profile},
+    gpu::{AdapterReport, Clock, GpuProfile},
 };
 
 /// A model's kernels on a GPU.
@@ -27,7 +27,7 @@ pub struct TestProfile {
     /// Seconds it takes while nothing is timed.
     pub seconds: f64,
     /// The times of its dispatches.
-    pub profile: Profile,
+    pub profile: GpuProfile,
 }
 
 /// Runs every test of `options` once as usual and once with its dispatches timed.

@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     gpu::{AdapterKind, AdapterReport, Binding, Caps, Gpu, Op, Purpose, Usage, WeightType, params},
-    placement::{CpuRates, GpuRates, Limits, Machine, Rate, Rates, SharedMemory},
+    placement::{CpuRates, GpuRates, Limits, Machine, ProductRate, Rates, SharedMemory},
     quant::{TensorType, device_type},
 };
 
@@ -229,7 +229,7 @@ fn cpu_rates(cpu: &Cpu, types: &[TensorType], effort: &MeasureEffort, go_on: Kee
         let sequential = bytes / all;
         let scattered = (some.len() * weight.row_bytes()) as f64 / few;
         // A small matrix may stay in a cache.
-        Ok((ty.name().to_owned(), Rate { sequential, scattered: scattered.clamp(1e3, sequential) }))
+        Ok((ty.name().to_owned(), ProductRate { sequential, scattered: scattered.clamp(1e3, sequential) }))
     };
     types.iter().map(one).collect()
 }
@@ -250,7 +250,7 @@ const SCATTERED_FRACTION: f64 = 0.8;
 
 /// Decoding rates of a GPU. Types with the same encoding on the device are measured once.
 fn gpu_rates(gpu: &Gpu, types: &[TensorType], effort: &GpuEffort, go_on: KeepGoing<'_>) -> Result<Rates> {
-    let mut measured: BTreeMap<WeightType, Rate> = BTreeMap::new();
+    let mut measured: BTreeMap<WeightType, ProductRate> = BTreeMap::new();
     let mut rates = Rates::new();
     for ty in types {
         check(go_on)?;
@@ -260,7 +260,7 @@ fn gpu_rates(gpu: &Gpu, types: &[TensorType], effort: &GpuEffort, go_on: KeepGoi
             None => {
                 let native = TensorType::ALL.into_iter().find(|it| it.name() == on_device.name()).unwrap_or(*ty);
                 let sequential = gpu_kernel_speed(gpu, native, COLS, COLS, 1, effort)?.bytes_per_second;
-                Rate { sequential, scattered: sequential * SCATTERED_FRACTION }
+                ProductRate { sequential, scattered: sequential * SCATTERED_FRACTION }
             }
         };
         measured.insert(on_device, rate);

@@ -76,14 +76,14 @@ impl KernelTimes {
 
 /// Times measured between [`Gpu::start_profile`] and [`Gpu::take_profile`].
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Profile {
+pub struct GpuProfile {
     /// Clock behind the times.
     pub clock: Clock,
     /// One entry per kernel and weight type, the longest first.
     pub kernels: Vec<KernelTimes>,
 }
 
-impl Profile {
+impl GpuProfile {
     /// Dispatches.
     pub fn calls(&self) -> u64 {
         self.kernels.iter().map(|times| times.calls).sum()
@@ -97,7 +97,7 @@ impl Profile {
 
 /// The profile a device is taking.
 #[derive(Debug, Default)]
-pub(super) struct Profiler {
+pub(super) struct GpuProfiler {
     on: AtomicBool,
     state: Mutex<ProfilerState>,
 }
@@ -121,13 +121,13 @@ impl Gpu {
     }
 
     /// Ends the profile and returns it; an empty one if none was started.
-    pub fn take_profile(&self) -> Profile {
+    pub fn take_profile(&self) -> GpuProfile {
         self.profiler().on.store(false, Relaxed);
         let mut state = self.profiler().state.lock();
         state.idle.clear();
         let mut kernels: Vec<KernelTimes> = std::mem::take(&mut state.kernels).into_values().collect();
         kernels.sort_by(|a, b| b.nanoseconds.total_cmp(&a.nanoseconds));
-        Profile { clock: state.clock, kernels }
+        GpuProfile { clock: state.clock, kernels }
     }
 }
 

@@ -17,13 +17,13 @@ pub struct Chosen<'a> {
 
 /// Backends in the order in which they are tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Search {
+pub struct BackendOrder {
     backends: Vec<Backend>,
     /// True if the first one may draw in software before hardware of the others has been looked for.
     trusts_first: bool,
 }
 
-impl Search {
+impl BackendOrder {
     /// From what has been `chosen`, of `all` there are on a system.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Search {
                 let expected = Backend::ALL.map(Backend::name).join(", ");
                 return Err(NoWindow::Said(format!("WGPU_BACKEND: expected one of {expected}, got `{names}`")));
             }
-            return Ok(Search { trusts_first: backends.len() == 1, backends });
+            return Ok(BackendOrder { trusts_first: backends.len() == 1, backends });
         }
         // A name may come from another version, or from another computer's settings.
         let known = |name: Option<&str>| Backend::named(name?).into_iter().find(|backend| all.contains(backend));
@@ -48,7 +48,7 @@ impl Search {
         let trusts_first = !backends.is_empty() || all.len() == 1;
         let rest = all.iter().filter(|backend| !backends.contains(*backend)).copied().collect::<Vec<_>>();
         backends.extend(rest);
-        Ok(Search { backends, trusts_first })
+        Ok(BackendOrder { backends, trusts_first })
     }
 
     /// Has `attempt` open the window with one backend after the other until it has been opened and closed. It is told whether
@@ -120,7 +120,7 @@ mod tests {
     const WINDOWS: &[Backend] = &[Direct3d12, Vulkan, Gl];
 
     fn order(chosen: Chosen<'_>) -> Vec<Backend> {
-        Search::new(chosen, WINDOWS).unwrap().backends
+        BackendOrder::new(chosen, WINDOWS).unwrap().backends
     }
 
     /// A computer: what each backend says when hardware, and when anything is asked for.
@@ -129,7 +129,7 @@ mod tests {
     /// Attempts made, and how they ended.
     fn walk(chosen: Chosen<'_>, says: Says) -> (Vec<(Backend, bool)>, Result<(), NoWindow>) {
         let mut tried = Vec::new();
-        let ended = Search::new(chosen, WINDOWS).unwrap().open(&mut |backend, software| {
+        let ended = BackendOrder::new(chosen, WINDOWS).unwrap().open(&mut |backend, software| {
             tried.push((backend, software));
             says(backend, software)
         });
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(order(Chosen { only: Some("gl,vulkan"), ..all }), [Vulkan, Gl]);
         assert_eq!(order(Chosen { only: Some("metal"), ..all }), [Metal]);
         assert_eq!(order(Chosen { only: Some(" "), ..all }), WINDOWS);
-        let none = Search::new(Chosen { only: Some("glide"), ..all }, WINDOWS).unwrap_err();
+        let none = BackendOrder::new(Chosen { only: Some("glide"), ..all }, WINDOWS).unwrap_err();
         let said = none.lines();
         assert_eq!(said, ["no window: WGPU_BACKEND: expected one of dx12, metal, vulkan, gl, got `glide`"]);
     }

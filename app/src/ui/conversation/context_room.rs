@@ -22,7 +22,7 @@ const ANSWER_FRACTION: usize = 8;
 
 /// Tokens of a chat and of the message being written.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct ContextRoom {
     /// Tokens of the chat without the message, and what they were counted of; `None` for one that the template refuses.
     chat: Option<(u64, Option<usize>)>,
     counting_chat: Background<(u64, Option<usize>)>,
@@ -58,7 +58,7 @@ fn number(of: impl Hash) -> u64 {
     hasher.finish()
 }
 
-impl Room {
+impl ContextRoom {
     /// True while something is being counted.
     pub fn is_counting(&self) -> bool {
         self.counting_chat.is_busy() || self.counting_draft.is_busy()
@@ -120,7 +120,7 @@ fn turns(branch: &[Message], texts: Vec<String>, system: &str) -> Vec<Turn> {
 
 /// The place in a chat up to which the model has forgotten it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Line {
+pub struct ForgottenLine {
     /// The first message that is not forgotten as a whole.
     pub before: MessageId,
     /// True if its beginning is.
@@ -129,16 +129,22 @@ pub struct Line {
     pub tokens: usize,
 }
 
-/// Finds the [`Line`] of a chat.
+/// Finds the [`ForgottenLine`] of a chat.
 #[derive(Debug, Default)]
 pub struct Forgotten {
-    line: Option<(u64, Option<Line>)>,
-    looking: Background<(u64, Option<Line>)>,
+    line: Option<(u64, Option<ForgottenLine>)>,
+    looking: Background<(u64, Option<ForgottenLine>)>,
 }
 
 impl Forgotten {
     /// The line in `branch`, of whose oldest tokens `forgotten` are gone; `None` while it is not known, or where there is none.
-    pub fn line(&mut self, ctx: &Context, engine: &Engine, branch: &[Message], forgotten: usize) -> Option<Line> {
+    pub fn line(
+        &mut self,
+        ctx: &Context,
+        engine: &Engine,
+        branch: &[Message],
+        forgotten: usize,
+    ) -> Option<ForgottenLine> {
         if forgotten == 0 {
             return None;
         }
@@ -161,12 +167,12 @@ impl Forgotten {
 /// Tokens that a template puts around a message, about.
 const AROUND: usize = 4;
 
-fn place(said: &[(MessageId, String)], forgotten: usize, count: impl Fn(&str) -> usize) -> Option<Line> {
+fn place(said: &[(MessageId, String)], forgotten: usize, count: impl Fn(&str) -> usize) -> Option<ForgottenLine> {
     let mut before = 0;
     for (id, text) in said {
         let end = before + count(text) + AROUND;
         if end > forgotten {
-            return Some(Line { before: *id, partly: before < forgotten, tokens: forgotten });
+            return Some(ForgottenLine { before: *id, partly: before < forgotten, tokens: forgotten });
         }
         before = end;
     }
@@ -193,7 +199,7 @@ mod tests {
             .collect();
         let words = |text: &str| text.split(' ').count();
         let line = |forgotten| place(&said, forgotten, words);
-        let at = |at: usize, partly, tokens| Some(Line { before: said[at].0, partly, tokens });
+        let at = |at: usize, partly, tokens| Some(ForgottenLine { before: said[at].0, partly, tokens });
         // Ten tokens, six, ten.
         assert_eq!((line(1), line(9)), (at(0, true, 1), at(0, true, 9)));
         assert_eq!((line(10), line(12), line(16)), (at(1, false, 10), at(1, true, 12), at(2, false, 16)));

@@ -11,7 +11,7 @@ const AROUND: f32 = 200.0;
 
 /// Heights of the rows.
 #[derive(Debug, Default)]
-pub struct Rows {
+pub struct RowHeights {
     heights: Vec<f32>,
     /// Where to scroll to, because rows above were not as high as estimated.
     offset: Option<f32>,
@@ -19,7 +19,7 @@ pub struct Rows {
     wanted: Option<usize>,
 }
 
-impl Rows {
+impl RowHeights {
     /// Other rows from `first` on: there are now `count`, and `estimate` gives the height of each, in points.
     pub fn reset(&mut self, first: usize, count: usize, estimate: impl Fn(usize) -> f32) {
         self.heights.truncate(first);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn rows_leave_room_for_the_scroll_bar() {
-        let mut rows = Rows::default();
+        let mut rows = RowHeights::default();
         rows.reset(0, 50, |_| 20.0);
         let show = |ui: &mut Ui, (room, widest): &mut (f32, f32)| {
             (*room, *widest) = (ui.available_width(), 0.0);

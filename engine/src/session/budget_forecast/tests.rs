@@ -8,7 +8,7 @@ use crate::{
     runtime::KvType,
     session::SparsityChoice,
     synth,
-    synth::{Shape, SynthOptions},
+    synth::{SynthOptions, SynthShape},
 };
 
 const TOKEN: Duration = Duration::from_millis(20);
@@ -18,7 +18,7 @@ fn fixture() -> Model {
     Model::open(&path, &LoadOptions::default()).unwrap()
 }
 
-fn planner_with(machine: Machine, sparsity: Sparsity) -> Planner {
+fn planner_with(machine: Machine, sparsity: Sparsity) -> PlacementSolver {
     let machine = Arc::new(machine);
     planner(&fixture(), None, PlanInputs { chunk: 16, machine, ..PlanInputs::new(sparsity, 64, KvType::F16) }).unwrap()
 }
@@ -27,7 +27,7 @@ fn on_cpu(mode: Sparsity) -> DecodeConditions {
     DecodeConditions { mode, device: None }
 }
 
-fn cpu_rate(rates: &DecodeRates, planner: &Planner) -> Option<f64> {
+fn cpu_rate(rates: &DecodeRates, planner: &PlacementSolver) -> Option<f64> {
     rates.corrected_rate(planner, &planner.on_cpu())
 }
 
@@ -112,7 +112,7 @@ fn model_that_is_not_open_has_forecasts_for_every_budget() {
 #[test]
 fn neuron_major_down_projections_are_planned_before_the_model_is_opened() {
     let folder = tempfile::tempdir().unwrap();
-    let mut synthetic = SynthOptions::new(Shape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
+    let mut synthetic = SynthOptions::new(SynthShape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
     (synthetic.layers, synthetic.predictor) = (Some(2), false);
     let quantised = synth::generate(&synthetic, &mut |_| ()).unwrap().path;
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");

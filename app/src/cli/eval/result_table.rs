@@ -6,14 +6,14 @@ use crate::cli::failure::{Failure, Outcome};
 
 /// A table of texts.
 #[derive(Debug, PartialEq)]
-pub struct Rows {
+pub struct ResultTable {
     /// Names of the columns.
     pub heads: Vec<String>,
     /// Cells by row; rows may be shorter than `heads`.
     pub cells: Vec<Vec<String>>,
 }
 
-impl Rows {
+impl ResultTable {
     /// Reads a table; JSON begins with a bracket.
     pub fn parse(text: &str) -> Outcome<Self> {
         match text.trim_start().starts_with(['[', '{']) {
@@ -25,7 +25,7 @@ impl Rows {
     fn from_csv(text: &str) -> Outcome<Self> {
         let mut records = records(text)?.into_iter().filter(|record| record.iter().any(|cell| !cell.is_empty()));
         let heads = records.next().ok_or_else(|| Failure::usage("table: expected a header line, got nothing"))?;
-        Ok(Rows { heads, cells: records.collect() })
+        Ok(ResultTable { heads, cells: records.collect() })
     }
 
     fn from_json(text: &str) -> Outcome<Self> {
@@ -44,7 +44,7 @@ impl Rows {
             Some(value) => value.to_string(),
         };
         let cells = rows.iter().map(|row| heads.iter().map(|name| cell(row, name)).collect()).collect();
-        Ok(Rows { heads, cells })
+        Ok(ResultTable { heads, cells })
     }
 
     /// Index of the column `name`; `option` is named in the error.
@@ -104,29 +104,29 @@ fn records(text: &str) -> Outcome<Vec<Vec<String>>> {
 mod tests {
     use super::*;
 
-    fn rows(heads: &[&str], cells: &[&[&str]]) -> Rows {
+    fn rows(heads: &[&str], cells: &[&[&str]]) -> ResultTable {
         let texts = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
-        Rows { heads: texts(heads), cells: cells.iter().map(|row| texts(row)).collect() }
+        ResultTable { heads: texts(heads), cells: cells.iter().map(|row| texts(row)).collect() }
     }
 
     #[test]
     fn csv_cells_may_be_quoted_and_lines_end_either_way() {
-        let parsed = Rows::parse("\u{feff}mode,\"a, \"\"b\"\"\"\r\ndense,1.5\r\n\n\"two\nlines\",-").unwrap();
+        let parsed = ResultTable::parse("\u{feff}mode,\"a, \"\"b\"\"\"\r\ndense,1.5\r\n\n\"two\nlines\",-").unwrap();
         assert_eq!(parsed, rows(&["mode", "a, \"b\""], &[&["dense", "1.5"], &["two\nlines", "-"]]));
         assert_eq!((parsed.is_numeric(0), parsed.is_numeric(1)), (false, true));
         assert_eq!(parsed.numbers(1), [Some(1.5), None]);
         for damaged in ["", "\n\n", "a,\"b\n1"] {
-            assert!(matches!(Rows::parse(damaged), Err(Failure::Usage { .. })), "{damaged:?}");
+            assert!(matches!(ResultTable::parse(damaged), Err(Failure::Usage { .. })), "{damaged:?}");
         }
     }
 
     #[test]
     fn json_rows_have_the_union_of_their_keys_as_columns() {
-        let parsed = Rows::parse(r#" [{"a": "x", "b": 2}, {"b": null, "c": true}] "#).unwrap();
+        let parsed = ResultTable::parse(r#" [{"a": "x", "b": 2}, {"b": null, "c": true}] "#).unwrap();
         assert_eq!(parsed, rows(&["a", "b", "c"], &[&["x", "2", ""], &["", "", "true"]]));
         assert_eq!(parsed.column("b", "--y").unwrap(), 1);
         let refused = parsed.column("d", "--y").unwrap_err();
         assert!(refused.message().unwrap().contains("(a, b, c), got d"));
-        assert!(matches!(Rows::parse("[1, 2]"), Err(Failure::Usage { .. })));
+        assert!(matches!(ResultTable::parse("[1, 2]"), Err(Failure::Usage { .. })));
     }
 }

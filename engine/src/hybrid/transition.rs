@@ -16,7 +16,7 @@ use crate::{
     gpu::Recorder,
     model::{Model, Resident},
     placement::Placement,
-    runtime::{KvCache, Residency, Sparsity, gpu::Loader},
+    runtime::{KvCache, Residency, Sparsity, gpu::GpuLoader},
 };
 
 impl HybridProcessor {
@@ -155,7 +155,7 @@ impl Device {
     /// left. Counts neurons in `count`.
     fn upload_towards(
         &mut self,
-        loader: &mut Loader<'_, '_>,
+        loader: &mut GpuLoader<'_, '_>,
         model: &Model,
         (wanted, predictors): (&Placement, bool),
         caches: &mut [&mut KvCache],

@@ -16,7 +16,7 @@ const EAGER: f64 = 1e4;
 
 /// All plans of one model with the same inputs.
 #[derive(Debug)]
-pub struct Planner {
+pub struct PlacementSolver {
     inputs: PlanInputs,
     profile: CostProfile,
     frontier: Frontier,
@@ -25,7 +25,7 @@ pub struct Planner {
     eager: OnceLock<Frontier>,
 }
 
-impl Planner {
+impl PlacementSolver {
     /// Solves for every budget. `bytes` are those of `model` on the device, with the chunk and the KV type of `inputs`.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl Planner {
         let profile = CostProfile::new(model, bytes, &inputs)?;
         let frontier = Frontier::new(&profile, &inputs.machine);
         let streaming_buffer = StreamingBufferSize::new(model, bytes, &profile, &inputs.streaming());
-        Ok(Planner { inputs, profile, frontier, streaming_buffer, eager: OnceLock::new() })
+        Ok(PlacementSolver { inputs, profile, frontier, streaming_buffer, eager: OnceLock::new() })
     }
 
     /// The inputs of the plans.
@@ -133,7 +133,7 @@ impl Planner {
     /// The plan within `budget` bytes by this rule; for neurons the quickest, the CPU alone where that is quickest.
     ///
     /// # Errors
-    /// As [`Planner::whole_layers`] and [`Planner::most_frequent`].
+    /// As [`PlacementSolver::whole_layers`] and [`PlacementSolver::most_frequent`].
     pub fn by(&self, granularity: Granularity, budget: u64) -> Result<Plan> {
         match granularity {
             Granularity::Neurons => Ok(self.quickest(budget)),
@@ -209,8 +209,8 @@ mod tests {
         runtime::{KvType, Sparsity},
     };
 
-    fn planner(model: &Model, inputs: PlanInputs) -> Planner {
-        Planner::new(model, &device_bytes(model, inputs.chunk), inputs).unwrap()
+    fn planner(model: &Model, inputs: PlanInputs) -> PlacementSolver {
+        PlacementSolver::new(model, &device_bytes(model, inputs.chunk), inputs).unwrap()
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     gpu::AdapterReport,
     hybrid::device_support,
     model::{Model, Resident},
-    placement::{Forecast, GpuUse, Machine, Placement, Plan, PlanInputs, Planner},
+    placement::{Forecast, GpuUse, Machine, Placement, PlacementSolver, Plan, PlanInputs},
     runtime::Sparsity,
     telemetry::Rate,
 };
@@ -31,7 +31,11 @@ const MAX_CORRECTION: f64 = 1e4;
 ///
 /// # Errors
 /// As [`planner`].
-pub fn unopened_planner(model: &Model, options: &EngineOptions, gpu: Option<&AdapterReport>) -> Result<Planner> {
+pub fn unopened_planner(
+    model: &Model,
+    options: &EngineOptions,
+    gpu: Option<&AdapterReport>,
+) -> Result<PlacementSolver> {
     let known = match (&options.machine, &options.speeds) {
         (Some(given), _) => Some(given.clone()),
         (None, Some(folder)) => known_machine(&Cpu::new(&options.cpu)?, gpu, folder),
@@ -161,7 +165,7 @@ impl DecodeRates {
 
     /// Tokens per second to expect of `plan`, corrected by the measured rates; `None` if neither the speeds of this machine were
     /// measured nor an answer has shown them.
-    pub fn corrected_rate(&self, planner: &Planner, plan: &Plan) -> Option<f64> {
+    pub fn corrected_rate(&self, planner: &PlacementSolver, plan: &Plan) -> Option<f64> {
         let mut runs = self.0.lock();
         let run = if plan.placement.any_resident() { &mut runs.device } else { &mut runs.cpu };
         match run.as_mut().and_then(|run| run.correction(planner)) {
@@ -172,7 +176,7 @@ impl DecodeRates {
 }
 
 impl DecodeRun {
-    fn correction(&mut self, planner: &Planner) -> Option<f64> {
+    fn correction(&mut self, planner: &PlacementSolver) -> Option<f64> {
         let inputs = planner.inputs();
         if let Some((machine, correction)) = &self.correction
             && *machine == inputs.machine
