@@ -280,7 +280,7 @@ fn same_scratch(before: &LayerWeights, layer: &LayerWeights) -> bool {
 }
 
 fn hidden_bytes(rows: usize, n_ff: usize, gated: bool) -> u64 {
-    let fired: u64 = FiredMask::words(rows, pitch(n_ff)).map(floats).iter().sum();
+    let fired = floats(FiredMask::words(rows, pitch(n_ff)));
     floats(rows * FfnBuffers::gate_up_pitch(n_ff, gated)) + floats(rows * pitch(n_ff)) + fired
 }
 
