@@ -39,8 +39,7 @@ use Access::{Read, Write};
 /// Every kernel there is.
 pub const KERNELS: &[Kernel] = &[
     kernel::<params::Activation>("activation", &[Read, Write], include_str!("../wgsl/activation.wgsl")),
-    kernel::<params::ActiveList>("active_list", &[Read, Read, Write, Write], include_str!("../wgsl/active_list.wgsl")),
-    kernel::<params::ActiveMask>("active_mask", &[Read, Write, Write], include_str!("../wgsl/active_mask.wgsl")),
+    kernel::<params::ActiveMask>("active_mask", &[Read, Write], include_str!("../wgsl/active_mask.wgsl")),
     kernel::<params::Streams>("altup_add", &[Read, Write, Write], include_str!("../wgsl/altup_add.wgsl")),
     kernel::<params::Streams>(
         "altup_correct",
@@ -139,16 +138,15 @@ pub const KERNELS: &[Kernel] = &[
         &[Read, Read, Read, Write, Write, Write, Read],
         include_str!("../wgsl/route.wgsl"),
     ),
-    kernel::<params::CountFired>("count_fired", &[Read, Write], include_str!("../wgsl/count_fired.wgsl")),
     kernel::<params::SlotList>("slot_list", &[Read, Read, Write, Write, Write], include_str!("../wgsl/slot_list.wgsl")),
     typed(kernel::<params::SparseDown>(
         "sparse_down",
-        &[Read, Read, Read, Read, Write],
+        &[Read, Read, Read, Write],
         include_str!("../wgsl/sparse_down.wgsl"),
     )),
     typed(kernel::<params::SparseGateUp>(
         "sparse_gate_up",
-        &[Read, Read, Read, Read, Read, Read, Write],
+        &[Read, Read, Read, Read, Read, Write],
         include_str!("../wgsl/sparse_gate_up.wgsl"),
     )),
     kernel::<params::SubgroupTrial>("subgroup_trial", &[Write], include_str!("../wgsl/subgroup_trial.wgsl")),

@@ -1,12 +1,10 @@
 // The down projection with neurons for rows: of hidden[t] . W, where row j of W [n_ff, d] is neuron j's, workgroup
 // (strip, split, group of TOKENS tokens) of the grid writes the partial sum of its range of neurons for its strip of columns:
-//   partials[first + split, t, c] = sum over the range of hidden[t, k] * W[list[k], c]
-// or adds it to the value there. `sum_splits` adds the partial sums up. Without DENSE there is one token, and `hidden` has an
-// element per neuron of the list; with it every neuron takes part, in order.
+//   partials[first + split, t, c] = sum over the range of hidden[t, k] * W[k, c]
+// or adds it to the value there. `sum_splits` adds the partial sums up.
 #include "weights.wgsl"
 
 override WORKGROUP_SIZE: u32 = 128u;
-override DENSE: bool = false;
 // Rows whose neuron is silent are not read. Pays where many are: the others wait for each other.
 override SKIP: bool = false;
 // Invocations that read a row side by side, eight columns each, with one token PARTS times eight; divides WORKGROUP_SIZE. The
@@ -18,7 +16,6 @@ const MOST_TOKENS: u32 = 8u;
 
 struct Params {
     chunks: u32,
-    // With DENSE; otherwise the list knows.
     neurons: u32,
     tokens: u32,
     // A multiple of 4.
@@ -32,9 +29,7 @@ struct Params {
 
 var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> hidden: array<vec4<f32>>;
-// How many, then which.
-@group(0) @binding(3) var<storage, read> list: array<u32>;
-@group(0) @binding(4) var<storage, read_write> partials: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> partials: array<vec4<f32>>;
 
 // Four for each invocation.
 override SUMS: u32 = 4u * WORKGROUP_SIZE;
@@ -51,10 +46,7 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
     let place = workgroup.x * STRIP + col;
     let chunk = place / (4u / parts);
     let part = place % (4u / parts) * parts;
-    var count = params.neurons;
-    if !DENSE {
-        count = list[0];
-    }
+    let count = params.neurons;
     // Four neurons at a time.
     let range = ((count + 3u) / 4u + params.splits - 1u) / params.splits;
     let end = min((split + 1u) * range * 4u, count);
@@ -70,10 +62,7 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
                 let h = select(vec4<f32>(), hidden[(first_token * params.hidden_pitch + k) / 4u], inside);
                 for (var n = 0u; n < 4u; n += 1u) {
                     if !SKIP || h[n] != 0.0 {
-                        var neuron = min(k + n, end - 1u);
-                        if !DENSE {
-                            neuron = list[1u + neuron];
-                        }
+                        let neuron = min(k + n, end - 1u);
                         let w = load8(neuron, chunk, part, params.chunks);
                         // All parts of a chunk have one scale and one offset.
                         let scale = h[n] * w.scale;
@@ -107,10 +96,7 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
             }
             for (var n = 0u; n < 4u; n += 1u) {
                 if !SKIP || any_fired[n] {
-                    var neuron = min(k + n, end - 1u);
-                    if !DENSE {
-                        neuron = list[1u + neuron];
-                    }
+                    let neuron = min(k + n, end - 1u);
                     let w = load8(neuron, chunk, part, params.chunks);
                     let w_low = w.low * w.scale + w.offset;
                     let w_high = w.high * w.scale + w.offset;

@@ -1,19 +1,16 @@
-// The hidden activations of the neurons of a list: hidden[k] = f(gate . x) * (up . x) with the rows of neuron list[k], or
+// The hidden activations of the neurons of a list: hidden[n] = f(gate . x) * (up . x) with the rows of neuron n, or
 // f(up . x) where there is no gate; f by KIND, see include/activation.wgsl. The neuron's gate row is row neuron * step of
 // the weights and its up row is `up_at` rows below, whether gate and up are stacked (1, n_ff) or alternate (2, 1); biases
-// lie as the rows do. With SCATTER hidden has an element per neuron of the layer and the list's are written to their places.
+// lie as the rows do. Elements of neurons that are not on the list are left alone.
 // Without LISTED the neurons are the first `count`, and no list is read. With GATE_FIRST the up rows are read only of neurons with
 // |f(gate)| > threshold; hidden is 0 for the others.
-// Dispatched over `active_list`'s grid, or one for `count`: LANES invocations share the rows of NEURONS neurons.
+// Dispatched over `slot_list`'s grid, or one for `count`: LANES invocations share the rows of NEURONS neurons.
 #include "activation.wgsl"
 #include "lane.wgsl"
 #include "place.wgsl"
 
 override GATED: bool = true;
-// The gate's outputs are known, for every neuron: `gates` has them, and only the up rows are read.
-override GATES_KNOWN: bool = false;
 override HAS_BIAS: bool = false;
-override SCATTER: bool = false;
 override LISTED: bool = true;
 override GATE_FIRST: bool = false;
 // A power of two that divides WORKGROUP_SIZE.
@@ -35,8 +32,7 @@ var<immediate> params: Params;
 // How many, then which.
 @group(0) @binding(3) var<storage, read> list: array<u32>;
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
-@group(0) @binding(5) var<storage, read> gates: array<f32>;
-@group(0) @binding(6) var<storage, read_write> hidden: array<f32>;
+@group(0) @binding(5) var<storage, read_write> hidden: array<f32>;
 
 // Gate and up of NEURONS neurons.
 var<workgroup> sums: array<vec4<f32>, WORKGROUP_SIZE>;
@@ -97,7 +93,7 @@ fn sparse_gate_up(
     let places = select(0u, params.chunks * (4u / PARTS), first < count);
     var gates_sum = vec2<f32>();
     var fires = vec2<bool>(true, true);
-    if GATED && GATE_FIRST && !GATES_KNOWN {
+    if GATED && GATE_FIRST {
         var sum = vec4<f32>();
         for (var place = lane % LANES; place < places; place += LANES) {
             let at = place_of(place);
@@ -119,7 +115,7 @@ fn sparse_gate_up(
         for (var place = lane % LANES; place < places; place += LANES) {
             let at = place_of(place);
             let input = inputs_at(0u, at);
-            if GATED && !GATE_FIRST && !GATES_KNOWN {
+            if GATED && !GATE_FIRST {
                 sum.x += place_dot(gate_rows.x, at, params.chunks, input);
                 sum.y += place_dot(gate_rows.y, at, params.chunks, input);
             }
@@ -146,10 +142,7 @@ fn sparse_gate_up(
             gate += bias[gate_rows[n]];
             up += bias[up_rows[n]];
         }
-        if GATES_KNOWN {
-            gate = gates[neurons[n]];
-        }
-        let to = select(first + n, neurons[n], SCATTER);
+        let to = neurons[n];
         if !fires[n] {
             hidden[to] = 0.0;
         } else if GATED {

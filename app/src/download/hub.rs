@@ -2,9 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use super::{DownloadError, DownloadRequest, DownloadSource};
+
+/// Bytes of a path that an address has in another form.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
 /// Base address of the repositories.
 pub const HUGGING_FACE: &str = "https://huggingface.co";
@@ -171,7 +175,7 @@ impl HubModel {
     pub fn requests(&self, hub: &str, repository: &str, folder: &Path) -> Vec<DownloadRequest> {
         let request = |file: &HubFile| DownloadRequest {
             source: DownloadSource {
-                url: format!("{hub}/{repository}/resolve/main/{}", encoded(&file.path)),
+                url: format!("{hub}/{repository}/resolve/main/{}", utf8_percent_encode(&file.path, RESERVED)),
                 bytes: Some(file.bytes),
                 sha256: file.sha256.clone(),
             },
@@ -191,12 +195,6 @@ fn local(path: &str) -> PathBuf {
         .filter(|part| !matches!(*part, "" | "." | ".."))
         .map(|part| part.replace(':', "_"))
         .collect()
-}
-
-/// A path percent-encoded for an address.
-fn encoded(path: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
-    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 /// Stem, part and parts of `name-00001-of-00003.gguf`.

@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(store.attached(files[1].id).unwrap()[0].text, "three\n");
         assert_eq!(store.sources(chat).unwrap()[&message], [Source { name: "b.txt".to_owned(), passage: None }]);
 
-        store.remove_message(message).unwrap();
+        store.db.execute("DELETE FROM message WHERE id = ?1", [message.0]).unwrap();
         assert_eq!(store.attachments(chat).unwrap().len(), 1);
         let left: i64 = store.db.query_row("SELECT count(*) FROM passage", [], |row| row.get(0)).unwrap();
         assert_eq!(left, 1, "its passages are gone with it");

@@ -311,30 +311,6 @@ impl Store {
             index(db, id.0, content)
         })
     }
-
-    /// Removes a message and everything below it. The shown branch then ends before it, or is another version.
-    pub fn remove_message(&mut self, id: MessageId) -> Result<(), StoreError> {
-        const OPERATION: &str = "removing a message";
-        self.transaction(OPERATION, |db| {
-            let sql = "SELECT chat, parent FROM message WHERE id = ?1";
-            let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?));
-            let found = db.query_row(sql, [id.0], read).optional().during(OPERATION)?;
-            let (chat, parent) = found.ok_or(StoreError::Missing { what: "message", id: id.0 })?;
-            let below = "WITH RECURSIVE down (id) AS (
-                SELECT ?1 UNION ALL SELECT message.id FROM message JOIN down ON message.parent = down.id)";
-            let sql = format!("{below} DELETE FROM message_text WHERE rowid IN (SELECT id FROM down)");
-            db.execute(&sql, [id.0]).during(OPERATION)?;
-            db.execute("DELETE FROM message WHERE id = ?1", [id.0]).during(OPERATION)?;
-            // The shown leaf may be gone: then the latest message below the parent.
-            let sql = "WITH RECURSIVE down (id) AS (
-                    SELECT id FROM message WHERE chat = ?1 AND parent IS ?2
-                    UNION ALL SELECT message.id FROM message JOIN down ON message.parent = down.id)
-                UPDATE chat SET leaf = coalesce((SELECT max(id) FROM down), ?2)
-                WHERE id = ?1 AND leaf NOT IN (SELECT id FROM message)";
-            db.execute(sql, params![chat, parent]).during(OPERATION)?;
-            Ok(())
-        })
-    }
 }
 
 #[cfg(test)]
@@ -373,13 +349,6 @@ mod tests {
         store.show_version(first, 1).unwrap();
         store.edit_message(b2, "b2!").unwrap();
         assert_eq!(words(&store, chat)[1].0, "b2!", "the latest of what was said after `a`");
-
-        store.remove_message(b2).unwrap();
-        assert_eq!(words(&store, chat), line(&[("a", (1, 2)), ("b1", (1, 1)), ("c", (1, 1))]));
-        store.remove_message(b1).unwrap();
-        assert_eq!(words(&store, chat), line(&[("a", (1, 2))]));
-        assert_eq!(store.messages(chat).unwrap().len(), 2);
-        assert!(matches!(store.remove_message(b1), Err(StoreError::Missing { .. })));
         assert!(matches!(
             store.add_message(other, Some(first), &NewMessage::user("")),
             Err(StoreError::Missing { what: "message", .. })

@@ -245,8 +245,7 @@ fn ffn_output(cpu: &Cpu, ffn: &Ffn, blocks: &[Block], d: usize) -> Vec<f32> {
     let mut out = vec![0.0; d];
     for block in blocks {
         let Some((weights, _)) = ffn_of(ffn, block.expert) else { continue };
-        let (Down::Outputs(down) | Down::Neurons(down)) = &weights.down;
-        let bias = down.bias.as_deref();
+        let bias = weights.down.linear().bias.as_deref();
         let mut part = match &weights.down {
             Down::Neurons(rows) => {
                 let mut part = vec![0.0; rows.weight.cols()];

@@ -5,10 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{Acquire, Relaxed},
-        },
+        atomic::{AtomicBool, Ordering::Acquire},
     },
     time::{Duration, Instant},
 };
@@ -71,8 +68,8 @@ struct Inner {
     arena: Arena,
     pipelines: Pipelines,
     faults: FaultCounter,
-    submits: AtomicU64,
-    groups: AtomicU64,
+    #[cfg(any(test, feature = "test-hooks"))]
+    counts: super::test_counts::TestCounts,
     profiler: GpuProfiler,
     tuning: Tuning,
     /// Placeholder for bindings that a kernel's variant does not read.
@@ -148,8 +145,8 @@ impl Gpu {
             arena,
             pipelines,
             faults: faults(),
-            submits: AtomicU64::new(0),
-            groups: AtomicU64::new(0),
+            #[cfg(any(test, feature = "test-hooks"))]
+            counts: super::test_counts::TestCounts::default(),
             profiler: GpuProfiler::default(),
             tuning: Tuning::new(options.packed_dot),
             nothing,
@@ -227,26 +224,11 @@ impl Gpu {
     }
 
     /// Loses the device, as a driver update or an unplugged cable would.
-    pub fn lose(&self) {
+    pub(super) fn lose(&self) {
         self.0.device.destroy();
         // The callback comes out of a poll; whatever that says, the device is gone.
         let _ = self.0.device.poll(wgpu::PollType::Poll);
         self.0.health.lose("destroyed");
-    }
-
-    /// Submissions so far.
-    pub fn submits(&self) -> u64 {
-        self.0.submits.load(Relaxed)
-    }
-
-    /// Bind groups made so far.
-    pub fn bind_groups(&self) -> u64 {
-        self.0.groups.load(Relaxed)
-    }
-
-    /// Bytes the driver's allocator holds for this device, where known.
-    pub fn allocated(&self) -> Option<u64> {
-        self.0.device.generate_allocator_report().map(|report| report.total_reserved_bytes)
     }
 
     /// Readings of the adapter's memory now, one per source. Takes up to a few milliseconds.
@@ -277,8 +259,10 @@ impl Gpu {
         self.0.queue.get_timestamp_period()
     }
 
-    pub(super) fn count_bind_group(&self) {
-        self.0.groups.fetch_add(1, Relaxed);
+    /// What tests count of it.
+    #[cfg(any(test, feature = "test-hooks"))]
+    pub(super) fn counts(&self) -> &super::test_counts::TestCounts {
+        &self.0.counts
     }
 
     pub(super) fn submit(&self, commands: wgpu::CommandBuffer) -> Result<wgpu::SubmissionIndex> {
@@ -297,7 +281,10 @@ impl Gpu {
         }
         self.check()?;
         let index = self.0.queue.submit([commands]);
-        self.0.submits.fetch_add(u64::from(!self.0.faults.paused()), Relaxed);
+        #[cfg(any(test, feature = "test-hooks"))]
+        if !self.0.faults.paused() {
+            self.0.counts.add_submit();
+        }
         self.check()?;
         Ok(index)
     }

@@ -25,6 +25,8 @@ mod raw;
 mod recorder;
 mod row_stream;
 mod subgroups;
+#[cfg(any(test, feature = "test-hooks"))]
+mod test_counts;
 mod timestamps;
 mod transfer;
 mod tune;

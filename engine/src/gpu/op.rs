@@ -71,7 +71,8 @@ impl Op {
             layout: &pipeline.layout,
             entries: &entries,
         });
-        gpu.count_bind_group();
+        #[cfg(any(test, feature = "test-hooks"))]
+        gpu.counts().add_bind_group();
         gpu.check()?;
         let buffers = bindings.iter().map(|binding| binding.buffer.clone()).collect();
         Ok(Op { pipeline: Arc::clone(pipeline), group, buffers })

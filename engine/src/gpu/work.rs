@@ -24,7 +24,7 @@ impl Work {
             matmul(pipeline.weights(), &same(params))
         } else if P::FIELDS == params::ExpertMatmul::FIELDS {
             expert_matmul(pipeline.weights(), &same(params))
-        } else if P::FIELDS == params::SparseDown::FIELDS && takes_every_neuron(pipeline) {
+        } else if P::FIELDS == params::SparseDown::FIELDS {
             let at: params::SparseDown = same(params);
             let (rows, chunks, tokens) = (at.neurons, at.chunks, at.tokens);
             matmul(pipeline.weights(), &params::Matmul { rows, chunks, tokens, ..params::Matmul::default() })
@@ -47,11 +47,6 @@ impl Work {
             Work::default()
         }
     }
-}
-
-/// True for a down projection of all neurons rather than of a list.
-fn takes_every_neuron(pipeline: &Pipeline) -> bool {
-    pipeline.kernel().name == "gemm_neurons" || pipeline.overridden("DENSE").is_some_and(|on| on != 0.0)
 }
 
 /// `params` as the type whose fields it has. Every field of either is four bytes, so equal fields are equal layouts.

@@ -153,7 +153,7 @@ fn layer_bytes(
     let of_streams: u64 = of_streams.sum();
     let (neurons, neuron, routing, down_bias) = match &layer.ffn {
         Ffn::None => (0, 0, 0, 0),
-        Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(down_of(ffn))),
+        Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(ffn.down.linear())),
         Ffn::Experts(moe) => {
             let each = (0..moe.experts.len()).map(|at| expert_bytes(moe, at));
             let expert = each.max().unwrap_or(0);
@@ -212,11 +212,6 @@ fn predictor_bytes(caps: &Caps, predictor: &Predictor) -> Result<u64> {
     }
 }
 
-fn down_of(ffn: &FfnWeights) -> &Linear {
-    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
-    down
-}
-
 /// Device bytes of a neuron's rows of `linear`, bias included.
 fn rows_bytes(linear: &Linear) -> u64 {
     let bias = if linear.bias.is_some() { 4 } else { 0 };
@@ -240,7 +235,7 @@ fn column_bytes(down: &Linear) -> u64 {
 /// Device bytes of an expert.
 fn expert_bytes(moe: &ExpertWeights, at: usize) -> u64 {
     let ffn = &moe.experts[at];
-    let down = moe.output_major(at).unwrap_or_else(|| down_of(ffn));
+    let down = moe.output_major(at).unwrap_or_else(|| ffn.down.linear());
     let neuron = ffn.gate.as_ref().map_or(0, rows_bytes) + rows_bytes(&ffn.up) + column_bytes(down);
     neuron * ffn.up.weight.rows() as u64 + bias_bytes(down)
 }
@@ -280,12 +275,12 @@ fn same_scratch(before: &LayerWeights, layer: &LayerWeights) -> bool {
 }
 
 fn hidden_bytes(rows: usize, n_ff: usize, gated: bool) -> u64 {
-    let fired: u64 = FiredMask::words(rows, pitch(n_ff)).map(floats).iter().sum();
+    let fired = floats(FiredMask::words(rows, pitch(n_ff)));
     floats(rows * FfnBuffers::gate_up_pitch(n_ff, gated)) + floats(rows * pitch(n_ff)) + fired
 }
 
 fn dense_scratch(caps: &Caps, config: &ModelConfig, ffn: &FfnWeights, chunk: usize) -> u64 {
-    let down = down_of(ffn);
+    let down = ffn.down.linear();
     // With or without cold neurons, resident ones are summed neuron by neuron.
     let ty = device_type(down.weight.ty());
     let chunks = config.d_model.next_multiple_of(ty.block()) / 32;
@@ -326,7 +321,7 @@ fn quantised_bytes(model: &Model) -> u64 {
         let packed = WeightType::PACKED.contains(&ty);
         if packed { (cols.next_multiple_of(ty.block()) as u64 / 32 * 36).next_multiple_of(ROUNDED) } else { 0 }
     };
-    let ffn = |ffn: &FfnWeights| ffn.gate.iter().chain([&ffn.up, down_of(ffn)]).map(of).sum::<u64>();
+    let ffn = |ffn: &FfnWeights| ffn.linears().map(of).sum::<u64>();
     let layers = model.weights.layers.iter().map(|layer| {
         layer.mixers().map(of).sum::<u64>()
             + match &layer.ffn {

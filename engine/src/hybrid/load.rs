@@ -5,7 +5,7 @@ use crate::{
     error::Result,
     format::Matrix,
     gpu::{Caps, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Weights},
+    model::{Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Weights},
     runtime::gpu::{
         altup::AltupBuffers,
         attention::AttentionBuffers,
@@ -120,10 +120,7 @@ fn layer_bytes(layer: &LayerWeights, part: FfnPart<'_>, predictors: bool) -> u64
         Some(PredictorKind::Rows { rows, .. }) => size(rows),
         None => 0,
     };
-    let down = |ffn: &FfnWeights| {
-        let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
-        size(&down.weight)
-    };
+    let down = |ffn: &FfnWeights| size(&ffn.down.linear().weight);
     let rows = |ffn: &FfnWeights| ffn.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + size(&ffn.up.weight);
     let ffn = |ffn: &FfnWeights| rows(ffn) + down(ffn);
     let here = match (part, &layer.ffn) {

@@ -84,7 +84,6 @@ impl NeuronBlock {
                 ("KIND", f64::from(kind(loader.config.activation))),
                 ("GATED", switch(rows == 2)),
                 ("HAS_BIAS", switch(bias.is_some())),
-                ("SCATTER", 1.0),
                 ("LANES", f64::from(workgroup)),
                 ("LISTED", switch(listed)),
                 ("GATE_FIRST", switch(rows == 2)),
@@ -99,7 +98,6 @@ impl NeuronBlock {
             x.into(),
             Binding::part(&buffers.lists, list.0, list.1),
             bias.as_ref().unwrap_or(gpu.nothing()).into(),
-            gpu.nothing().into(),
             Binding::part(&buffers.hidden, hidden.0, hidden.1),
         ];
         let listed = Op::new(gpu, &pipeline(true)?, &bindings)?;

@@ -10,7 +10,7 @@ use super::{
     planner::Planner,
 };
 use crate::{
-    cpu::Cpu,
+    cpu::{Cpu, Isa},
     error::{Error, Result},
     gpu::{Gpu, Purpose},
     model::{AltupStep, Ffn, Model, NormSlot, Register},
@@ -235,6 +235,10 @@ fn device_part<'a>(model: &Model, placement: &'a Placement, predictors: bool) ->
 }
 
 impl Processor for HybridProcessor {
+    fn isa(&self) -> Isa {
+        self.cold.cpu.isa()
+    }
+
     fn max_chunk(&self) -> usize {
         self.device.as_ref().map_or(usize::MAX, |device| device.layers.chunk)
     }

@@ -50,9 +50,7 @@ impl InputSite {
             InputSite::Attention => attention.map(|of| of.inputs().collect()).unwrap_or_default(),
             InputSite::Heads => attention.map(|of| vec![&of.output]).unwrap_or_default(),
             InputSite::Ffn => ffn.map(|ffn| ffn.gate.iter().chain([&ffn.up]).collect()).unwrap_or_default(),
-            InputSite::Hidden => ffn
-                .map(|FfnWeights { down: Down::Outputs(down) | Down::Neurons(down), .. }| vec![down])
-                .unwrap_or_default(),
+            InputSite::Hidden => ffn.map(|ffn| vec![ffn.down.linear()]).unwrap_or_default(),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Down, Ffn, Linear, Model, Weights};
+use super::{Down, Ffn, Model, Weights};
 use crate::{
     cpu::ThreadPool,
     error::{Error, Result},
@@ -90,8 +90,7 @@ impl Model {
                 Ffn::None => {}
                 Ffn::Dense(ffn) => {
                     if let Some(weight) = neuron_major(&ffn.down)? {
-                        let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;
-                        ffn.down = Down::Neurons(Linear { weight, bias: old.bias.take() });
+                        ffn.down.set_neuron_major(weight);
                     }
                 }
                 Ffn::Experts(moe) => {

@@ -1,6 +1,6 @@
 //! Bytes of weights that a token reads, which bound the speed of decoding.
 
-use super::{Down, Ffn, FfnWeights, Model};
+use super::{Ffn, FfnWeights, Model};
 use crate::format::Matrix;
 
 impl Model {
@@ -37,8 +37,5 @@ fn matrix_bytes(matrix: &Matrix) -> u64 {
 }
 
 fn ffn_bytes(ffn: &FfnWeights) -> u64 {
-    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
-    ffn.gate.as_ref().map_or(0, |gate| matrix_bytes(&gate.weight))
-        + matrix_bytes(&ffn.up.weight)
-        + matrix_bytes(&down.weight)
+    ffn.linears().map(|linear| matrix_bytes(&linear.weight)).sum()
 }

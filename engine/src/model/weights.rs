@@ -176,6 +176,21 @@ pub enum Down {
     Neurons(Linear),
 }
 
+impl Down {
+    /// The projection, however its rows lie.
+    pub fn linear(&self) -> &Linear {
+        let (Down::Outputs(linear) | Down::Neurons(linear)) = self;
+        linear
+    }
+
+    /// Replaces it by `weight`, in which a neuron is a row. The bias stays.
+    pub fn set_neuron_major(&mut self, weight: Matrix) {
+        let (Down::Outputs(old) | Down::Neurons(old)) = self;
+        let bias = old.bias.take();
+        *self = Down::Neurons(Linear { weight, bias });
+    }
+}
+
 /// Weights of one FFN (or one expert).
 #[derive(Debug, Clone)]
 pub struct FfnWeights {
@@ -190,8 +205,7 @@ pub struct FfnWeights {
 impl FfnWeights {
     /// Its matrices.
     pub fn linears(&self) -> impl Iterator<Item = &Linear> {
-        let (Down::Outputs(down) | Down::Neurons(down)) = &self.down;
-        self.gate.iter().chain([&self.up, down])
+        self.gate.iter().chain([&self.up, self.down.linear()])
     }
 }
 
@@ -266,8 +280,7 @@ impl ExpertWeights {
         let shared = self.shared.iter_mut().map(|shared| &mut shared.ffn);
         for (ffn, down) in self.experts.iter_mut().chain(shared).zip(downs) {
             if let Some(weight) = down {
-                let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;
-                ffn.down = Down::Neurons(Linear { weight, bias: old.bias.take() });
+                ffn.down.set_neuron_major(weight);
             }
         }
         let neuron_major = self.experts.iter().any(|ffn| matches!(ffn.down, Down::Neurons(_)));

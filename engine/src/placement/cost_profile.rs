@@ -430,8 +430,7 @@ fn row_reads(matrix: &Matrix) -> ReadBytes {
 
 /// Reads of the products with all matrices of `ffn`.
 fn ffn_reads(ffn: &FfnWeights) -> Vec<ReadBytes> {
-    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
-    ffn.gate.iter().chain([&ffn.up, down]).map(|linear| matrix_reads(&linear.weight)).collect()
+    ffn.linears().map(|linear| matrix_reads(&linear.weight)).collect()
 }
 
 /// Mean fraction of the neurons of routed experts that fire.

@@ -9,7 +9,7 @@ use super::{
     ThresholdCorrection, scratch::grow,
 };
 use crate::{
-    cpu::Cpu,
+    cpu::{Cpu, Isa},
     error::{Error, Result},
     model::{Model, Position, Step},
 };
@@ -86,6 +86,11 @@ impl Forward {
             Some(residency) => residency.copy_prefix(from, to, tokens),
             None => to.copy_prefix(from, tokens, None),
         }
+    }
+
+    /// The instruction set of what is computed on the CPU.
+    pub fn isa(&self) -> Isa {
+        self.processor.isa()
     }
 
     /// The model.

@@ -196,13 +196,13 @@ impl KvCache {
         }
     }
 
-    /// Forgets `discard` tokens after the first `keep` and moves the later ones down, rotating their keys to their new positions.
-    /// Their values still depend on the forgotten tokens.
+    /// Forgets `discard` tokens after the first `keep` and moves the later ones down, rotating their keys to their new positions by
+    /// `isa`. Their values still depend on the forgotten tokens.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be rotated; with recurrent states, which
     /// cannot forget tokens; or if the cache is on a device. The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
-    pub fn shift(&mut self, keep: usize, discard: usize) -> Result<()> {
+    pub fn shift(&mut self, isa: Isa, keep: usize, discard: usize) -> Result<()> {
         let unsupported = |got: &str, supported: &str| Error::Unsupported {
             what: "context shift",
             got: got.to_owned(),
@@ -224,7 +224,6 @@ impl KvCache {
         if discard == 0 {
             return Ok(());
         }
-        let isa = Isa::choose(None)?;
         let rotations: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
         let mut key = Vec::new();
         for (index, layer) in self.layers.iter_mut().enumerate() {

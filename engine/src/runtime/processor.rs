@@ -4,6 +4,7 @@ use std::{fmt::Debug, ops::Range};
 
 use super::{KvCache, KvType, Probe, Residency, Sequences, Sparsity, ThresholdCorrection};
 use crate::{
+    cpu::Isa,
     error::Result,
     model::{AltupStep, Model, NormSlot, Register},
 };
@@ -14,6 +15,9 @@ use crate::{
 /// A chunk is `begin`, the layers' steps, and then exactly one of `head`, `top` and `finish`; or it is given up after any of
 /// them, and the next `begin` starts afresh.
 pub trait Processor: Debug + Send {
+    /// The instruction set of what is computed on the CPU.
+    fn isa(&self) -> Isa;
+
     /// Most tokens of a chunk.
     fn max_chunk(&self) -> usize {
         usize::MAX

@@ -1,6 +1,7 @@
 //! A context: a KV cache together with the tokens it holds.
 
 use crate::{
+    cpu::Isa,
     error::{Error, Result},
     runtime::{Forward, KvCache, KvType, Outputs, Probe, Shortlist},
 };
@@ -234,11 +235,11 @@ impl Context {
     }
 
     /// Forgets the older half of the tokens behind the first `keep`. Returns the tokens to compute again: none if the cache can
-    /// move its entries, otherwise all behind the gap.
-    pub fn shift(&mut self, keep: usize) -> Vec<u32> {
+    /// move its entries, which it does by `isa`, otherwise all behind the gap.
+    pub fn shift(&mut self, isa: Isa, keep: usize) -> Vec<u32> {
         let keep = keep.min(self.tokens.len());
         let discard = (self.tokens.len() - keep).div_ceil(2);
-        if self.kv.as_mut().is_some_and(|kv| kv.shift(keep, discard).is_ok()) {
+        if self.kv.as_mut().is_some_and(|kv| kv.shift(isa, keep, discard).is_ok()) {
             self.tokens.drain(keep..keep + discard);
             self.exact = self.exact.min(keep);
             return Vec::new();

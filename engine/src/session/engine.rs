@@ -482,6 +482,7 @@ impl Engine {
 
     /// Stops the engine as a fault inside it would, by a panic of its thread, for tests of what happens then (like
     /// [`Faults`](crate::gpu::Faults) of a device): every request gets [`Error::Stopped`], and the model has to be opened again.
+    #[cfg(any(test, feature = "test-hooks"))]
     pub fn break_down(&self) {
         // The thread may have ended already.
         let _ = self.command(Command::Panic);

@@ -251,7 +251,7 @@ impl<'a> Generation<'a> {
                 ContextPolicy::Stop => return Ok(Some(StopReason::ContextFull)),
                 ContextPolicy::Shift { keep } => {
                     let held = context.tokens().len();
-                    let mut again = context.shift(keep);
+                    let mut again = context.shift(forward.isa(), keep);
                     self.stats.forgotten_tokens += held - context.tokens().len() - again.len();
                     again.extend(self.todo.drain(self.computed..));
                     (self.todo, self.computed) = (again, 0);

@@ -72,6 +72,7 @@ pub(super) enum Command {
     /// The last handle was dropped.
     Shutdown,
     /// Panic, for tests of what happens then.
+    #[cfg(any(test, feature = "test-hooks"))]
     Panic,
 }
 
@@ -242,6 +243,7 @@ impl Worker<'_> {
                 self.apply_settings();
             }
             Command::Shutdown => {}
+            #[cfg(any(test, feature = "test-hooks"))]
             Command::Panic => panic!("asked to"),
         }
     }

@@ -15,24 +15,6 @@ params! {
         threshold: f32,
     }
 
-    /// `active_list`
-    ActiveList {
-        /// Neurons of the layer.
-        neurons: u32,
-        /// Neurons a workgroup of the kernel that runs over the list takes.
-        per_workgroup: u32,
-        /// Its workgroups in one row of the grid.
-        stride: u32,
-    }
-
-    /// `count_fired`
-    CountFired {
-        /// Neurons of the layer.
-        neurons: u32,
-        /// Rows of the mask.
-        tokens: u32,
-    }
-
     /// `gate_excess`
     GateExcess {
         /// Gates of a row.
@@ -55,7 +37,7 @@ params! {
         step: u32,
         /// Rows from a neuron's gate to its up (0 without a gate).
         up_at: u32,
-        /// Workgroups in one row of the grid, as in [`ActiveList`].
+        /// Workgroups in one row of the grid, as in [`SlotList`].
         stride: u32,
         /// Neurons, where there is no list of them.
         count: u32,
@@ -67,7 +49,7 @@ params! {
     SparseDown {
         /// 32-column chunks of a row of weights.
         chunks: u32,
-        /// Rows of the weights (with `DENSE`; otherwise the list says how many).
+        /// Rows of the weights.
         neurons: u32,
         /// Rows of the hidden activations.
         tokens: u32,

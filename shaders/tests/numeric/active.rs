@@ -1,4 +1,4 @@
-//! Neurons to compute: masks, lists, and counts of those that fired.
+//! Neurons to compute: masks and lists.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{
@@ -7,37 +7,29 @@ use thermocline_shaders::{
     params,
 };
 
-use crate::gpu::{Call, Gpu, activation, bytes, noise};
+use crate::gpu::{Call, Gpu, bytes, noise};
 
 const WORKGROUPS: [u32; 3] = [32, 96, 256];
 
 /// Neurons of layers small and large, whole words and not.
 const LAYERS: [usize; 5] = [1, 31, 64, 1000, 33_000];
 
-/// Mask and counts of `tokens` rows of scores.
-fn masks(
-    gpu: &Gpu,
-    tier: Tier,
-    workgroup: u32,
-    test: u32,
-    kind: u32,
-    params: params::ActiveMask,
-    scores: &[f32],
-) -> (Vec<u32>, Vec<u32>) {
+/// Masks of rows of scores.
+fn masks(gpu: &Gpu, tier: Tier, workgroup: u32, test: u32, params: params::ActiveMask, scores: &[f32]) -> Vec<u32> {
     let words = params.neurons.div_ceil(32);
-    let (blocks, tokens) = (words.div_ceil(workgroup), scores.len() as u32 / params.pitch);
-    let [mask, counts] = [words, blocks].map(|len| vec![u32::MAX; (tokens * len) as usize]);
+    let tokens = scores.len() as u32 / params.pitch;
+    let mask = vec![u32::MAX; (tokens * words) as usize];
     let call = Call {
         kernel: "active_mask",
         tier,
         weights: None,
-        overrides: &[("WORKGROUP_SIZE", f64::from(workgroup)), ("TEST", f64::from(test)), ("KIND", f64::from(kind))],
+        overrides: &[("WORKGROUP_SIZE", f64::from(workgroup)), ("TEST", f64::from(test))],
         params: bytes_of(&params),
-        buffers: &[bytes(scores), cast_slice(&mask), cast_slice(&counts)],
-        workgroups: (blocks, tokens, 1),
+        buffers: &[bytes(scores), cast_slice(&mask)],
+        workgroups: (words.div_ceil(workgroup), tokens, 1),
     };
-    let [mask, counts] = gpu.run_for(&call, [1, 2]);
-    (mask, counts)
+    let [mask] = gpu.run_for(&call, [1]);
+    mask
 }
 
 /// One row's mask.
@@ -49,7 +41,7 @@ fn mask_of(passes: &[bool]) -> Vec<u32> {
 #[test]
 fn active_mask_holds_the_scores_that_pass() {
     let gpu = Gpu::get();
-    let tests: [(u32, u32, f32); 6] = [(0, 0, 0.0), (0, 0, -0.4), (1, 0, 0.0), (1, 2, 0.25), (2, 0, 0.0), (2, 0, 0.5)];
+    let tests: [(u32, f32); 4] = [(0, 0.0), (0, -0.4), (1, 0.0), (1, 0.5)];
     for neurons in LAYERS {
         let (tokens, pitch) = (3, neurons.div_ceil(32) * 32);
         // Zeros of both signs, and what is no number.
@@ -57,92 +49,21 @@ fn active_mask_holds_the_scores_that_pass() {
         scores.iter_mut().step_by(11).for_each(|v| *v = -0.0);
         scores.iter_mut().step_by(17).for_each(|v| *v = f32::NAN);
         for tier in gpu.tiers() {
-            for (test, kind, threshold) in tests {
+            for (test, threshold) in tests {
                 let passes = |score: f32| match test {
                     0 => score >= threshold,
-                    1 => activation(kind, f64::from(score), None).abs() > f64::from(threshold) && !score.is_nan(),
                     _ => score.abs() > threshold,
                 };
                 for workgroup in WORKGROUPS {
                     let params = params::ActiveMask { neurons: neurons as u32, pitch: pitch as u32, threshold };
-                    let (mask, counts) = masks(gpu, tier, workgroup, test, kind, params, &scores);
+                    let mask = masks(gpu, tier, workgroup, test, params, &scores);
                     let rows = scores.chunks_exact(pitch);
                     let rows: Vec<Vec<bool>> =
                         rows.map(|row| row[..neurons].iter().map(|score| passes(*score)).collect()).collect();
-                    let what = format!("{neurons} {tier} {workgroup}, test {test} kind {kind} at {threshold}");
+                    let what = format!("{neurons} {tier} {workgroup}, test {test} at {threshold}");
                     assert_eq!(mask, rows.iter().flat_map(|row| mask_of(row)).collect::<Vec<_>>(), "{what}");
-                    let block = workgroup as usize * 32;
-                    let passed = |block: &[bool]| block.iter().filter(|bit| **bit).count() as u32;
-                    let expected: Vec<_> = rows.iter().flat_map(|row| row.chunks(block).map(passed)).collect();
-                    assert_eq!(counts, expected, "{what}");
                 }
             }
-        }
-    }
-}
-
-#[test]
-fn active_list_holds_the_set_bits_in_order() {
-    let gpu = Gpu::get();
-    let stride = 40;
-    for neurons in LAYERS {
-        let scores = noise(neurons, 2);
-        for (tier, density) in gpu.tiers().into_iter().flat_map(|tier| [0.0, 0.1, 0.9, 1.0].map(|d| (tier, d))) {
-            let active: Vec<bool> = scores.iter().map(|v| (v + 1.0) / 2.0 < density).collect();
-            let expected: Vec<u32> = (0..neurons as u32).filter(|i| active[*i as usize]).collect();
-            let mask = mask_of(&active);
-            for workgroup in WORKGROUPS {
-                let block = workgroup as usize * 32;
-                let counts: Vec<u32> =
-                    active.chunks(block).map(|block| block.iter().filter(|bit| **bit).count() as u32).collect();
-                let per_workgroup = 3;
-                let params = params::ActiveList { neurons: neurons as u32, per_workgroup, stride };
-                let list = vec![u32::MAX; neurons + 1];
-                let call = Call {
-                    kernel: "active_list",
-                    tier,
-                    weights: None,
-                    overrides: &[("WORKGROUP_SIZE", f64::from(workgroup))],
-                    params: bytes_of(&params),
-                    buffers: &[cast_slice(&mask), cast_slice(&counts), cast_slice(&list), &[0xff; 12]],
-                    workgroups: (counts.len() as u32, 1, 1),
-                };
-                let [list, grid] = gpu.run_for(&call, [2, 3]);
-                let what = format!("{} of {neurons} {tier} {workgroup}", expected.len());
-                assert_eq!(list[0] as usize, expected.len(), "{what}");
-                assert_eq!(list[1..=expected.len()], expected, "{what}");
-                assert!(list[1 + expected.len()..].iter().all(|id| *id == u32::MAX), "{what}");
-                let wanted = (expected.len() as u32).div_ceil(per_workgroup);
-                let (x, y) = (wanted.min(stride), wanted.div_ceil(stride).max(1));
-                assert_eq!(grid, [x, y, 1], "{what}");
-                assert!(x * y >= wanted && x * y < wanted + stride, "{what}: {x} by {y} for {wanted}");
-            }
-        }
-    }
-}
-
-#[test]
-fn count_fired_adds_the_set_bits() {
-    let gpu = Gpu::get();
-    for (neurons, tokens) in [(1, 1), (31, 3), (1000, 7)] {
-        let fired: Vec<bool> = noise(neurons * tokens, 4).iter().map(|v| *v > 0.3).collect();
-        let mask: Vec<u32> = fired.chunks_exact(neurons).flat_map(mask_of).collect();
-        let before: Vec<u32> = (0..neurons as u32).map(|i| i * 1000).collect();
-        let times = |i: usize| fired.iter().skip(i).step_by(neurons).filter(|fired| **fired).count() as u32;
-        let expected: Vec<u32> = (0..neurons).map(|i| before[i] + times(i)).collect();
-        for tier in gpu.tiers() {
-            let params = params::CountFired { neurons: neurons as u32, tokens: tokens as u32 };
-            let call = Call {
-                kernel: "count_fired",
-                tier,
-                weights: None,
-                overrides: &[("WORKGROUP_SIZE", 64.0)],
-                params: bytes_of(&params),
-                buffers: &[cast_slice(&mask), cast_slice(&before)],
-                workgroups: ((neurons as u32).div_ceil(64) + 1, 1, 1),
-            };
-            let [counts] = gpu.run_for(&call, [1]);
-            assert_eq!(counts, expected, "{neurons} {tokens} {tier}");
         }
     }
 }

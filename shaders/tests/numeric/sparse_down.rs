@@ -1,4 +1,4 @@
-//! The down projection with neurons for rows, of all neurons and of a list.
+//! The down projection with neurons for rows.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{Tier, WeightType, limits::SPARSE_DOWN_TOKENS, params};
@@ -27,12 +27,11 @@ const GRIDS: [Grid; 4] = [
     Grid { workgroup: 128, strip: 8, splits: 3, tokens: 1, skip: true, accumulate: false },
 ];
 
-/// `[tokens, n_ff]` hidden activations; with a list, those of its neurons.
+/// `[tokens, n_ff]` hidden activations.
 struct Input<'a> {
     hidden: &'a [f32],
     tokens: usize,
     pitch: usize,
-    list: Option<&'a [u32]>,
 }
 
 /// Both dispatches: `[tokens, cols + 3]`, the last three columns untouched.
@@ -48,16 +47,11 @@ fn down(
 ) -> Vec<f32> {
     let [tokens, rows, cols, pitch] = [input.tokens, shape.0, shape.1, input.pitch].map(|v| v as u32);
     let chunks = cols / 32;
-    let list: Vec<u32> = match input.list {
-        Some(list) => [list.len() as u32].iter().chain(list).copied().collect(),
-        None => vec![0],
-    };
-    let most = if input.list.is_some() { 1 } else { SPARSE_DOWN_TOKENS };
     // Room for tokens that are not there.
     let len = (tokens * grid.splits * cols) as usize;
     // And a partial sum of another matrix before them.
     let before = (tokens * cols) as usize;
-    let mut partials = vec![f32::NAN; before + len + (most * cols) as usize];
+    let mut partials = vec![f32::NAN; before + len + (SPARSE_DOWN_TOKENS * cols) as usize];
     if grid.accumulate {
         partials[before..before + len].fill(0.5);
     }
@@ -77,21 +71,14 @@ fn down(
         overrides: &[
             ("WORKGROUP_SIZE", f64::from(grid.workgroup)),
             ("STRIP", f64::from(grid.strip)),
-            ("TOKENS", f64::from(grid.tokens.min(most))),
+            ("TOKENS", f64::from(grid.tokens)),
             ("SKIP", f64::from(u8::from(grid.skip))),
-            ("DENSE", f64::from(u8::from(input.list.is_none()))),
         ],
         params: bytes_of(&params),
-        buffers: &[
-            cast_slice(&weights.main),
-            cast_slice(&weights.aux),
-            bytes(input.hidden),
-            cast_slice(&list),
-            bytes(&partials),
-        ],
-        workgroups: ((chunks * 4).div_ceil(grid.strip), grid.splits, tokens.div_ceil(grid.tokens.min(most))),
+        buffers: &[cast_slice(&weights.main), cast_slice(&weights.aux), bytes(input.hidden), bytes(&partials)],
+        workgroups: ((chunks * 4).div_ceil(grid.strip), grid.splits, tokens.div_ceil(grid.tokens)),
     };
-    let partials = gpu.run(&call, 4);
+    let partials = gpu.run(&call, 3);
     let (others, written) = partials.split_at(before);
     let mut untouched = others.iter().chain(&written[len..]);
     assert!(untouched.all(|partial| partial.is_nan()), "{ty} {tier} {grid:?}: written beside its partial sums");
@@ -125,9 +112,8 @@ fn expected(weights: &Weights, cols: usize, input: &Input<'_>, bias: &[f32]) -> 
     let mut out = vec![7.0; input.tokens * (cols + 3)];
     for (hidden, out) in input.hidden.chunks_exact(input.pitch).zip(out.chunks_exact_mut(cols + 3)) {
         for (c, out) in out[..cols].iter_mut().enumerate() {
-            let row = |k: usize| input.list.map_or(k, |list| list[k] as usize);
-            let neurons = input.list.map_or(weights.values.len() / cols, <[u32]>::len);
-            let sum: f64 = (0..neurons).map(|k| f64::from(hidden[k]) * weights.values[row(k) * cols + c]).sum();
+            let neurons = weights.values.len() / cols;
+            let sum: f64 = (0..neurons).map(|k| f64::from(hidden[k]) * weights.values[k * cols + c]).sum();
             *out = sum + bias.get(c).map_or(0.0, |bias| f64::from(*bias));
         }
     }
@@ -145,7 +131,7 @@ fn sparse_down_adds_the_row_of_every_neuron() {
             // Some neurons are silent.
             let hidden: Vec<f32> = noise(tokens * pitch, 2).iter().map(|v| v.max(-0.5) + 0.5).collect();
             let bias = noise(cols, 3);
-            let input = Input { hidden: &hidden, tokens, pitch, list: None };
+            let input = Input { hidden: &hidden, tokens, pitch };
             for bias in [&bias[..], &[]] {
                 let expected = expected(&weights, cols, &input, bias);
                 for (tier, grid) in
@@ -154,30 +140,6 @@ fn sparse_down_adds_the_row_of_every_neuron() {
                     let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, bias);
                     assert_close(&got, &expected, 1e-4, &format!("{ty} {rows}x{cols} {tokens} {tier} {grid:?}"));
                 }
-            }
-        }
-    }
-}
-
-#[test]
-fn sparse_down_adds_the_rows_of_listed_neurons() {
-    let gpu = Gpu::get();
-    let rows = 210;
-    for ty in WeightType::ALL {
-        let cols = 3 * ty.block();
-        let weights = Weights::random(ty, rows, cols, 4);
-        let every: Vec<u32> = (0..rows as u32).collect();
-        let third: Vec<u32> = (0..rows as u32).filter(|i| i * 7 % 3 == 1).collect();
-        for list in [&every[..], &third, &[209], &[]] {
-            let hidden = noise(list.len().next_multiple_of(4).max(4), 5);
-            let input = Input { hidden: &hidden, tokens: 1, pitch: hidden.len(), list: Some(list) };
-            let expected = expected(&weights, cols, &input, &[]);
-            for (tier, grid) in
-                gpu.tiers().into_iter().flat_map(|tier| grids_of(ty, &GRIDS).iter().map(move |grid| (tier, *grid)))
-            {
-                let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, &[]);
-                let what = format!("{ty} {} of {rows} {tier} {grid:?}", list.len());
-                assert_close(&got, &expected, 1e-4, &what);
             }
         }
     }

@@ -10,8 +10,7 @@ const VARIANTS: &[(&str, &str, Numbers)] = &[
     ("activation", "relu", &[("KIND", 0.0)]),
     ("activation", "gelu", &[("KIND", 4.0)]),
     ("active_mask", "scores", &[("TEST", 0.0)]),
-    ("active_mask", "gates", &[("TEST", 1.0)]),
-    ("active_mask", "fired", &[("TEST", 2.0)]),
+    ("active_mask", "fired", &[("TEST", 1.0)]),
     ("attention_decode", "d64h1", &[("HEAD_DIM", 64.0), ("HEADS", 1.0), ("WORKGROUP_SIZE", 128.0)]),
     ("attention_decode", "d64h8", &[("HEAD_DIM", 64.0), ("HEADS", 8.0), ("WORKGROUP_SIZE", 128.0)]),
     ("attention_decode", "d128h1", &[("HEAD_DIM", 128.0), ("HEADS", 1.0), ("WORKGROUP_SIZE", 128.0)]),
@@ -32,11 +31,11 @@ const VARIANTS: &[(&str, &str, Numbers)] = &[
     ("gemv_dot", "w64r8", &[("ROWS", 8.0), ("WORKGROUP_SIZE", 64.0)]),
     ("norm", "w256", &[("WORKGROUP_SIZE", 256.0)]),
     ("slot_list", "w256", &[("BLOCKS", 16.0), ("WORKGROUP_SIZE", 256.0)]),
-    ("sparse_gate_up", "dense", &[("GATED", 1.0), ("GATE_FIRST", 0.0), ("SCATTER", 1.0)]),
-    ("sparse_gate_up", "exact", &[("GATED", 1.0), ("GATE_FIRST", 1.0), ("SCATTER", 1.0)]),
-    ("sparse_down", "all", &[("DENSE", 1.0), ("SKIP", 0.0), ("TOKENS", 1.0)]),
-    ("sparse_down", "fired", &[("DENSE", 1.0), ("SKIP", 1.0), ("TOKENS", 1.0)]),
-    ("sparse_down", "few", &[("DENSE", 1.0), ("SKIP", 0.0), ("TOKENS", 8.0)]),
+    ("sparse_gate_up", "dense", &[("GATED", 1.0), ("GATE_FIRST", 0.0)]),
+    ("sparse_gate_up", "exact", &[("GATED", 1.0), ("GATE_FIRST", 1.0)]),
+    ("sparse_down", "all", &[("SKIP", 0.0), ("TOKENS", 1.0)]),
+    ("sparse_down", "fired", &[("SKIP", 1.0), ("TOKENS", 1.0)]),
+    ("sparse_down", "few", &[("SKIP", 0.0), ("TOKENS", 8.0)]),
 ];
 
 /// The variants of a kernel: their names (empty for the only one) and numbers.

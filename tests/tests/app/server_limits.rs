@@ -54,6 +54,53 @@ fn invalid_requests_are_refused_with_the_field_and_the_server_goes_on() {
     assert_eq!(client.post(CHAT, &small()).json(200)["usage"]["completion_tokens"], 3);
 }
 
+/// Bodies of other protocols are read as OpenAI's with fields that the client has not sent; those are not refused.
+#[test]
+fn strict_server_answers_requests_of_every_protocol() {
+    let served = Served::with(|options| options.strict = true);
+    let with = |body: &Value, more: Value| {
+        let mut body = body.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let messages = json!([{ "role": "user", "content": "Hello!" }]);
+    let message = json!({ "messages": messages, "max_tokens": 3 });
+    let ollama = json!({ "options": { "num_predict": 3 } });
+    let (talk, text) = (with(&ollama, json!({ "messages": messages })), with(&ollama, json!({ "prompt": "Hello!" })));
+    for (path, body) in [
+        (CHAT, message.clone()),
+        (TEXT, json!({ "prompt": "Hello!", "max_tokens": 3 })),
+        ("/v1/responses", json!({ "input": "Hello!", "max_output_tokens": 3 })),
+        ("/v1/responses", json!({ "input": "Hello!", "max_output_tokens": 3, "reasoning": { "effort": "low" } })),
+        ("/v1/embeddings", json!({ "input": "Hello!" })),
+        ("/v1/messages", message.clone()),
+        ("/v1/messages", with(&message, json!({ "thinking": { "type": "enabled", "budget_tokens": 2 } }))),
+        ("/v1/messages", with(&message, json!({ "thinking": { "type": "adaptive" } }))),
+        ("/v1/messages", with(&message, json!({ "thinking": { "type": "disabled" }, "top_k": 5 }))),
+        ("/v1/messages/count_tokens", json!({ "messages": messages })),
+        ("/api/chat", talk.clone()),
+        ("/api/chat", with(&talk, json!({ "think": true }))),
+        ("/api/chat", with(&talk, json!({ "think": false, "keep_alive": "5m" }))),
+        ("/api/chat", with(&talk, json!({ "think": "low", "format": "json" }))),
+        ("/api/generate", text.clone()),
+        ("/api/generate", with(&text, json!({ "think": true, "system": "Be brief." }))),
+        ("/api/generate", with(&text, json!({ "raw": true }))),
+        ("/api/embed", json!({ "input": "Hello!" })),
+        ("/api/embeddings", json!({ "prompt": "Hello!" })),
+    ] {
+        let reply = served.client.post(path, &body);
+        assert!(reply.status == 200 && !reply.body.contains("\"error\":\""), "{path} {body}: {reply:?}");
+    }
+    for (path, body) in [
+        (CHAT, with(&message, json!({ "reasoning_effort": "low" }))),
+        ("/v1/responses", json!({ "input": "Hello!", "warp": 1 })),
+        ("/v1/messages", with(&message, json!({ "chat_template_kwargs": {} }))),
+        ("/api/chat", with(&talk, json!({ "warp": 1 }))),
+    ] {
+        assert_eq!(served.client.post(path, &body).status, 400, "{path} {body}");
+    }
+}
+
 #[test]
 fn prompt_longer_than_the_context_is_refused_with_both_lengths() {
     let served = Served::new();

@@ -89,7 +89,7 @@ fn kv_caches_belong_to_their_processor() {
     assert!(!kv.on_host() && one.holds(&kv) && !other.holds(&kv));
     assert!(matches!(other.run(&[1], &mut kv, Outputs::None, &mut ()), Err(Error::Invalid { .. })));
     one.run(&[1, 2, 3], &mut kv, Outputs::None, &mut ()).unwrap();
-    assert!(matches!(kv.shift(1, 1), Err(Error::Unsupported { .. })));
+    assert!(matches!(kv.shift(one.isa(), 1, 1), Err(Error::Unsupported { .. })));
     assert_eq!(kv.bytes(), gpu.arena().used_for(Purpose::Kv));
     let empty = one.kv_cache(0, KvType::F16).map(|kv| kv.capacity());
     assert!(matches!(empty, Err(Error::Invalid { .. })));

@@ -4,7 +4,10 @@ use std::{path::Path, sync::Arc};
 
 use thermocline_engine::{
     Error,
-    cpu::ops::KvRows,
+    cpu::{
+        Isa,
+        ops::{KvRows, RopeRows},
+    },
     model::{LoadOptions, Model},
     runtime::{KvCache, KvType, Outputs, Probe},
 };
@@ -100,7 +103,7 @@ fn shifted_keys_are_those_of_the_new_positions() {
             let mut fresh = KvCache::new(&model.config, 64, kv_type).unwrap();
             let ids = ids(50);
             forward.run(&ids, &mut kv, Outputs::None, &mut ()).unwrap();
-            kv.shift(4, 20).unwrap();
+            kv.shift(forward.isa(), 4, 20).unwrap();
             let left = [&ids[..4], &ids[24..]].concat();
             forward.run(&left, &mut fresh, Outputs::None, &mut ()).unwrap();
             assert_eq!(kv.len(), left.len());
@@ -116,8 +119,28 @@ fn shifted_keys_are_those_of_the_new_positions() {
             // And it goes on from there.
             forward.run(&[1, 2, 3], &mut kv, Outputs::Last, &mut ()).unwrap();
             assert_eq!(kv.len(), left.len() + 3);
-            assert!(matches!(kv.shift(0, 64), Err(Error::Invalid { .. })));
-            assert!(matches!(kv.shift(usize::MAX, 1), Err(Error::Invalid { .. })));
+            assert!(matches!(kv.shift(forward.isa(), 0, 64), Err(Error::Invalid { .. })));
+            assert!(matches!(kv.shift(forward.isa(), usize::MAX, 1), Err(Error::Invalid { .. })));
+        }
+    }
+}
+
+/// Every bit of the keys is what the chosen instruction set makes of them; others round otherwise.
+#[test]
+fn shifted_keys_are_rotated_by_the_chosen_instruction_set() {
+    let model = open("models/llama-silu-gqa");
+    let dim = model.config.attentions().next().unwrap().head_dim;
+    for isa in Isa::available() {
+        let mut forward = forward(&model, Setup { isa: Some(isa), ..Setup::default() });
+        let mut kv = KvCache::new(&model.config, 64, KvType::F32).unwrap();
+        forward.run(&ids(50), &mut kv, Outputs::None, &mut ()).unwrap();
+        let rotation = RopeRows::shift(&kv.rotary().unwrap().tables()[0], 20);
+        let before: Vec<_> = kv.layer_mut(0).unwrap().keys.iter().map(|keys| rows(keys, dim)).collect();
+        kv.shift(forward.isa(), 4, 20).unwrap();
+        for (keys, mut wanted) in kv.layer_mut(0).unwrap().keys.iter().zip(before) {
+            wanted.drain(4 * dim..24 * dim);
+            wanted[4 * dim..].chunks_mut(dim).for_each(|key| rotation.rotate(isa, 0, key));
+            assert_eq!(rows(keys, dim), wanted, "{isa}");
         }
     }
 }
@@ -126,7 +149,7 @@ fn shifted_keys_are_those_of_the_new_positions() {
 fn learned_positions_cannot_be_shifted() {
     let model = open("models/opt");
     let mut kv = KvCache::new(&model.config, 16, KvType::F16).unwrap();
-    assert!(matches!(kv.shift(0, 0), Err(Error::Unsupported { .. })));
+    assert!(matches!(kv.shift(Isa::Scalar, 0, 0), Err(Error::Unsupported { .. })));
 }
 
 /// A recurrent state goes back to snapshots only; the cache says how far, and goes on from there as if nothing had been.
@@ -159,7 +182,9 @@ fn recurrent_states_go_back_to_snapshots() {
         assert!(max_diff(got, &wanted) < 1e-4, "{name}: {}", max_diff(got, &wanted));
         kv.truncate(19);
         assert_eq!(kv.len(), 0);
-        assert!(matches!(kv.shift(0, 0), Err(Error::Unsupported { got, .. }) if got == "recurrent states"));
+        assert!(
+            matches!(kv.shift(Isa::Scalar, 0, 0), Err(Error::Unsupported { got, .. }) if got == "recurrent states")
+        );
     }
 }
 

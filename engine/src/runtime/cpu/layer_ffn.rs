@@ -6,7 +6,7 @@ use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource, ex
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
-    model::{Activation, Down, Ffn, FfnWeights, ModelConfig, Norm, Predictor, PredictorInput, SkippedInputs, mask},
+    model::{Activation, Ffn, FfnWeights, ModelConfig, Norm, Predictor, PredictorInput, SkippedInputs, mask},
     runtime::{LayerFiring, Probe, Sparsity},
     telemetry::neurons::Strength,
 };
@@ -225,8 +225,7 @@ impl LayerFfn {
 
 /// Adds the bias of the down projection, times `factor`, to every token's row of `out`.
 pub(crate) fn add_bias(ffn: &FfnWeights, factor: f32, out: &mut [f32]) {
-    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
-    if let Some(bias) = &down.bias {
+    if let Some(bias) = &ffn.down.linear().bias {
         for out in out.chunks_exact_mut(bias.len().max(1)) {
             out.iter_mut().zip(bias).for_each(|(out, bias)| *out += factor * bias);
         }

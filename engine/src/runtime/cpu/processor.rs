@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     cpu::{
-        Cpu, MatmulJob,
+        Cpu, Isa, MatmulJob,
         ops::{AttentionScratch, RopeRows},
     },
     error::{Error, Result},
@@ -324,6 +324,10 @@ impl CpuProcessor {
 }
 
 impl Processor for CpuProcessor {
+    fn isa(&self) -> Isa {
+        self.cpu.isa()
+    }
+
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
         KvCache::new(&model.config, capacity, ty)
     }

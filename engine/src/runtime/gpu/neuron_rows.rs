@@ -129,7 +129,7 @@ impl NeuronRows {
             // Of one token an invocation takes more columns.
             let strip = if tokens == 1 { STRIP / ty.parts() } else { STRIP };
             let tokens = ("TOKENS", f64::from(tokens));
-            let overrides = [("DENSE", 1.0), ("SKIP", skip), ("STRIP", strip as f64), tokens];
+            let overrides = [("SKIP", skip), ("STRIP", strip as f64), tokens];
             gpu.pipelines().get("sparse_down", Some(ty), DOWN_WORKGROUP, &overrides)
         };
         let offset = start as u64 * 4;
@@ -137,13 +137,11 @@ impl NeuronRows {
             part.main(),
             part.aux(gpu.nothing()),
             Binding::part(hidden, offset, hidden.bytes() - offset),
-            gpu.nothing().into(),
             (&sums.buffer).into(),
         ];
         let all = Op::new(gpu, &down(1, 0.0)?, &bindings)?;
         let gemm = gpu.pipelines().get("gemm_neurons", Some(ty), GEMM_WORKGROUP, &[])?;
-        let [main, aux, hidden, _, sums_of] = bindings;
-        let many = Op::new(gpu, &gemm, &[main, aux, hidden, sums_of])?;
+        let many = Op::new(gpu, &gemm, &bindings)?;
         Ok(NeuronRows {
             neurons: part.rows().len(),
             sums: sums.clone(),

@@ -18,7 +18,6 @@ pub(crate) struct MaskBuffers {
     scores: Buffer,
     /// Bit `i % 32` of word `i / 32` for neuron `i`.
     pub mask: Buffer,
-    counts: Buffer,
 }
 
 /// `mask = (fc2 relu(fc1 x) >= threshold)` or `(rows x + b >= threshold)`, prepared.
@@ -32,11 +31,9 @@ pub(crate) struct PredictorOps {
 
 impl MaskBuffers {
     pub fn new(loader: &GpuLoader<'_, '_>, neurons: usize) -> Result<Self> {
-        let words = neurons.div_ceil(32);
         Ok(MaskBuffers {
             scores: loader.scratch("scores of neurons", pitch(neurons))?,
-            mask: loader.scratch("a mask of neurons", words)?,
-            counts: loader.scratch("counts of neurons", words.div_ceil(32))?,
+            mask: loader.scratch("a mask of neurons", neurons.div_ceil(32))?,
         })
     }
 }
@@ -76,7 +73,7 @@ impl PredictorOps {
             }
         };
         let pipeline = gpu.pipelines().get("active_mask", None, MASK_WORKGROUP, &[("TEST", 0.0)])?;
-        let bindings = [(&buffers.scores).into(), (&buffers.mask).into(), (&buffers.counts).into()];
+        let bindings = [(&buffers.scores).into(), (&buffers.mask).into()];
         let passes = Op::new(gpu, &pipeline, &bindings)?;
         Ok(PredictorOps { products, passes, threshold: predictor.threshold, neurons })
     }

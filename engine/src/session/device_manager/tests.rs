@@ -9,7 +9,7 @@ use std::{
 
 use super::*;
 use crate::{
-    cpu::{Cpu, CpuOptions},
+    cpu::{Cpu, CpuOptions, Isa},
     gpu::Purpose,
     model::{AltupStep, LoadOptions, Model, NormSlot, Register, Resident},
     placement::Machine,
@@ -163,6 +163,10 @@ impl Residency for FailingProcessor {
 }
 
 impl Processor for FailingProcessor {
+    fn isa(&self) -> Isa {
+        self.cpu.isa()
+    }
+
     fn route(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
         self.cpu.route(model, layer, from)
     }

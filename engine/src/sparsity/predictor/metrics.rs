@@ -42,7 +42,7 @@ pub fn heaviest(mass: &[f32], fraction: f64, mask: &mut [u32]) {
 
 /// Euclidean norms of the neurons' down vectors, `[n_ff]`.
 pub fn down_norms(ffn: &FfnWeights) -> Vec<f32> {
-    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
+    let down = ffn.down.linear();
     let mut norms = vec![0.0f32; ffn.up.weight.rows()];
     let mut row = vec![0.0; down.weight.cols()];
     for at in 0..down.weight.rows() {

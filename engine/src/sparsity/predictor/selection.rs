@@ -3,10 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::PredictorReport;
-use crate::{
-    format::Matrix,
-    model::{Down, FfnWeights},
-};
+use crate::{format::Matrix, model::FfnWeights};
 
 /// Default time to read a byte of scattered rows, relative to a byte in sequence: measured on ordinary desktops with rows of a
 /// few KB.
@@ -28,13 +25,12 @@ impl FfnCost {
     /// The cost model of `ffn` on ordinary memory.
     pub fn new(ffn: &FfnWeights) -> Self {
         let bytes = |matrix: &Matrix| matrix.data().len() as f64;
-        let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
         let up = bytes(&ffn.up.weight);
         let (firing, other) = match &ffn.gate {
             Some(gate) => (bytes(&gate.weight), up),
             None => (up, 0.0),
         };
-        FfnCost { firing, rest: other + bytes(&down.weight), scattered: SCATTERED }
+        FfnCost { firing, rest: other + bytes(&ffn.down.linear().weight), scattered: SCATTERED }
     }
 
     /// Cost when everything is read.

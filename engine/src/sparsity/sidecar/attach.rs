@@ -4,7 +4,7 @@ use super::{PreparedExperts, PreparedLayer, PreparedPredictor, Sidecar, keys};
 use crate::{
     error::{Error, Location, Result},
     format::Matrix,
-    model::{Down, ExpertWeights, Ffn, InputSite, LayerWeights, Linear, Model, Predictor, PredictorKind},
+    model::{ExpertWeights, Ffn, InputSite, LayerWeights, Model, Predictor, PredictorKind},
     telemetry::neurons::LayerNeurons,
 };
 
@@ -135,8 +135,7 @@ fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
         moe.set_neuron_major(experts.downs.iter().cloned().map(Some));
     }
     if let (Some(down), Ffn::Dense(ffn)) = (&prepared.down, &mut weights.ffn) {
-        let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;
-        ffn.down = Down::Neurons(Linear { weight: down.weight.clone(), bias: old.bias.take() });
+        ffn.down.set_neuron_major(down.weight.clone());
     }
 }
 

@@ -179,11 +179,6 @@ impl NeuronBoard {
         self.tally.read(layer, into);
     }
 
-    /// Bytes of the counts, which do not change.
-    pub fn tally_bytes(&self) -> u64 {
-        self.tally.bytes()
-    }
-
     /// The ring, for a reader; notes that it was read.
     fn reading(&self) -> MutexGuard<'_, Ring> {
         self.read.store(true, Relaxed);

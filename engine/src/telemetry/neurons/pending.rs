@@ -49,11 +49,6 @@ impl Pending {
         }
     }
 
-    /// Bytes held.
-    pub fn bytes(&self) -> u64 {
-        (size_of_val(&*self.fired.bits) + size_of_val(&*self.chosen.bits)) as u64
-    }
-
     /// Tokens that wait.
     pub fn tokens(&self) -> usize {
         (self.waiting.load(Relaxed) as usize).min(self.block)

@@ -83,12 +83,6 @@ impl Tally {
         Tally { layers: (0..shape.layers()).map(layer).collect() }
     }
 
-    /// Bytes held.
-    pub fn bytes(&self) -> u64 {
-        let counts = |layer: &Layer| (size_of_val(&*layer.neurons) + size_of_val(&*layer.experts)) as u64;
-        self.layers.iter().map(|layer| counts(layer) + layer.pending.bytes()).sum()
-    }
-
     /// Counts the tokens from `first` on; `fired` is `[tokens, words]`, and so is `chosen`, the experts of an MoE layer. Those of a chunk
     /// weigh alike, and so do single ones that waited together. For one thread alone.
     pub fn add(&self, layer: usize, first: u64, tokens: usize, fired: &[u32], chosen: Option<&[u32]>) {

@@ -280,9 +280,8 @@ fn sidecar_becomes_part_of_its_model() {
             let (Ffn::Dense(ffn), Ffn::Dense(old)) = (&weights.ffn, &before.ffn) else { continue };
             if let Some(down) = &prepared.down {
                 let Down::Neurons(attached) = &ffn.down else { panic!("{name}: not neuron-major") };
-                let (Down::Outputs(old) | Down::Neurons(old)) = &old.down;
                 same_matrix(&attached.weight, &down.weight);
-                assert_eq!(attached.bias, old.bias, "{name}");
+                assert_eq!(attached.bias, old.down.linear().bias, "{name}");
             }
             let Some(prepared) = &prepared.predictor else {
                 assert_eq!(weights.predictor.is_some(), before.predictor.is_some(), "{name}");

@@ -1,0 +1,39 @@
+//! What tests count of a device: how much work it was given, and how much was made for it anew.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::Gpu;
+
+/// Counts since a device was opened.
+#[derive(Debug, Default)]
+pub(super) struct TestCounts {
+    submits: AtomicU64,
+    bind_groups: AtomicU64,
+}
+
+impl TestCounts {
+    pub fn add_submit(&self) {
+        self.submits.fetch_add(1, Relaxed);
+    }
+
+    pub fn add_bind_group(&self) {
+        self.bind_groups.fetch_add(1, Relaxed);
+    }
+}
+
+impl Gpu {
+    /// Submissions so far.
+    pub fn submits(&self) -> u64 {
+        self.counts().submits.load(Relaxed)
+    }
+
+    /// Bind groups made so far.
+    pub fn bind_groups(&self) -> u64 {
+        self.counts().bind_groups.load(Relaxed)
+    }
+
+    /// Bytes the driver's allocator holds for this device, where known.
+    pub fn allocated(&self) -> Option<u64> {
+        self.device().generate_allocator_report().map(|report| report.total_reserved_bytes)
+    }
+}
