@@ -257,10 +257,10 @@ impl Settings {
         match serde_json::from_slice(&text) {
             Ok(settings) => Ok((settings, None)),
             Err(error) => {
-                let aside = (1..).map(|n| path.with_extension(format!("damaged-{n}.json"))).find(|it| !it.exists());
-                let aside = aside.unwrap_or_else(|| path.with_extension("damaged.json"));
-                fs::rename(path, &aside)?;
-                let why = format!("the settings could not be read ({error}); they are now {}", aside.display());
+                let damaged = (1..).map(|n| path.with_extension(format!("damaged-{n}.json"))).find(|it| !it.exists());
+                let damaged = damaged.unwrap_or_else(|| path.with_extension("damaged.json"));
+                fs::rename(path, &damaged)?;
+                let why = format!("the settings could not be read ({error}); they are now {}", damaged.display());
                 Ok((Settings::default(), Some(why)))
             }
         }

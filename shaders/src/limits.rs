@@ -15,13 +15,13 @@ pub const ROUTE_USED: u32 = 32;
 /// Most groups of experts that `route` chooses among.
 pub const ROUTE_GROUPS: u32 = 64;
 
-/// Slots of a tile of `group_slots`.
+/// Pairs of a tile of `group_slots`.
 pub const EXPERT_TILE: u32 = 64;
 
-/// Most tiles that `slots` slots of `experts` experts fill: whole ones, and one of each expert that is not.
-pub const fn expert_tiles(slots: usize, experts: usize) -> usize {
-    let partial = if slots < experts { slots } else { experts };
-    slots / EXPERT_TILE as usize + partial
+/// Most tiles that `pairs` pairs of `experts` experts fill: whole ones, and one of each expert that is not.
+pub const fn expert_tiles(pairs: usize, experts: usize) -> usize {
+    let partial = if pairs < experts { pairs } else { experts };
+    pairs / EXPERT_TILE as usize + partial
 }
 
 /// Binding of the code book of a weight type that has one; behind those of every kernel that reads weights, and the last that every

@@ -1,10 +1,10 @@
-// The hidden activations of the experts that tokens chose: for slot s with expert e = ids[s] and neuron j
+// The hidden activations of the experts that tokens chose: for pair s with expert e = ids[s] and neuron j
 //   hidden[s, j] = f(gate . x) * (up . x) where |f(gate . x)| > threshold, else 0
-// with x = x[s / slots_per_row]; f by KIND, see include/activation.wgsl. Up rows of the other neurons are not read. Gate and up are
+// with x = x[s / pairs_per_row]; f by KIND, see include/activation.wgsl. Up rows of the other neurons are not read. Gate and up are
 // stacked: neuron j's gate is row j of its expert's `rows`, its up row is `up_at` rows below, and biases lie as the rows do. With
 // GATES_KNOWN the weights are up rows alone, and the gates' outputs are gates[s, j]. The weights bound are those of experts first_expert
-// .. + experts, the biases those from first_bias on; slots of other experts are left alone.
-// Grid (groups of neurons, in two dimensions; slots): LANES invocations share the rows of NEURONS neurons.
+// .. + experts, the biases those from first_bias on; pairs of other experts are left alone.
+// Grid (groups of neurons, in two dimensions; pairs): LANES invocations share the rows of NEURONS neurons.
 #include "activation.wgsl"
 #include "weights.wgsl"
 
@@ -21,9 +21,9 @@ struct Params {
     rows: u32,
     up_at: u32,
     chunks: u32,
-    slots: u32,
-    // Slots in a row that read one row of x.
-    slots_per_row: u32,
+    pairs: u32,
+    // Pairs in a row that read one row of x.
+    pairs_per_row: u32,
     x_pitch: u32,
     gates_pitch: u32,
     hidden_pitch: u32,
@@ -81,10 +81,10 @@ fn row_dots(rows: vec2<u32>, wanted: vec2<bool>, first_x: u32, lane: u32) -> vec
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn expert_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
-    let slot = workgroup.z;
+    let pair = workgroup.z;
     // One expert for the whole workgroup; those before the first wrap around and are too large as well.
-    let expert = ids[slot] - params.first_expert;
-    if expert >= params.experts || slot >= params.slots {
+    let expert = ids[pair] - params.first_expert;
+    if expert >= params.experts || pair >= params.pairs {
         return;
     }
     let group = (workgroup.y * params.stride + workgroup.x) * (WORKGROUP_SIZE / LANES);
@@ -96,12 +96,12 @@ fn expert_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup
     let gate_rows = expert * params.rows + neurons;
     let up_rows = gate_rows + params.up_at;
     let bias_at = (expert + params.first_expert - params.first_bias) * params.rows + neurons;
-    let first_x = (slot / params.slots_per_row) * (params.x_pitch / 4u);
+    let first_x = (pair / params.pairs_per_row) * (params.x_pitch / 4u);
     var gate = vec2<f32>();
     if GATES_KNOWN {
         gate = vec2<f32>(
-            gates[slot * params.gates_pitch + neurons.x],
-            gates[slot * params.gates_pitch + neurons.y],
+            gates[pair * params.gates_pitch + neurons.x],
+            gates[pair * params.gates_pitch + neurons.y],
         );
     } else {
         gate = sum_lanes(row_dots(gate_rows, inside, first_x, lane), lane);
@@ -121,7 +121,7 @@ fn expert_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup
     // One lane writes each of the two.
     let n = lane % LANES;
     if inside[n] {
-        hidden[slot * params.hidden_pitch + neurons[n]] =
+        hidden[pair * params.hidden_pitch + neurons[n]] =
             select(0.0, activate_gated(gate[n], up[n]), fires[n]);
     }
 }

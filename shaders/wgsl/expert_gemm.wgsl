@@ -1,4 +1,4 @@
-// expert.wgsl's equation for many slots, in the order and the tiles of `group_slots`: a workgroup computes WORKGROUP_SIZE / 2
+// expert.wgsl's equation for many pairs, in the order and the tiles of `group_slots`: a workgroup computes WORKGROUP_SIZE / 2
 // rows of a tile, grid (tiles; groups of rows, in two dimensions).
 #include "expert.wgsl"
 #include "weights.wgsl"
@@ -9,7 +9,7 @@
 @group(0) @binding(6) var<storage, read_write> y: array<f32>;
 
 fn x_row(at: u32) -> u32 {
-    return order[at] / params.slots_per_row * (params.x_pitch / 4u);
+    return order[at] / params.pairs_per_row * (params.x_pitch / 4u);
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)

@@ -1,4 +1,4 @@
-// expert.wgsl's equation slot by slot: grid (groups of ROWS rows, in two dimensions; slots).
+// expert.wgsl's equation pair by pair: grid (groups of ROWS rows, in two dimensions; pairs).
 #include "expert.wgsl"
 #include "lane.wgsl"
 #include "rows.wgsl"
@@ -29,23 +29,23 @@ fn expert_gemv(
 #include "builtins.wgsl"
 ) {
     let lane = lane_of(builtins);
-    let slot = builtins.workgroup.z;
+    let pair = builtins.workgroup.z;
     let first = (builtins.workgroup.y * params.stride + builtins.workgroup.x) * ROWS;
     // One expert for the whole workgroup; those before the first wrap around and are too large as well.
-    let expert = ids[slot] - params.first_expert;
-    if expert >= params.experts || slot >= params.slots {
+    let expert = ids[pair] - params.first_expert;
+    if expert >= params.experts || pair >= params.pairs {
         return;
     }
     // Rows past the end are computed as the last one and not written: the barriers stay in uniform control flow.
     var sums = array<vec4<f32>, SUMS>();
     for (var item = lane.index; item < params.chunks * 4u; item += WORKGROUP_SIZE) {
         let chunk = item / 4u;
-        let columns = columns8(item % 4u) + (slot / params.slots_per_row) * (params.x_pitch / 4u) + chunk * 8u;
+        let columns = columns8(item % 4u) + (pair / params.pairs_per_row) * (params.x_pitch / 4u) + chunk * 8u;
         let input = input8(x[columns.x], x[columns.y]);
         sums = add_rows(sums, Piece(expert, first, item, input));
     }
     let total = workgroup_sums(sums, ROWS, lane);
     if lane.index < ROWS {
-        finish(slot, expert, first + lane.index, total);
+        finish(pair, expert, first + lane.index, total);
     }
 }

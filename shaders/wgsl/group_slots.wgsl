@@ -1,19 +1,19 @@
-// Slots (pairs of a token and one of its experts) in the order of their experts, and the tiles of TOKENS slots of one expert
-// that `expert_gemm` takes: for each tile its expert, where it begins in the order, and where its expert's slots end. Slots
+// Pairs of a token and one of its experts in the order of their experts, and the tiles of TOKENS pairs of one expert
+// that `expert_gemm` takes: for each tile its expert, where it begins in the order, and where its expert's pairs end. Pairs
 // whose expert is not below `experts` are in no tile and not in the order; tiles beyond the last have an expert that does not
 // exist. One workgroup.
 #include "lane.wgsl"
 
 const MOST_EXPERTS: u32 = 512u;
-// Slots of a tile.
+// Pairs of a tile.
 const TOKENS: u32 = 64u;
-// Slots of a batch: as many as `part` holds.
+// Pairs of a batch: as many as `part` holds.
 const BATCH: u32 = 1024u;
 
 struct Params {
     experts: u32,
-    slots: u32,
-    // Room in `tiles`: at least as many as there can be, slots / TOKENS + experts.
+    pairs: u32,
+    // Room in `tiles`: at least as many as there can be, pairs / TOKENS + experts.
     tiles: u32,
 }
 
@@ -24,15 +24,15 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> tiles: array<u32>;
 
 var<workgroup> part: array<u32, BATCH>;
-// Per expert: its slots, then where they begin, its tiles, then where those begin.
+// Per expert: its pairs, then where they begin, its tiles, then where those begin.
 var<workgroup> firsts: array<u32, MOST_EXPERTS>;
 var<workgroup> first_tiles: array<u32, MOST_EXPERTS>;
 var<workgroup> tiles_used: u32;
-var<workgroup> slots_used: u32;
+var<workgroup> pairs_used: u32;
 
-// Reads slots `start` .. into `part`; returns how many there are.
+// Reads pairs `start` .. into `part`; returns how many there are.
 fn read_batch(index: u32, start: u32) -> u32 {
-    let count = min(params.slots - start, BATCH);
+    let count = min(params.pairs - start, BATCH);
     workgroupBarrier();
     for (var s = index; s < count; s += WORKGROUP_SIZE) {
         part[s] = ids[start + s];
@@ -50,7 +50,7 @@ fn group_slots(
     for (var e = index; e < experts; e += WORKGROUP_SIZE) {
         firsts[e] = 0u;
     }
-    for (var start = 0u; start < params.slots; start += BATCH) {
+    for (var start = 0u; start < params.pairs; start += BATCH) {
         let count = read_batch(index, start);
         for (var e = index; e < experts; e += WORKGROUP_SIZE) {
             var own = 0u;
@@ -72,7 +72,7 @@ fn group_slots(
             first_tile += (own + TOKENS - 1u) / TOKENS;
         }
         tiles_used = first_tile;
-        slots_used = first;
+        pairs_used = first;
     }
     workgroupBarrier();
     for (var tile = tiles_used + index; tile < params.tiles; tile += WORKGROUP_SIZE) {
@@ -80,7 +80,7 @@ fn group_slots(
     }
     for (var e = index; e < experts; e += WORKGROUP_SIZE) {
         let first = firsts[e];
-        var end = slots_used;
+        var end = pairs_used;
         if e + 1u < experts {
             end = firsts[e + 1u];
         }
@@ -93,7 +93,7 @@ fn group_slots(
         }
     }
     workgroupBarrier();
-    for (var start = 0u; start < params.slots; start += BATCH) {
+    for (var start = 0u; start < params.pairs; start += BATCH) {
         let count = read_batch(index, start);
         for (var e = index; e < experts; e += WORKGROUP_SIZE) {
             var to = firsts[e];

@@ -24,7 +24,7 @@ use crate::{
 pub(super) struct ChatPrompt {
     turns: Vec<Turn>,
     /// Text that the answer has already, to be continued.
-    begun: String,
+    partial_answer: String,
     /// Number of the version, from 1.
     version: usize,
     choices: SamplingOverrides,
@@ -45,7 +45,7 @@ impl ChatPrompt {
         }
         Ok(ChatPrompt {
             turns: turns_before(store, chat, id).map_err(read)?,
-            begun: own.as_ref().map_or_else(String::new, |message| message.content.clone()),
+            partial_answer: own.as_ref().map_or_else(String::new, |message| message.content.clone()),
             version: own.as_ref().map_or(1, |message| message.version.0),
             choices: SamplingOverrides::from_json(about.sampling.as_deref()),
             tools: Vec::new(),
@@ -72,7 +72,7 @@ impl ChatPrompt {
         let on_full = if self.choices.stop_when_full { ContextPolicy::Stop } else { ContextPolicy::Shift { keep: 1 } };
         // An answer whose beginning was shifted out of the context seldom ends.
         let most = self.choices.max_tokens.unwrap_or_else(|| session.context());
-        let prompt = prompt(self.turns, &self.begun);
+        let prompt = prompt(self.turns, &self.partial_answer);
         let chat = ChatOptions { tools: self.tools, ..ChatOptions::default() };
         Request { sampling, max_tokens: Some(most), on_full, chat, ..Request::new(prompt) }
     }
@@ -102,29 +102,29 @@ impl ChatPrompt {
             message.extend([("role".to_owned(), json!(role)), ("content".to_owned(), json!(content))]);
             request.messages.push(Value::Object(message));
         }
-        if !said(&self.begun).is_empty() {
-            request.push("assistant", said(&self.begun));
+        if !said(&self.partial_answer).is_empty() {
+            request.push("assistant", said(&self.partial_answer));
         }
         request
     }
 }
 
-/// The prompt of message `id`: the messages above it and the first `begun` bytes of its own text, which the model continues.
+/// The prompt of message `id`: the messages above it and the first `partial_len` bytes of its own text, which the model continues.
 ///
 /// # Errors
 /// The store's error.
-pub fn prompt_before(store: &Store, chat: ChatId, id: MessageId, begun: usize) -> Result<Prompt, StoreError> {
+pub fn prompt_before(store: &Store, chat: ChatId, id: MessageId, partial_len: usize) -> Result<Prompt, StoreError> {
     let own = store.message(id).ok();
-    let begun = own.as_ref().and_then(|message| message.content.get(..begun)).unwrap_or_default();
-    Ok(prompt(turns_before(store, chat, id)?, begun))
+    let partial_answer = own.as_ref().and_then(|message| message.content.get(..partial_len)).unwrap_or_default();
+    Ok(prompt(turns_before(store, chat, id)?, partial_answer))
 }
 
-/// A chat that the assistant answers, or goes on answering after `begun`.
-fn prompt(mut turns: Vec<Turn>, begun: &str) -> Prompt {
-    if begun.is_empty() {
+/// A chat that the assistant answers, or goes on answering after `partial_answer`.
+fn prompt(mut turns: Vec<Turn>, partial_answer: &str) -> Prompt {
+    if partial_answer.is_empty() {
         return Prompt::Chat(turns);
     }
-    turns.push(Turn::new(Role::Assistant, begun));
+    turns.push(Turn::new(Role::Assistant, partial_answer));
     Prompt::Continue(turns)
 }
 
@@ -221,8 +221,8 @@ mod tests {
         let first = store.add_message(chat, None, &NewMessage::user("Hi")).unwrap();
         let answer = store.add_message(chat, Some(first), &NewMessage::user("x")).unwrap();
         let prompt = ChatPrompt::read(&mut store, chat, answer, &Measure::server()).unwrap();
-        let begun = "<think>\nhm\n</think>\n\nOnce".to_owned();
-        let request = ChatPrompt { begun, version: 3, ..prompt }.remote_request("m");
+        let partial_answer = "<think>\nhm\n</think>\n\nOnce".to_owned();
+        let request = ChatPrompt { partial_answer, version: 3, ..prompt }.remote_request("m");
         let message = |role: &str, content: &str| json!({ "role": role, "content": content });
         assert_eq!(
             request.messages,

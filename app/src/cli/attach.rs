@@ -73,7 +73,7 @@ impl AttachedFiles {
     }
 
     /// Adds the user's message; returns what the model reads, and the line that names its sources, if it has any.
-    pub fn say(&mut self, text: &str, engine: Option<&Engine>) -> Outcome<(String, Option<String>)> {
+    pub fn add_message(&mut self, text: &str, engine: Option<&Engine>) -> Outcome<(String, Option<String>)> {
         self.add(&NewMessage::user(text))?;
         let Some(message) = self.last else { return Ok((text.to_owned(), None)) };
         let said = self.decide(message, engine).map_err(failed)?;
@@ -113,13 +113,13 @@ mod tests {
         let document =
             |name: &str, text: &str| Document::read(name.to_owned(), DocumentKind::Text, text.as_bytes()).unwrap();
         files.attach(&document("short.txt", "few words\n")).unwrap();
-        let (said, sources) = files.say("What is in it?", None).unwrap();
+        let (said, sources) = files.add_message("What is in it?", None).unwrap();
         assert_eq!(said, "<file name=\"short.txt\">\nfew words\n</file>\n\nWhat is in it?");
         assert_eq!(sources.as_deref(), Some("Sources: short.txt"));
         files.answered("Few words.").unwrap();
         files.attach(&document("long.txt", &haystack("The walrus sings."))).unwrap();
-        files.say("Who sings?", None).unwrap();
-        let (said, sources) = files.say("What does the walrus do?", None).unwrap();
+        files.add_message("Who sings?", None).unwrap();
+        let (said, sources) = files.add_message("What does the walrus do?", None).unwrap();
         assert!(said.contains("The walrus sings.") && said.ends_with("What does the walrus do?"), "{said}");
         assert!(sources.unwrap().starts_with("Sources: long.txt, lines "));
     }

@@ -303,7 +303,7 @@ impl Report<'_> {
         let heads = ["budget", "tokens/s", "GPU layers", &hot, "of firings", "limit"];
         let mut lines = vec![heads.map(str::to_owned).to_vec()];
         for (budget, plan) in &self.ladder {
-            let (hot, all) = plan.neurons();
+            let (hot, all) = plan.units();
             let mark = if *budget == self.budget { " *" } else { "" };
             lines.push(vec![
                 format!("{}{mark}", self.budget_text(*budget)),
@@ -323,7 +323,7 @@ impl Report<'_> {
                 "resident": layer.resident,
                 "counted": if layer.experts { "experts" } else { "neurons" },
                 "hot": layer.hot,
-                "neurons": layer.neurons,
+                "neurons": layer.units,
                 "firings": layer.firings,
                 "hot_firings": layer.hot_firings,
                 "bytes": layer.bytes,
@@ -334,7 +334,7 @@ impl Report<'_> {
             })
         };
         let short = |budget: u64, plan: &Plan| {
-            let (hot, all) = plan.neurons();
+            let (hot, all) = plan.units();
             json!({
                 "budget": budget,
                 "bytes": plan.bytes.total(),
@@ -395,15 +395,15 @@ fn layers_table(layers: &[LayerPlan]) -> String {
         let last = first + alike.len() - 1;
         let place = match layer {
             LayerPlan { resident: false, .. } => "CPU",
-            LayerPlan { hot, neurons, .. } if hot == neurons => "GPU",
+            LayerPlan { hot, units, .. } if hot == units => "GPU",
             _ => "both",
         };
         let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
         lines.push(vec![
             if alike.len() == 1 { first.to_string() } else { format!("{first} to {last}") },
             place.to_owned(),
-            if layer.experts { format!("{} of {}", layer.hot, layer.neurons) } else { layer.hot.to_string() },
-            percent(layer.hot as f64 / layer.neurons.max(1) as f64),
+            if layer.experts { format!("{} of {}", layer.hot, layer.units) } else { layer.hot.to_string() },
+            percent(layer.hot as f64 / layer.units.max(1) as f64),
             percent(layer.hot_firings / layer.firings.max(f64::MIN_POSITIVE)),
             units::bytes(layer.bytes),
             ms(layer.time.seconds),

@@ -80,7 +80,7 @@ pub fn run(args: &RunArgs) -> Outcome {
             let system = args.system.iter().map(|text| Message::new(Role::System, text));
             let mut files = AttachedFiles::new(&system.collect::<Vec<_>>())?;
             documents.iter().try_for_each(|document| files.attach(document))?;
-            files.say(&text, Some(&engine))?
+            files.add_message(&text, Some(&engine))?
         }
     };
     let chat = !args.raw && (args.chat || args.system.is_some() || engine.has_chat_template());

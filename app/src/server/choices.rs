@@ -34,7 +34,7 @@ pub struct ChoiceReaders {
     /// Texts of the prompts, if they are echoed.
     echoes: Vec<String>,
     /// Number of choices begun.
-    begun: usize,
+    started: usize,
     total: GenerationStats,
 }
 
@@ -52,13 +52,13 @@ pub struct ChoiceReader {
 impl ChoiceReaders {
     /// The readers of the answers to a request.
     pub fn new(endpoint: Endpoint, fields: ChoiceFields, tools: Option<RequestedTools>, echoes: Vec<String>) -> Self {
-        ChoiceReaders { endpoint, fields, tools, echoes, begun: 0, total: GenerationStats::default() }
+        ChoiceReaders { endpoint, fields, tools, echoes, started: 0, total: GenerationStats::default() }
     }
 
     /// The reader of the next choice.
     pub fn next_reader(&mut self) -> ChoiceReader {
-        let index = self.begun;
-        self.begun += 1;
+        let index = self.started;
+        self.started += 1;
         let echo = self.echoes.get(index / self.fields.best_of).cloned();
         let logprobs = LogprobsFormat::new(self.endpoint, echo.as_deref());
         ChoiceReader { index, logprobs, answer: AnswerReader::new(self.tools.as_ref()), echo }
@@ -71,7 +71,7 @@ impl ChoiceReaders {
 
     /// Counts the tokens of the choice that was begun last: those of a prompt once.
     pub fn count(&mut self, stats: &GenerationStats) {
-        if (self.begun - 1).is_multiple_of(self.fields.best_of) {
+        if (self.started - 1).is_multiple_of(self.fields.best_of) {
             self.total.prompt_tokens += stats.prompt_tokens;
             self.total.reused_tokens += stats.reused_tokens;
         }

@@ -17,7 +17,7 @@ use super::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// New path of the damaged file.
-    pub aside: PathBuf,
+    pub damaged: PathBuf,
     /// Number of chats copied.
     pub chats: usize,
     /// Number of messages copied.
@@ -32,9 +32,9 @@ pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
 
 /// Moves the file at `path` aside, creates a new one and copies the readable rows.
 pub(super) fn recover(path: &Path) -> Result<(Store, RecoveryReport), StoreError> {
-    let aside = set_aside(path)?;
+    let damaged = set_aside(path)?;
     let mut store = Store::connect(path)?;
-    let (chats, messages) = match Connection::open_with_flags(&aside, OpenFlags::SQLITE_OPEN_READ_ONLY) {
+    let (chats, messages) = match Connection::open_with_flags(&damaged, OpenFlags::SQLITE_OPEN_READ_ONLY) {
         Ok(damaged) => {
             // Otherwise SQLite reads nothing of a truncated file. If it cannot be set, fewer rows are copied.
             let _ = damaged.pragma_update(None, "writable_schema", "ON");
@@ -42,7 +42,7 @@ pub(super) fn recover(path: &Path) -> Result<(Store, RecoveryReport), StoreError
         }
         Err(_) => (0, 0),
     };
-    Ok((store, RecoveryReport { aside, chats, messages }))
+    Ok((store, RecoveryReport { damaged, chats, messages }))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -54,10 +54,10 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// Renames the file and SQLite's two companions.
 fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
     let stem = format!(".damaged-{}", now());
-    let aside = (0..).map(|n| with_suffix(path, &format!("{stem}-{n}"))).find(|aside| !aside.exists());
-    let aside = aside.unwrap_or_else(|| with_suffix(path, &stem));
+    let damaged = (0..).map(|n| with_suffix(path, &format!("{stem}-{n}"))).find(|damaged| !damaged.exists());
+    let damaged = damaged.unwrap_or_else(|| with_suffix(path, &stem));
     for suffix in ["", "-wal", "-shm"] {
-        let (from, to) = (with_suffix(path, suffix), with_suffix(&aside, suffix));
+        let (from, to) = (with_suffix(path, suffix), with_suffix(&damaged, suffix));
         if suffix.is_empty() || from.exists() {
             let moved = std::fs::rename(&from, &to);
             moved.map_err(|source| StoreError::File {
@@ -67,7 +67,7 @@ fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
             })?;
         }
     }
-    Ok(aside)
+    Ok(damaged)
 }
 
 /// Rows of a damaged table, from both ends, so that a broken page in its middle costs only what is on it. Each is
@@ -256,10 +256,10 @@ mod tests {
             broken[page * 4096..(page + 1) * 4096].fill(0xA5);
             std::fs::write(&path, &broken).unwrap();
             let (mut store, report) = Store::open(&path).unwrap();
-            if let Some(RecoveryReport { aside, chats, messages }) = report {
+            if let Some(RecoveryReport { damaged, chats, messages }) = report {
                 set_aside += 1;
                 most = most.max(messages);
-                assert_eq!(std::fs::read(&aside).unwrap(), broken);
+                assert_eq!(std::fs::read(&damaged).unwrap(), broken);
                 assert_eq!(store.chats().unwrap().len(), chats);
                 for chat in store.chats().unwrap() {
                     assert!(chat.leaf.is_none() || !store.branch(chat.id).unwrap().is_empty());
@@ -301,7 +301,7 @@ mod tests {
         let (mut store, report) = Store::open(&path).unwrap();
         let report = report.unwrap();
         assert_eq!((report.chats, report.messages), (0, 0));
-        assert!(std::fs::read_to_string(&report.aside).unwrap().starts_with("my shopping list"));
+        assert!(std::fs::read_to_string(&report.damaged).unwrap().starts_with("my shopping list"));
         add_and_search(&mut store);
 
         let empty = folder.path().join("empty.db");

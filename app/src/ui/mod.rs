@@ -37,6 +37,6 @@ pub mod widgets;
 pub mod window;
 
 #[cfg(test)]
-mod troubles;
+mod error_tests;
 
 pub use window::{Window, run};

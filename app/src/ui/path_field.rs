@@ -13,7 +13,7 @@ pub struct PathField<T> {
     path: String,
     /// Purpose of the path.
     pub then: T,
-    begun: bool,
+    focused: bool,
 }
 
 /// Outcome of a field.
@@ -28,7 +28,7 @@ pub enum Typed {
 impl<T> PathField<T> {
     /// A field that begins with `path`.
     pub fn new(title: impl Into<String>, path: impl Into<String>, then: T) -> Self {
-        PathField { title: title.into(), path: path.into(), then, begun: false }
+        PathField { title: title.into(), path: path.into(), then, focused: false }
     }
 
     /// Shows it; what became of it, once.
@@ -40,8 +40,8 @@ impl<T> PathField<T> {
             widgets::muted(ui, "This desktop has no file dialog. Type the path of the file.");
             let field = ui.add(TextEdit::singleline(&mut self.path).desired_width(f32::INFINITY));
             field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::TextInput, true, "Path"));
-            if !self.begun {
-                self.begun = true;
+            if !self.focused {
+                self.focused = true;
                 field.request_focus();
             }
             let entered = field.lost_focus() && ui.input(|input| input.key_pressed(Key::Enter));

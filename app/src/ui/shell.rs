@@ -126,9 +126,9 @@ impl Shell {
         };
         if let Some(salvage) = salvage {
             let (chats, messages) = (salvage.chats, salvage.messages);
-            let aside = salvage.aside.display();
+            let damaged = salvage.damaged.display();
             let saved = format!("{chats} chats with {messages} messages could be saved");
-            toasts.warning(format!("The file of chats was damaged: {saved}. It is kept as {aside}."));
+            toasts.warning(format!("The file of chats was damaged: {saved}. It is kept as {damaged}."));
         }
         let wake = |ctx: &Context| {
             let ctx = ctx.clone();

@@ -68,15 +68,15 @@ pub fn run(folders: &Folders, model: Option<&ModelId>) -> Result<(), NoWindow> {
     let only = std::env::var("WGPU_BACKEND").ok();
     let drawing = Settings::peek(&folders.settings()).drawing;
     let (first, worked) = (drawing.backend.as_deref(), drawing.worked.as_deref());
-    let search = BackendOrder::new(Chosen { only: only.as_deref(), first, worked }, Backend::HERE)?;
-    let mut place = opening::DesktopWindow::new()?;
-    search.open(&mut |backend, software| {
+    let order = BackendOrder::new(Chosen { only: only.as_deref(), first, worked }, Backend::HERE)?;
+    let mut desktop = opening::DesktopWindow::new()?;
+    order.open(&mut |backend, software| {
         let create = |creation: &CreationContext<'_>, watch: Watch| {
             let mut window = create(creation, folders.clone(), model.cloned())?;
             window.opening = Some((watch, backend));
             Ok(window)
         };
-        place.open(TITLE, backend, software, options(folders), create)
+        desktop.open(TITLE, backend, software, options(folders), create)
     })
 }
 
@@ -274,7 +274,7 @@ impl Window {
         if self.keys {
             self.keys = !keys::modal(ui);
         }
-        self.preferences.show_sheet(ui);
+        self.preferences.show_overlay(ui);
         drops::invite(ui, self.page);
         self.shell.toasts.show(ui, middle.response.rect);
         for command in self.shell.take_commands() {

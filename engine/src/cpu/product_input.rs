@@ -96,25 +96,25 @@ impl CodeTiles {
         let mut jobs: Vec<_> = codes.zip(scales).zip(sums.zip(half_sums)).enumerate().collect();
         pool.for_each(&mut jobs, |_, (tile, ((codes, scales), (sums, half_sums)))| {
             let mut row = QuantisedInputBuffer::default();
-            for slot in 0..TILE_TOKENS {
-                let token = *tile * TILE_TOKENS + slot;
+            for lane in 0..TILE_TOKENS {
+                let token = *tile * TILE_TOKENS + lane;
                 if token >= tokens {
-                    codes.iter_mut().skip(slot).step_by(TILE_TOKENS).for_each(|code| *code = 0x8080_8080);
+                    codes.iter_mut().skip(lane).step_by(TILE_TOKENS).for_each(|code| *code = 0x8080_8080);
                     for array in [&mut **scales, &mut **sums, &mut **half_sums] {
-                        array.iter_mut().skip(slot).step_by(TILE_TOKENS).for_each(|v| *v = 0.0);
+                        array.iter_mut().skip(lane).step_by(TILE_TOKENS).for_each(|v| *v = 0.0);
                     }
                     continue;
                 }
                 row.fill(kernels, &x[token * n..][..n]);
                 let row = row.row();
-                let quads = codes.iter_mut().skip(slot).step_by(TILE_TOKENS);
+                let quads = codes.iter_mut().skip(lane).step_by(TILE_TOKENS);
                 for (quad, codes) in quads.zip(row.codes.as_chunks::<4>().0) {
                     *quad = u32::from_le_bytes(codes.map(|code| code as u8)) ^ 0x8080_8080;
                 }
                 for (to, from) in
                     [(&mut **scales, row.scales), (&mut **sums, row.sums), (&mut **half_sums, row.half_sums)]
                 {
-                    to.iter_mut().skip(slot).step_by(TILE_TOKENS).zip(from).for_each(|(to, from)| *to = *from);
+                    to.iter_mut().skip(lane).step_by(TILE_TOKENS).zip(from).for_each(|(to, from)| *to = *from);
                 }
             }
         });
@@ -160,9 +160,9 @@ impl FloatTiles {
         let values = self.values.take(tiles * n * tile_tokens);
         let mut jobs: Vec<_> = values.chunks_exact_mut((n * tile_tokens).max(1)).enumerate().collect();
         pool.for_each(&mut jobs, |_, (tile, values)| {
-            for slot in 0..tile_tokens {
-                let token = *tile * tile_tokens + slot;
-                let to = values.iter_mut().skip(slot).step_by(tile_tokens);
+            for lane in 0..tile_tokens {
+                let token = *tile * tile_tokens + lane;
+                let to = values.iter_mut().skip(lane).step_by(tile_tokens);
                 if token >= tokens {
                     to.for_each(|v| *v = 0.0);
                     continue;

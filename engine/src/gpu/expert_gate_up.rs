@@ -18,9 +18,9 @@ pub struct GateFirst<'a> {
     pub x: &'a Buffer,
     /// Elements from one row of `x` to the next, as of an [`ExpertInput`](super::ExpertInput).
     pub x_pitch: usize,
-    /// Slots in a row that read one row of `x`.
-    pub slots_per_row: usize,
-    /// Per slot the place of its expert.
+    /// Pairs in a row that read one row of `x`.
+    pub pairs_per_row: usize,
+    /// Per pair the place of its expert.
     pub places: &'a Buffer,
     /// One number per row of every expert of the matrix.
     pub bias: Option<&'a Buffer>,
@@ -28,14 +28,14 @@ pub struct GateFirst<'a> {
     pub kind: u32,
     /// Neurons of an expert.
     pub neurons: usize,
-    /// Gates of every slot, and elements from one slot's to the next's, where the matrix has up rows alone.
+    /// Gates of every pair, and elements from one pair's to the next's, where the matrix has up rows alone.
     pub gates: Option<(&'a Buffer, usize)>,
-    /// Written, and elements from one slot to the next.
+    /// Written, and elements from one pair to the next.
     pub hidden: (&'a Buffer, usize),
 }
 
 /// `hidden[s, j] = f(gate[place[s], j] . x) * (up[place[s], j] . x)`, or 0 where the gate's activation is not above a threshold in
-/// magnitude: up rows of such neurons are not read. Slots of experts that the matrix has not are left alone.
+/// magnitude: up rows of such neurons are not read. Pairs of experts that the matrix has not are left alone.
 #[derive(Debug, Clone)]
 pub struct ExpertGateUp {
     parts: Vec<Part>,
@@ -44,7 +44,7 @@ pub struct ExpertGateUp {
 
 #[derive(Debug, Clone)]
 struct Part {
-    /// Parameters; slots and threshold are filled in when recorded.
+    /// Parameters; pairs and threshold are filled in when recorded.
     params: params::ExpertGateUp,
     op: Op,
 }
@@ -59,7 +59,7 @@ impl ExpertGateUp {
     pub fn new(gpu: &Gpu, matrix: &GpuMatrix, places: Range<usize>, input: &GateFirst<'_>) -> Result<Self> {
         let rows = input.neurons * if input.gates.is_some() { 1 } else { 2 };
         let misaligned = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
-        if rows == 0 || rows * places.len() != matrix.rows() || misaligned || input.slots_per_row == 0 {
+        if rows == 0 || rows * places.len() != matrix.rows() || misaligned || input.pairs_per_row == 0 {
             let got = format!("{} rows of {} experts of {} neurons", matrix.rows(), places.len(), input.neurons);
             return Err(Error::invalid("gates and ups of experts", "whole experts", got));
         }
@@ -87,8 +87,8 @@ impl ExpertGateUp {
                 rows: rows as u32,
                 up_at: (rows - input.neurons) as u32,
                 chunks: matrix.chunks() as u32,
-                slots: 0,
-                slots_per_row: input.slots_per_row as u32,
+                pairs: 0,
+                pairs_per_row: input.pairs_per_row as u32,
                 x_pitch: input.x_pitch as u32,
                 gates_pitch: gates_pitch as u32,
                 hidden_pitch: input.hidden.1 as u32,
@@ -103,14 +103,14 @@ impl ExpertGateUp {
         Ok(ExpertGateUp { parts: parts.collect::<Result<_>>()?, max_groups: gpu.caps().max_groups })
     }
 
-    /// Records the hidden activations of the first `slots` slots.
-    pub fn record(&self, recorder: &mut Recorder, slots: usize, threshold: f32) {
+    /// Records the hidden activations of the first `pairs` pairs.
+    pub fn record(&self, recorder: &mut Recorder, pairs: usize, threshold: f32) {
         for part in &self.parts {
             // A device may have narrower workgroups than asked for.
             let neurons = SPARSE_NEURONS * part.op.pipeline().workgroup() / LANES;
             let [a, b] = grid(part.params.neurons.div_ceil(neurons) as usize, self.max_groups);
-            let params = params::ExpertGateUp { slots: slots as u32, stride: a, threshold, ..part.params };
-            recorder.dispatch(&part.op, &params, [a, b, slots as u32]);
+            let params = params::ExpertGateUp { pairs: pairs as u32, stride: a, threshold, ..part.params };
+            recorder.dispatch(&part.op, &params, [a, b, pairs as u32]);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 /// Invocations of `group_slots`, which is one workgroup.
 const GROUP_WORKGROUP: u32 = 256;
-/// With fewer slots than this for each expert, on average, grouping them costs more than it saves.
+/// With fewer pairs than this for each expert, on average, grouping them costs more than it saves.
 const FEW: usize = 4;
 
 /// Inputs of an [`ExpertMatmul`].
@@ -22,20 +22,20 @@ pub struct ExpertInput<'a> {
     pub x: &'a Buffer,
     /// Elements from one row of `x` to the next, a multiple of 4. What is behind a row's columns, up to a multiple of 32, is finite.
     pub x_pitch: usize,
-    /// Slots in a row that read one row of `x`: as many as a token uses experts, or 1 where each slot has its own.
-    pub slots_per_row: usize,
-    /// Per slot the place of its expert; products leave alone the slots of experts they have not.
+    /// Pairs in a row that read one row of `x`: as many as a token uses experts, or 1 where each pair has its own.
+    pub pairs_per_row: usize,
+    /// Per pair the place of its expert; products leave alone the pairs of experts they have not.
     pub places: &'a Buffer,
-    /// The slots in the order of their experts.
+    /// The pairs in the order of their experts.
     pub groups: &'a ExpertPairs,
     /// One number per row of every expert of the matrix.
     pub bias: Option<&'a Buffer>,
 }
 
-/// Slots in the order of their experts, so that many slots of one share its weights.
+/// Pairs in the order of their experts, so that many pairs of one share its weights.
 #[derive(Debug, Clone)]
 pub struct ExpertPairs {
-    /// `[slots]`
+    /// `[pairs]`
     order: Buffer,
     /// `[tiles, 3]`: expert, first and end in the order.
     tiles: Buffer,
@@ -44,38 +44,38 @@ pub struct ExpertPairs {
 }
 
 impl ExpertPairs {
-    /// For up to `slots` slots whose choice among `experts` places is in `places`; those of other places are in no group.
+    /// For up to `pairs` pairs whose choice among `experts` places is in `places`; those of other places are in no group.
     ///
     /// # Errors
     /// [`Error::Memory`] if the budget is too small, [`Error::Gpu`] if the device is lost.
-    pub fn new(gpu: &Gpu, places: &Buffer, slots: usize, experts: usize) -> Result<Self> {
-        let [order, tiles] = Self::words(slots, experts).map(|words| words as u64 * 4);
-        let order = gpu.arena().buffer(Purpose::Scratch, "slots in order", order, Usage::Storage)?;
-        let tiles = gpu.arena().buffer(Purpose::Scratch, "tiles of slots", tiles, Usage::Storage)?;
+    pub fn new(gpu: &Gpu, places: &Buffer, pairs: usize, experts: usize) -> Result<Self> {
+        let [order, tiles] = Self::words(pairs, experts).map(|words| words as u64 * 4);
+        let order = gpu.arena().buffer(Purpose::Scratch, "pairs in order", order, Usage::Storage)?;
+        let tiles = gpu.arena().buffer(Purpose::Scratch, "tiles of pairs", tiles, Usage::Storage)?;
         let pipeline = gpu.pipelines().get("group_slots", None, GROUP_WORKGROUP, &[])?;
         let op = Op::new(gpu, &pipeline, &[places.into(), (&order).into(), (&tiles).into()])?;
         Ok(ExpertPairs { order, tiles, op, experts })
     }
 
     /// Words of its two buffers.
-    pub const fn words(slots: usize, experts: usize) -> [usize; 2] {
-        [slots, 3 * expert_tiles(slots, experts)]
+    pub const fn words(pairs: usize, experts: usize) -> [usize; 2] {
+        [pairs, 3 * expert_tiles(pairs, experts)]
     }
 
-    /// True if `slots` slots are so many that grouping them by expert saves time.
-    pub fn pay(&self, slots: usize) -> bool {
-        slots >= FEW * self.experts
+    /// True if `pairs` pairs are so many that grouping them by expert saves time.
+    pub fn pay(&self, pairs: usize) -> bool {
+        pairs >= FEW * self.experts
     }
 
-    /// Groups the first `slots` slots.
-    pub fn record(&self, recorder: &mut Recorder, slots: usize) {
-        let [experts, slots32, tiles] = [self.experts, slots, expert_tiles(slots, self.experts)].map(|n| n as u32);
-        recorder.dispatch(&self.op, &params::GroupSlots { experts, slots: slots32, tiles }, [1, 1, 1]);
+    /// Groups the first `pairs` pairs.
+    pub fn record(&self, recorder: &mut Recorder, pairs: usize) {
+        let [experts, pairs32, tiles] = [self.experts, pairs, expert_tiles(pairs, self.experts)].map(|n| n as u32);
+        recorder.dispatch(&self.op, &params::GroupSlots { experts, pairs: pairs32, tiles }, [1, 1, 1]);
     }
 }
 
-/// `y[s, offset + r] = W[place[s], r] . x[s / slots_per_row] (+ bias[place[s], r])`, a slot `s` being a token and one of its experts. A
-/// matrix has the experts of some places; the slots of others are not written.
+/// `y[s, offset + r] = W[place[s], r] . x[s / pairs_per_row] (+ bias[place[s], r])`, a pair `s` being a token and one of its experts. A
+/// matrix has the experts of some places; the pairs of others are not written.
 #[derive(Debug, Clone)]
 pub struct ExpertMatmul {
     parts: Vec<Part>,
@@ -86,9 +86,9 @@ pub struct ExpertMatmul {
 
 #[derive(Debug, Clone)]
 struct Part {
-    /// Parameters; the number of slots is filled in when recorded.
+    /// Parameters; the number of pairs is filled in when recorded.
     params: params::ExpertMatmul,
-    /// Slot by slot.
+    /// Pair by pair.
     each: Op,
     /// Tile by tile of [`ExpertPairs`].
     grouped: Op,
@@ -113,10 +113,10 @@ impl ExpertMatmul {
         let misaligned = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
         if rows * experts != matrix.rows()
             || misaligned
-            || input.slots_per_row == 0
+            || input.pairs_per_row == 0
             || output.epilogue != Default::default()
         {
-            let got = format!("{experts} of {} rows, {} slots a token", matrix.rows(), input.slots_per_row);
+            let got = format!("{experts} of {} rows, {} pairs a token", matrix.rows(), input.pairs_per_row);
             return Err(Error::invalid("a product with experts", "whole experts, stored", got));
         }
         let (has_bias, ty) = (("HAS_BIAS", f64::from(u8::from(input.bias.is_some()))), Some(matrix.ty()));
@@ -132,8 +132,8 @@ impl ExpertMatmul {
             let params = params::ExpertMatmul {
                 rows: rows as u32,
                 chunks: matrix.chunks() as u32,
-                slots: 0,
-                slots_per_row: input.slots_per_row as u32,
+                pairs: 0,
+                pairs_per_row: input.pairs_per_row as u32,
                 x_pitch: input.x_pitch as u32,
                 y_pitch: output.pitch as u32,
                 y_offset: output.offset as u32,
@@ -148,18 +148,18 @@ impl ExpertMatmul {
         Ok(ExpertMatmul { parts: parts.collect::<Result<_>>()?, experts, max_groups })
     }
 
-    /// Records the products of the first `slots` slots; `grouped`: [`ExpertPairs::record`] has been.
-    pub fn record(&self, recorder: &mut Recorder, slots: usize, grouped: bool) {
+    /// Records the products of the first `pairs` pairs; `grouped`: [`ExpertPairs::record`] has been.
+    pub fn record(&self, recorder: &mut Recorder, pairs: usize, grouped: bool) {
         for part in &self.parts {
             let rows = if grouped { part.grouped.pipeline().workgroup() / 2 } else { ROWS };
             let [a, b] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
-            let params = params::ExpertMatmul { slots: slots as u32, stride: a, ..part.params };
+            let params = params::ExpertMatmul { pairs: pairs as u32, stride: a, ..part.params };
             if grouped {
                 // Neighbours share weights.
-                let tiles = expert_tiles(slots, self.experts) as u32;
+                let tiles = expert_tiles(pairs, self.experts) as u32;
                 recorder.dispatch(&part.grouped, &params, [tiles, a, b]);
             } else {
-                recorder.dispatch(&part.each, &params, [a, b, slots as u32]);
+                recorder.dispatch(&part.each, &params, [a, b, pairs as u32]);
             }
         }
     }

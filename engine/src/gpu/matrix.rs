@@ -30,16 +30,16 @@ pub struct MatrixPart {
 }
 
 impl GpuMatrix {
-    /// Buffers for a matrix, still empty. A part has a multiple of `unit` rows.
+    /// Buffers for a matrix, still empty. A part has a multiple of `rows_together` rows.
     pub(super) fn new(
         gpu: &Gpu,
         purpose: Purpose,
         what: &'static str,
         ty: WeightType,
         (rows, cols): (usize, usize),
-        unit: usize,
+        rows_together: usize,
     ) -> Result<Self> {
-        let plan = plan(gpu.caps(), what, ty, (rows, cols), unit)?;
+        let plan = plan(gpu.caps(), what, ty, (rows, cols), rows_together)?;
         let parts = plan.into_iter().map(|rows| {
             let (main, aux) = bytes(ty, rows.len(), cols);
             let offset = main.next_multiple_of(gpu.caps().binding_alignment.max(16));
@@ -150,21 +150,21 @@ fn plan(
     what: &'static str,
     ty: WeightType,
     (rows, cols): (usize, usize),
-    unit: usize,
+    rows_together: usize,
 ) -> Result<Vec<Range<usize>>> {
-    if rows == 0 || cols == 0 || unit == 0 || !rows.is_multiple_of(unit) {
-        let got = format!("{rows} x {cols}, {unit} at a time");
+    if rows == 0 || cols == 0 || rows_together == 0 || !rows.is_multiple_of(rows_together) {
+        let got = format!("{rows} x {cols}, {rows_together} at a time");
         return Err(Error::invalid("a matrix on the GPU", "rows and columns, rows a multiple of their unit", got));
     }
     let align = caps.binding_alignment.max(16);
     let most = caps.max_buffer.min(caps.max_binding).min(MOST_BYTES).saturating_sub(align);
-    let bytes = (ty.row_bytes(cols) as u64).saturating_mul(unit as u64);
-    let units = (most / bytes.max(1)) as usize;
-    if units == 0 {
+    let bytes = (ty.row_bytes(cols) as u64).saturating_mul(rows_together as u64);
+    let groups = (most / bytes.max(1)) as usize;
+    if groups == 0 {
         return Err(Error::Memory { what, wanted: bytes, available: most });
     }
-    let (all, parts) = (rows / unit, (rows / unit).div_ceil(units));
-    let step = all.div_ceil(parts) * unit;
+    let (all, parts) = (rows / rows_together, (rows / rows_together).div_ceil(groups));
+    let step = all.div_ceil(parts) * rows_together;
     Ok((0..rows).step_by(step).map(|start| start..(start + step).min(rows)).collect())
 }
 
@@ -176,14 +176,14 @@ mod tests {
     fn matrix_parts_keep_to_the_limits() {
         let caps = Caps { max_buffer: 1 << 20, max_binding: 1 << 16, binding_alignment: 256, ..Caps::default() };
         for ty in WeightType::ALL {
-            for (rows, unit) in [(1, 1), (1000, 1), (4096, 16)] {
-                let parts = plan(&caps, "test", ty, (rows, 512), unit).unwrap();
+            for (rows, rows_together) in [(1, 1), (1000, 1), (4096, 16)] {
+                let parts = plan(&caps, "test", ty, (rows, 512), rows_together).unwrap();
                 assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, rows));
                 assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{ty}");
                 for part in parts {
                     let (main, aux) = bytes(ty, part.len(), 512);
                     assert!(main.next_multiple_of(256) + aux <= 1 << 16, "{ty}");
-                    assert!(part.len() % unit == 0 && !part.is_empty(), "{ty}");
+                    assert!(part.len() % rows_together == 0 && !part.is_empty(), "{ty}");
                 }
             }
         }

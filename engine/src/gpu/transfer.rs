@@ -12,15 +12,15 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct UploadRing {
     gpu: Gpu,
-    slots: Vec<Slot>,
+    stages: Vec<StagingBuffer>,
     next: usize,
     bytes: u64,
-    /// Set while the next slot holds a load that was not submitted yet.
+    /// Set while the next stage holds a load that was not submitted yet.
     recorded: bool,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct StagingBuffer {
     buffer: Buffer,
     /// Set while it is mapped; by the driver when a submission that used it is done.
     mapped: Arc<AtomicBool>,
@@ -35,12 +35,12 @@ impl UploadRing {
     /// # Errors
     /// [`Error::Memory`] if they do not fit the budget.
     pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
-        let slot = || {
+        let stage = || {
             let buffer = gpu.arena().buffer(Purpose::Staging, "upload", bytes, Usage::Upload)?;
-            Ok(Slot { buffer, mapped: Arc::new(AtomicBool::new(true)) })
+            Ok(StagingBuffer { buffer, mapped: Arc::new(AtomicBool::new(true)) })
         };
-        let slots = (0..depth.max(1)).map(|_| slot()).collect::<Result<_>>()?;
-        Ok(UploadRing { gpu: gpu.clone(), slots, next: 0, bytes, recorded: false })
+        let stages = (0..depth.max(1)).map(|_| stage()).collect::<Result<_>>()?;
+        Ok(UploadRing { gpu: gpu.clone(), stages, next: 0, bytes, recorded: false })
     }
 
     /// Bytes one load can have.
@@ -60,12 +60,12 @@ impl UploadRing {
         }
         // The recorder of the last load was dropped.
         self.submitted();
-        let slot = &self.slots[self.next];
+        let stage = &self.stages[self.next];
         // Once everything submitted is done, it has come back if it ever does.
-        if !slot.mapped.load(SeqCst) && !self.gpu.idle_and_mapped(&slot.mapped)? {
+        if !stage.mapped.load(SeqCst) && !self.gpu.idle_and_mapped(&stage.mapped)? {
             return Err(self.lost("a buffer did not come back"));
         }
-        let raw = slot.buffer.raw();
+        let raw = stage.buffer.raw();
         let mut at = 0_u64;
         for (data, to, offset) in pieces {
             let length = data.len() as u64;
@@ -75,10 +75,10 @@ impl UploadRing {
             at = at.next_multiple_of(PIECE as u64);
             let view = raw.get_mapped_range_mut(at..at + length);
             view.map_err(|error| self.lost(error))?.copy_from_slice(data);
-            recorder.copy(&slot.buffer, at, to, *offset, length);
+            recorder.copy(&stage.buffer, at, to, *offset, length);
             at += length;
         }
-        slot.mapped.store(false, SeqCst);
+        stage.mapped.store(false, SeqCst);
         raw.unmap();
         self.recorded = true;
         Ok(())
@@ -90,10 +90,10 @@ impl UploadRing {
         if !std::mem::take(&mut self.recorded) {
             return;
         }
-        let slot = &self.slots[self.next];
-        let mapped = Arc::clone(&slot.mapped);
-        slot.buffer.raw().map_async(wgpu::MapMode::Write, .., move |result| mapped.store(result.is_ok(), SeqCst));
-        self.next = (self.next + 1) % self.slots.len();
+        let stage = &self.stages[self.next];
+        let mapped = Arc::clone(&stage.mapped);
+        stage.buffer.raw().map_async(wgpu::MapMode::Write, .., move |result| mapped.store(result.is_ok(), SeqCst));
+        self.next = (self.next + 1) % self.stages.len();
     }
 
     fn lost(&self, error: impl std::fmt::Display) -> Error {
@@ -108,9 +108,9 @@ impl UploadRing {
 #[derive(Debug)]
 pub struct ReadbackRing {
     gpu: Gpu,
-    slots: Vec<Buffer>,
+    stages: Vec<Buffer>,
     next: usize,
-    /// Set while results are on their way into the next slot.
+    /// Set while results are on their way into the next stage.
     coming: bool,
 }
 
@@ -129,14 +129,14 @@ impl ReadbackRing {
     /// # Errors
     /// [`Error::Memory`] if they do not fit the budget.
     pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
-        let slot = || gpu.arena().buffer(Purpose::Staging, "readback", bytes, Usage::Readback);
-        let slots = (0..depth.max(1)).map(|_| slot()).collect::<Result<_>>()?;
-        Ok(ReadbackRing { gpu: gpu.clone(), slots, next: 0, coming: false })
+        let stage = || gpu.arena().buffer(Purpose::Staging, "readback", bytes, Usage::Readback);
+        let stages = (0..depth.max(1)).map(|_| stage()).collect::<Result<_>>()?;
+        Ok(ReadbackRing { gpu: gpu.clone(), stages, next: 0, coming: false })
     }
 
-    /// Bytes one slot holds.
+    /// Bytes one stage holds.
     pub fn bytes(&self) -> u64 {
-        self.slots.first().map_or(0, Buffer::bytes)
+        self.stages.first().map_or(0, Buffer::bytes)
     }
 
     /// Submits `recorder` with copies of `pieces` (buffer, offset, bytes; multiples of 4) behind it, waits, and hands the
@@ -159,23 +159,23 @@ impl ReadbackRing {
     /// Submits as [`ReadbackRing::read`] does, without waiting. Results not taken before the next call are lost.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the pieces are longer than a slot, [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if the pieces are longer than a stage, [`Error::Gpu`] if the device is lost.
     pub fn submit(&mut self, mut recorder: Recorder, pieces: &[(&Buffer, u64, u64)]) -> Result<Coming> {
-        let slot = &self.slots[self.next];
+        let stage = &self.stages[self.next];
         let wanted = pieces.iter().map(|(.., length)| length).sum::<u64>();
-        if wanted > slot.bytes() {
-            return Err(Error::Memory { what: "one readback", wanted, available: slot.bytes() });
+        if wanted > stage.bytes() {
+            return Err(Error::Memory { what: "one readback", wanted, available: stage.bytes() });
         }
         if std::mem::take(&mut self.coming) {
-            slot.raw().unmap();
+            stage.raw().unmap();
         }
         let mut bytes = 0;
         for (from, offset, length) in pieces {
-            recorder.copy(from, *offset, slot, bytes, *length);
+            recorder.copy(from, *offset, stage, bytes, *length);
             bytes += length;
         }
         let arrived = Arc::default();
-        recorder.map_for_reading(slot, bytes, &arrived);
+        recorder.map_for_reading(stage, bytes, &arrived);
         let index = recorder.submit()?;
         self.coming = true;
         Ok(Coming { index, bytes, arrived })
@@ -187,16 +187,16 @@ impl ReadbackRing {
     /// [`Error::Gpu`] if the device is lost or does not answer.
     pub fn wait_and_read<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
         self.gpu.wait_for_results(coming.index, &coming.arrived)?;
-        let slot = &self.slots[self.next];
-        let view = slot.raw().get_mapped_range(0..coming.bytes).map_err(|error| {
+        let stage = &self.stages[self.next];
+        let view = stage.raw().get_mapped_range(0..coming.bytes).map_err(|error| {
             let reason = format!("readback: {error}");
             self.gpu.check().err().unwrap_or(Error::Gpu { adapter: self.gpu.report().name.clone(), reason })
         })?;
         let result = read(&view);
         drop(view);
-        slot.raw().unmap();
+        stage.raw().unmap();
         self.coming = false;
-        self.next = (self.next + 1) % self.slots.len();
+        self.next = (self.next + 1) % self.stages.len();
         Ok(result)
     }
 }

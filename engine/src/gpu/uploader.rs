@@ -112,7 +112,7 @@ impl<'a> Uploader<'a> {
         self.gathered((purpose, what), ty, (rows, cols), 1, &row)
     }
 
-    /// A matrix `[rows, cols]` whose rows are rows of others, or zeros; `unit` of them are never split.
+    /// A matrix `[rows, cols]` whose rows are rows of others, or zeros; `rows_together` of them are never split.
     ///
     /// # Errors
     /// As [`Uploader::matrix`].
@@ -121,15 +121,15 @@ impl<'a> Uploader<'a> {
         what: (Purpose, &'static str),
         ty: WeightType,
         shape: (usize, usize),
-        unit: usize,
+        rows_together: usize,
         row: RowOf<'_, 'm>,
     ) -> Result<GpuMatrix> {
-        let matrix = self.room(what, ty, shape, unit)?;
+        let matrix = self.room(what, ty, shape, rows_together)?;
         self.rewrite(&matrix, 0..shape.0, row)?;
         Ok(matrix)
     }
 
-    /// A matrix of zeros `[rows, cols]`, which [`Uploader::rewrite`] fills; `unit` rows are never split.
+    /// A matrix of zeros `[rows, cols]`, which [`Uploader::rewrite`] fills; `rows_together` rows are never split.
     ///
     /// # Errors
     /// [`Error::Memory`] if it does not fit the budget, [`Error::Gpu`] if the device is lost.
@@ -138,9 +138,9 @@ impl<'a> Uploader<'a> {
         (purpose, what): (Purpose, &'static str),
         ty: WeightType,
         shape: (usize, usize),
-        unit: usize,
+        rows_together: usize,
     ) -> Result<GpuMatrix> {
-        GpuMatrix::new(&self.gpu, purpose, what, ty, shape, unit)
+        GpuMatrix::new(&self.gpu, purpose, what, ty, shape, rows_together)
     }
 
     /// Writes `rows` of `matrix`, or writes them again.

@@ -60,12 +60,12 @@ fn matmul(weights: Option<WeightType>, at: &params::Matmul) -> Work {
     Work { bytes: rows * row_bytes + 4 * tokens * (rows + cols), flops: 2 * rows * cols * tokens }
 }
 
-/// As if all slots chose among the experts bound, and each another one as long as there are any.
+/// As if all pairs chose among the experts bound, and each another one as long as there are any.
 fn expert_matmul(weights: Option<WeightType>, at: &params::ExpertMatmul) -> Work {
-    let (rows, cols, slots) = (u64::from(at.rows), u64::from(at.chunks) * 32, u64::from(at.slots));
+    let (rows, cols, pairs) = (u64::from(at.rows), u64::from(at.chunks) * 32, u64::from(at.pairs));
     let row_bytes = weights.map_or(0, |ty| ty.row_bytes(cols as usize) as u64);
-    let experts = slots.min(u64::from(at.experts));
-    Work { bytes: experts * rows * row_bytes + 4 * slots * (rows + cols), flops: 2 * rows * cols * slots }
+    let experts = pairs.min(u64::from(at.experts));
+    Work { bytes: experts * rows * row_bytes + 4 * pairs * (rows + cols), flops: 2 * rows * cols * pairs }
 }
 
 fn attention(pipeline: &Pipeline, at: &params::Attention) -> Work {
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(Work::of(&gemv, &product), Work { bytes, flops: 2 * 100 * 128 * 3 });
 
         let decode = gpu.pipelines().get("attention_decode", None, 64, &[("HEAD_DIM", 8.0)]).unwrap();
-        let experts = params::ExpertMatmul { rows: 10, chunks: 4, slots: 6, experts: 4, ..Default::default() };
+        let experts = params::ExpertMatmul { rows: 10, chunks: 4, pairs: 6, experts: 4, ..Default::default() };
         let bytes = 4 * 10 * (4 * 16 + 4 * 2) + 6 * 4 * (128 + 10);
         assert_eq!(expert_matmul(gemv.weights(), &experts), Work { bytes, flops: 2 * 10 * 128 * 6 });
 

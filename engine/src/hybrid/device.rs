@@ -119,10 +119,10 @@ impl Device {
         Resident { first_layer: range.start, hot, head: self.layers.has_head() }
     }
 
-    /// Announces a chunk of `sequences`' rows, of which the first layers are the CPU's.
-    pub fn announce(&mut self, sequences: &Sequences<'_>) {
+    /// Starts a chunk of `sequences`' rows, of which the first layers are the CPU's.
+    pub fn start_chunk(&mut self, sequences: &Sequences<'_>) {
         self.log.clear();
-        self.layers.announce(sequences);
+        self.layers.start_chunk(sequences);
     }
 
     /// Begins a chunk.

@@ -76,8 +76,8 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     let shortlists = 4 * floats(head::shortlist_floats(config.n_vocab));
     let up = upload_bytes(config, chunk);
     // Two uploads in flight, results, timestamps, and hand-overs: the FFN's input down, the CPU's partial sum up.
-    let slots = config.experts.map_or(0, |experts| expert_choice_bytes(chunk, experts.used));
-    let handed = 3 * floats(chunk * row) + slots;
+    let pairs = config.experts.map_or(0, |experts| expert_choice_bytes(chunk, experts.used));
+    let handed = 3 * floats(chunk * row) + pairs;
     let inputs = PerLayerBuffers::scratch_floats(config, chunk).map(floats).iter().sum::<u64>();
     let inputs = if config.per_layer_input.is_some() { inputs } else { 0 };
     let streams = AltupBuffers::scratch_floats(config, chunk).map(floats);
@@ -151,7 +151,7 @@ fn layer_bytes(
         norms + vector(altup.scale.len()) + maps.iter().sum::<u64>()
     });
     let of_streams: u64 = of_streams.sum();
-    let (neurons, neuron, routing, down_bias) = match &layer.ffn {
+    let (units, unit, routing, down_bias) = match &layer.ffn {
         Ffn::None => (0, 0, 0, 0),
         Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(ffn.down.linear())),
         Ffn::Experts(moe) => {
@@ -169,10 +169,10 @@ fn layer_bytes(
         state: shape.recurrent.as_ref().map_or(0, GpuState::bytes_of),
         predictor: layer.predictor.as_ref().map_or(Ok(0), |predictor| predictor_bytes(caps, predictor))?,
         routing,
-        // From slot to neuron and back, and masks: fired, predicted, hot, of the read-back.
-        split_tables: 2 * floats(neurons) + 4 * floats(neurons.div_ceil(32)) + PIECES,
-        neuron,
-        by_neuron: DeviceFfn::places_units(layer),
+        // From slot to unit and back, and masks: fired, predicted, hot, of the read-back.
+        split_tables: 2 * floats(units) + 4 * floats(units.div_ceil(32)) + PIECES,
+        unit,
+        by_unit: DeviceFfn::places_units(layer),
     })
 }
 
@@ -295,7 +295,7 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
         Ffn::Dense(ffn) => dense_scratch(caps, config, ffn, chunk),
         Ffn::Experts(moe) => {
             let (used, n_ff) = config.experts.as_ref().map_or((1, 0), |experts| (experts.used, experts.n_ff));
-            let slots = chunk * used;
+            let pairs = chunk * used;
             let row = pitch(config.d_model);
             let latent = moe.latent.as_ref().map(|latent| pitch(latent.down.weight.rows()));
             let shared = moe.shared.as_ref().map_or(0, |shared| {
@@ -304,10 +304,10 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
             let router_input = if moe.router_norm.is_some() { floats(chunk * row) } else { 0 };
             router_input
                 + floats(chunk * pitch(moe.experts.len()))
-                + 3 * floats(slots)
-                + ExpertPairs::words(slots, moe.experts.len()).map(floats).iter().sum::<u64>()
-                + hidden_bytes(slots, n_ff, moe.gated())
-                + floats(slots * latent.unwrap_or(row))
+                + 3 * floats(pairs)
+                + ExpertPairs::words(pairs, moe.experts.len()).map(floats).iter().sum::<u64>()
+                + hidden_bytes(pairs, n_ff, moe.gated())
+                + floats(pairs * latent.unwrap_or(row))
                 + latent.map_or(0, |row| 2 * floats(chunk * row))
                 + shared
         }
@@ -394,7 +394,7 @@ mod tests {
             let sum = |of: fn(&LayerBytes) -> u64| bytes.layers.iter().map(of).sum::<u64>();
             let ffn =
                 bytes.layers.iter().zip(&model.weights.layers).map(|(layer, weights)| {
-                    layer.routing + layer.split_tables + layer.neuron * units(&weights.ffn) as u64
+                    layer.routing + layer.split_tables + layer.unit * units(&weights.ffn) as u64
                 });
             // A neuron's biases are reckoned with its rows.
             let with_vectors = ffn.sum::<u64>() + sum(|layer| layer.vectors) + bytes.head_vectors;

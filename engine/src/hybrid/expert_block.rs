@@ -155,12 +155,12 @@ impl ExpertBlock {
             });
             let bias = bias.transpose()?;
             let (places, groups, bias_of) = (&buffers.places, &buffers.groups, bias.as_ref());
-            let (x, slots_per_row) = if at == last { (&ffn.hidden, 1) } else { (from, used) };
+            let (x, pairs_per_row) = if at == last { (&ffn.hidden, 1) } else { (from, used) };
             let (buffer, row, offset) = match at == last {
                 true => (&buffers.outputs, buffers.row, 0),
                 false => (&ffn.gate_up, ffn.gate_up_pitch, at * stack.rows),
             };
-            let input = ExpertInput { x, x_pitch: pitch(stack.cols), slots_per_row, places, groups, bias: bias_of };
+            let input = ExpertInput { x, x_pitch: pitch(stack.cols), pairs_per_row, places, groups, bias: bias_of };
             let output = MatmulOutput { buffer, pitch: row, offset, epilogue: Epilogue::Store };
             let product = ExpertMatmul::new(gpu, &matrix, start..start + count, &input, &output)?;
             Ok(Stacked { matrix, bias, product })
@@ -171,7 +171,7 @@ impl ExpertBlock {
                 let input = GateFirst {
                     x: from,
                     x_pitch: pitch(matrix.cols()),
-                    slots_per_row: used,
+                    pairs_per_row: used,
                     places: &buffers.places,
                     bias: bias.as_ref(),
                     kind: kind(loader.config.activation),
@@ -228,25 +228,25 @@ impl ExpertBlock {
         Ok(true)
     }
 
-    /// Records gate and up of the chosen experts of this block, for the first `slots` slots.
-    pub fn record_gate_up(&self, recorder: &mut Recorder, slots: usize, grouped: bool) {
+    /// Records gate and up of the chosen experts of this block, for the first `pairs` pairs.
+    pub fn record_gate_up(&self, recorder: &mut Recorder, pairs: usize, grouped: bool) {
         let (_, gate_up) = self.products.split_last().unzip();
-        gate_up.into_iter().flatten().for_each(|stacked: &Stacked| stacked.product.record(recorder, slots, grouped));
+        gate_up.into_iter().flatten().for_each(|stacked: &Stacked| stacked.product.record(recorder, pairs, grouped));
     }
 
-    /// Records gate, up and activation of the chosen experts of this block, for the first `slots` slots: the up rows only of neurons
+    /// Records gate, up and activation of the chosen experts of this block, for the first `pairs` pairs: the up rows only of neurons
     /// whose gate's activation is above `threshold`. For experts with gates.
-    pub fn record_firing(&self, recorder: &mut Recorder, slots: usize, threshold: f32) {
+    pub fn record_firing(&self, recorder: &mut Recorder, pairs: usize, threshold: f32) {
         let Some(gate_first) = &self.gate_first else { return };
         if let [gate, _, _] = &self.products[..] {
-            gate.product.record(recorder, slots, false);
+            gate.product.record(recorder, pairs, false);
         }
-        gate_first.record(recorder, slots, threshold);
+        gate_first.record(recorder, pairs, threshold);
     }
 
     /// Records their down projections.
-    pub fn record_down(&self, recorder: &mut Recorder, slots: usize, grouped: bool) {
-        self.products.last().into_iter().for_each(|stacked| stacked.product.record(recorder, slots, grouped));
+    pub fn record_down(&self, recorder: &mut Recorder, pairs: usize, grouped: bool) {
+        self.products.last().into_iter().for_each(|stacked| stacked.product.record(recorder, pairs, grouped));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Scratch buffers of MoE layers. A slot is a token and one of the experts it uses.
+//! Scratch buffers of MoE layers. A pair is a token and one of the experts it uses.
 
 use crate::{
     error::{Error, Result},
@@ -19,16 +19,16 @@ const ROUTE_WORKGROUP: u32 = 64;
 pub(crate) struct ExpertBuffers {
     /// `[chunk, pitch(experts)]`
     pub scores: Buffer,
-    /// `[slots]` u32: the expert, and its place among those on the device ([`NO_NEURON`](thermocline_shaders::limits::NO_NEURON) if
+    /// `[pairs]` u32: the expert, and its place among those on the device ([`NO_NEURON`](thermocline_shaders::limits::NO_NEURON) if
     /// it is not there).
     pub ids: Buffer,
     pub places: Buffer,
-    /// `[slots]` f32: the expert's router weight.
+    /// `[pairs]` f32: the expert's router weight.
     pub router_weights: Buffer,
     pub groups: ExpertPairs,
-    /// One row per slot.
+    /// One row per pair.
     pub ffn: FfnBuffers,
-    /// `[slots, row]`
+    /// `[pairs, row]`
     pub outputs: Buffer,
     /// Elements of a row of outputs.
     pub row: usize,
@@ -100,14 +100,14 @@ impl ExpertBuffers {
     pub fn new(loader: &GpuLoader<'_, '_>, experts: &Experts, shape: ExpertShape, out: &Buffer) -> Result<Self> {
         let (gpu, chunk, d_model) = (loader.gpu, loader.chunk, loader.config.d_model);
         let width = shape.latent.unwrap_or(d_model);
-        let (slots, row) = (chunk * experts.used, pitch(width));
+        let (pairs, row) = (chunk * experts.used, pitch(width));
         let scores = loader.scratch("scores of experts", chunk * pitch(experts.count))?;
-        let ids = loader.scratch("chosen experts", slots)?;
-        let places = loader.scratch("places of chosen experts", slots)?;
-        let router_weights = loader.scratch("router weights", slots)?;
-        let groups = ExpertPairs::new(gpu, &places, slots, experts.count)?;
-        let ffn = FfnBuffers::new(loader, slots, experts.n_ff, shape.gated)?;
-        let outputs = loader.scratch("outputs of experts", slots * row)?;
+        let ids = loader.scratch("chosen experts", pairs)?;
+        let places = loader.scratch("places of chosen experts", pairs)?;
+        let router_weights = loader.scratch("router weights", pairs)?;
+        let groups = ExpertPairs::new(gpu, &places, pairs, experts.count)?;
+        let ffn = FfnBuffers::new(loader, pairs, experts.n_ff, shape.gated)?;
+        let outputs = loader.scratch("outputs of experts", pairs * row)?;
         let shared = shape.shared.map(|SharedShape { n_ff, gated, weighed }| {
             let gate = weighed.then(|| loader.scratch("gate of the shared expert", chunk * pitch(1)));
             Ok(SharedBuffers {

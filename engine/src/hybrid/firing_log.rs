@@ -24,9 +24,9 @@ pub(crate) struct FiringEntry {
     pub layer: usize,
     pub tokens: usize,
     /// Mask of the resident neurons, a bit per slot, and the predictor's mask: first word and length in the words read back.
-    pub slots: (usize, usize),
+    pub masks: (usize, usize),
     pub predicted_at: Option<(usize, usize)>,
-    /// In an MoE layer: the experts of the slots, whose masks are in `slots`, and the shared expert's mask.
+    /// In an MoE layer: the experts that tokens chose, whose masks are in `masks`, and the shared expert's mask.
     pub experts: Option<ExpertPlaces>,
     /// Masks of neurons that passed through the streaming buffer, and these neurons.
     pub streamed: Vec<((usize, usize), Vec<u32>)>,
@@ -79,13 +79,13 @@ impl FiringLog {
     pub fn push(
         &mut self,
         segment: &mut Segment,
-        slots: (&Buffer, u64),
+        masks: (&Buffer, u64),
         predicted: Option<(&Buffer, u64)>,
         entry: FiringEntry,
     ) -> Result<()> {
-        let slots = self.copy(segment, slots)?;
+        let masks = self.copy(segment, masks)?;
         let predicted_at = predicted.map(|mask| self.copy(segment, mask)).transpose()?;
-        self.entries.push(FiringEntry { slots, predicted_at, ..entry });
+        self.entries.push(FiringEntry { masks, predicted_at, ..entry });
         Ok(())
     }
 
@@ -98,17 +98,17 @@ impl FiringLog {
         Ok(())
     }
 
-    /// Adds the masks of an MoE layer's slots, the experts of the slots, and the shared expert's mask.
+    /// Adds the masks of an MoE layer's pairs, their experts, and the shared expert's mask.
     pub fn push_experts(
         &mut self,
         segment: &mut Segment,
-        (slots, ids): ((&Buffer, u64), (&Buffer, u64)),
+        (masks, ids): ((&Buffer, u64), (&Buffer, u64)),
         shared: Option<(&Buffer, u64)>,
         entry: FiringEntry,
     ) -> Result<()> {
-        let [slots, ids] = [self.copy(segment, slots)?, self.copy(segment, ids)?];
+        let [masks, ids] = [self.copy(segment, masks)?, self.copy(segment, ids)?];
         let shared = shared.map(|shared| self.copy(segment, shared)).transpose()?;
-        self.entries.push(FiringEntry { slots, experts: Some(ExpertPlaces { ids, shared }), ..entry });
+        self.entries.push(FiringEntry { masks, experts: Some(ExpertPlaces { ids, shared }), ..entry });
         Ok(())
     }
 
@@ -144,9 +144,9 @@ impl FiringLog {
         }
     }
 
-    /// The slots' mask and the predictor's mask of an entry.
+    /// The mask of the resident neurons and the predictor's mask of an entry.
     pub fn masks<'a>(&'a self, entry: &'a FiringEntry) -> (&'a [u32], Option<&'a [u32]>) {
-        (self.words(entry.slots), entry.predicted.as_deref().or(entry.predicted_at.map(|at| self.words(at))))
+        (self.words(entry.masks), entry.predicted.as_deref().or(entry.predicted_at.map(|at| self.words(at))))
     }
 
     /// The words read back at a place.

@@ -9,7 +9,7 @@ use super::{
     firing_log::{FiringLog, log_bytes},
     hand_over::hand_over_bytes,
     load::FfnPart,
-    neuron_weights::{NeuronWeights, UNIT},
+    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     resident_experts::expert_matrices,
 };
 use crate::{
@@ -47,11 +47,11 @@ impl Device {
         Ok(())
     }
 
-    /// Frees blocks of a layer from the cold end on until it has room for no more than `units` neurons, rounded up to whole blocks'
-    /// units (experts, in an MoE layer); or all of its FFN, if that cannot be resident in part.
+    /// Frees blocks of a layer from the cold end on until it has room for no more than `units` of its units, neurons rounded up to whole
+    /// blocks; or all of its FFN, if that cannot be resident in part.
     pub(super) fn drop_units(&mut self, layer: usize, units: usize) -> Result<()> {
         match self.ffn_mut(layer)? {
-            DeviceFfn::Neurons(neurons) => neurons.drop_to(units.next_multiple_of(UNIT)),
+            DeviceFfn::Neurons(neurons) => neurons.drop_to(units.next_multiple_of(SLOT_MULTIPLE)),
             DeviceFfn::Experts(experts) => experts.drop_to(units),
             ffn => *ffn = DeviceFfn::Cold,
         }
@@ -141,7 +141,7 @@ impl Device {
         fitted
     }
 
-    /// Uploads neurons (experts) of a layer: into the places of those in `unwanted`, into empty places, then into new blocks. At most
+    /// Uploads units of a layer: into the places of those in `unwanted`, into empty places, then into new blocks. At most
     /// about `bytes`; returns how many of `wanted` were uploaded, and true if none is left.
     pub(super) fn add_units(
         &mut self,
@@ -169,11 +169,11 @@ impl Device {
         brought
     }
 
-    /// Makes room for hand-overs and the firing log, now that layers may be split that were not. Without room, neurons (experts) of
-    /// the layer with most of them give way.
+    /// Makes room for hand-overs and the firing log, now that layers may be split that were not. Without room, units of the
+    /// layer with most of them give way.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room without any neuron either.
+    /// [`Error::Memory`] if there is no room without any unit either.
     pub(super) fn make_room(&mut self, model: &Model) -> Result<()> {
         loop {
             let error = match self.fit_buffers(model) {

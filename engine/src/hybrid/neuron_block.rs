@@ -7,7 +7,7 @@ use thermocline_shaders::{
 
 use super::{
     neuron_buffers::NeuronBuffers,
-    neuron_weights::{NeuronWeights, UNIT},
+    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
 };
 use crate::{
     error::{Error, Result},
@@ -51,7 +51,7 @@ pub(crate) struct NeuronBlock {
 }
 
 impl NeuronBlock {
-    /// Uploads `neurons` to slots from `start` on, a multiple of [`UNIT`] of them.
+    /// Uploads `neurons` to slots from `start` on, a multiple of [`SLOT_MULTIPLE`] of them.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &NeuronBuffers,
@@ -63,7 +63,7 @@ impl NeuronBlock {
         const WHAT: (Purpose, &str) = (Purpose::Ffn, "FFN weights");
         let gpu = loader.gpu;
         let mut slots = neurons.to_vec();
-        slots.resize(neurons.len().next_multiple_of(UNIT), NO_NEURON);
+        slots.resize(neurons.len().next_multiple_of(SLOT_MULTIPLE), NO_NEURON);
         let (ty, down_ty) = weights.types();
         let rows = weights.rows();
         let shape = (slots.len() * rows, weights.up.weight.cols());
@@ -91,7 +91,8 @@ impl NeuronBlock {
             gpu.pipelines().get("sparse_gate_up", Some(ty), workgroup, &overrides)
         };
         let words = |start: usize, len: usize| (start as u64 * 4, len as u64 * 4);
-        let (list, hidden) = (words(start + UNIT * at, slots.len() + UNIT), words(start, slots.len()));
+        let (list, hidden) =
+            (words(start + SLOT_MULTIPLE * at, slots.len() + SLOT_MULTIPLE), words(start, slots.len()));
         let bindings = [
             gate_up_part.main(),
             gate_up_part.aux(gpu.nothing()),

@@ -3,7 +3,7 @@
 use thermocline_shaders::limits::SLOT_GRID;
 
 use super::{
-    neuron_weights::{NeuronWeights, UNIT},
+    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     resident_neurons::MOST_BLOCKS,
 };
 use crate::{
@@ -51,7 +51,7 @@ impl NeuronBuffers {
             slots,
             activation,
             sums: PartialSumBuffer::new(loader, weights.types().1, weights.down.weight.cols())?,
-            lists: loader.scratch("lists of hot neurons", slots + MOST_BLOCKS * UNIT)?,
+            lists: loader.scratch("lists of hot neurons", slots + MOST_BLOCKS * SLOT_MULTIPLE)?,
             grids: gpu.arena().buffer(Purpose::Scratch, "grids of hot neurons", grid_bytes, Usage::Indirect)?,
             masks,
             fired: FiredMask::new(loader, &hidden, chunk, slots)?,
@@ -64,7 +64,7 @@ impl NeuronBuffers {
 
     /// Slots of a layer of `neurons` neurons.
     pub const fn slots(neurons: usize) -> usize {
-        neurons.next_multiple_of(UNIT)
+        neurons.next_multiple_of(SLOT_MULTIPLE)
     }
 
     /// True if they are those of a layer of `weights`.

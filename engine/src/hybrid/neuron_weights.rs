@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Slots come in multiples of this: hidden activations of a block then begin where any device lets a binding begin.
-pub(crate) const UNIT: usize = 64;
+pub(crate) const SLOT_MULTIPLE: usize = 64;
 
 /// The three matrices of an FFN in each of which a neuron is a row: its neurons can be resident one by one.
 #[derive(Debug, Clone, Copy)]
@@ -81,8 +81,8 @@ impl<'a> NeuronWeights<'a> {
     /// Most slots of a block: each of its matrices is one binding.
     pub fn most_slots(&self, loader: &GpuLoader<'_, '_>) -> usize {
         let (gate_up, down) = self.types();
-        let pairs = most_rows(loader.gpu, gate_up, self.up.weight.cols(), self.rows() * UNIT) / self.rows();
-        pairs.min(most_rows(loader.gpu, down, self.down.weight.cols(), UNIT))
+        let pairs = most_rows(loader.gpu, gate_up, self.up.weight.cols(), self.rows() * SLOT_MULTIPLE) / self.rows();
+        pairs.min(most_rows(loader.gpu, down, self.down.weight.cols(), SLOT_MULTIPLE))
     }
 
     /// True if neurons of a layer's FFN can be resident one by one.

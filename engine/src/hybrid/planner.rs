@@ -47,8 +47,8 @@ pub trait Planner: Debug + Send {
 pub struct Moved {
     /// Bytes of weights uploaded.
     pub bytes: u64,
-    /// Neurons among them.
-    pub neurons: usize,
+    /// Units among them: neurons, or experts.
+    pub units: usize,
     /// True if anything is left to do.
     pub more: bool,
 }

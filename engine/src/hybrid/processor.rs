@@ -35,7 +35,7 @@ pub struct HybridProcessor {
     /// Tokens of the current chunk.
     pub(super) tokens: usize,
     /// True once the chunk's residual stream is on the device.
-    crossed: bool,
+    residual_on_device: bool,
     /// Number of changes of what is resident.
     pub(super) moves: u64,
     /// When cold neurons of prompts are streamed to the device, and true if the planner is to be asked about that.
@@ -104,7 +104,7 @@ impl HybridProcessor {
             sparsity: Sparsity::Dense,
             correction: ThresholdCorrection::default(),
             tokens: 0,
-            crossed: false,
+            residual_on_device: false,
             moves: 0,
             streaming: Streaming::Never,
             streaming_due: true,
@@ -131,14 +131,14 @@ impl HybridProcessor {
     }
 
     /// Copies the residual stream to the device when the first step of a resident layer comes.
-    fn reach(&mut self, layer: usize) -> Result<()> {
+    fn enter_layer(&mut self, layer: usize) -> Result<()> {
         if let Some(device) = &mut self.device
-            && !self.crossed
+            && !self.residual_on_device
             && layer >= device.layers.range().start
         {
             let range = device.layers.range();
             device.layers.begin_with(self.cold.cpu.current_streams(), self.cold.cpu.per_layer_inputs(range))?;
-            self.crossed = true;
+            self.residual_on_device = true;
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl HybridProcessor {
     /// The side that has the residual stream.
     fn side(&mut self) -> Side<'_> {
         match &mut self.device {
-            Some(device) if self.crossed => Side::Device(device),
+            Some(device) if self.residual_on_device => Side::Device(device),
             _ => Side::Cpu(&mut self.cold),
         }
     }
@@ -155,7 +155,7 @@ impl HybridProcessor {
     /// are then what the head reads. True if they were.
     fn merge_streams(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
         match &mut self.device {
-            Some(device) if self.crossed && device.layers.has_head() && model.weights.altup.is_some() => {
+            Some(device) if self.residual_on_device && device.layers.has_head() && model.weights.altup.is_some() => {
                 let cpu = &mut self.cold.cpu;
                 cpu.take_streams(model, device.end_with_streams(tokens.clone())?, tokens.len())?;
                 device.layers.replace_residual(cpu.merged_streams(model, 0..tokens.len())?)?;
@@ -174,7 +174,7 @@ impl HybridProcessor {
     /// Copies the residual stream of `tokens`, or all streams, back to the CPU if it is on the device; true if it was. Ends the device's
     /// part of the chunk.
     fn end_on_cpu(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
-        let Some(device) = self.device.as_mut().filter(|_| self.crossed) else { return Ok(false) };
+        let Some(device) = self.device.as_mut().filter(|_| self.residual_on_device) else { return Ok(false) };
         let n = tokens.len();
         if model.weights.altup.is_some() {
             self.cold.cpu.take_streams(model, device.end_with_streams(tokens)?, n)?;
@@ -259,15 +259,15 @@ impl Processor for HybridProcessor {
 
     fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
         self.tokens = tokens.len();
-        self.crossed = false;
+        self.residual_on_device = false;
         match &mut self.device {
             // The CPU computes the inputs that layers have of their own: their table is not on the device.
             Some(device) if device.layers.range().start == 0 && model.config.per_layer_input.is_none() => {
-                self.crossed = true;
+                self.residual_on_device = true;
                 device.begin(model, tokens, sequences)
             }
             Some(device) => {
-                device.announce(sequences);
+                device.start_chunk(sequences);
                 self.cold.cpu.begin(model, tokens, sequences)
             }
             None => self.cold.cpu.begin(model, tokens, sequences),
@@ -275,7 +275,7 @@ impl Processor for HybridProcessor {
     }
 
     fn norm(&mut self, model: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
-        self.reach(layer)?;
+        self.enter_layer(layer)?;
         match self.side() {
             Side::Device(device) => device.norm(layer, norm, from, into),
             Side::Cpu(cold) => cold.cpu.norm(model, layer, norm, from, into),
@@ -283,7 +283,7 @@ impl Processor for HybridProcessor {
     }
 
     fn attention(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
-        self.reach(layer)?;
+        self.enter_layer(layer)?;
         match self.side() {
             Side::Device(device) => device.layers.attention(layer, from, sequences),
             Side::Cpu(cold) => {
@@ -294,7 +294,7 @@ impl Processor for HybridProcessor {
     }
 
     fn recurrent(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
-        self.reach(layer)?;
+        self.enter_layer(layer)?;
         match self.side() {
             Side::Device(device) => device.layers.recurrent(layer, from, sequences),
             Side::Cpu(cold) => cold.cpu.recurrent(model, layer, from, sequences),
@@ -302,18 +302,20 @@ impl Processor for HybridProcessor {
     }
 
     fn route(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
-        self.reach(layer)?;
+        self.enter_layer(layer)?;
         match &mut self.device {
-            Some(device) if self.crossed => device.route(model, layer, from, &mut self.cold),
+            Some(device) if self.residual_on_device => device.route(model, layer, from, &mut self.cold),
             _ => self.cold.cpu.route(model, layer, from),
         }
     }
 
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
-        self.reach(layer)?;
+        self.enter_layer(layer)?;
         let streams = self.streams(model, layer);
         match &mut self.device {
-            Some(device) if self.crossed => device.run_ffn(model, (layer, from), &mut self.cold, streams, probe),
+            Some(device) if self.residual_on_device => {
+                device.run_ffn(model, (layer, from), &mut self.cold, streams, probe)
+            }
             _ => self.cold.cpu.ffn(model, layer, from, probe),
         }
     }
@@ -350,7 +352,7 @@ impl Processor for HybridProcessor {
     }
 
     fn altup(&mut self, model: &Model, layer: usize, step: AltupStep) -> Result<()> {
-        self.reach(layer)?;
+        self.enter_layer(layer)?;
         match self.side() {
             Side::Device(device) => device.layers.altup(layer, step),
             Side::Cpu(cold) => cold.cpu.altup(model, layer, step),

@@ -109,7 +109,7 @@ impl ExpertLatentOps {
     }
 }
 
-/// Buffers of fired masks and their lengths in bytes: of the slots, and of the shared expert.
+/// Buffers of fired masks and their lengths in bytes: of the pairs, and of the shared expert.
 pub(crate) type FiredMasks = ((Buffer, u64), Option<(Buffer, u64)>);
 
 impl ResidentExperts {
@@ -377,8 +377,8 @@ impl ResidentExperts {
     ) -> Result<()> {
         self.route_late(segment.recorder(), tokens);
         if probe.wants_router() {
-            let slots = tokens * self.experts.used;
-            let chosen = segment.read(&[(&self.buffers.ids, 0, (slots * 4) as u64)], |read| {
+            let pairs = tokens * self.experts.used;
+            let chosen = segment.read(&[(&self.buffers.ids, 0, (pairs * 4) as u64)], |read| {
                 bytemuck::pod_collect_to_vec::<u8, u32>(read).into_iter().map(|id| id as usize).collect::<Vec<_>>()
             })?;
             probe.router(layer, &chosen);
@@ -411,23 +411,23 @@ impl ResidentExperts {
 
     /// Records the chosen experts that are resident, and the shared expert, without neurons below `threshold`.
     pub fn compute(&self, recorder: &mut Recorder, tokens: usize, threshold: Option<f32>) {
-        let (slots, buffers) = (tokens * self.experts.used, &self.buffers);
+        let (pairs, buffers) = (tokens * self.experts.used, &self.buffers);
         if !self.blocks.is_empty() {
-            let grouped = buffers.groups.pay(slots);
+            let grouped = buffers.groups.pay(pairs);
             if grouped {
-                buffers.groups.record(recorder, slots);
+                buffers.groups.record(recorder, pairs);
             }
             self.latent.iter().for_each(|latent| latent.down.record(recorder, tokens));
             match threshold.filter(|_| buffers.ffn.gated) {
                 Some(threshold) => {
-                    self.blocks.iter().for_each(|block| block.record_firing(recorder, slots, threshold));
+                    self.blocks.iter().for_each(|block| block.record_firing(recorder, pairs, threshold));
                 }
                 None => {
-                    self.blocks.iter().for_each(|block| block.record_gate_up(recorder, slots, grouped));
-                    buffers.ffn.activate(recorder, slots, threshold);
+                    self.blocks.iter().for_each(|block| block.record_gate_up(recorder, pairs, grouped));
+                    buffers.ffn.activate(recorder, pairs, threshold);
                 }
             }
-            self.blocks.iter().for_each(|block| block.record_down(recorder, slots, grouped));
+            self.blocks.iter().for_each(|block| block.record_down(recorder, pairs, grouped));
         }
         if let Some((gate, ffn)) = &self.shared {
             gate.iter().for_each(|gate| gate.record(recorder, tokens));
@@ -454,13 +454,13 @@ impl ResidentExperts {
         latent.add_shared.iter().for_each(|add| add.record(recorder, tokens));
     }
 
-    /// Records the neurons of the chosen experts that fired: a mask per slot, valid for resident experts. `computed_above`: the threshold
+    /// Records the neurons of the chosen experts that fired: a mask per pair, valid for resident experts. `computed_above`: the threshold
     /// of [`ResidentExperts::compute`].
     pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize, computed_above: Option<f32>) -> FiredMasks {
-        let (slots, buffers) = (tokens * self.experts.used, &self.buffers);
+        let (pairs, buffers) = (tokens * self.experts.used, &self.buffers);
         // Those below it are zero already.
         let threshold = self.threshold.filter(|_| !self.sparse && computed_above.is_none());
-        let (fired, bytes) = buffers.ffn.record_fired(recorder, slots, threshold);
+        let (fired, bytes) = buffers.ffn.record_fired(recorder, pairs, threshold);
         let fired = (fired.clone(), bytes);
         let shared = buffers.shared.as_ref().map(|shared| {
             let (fired, bytes) = shared.ffn.record_fired(recorder, tokens, threshold);
@@ -469,7 +469,7 @@ impl ResidentExperts {
         (fired, shared)
     }
 
-    /// Copies fired masks, and the experts of their slots, to `log`.
+    /// Copies fired masks, and the experts of their pairs, to `log`.
     pub fn log_fired(
         &self,
         segment: &mut Segment,
@@ -477,17 +477,17 @@ impl ResidentExperts {
         entry: FiringEntry,
         log: &mut FiringLog,
     ) -> Result<()> {
-        let ((slots, bytes), shared) = &fired;
+        let ((pairs, bytes), shared) = &fired;
         let ids = (&self.buffers.ids, (entry.tokens * self.experts.used * 4) as u64);
         let shared = shared.as_ref().map(|(buffer, bytes)| (buffer, *bytes));
-        log.push_experts(segment, ((slots, *bytes), ids), shared, entry)
+        log.push_experts(segment, ((pairs, *bytes), ids), shared, entry)
     }
 
     /// Adds masks that were logged for `tokens` tokens to `fired`, `[tokens, words(neurons)]`, and to `chosen`,
     /// `[tokens, words(experts)]`. Masks of cold experts are left out: the CPU has those.
     pub fn add_fired(
         &self,
-        (slots, ids, shared): (&[u32], &[u32], Option<&[u32]>),
+        (pairs, ids, shared): (&[u32], &[u32], Option<&[u32]>),
         tokens: usize,
         fired: &mut Vec<u32>,
         chosen: &mut Vec<u32>,
@@ -496,9 +496,9 @@ impl ResidentExperts {
         let (words, expert_words) = (mask::words(self.neurons.count()), mask::words(count));
         fired.resize(tokens * words, 0);
         chosen.resize(tokens * expert_words, 0);
-        let masks = slots.chunks_exact(mask::words(width).max(1));
-        for (slot, (expert, mask)) in ids.iter().zip(masks).enumerate() {
-            let (token, expert) = (slot / used, *expert as usize);
+        let masks = pairs.chunks_exact(mask::words(width).max(1));
+        for (pair, (expert, mask)) in ids.iter().zip(masks).enumerate() {
+            let (token, expert) = (pair / used, *expert as usize);
             if token >= tokens || expert >= count {
                 continue;
             }

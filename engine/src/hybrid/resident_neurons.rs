@@ -8,7 +8,7 @@ use thermocline_shaders::limits::NO_NEURON;
 use super::{
     neuron_block::{NeuronBlock, PER_WORKGROUP},
     neuron_buffers::NeuronBuffers,
-    neuron_weights::{NeuronWeights, UNIT},
+    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     streaming_buffer::StreamedNeurons,
 };
 use crate::{
@@ -159,9 +159,11 @@ impl ResidentNeurons {
         while !left.is_empty() {
             let start = self.slots();
             made += 1;
-            let half = if made < blocks { (left.len() / 2).next_multiple_of(UNIT) } else { left.len() };
+            let half = if made < blocks { (left.len() / 2).next_multiple_of(SLOT_MULTIPLE) } else { left.len() };
             let (now, later) = left.split_at(half.clamp(1, left.len()).min(most));
-            if self.blocks.len() == MOST_BLOCKS || start + now.len().next_multiple_of(UNIT) > self.buffers.slots {
+            if self.blocks.len() == MOST_BLOCKS
+                || start + now.len().next_multiple_of(SLOT_MULTIPLE) > self.buffers.slots
+            {
                 let wanted = (self.blocks.len() + 1) as u64;
                 return Err(Error::Memory { what: "neuron blocks of a layer", wanted, available: MOST_BLOCKS as u64 });
             }

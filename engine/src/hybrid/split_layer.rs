@@ -198,13 +198,13 @@ impl SplitLayer<'_> {
         let segment = &mut self.layers.segment;
         let registers = &self.layers.registers;
         let (d_model, row_bytes) = (registers.d_model, registers.row_bytes());
-        let (rows_bytes, slot_bytes) = (tokens as u64 * row_bytes, (tokens * experts.used() * 4) as u64);
+        let (rows_bytes, pair_bytes) = (tokens as u64 * row_bytes, (tokens * experts.used() * 4) as u64);
         experts.route_late(segment.recorder(), tokens);
         let buffers = &experts.buffers;
         let pieces = [
             (registers.get(self.from), 0, rows_bytes),
-            (&buffers.ids, 0, slot_bytes),
-            (&buffers.router_weights, 0, slot_bytes),
+            (&buffers.ids, 0, pair_bytes),
+            (&buffers.router_weights, 0, pair_bytes),
         ];
         let mut bus_bytes: u64 = pieces.iter().map(|(.., bytes)| bytes).sum();
         let coming = segment.hand_over(&pieces)?;
@@ -219,11 +219,11 @@ impl SplitLayer<'_> {
         segment.take_hand_over(coming, |read| {
             let (read, choice) = read.split_at(rows_bytes as usize);
             unpad(read, row_bytes as usize, d_model, x);
-            let (chosen, weights) = choice.split_at(slot_bytes as usize);
-            let slots = chosen.len() / 4;
-            ids.resize(slots, 0);
+            let (chosen, weights) = choice.split_at(pair_bytes as usize);
+            let pairs = chosen.len() / 4;
+            ids.resize(pairs, 0);
             bytemuck::cast_slice_mut(ids).copy_from_slice(chosen);
-            router_weights.resize(slots, 0.0);
+            router_weights.resize(pairs, 0.0);
             bytemuck::cast_slice_mut(router_weights).copy_from_slice(weights);
         })?;
         let wait_ns = started.elapsed().as_nanos() as u64;

@@ -8,7 +8,7 @@ use thermocline_shaders::limits::NO_NEURON;
 use super::{
     device::Device,
     firing_log::FiringEntry,
-    neuron_weights::{NeuronWeights, UNIT},
+    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     processor::HybridProcessor,
     resident_neurons::{NeuronSelection, ResidentNeurons},
     split_layer::SplitLayer,
@@ -42,7 +42,7 @@ impl SplitLayer<'_> {
         for piece in streamed.pieces(&self.cold.neurons[layer]) {
             slots.clear();
             slots.extend_from_slice(piece);
-            slots.resize(piece.len().next_multiple_of(UNIT), NO_NEURON);
+            slots.resize(piece.len().next_multiple_of(SLOT_MULTIPLE), NO_NEURON);
             let started = Instant::now();
             bus_bytes += buffer.load(segment.recorder(), streamed, weights, &slots)?;
             cpu_ns += started.elapsed().as_nanos() as u64;

@@ -6,7 +6,7 @@
 
 use super::{
     neuron_buffers::NeuronBuffers,
-    neuron_weights::{NeuronWeights, UNIT},
+    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     resident_neurons::ResidentNeurons,
 };
 use crate::{
@@ -49,7 +49,7 @@ impl BufferSize {
         // Each matrix is two aligned streams; buffers are rounded up.
         let padding = 2 * caps.binding_alignment.max(16) + 64;
         let room = (most / 3).min(caps.max_binding).min(caps.max_buffer / 2).saturating_sub(padding);
-        let slots = (room / (gate_up + down + bias).max(1)) as usize / UNIT * UNIT;
+        let slots = (room / (gate_up + down + bias).max(1)) as usize / SLOT_MULTIPLE * SLOT_MULTIPLE;
         let slots = slots.min(neurons);
         if slots == 0 {
             return None;

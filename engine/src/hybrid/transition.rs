@@ -131,7 +131,7 @@ impl HybridProcessor {
         let wanted = (&self.wanted, self.wants_predictors());
         let Some(device) = &mut self.device else { return Ok(false) };
         device.upload(model, |device, loader| {
-            let more = device.upload_towards(loader, model, wanted, caches, limit, &mut moved.neurons);
+            let more = device.upload_towards(loader, model, wanted, caches, limit, &mut moved.units);
             moved.bytes = loader.uploader.done();
             more
         })
@@ -152,7 +152,7 @@ impl HybridProcessor {
 
 impl Device {
     /// Uploads what is wanted (a placement, and predictors if `true`) until about `limit` bytes are on their way; true if anything is
-    /// left. Counts neurons in `count`.
+    /// left. Counts units in `count`.
     fn upload_towards(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
@@ -189,8 +189,8 @@ impl Device {
                 ResidentPart::Units(here) => {
                     let (all, held): (HashSet<u32>, HashSet<u32>) =
                         (hot.iter().copied().collect(), here.iter().copied().collect());
-                    let coming: Vec<u32> = hot.iter().filter(|neuron| !held.contains(neuron)).copied().collect();
-                    let going: HashSet<u32> = here.into_iter().filter(|neuron| !all.contains(neuron)).collect();
+                    let coming: Vec<u32> = hot.iter().filter(|unit| !held.contains(unit)).copied().collect();
+                    let going: HashSet<u32> = here.into_iter().filter(|unit| !all.contains(unit)).collect();
                     if coming.is_empty() {
                         continue;
                     }

@@ -8,7 +8,7 @@ use super::mask;
 pub struct Resident {
     /// First layer whose attention, keys and values are there; so are those of all layers after it.
     pub first_layer: usize,
-    /// Per layer: its resident neurons (experts, in an MoE layer), one bit each as in [`mask`]; empty for a layer that is not
+    /// Per layer: its resident units (neurons; in an MoE layer experts), one bit each as in [`mask`]; empty for a layer that is not
     /// resident.
     pub hot: Vec<Vec<u32>>,
     /// True if the final norm and the head are there.
@@ -16,12 +16,12 @@ pub struct Resident {
 }
 
 impl Resident {
-    /// True if neuron (expert) `neuron` of `layer` is resident.
-    pub fn is_hot(&self, layer: usize, neuron: usize) -> bool {
-        self.hot.get(layer).is_some_and(|hot| mask::contains(hot, neuron))
+    /// True if the `unit` of `layer`, a neuron or an expert, is resident.
+    pub fn is_hot(&self, layer: usize, unit: usize) -> bool {
+        self.hot.get(layer).is_some_and(|hot| mask::contains(hot, unit))
     }
 
-    /// Resident neurons (experts) of `layer`.
+    /// Number of resident units of `layer`.
     pub fn count(&self, layer: usize) -> usize {
         self.hot.get(layer).map_or(0, |hot| mask::count(hot))
     }

@@ -43,23 +43,23 @@ pub enum Skips {
     NotRouted,
 }
 
-/// Expected numbers of rows that one token reads of some neurons.
+/// Expected numbers of rows that one token reads of some units.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct ExpectedRows {
-    /// Neurons.
-    pub neurons: f64,
+    /// Units: neurons, or experts.
+    pub units: f64,
     /// Firing rows read.
     pub firing_rows: f64,
-    /// Neurons whose other rows are read.
+    /// Units whose other rows are read.
     pub other_rows: f64,
-    /// Neurons that fire.
+    /// Units that fire, or are chosen.
     pub fires: f64,
 }
 
 impl ExpectedRows {
     pub fn minus(self, other: ExpectedRows) -> ExpectedRows {
         ExpectedRows {
-            neurons: (self.neurons - other.neurons).max(0.0),
+            units: (self.units - other.units).max(0.0),
             firing_rows: (self.firing_rows - other.firing_rows).max(0.0),
             other_rows: (self.other_rows - other.other_rows).max(0.0),
             fires: (self.fires - other.fires).max(0.0),
@@ -68,7 +68,7 @@ impl ExpectedRows {
 
     fn plus(self, other: ExpectedRows) -> ExpectedRows {
         ExpectedRows {
-            neurons: self.neurons + other.neurons,
+            units: self.units + other.units,
             firing_rows: self.firing_rows + other.firing_rows,
             other_rows: self.other_rows + other.other_rows,
             fires: self.fires + other.fires,
@@ -76,7 +76,7 @@ impl ExpectedRows {
     }
 }
 
-/// Bytes and reads of one layer. In an MoE layer, "neurons" are experts.
+/// Bytes and reads of one layer. Its units are the neurons of its FFN, in an MoE layer the experts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerCosts {
     /// Device bytes of the attention matrices.
@@ -89,17 +89,17 @@ pub struct LayerCosts {
     pub predictor: u64,
     /// Device bytes of router and shared expert.
     pub routing: u64,
-    /// Device bytes of the slot tables of a layer with cold neurons.
+    /// Device bytes of the slot tables of a layer with cold units.
     pub split_tables: u64,
-    /// Device bytes of one hot neuron.
-    pub neuron: u64,
-    /// Neurons that are placed together.
-    pub unit: usize,
-    /// `[neurons]` neurons, those that fire most often first.
+    /// Device bytes of one hot unit.
+    pub unit: u64,
+    /// Units that are placed together.
+    pub block: usize,
+    /// `[units]` units, those that fire most often first.
     pub order: Vec<u32>,
-    /// `[neurons]` firing frequency of each of `order`, from 0 to 1.
+    /// `[units]` firing frequency of each of `order`, from 0 to 1.
     pub frequency: Vec<f32>,
-    /// `[neurons]` fraction of tokens for which each of `order` is predicted; 1 where no predictor is used.
+    /// `[units]` fraction of tokens for which each of `order` is predicted; 1 where no predictor is used.
     pub predicted: Vec<f32>,
     /// Rows that decoding skips.
     pub skips: Skips,
@@ -113,9 +113,9 @@ pub struct LayerCosts {
     pub firing_read: ReadBytes,
     /// A firing neuron's other rows. Of an expert: all its matrices.
     pub other_reads: Vec<ReadBytes>,
-    /// Matrices without a row per neuron, read whole by each side that computes any neuron.
+    /// Matrices without a row per neuron, read whole by each side that computes any unit.
     pub whole_reads: Vec<ReadBytes>,
-    /// `[units + 1]` expected rows of the first 0, 1, ... units.
+    /// `[blocks + 1]` expected rows of the first 0, 1, ... blocks.
     pub(super) prefix_rows: Vec<ExpectedRows>,
 }
 
@@ -158,7 +158,7 @@ impl CostProfile {
     /// The costs of `model`, whose parts take `bytes` on the device, used as `inputs` say. The machine's speeds play no part.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `bytes` are another model's, or a profile has not one frequency per neuron.
+    /// [`Error::Invalid`] if `bytes` are another model's, or a profile has not one frequency per unit.
     pub fn new(model: &Model, bytes: &DeviceBytes, inputs: &PlanInputs) -> Result<Self> {
         let (config, weights) = (&model.config, &model.weights);
         if bytes.layers.len() != weights.layers.len() {
@@ -194,13 +194,13 @@ impl CostProfile {
             let conversation = bytes.kv_token.saturating_mul(inputs.context as u64).saturating_add(bytes.state);
             let kv = conversation.saturating_mul(inputs.sessions as u64);
             let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads);
-            let neurons = match &layer.ffn {
+            let units = match &layer.ffn {
                 Ffn::None => 0,
                 Ffn::Dense(ffn) => {
                     costs.add_dense_ffn(ffn);
                     let neurons = ffn.up.weight.rows();
-                    if !bytes.by_neuron {
-                        costs.unit = neurons.max(1);
+                    if !bytes.by_unit {
+                        costs.block = neurons.max(1);
                     }
                     neurons
                 }
@@ -226,26 +226,26 @@ impl CostProfile {
             }
             if let (Some(predictor), Skips::NotPredicted) = (predictor, costs.skips) {
                 costs.predictor = bytes.predictor;
-                // The CPU skips what silent hidden units are multiplied by, but how many are silent was not counted.
+                // The CPU skips what silent hidden values are multiplied by, but how many are silent was not counted.
                 costs.predictor_reads = match &predictor.kind {
                     PredictorKind::LowRank { fc1, fc2 } => vec![matrix_reads(fc1), matrix_reads(fc2)],
                     PredictorKind::Rows { rows, .. } => vec![matrix_reads(rows)],
                 };
             }
             let routed = config.experts.map_or(0.0, |experts| experts.used as f32 / experts.count.max(1) as f32);
-            profiled &= layer.planned_frequency().is_some() || neurons == 0;
+            profiled &= layer.planned_frequency().is_some() || units == 0;
             let frequency = match layer.planned_frequency() {
-                Some(frequency) if frequency.len() != neurons => {
+                Some(frequency) if frequency.len() != units => {
                     let got = format!("{} in layer {at}", frequency.len());
-                    return Err(Error::invalid("firing frequencies", format!("{neurons}, one per neuron"), got));
+                    return Err(Error::invalid("firing frequencies", format!("{units}, one per neuron"), got));
                 }
                 Some(frequency) => frequency.to_vec(),
-                None if costs.skips == Skips::NotRouted => vec![routed; neurons],
-                None => vec![ASSUMED_FREQUENCY; neurons],
+                None if costs.skips == Skips::NotRouted => vec![routed; units],
+                None => vec![ASSUMED_FREQUENCY; units],
             };
             let quality = predictor.and_then(|predictor| predictor.quality);
             let excess = quality.map_or(ASSUMED_EXCESS, |of| of.recall / of.precision.max(1e-3));
-            costs.sort_neurons(&frequency, excess);
+            costs.sort_units(&frequency, excess);
             Ok(costs)
         });
         let layers = layers.collect::<Result<Vec<_>>>()?;
@@ -287,8 +287,8 @@ impl LayerCosts {
             predictor: 0,
             routing: bytes.routing,
             split_tables: bytes.split_tables,
-            neuron: bytes.neuron,
-            unit: BLOCK,
+            unit: bytes.unit,
+            block: BLOCK,
             order: Vec::new(),
             frequency: Vec::new(),
             predicted: Vec::new(),
@@ -316,7 +316,7 @@ impl LayerCosts {
     /// Of a routed expert both sides read the gate, and the up rows of the fraction `fires` of its neurons, a device only behind a gate; the
     /// CPU reads as many rows of a neuron-major down projection, a device all of it.
     fn add_experts(&mut self, experts: &ExpertWeights, fires: f64) {
-        (self.skips, self.unit) = (Skips::NotRouted, 1);
+        (self.skips, self.block) = (Skips::NotRouted, 1);
         if let Some(expert) = experts.experts.first() {
             let gates = usize::from(expert.gate.is_some());
             let downs = if matches!(expert.down, Down::Neurons(_)) { 0 } else { 1 };
@@ -339,26 +339,26 @@ impl LayerCosts {
         self.routing_reads = experts.always_read().map(|linear| matrix_reads(&linear.weight)).collect();
     }
 
-    /// Sorts neurons by `frequency` (`[neurons]`, in the model's order), hottest first; equal ones keep the model's order. The
-    /// predictor names `excess` neurons for each that fires.
-    pub(super) fn sort_neurons(&mut self, frequency: &[f32], excess: f32) {
-        let of = |neuron: u32| frequency[neuron as usize].clamp(0.0, 1.0);
+    /// Sorts units by `frequency` (`[units]`, in the model's order), hottest first; equal ones keep the model's order. The
+    /// predictor names `excess` units for each that fires.
+    pub(super) fn sort_units(&mut self, frequency: &[f32], excess: f32) {
+        let of = |unit: u32| frequency[unit as usize].clamp(0.0, 1.0);
         self.order = (0..frequency.len() as u32).collect();
         self.order.sort_by(|a, b| of(*b).total_cmp(&of(*a)));
-        self.frequency = self.order.iter().map(|neuron| of(*neuron)).collect();
+        self.frequency = self.order.iter().map(|unit| of(*unit)).collect();
         let has_predictor = self.skips == Skips::NotPredicted;
         let predicted = |fires: &f32| if has_predictor { (fires * excess).clamp(0.0, 1.0) } else { 1.0 };
         self.predicted = self.frequency.iter().map(predicted).collect();
         let mut sum = ExpectedRows::default();
         self.prefix_rows = vec![sum];
-        for unit in 0..self.units() {
-            let ranks = self.neurons_in(unit)..self.neurons_in(unit + 1);
+        for block in 0..self.blocks() {
+            let ranks = self.units_in(block)..self.units_in(block + 1);
             sum = ranks.map(|rank| self.rows_at(rank)).fold(sum, ExpectedRows::plus);
             self.prefix_rows.push(sum);
         }
     }
 
-    /// Expected rows of the neuron at `rank` of the order.
+    /// Expected rows of the unit at `rank` of the order.
     fn rows_at(&self, rank: usize) -> ExpectedRows {
         let (fires, predicted) = (f64::from(self.frequency[rank]), f64::from(self.predicted[rank]));
         let (firing_rows, other_rows) = match self.skips {
@@ -367,49 +367,49 @@ impl LayerCosts {
             Skips::NotPredicted => (predicted, fires),
             Skips::NotRouted => (0.0, fires),
         };
-        ExpectedRows { neurons: 1.0, firing_rows, other_rows, fires }
+        ExpectedRows { units: 1.0, firing_rows, other_rows, fires }
     }
 
-    /// Expected rows of the neurons `hot`.
+    /// Expected rows of the units `hot`.
     pub(super) fn rows_of(&self, hot: &[u32]) -> ExpectedRows {
-        let units = hot.len().div_ceil(self.unit);
-        if self.neurons_in(units) == hot.len() && self.order.starts_with(hot) {
-            return self.prefix_rows.get(units).copied().unwrap_or_default();
+        let blocks = hot.len().div_ceil(self.block);
+        if self.units_in(blocks) == hot.len() && self.order.starts_with(hot) {
+            return self.prefix_rows.get(blocks).copied().unwrap_or_default();
         }
-        let mut is_hot = vec![false; self.neurons()];
-        hot.iter().for_each(|neuron| is_hot[*neuron as usize] = true);
-        let ranks = (0..self.neurons()).filter(|rank| is_hot[self.order[*rank] as usize]);
+        let mut is_hot = vec![false; self.units()];
+        hot.iter().for_each(|unit| is_hot[*unit as usize] = true);
+        let ranks = (0..self.units()).filter(|rank| is_hot[self.order[*rank] as usize]);
         ranks.map(|rank| self.rows_at(rank)).fold(ExpectedRows::default(), ExpectedRows::plus)
     }
 
-    /// Expected rows of all neurons.
+    /// Expected rows of all units.
     pub(super) fn all_rows(&self) -> ExpectedRows {
         self.prefix_rows.last().copied().unwrap_or_default()
     }
 
-    /// Device bytes of the layer with no neuron hot.
+    /// Device bytes of the layer with no unit hot.
     pub fn base(&self) -> u64 {
         self.attention + self.vectors + self.kv + self.predictor + self.routing + self.split_tables
     }
 
-    /// Device bytes of the layer with all neurons hot.
+    /// Device bytes of the layer with all units hot.
     pub fn whole(&self) -> u64 {
-        self.base() + self.neurons() as u64 * self.neuron
+        self.base() + self.units() as u64 * self.unit
     }
 
-    /// Number of neurons (experts).
-    pub fn neurons(&self) -> usize {
+    /// Number of neurons, or experts.
+    pub fn units(&self) -> usize {
         self.order.len()
     }
 
-    /// Number of units that neurons are placed in; the last may be short.
-    pub fn units(&self) -> usize {
-        self.neurons().div_ceil(self.unit)
+    /// Number of blocks that units are placed in; the last may be short.
+    pub fn blocks(&self) -> usize {
+        self.units().div_ceil(self.block)
     }
 
-    /// Neurons in the first `units`.
-    pub fn neurons_in(&self, units: usize) -> usize {
-        (units * self.unit).min(self.neurons())
+    /// Units in the first `blocks`.
+    pub fn units_in(&self, blocks: usize) -> usize {
+        (blocks * self.block).min(self.units())
     }
 }
 
@@ -468,7 +468,7 @@ mod tests {
         let seconds = |model: &Model, fires: f32, placement: fn(&CostProfile) -> Placement| {
             let mut profile = CostProfile::new(model, &device_bytes(model, 16), &inputs).unwrap();
             for layer in &mut profile.layers {
-                layer.sort_neurons(&vec![fires; layer.neurons()], 1.0);
+                layer.sort_units(&vec![fires; layer.units()], 1.0);
             }
             Plan::new(&profile, &machine, placement(&profile)).layers[0].time.seconds
         };

@@ -37,10 +37,10 @@ pub struct LayerBytes {
     pub predictor: u64,
     /// The router and the shared expert.
     pub routing: u64,
-    /// Slot tables and masks of a layer with cold neurons.
+    /// Slot tables and masks of a layer with cold units.
     pub split_tables: u64,
-    /// One neuron: its rows of gate, up and down, and its biases. In an MoE layer, one expert.
-    pub neuron: u64,
-    /// True if the layer's neurons (experts) can be resident one by one; false: all or none.
-    pub by_neuron: bool,
+    /// One unit: a neuron's rows of gate, up and down, and its biases; in an MoE layer an expert.
+    pub unit: u64,
+    /// True if the layer's units can be resident one by one; false: all or none.
+    pub by_unit: bool,
 }

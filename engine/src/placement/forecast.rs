@@ -48,12 +48,12 @@ impl Forecast {
         Forecast { budget, plan, everything, tokens_per_second, cpu_tokens_per_second, arriving, leaving, reason }
     }
 
-    /// Hot neurons, and all neurons (experts, in MoE layers).
-    pub fn neurons(&self) -> (usize, usize) {
-        self.plan.neurons()
+    /// Hot units, and all units: neurons, or experts in MoE layers.
+    pub fn units(&self) -> (usize, usize) {
+        self.plan.units()
     }
 
-    /// Fraction of all firings that would be of hot neurons, from 0 to 1.
+    /// Fraction of all firings that would be of hot units, from 0 to 1.
     pub fn hot_fraction(&self) -> f64 {
         self.plan.hot_fraction()
     }
@@ -61,6 +61,6 @@ impl Forecast {
     /// Layers that the device would compute whole.
     pub fn whole_layers(&self) -> impl Iterator<Item = usize> + '_ {
         let layers = self.plan.layers.iter().enumerate();
-        layers.filter(|(_, layer)| layer.resident && layer.hot == layer.neurons).map(|(at, _)| at)
+        layers.filter(|(_, layer)| layer.resident && layer.hot == layer.units).map(|(at, _)| at)
     }
 }

@@ -19,10 +19,10 @@ const PLANS: u64 = 2048;
 /// larger by this factor.
 const LEAST_GAIN: f64 = 0.02;
 const LEAST_GROWTH: f64 = 1.5;
-/// In layers of up to so many units every number is considered.
-const FEW_UNITS: usize = 24;
+/// In layers of up to so many blocks every number is considered.
+const FEW_BLOCKS: usize = 24;
 
-/// Units of a large layer are taken in steps, so that a layer has at most this many: a step is less than a thousandth of a layer.
+/// Blocks of a large layer are taken in steps, so that a layer has at most this many: a step is less than a thousandth of a layer.
 const MOST_STEPS: usize = 4096;
 
 /// Budgets from this size on also have to hold the driver's allocator, which hands out whole blocks.
@@ -40,20 +40,20 @@ pub fn solve(profile: &CostProfile, machine: &Machine, budget: u64) -> Plan {
 /// The Pareto-optimal plans of a model, for all budgets.
 #[derive(Debug)]
 pub struct Frontier {
-    /// `[layers]` the numbers of hot units that are considered in each layer.
+    /// `[layers]` the numbers of hot blocks that are considered in each layer.
     options: Vec<Vec<LayerOption>>,
     /// `[layers + 1]` the plans of the layers from the index on, all of them resident.
     suffixes: Vec<Vec<SuffixPlan>>,
-    /// The layer of each step of the model's units, those that fire most often first.
+    /// The layer of each step of the model's blocks, those that fire most often first.
     by_frequency: Vec<u32>,
     /// All plans, bytes ascending, seconds descending.
     plans: Vec<Candidate>,
 }
 
-/// A resident layer with its first `units` hot.
+/// A resident layer with its first `blocks` hot.
 #[derive(Debug, Clone, Copy)]
 struct LayerOption {
-    units: usize,
+    blocks: usize,
     bytes: u64,
     seconds: f64,
 }
@@ -153,14 +153,14 @@ impl Frontier {
 
     fn placement(&self, profile: &CostProfile, plan: Candidate) -> Placement {
         let mut placement = Placement::cpu(profile.layers.len());
-        let mut units = vec![0; profile.layers.len()];
+        let mut blocks = vec![0; profile.layers.len()];
         match plan.construction {
             Construction::Cpu => {}
             Construction::Suffix { first_resident, index } => {
                 placement.first_resident = first_resident;
                 let mut suffix = self.suffixes[first_resident][index];
-                for (layer, units) in units.iter_mut().enumerate().skip(first_resident) {
-                    *units = self.options[layer][suffix.option as usize].units;
+                for (layer, blocks) in blocks.iter_mut().enumerate().skip(first_resident) {
+                    *blocks = self.options[layer][suffix.option as usize].blocks;
                     suffix = self.suffixes[layer + 1][suffix.after as usize];
                 }
                 placement.head = suffix.option == 1;
@@ -169,12 +169,12 @@ impl Frontier {
                 (placement.first_resident, placement.head) = (0, true);
                 for layer in &self.by_frequency[..n] {
                     let at = *layer as usize;
-                    units[at] = next_step(&profile.layers[at], units[at]);
+                    blocks[at] = next_step(&profile.layers[at], blocks[at]);
                 }
             }
         }
         let hot =
-            profile.layers.iter().zip(units).map(|(layer, units)| layer.order[..layer.neurons_in(units)].to_vec());
+            profile.layers.iter().zip(blocks).map(|(layer, blocks)| layer.order[..layer.units_in(blocks)].to_vec());
         placement.hot = hot.collect();
         placement
     }
@@ -187,45 +187,49 @@ pub fn usable(budget: u64) -> u64 {
     if budget < BLOCKS_FROM { budget.min(with_blocks(BLOCKS_FROM)) } else { with_blocks(budget) }
 }
 
-/// The number of hot units a step above `units`, at most all.
-fn next_step(layer: &LayerCosts, units: usize) -> usize {
-    (units + layer.units().div_ceil(MOST_STEPS).max(1)).min(layer.units())
+/// The number of hot blocks a step above `blocks`, at most all.
+fn next_step(layer: &LayerCosts, blocks: usize) -> usize {
+    (blocks + layer.blocks().div_ceil(MOST_STEPS).max(1)).min(layer.blocks())
 }
 
-/// The numbers of hot units from none to all, step by step.
+/// The numbers of hot blocks from none to all, step by step.
 fn steps(layer: &LayerCosts) -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(0), |units| (*units < layer.units()).then(|| next_step(layer, *units)))
+    std::iter::successors(Some(0), |blocks| (*blocks < layer.blocks()).then(|| next_step(layer, *blocks)))
 }
 
-/// `layer` with its first `units` hot.
-fn layer_option(timer: &LayerTimer<'_>, layer: &LayerCosts, units: usize) -> LayerOption {
-    LayerOption { units, bytes: layer_bytes(layer, units), seconds: timer.resident(layer.prefix_rows[units]).seconds }
+/// `layer` with its first `blocks` hot.
+fn layer_option(timer: &LayerTimer<'_>, layer: &LayerCosts, blocks: usize) -> LayerOption {
+    LayerOption {
+        blocks,
+        bytes: layer_bytes(layer, blocks),
+        seconds: timer.resident(layer.prefix_rows[blocks]).seconds,
+    }
 }
 
-/// Device bytes of `layer` with its first `units` hot.
-fn layer_bytes(layer: &LayerCosts, units: usize) -> u64 {
-    layer.base() + layer.neurons_in(units) as u64 * layer.neuron
+/// Device bytes of `layer` with its first `blocks` hot.
+fn layer_bytes(layer: &LayerCosts, blocks: usize) -> u64 {
+    layer.base() + layer.units_in(blocks) as u64 * layer.unit
 }
 
-/// The numbers of hot units to consider in `layer`. Numbers that take longer than a smaller one are left out.
+/// The numbers of hot blocks to consider in `layer`. Numbers that take longer than a smaller one are left out.
 fn layer_options(timer: &LayerTimer<'_>, layer: &LayerCosts) -> Vec<LayerOption> {
-    let units = layer.units();
-    let every: Vec<LayerOption> = steps(layer).map(|units| layer_option(timer, layer, units)).collect();
+    let blocks = layer.blocks();
+    let every: Vec<LayerOption> = steps(layer).map(|blocks| layer_option(timer, layer, blocks)).collect();
     let best = every.iter().map(|option| option.seconds).fold(f64::INFINITY, f64::min);
     let mut chosen = vec![every[0]];
     for option in &every[1..] {
         let last = chosen[chosen.len() - 1];
         let gain = last.seconds - option.seconds;
-        let grown = option.units as f64 >= last.units as f64 * LEAST_GROWTH;
-        let end = option.units == units || option.seconds == best;
-        if gain > 0.0 && (units <= FEW_UNITS || end || grown || gain >= last.seconds * LEAST_GAIN) {
+        let grown = option.blocks as f64 >= last.blocks as f64 * LEAST_GROWTH;
+        let end = option.blocks == blocks || option.seconds == best;
+        if gain > 0.0 && (blocks <= FEW_BLOCKS || end || grown || gain >= last.seconds * LEAST_GAIN) {
             chosen.push(*option);
         }
     }
     chosen
 }
 
-/// The layer of each step of the model's units, those that fire most often first: PowerInfer's order.
+/// The layer of each step of the model's blocks, those that fire most often first: PowerInfer's order.
 fn by_frequency(profile: &CostProfile) -> Vec<u32> {
     let mut parts = Vec::new();
     for (layer, at) in profile.layers.iter().zip(0..) {
@@ -250,7 +254,7 @@ fn frequency_path(profile: &CostProfile, timers: &[LayerTimer<'_>], order: &[u32
     for (taken, layer) in (1..).zip(order) {
         let at = *layer as usize;
         let layer = &profile.layers[at];
-        let next = layer_option(&timers[at], layer, next_step(layer, now[at].units));
+        let next = layer_option(&timers[at], layer, next_step(layer, now[at].blocks));
         bytes += next.bytes - now[at].bytes;
         seconds += next.seconds - now[at].seconds;
         now[at] = next;
@@ -262,7 +266,7 @@ fn frequency_path(profile: &CostProfile, timers: &[LayerTimer<'_>], order: &[u32
 /// Keeps the fastest of all plans with about the same bytes.
 struct Thinning {
     shift: u32,
-    /// By slot of bytes, the least seconds so far: apart from what they are of, so that they stay in the first cache.
+    /// By range of bytes, the least seconds so far: apart from what they are of, so that they stay in the first cache.
     seconds: Vec<f64>,
     /// The plan that takes them.
     plans: Vec<SuffixPlan>,
@@ -272,21 +276,21 @@ impl Thinning {
     /// For plans of up to `total` bytes.
     fn new(total: u64) -> Self {
         let shift = (total / PLANS).max(1).ilog2();
-        let slots = (total >> shift) as usize + 1;
+        let ranges = (total >> shift) as usize + 1;
         let none = SuffixPlan { bytes: 0, seconds: f64::INFINITY, option: 0, after: 0 };
-        Thinning { shift, seconds: vec![f64::INFINITY; slots], plans: vec![none; slots] }
+        Thinning { shift, seconds: vec![f64::INFINITY; ranges], plans: vec![none; ranges] }
     }
 
-    fn slot(&self, bytes: u64) -> usize {
+    fn range_of(&self, bytes: u64) -> usize {
         (bytes >> self.shift) as usize
     }
 
-    /// Keeps a plan if it is the fastest of its slot.
+    /// Keeps a plan if it is the fastest of its range.
     fn offer(&mut self, bytes: u64, seconds: f64, option: u32, after: u32) {
-        let slot = self.slot(bytes);
-        if seconds < self.seconds[slot] {
-            self.seconds[slot] = seconds;
-            self.plans[slot] = SuffixPlan { bytes, seconds, option, after };
+        let range = self.range_of(bytes);
+        if seconds < self.seconds[range] {
+            self.seconds[range] = seconds;
+            self.plans[range] = SuffixPlan { bytes, seconds, option, after };
         }
     }
 
@@ -308,13 +312,13 @@ impl Thinning {
     fn pareto_optimal(&self, mut plans: Vec<Candidate>) -> Vec<Candidate> {
         let mut below = vec![f64::INFINITY; self.seconds.len() + 1];
         for plan in &plans {
-            let least = &mut below[self.slot(plan.bytes) + 1];
+            let least = &mut below[self.range_of(plan.bytes) + 1];
             *least = least.min(plan.seconds);
         }
-        for slot in 1..below.len() {
-            below[slot] = below[slot].min(below[slot - 1]);
+        for range in 1..below.len() {
+            below[range] = below[range].min(below[range - 1]);
         }
-        plans.retain(|plan| plan.seconds < below[self.slot(plan.bytes)]);
+        plans.retain(|plan| plan.seconds < below[self.range_of(plan.bytes)]);
         plans.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.seconds.total_cmp(&b.seconds)));
         let mut best = f64::INFINITY;
         plans.retain(|plan| {

@@ -58,15 +58,15 @@ impl PlanBytes {
 pub struct LayerPlan {
     /// True if its attention is on the device.
     pub resident: bool,
-    /// True for an MoE layer, of which experts are counted in place of neurons.
+    /// True for an MoE layer, whose units are experts in place of neurons.
     pub experts: bool,
-    /// Hot neurons (experts).
+    /// Hot units: neurons, or experts.
     pub hot: usize,
-    /// All neurons (experts).
-    pub neurons: usize,
-    /// Mean number of neurons that fire for a token.
+    /// All units.
+    pub units: usize,
+    /// Mean number of units that fire for a token.
     pub firings: f64,
-    /// Mean number of hot neurons that fire for a token.
+    /// Mean number of hot units that fire for a token.
     pub hot_firings: f64,
     /// Device bytes.
     pub bytes: u64,
@@ -179,7 +179,7 @@ impl Plan {
             let hot_rows = layer.rows_of(hot);
             let mut layer_bytes = 0;
             if resident {
-                let ffn = layer.routing + layer.split_tables + hot.len() as u64 * layer.neuron;
+                let ffn = layer.routing + layer.split_tables + hot.len() as u64 * layer.unit;
                 layer_bytes = layer.attention + layer.vectors + layer.kv + layer.predictor + ffn;
                 bytes.attention += layer.attention;
                 bytes.vectors += layer.vectors;
@@ -191,7 +191,7 @@ impl Plan {
                 resident,
                 experts: layer.skips == Skips::NotRouted,
                 hot: hot.len(),
-                neurons: layer.neurons(),
+                units: layer.units(),
                 firings: layer.all_rows().fires,
                 hot_firings: hot_rows.fires,
                 bytes: layer_bytes,
@@ -219,15 +219,15 @@ impl Plan {
         1.0 / self.seconds
     }
 
-    /// Fraction of all firings that are of hot neurons, from 0 to 1.
+    /// Fraction of all firings that are of hot units, from 0 to 1.
     pub fn hot_fraction(&self) -> f64 {
         let sum = |of: fn(&LayerPlan) -> f64| self.layers.iter().map(of).sum::<f64>();
         sum(|layer| layer.hot_firings) / sum(|layer| layer.firings).max(f64::MIN_POSITIVE)
     }
 
-    /// Hot neurons, and all neurons (experts, in MoE layers).
-    pub fn neurons(&self) -> (usize, usize) {
-        (self.layers.iter().map(|layer| layer.hot).sum(), self.layers.iter().map(|layer| layer.neurons).sum())
+    /// Hot units, and all units: neurons, or experts in MoE layers.
+    pub fn units(&self) -> (usize, usize) {
+        (self.layers.iter().map(|layer| layer.hot).sum(), self.layers.iter().map(|layer| layer.units).sum())
     }
 
     /// The part of the machine that would have to be quicker.
@@ -256,7 +256,7 @@ impl Plan {
 /// Says so if a layer has too few hot experts to be worth having.
 fn few_experts(layer: &LayerPlan) -> Option<Assumption> {
     let used = layer.firings.round() as usize;
-    let few = layer.experts && layer.hot > 0 && layer.hot < (WORTHWHILE_EXPERTS * used).min(layer.neurons);
+    let few = layer.experts && layer.hot > 0 && layer.hot < (WORTHWHILE_EXPERTS * used).min(layer.units);
     few.then_some(Assumption::FewExperts { hot: layer.hot, used })
 }
 
@@ -270,7 +270,7 @@ mod tests {
             resident: true,
             experts,
             hot,
-            neurons: 64,
+            units: 64,
             firings: 7.9,
             hot_firings: 0.0,
             bytes: 0,

@@ -70,7 +70,7 @@ impl PowerInferSplit {
     /// # Errors
     /// As [`PowerInferSplit::check`].
     pub fn placement(&self, profile: &CostProfile) -> Result<Placement> {
-        self.check_layers(profile.layers.iter().map(LayerCosts::neurons))?;
+        self.check_layers(profile.layers.iter().map(LayerCosts::units))?;
         let mut placement = Placement::all(profile);
         for (hot, split) in placement.hot.iter_mut().zip(&self.index.layers) {
             hot.retain(|neuron| split.on_gpu[*neuron as usize]);

@@ -58,8 +58,8 @@ pub struct Placement {
     /// First layer with its attention, norms, keys and values, and predictor in VRAM; so have all layers after it, and the CPU
     /// computes all layers before it.
     pub first_resident: usize,
-    /// Per layer: its neurons in VRAM, hottest first (experts, in an MoE layer); empty below `first_resident`. A layer with all
-    /// its neurons needs no hand-over.
+    /// Per layer: its units in VRAM (neurons; in an MoE layer experts), hottest first; empty below `first_resident`. A layer with all
+    /// its units needs no hand-over.
     pub hot: Vec<Vec<u32>>,
     /// True if the final norm and the head are in VRAM; they are only if the last layer is.
     pub head: bool,
@@ -81,7 +81,7 @@ impl Placement {
     pub fn from_resident(resident: &Resident, profile: &CostProfile) -> Self {
         let layers = profile.layers.iter().enumerate();
         let hot = layers.map(|(at, layer)| {
-            layer.order.iter().copied().filter(|neuron| resident.is_hot(at, *neuron as usize)).collect()
+            layer.order.iter().copied().filter(|unit| resident.is_hot(at, *unit as usize)).collect()
         });
         let hot = hot.collect();
         Placement { first_resident: resident.first_layer, hot, head: resident.head }.valid_for(profile)
@@ -113,31 +113,31 @@ impl Placement {
             return 0;
         }
         let layers = profile.layers.iter().zip(&self.hot).skip(self.first_resident);
-        let layers: u64 = layers.map(|(layer, hot)| layer.base() + hot.len() as u64 * layer.neuron).sum();
+        let layers: u64 = layers.map(|(layer, hot)| layer.base() + hot.len() as u64 * layer.unit).sum();
         profile.scratch + profile.staging + layers + if self.head { profile.head.bytes() } else { 0 }
     }
 
-    /// The placement without the parts that `budget` has no room for: neurons, those that fire least first; then the head; then
+    /// The placement without the parts that `budget` has no room for: units, those that fire least first; then the head; then
     /// layers, from the first on.
     #[must_use]
     pub fn fitting(mut self, profile: &CostProfile, budget: u64) -> Self {
         let mut over = self.bytes(profile).saturating_sub(usable(budget));
         let mut coldest = Vec::new();
         for (at, (layer, hot)) in profile.layers.iter().zip(&self.hot).enumerate() {
-            let mut frequency = vec![0.0; layer.neurons()];
-            layer.order.iter().zip(&layer.frequency).for_each(|(neuron, fires)| frequency[*neuron as usize] = *fires);
-            coldest.extend(hot.iter().map(|neuron| (frequency[*neuron as usize], at, *neuron)));
+            let mut frequency = vec![0.0; layer.units()];
+            layer.order.iter().zip(&layer.frequency).for_each(|(unit, fires)| frequency[*unit as usize] = *fires);
+            coldest.extend(hot.iter().map(|unit| (frequency[*unit as usize], at, *unit)));
         }
         coldest.sort_by(|a, b| a.0.total_cmp(&b.0).then((b.1, b.2).cmp(&(a.1, a.2))));
-        let mut gone: Vec<Vec<bool>> = profile.layers.iter().map(|layer| vec![false; layer.neurons()]).collect();
-        for (_, at, neuron) in coldest {
+        let mut gone: Vec<Vec<bool>> = profile.layers.iter().map(|layer| vec![false; layer.units()]).collect();
+        for (_, at, unit) in coldest {
             if over == 0 {
                 break;
             }
-            gone[at][neuron as usize] = true;
-            over = over.saturating_sub(profile.layers[at].neuron);
+            gone[at][unit as usize] = true;
+            over = over.saturating_sub(profile.layers[at].unit);
         }
-        self.hot.iter_mut().zip(gone).for_each(|(hot, gone)| hot.retain(|neuron| !gone[*neuron as usize]));
+        self.hot.iter_mut().zip(gone).for_each(|(hot, gone)| hot.retain(|unit| !gone[*unit as usize]));
         if over > 0 && self.head {
             self.head = false;
             over = over.saturating_sub(profile.head.bytes());
@@ -149,7 +149,7 @@ impl Placement {
         self
     }
 
-    /// The placement made valid for this model: without unknown and repeated neurons, hot neurons below the first resident layer,
+    /// The placement made valid for this model: without unknown and repeated units, hot units below the first resident layer,
     /// and a head without a layer.
     pub fn valid_for(mut self, profile: &CostProfile) -> Self {
         self.first_resident = self.first_resident.min(profile.layers.len());
@@ -162,8 +162,8 @@ impl Placement {
             if layer.order.starts_with(hot) {
                 continue;
             }
-            let mut seen = vec![false; layer.neurons()];
-            hot.retain(|neuron| seen.get_mut(*neuron as usize).is_some_and(|seen| !std::mem::replace(seen, true)));
+            let mut seen = vec![false; layer.units()];
+            hot.retain(|unit| seen.get_mut(*unit as usize).is_some_and(|seen| !std::mem::replace(seen, true)));
         }
         self
     }
@@ -182,15 +182,15 @@ impl Placement {
         moves(profile.head.matrix + profile.head.vectors, now.head, self.head);
         for (at, (layer, hot)) in profile.layers.iter().zip(&self.hot).enumerate() {
             moves(layer.base(), at >= now.first_layer, at >= self.first_resident);
-            let mut after = vec![0; mask::words(layer.neurons())];
-            hot.iter().for_each(|neuron| mask::insert(&mut after, *neuron as usize));
+            let mut after = vec![0; mask::words(layer.units())];
+            hot.iter().for_each(|unit| mask::insert(&mut after, *unit as usize));
             let mut before = now.hot.get(at).cloned().unwrap_or_default();
             before.resize(after.len(), 0);
             let only = |here: &[u32], there: &[u32]| -> u64 {
                 here.iter().zip(there).map(|(here, there)| u64::from((here & !there).count_ones())).sum()
             };
-            moves(layer.neuron * only(&after, &before), false, true);
-            moves(layer.neuron * only(&before, &after), true, false);
+            moves(layer.unit * only(&after, &before), false, true);
+            moves(layer.unit * only(&before, &after), true, false);
         }
         (arriving, leaving)
     }
@@ -227,18 +227,18 @@ mod tests {
         assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
         let mut last = (0, false, 0);
         for budget in (0..400).map(|mib| mib * MIB) {
-            // Every other neuron, the last named first.
+            // Every other unit, the last named first.
             let mut every = Placement::all(&profile);
             every.hot.iter_mut().for_each(|hot| *hot = hot.iter().copied().filter(|it| it % 2 == 1).rev().collect());
             let kept = every.clone().fitting(&profile, budget);
             assert!(kept.first_resident == 5 || kept.bytes(&profile) <= usable(budget), "{budget}");
-            // The order of neurons is kept.
+            // The order of units is kept.
             for (kept, all) in kept.hot.iter().zip(&every.hot) {
                 assert!(all.ends_with(kept), "{budget}: {kept:?}");
             }
             let now = (5 - kept.first_resident, kept.head, kept.hot.iter().map(Vec::len).sum::<usize>());
             assert!(now >= last, "a larger budget keeps no less: {last:?}, {now:?}");
-            assert!(now.2 == 0 || kept.head, "the head goes after the neurons");
+            assert!(now.2 == 0 || kept.head, "the head goes after the units");
             last = now;
         }
         assert_eq!(last, (5, true, 5 * 3 * BLOCK / 2));

@@ -96,7 +96,7 @@ impl PlacementSolver {
             return Ok(plan);
         }
         let refuse = |wanted| Error::Memory { what: "the least of the model in VRAM", wanted, available: budget };
-        let least = profile.least_bytes(|layer| layer.base() + layer.neuron);
+        let least = profile.least_bytes(|layer| layer.base() + layer.unit);
         if least > budget {
             return Err(refuse(least));
         }
@@ -241,7 +241,7 @@ mod tests {
                 assert!(plan.bytes.total() <= budget, "{} of {budget}, {buffer} to stream", plan.bytes.total());
                 let without = planner.price(plan.placement.clone()).bytes.total();
                 let resident = &plan.layers[plan.placement.first_resident..];
-                let is_split = resident.iter().any(|layer| layer.hot < layer.neurons);
+                let is_split = resident.iter().any(|layer| layer.hot < layer.units);
                 let added = plan.bytes.total() - without;
                 // Where there is not even room for one layer beside it, it is left out.
                 assert!(added == 0 || (is_split && added == buffer), "{added} bytes of a buffer of {buffer}");

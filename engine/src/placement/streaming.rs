@@ -133,7 +133,7 @@ impl StreamingBufferSize {
             Ok(mut plan) => {
                 let (placement, layers) = (&plan.placement, &profile.layers);
                 let mut resident = placement.hot.iter().zip(layers).skip(placement.first_resident);
-                if resident.any(|(hot, layer)| hot.len() < layer.neurons()) {
+                if resident.any(|(hot, layer)| hot.len() < layer.units()) {
                     plan.bytes.streaming_buffer = buffer;
                 }
                 Ok(plan)

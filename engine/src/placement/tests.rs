@@ -26,8 +26,8 @@ pub(super) fn layer(n: usize, row: u64, base: u64, skips: Skips, frequency: impl
         predictor: 0,
         routing: 0,
         split_tables: 0,
-        neuron: 3 * row,
-        unit: if experts { 1 } else { BLOCK },
+        unit: 3 * row,
+        block: if experts { 1 } else { BLOCK },
         order: Vec::new(),
         frequency: Vec::new(),
         predicted: Vec::new(),
@@ -41,7 +41,7 @@ pub(super) fn layer(n: usize, row: u64, base: u64, skips: Skips, frequency: impl
         prefix_rows: Vec::new(),
     };
     let frequency: Vec<f32> = (0..n).map(frequency).collect();
-    layer.sort_neurons(&frequency, 1.2);
+    layer.sort_units(&frequency, 1.2);
     layer
 }
 
@@ -68,8 +68,8 @@ pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
             vectors: 8 * config.d_model as u64,
             kv_token: 4 * shape.kv_dim() as u64,
             split_tables: 16 * config.n_ff as u64,
-            neuron: ffn.gate.as_ref().map_or(0, |gate| row(&gate.weight)) + row(&ffn.up.weight) + down,
-            by_neuron: true,
+            unit: ffn.gate.as_ref().map_or(0, |gate| row(&gate.weight)) + row(&ffn.up.weight) + down,
+            by_unit: true,
             ..LayerBytes::default()
         }
     });
@@ -119,8 +119,8 @@ fn linear(rng: &mut impl Rng) -> Machine {
 fn small(rng: &mut StdRng) -> CostProfile {
     let skips = [Skips::Nothing, Skips::Silent, Skips::NotPredicted][rng.random_range(0..3)];
     let layers = (0..rng.random_range(1..=4)).map(|_| {
-        let units = rng.random_range(2..=5);
-        let n = units * BLOCK;
+        let blocks = rng.random_range(2..=5);
+        let n = blocks * BLOCK;
         let row = rng.random_range(2_000..20_000);
         let rates: Vec<f32> = (0..n).map(|_| rng.random_range(0.0_f32..1.0).powi(3)).collect();
         layer(n, row, rng.random_range(1..8) * MIB, skips, |at| rates[at])

@@ -49,7 +49,7 @@ pub struct LayerTime {
 pub(super) struct LayerTimer<'a> {
     costs: &'a LayerCosts,
     machine: &'a Machine,
-    /// Seconds of all but the neurons, on either side.
+    /// Seconds of all but the units, on either side.
     cpu_rest: f64,
     gpu_rest: f64,
 }
@@ -72,14 +72,14 @@ impl<'a> LayerTimer<'a> {
         LayerTime { cpu, seconds: cpu, ..LayerTime::default() }
     }
 
-    /// The layer on the device, except for the neurons that are not `hot`.
+    /// The layer on the device, except for the units that are not `hot`.
     pub fn resident(&self, hot: ExpectedRows) -> LayerTime {
         let Some(gpu) = &self.machine.gpu else { return LayerTime { seconds: f64::INFINITY, ..LayerTime::default() } };
         let hot_seconds = self.hot_seconds(gpu, hot);
         let gpu_total = self.gpu_rest + hot_seconds;
         let cold = self.costs.all_rows().minus(hot);
-        // Half a neuron is what rounding leaves of none.
-        if cold.neurons < 0.5 {
+        // Half a unit is what rounding leaves of none.
+        if cold.units < 0.5 {
             return LayerTime { gpu: gpu_total, seconds: gpu_total, ..LayerTime::default() };
         }
         let (cpu, both) = match self.costs.skips {
@@ -120,31 +120,31 @@ impl<'a> LayerTimer<'a> {
         sums
     }
 
-    /// Seconds of the device for the hot neurons.
+    /// Seconds of the device for the hot units.
     fn hot_seconds(&self, gpu: &GpuRates, hot: ExpectedRows) -> f64 {
-        if hot.neurons == 0.0 {
+        if hot.units == 0.0 {
             return 0.0;
         }
         let rows = |reads: &ReadBytes, rows: f64| {
             let rate = gpu.rate(reads.ty);
-            self.rows_seconds(rate, reads.device, rows, hot.neurons)
+            self.rows_seconds(rate, reads.device, rows, hot.units)
         };
         let whole = self.costs.whole_reads.iter().map(|reads| gpu_seconds(gpu, reads)).sum::<f64>();
-        self.neurons_seconds(hot, rows) + whole + FFN_DISPATCHES[self.costs.skips as usize] * gpu.dispatch
+        self.units_seconds(hot, rows) + whole + FFN_DISPATCHES[self.costs.skips as usize] * gpu.dispatch
     }
 
-    /// Seconds of the CPU for the cold neurons.
+    /// Seconds of the CPU for the cold units.
     fn cold_seconds(&self, cold: ExpectedRows) -> f64 {
         let cpu = &self.machine.cpu;
-        let all = self.costs.neurons() as f64;
+        let all = self.costs.units() as f64;
         let rows = |reads: &ReadBytes, rows: f64| self.rows_seconds(cpu.rate(reads.ty), reads.cpu, rows, all);
         // The CPU computes expert after expert.
         let times = if self.costs.skips == Skips::NotRouted { cold.other_rows } else { 1.0 };
         let whole = self.costs.whole_reads.iter().map(|reads| cpu_seconds(cpu, reads)).sum::<f64>();
-        self.neurons_seconds(cold, rows) + whole + times * FFN_JOINS * cpu.join
+        self.units_seconds(cold, rows) + whole + times * FFN_JOINS * cpu.join
     }
 
-    fn neurons_seconds(&self, of: ExpectedRows, rows_seconds: impl Fn(&ReadBytes, f64) -> f64) -> f64 {
+    fn units_seconds(&self, of: ExpectedRows, rows_seconds: impl Fn(&ReadBytes, f64) -> f64) -> f64 {
         let others = self.costs.other_reads.iter().map(|reads| rows_seconds(reads, of.other_rows)).sum::<f64>();
         rows_seconds(&self.costs.firing_read, of.firing_rows) + others
     }

@@ -1,4 +1,4 @@
-//! Parameters of MoE layers: routing, slots of experts, their products.
+//! Parameters of MoE layers: routing, pairs of a token and an expert, their products.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -32,7 +32,7 @@ params! {
         /// Experts to choose from, at most [`ROUTE_EXPERTS`](crate::limits::ROUTE_EXPERTS).
         experts: u32,
         /// Pairs of a token and one of its experts.
-        slots: u32,
+        pairs: u32,
         /// Tiles of the grid that follows: [`expert_tiles`](crate::limits::expert_tiles).
         tiles: u32,
     }
@@ -52,14 +52,14 @@ params! {
         /// 32-column chunks of a row of weights.
         chunks: u32,
         /// Pairs of a token and one of its experts.
-        slots: u32,
-        /// Slots in a row that read one row of the input.
-        slots_per_row: u32,
+        pairs: u32,
+        /// Pairs in a row that read one row of the input.
+        pairs_per_row: u32,
         /// Elements from one input row to the next; a multiple of 32, zero past the columns.
         x_pitch: u32,
-        /// Elements from one slot's output to the next's.
+        /// Elements from one pair's output to the next's.
         y_pitch: u32,
-        /// Where the first row of weights writes in a slot's output.
+        /// Where the first row of weights writes in a pair's output.
         y_offset: u32,
         /// The first expert bound.
         first_expert: u32,
@@ -82,14 +82,14 @@ params! {
         /// 32-column chunks of a row of weights.
         chunks: u32,
         /// Pairs of a token and one of its experts.
-        slots: u32,
-        /// Slots in a row that read one row of the input.
-        slots_per_row: u32,
+        pairs: u32,
+        /// Pairs in a row that read one row of the input.
+        pairs_per_row: u32,
         /// Elements from one input row to the next; a multiple of 32, zero past the columns.
         x_pitch: u32,
-        /// Elements from one slot's gates to the next's, where they are known.
+        /// Elements from one pair's gates to the next's, where they are known.
         gates_pitch: u32,
-        /// Elements from one slot's hidden activations to the next's.
+        /// Elements from one pair's hidden activations to the next's.
         hidden_pitch: u32,
         /// The first expert bound.
         first_expert: u32,

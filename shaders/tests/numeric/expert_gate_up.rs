@@ -40,11 +40,11 @@ fn expert_gate_up_matches_its_equation() {
             let ids = [3, 0, NO_NEURON, 1, 4, 2, 1, 3];
             let (gates_pitch, hidden_pitch) = (NEURONS + 4, NEURONS + 3);
             let gates = noise(ids.len() * gates_pitch, 9);
-            for slots_per_row in [1, 4] {
-                let x = noise(ids.len() / slots_per_row * cols, 7);
+            for pairs_per_row in [1, 4] {
+                let x = noise(ids.len() / pairs_per_row * cols, 7);
                 let mut expected = vec![7.0; ids.len() * hidden_pitch];
-                for (slot, id) in ids.iter().enumerate().filter(|(_, id)| (1..EXPERTS as u32 - 1).contains(id)) {
-                    let x = &x[slot / slots_per_row * cols..][..cols];
+                for (pair, id) in ids.iter().enumerate().filter(|(_, id)| (1..EXPERTS as u32 - 1).contains(id)) {
+                    let x = &x[pair / pairs_per_row * cols..][..cols];
                     let product = |row: usize| {
                         let row = (*id as usize - 1) * rows + row;
                         let sum = weights.values[row * cols..][..cols].iter().zip(x).map(|(w, x)| w * f64::from(*x));
@@ -52,11 +52,11 @@ fn expert_gate_up_matches_its_equation() {
                     };
                     for neuron in 0..NEURONS {
                         let (gate, up) = match known {
-                            true => (f64::from(gates[slot * gates_pitch + neuron]), product(neuron)),
+                            true => (f64::from(gates[pair * gates_pitch + neuron]), product(neuron)),
                             false => (product(neuron), product(NEURONS + neuron)),
                         };
                         let fires = activation(kind, gate, None).abs() > f64::from(threshold);
-                        expected[slot * hidden_pitch + neuron] =
+                        expected[pair * hidden_pitch + neuron] =
                             if fires { activation(kind, gate, Some(up)) } else { 0.0 };
                     }
                 }
@@ -67,18 +67,18 @@ fn expert_gate_up_matches_its_equation() {
                     gpu.tiers().into_iter().flat_map(|tier| sizes.iter().map(move |size| (tier, *size)))
                 {
                     let groups = NEURONS.div_ceil((SPARSE_NEURONS * workgroup / lanes) as usize) as u32;
-                    // One slot more, which is not there.
-                    let slots = ids.len() as u32 - 1;
+                    // One pair more, which is not there.
+                    let pairs = ids.len() as u32 - 1;
                     let mut expected = expected.clone();
-                    expected[slots as usize * hidden_pitch..].fill(7.0);
+                    expected[pairs as usize * hidden_pitch..].fill(7.0);
                     let [neurons, rows32, chunks, x_pitch] = [NEURONS, rows, cols / 32, cols].map(|n| n as u32);
                     let params = params::ExpertGateUp {
                         neurons,
                         rows: rows32,
                         up_at: rows32 - neurons,
                         chunks,
-                        slots,
-                        slots_per_row: slots_per_row as u32,
+                        pairs,
+                        pairs_per_row: pairs_per_row as u32,
                         x_pitch,
                         gates_pitch: gates_pitch as u32,
                         hidden_pitch: hidden_pitch as u32,
@@ -112,7 +112,7 @@ fn expert_gate_up_matches_its_equation() {
                         ],
                         workgroups: (3, groups.div_ceil(3), ids.len() as u32),
                     };
-                    let what = format!("{ty} {tier} {workgroup}/{lanes}, activation {kind}, {slots_per_row} per row");
+                    let what = format!("{ty} {tier} {workgroup}/{lanes}, activation {kind}, {pairs_per_row} per row");
                     assert_close(&gpu.run(&call, 6), &expected, 2e-4, &what);
                 }
             }

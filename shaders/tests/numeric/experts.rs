@@ -267,18 +267,18 @@ fn combine_matches_the_weighted_sum_of_experts() {
     }
 }
 
-/// Expert of each slot: some have many, some none, and some slots have one that is somewhere else.
-fn chosen(slots: usize, experts: usize) -> Vec<u32> {
+/// Expert of each pair: some have many, some none, and some pairs have one that is somewhere else.
+fn chosen(pairs: usize, experts: usize) -> Vec<u32> {
     let skewed = |v: &f32| ((v * v) * experts as f32) as u32;
-    let experts = noise(slots, slots as u32).iter().map(skewed).map(|e| e.min(experts as u32 - 1)).collect::<Vec<_>>();
-    (0..).zip(experts).map(|(slot, e)| if slot % 7 == 3 { NO_NEURON } else { e }).collect()
+    let experts = noise(pairs, pairs as u32).iter().map(skewed).map(|e| e.min(experts as u32 - 1)).collect::<Vec<_>>();
+    (0..).zip(experts).map(|(pair, e)| if pair % 7 == 3 { NO_NEURON } else { e }).collect()
 }
 
-/// The order and the tiles of slots.
+/// The order and the tiles of pairs.
 fn grouped(tier: Tier, ids: &[u32], experts: usize, workgroup: f64) -> (Vec<u32>, Vec<u32>) {
     let tiles = expert_tiles(ids.len(), experts);
-    let [slots, experts, tiles32] = [ids.len(), experts, tiles].map(|n| n as u32);
-    let params = params::GroupSlots { experts, slots, tiles: tiles32 };
+    let [pairs, experts, tiles32] = [ids.len(), experts, tiles].map(|n| n as u32);
+    let params = params::GroupSlots { experts, pairs, tiles: tiles32 };
     let out = [vec![9_u32; ids.len()], vec![9_u32; 3 * tiles]];
     let call = Call {
         kernel: "group_slots",
@@ -294,11 +294,11 @@ fn grouped(tier: Tier, ids: &[u32], experts: usize, workgroup: f64) -> (Vec<u32>
 }
 
 #[test]
-fn slots_are_grouped_by_their_experts() {
-    for (slots, experts) in [(1, 1), (64, 1), (65, 1), (40, 8), (300, 8), (1200, 3), (2100, 512)] {
-        let ids = chosen(slots, experts);
-        let mut order: Vec<u32> = (0..slots as u32).filter(|slot| ids[*slot as usize] != NO_NEURON).collect();
-        order.sort_by_key(|slot| ids[*slot as usize]);
+fn pairs_are_grouped_by_their_experts() {
+    for (pairs, experts) in [(1, 1), (64, 1), (65, 1), (40, 8), (300, 8), (1200, 3), (2100, 512)] {
+        let ids = chosen(pairs, experts);
+        let mut order: Vec<u32> = (0..pairs as u32).filter(|pair| ids[*pair as usize] != NO_NEURON).collect();
+        order.sort_by_key(|pair| ids[*pair as usize]);
         let (mut tiles, mut first) = (Vec::new(), 0);
         for expert in 0..experts as u32 {
             let end = first + ids.iter().filter(|id| **id == expert).count() as u32;
@@ -307,9 +307,9 @@ fn slots_are_grouped_by_their_experts() {
         }
         for (tier, workgroup) in Gpu::get().tiers().into_iter().flat_map(|tier| [(tier, 96.0), (tier, 256.0)]) {
             let (got_order, got_tiles) = grouped(tier, &ids, experts, workgroup);
-            let what = format!("{slots} slots of {experts} {tier} {workgroup}");
+            let what = format!("{pairs} pairs of {experts} {tier} {workgroup}");
             assert_eq!(got_order[..order.len()], order, "{what}");
-            assert!(got_order[order.len()..].iter().all(|slot| *slot == 9), "{what}");
+            assert!(got_order[order.len()..].iter().all(|pair| *pair == 9), "{what}");
             let (used, rest) = got_tiles.split_at(tiles.len() * 3);
             assert_eq!(used, tiles.as_flattened(), "{what}");
             assert!(rest.chunks_exact(3).all(|tile| tile[0] == u32::MAX), "{what}");
@@ -317,7 +317,7 @@ fn slots_are_grouped_by_their_experts() {
     }
 }
 
-/// Both products with experts, `[slots, rows]` behind `OFFSET` columns, of all experts but the first and the last.
+/// Both products with experts, `[pairs, rows]` behind `OFFSET` columns, of all experts but the first and the last.
 #[test]
 fn products_with_experts_match_their_equation() {
     const OFFSET: usize = 3;
@@ -326,27 +326,27 @@ fn products_with_experts_match_their_equation() {
         let (experts, rows, cols) = (5, 70, 2 * ty.block());
         let weights = Weights::random(ty, (experts - 2) * rows, cols, 9);
         for (tokens, used) in [(1, 2), (90, 2)] {
-            let slots = tokens * used;
-            let ids = chosen(slots, experts);
+            let pairs = tokens * used;
+            let ids = chosen(pairs, experts);
             // Of all experts but the first.
             let bias = noise((experts - 1) * rows, 11);
-            for slots_per_row in [1, used] {
-                let x = noise(slots / slots_per_row * cols, 10);
+            for pairs_per_row in [1, used] {
+                let x = noise(pairs / pairs_per_row * cols, 10);
                 let pitch = rows + OFFSET;
-                let mut expected = vec![0.25; slots * pitch];
-                for (slot, id) in ids.iter().enumerate().filter(|(_, id)| (1..experts as u32 - 1).contains(id)) {
-                    let x = &x[slot / slots_per_row * cols..][..cols];
+                let mut expected = vec![0.25; pairs * pitch];
+                for (pair, id) in ids.iter().enumerate().filter(|(_, id)| (1..experts as u32 - 1).contains(id)) {
+                    let x = &x[pair / pairs_per_row * cols..][..cols];
                     for r in 0..rows {
                         let weights = &weights.values[((*id as usize - 1) * rows + r) * cols..][..cols];
                         let sum: f64 = weights.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum();
-                        expected[slot * pitch + OFFSET + r] = sum + f64::from(bias[(*id as usize - 1) * rows + r]);
+                        expected[pair * pitch + OFFSET + r] = sum + f64::from(bias[(*id as usize - 1) * rows + r]);
                     }
                 }
                 let params = params::ExpertMatmul {
                     rows: rows as u32,
                     chunks: cols as u32 / 32,
-                    slots: slots as u32,
-                    slots_per_row: slots_per_row as u32,
+                    pairs: pairs as u32,
+                    pairs_per_row: pairs_per_row as u32,
                     x_pitch: cols as u32,
                     y_pitch: pitch as u32,
                     y_offset: OFFSET as u32,
@@ -355,7 +355,7 @@ fn products_with_experts_match_their_equation() {
                     first_bias: 1,
                     stride: 2,
                 };
-                let out = vec![0.25_f32; slots * pitch];
+                let out = vec![0.25_f32; pairs * pitch];
                 for tier in gpu.tiers() {
                     let call = Call {
                         kernel: "expert_gemv",
@@ -371,9 +371,9 @@ fn products_with_experts_match_their_equation() {
                             cast_slice(&ids),
                             bytes(&out),
                         ],
-                        workgroups: (2, rows.div_ceil(8) as u32, slots as u32),
+                        workgroups: (2, rows.div_ceil(8) as u32, pairs as u32),
                     };
-                    let what = format!("{ty} {tier} {slots} slots, {slots_per_row} slots_per_row");
+                    let what = format!("{ty} {tier} {pairs} pairs, {pairs_per_row} pairs_per_row");
                     assert_close(&gpu.run(&call, 5), &expected, 2e-5, &what);
 
                     let (order, tiles) = grouped(tier, &ids, experts, 64.0);

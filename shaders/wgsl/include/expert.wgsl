@@ -1,16 +1,16 @@
-// Common part of the products with the experts that tokens chose. Slot s is a pair of a token and one of its experts.
-//   y[s, y_offset + r] = W[ids[s], r] . x[s / slots_per_row] (+ bias[ids[s], r])
+// Common part of the products with the experts that tokens chose. s is a pair of a token and one of its experts.
+//   y[s, y_offset + r] = W[ids[s], r] . x[s / pairs_per_row] (+ bias[ids[s], r])
 // The weights bound are those of experts first_expert .. + experts, one behind the other, and the biases those from first_bias
-// on; slots of other experts are left alone.
+// on; pairs of other experts are left alone.
 override HAS_BIAS: bool = false;
 
 struct Params {
     // Of an expert.
     rows: u32,
     chunks: u32,
-    slots: u32,
-    // Slots in a row that read one row of x.
-    slots_per_row: u32,
+    pairs: u32,
+    // Pairs in a row that read one row of x.
+    pairs_per_row: u32,
     x_pitch: u32,
     y_pitch: u32,
     y_offset: u32,
@@ -24,7 +24,7 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 
 // Writes a sum, unless its row is past the end; `expert` counts from the first bound.
-fn finish(slot: u32, expert: u32, row: u32, sum: f32) {
+fn finish(pair: u32, expert: u32, row: u32, sum: f32) {
     if row >= params.rows {
         return;
     }
@@ -32,5 +32,5 @@ fn finish(slot: u32, expert: u32, row: u32, sum: f32) {
     if HAS_BIAS {
         value += bias[(expert + params.first_expert - params.first_bias) * params.rows + row];
     }
-    y[slot * params.y_pitch + params.y_offset + row] = value;
+    y[pair * params.y_pitch + params.y_offset + row] = value;
 }

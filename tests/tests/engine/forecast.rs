@@ -66,7 +66,7 @@ fn forecast_matches_the_placement_that_follows() {
     let now = engine.forecast(12 * MIB).unwrap();
     assert_there(&engine, &now);
     assert_eq!((now.arriving, now.leaving), (0, 0));
-    let (hot, all) = now.neurons();
+    let (hot, all) = now.units();
     assert!(0 < hot && hot < all && (0.1..0.9).contains(&now.hot_fraction()), "{hot} of {all}, {}", now.hot_fraction());
 
     let mut before: Option<Forecast> = None;
@@ -119,7 +119,7 @@ fn forecast_of_an_moe_model_matches_the_placement_that_follows() {
         let DeviceStatus::Gpu(memory) = engine.device() else { panic!("{:?}", engine.device()) };
         let reckoned = told.plan.bytes.total();
         assert!(memory.accounted <= reckoned && reckoned <= budget, "{} of {reckoned}", memory.accounted);
-        partly += told.plan.layers.iter().filter(|layer| (1..layer.neurons).contains(&layer.hot)).count();
+        partly += told.plan.layers.iter().filter(|layer| (1..layer.units).contains(&layer.hot)).count();
     }
     assert!(partly > 2, "{partly} layers had some experts in VRAM");
 }
@@ -133,7 +133,7 @@ fn forecast_without_a_gpu_is_the_cpu_at_any_budget() {
         let forecasts = [0, 12 * MIB, u64::MAX].map(|budget| engine.forecast(budget).unwrap());
         for forecast in forecasts {
             assert!(forecast.plan.tokens_per_second() > 0.0);
-            assert_eq!((forecast.plan.bytes.total(), forecast.neurons().0), (0, 0));
+            assert_eq!((forecast.plan.bytes.total(), forecast.units().0), (0, 0));
             assert_eq!(forecast.reason.is_some(), told, "{:?}", forecast.reason);
         }
         assert!(engine.resident().is_none());

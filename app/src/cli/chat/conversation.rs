@@ -103,12 +103,12 @@ impl TerminalConversation {
     }
 
     /// Adds the user's message and generates the answer. If that fails, the message is removed again.
-    pub fn say(&mut self, text: String) -> Outcome {
+    pub fn send(&mut self, text: String) -> Outcome {
         // `//` at the start escapes a slash.
         let text = if text.starts_with("//") { text[1..].to_owned() } else { text };
         let engine = self.engine().ok().cloned();
         let (text, sources) = match &mut self.files {
-            Some(files) => files.say(&text, engine.as_ref())?,
+            Some(files) => files.add_message(&text, engine.as_ref())?,
             None => (text, None),
         };
         self.sources = sources;

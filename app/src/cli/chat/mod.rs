@@ -82,7 +82,7 @@ pub fn chat(args: &ChatArgs) -> Outcome {
                 Ok(Some(ChatCommand::Quit)) => return Ok(()),
                 Ok(Some(command)) => handle_command(command, &mut conversation),
                 Ok(None) if text.trim().is_empty() => continue,
-                Ok(None) => conversation.say(text),
+                Ok(None) => conversation.send(text),
                 Err(message) => Err(Failure::usage(message)),
             },
         };

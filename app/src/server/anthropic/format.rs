@@ -18,7 +18,7 @@ pub struct MessageFormat {
     /// Tokens of the prompt.
     input_tokens: usize,
     /// Blocks that have begun in the stream, and the kind of the one that is open.
-    begun: usize,
+    started: usize,
     open: Option<BlockKind>,
 }
 
@@ -33,7 +33,7 @@ enum BlockKind {
 impl MessageFormat {
     /// A formatter with a new id, of an answer to a prompt of `input_tokens` tokens.
     pub fn new(model: String, input_tokens: usize) -> Self {
-        MessageFormat { id: new_id("msg_"), model, input_tokens, begun: 0, open: None }
+        MessageFormat { id: new_id("msg_"), model, input_tokens, started: 0, open: None }
     }
 
     /// The complete message.
@@ -101,7 +101,7 @@ impl MessageFormat {
                 }
                 _ => {}
             }
-            let index = self.begun.saturating_sub(1);
+            let index = self.started.saturating_sub(1);
             events.push(event("content_block_delta", json!({ "index": index, "delta": delta })));
         }
         events
@@ -121,13 +121,13 @@ impl MessageFormat {
 
     fn begin(&mut self, kind: BlockKind, block: Value, events: &mut Vec<StreamEvent>) {
         self.end(events);
-        events.push(event("content_block_start", json!({ "index": self.begun, "content_block": block })));
-        (self.begun, self.open) = (self.begun + 1, Some(kind));
+        events.push(event("content_block_start", json!({ "index": self.started, "content_block": block })));
+        (self.started, self.open) = (self.started + 1, Some(kind));
     }
 
     fn end(&mut self, events: &mut Vec<StreamEvent>) {
         if self.open.take().is_some() {
-            events.push(event("content_block_stop", json!({ "index": self.begun - 1 })));
+            events.push(event("content_block_stop", json!({ "index": self.started - 1 })));
         }
     }
 

@@ -189,7 +189,7 @@ pub(super) fn read(text: &str) -> Result<Option<FileChat>, StoreError> {
             )
         })?;
         let model = name.filter(|name| speaker == Speaker::Assistant && !name.is_empty() && *name != ASSISTANT_NAME);
-        chat.say(speaker, model, content);
+        chat.add_message(speaker, model, content);
     }
     Ok(Some(chat))
 }

@@ -131,7 +131,7 @@ impl FileChat {
     }
 
     /// Appends a message after the last one.
-    fn say(&mut self, speaker: Speaker, model: Option<&str>, content: &str) {
+    fn add_message(&mut self, speaker: Speaker, model: Option<&str>, content: &str) {
         self.messages.push(FileMessage {
             parent: self.messages.len().checked_sub(1),
             role: speaker.name().to_owned(),

@@ -80,8 +80,8 @@ pub(super) fn read(text: &str) -> Result<FileChat, StoreError> {
     for (sign, words) in signs.iter().zip(&words) {
         let words = without_rule(words).filter(|_| ruled).unwrap_or(words);
         match &sign.who {
-            Some(Who::User) => chat.say(Speaker::User, None, words),
-            Some(Who::Assistant(model)) => chat.say(Speaker::Assistant, model.as_deref(), words),
+            Some(Who::User) => chat.add_message(Speaker::User, None, words),
+            Some(Who::Assistant(model)) => chat.add_message(Speaker::Assistant, model.as_deref(), words),
             Some(Who::System) => chat.instruct(words),
             None => {}
         }

@@ -148,8 +148,8 @@ impl ChatFiles {
 
     fn begin(&mut self, ctx: &Context, shell: &mut Shell, work: impl FnOnce() -> Done + Send + 'static) {
         if !self.work.is_busy() {
-            let begun = self.work.start(ctx, work);
-            shell.ok_or_show_error(begun);
+            let started = self.work.start(ctx, work);
+            shell.ok_or_show_error(started);
         }
     }
 }

@@ -147,9 +147,9 @@ impl Attaching {
     /// # Errors
     /// The store's error.
     pub fn count(&mut self, ctx: &Context, store: &mut Store, engine: &Engine, key: &str) -> Result<bool, StoreError> {
-        let mut news = false;
+        let mut counted = false;
         if let Some((id, model, tokens)) = self.counting.take() {
-            news = true;
+            counted = true;
             // It may have been removed meanwhile.
             store.set_attachment_tokens(id, &model, tokens)?;
             for file in self.files.iter_mut().filter(|file| file.id == id) {
@@ -163,6 +163,6 @@ impl Attaching {
             // Without a thread nothing is counted before the message is sent.
             let _ = self.counting.start(ctx, move || (id, key, given::tokens(&engine, &text)));
         }
-        Ok(news)
+        Ok(counted)
     }
 }

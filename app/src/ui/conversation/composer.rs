@@ -46,13 +46,13 @@ pub struct Fill {
 
 /// Whose turn it is to say something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pen {
+pub enum ComposerState {
     /// The user's.
-    Free,
+    Ready,
     /// The model's, which can be stopped.
-    Answered,
+    Answering,
     /// The model's, for another window.
-    Elsewhere,
+    AnsweringElsewhere,
 }
 
 /// The text being written.
@@ -86,7 +86,7 @@ impl Composer {
         summary: &str,
         context: Option<Fill>,
         tools: (bool, &str),
-        pen: Pen,
+        state: ComposerState,
         above: impl FnOnce(&mut Ui),
     ) -> Option<ComposerAction> {
         let palette = Palette::of(ui);
@@ -118,7 +118,7 @@ impl Composer {
             if field.changed() {
                 action = Some(ComposerAction::Typed);
             }
-            let ready = pen == Pen::Free && !self.text.trim().is_empty();
+            let ready = state == ComposerState::Ready && !self.text.trim().is_empty();
             let enter = ui.input(|input| input.key_pressed(Key::Enter) && input.modifiers.is_none());
             if enter && field.has_focus() && ready {
                 action = Some(ComposerAction::Send);
@@ -139,14 +139,14 @@ impl Composer {
                     gauge(ui, fill);
                 }
                 ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-                    if pen == Pen::Answered {
+                    if state == ComposerState::Answering {
                         if ui.button("Stop").on_hover_text("Esc").clicked() {
                             action = Some(ComposerAction::Stop);
                         }
                     } else if primary_button(ui, "Send", ready)
                         .on_hover_text("Enter; Shift+Enter for a new line")
-                        .on_disabled_hover_text(match pen {
-                            Pen::Elsewhere => "This chat is being answered in another window.",
+                        .on_disabled_hover_text(match state {
+                            ComposerState::AnsweringElsewhere => "This chat is being answered in another window.",
                             _ => "Nothing is written yet.",
                         })
                         .clicked()

@@ -5,7 +5,7 @@ use egui::Ui;
 use super::{
     Conversation, chips,
     chips::Removed,
-    composer::{ComposerAction, Fill, Pen},
+    composer::{ComposerAction, ComposerState, Fill},
     tool_choices::tools_help,
 };
 use crate::{
@@ -78,24 +78,24 @@ impl Conversation {
         let sampling = choices.apply_to(base);
         let summary = format!("Temperature {:.2}   Top-p {:.2}", sampling.temperature, sampling.top_p);
         let hint = model.map_or("Write a message".to_owned(), |model| format!("Message {model}"));
-        let pen = match () {
-            () if self.busy(shell) => Pen::Answered,
-            () if self.is_elsewhere(shell) => Pen::Elsewhere,
-            () => Pen::Free,
+        let state = match () {
+            () if self.busy(shell) => ComposerState::Answering,
+            () if self.is_elsewhere(shell) => ComposerState::AnsweringElsewhere,
+            () => ComposerState::Ready,
         };
         let fill = length.map(|length| Fill { used, draft: written.map(|tokens| tokens.draft), length });
         let (files, unread): (Vec<_>, Vec<String>) =
             (self.attaching.draft().collect(), self.attaching.unread().collect());
         let mut removed = None;
         let above = |ui: &mut Ui| removed = chips::draft(ui, &files, key.as_deref(), &fits, &unread);
-        let action = self.composer.show(ui, &hint, &summary, fill, (with_tools, &tools_help), pen, above);
+        let action = self.composer.show(ui, &hint, &summary, fill, (with_tools, &tools_help), state, above);
         match removed {
             None => {}
             Some(Removed::Unread) => self.attaching.forget_unread(),
             Some(Removed::File(id)) => {
                 let removed = shell.store.detach(id);
                 shell.ok_or_show_error(removed);
-                self.news(shell);
+                self.refresh(shell);
             }
         }
         if removed.is_some() {

@@ -19,10 +19,10 @@ impl Conversation {
         while let Some(read) = self.attaching.take(ctx) {
             let read = read.map_err(|why| format!("not attached: {why}"));
             let Some(document) = shell.ok_or_show_error(read) else { continue };
-            let Some(chat) = self.real(shell) else { continue };
+            let Some(chat) = self.ensure_chat(shell) else { continue };
             let attached = shell.store.attach(chat, &document);
             shell.ok_or_show_error(attached);
-            self.news(shell);
+            self.refresh(shell);
             self.composer.focus();
         }
     }

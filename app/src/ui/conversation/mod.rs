@@ -72,8 +72,8 @@ const READY: usize = 256;
 pub struct Conversation {
     /// `None`: a new one.
     chat: Option<Chat>,
-    /// True once the last chat was looked for.
-    begun: bool,
+    /// True once the chat that was shown last was looked for.
+    opened_last: bool,
     branch: Vec<Message>,
     /// [`ChatController::revision`](crate::chat::ChatController::revision), and what others had written, when the branch was read.
     seen: Option<(u64, i64)>,
@@ -101,7 +101,7 @@ pub struct Conversation {
     /// The context that the model is opened again with, after which the message is sent.
     reopening: Option<usize>,
     /// True if another control had the keyboard when the last frame ended: then Escape leaves that.
-    aside: bool,
+    keyboard_elsewhere: bool,
     /// True if files are to be chosen with the next frame.
     choosing: bool,
     /// The call of a tool that the user was asked about last.
@@ -122,8 +122,8 @@ impl Conversation {
         for error in shell.chat_controller.poll(&mut shell.store, &shell.engine_handle) {
             shell.show_error(error);
         }
-        if !self.begun {
-            self.begun = true;
+        if !self.opened_last {
+            self.opened_last = true;
             self.composer.focus();
             if let Some(number) = shell.shown.take() {
                 let found = shell.store.find_chat(number);
@@ -259,7 +259,7 @@ impl Conversation {
     }
 
     /// The chat that is shown; a new one becomes real.
-    fn real(&mut self, shell: &mut Shell) -> Option<ChatId> {
+    fn ensure_chat(&mut self, shell: &mut Shell) -> Option<ChatId> {
         if self.chat.is_none() {
             let added = shell.store.add_chat(None, "").and_then(|id| shell.store.chat(id));
             let chat = shell.ok_or_show_error(added)?;
@@ -274,14 +274,14 @@ impl Conversation {
         if self.changed.take().is_none() || (self.chat.is_none() && self.composer.text().trim().is_empty()) {
             return;
         }
-        if let Some(id) = self.real(shell) {
+        if let Some(id) = self.ensure_chat(shell) {
             let kept = shell.store.set_draft(id, self.composer.text());
             shell.ok_or_show_error(kept);
         }
     }
 
-    fn say(&mut self, text: &str, shell: &mut Shell) {
-        let Some(id) = self.real(shell) else { return };
+    fn send_message(&mut self, text: &str, shell: &mut Shell) {
+        let Some(id) = self.ensure_chat(shell) else { return };
         self.read(shell);
         let parent = self.branch.last().map(|message| message.id);
         let said = shell.chat_controller.send_message(&mut shell.store, &shell.engine_handle, id, parent, text);
@@ -292,11 +292,11 @@ impl Conversation {
             let kept = shell.store.set_draft(id, "");
             shell.ok_or_show_error(kept);
         }
-        self.news(shell);
+        self.refresh(shell);
     }
 
     /// Reads the chat again after it was changed here, and shows its end.
-    fn news(&mut self, shell: &mut Shell) {
+    fn refresh(&mut self, shell: &mut Shell) {
         self.seen = None;
         self.read(shell);
     }
@@ -355,20 +355,20 @@ impl Conversation {
                 shell.ok_or_show_error(kept);
             }
             MessageAction::Again(parent) => {
-                let begun = shell.chat_controller.start_answer(&mut shell.store, &shell.engine_handle, chat, parent);
-                shell.ok_or_show_error(begun);
+                let started = shell.chat_controller.start_answer(&mut shell.store, &shell.engine_handle, chat, parent);
+                shell.ok_or_show_error(started);
             }
             MessageAction::Resume(id) => {
-                let begun = shell.chat_controller.resume_answer(&mut shell.store, &shell.engine_handle, chat, id);
+                let started = shell.chat_controller.resume_answer(&mut shell.store, &shell.engine_handle, chat, id);
                 self.blocks.remove(&id);
-                shell.ok_or_show_error(begun);
+                shell.ok_or_show_error(started);
             }
             MessageAction::Version(id, version) => {
                 let shown = shell.store.show_version(id, version);
                 shell.ok_or_show_error(shown);
             }
         }
-        self.news(shell);
+        self.refresh(shell);
     }
 
     /// Shows messages and composer.
@@ -377,12 +377,12 @@ impl Conversation {
             ui.copy_text(text);
         }
         if std::mem::take(&mut self.choosing) {
-            let begun = self.attaching.choose(ui);
-            shell.ok_or_show_error(begun);
+            let started = self.attaching.choose(ui);
+            shell.ok_or_show_error(started);
         }
         self.attaching.show(ui);
         if ui.input(|input| input.key_pressed(Key::Escape)) {
-            if !self.aside && self.editing.take().is_none() {
+            if !self.keyboard_elsewhere && self.editing.take().is_none() {
                 self.handle_command(&Command::Stop, shell);
             }
             self.composer.focus();
@@ -417,7 +417,7 @@ impl Conversation {
         }
         CentralPanel::no_frame()
             .show(ui, |ui| if self.branch.is_empty() { self.start(ui, shell) } else { self.messages(ui, shell) });
-        self.aside = is_aside(ui);
+        self.keyboard_elsewhere = is_keyboard_elsewhere(ui);
     }
 
     /// The model that would answer, and its own sampling.
@@ -447,7 +447,7 @@ impl Conversation {
         let shown = self.settings.show(ui, &mut shell.store, &mut options, key.as_deref(), &base);
         shell.ok_or_show_error(shown);
         if options != before
-            && let Some(id) = self.real(shell)
+            && let Some(id) = self.ensure_chat(shell)
         {
             let sampling = options.choices.to_json();
             let kept = shell.store.set_system_prompt(id, &options.system_prompt);
@@ -461,7 +461,7 @@ impl Conversation {
 
     fn start(&mut self, ui: &mut Ui, shell: &mut Shell) {
         if let Some(text) = self.start.show(ui, shell) {
-            self.say(text, shell);
+            self.send_message(text, shell);
         }
     }
 
@@ -552,7 +552,7 @@ impl Conversation {
 }
 
 /// True if a menu, an overlay, or a field outside the conversation has the keyboard.
-fn is_aside(ctx: &egui::Context) -> bool {
+fn is_keyboard_elsewhere(ctx: &egui::Context) -> bool {
     let (focused, modal) = ctx.memory(|memory| (memory.focused(), memory.top_modal_layer().is_some()));
     let own = focused == Some(composer::id()) || focused == Some(message::id_of_change());
     modal || egui::Popup::is_any_open(ctx) || (ctx.text_edit_focused() && !own)

@@ -41,7 +41,7 @@ impl Conversation {
                 _ => {}
             }
         }
-        self.say(&text, shell);
+        self.send_message(&text, shell);
     }
 
     /// Sends the message that waits for a larger context.
@@ -51,7 +51,7 @@ impl Conversation {
             ModelState::Ready { engine, .. } if engine.context() >= wanted => {
                 self.reopening = None;
                 let text = self.composer.text().trim().to_owned();
-                self.say(&text, shell);
+                self.send_message(&text, shell);
             }
             ModelState::Failed { .. } | ModelState::Empty => self.reopening = None,
             _ => {}
@@ -70,7 +70,7 @@ impl Conversation {
             Some(OverLimitAnswer::Shorten) => self.composer.focus(),
             Some(OverLimitAnswer::Forget) => {
                 let text = self.composer.text().trim().to_owned();
-                self.say(&text, shell);
+                self.send_message(&text, shell);
             }
             Some(OverLimitAnswer::Enlarge(context)) => {
                 shell.model_settings(&model).context = Some(context);

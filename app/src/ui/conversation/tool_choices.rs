@@ -26,12 +26,12 @@ impl Conversation {
         // The next poll goes on.
         shell.engine_handle.notify();
         self.composer.focus();
-        self.news(shell);
+        self.refresh(shell);
     }
 
     /// Lets the model call tools in this chat, or no longer.
     pub(super) fn switch_tools(&mut self, shell: &mut Shell) {
-        let Some(id) = self.real(shell) else { return };
+        let Some(id) = self.ensure_chat(shell) else { return };
         let on = !self.chat.as_ref().is_some_and(|chat| chat.tools);
         let switched = shell.store.set_chat_tools(id, on);
         if shell.ok_or_show_error(switched).is_some()

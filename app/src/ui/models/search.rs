@@ -33,7 +33,7 @@ pub struct ModelSearch {
 
 #[derive(Debug)]
 struct Running {
-    news: Receiver<FoundModel>,
+    found: Receiver<FoundModel>,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -61,7 +61,7 @@ impl ModelSearch {
         self.running = None;
         self.cards.clear();
         self.broken.clear();
-        let (sender, news) = mpsc::channel();
+        let (sender, found) = mpsc::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let (ctx, stop) = (ctx.clone(), Arc::clone(&cancelled));
         let work = move || {
@@ -79,7 +79,7 @@ impl ModelSearch {
         };
         let thread = thread::Builder::new().name("library".to_owned());
         thread.spawn(work).map_err(|error| format!("no thread to look for models with: {error}"))?;
-        self.running = Some(Running { news, cancelled });
+        self.running = Some(Running { found, cancelled });
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl ModelSearch {
         }
         let Some(running) = &self.running else { return };
         loop {
-            match running.news.try_recv() {
+            match running.found.try_recv() {
                 Ok(FoundModel::Model(card)) => self.cards.push(*card),
                 Ok(FoundModel::Broken { path, error }) => self.broken.push((path, error_message(&error))),
                 Ok(FoundModel::Closed { path, error }) => self.broken.push((path, error.to_string())),

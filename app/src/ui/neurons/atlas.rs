@@ -21,7 +21,7 @@ use super::{
 
 /// How the map is laid out.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sheet {
+pub struct MapLayout {
     /// The visible part.
     pub view: View,
     /// Dots of a layer.
@@ -32,7 +32,7 @@ pub struct Sheet {
 
 /// How often a layer's neurons fire, and its experts are chosen, as fractions of the tokens. What is not known is not there.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Often {
+pub struct LayerFrequencies {
     /// `[n_ff]`
     pub neurons: Vec<f32>,
     /// `[experts]`, of an MoE layer.
@@ -41,19 +41,19 @@ pub struct Often {
 
 /// A layer, as it was when it was last looked at.
 #[derive(Debug, Default)]
-struct Page {
+struct LayerState {
     order: Order,
-    often: Often,
+    frequencies: LayerFrequencies,
     hot: Vec<u32>,
     stale: bool,
 }
 
-impl Page {
+impl LayerState {
     /// Its neurons in the order that is wanted, an expert's together.
     fn sorted(&self, shape: &NeuronShape, layer: usize, by_frequency: bool) -> Order {
         let neurons = shape.neurons(layer);
         let order = match by_frequency {
-            true => Order::by_frequency(neurons, &self.often.neurons, &self.hot),
+            true => Order::by_frequency(neurons, &self.frequencies.neurons, &self.hot),
             false => Order::of_model(neurons),
         };
         let groups: Vec<Range<usize>> = (0..shape.groups(layer)).map(|group| shape.group(layer, group)).collect();
@@ -62,7 +62,7 @@ impl Page {
         }
         let is_hot = |group: usize| groups[group].clone().next().is_some_and(|first| mask::contains(&self.hot, first));
         // Every token passes through the last one, if it is not chosen.
-        let chosen = |group: usize| match self.often.experts.get(group) {
+        let chosen = |group: usize| match self.frequencies.experts.get(group) {
             Some(chosen) => *chosen,
             None => f32::from(u8::from(group == shape.experts(layer))),
         };
@@ -76,7 +76,7 @@ impl Page {
 
 /// A neuron under the pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct PointedNeuron {
     /// Its layer.
     pub layer: usize,
     /// The neuron.
@@ -88,9 +88,9 @@ pub struct Place {
 /// A map of a model's neurons. What may take long is done piece by piece, within a time that is given.
 #[derive(Debug, Default)]
 pub struct Atlas {
-    sheet: Sheet,
+    layout: MapLayout,
     shape: Arc<NeuronShape>,
-    pages: Vec<Page>,
+    states: Vec<LayerState>,
     plane: Plane,
     /// Layer that is looked at next where all take too long, and in which mode those before it were drawn.
     next: usize,
@@ -103,9 +103,10 @@ pub struct Atlas {
 impl Atlas {
     /// An empty map of a model of this shape.
     pub fn new(shape: &NeuronShape) -> Self {
-        let page = |layer| Page { order: Order::of_model(shape.neurons(layer)), stale: true, ..Page::default() };
-        let pages = (0..shape.layers()).map(page).collect();
-        Atlas { pages, plane: Plane::new(shape), shape: Arc::new(shape.clone()), ..Atlas::default() }
+        let state =
+            |layer| LayerState { order: Order::of_model(shape.neurons(layer)), stale: true, ..LayerState::default() };
+        let states = (0..shape.layers()).map(state).collect();
+        Atlas { states, plane: Plane::new(shape), shape: Arc::new(shape.clone()), ..Atlas::default() }
     }
 
     /// One byte per neuron: input of the shader.
@@ -114,61 +115,61 @@ impl Atlas {
     }
 
     /// Lays the map out. True if its layers have to be drawn again; a zoom alone needs no new bytes.
-    pub fn lay_out(&mut self, sheet: Sheet) -> bool {
-        if self.sheet == sheet {
+    pub fn lay_out(&mut self, layout: MapLayout) -> bool {
+        if self.layout == layout {
             return false;
         }
-        let resorted = self.sheet.by_frequency != sheet.by_frequency;
+        let resorted = self.layout.by_frequency != layout.by_frequency;
         if resorted {
             self.outdate(|_| true);
         }
         let before = self.shown();
-        (self.sheet, self.drawing) = (sheet, None);
+        (self.layout, self.drawing) = (layout, None);
         resorted || self.shown() != before
     }
 
     /// The layout.
-    pub fn sheet(&self) -> Sheet {
-        self.sheet
+    pub fn layout(&self) -> MapLayout {
+        self.layout
     }
 
     /// Layers that are shown.
     pub fn shown(&self) -> Range<usize> {
-        self.sheet.view.layers(self.pages.len())
+        self.layout.view.layers(self.states.len())
     }
 
     /// `[layers shown, lines, columns]` level of every dot, as the shader computes them.
     pub fn levels(&self, fold: Fold) -> Vec<u8> {
-        let of = |layer| self.plane.levels(layer, self.ranks(layer), self.sheet.grid, fold);
+        let of = |layer| self.plane.levels(layer, self.ranks(layer), self.layout.grid, fold);
         self.shown().flat_map(of).collect()
     }
 
     /// Range of the ranks of a layer's order that are shown.
     pub fn ranks(&self, layer: usize) -> Range<usize> {
-        self.sheet.view.ranks(self.pages.get(layer).map_or(0, |page| page.order.len()))
+        self.layout.view.ranks(self.states.get(layer).map_or(0, |state| state.order.len()))
     }
 
     /// Where hot neurons end in `layer`, as a fraction of the width; `None` where hot and cold are mixed or none is hot.
     pub fn boundary(&self, layer: usize) -> Option<f32> {
-        let page = self.pages.get(layer).filter(|page| !page.order.is_empty())?;
-        let ranks = self.sheet.view.ranks(page.order.len());
-        let at = page.order.boundary()?.clamp(ranks.start, ranks.end) - ranks.start;
-        Some(if at == ranks.len() { 1.0 } else { self.sheet.grid.fraction(at, ranks.len()) })
+        let state = self.states.get(layer).filter(|state| !state.order.is_empty())?;
+        let ranks = self.layout.view.ranks(state.order.len());
+        let at = state.order.boundary()?.clamp(ranks.start, ranks.end) - ranks.start;
+        Some(if at == ranks.len() { 1.0 } else { self.layout.grid.fraction(at, ranks.len()) })
     }
 
     /// How often a neuron fires, if that is known.
     pub fn frequency(&self, layer: usize, neuron: usize) -> Option<f32> {
-        self.pages.get(layer)?.often.neurons.get(neuron).copied()
+        self.states.get(layer)?.frequencies.neurons.get(neuron).copied()
     }
 
     /// How often an expert is chosen, if that is known.
     pub fn chosen(&self, layer: usize, expert: usize) -> Option<f32> {
-        self.pages.get(layer)?.often.experts.get(expert).copied()
+        self.states.get(layer)?.frequencies.experts.get(expert).copied()
     }
 
     /// True if a neuron is in VRAM.
     pub fn is_hot(&self, layer: usize, neuron: usize) -> bool {
-        self.pages.get(layer).is_some_and(|page| mask::contains(&page.hot, neuron))
+        self.states.get(layer).is_some_and(|state| mask::contains(&state.hot, neuron))
     }
 
     /// Neurons in VRAM.
@@ -178,58 +179,62 @@ impl Atlas {
 
     /// True if a token was computed while other neurons of `layer` were in VRAM than are now.
     pub fn was_placed_otherwise(&self, token: &TokenTrace, layer: usize) -> bool {
-        let (Some(_), Some(page)) = (&token.masks, self.pages.get(layer)) else { return false };
+        let (Some(_), Some(state)) = (&token.masks, self.states.get(layer)) else { return false };
         let then = token.hot(&self.shape, layer).unwrap_or_default();
-        let words = then.len().max(page.hot.len());
+        let words = then.len().max(state.hot.len());
         let word = |mask: &[u32], at: usize| mask.get(at).copied().unwrap_or(0);
-        (0..words).any(|at| word(then, at) != word(&page.hot, at))
+        (0..words).any(|at| word(then, at) != word(&state.hot, at))
     }
 
     /// Ranks at which the experts of a layer begin; none for a layer without experts.
     pub fn starts(&self, layer: usize) -> &[u32] {
-        self.pages.get(layer).map_or(&[], |page| page.order.starts())
+        self.states.get(layer).map_or(&[], |state| state.order.starts())
     }
 
     /// Says which layers have to be looked at again.
     pub fn outdate(&mut self, which: impl Fn(usize) -> bool) {
-        for (layer, page) in self.pages.iter_mut().enumerate() {
-            page.stale |= which(layer);
+        for (layer, state) in self.states.iter_mut().enumerate() {
+            state.stale |= which(layer);
         }
     }
 
     /// Makes `hot`, which is the mask of each layer's neurons (or experts), what is in VRAM. True if anything moved.
     pub fn set_hot(&mut self, hot: impl Fn(usize) -> Vec<u32>) -> bool {
         let mut moved = false;
-        for (layer, page) in self.pages.iter_mut().enumerate() {
+        for (layer, state) in self.states.iter_mut().enumerate() {
             let mut hot = hot(layer);
             if self.shape.experts(layer) > 0 {
                 hot = self.shape.of_experts(layer, &hot);
             }
-            if page.hot != hot {
-                (page.hot, page.stale, moved) = (hot, true, true);
+            if state.hot != hot {
+                (state.hot, state.stale, moved) = (hot, true, true);
             }
         }
         if moved {
-            self.hot = self.pages.iter().map(|page| mask::count(&page.hot)).sum();
+            self.hot = self.states.iter().map(|state| mask::count(&state.hot)).sum();
         }
         moved
     }
 
-    /// Sorts layers that are out of date by what `often` says of them, the shown ones first, for no longer than
+    /// Sorts layers that are out of date by what `frequencies` says of them, the shown ones first, for no longer than
     /// `time` or a single layer takes. Returns which of the shown ones changed, and whether some are left.
-    pub fn sort(&mut self, time: Duration, often: impl Fn(usize) -> Option<Often>) -> (Vec<usize>, bool) {
+    pub fn sort(
+        &mut self,
+        time: Duration,
+        frequencies: impl Fn(usize) -> Option<LayerFrequencies>,
+    ) -> (Vec<usize>, bool) {
         let (began, shown, mut changed) = (Instant::now(), self.shown(), Vec::new());
-        let others = (0..self.pages.len()).filter(|layer| !shown.contains(layer));
+        let others = (0..self.states.len()).filter(|layer| !shown.contains(layer));
         for layer in shown.clone().chain(others) {
-            let Some(page) = self.pages.get_mut(layer).filter(|page| page.stale) else { continue };
+            let Some(state) = self.states.get_mut(layer).filter(|state| state.stale) else { continue };
             if began.elapsed() >= time {
                 return (changed, true);
             }
-            page.stale = false;
-            page.often = often(layer).unwrap_or_default();
-            let order = page.sorted(&self.shape, layer, self.sheet.by_frequency);
-            if page.order != order {
-                page.order = order;
+            state.stale = false;
+            state.frequencies = frequencies(layer).unwrap_or_default();
+            let order = state.sorted(&self.shape, layer, self.layout.by_frequency);
+            if state.order != order {
+                state.order = order;
                 if shown.contains(&layer) {
                     changed.push(layer);
                 }
@@ -259,10 +264,10 @@ impl Atlas {
     pub fn draw_places(&mut self) {
         self.begin();
         for layer in self.shown() {
-            let hot = self.pages.get_mut(layer).map(|page| std::mem::take(&mut page.hot)).unwrap_or_default();
+            let hot = self.states.get_mut(layer).map(|state| std::mem::take(&mut state.hot)).unwrap_or_default();
             self.draw(layer, &LayerValues::Places(&hot));
-            if let Some(page) = self.pages.get_mut(layer) {
-                page.hot = hot;
+            if let Some(state) = self.states.get_mut(layer) {
+                state.hot = hot;
             }
         }
     }
@@ -297,33 +302,33 @@ impl Atlas {
     }
 
     fn draw(&mut self, layer: usize, values: &LayerValues<'_>) {
-        if let Some(page) = self.pages.get(layer) {
-            self.plane.write(layer, page.order.ranks(), values);
+        if let Some(state) = self.states.get(layer) {
+            self.plane.write(layer, state.order.ranks(), values);
         }
     }
 
     /// The neuron at fractions `x` and `y` of the map: of several in a dot the first that `prefers` accepts, or the first.
-    pub fn at(&self, x: f32, y: f32, prefers: impl Fn(usize, usize) -> bool) -> Option<Place> {
+    pub fn at(&self, x: f32, y: f32, prefers: impl Fn(usize, usize) -> bool) -> Option<PointedNeuron> {
         let shown = self.shown();
-        let Sheet { view, grid, .. } = self.sheet;
+        let MapLayout { view, grid, .. } = self.layout;
         let (at, dot) = grid.at(x, y, shown.len())?;
         let layer = shown.start + at;
-        let page = self.pages.get(layer)?;
-        let ranks = view.ranks(page.order.len());
+        let state = self.states.get(layer)?;
+        let ranks = view.ranks(state.order.len());
         let some = grid.neurons(dot, ranks.len());
         let crowd = some.len();
-        let neurons = || some.clone().filter_map(|at| page.order.neuron(ranks.start + at));
+        let neurons = || some.clone().filter_map(|at| state.order.neuron(ranks.start + at));
         let neuron = neurons().find(|neuron| prefers(layer, *neuron)).or_else(|| neurons().next())?;
-        Some(Place { layer, neuron, crowd })
+        Some(PointedNeuron { layer, neuron, crowd })
     }
 
     /// Where a neuron's dot is, as fractions of width and height, if it is shown.
     pub fn find(&self, layer: usize, neuron: usize) -> Option<(f32, f32)> {
         let shown = self.shown();
-        let page = self.pages.get(layer).filter(|_| shown.contains(&layer))?;
-        let Sheet { view, grid, .. } = self.sheet;
-        let ranks = view.ranks(page.order.len());
-        let at = (*page.order.ranks().get(neuron)? as usize).checked_sub(ranks.start)?;
+        let state = self.states.get(layer).filter(|_| shown.contains(&layer))?;
+        let MapLayout { view, grid, .. } = self.layout;
+        let ranks = view.ranks(state.order.len());
+        let at = (*state.order.ranks().get(neuron)? as usize).checked_sub(ranks.start)?;
         let dot = grid.dot(at, ranks.len());
         let (column, line) = (dot / grid.lines.max(1), dot % grid.lines.max(1));
         let rows = (shown.len() * grid.lines) as f32;
@@ -340,18 +345,18 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(120);
 
-    fn often(neurons: &[f32]) -> Often {
-        Often { neurons: neurons.to_vec(), ..Often::default() }
+    fn frequencies(neurons: &[f32]) -> LayerFrequencies {
+        LayerFrequencies { neurons: neurons.to_vec(), ..LayerFrequencies::default() }
     }
 
     /// Two layers of four neurons on two columns of two; neurons 3 and 1 of the first layer are hot.
     fn atlas() -> (Atlas, NeuronShape) {
         let shape = NeuronShape::new([4, 4]);
         let mut atlas = Atlas::new(&shape);
-        let sheet = Sheet { view: View::default(), grid: Grid { columns: 2, lines: 2 }, by_frequency: true };
-        assert!(atlas.lay_out(sheet) && !atlas.lay_out(sheet));
+        let layout = MapLayout { view: View::default(), grid: Grid { columns: 2, lines: 2 }, by_frequency: true };
+        assert!(atlas.lay_out(layout) && !atlas.lay_out(layout));
         assert!(atlas.set_hot(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
-        let (changed, left) = atlas.sort(SOON, |_| Some(often(&[0.1, 0.2, 0.3, 0.4])));
+        let (changed, left) = atlas.sort(SOON, |_| Some(frequencies(&[0.1, 0.2, 0.3, 0.4])));
         assert_eq!((changed, left), (vec![0, 1], false));
         (atlas, shape)
     }
@@ -374,17 +379,20 @@ mod tests {
         let (mut atlas, _) = atlas();
         assert_eq!((atlas.boundary(0), atlas.boundary(1), atlas.boundary(2)), (Some(0.5), Some(0.0), None));
         // Layer 0: 3 1 2 0; down the columns.
-        assert_eq!(atlas.at(0.1, 0.1, |_, _| false), Some(Place { layer: 0, neuron: 3, crowd: 1 }));
-        assert_eq!(atlas.at(0.9, 0.3, |_, _| false), Some(Place { layer: 0, neuron: 0, crowd: 1 }));
+        assert_eq!(atlas.at(0.1, 0.1, |_, _| false), Some(PointedNeuron { layer: 0, neuron: 3, crowd: 1 }));
+        assert_eq!(atlas.at(0.9, 0.3, |_, _| false), Some(PointedNeuron { layer: 0, neuron: 0, crowd: 1 }));
         assert_eq!(atlas.find(0, 0), Some((0.75, 0.375)));
         assert_eq!((atlas.frequency(0, 2), atlas.frequency(0, 4)), (Some(0.3), None));
         assert!(!atlas.set_hot(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
         assert_eq!(atlas.sort(SOON, |_| None), (Vec::new(), false));
-        let model = Sheet { by_frequency: false, ..atlas.sheet() };
+        let model = MapLayout { by_frequency: false, ..atlas.layout() };
         atlas.lay_out(model);
         atlas.sort(SOON, |_| None);
-        assert_eq!((atlas.boundary(0), atlas.at(0.1, 0.1, |_, _| false).map(|place| place.neuron)), (None, Some(0)));
-        atlas.lay_out(Sheet { view: View::of_layer(1), ..model });
+        assert_eq!(
+            (atlas.boundary(0), atlas.at(0.1, 0.1, |_, _| false).map(|pointed| pointed.neuron)),
+            (None, Some(0))
+        );
+        atlas.lay_out(MapLayout { view: View::of_layer(1), ..model });
         assert_eq!(
             (atlas.levels(Fold::Fraction).len(), atlas.find(0, 0), atlas.at(0.1, 0.9, |_, _| false).unwrap().layer),
             (4, None, 1)
@@ -394,9 +402,9 @@ mod tests {
     #[test]
     fn dot_of_several_neurons_names_the_preferred_one() {
         let (mut atlas, _) = atlas();
-        atlas.lay_out(Sheet { grid: Grid { columns: 1, lines: 1 }, ..atlas.sheet() });
-        assert_eq!(atlas.at(0.5, 0.2, |_, neuron| neuron == 2), Some(Place { layer: 0, neuron: 2, crowd: 4 }));
-        assert_eq!(atlas.at(0.5, 0.2, |_, _| false), Some(Place { layer: 0, neuron: 3, crowd: 4 }));
+        atlas.lay_out(MapLayout { grid: Grid { columns: 1, lines: 1 }, ..atlas.layout() });
+        assert_eq!(atlas.at(0.5, 0.2, |_, neuron| neuron == 2), Some(PointedNeuron { layer: 0, neuron: 2, crowd: 4 }));
+        assert_eq!(atlas.at(0.5, 0.2, |_, _| false), Some(PointedNeuron { layer: 0, neuron: 3, crowd: 4 }));
     }
 
     #[test]
@@ -423,7 +431,7 @@ mod tests {
         atlas.draw_token(&shape, Mode::Strength, &now, None);
         assert_eq!(atlas.levels(Fold::of(Mode::Strength, false)), [0; 8], "it was not recorded");
         atlas.draw_places();
-        assert_eq!(atlas.levels(Fold::Place), [255, 1, 255, 1, 1, 1, 1, 1]);
+        assert_eq!(atlas.levels(Fold::Placement), [255, 1, 255, 1, 1, 1, 1, 1]);
         assert!(!atlas.draw_tally(&board, Mode::Recency, Duration::ZERO), "a layer at a time");
         assert!(atlas.draw_tally(&board, Mode::Recency, Duration::ZERO));
         assert_eq!(atlas.levels(Fold::of(Mode::Recency, false))[..4], [229, 0, 255, 255]);
@@ -431,14 +439,14 @@ mod tests {
         assert!(!atlas.draw_tally(&board, Mode::Frequency, Duration::ZERO));
         assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
         assert_eq!(atlas.levels(Fold::of(Mode::Recency, false))[..4], [229, 0, 255, 255]);
-        let whole = atlas.sheet();
-        atlas.lay_out(Sheet { view: View::of_layer(0), ..whole });
+        let whole = atlas.layout();
+        atlas.lay_out(MapLayout { view: View::of_layer(0), ..whole });
         assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
         atlas.lay_out(whole);
         assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
         assert_eq!(atlas.levels(Fold::of(Mode::Recency, false))[..4], [229, 0, 255, 255]);
         assert!(atlas.draw_tally(&board, Mode::Frequency, SOON));
-        let often = &atlas.levels(Fold::of(Mode::Frequency, false))[..4];
-        assert!(often[2] >= often[0] && often[0] > 150 && often[1] == 0, "{often:?}");
+        let frequencies = &atlas.levels(Fold::of(Mode::Frequency, false))[..4];
+        assert!(frequencies[2] >= frequencies[0] && frequencies[0] > 150 && frequencies[1] == 0, "{frequencies:?}");
     }
 }

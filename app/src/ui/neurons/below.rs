@@ -7,7 +7,7 @@ use thermocline_engine::{runtime::Sparsity, session::Engine};
 use super::{
     facts::percent,
     kind::Kind,
-    map::Looks,
+    map::MapOptions,
     mode::Mode,
     panel::{Watched, small},
 };
@@ -15,8 +15,8 @@ use crate::ui::{shell::Shell, theme::Palette};
 
 impl Watched {
     /// The threshold above which neurons that are never zero count as firing.
-    pub(super) fn threshold(&self, ui: &mut Ui, shell: &mut Shell, looks: Looks) {
-        if self.kind != Kind::Smooth || !matches!(looks.mode, Mode::Fired | Mode::Frequency | Mode::Recency) {
+    pub(super) fn threshold(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
+        if self.kind != Kind::Smooth || !matches!(options.mode, Mode::Fired | Mode::Frequency | Mode::Recency) {
             return;
         }
         ui.horizontal_wrapped(|ui| {
@@ -29,9 +29,9 @@ impl Watched {
     }
 
     /// Legend of the two sides of the line; where there is none, what the token fired and spared.
-    pub(super) fn sides(&self, ui: &mut Ui, engine: &Engine, looks: Looks) {
+    pub(super) fn sides(&self, ui: &mut Ui, engine: &Engine, options: MapOptions) {
         let palette = Palette::of(ui);
-        if !looks.placed {
+        if !options.placed {
             self.spared(ui, engine);
             return;
         }
@@ -41,7 +41,7 @@ impl Watched {
             ui.label(side(format!("hot in VRAM, {}", percent(fraction)), palette.hot));
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                 ui.label(side(format!("cold in RAM, {}", percent(1.0 - fraction)), palette.cold));
-                if !looks.by_frequency {
+                if !options.by_frequency {
                     ui.label(small(ui, "mixed in the model's order"));
                 }
             });
@@ -70,22 +70,22 @@ impl Watched {
     }
 
     /// Why the map is dark, if it is.
-    pub(super) fn hint(&self, ui: &mut Ui, shell: &Shell, looks: Looks) {
+    pub(super) fn hint(&self, ui: &mut Ui, shell: &Shell, options: MapOptions) {
         if self.playback.is_remembered() {
             ui.label(small(ui, "The last tokens of this chat, from before the model was opened."));
         }
         if self.map.is_greyed() {
             ui.label(small(ui, "Grey rows were computed while other neurons were in VRAM than now."));
         }
-        if self.kind == Kind::Smooth && looks.placed && looks.mode != Mode::Placement {
+        if self.kind == Kind::Smooth && options.placed && options.mode != Mode::Placement {
             ui.label(small(ui, "A GPU does not report strengths: of the neurons it computes, all count as firing."));
-        } else if let Some(sentence) = self.kind.sentence(looks.mode, shell.settings.heatmap.mass_percent) {
+        } else if let Some(sentence) = self.kind.sentence(options.mode, shell.settings.heatmap.mass_percent) {
             ui.label(small(ui, sentence));
         }
         let token = self.playback.token(&self.board);
         let masks = token.as_ref().and_then(|token| token.masks.as_ref());
-        let text = match (&token, looks.mode) {
-            (None, _) if looks.placed => {
+        let text = match (&token, options.mode) {
+            (None, _) if options.placed => {
                 "Hot neurons fire for almost every token and live in VRAM; cold ones seldom fire and wait in RAM. \
                  Send a message to see them."
             }

@@ -5,7 +5,7 @@ use thermocline_engine::{
     telemetry::neurons::{NeuronShape, TokenTrace},
 };
 
-use super::{atlas::Place, mode::Mode};
+use super::{atlas::PointedNeuron, mode::Mode};
 use crate::units::counted;
 
 /// Sentences about a neuron at a token.
@@ -92,15 +92,15 @@ fn predicted<'a>(shape: &NeuronShape, token: &'a TokenTrace, layer: usize) -> Op
 }
 
 impl Facts {
-    /// Of the neuron at `place`, which is `hot` or not; `None` where the CPU computes everything.
+    /// Of the `pointed` neuron, which is `hot` or not; `None` where the CPU computes everything.
     pub fn of(
         shape: &NeuronShape,
         token: Option<&TokenTrace>,
-        place: Place,
+        pointed: PointedNeuron,
         frequencies: Frequencies,
         hot: Option<bool>,
     ) -> Self {
-        let Place { layer, neuron, crowd } = place;
+        let PointedNeuron { layer, neuron, crowd } = pointed;
         let fired = token.and_then(|token| token.fired(shape, layer)).map(|mask| mask::contains(mask, neuron));
         let strength = token.and_then(|token| {
             let masks = token.masks.as_ref()?;
@@ -195,7 +195,7 @@ mod tests {
         let (shape, token) = (board.shape(), board.latest().unwrap());
         let frequencies = Frequencies { fires: Some(0.123), chosen: None };
         let of = |neuron, crowd| {
-            Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, frequencies, Some(neuron == 0))
+            Facts::of(shape, Some(&token), PointedNeuron { layer: 0, neuron, crowd }, frequencies, Some(neuron == 0))
         };
         let first = of(1, 3);
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
@@ -214,8 +214,13 @@ mod tests {
             summary(shape, Some(&token), true),
             "1 layer, token 0: 50 % of the neurons fire, 50 % of these are hot"
         );
-        let unknown =
-            Facts::of(shape, None, Place { layer: 0, neuron: 0, crowd: 1 }, Frequencies::default(), Some(false));
+        let unknown = Facts::of(
+            shape,
+            None,
+            PointedNeuron { layer: 0, neuron: 0, crowd: 1 },
+            Frequencies::default(),
+            Some(false),
+        );
         assert_eq!((unknown.value.as_str(), unknown.predicted), ("Not recorded for this token", None));
     }
 
@@ -229,8 +234,9 @@ mod tests {
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
         let frequencies = Frequencies { fires: Some(0.1), chosen: Some(0.25) };
-        let of =
-            |neuron| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd: 1 }, frequencies, Some(false));
+        let of = |neuron| {
+            Facts::of(shape, Some(&token), PointedNeuron { layer: 0, neuron, crowd: 1 }, frequencies, Some(false))
+        };
         let fires = of(5);
         assert_eq!((&*fires.title, &*fires.value), ("Layer 0, expert 1, neuron 1", "Fires for this token"));
         assert_eq!(fires.expert.as_deref(), Some("Its expert is chosen at 25 % of the tokens"));

@@ -32,7 +32,7 @@ pub enum Fold {
     /// Square root of the fraction that is not 0, which tells small fractions apart: 25 % are in the middle.
     Fraction = 0,
     /// The same as it is: 1 for none to 255 for all, 0 where no neuron is.
-    Place = 1,
+    Placement = 1,
     /// The greatest.
     Most = 2,
     /// A miss is never hidden by other neurons of its dot; of the others the more frequent one is shown.
@@ -51,7 +51,7 @@ impl Fold {
             Mode::Fired | Mode::Experts => Fold::Fraction,
             Mode::Strength | Mode::Recency => Fold::Most,
             Mode::Frequency => Fold::Mean,
-            Mode::Placement => Fold::Place,
+            Mode::Placement => Fold::Placement,
             Mode::Predictor => Fold::Prediction,
         }
     }
@@ -62,8 +62,8 @@ impl Fold {
         let some = bytes.len() - count(0);
         match self {
             Fold::Fraction => root(some as f32, bytes.len() as f32),
-            Fold::Place if bytes.is_empty() => 0,
-            Fold::Place => (1 + 254 * some / bytes.len()) as u8,
+            Fold::Placement if bytes.is_empty() => 0,
+            Fold::Placement => (1 + 254 * some / bytes.len()) as u8,
             Fold::Most => bytes.iter().copied().max().unwrap_or(0),
             Fold::Prediction if count(code::MISS) > 0 => code::MISS,
             Fold::Prediction if some == 0 => 0,
@@ -218,9 +218,9 @@ mod tests {
         let cases: [(Fold, &[u8], u8); 12] = [
             (Fold::Fraction, &[0, 0, 0, 1], 128),
             (Fold::Fraction, &[], 0),
-            (Fold::Place, &[1, 0], 128),
-            (Fold::Place, &[], 0),
-            (Fold::Place, &[0], 1),
+            (Fold::Placement, &[1, 0], 128),
+            (Fold::Placement, &[], 0),
+            (Fold::Placement, &[0], 1),
             (Fold::Most, &[3, 200, 7], 200),
             (Fold::Prediction, &[1, 2, 1, 2], code::HIT),
             (Fold::Prediction, &[1, 2, 0, 2], code::FALSE_ALARM),

@@ -16,14 +16,13 @@ use thermocline_engine::{
 };
 
 use super::{
-    atlas::{Atlas, Often, Place, Sheet},
-    colours,
+    atlas::{Atlas, LayerFrequencies, MapLayout, PointedNeuron},
+    colours, expert_borders,
     facts::{self, Facts, Frequencies},
     grid::{Grid, View},
     layer_values::Fold,
     mode::{Colours, Mode},
     playback::Playback,
-    seams,
     shader::{self, Shader},
 };
 use crate::ui::{shell::FRAME, theme::Palette};
@@ -42,7 +41,7 @@ const GUTTER: f32 = 32.0;
 
 /// How the map is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Looks {
+pub struct MapOptions {
     /// Mode of the map.
     pub mode: Mode,
     /// Colour table of the map.
@@ -55,7 +54,7 @@ pub struct Looks {
     pub placed: bool,
 }
 
-impl Looks {
+impl MapOptions {
     fn palette(self) -> Palette {
         if self.light { Palette::LIGHT } else { Palette::DARK }
     }
@@ -64,7 +63,7 @@ impl Looks {
 /// Contents of the texture.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Drawn {
-    looks: Looks,
+    options: MapOptions,
     token: Option<u64>,
     base: Option<u64>,
 }
@@ -78,7 +77,7 @@ pub struct Map {
     /// True if the shader draws the dots; otherwise they are a texture.
     shaded: bool,
     /// The dots, and the layout they were made for.
-    texture: Option<(TextureHandle, Sheet)>,
+    texture: Option<(TextureHandle, MapLayout)>,
     drawn: Option<Drawn>,
     drawn_at: Option<Instant>,
     /// True while a picture that takes several frames is incomplete.
@@ -129,10 +128,10 @@ impl Map {
 
     /// The picture as it is shown.
     pub fn image(&self) -> Option<egui::ColorImage> {
-        let Drawn { looks, base, .. } = self.drawn?;
-        let table = colours::table(looks.mode, looks.colours, base.is_some(), &looks.palette());
-        let levels = self.atlas.levels(Fold::of(looks.mode, base.is_some()));
-        Some(colours::image(&levels, self.atlas.sheet().grid.columns, &table))
+        let Drawn { options, base, .. } = self.drawn?;
+        let table = colours::table(options.mode, options.colours, base.is_some(), &options.palette());
+        let levels = self.atlas.levels(Fold::of(options.mode, base.is_some()));
+        Some(colours::image(&levels, self.atlas.layout().grid.columns, &table))
     }
 
     /// Shows it, `height` points high, with `pins` marked. Returns the neuron that was clicked.
@@ -140,11 +139,11 @@ impl Map {
         &mut self,
         ui: &mut Ui,
         engine: &Engine,
-        looks: Looks,
+        options: MapOptions,
         playback: &Playback,
         pins: &[(usize, usize)],
         height: f32,
-    ) -> Option<Place> {
+    ) -> Option<PointedNeuron> {
         let shape = engine.neurons().shape();
         let token = playback.token(engine.neurons());
         let size = Vec2::new(ui.available_width(), height);
@@ -153,36 +152,41 @@ impl Map {
         response.widget_info(|| {
             let text = format!(
                 "Map of neurons, {}: {}",
-                looks.mode.title(),
-                facts::summary(shape, token.as_ref(), looks.placed)
+                options.mode.title(),
+                facts::summary(shape, token.as_ref(), options.placed)
             );
             WidgetInfo::labeled(Role::Image, true, text)
         });
         self.navigate(ui, &response, rect);
         if ui.is_rect_visible(whole) {
-            self.refresh(ui, engine, looks, playback, token.as_ref(), rect);
+            self.refresh(ui, engine, options, playback, token.as_ref(), rect);
             self.paint(ui, rect, pins, token.as_ref());
         }
         self.rect = Some(rect);
-        let of_token = looks.mode.is_of_token();
+        let of_token = options.mode.is_of_token();
         let otherwise = |layer| token.as_ref().is_some_and(|token| self.atlas.was_placed_otherwise(token, layer));
         self.greyed = of_token && self.atlas.shown().any(otherwise);
         let relative = |at: Pos2| ((at.x - rect.left()) / rect.width(), (at.y - rect.top()) / rect.height());
-        let lit = |layer, neuron| token.as_ref().is_some_and(|t| facts::is_lit(shape, looks.mode, t, layer, neuron));
-        let place = response.hover_pos().map(relative).and_then(|(x, y)| self.atlas.at(x, y, lit));
+        let lit = |layer, neuron| token.as_ref().is_some_and(|t| facts::is_lit(shape, options.mode, t, layer, neuron));
+        let pointed = response.hover_pos().map(relative).and_then(|(x, y)| self.atlas.at(x, y, lit));
         let clicked = response.clicked() || response.double_clicked();
-        if let Some(place) = place {
+        if let Some(pointed) = pointed {
             if response.double_clicked() {
-                self.view = if self.view.layer.is_some() { View::default() } else { View::of_layer(place.layer) };
+                self.view = if self.view.layer.is_some() { View::default() } else { View::of_layer(pointed.layer) };
             }
-            let Place { layer, neuron, .. } = place;
+            let PointedNeuron { layer, neuron, .. } = pointed;
             let expert = shape.member(layer, neuron).and_then(|(expert, _)| self.atlas.chosen(layer, expert));
             let frequencies = Frequencies { fires: self.frequency(layer, neuron), chosen: expert };
-            let facts =
-                Facts::of(shape, token.as_ref(), place, frequencies, looks.placed.then(|| self.is_hot(layer, neuron)));
+            let facts = Facts::of(
+                shape,
+                token.as_ref(),
+                pointed,
+                frequencies,
+                options.placed.then(|| self.is_hot(layer, neuron)),
+            );
             response.on_hover_ui_at_pointer(|ui| facts_ui(ui, &facts));
         }
-        place.filter(|_| clicked)
+        pointed.filter(|_| clicked)
     }
 
     /// Facts about a neuron at a token, as they are told of the one under the pointer.
@@ -196,8 +200,8 @@ impl Map {
         let shape = engine.neurons().shape();
         let expert = shape.member(layer, neuron).and_then(|(expert, _)| self.atlas.chosen(layer, expert));
         let frequencies = Frequencies { fires: self.frequency(layer, neuron), chosen: expert };
-        let place = Place { layer, neuron, crowd: 1 };
-        Facts::of(shape, token, place, frequencies, placed.then(|| self.is_hot(layer, neuron)))
+        let pointed = PointedNeuron { layer, neuron, crowd: 1 };
+        Facts::of(shape, token, pointed, frequencies, placed.then(|| self.is_hot(layer, neuron)))
     }
 
     /// Where a neuron's dot is on the screen, if it is shown.
@@ -228,7 +232,7 @@ impl Map {
         &mut self,
         ui: &Ui,
         engine: &Engine,
-        looks: Looks,
+        options: MapOptions,
         playback: &Playback,
         token: Option<&TokenTrace>,
         rect: Rect,
@@ -248,7 +252,7 @@ impl Map {
         if let Some(layer) = self.view.layer.or(widest).filter(|_| !self.view.is_close()) {
             grid = grid.straight(shape.group(layer, 0).len(), seen, pixels.x, limit);
         }
-        let mut anew = self.atlas.lay_out(Sheet { view: self.view, grid, by_frequency: looks.by_frequency });
+        let mut anew = self.atlas.lay_out(MapLayout { view: self.view, grid, by_frequency: options.by_frequency });
 
         let resident = engine.resident();
         let same = match (&self.resident, &resident) {
@@ -271,35 +275,35 @@ impl Map {
             let known = engine.frequencies(layer);
             let profiled = known.as_ref().is_some_and(|known| known.source == FrequencySource::Profile);
             counting.set(!profiled && shape.neurons(layer) > 0 || counting.get() && shape.neurons(layer) == 0);
-            known.map(|known| Often { neurons: known.values, experts: known.experts })
+            known.map(|known| LayerFrequencies { neurons: known.values, experts: known.experts })
         });
         self.counting = counting.get();
         self.sorted.get_or_insert((Instant::now(), index));
         anew |= !changed.is_empty();
 
-        let drawn = Drawn { looks, token: index, base: playback.base().map(|base| base.index) };
-        let of_token = looks.mode.is_of_token() || drawn.base.is_some();
+        let drawn = Drawn { options, token: index, base: playback.base().map(|base| base.index) };
+        let of_token = options.mode.is_of_token() || drawn.base.is_some();
         let other = self.drawn.is_none_or(|was| Drawn { token: index, ..was } != drawn);
         let new = self.drawn.is_none_or(|was| was != drawn);
         let pause = if of_token { FRAME } else { PAUSE };
         let rested = self.drawn_at.map_or(pause, |at| at.elapsed());
         let now = anew || other || self.unfinished || (new && (rested >= pause || !playback.is_live()));
         if now {
-            self.draw(engine, looks, playback, token);
+            self.draw(engine, options, playback, token);
             self.drawn = Some(drawn);
             self.drawn_at = Some(Instant::now());
         }
-        let sheet = self.atlas.sheet();
+        let layout = self.atlas.layout();
         if !self.shaded
-            && (now || self.texture.as_ref().is_none_or(|(_, of)| *of != sheet))
+            && (now || self.texture.as_ref().is_none_or(|(_, of)| *of != layout))
             && let Some(image) = self.image()
         {
             match &mut self.texture {
                 Some((texture, of)) => {
                     texture.set(image, TextureOptions::NEAREST);
-                    *of = sheet;
+                    *of = layout;
                 }
-                None => self.texture = Some((ui.load_texture("neurons", image, TextureOptions::NEAREST), sheet)),
+                None => self.texture = Some((ui.load_texture("neurons", image, TextureOptions::NEAREST), layout)),
             }
         }
         if left || self.unfinished {
@@ -309,10 +313,10 @@ impl Map {
         }
     }
 
-    fn draw(&mut self, engine: &Engine, looks: Looks, playback: &Playback, token: Option<&TokenTrace>) {
+    fn draw(&mut self, engine: &Engine, options: MapOptions, playback: &Playback, token: Option<&TokenTrace>) {
         let board = engine.neurons();
         self.unfinished = false;
-        match (looks.mode, token, playback.base()) {
+        match (options.mode, token, playback.base()) {
             (mode, Some(token), Some(base)) => self.atlas.draw_token(board.shape(), mode, token, Some(base)),
             (mode, Some(token), None) if mode.is_of_token() => {
                 self.atlas.draw_token(board.shape(), mode, token, None);
@@ -327,10 +331,10 @@ impl Map {
 
     fn paint(&self, ui: &Ui, rect: Rect, pins: &[(usize, usize)], token: Option<&TokenTrace>) {
         let (painter, palette) = (ui.painter_at(rect.expand2(Vec2::new(GUTTER, 4.0))), Palette::of(ui));
-        let Some(Drawn { looks, base, .. }) = self.drawn else { return };
+        let Some(Drawn { options, base, .. }) = self.drawn else { return };
         if self.shaded {
-            let table = colours::table(looks.mode, looks.colours, base.is_some(), &palette);
-            painter.extend(shader::shape(rect, &self.atlas, Fold::of(looks.mode, base.is_some()), &table));
+            let table = colours::table(options.mode, options.colours, base.is_some(), &palette);
+            painter.extend(shader::shape(rect, &self.atlas, Fold::of(options.mode, base.is_some()), &table));
         } else if let Some((texture, _)) = &self.texture {
             let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
             painter.image(texture.id(), rect, uv, Color32::WHITE);
@@ -338,7 +342,7 @@ impl Map {
         let shown = self.atlas.shown();
         let band = rect.height() / shown.len().max(1) as f32;
         let top = |layer: usize| rect.top() + band * (layer - shown.start) as f32;
-        if let Some(token) = token.filter(|_| looks.mode.is_of_token()) {
+        if let Some(token) = token.filter(|_| options.mode.is_of_token()) {
             for layer in shown.clone().filter(|layer| self.atlas.was_placed_otherwise(token, *layer)) {
                 let row = Rect::from_x_y_ranges(rect.x_range(), top(layer)..=top(layer) + band);
                 painter.rect_filled(row, 0.0, palette.muted.gamma_multiply(0.35));
@@ -355,9 +359,9 @@ impl Map {
                 painter.hline(rect.x_range(), top(layer), Stroke::new(1.0, palette.line));
             }
         }
-        for seam in seams::lines(&self.atlas, rect) {
-            painter.line(seam.clone(), Stroke::new(3.0, palette.background));
-            painter.line(seam, Stroke::new(1.0, palette.muted));
+        for border in expert_borders::lines(&self.atlas, rect) {
+            painter.line(border.clone(), Stroke::new(3.0, palette.background));
+            painter.line(border, Stroke::new(1.0, palette.muted));
         }
         // The line between hot and cold goes down through the layers, with a step where they differ.
         let mut line = Vec::new();

@@ -21,7 +21,7 @@ use super::{
     grid::View,
     history::History,
     kind::Kind,
-    map::{Looks, Map},
+    map::{Map, MapOptions},
     mode::{Colours, Mode},
     pin_card::{self, CardAct},
     pins::{MOST_PINS, Pins},
@@ -173,7 +173,7 @@ impl NeuronsPanel {
         let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
         self.head(ui, shell, &engine, &watched, (detached, placed));
         let settings = &shell.settings.heatmap;
-        let looks = Looks {
+        let options = MapOptions {
             mode: watched.kind.chosen(settings, placed),
             colours: Colours::of(&settings.colours),
             by_frequency: settings.by_frequency,
@@ -189,18 +189,18 @@ impl NeuronsPanel {
             engine.weigh_neurons();
         }
         watched.remember(shell, &engine);
-        let watch = if on { watch_of(looks.mode) } else { Watch::Off };
+        let watch = if on { watch_of(options.mode) } else { Watch::Off };
         if watched.board.watch() != watch {
             watched.board.set_watch(watch);
         }
         if watch == Watch::Off {
-            let cost = cost::sentence(&watched.board, watch_of(looks.mode));
+            let cost = cost::sentence(&watched.board, watch_of(options.mode));
             ui.label(small(ui, format!("Neurons are not recorded. {cost}")));
             if ui.button("Record neurons").clicked() {
                 shell.settings.heatmap.on = true;
             }
         } else {
-            watched.show(ui, shell, &engine, looks, detached);
+            watched.show(ui, shell, &engine, options, detached);
         }
         shell.tint = watched.tint(&engine);
         shell.mark = watched.mark.clone();
@@ -310,7 +310,7 @@ fn look(ui: &mut Ui, settings: &mut HeatmapSettings) {
 }
 
 impl Watched {
-    fn show(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, looks: Looks, detached: bool) {
+    fn show(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, options: MapOptions, detached: bool) {
         self.playback.follow(&self.board);
         self.history.update(&self.board, engine.telemetry().decode_rate);
         self.pins.update(&self.board);
@@ -319,27 +319,27 @@ impl Watched {
         let height = if detached { (tall * 0.6).max(HIGH) } else { (layers * 4.0).clamp(LOW, HIGH).max(tall * 0.4) };
         self.navigation(ui);
         let pins = self.pins.places();
-        let clicked = self.map.show(ui, engine, looks, &self.playback, &pins, height);
-        if let Some(place) = clicked {
-            if !self.pins.toggle(&self.board, place.layer, place.neuron) {
+        let clicked = self.map.show(ui, engine, options, &self.playback, &pins, height);
+        if let Some(pointed) = clicked {
+            if !self.pins.toggle(&self.board, pointed.layer, pointed.neuron) {
                 shell.toasts.info(format!("{MOST_PINS} neurons are pinned already: let one go first."));
             }
-            let at = (place.layer, place.neuron);
+            let at = (pointed.layer, pointed.neuron);
             self.card = self.pins.places().contains(&at).then_some(at);
         }
-        self.show_card(ui, engine, looks);
-        self.sides(ui, engine, looks);
-        colours::legend(ui, looks.mode, looks.colours, self.playback.base().is_some());
-        self.threshold(ui, shell, looks);
-        self.hint(ui, shell, looks);
+        self.show_card(ui, engine, options);
+        self.sides(ui, engine, options);
+        colours::legend(ui, options.mode, options.colours, self.playback.base().is_some());
+        self.threshold(ui, shell, options);
+        self.hint(ui, shell, options);
         self.scrub(ui, engine);
         self.mark(engine);
         let token = self.playback.token(&self.board);
         CollapsingHeader::new("Per layer").default_open(true).show(ui, |ui| match &token {
-            Some(token) => figures::layers(ui, self.board.shape(), token, looks.placed),
+            Some(token) => figures::layers(ui, self.board.shape(), token, options.placed),
             None => _ = ui.label(small(ui, "Send a message to see what each layer does.")),
         });
-        CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history, looks.placed));
+        CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history, options.placed));
         CollapsingHeader::new("How unequal").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
         self.pinned(ui, engine);
     }
@@ -392,11 +392,11 @@ impl Watched {
     }
 
     /// The card of the neuron that was pinned last, at its dot.
-    fn show_card(&mut self, ui: &Ui, engine: &Engine, looks: Looks) {
+    fn show_card(&mut self, ui: &Ui, engine: &Engine, options: MapOptions) {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
         let Some(dot) = self.map.position(at.0, at.1).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
         let token = self.playback.token(&self.board);
-        let facts = self.map.facts(engine, token.as_ref(), at, looks.placed);
+        let facts = self.map.facts(engine, token.as_ref(), at, options.placed);
         let pin = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at);
         let words = pin.map(|pin| figures::favourites(engine, pin)).unwrap_or_default();
         let tints = self.pins.tinting().is_some_and(|pin| (pin.layer, pin.neuron) == at);

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn plane_levels_fold_the_neurons_of_each_dot() {
         assert_eq!(dots(&LayerValues::Fired(&[0b1011]), Fold::Fraction), [255, 180]);
-        assert_eq!(dots(&LayerValues::Places(&[0b1010]), Fold::Place), [255, 1]);
+        assert_eq!(dots(&LayerValues::Places(&[0b1010]), Fold::Placement), [255, 1]);
         assert_eq!(dots(&LayerValues::Strength(&[10, 0, 30, 40]), Fold::Most), [40, 30]);
         assert_eq!(dots(&LayerValues::Prediction(&[0b1011], &[0b0110]), Fold::Prediction), [code::MISS, code::MISS]);
         assert_eq!(
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(levels(LayerValues::Prediction(&rest, &all), Fold::Prediction), [code::HIT; 2]);
         assert_eq!(levels(LayerValues::Prediction(&none, &none), Fold::Prediction), [0; 2]);
         assert_eq!(levels(LayerValues::Fired(&all), Fold::Fraction), [255; 2]);
-        assert_eq!(levels(LayerValues::Places(&all), Fold::Place), [255; 2]);
+        assert_eq!(levels(LayerValues::Places(&all), Fold::Placement), [255; 2]);
         assert_eq!(levels(LayerValues::Frequency(&vec![1.0; neurons]), Fold::Mean), [255; 2]);
     }
 

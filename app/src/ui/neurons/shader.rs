@@ -17,10 +17,10 @@ use thermocline_engine::telemetry::neurons::NeuronShape;
 use thermocline_shaders::MapParams;
 
 use super::{
-    atlas::{Atlas, Sheet},
+    atlas::{Atlas, MapLayout},
     colours::ColourTable,
-    kept::{Frame, Kept},
     layer_values::Fold,
+    map_textures::{Frame, MapTextures},
     plane::Plane,
 };
 
@@ -42,8 +42,8 @@ impl Shader {
         if info.backend == wgpu::Backend::Gl {
             return None;
         }
-        let kept = Kept::new(&state.device, state.target_format);
-        state.renderer.write().callback_resources.insert(kept);
+        let textures = MapTextures::new(&state.device, state.target_format);
+        state.renderer.write().callback_resources.insert(textures);
         let limit = state.device.limits().max_texture_dimension_2d as usize;
         Some(Shader { limit, software: info.device_type == wgpu::DeviceType::Cpu })
     }
@@ -67,7 +67,7 @@ pub fn shape(rect: Rect, atlas: &Atlas, fold: Fold, table: &ColourTable) -> Opti
 
 fn frame(rect: Rect, atlas: &Atlas, fold: Fold, table: &ColourTable) -> Option<Frame> {
     let plane = atlas.plane();
-    let Sheet { grid, .. } = atlas.sheet();
+    let MapLayout { grid, .. } = atlas.layout();
     let shown = atlas.shown();
     let layer = |layer| {
         let ranks = atlas.ranks(layer);
@@ -104,15 +104,15 @@ impl CallbackTrait for Frame {
         _encoder: &mut CommandEncoder,
         resources: &mut CallbackResources,
     ) -> Vec<CommandBuffer> {
-        if let Some(kept) = resources.get_mut::<Kept>() {
-            kept.bring(device, queue, screen.pixels_per_point, self);
+        if let Some(textures) = resources.get_mut::<MapTextures>() {
+            textures.bring(device, queue, screen.pixels_per_point, self);
         }
         Vec::new()
     }
 
     fn paint(&self, _info: PaintCallbackInfo, pass: &mut RenderPass<'static>, resources: &CallbackResources) {
-        if let Some(kept) = resources.get::<Kept>() {
-            kept.draw(pass);
+        if let Some(textures) = resources.get::<MapTextures>() {
+            textures.draw(pass);
         }
     }
 }
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
     use crate::ui::neurons::{
-        atlas::Often,
+        atlas::LayerFrequencies,
         colours::{self, image},
         grid::{Grid, View},
         mode::{Colours, Mode},
@@ -156,7 +156,7 @@ mod tests {
             if levels.is_empty() {
                 return;
             }
-            let picture = image(&levels, self.atlas.sheet().grid.columns, &self.table);
+            let picture = image(&levels, self.atlas.layout().grid.columns, &self.table);
             // Kept until the frame has been drawn.
             let texture = self.texture.insert(ui.load_texture("picture", picture, TextureOptions::NEAREST));
             let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
@@ -223,9 +223,9 @@ mod tests {
         board
     }
 
-    pub(super) fn often(board: &NeuronBoard, layer: usize) -> Often {
+    pub(super) fn frequencies_of(board: &NeuronBoard, layer: usize) -> LayerFrequencies {
         let tally = board.tally(layer);
-        Often { neurons: tally.recent, experts: tally.chosen_recent }
+        LayerFrequencies { neurons: tally.recent, experts: tally.chosen_recent }
     }
 
     /// In every mode, from afar and close: every pixel of the shader's is the texture's.
@@ -254,9 +254,9 @@ mod tests {
             {
                 let both = harness.state_mut();
                 let atlas = &mut both.atlas;
-                atlas.lay_out(Sheet { view, grid, by_frequency });
+                atlas.lay_out(MapLayout { view, grid, by_frequency });
                 atlas.set_hot(|layer| if layer == 0 { vec![0xF0F0; 10] } else { vec![u32::MAX; 40] });
-                atlas.sort(soon, |layer| Some(often(&board, layer)));
+                atlas.sort(soon, |layer| Some(frequencies_of(&board, layer)));
                 match mode {
                     Mode::Placement => atlas.draw_places(),
                     Mode::Frequency | Mode::Recency => assert!(atlas.draw_tally(&board, mode, soon)),

@@ -19,15 +19,15 @@ const LICENCES: &str = include_str!("../../../../assets/licences.txt");
 const LINE: f32 = 15.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sheet {
+enum Overlay {
     Licences,
     Log,
 }
 
-/// The card, the sheets over everything, and the search for a newer version.
+/// The card, the overlays, and the search for a newer version.
 #[derive(Debug, Default)]
 pub struct About {
-    sheet: Option<Sheet>,
+    overlay: Option<Overlay>,
     asked: bool,
     asking: Background<Result<Option<Release>, String>>,
     newer: Option<Release>,
@@ -66,10 +66,10 @@ impl About {
         ui.horizontal(|ui| {
             if ui.button("Licences").on_hover_text("Of the fonts, and of the work of others in this program").clicked()
             {
-                self.sheet = Some(Sheet::Licences);
+                self.overlay = Some(Overlay::Licences);
             }
             if ui.button("Log").on_hover_text("What happened since the program was started").clicked() {
-                self.sheet = Some(Sheet::Log);
+                self.overlay = Some(Overlay::Log);
             }
         });
         let updates = &mut shell.settings.updates;
@@ -100,23 +100,23 @@ impl About {
         }
     }
 
-    /// Shows the sheet that is open over everything.
-    pub fn show_sheet(&mut self, ui: &Ui) {
-        let Some(sheet) = self.sheet else { return };
+    /// Shows the overlay that is open.
+    pub fn show_overlay(&mut self, ui: &Ui) {
+        let Some(overlay) = self.overlay else { return };
         let screen = ui.content_rect().size();
         let modal = Modal::new(Id::unique("about sheet")).frame(Frame::popup(ui.style()).inner_margin(24));
         let shown = modal.show(ui, |ui| {
             ui.set_width((screen.x * 0.8).min(860.0));
             let height = screen.y * 0.6;
-            match sheet {
-                Sheet::Licences => licences(ui, height),
-                Sheet::Log => lines(ui, height),
+            match overlay {
+                Overlay::Licences => licences(ui, height),
+                Overlay::Log => lines(ui, height),
             }
             ui.add_space(8.0);
             widgets::primary_button(ui, "Close", true).clicked()
         });
         if shown.inner || shown.should_close() {
-            self.sheet = None;
+            self.overlay = None;
         }
     }
 }

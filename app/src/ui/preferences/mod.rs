@@ -41,8 +41,8 @@ impl PreferencesPage {
     }
 
     /// Shows what lies over everything.
-    pub fn show_sheet(&mut self, ui: &Ui) {
-        self.about.show_sheet(ui);
+    pub fn show_overlay(&mut self, ui: &Ui) {
+        self.about.show_overlay(ui);
     }
 
     /// Shows it.

@@ -13,7 +13,7 @@ use crate::{
 const DESCRIBED: usize = 160;
 
 /// Servers whose keys were kept, or why not.
-type Kept = Result<(Vec<ImportedServer>, Option<KeyPlace>), String>;
+type AddedServers = Result<(Vec<ImportedServer>, Option<KeyPlace>), String>;
 
 /// The card.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub struct ToolsCard {
     /// Text typed as a key.
     key: String,
     trouble: Option<String>,
-    adding: Background<Kept>,
+    adding: Background<AddedServers>,
 }
 
 impl ToolsCard {

@@ -214,7 +214,7 @@ impl BudgetSlider {
 }
 
 fn sentence(forecast: &Forecast, at: u64) -> String {
-    let (hot, all) = forecast.neurons();
+    let (hot, all) = forecast.units();
     let percentage = 100.0 * hot as f64 / all.max(1) as f64;
     let at = format!("At {}: {}", bytes(at), speed(forecast.tokens_per_second));
     if hot == 0 {

@@ -13,33 +13,33 @@ pub struct FrameThrottle {
     /// Waits until what was drawn is on the screen.
     drawn: Box<dyn Fn()>,
     /// Beginning of the latest frame or answer.
-    begun: Instant,
+    latest_start: Instant,
 }
 
 impl std::fmt::Debug for FrameThrottle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FrameThrottle").field("begun", &self.begun).finish_non_exhaustive()
+        f.debug_struct("FrameThrottle").field("latest_start", &self.latest_start).finish_non_exhaustive()
     }
 }
 
 impl FrameThrottle {
     /// `drawn` waits until the graphics device has finished all submitted work.
     pub fn new(drawn: impl Fn() + 'static) -> Self {
-        FrameThrottle { drawn: Box::new(drawn), begun: Instant::now() }
+        FrameThrottle { drawn: Box::new(drawn), latest_start: Instant::now() }
     }
 
     /// To be called before anything that begins answers: a requested answer begins when the frame of the request is on the screen.
     pub fn before_answers(&mut self, chat_controller: &ChatController, engine_handle: &EngineHandle) {
         if chat_controller.will_start_answer(engine_handle) {
             (self.drawn)();
-            self.begun = Instant::now();
+            self.latest_start = Instant::now();
         }
     }
 
     /// To be called before a frame. During an answer, to the window or to another program, it waits until the interval is over or
     /// the answer has ended. Returns true if it has waited: then there may be new text.
     pub fn before_frame(&mut self, chat_controller: &ChatController, serving: &ServerSwitch) -> bool {
-        let rest = FRAME_INTERVAL.saturating_sub(self.begun.elapsed());
+        let rest = FRAME_INTERVAL.saturating_sub(self.latest_start.elapsed());
         let (here, there) = (chat_controller.is_generating(), serving.active_answer());
         let waits = !rest.is_zero() && (here || there.is_some());
         if waits {
@@ -51,7 +51,7 @@ impl FrameThrottle {
                 ending.wait(rest.saturating_sub(began.elapsed()));
             }
         }
-        self.begun = Instant::now();
+        self.latest_start = Instant::now();
         waits
     }
 }

@@ -22,7 +22,7 @@ impl Ground {
             return None;
         }
         let pipeline = pipeline(&state.device, state.target_format, &PLAIN_FILL);
-        state.renderer.write().callback_resources.insert(Kept(pipeline));
+        state.renderer.write().callback_resources.insert(GroundPipeline(pipeline));
         Some(Ground)
     }
 
@@ -32,13 +32,13 @@ impl Ground {
     }
 }
 
-struct Kept(wgpu::RenderPipeline);
+struct GroundPipeline(wgpu::RenderPipeline);
 
 struct Fill(Color32);
 
 impl CallbackTrait for Fill {
     fn paint(&self, _info: PaintCallbackInfo, pass: &mut RenderPass<'static>, resources: &CallbackResources) {
-        if let Some(Kept(pipeline)) = resources.get() {
+        if let Some(GroundPipeline(pipeline)) = resources.get() {
             let [red, green, blue, _] = self.0.to_array();
             let first = 4 * u32::from_le_bytes([red, green, blue, 0]);
             pass.set_pipeline(pipeline);

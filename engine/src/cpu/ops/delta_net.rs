@@ -130,7 +130,7 @@ impl DeltaHeadBuffers {
 }
 
 /// `to = from / sqrt(|from|^2 + eps) * scale`
-fn unit(from: &[f32], scale: f32, to: &mut [f32]) {
+fn normalise(from: &[f32], scale: f32, to: &mut [f32]) {
     let square: f32 = from.iter().map(|x| x * x).sum();
     let factor = scale / (square + LENGTH_EPS).sqrt();
     to.iter_mut().zip(from).for_each(|(to, from)| *to = from * factor);
@@ -269,8 +269,8 @@ impl Cpu {
         let (keys, values) = (shape.k_heads * k_dim, 2 * shape.k_heads * k_dim);
         let scale = 1.0 / (k_dim as f32).sqrt();
         for (t, row) in tokens.qkv.chunks_exact(shape.qkv()).skip(first).take(count).enumerate() {
-            unit(&row[k_head * k_dim..][..k_dim], scale, &mut buffers.q[t * k_dim..][..k_dim]);
-            unit(&row[keys + k_head * k_dim..][..k_dim], 1.0, &mut buffers.k[t * k_dim..][..k_dim]);
+            normalise(&row[k_head * k_dim..][..k_dim], scale, &mut buffers.q[t * k_dim..][..k_dim]);
+            normalise(&row[keys + k_head * k_dim..][..k_dim], 1.0, &mut buffers.k[t * k_dim..][..k_dim]);
             buffers.v[t * v_dim..][..v_dim].copy_from_slice(&row[values + head * v_dim..][..v_dim]);
         }
         let of = |numbers: &[f32], t: usize| numbers[(first + t) * shape.v_heads + head];

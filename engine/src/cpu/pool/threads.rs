@@ -191,7 +191,7 @@ impl ThreadPool {
         let pointer = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(pointer) };
         // SAFETY: the previous join is over and `prefetcher` is locked, which keeps others out, so no thread reads `task` now.
         unsafe { *shared.task.get() = Some(pointer) };
-        self.announce();
+        self.start_join();
 
         let own = catch_unwind(AssertUnwindSafe(|| inside(|| task(0))));
         let mut spins = 0u32;
@@ -250,7 +250,7 @@ impl ThreadPool {
     }
 
     /// Starts a join: `task` (or `stop`) is set. The caller holds the lock, or is the last to have the pool.
-    fn announce(&self) {
+    fn start_join(&self) {
         let epoch = gate::epoch(self.shared.gate.0.load(Ordering::Relaxed)).wrapping_add(1);
         // Sequentially consistent with the worker's `parked` store and `gate` load: either the worker sees the new epoch
         // and does not park, or this thread sees `parked` and wakes it.
@@ -266,7 +266,7 @@ impl ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        self.announce();
+        self.start_join();
         for handle in self.workers.drain(..) {
             // A worker catches the panics of its tasks, so there is nothing to learn from its result.
             let _ = handle.join();

@@ -116,9 +116,9 @@ extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context:
         // SAFETY: the slot is complete and its map holds the address just touched, so the code that touched it borrows the
         // map and `Watched`, and with it the name, is alive. `write` and `_exit` may be called in a handler.
         unsafe {
-            say(b"\nerror: ");
-            say(std::slice::from_raw_parts(name, slot.name_len.load(Ordering::Relaxed)));
-            say(b": the file was truncated, or its disk went away, while it was in use\n");
+            write_error(b"\nerror: ");
+            write_error(std::slice::from_raw_parts(name, slot.name_len.load(Ordering::Relaxed)));
+            write_error(b": the file was truncated, or its disk went away, while it was in use\n");
             libc::_exit(EXIT_STATUS);
         }
     }
@@ -129,7 +129,7 @@ extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context:
     }
 }
 
-fn say(text: &[u8]) {
+fn write_error(text: &[u8]) {
     // SAFETY: the range is valid for reading; a failure leaves us no one to tell.
     unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }

@@ -231,16 +231,16 @@ fn expert_matmul_uses_the_experts_of_each_slot() {
         let y = gpu.arena().buffer(Purpose::Scratch, "y", bytes, Usage::Storage).unwrap();
         let output = MatmulOutput { buffer: &y, pitch: y_pitch, offset: OFFSET, epilogue: Epilogue::Store };
         let groups = ExpertPairs::new(&gpu, &ids_buffer, ids.len(), experts + 1).unwrap();
-        let input = |slots_per_row, bias| ExpertInput {
+        let input = |pairs_per_row, bias| ExpertInput {
             x: &x.buffer,
             x_pitch: pitch(cols),
-            slots_per_row,
+            pairs_per_row,
             places: &ids_buffer,
             groups: &groups,
             bias,
         };
-        for (slots_per_row, grouped) in [(used, false), (1, false), (used, true), (1, true)] {
-            let input = input(slots_per_row, Some(&bias_buffer));
+        for (pairs_per_row, grouped) in [(used, false), (1, false), (used, true), (1, true)] {
+            let input = input(pairs_per_row, Some(&bias_buffer));
             let matmul = ExpertMatmul::new(&gpu, &matrix, 1..experts + 1, &input, &output).unwrap();
             let mut recorder = Recorder::new(&gpu);
             if grouped {
@@ -249,15 +249,15 @@ fn expert_matmul_uses_the_experts_of_each_slot() {
             matmul.record(&mut recorder, ids.len(), grouped);
             let mut ring = ReadbackRing::new(&gpu, 1, bytes).unwrap();
             let got: Vec<f32> = ring.read(recorder, &[(&y, 0, bytes)], || (), bytemuck::pod_collect_to_vec).unwrap();
-            for (slot, expert) in ids.into_iter().enumerate() {
+            for (pair, expert) in ids.into_iter().enumerate() {
                 let expert = expert as usize - 1;
                 let own = TestInput {
-                    values: x.values[slot / slots_per_row * pitch(cols)..][..cols].to_vec(),
+                    values: x.values[pair / pairs_per_row * pitch(cols)..][..cols].to_vec(),
                     cols,
                     buffer: x.buffer.clone(),
                 };
-                let got = &got[slot * y_pitch..][..y_pitch];
-                let what = format!("{ty} slot {slot} slots per row {slots_per_row} grouped {grouped}");
+                let got = &got[pair * y_pitch..][..y_pitch];
+                let what = format!("{ty} pair {pair} pairs per row {pairs_per_row} grouped {grouped}");
                 check(got, &stacked[expert * 2..][..2], &own, &bias[expert * rows..][..rows], 1, &what);
             }
         }

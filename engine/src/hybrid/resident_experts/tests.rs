@@ -108,7 +108,7 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
             log.collect(&segment);
             let entry = &log.entries[0];
             let places = entry.experts.unwrap();
-            let masks = (log.words(entry.slots), log.words(places.ids), places.shared.map(|shared| log.words(shared)));
+            let masks = (log.words(entry.masks), log.words(places.ids), places.shared.map(|shared| log.words(shared)));
             ops.add_fired(masks, tokens, &mut on_gpu.fired, &mut on_gpu.chosen);
             assert_eq!(on_gpu, on_cpu, "{tokens} tokens, {activation}");
             assert!(on_gpu.fired.iter().any(|word| *word != 0));

@@ -19,7 +19,7 @@ fn exact(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
     let hot: Vec<Vec<Variable>> = profile
         .layers
         .iter()
-        .map(|layer| (0..layer.units()).map(|_| vars.add(variable().binary())).collect())
+        .map(|layer| (0..layer.blocks()).map(|_| vars.add(variable().binary())).collect())
         .collect();
     let any = resident[timers.len() - 1];
 
@@ -31,19 +31,19 @@ fn exact(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
     let mut bytes = any * mib(profile.scratch + profile.staging) + head * mib(head_bytes);
     problem = problem.with((head - any).leq(0.0));
     for (at, (layer, timer)) in profile.layers.iter().zip(&timers).enumerate() {
-        let rest = timer.resident(layer.all_rows()).seconds - gpu_time(layer, gpu, 0..layer.units());
+        let rest = timer.resident(layer.all_rows()).seconds - gpu_time(layer, gpu, 0..layer.blocks());
         bytes += resident[at] * mib(layer.base());
         let hand_over = (resident[at] - full[at]) * ms(gpu.hand_over);
         let mut on_gpu: Expression = resident[at] * ms(rest) + hand_over.clone();
         let away: Expression = (1.0 - resident[at]) * ms(timer.on_cpu().seconds);
         let mut on_cpu: Expression = resident[at] * ms(rest) + hand_over + away;
         let of_layer = &hot[at];
-        for (unit, hot) in of_layer.iter().enumerate() {
-            let neurons = (layer.neurons_in(unit + 1) - layer.neurons_in(unit)) as u64;
-            bytes += *hot * mib(neurons * layer.neuron);
-            on_gpu += *hot * ms(gpu_time(layer, gpu, unit..unit + 1));
-            on_cpu += (resident[at] - *hot) * ms(cpu_time(layer, machine, unit..unit + 1));
-            let before = if unit == 0 { resident[at] } else { of_layer[unit - 1] };
+        for (block, hot) in of_layer.iter().enumerate() {
+            let units = (layer.units_in(block + 1) - layer.units_in(block)) as u64;
+            bytes += *hot * mib(units * layer.unit);
+            on_gpu += *hot * ms(gpu_time(layer, gpu, block..block + 1));
+            on_cpu += (resident[at] - *hot) * ms(cpu_time(layer, machine, block..block + 1));
+            let before = if block == 0 { resident[at] } else { of_layer[block - 1] };
             problem = problem.with((*hot - before).leq(0.0)).with((full[at] - *hot).leq(0.0));
         }
         problem = problem.with((time[at] - on_gpu).geq(0.0)).with((time[at] - on_cpu).geq(0.0));
@@ -58,8 +58,8 @@ fn exact(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
     of_head + layers + solution.value(any) * token_seconds(machine)
 }
 
-/// Seconds of some units, summed row by row.
-fn row_time(layer: &LayerCosts, units: std::ops::Range<usize>, seconds: impl Fn(&ReadBytes) -> f64) -> f64 {
+/// Seconds of some blocks, summed row by row.
+fn row_time(layer: &LayerCosts, blocks: std::ops::Range<usize>, seconds: impl Fn(&ReadBytes) -> f64) -> f64 {
     let one = |at: usize| {
         let (fires, predicted) = (f64::from(layer.frequency[at]), f64::from(layer.predicted[at]));
         let (looked, fired) = match layer.skips {
@@ -70,15 +70,15 @@ fn row_time(layer: &LayerCosts, units: std::ops::Range<usize>, seconds: impl Fn(
         };
         looked * seconds(&layer.firing_read) + fired * layer.other_reads.iter().map(&seconds).sum::<f64>()
     };
-    (layer.neurons_in(units.start)..layer.neurons_in(units.end)).map(one).sum()
+    (layer.units_in(blocks.start)..layer.units_in(blocks.end)).map(one).sum()
 }
 
-fn gpu_time(layer: &LayerCosts, gpu: &GpuRates, units: std::ops::Range<usize>) -> f64 {
-    row_time(layer, units, |reads| reads.device as f64 / gpu.rate(reads.ty).sequential)
+fn gpu_time(layer: &LayerCosts, gpu: &GpuRates, blocks: std::ops::Range<usize>) -> f64 {
+    row_time(layer, blocks, |reads| reads.device as f64 / gpu.rate(reads.ty).sequential)
 }
 
-fn cpu_time(layer: &LayerCosts, machine: &Machine, units: std::ops::Range<usize>) -> f64 {
-    row_time(layer, units, |reads| reads.cpu as f64 / machine.cpu.rate(reads.ty).sequential)
+fn cpu_time(layer: &LayerCosts, machine: &Machine, blocks: std::ops::Range<usize>) -> f64 {
+    row_time(layer, blocks, |reads| reads.cpu as f64 / machine.cpu.rate(reads.ty).sequential)
 }
 
 #[test]
@@ -94,13 +94,13 @@ fn small_models_are_placed_within_a_hundredth_of_the_optimum() {
         assert!(plan.bytes.total() <= budget, "case {case}");
         assert!(plan.seconds <= best * 1.01, "case {case}: {} s, could be {best}", plan.seconds);
         assert!(plan.seconds >= best * (1.0 - 1e-6), "case {case}: the reference is not the best");
-        split += usize::from(plan.layers.iter().any(|layer| layer.hot > 0 && layer.hot < layer.neurons));
+        split += usize::from(plan.layers.iter().any(|layer| layer.hot > 0 && layer.hot < layer.units));
     }
     // Otherwise nothing was tried.
     assert!(split > 15, "{split}");
 }
 
-/// The plan by PowerInfer's rule: everything but the neurons, then the blocks that fire most often anywhere.
+/// The plan by PowerInfer's rule: everything but the units, then the blocks that fire most often anywhere.
 fn by_frequency(profile: &CostProfile, machine: &Machine, budget: u64) -> Option<Plan> {
     let mut placement = Placement::all(profile);
     placement.hot.iter_mut().for_each(Vec::clear);
@@ -108,15 +108,15 @@ fn by_frequency(profile: &CostProfile, machine: &Machine, budget: u64) -> Option
     let mut room = usable(budget).checked_sub(bytes(&placement))?;
     let mut blocks = Vec::new();
     for (at, layer) in profile.layers.iter().enumerate() {
-        for unit in 0..layer.units() {
-            let of = layer.neurons_in(unit)..layer.neurons_in(unit + 1);
+        for block in 0..layer.blocks() {
+            let of = layer.units_in(block)..layer.units_in(block + 1);
             blocks.push((layer.frequency[of.clone()].iter().sum::<f32>(), at, of));
         }
     }
     blocks.sort_by(|a, b| b.0.total_cmp(&a.0));
     for (_, at, of) in blocks {
         let layer = &profile.layers[at];
-        room = match room.checked_sub(of.len() as u64 * layer.neuron) {
+        room = match room.checked_sub(of.len() as u64 * layer.unit) {
             Some(room) => room,
             None => break,
         };
@@ -173,11 +173,11 @@ fn bound(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
 }
 
 fn curve(timer: &LayerTimer<'_>, layer: &LayerCosts) -> Vec<(f64, f64)> {
-    let of = |units: usize| {
-        let bytes = layer.base() + layer.neurons_in(units) as u64 * layer.neuron;
-        (bytes as f64, timer.resident(layer.prefix_rows[units]).seconds)
+    let of = |blocks: usize| {
+        let bytes = layer.base() + layer.units_in(blocks) as u64 * layer.unit;
+        (bytes as f64, timer.resident(layer.prefix_rows[blocks]).seconds)
     };
-    (0..=layer.units()).map(of).collect()
+    (0..=layer.blocks()).map(of).collect()
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn moe_models_are_placed_within_a_hundredth_of_the_optimum() {
             let fits = tried.iter().filter(|plan| plan.bytes.total() <= usable(budget));
             let best = fits.map(|plan| plan.seconds).fold(f64::INFINITY, f64::min);
             assert!(plan.bytes.total() <= budget && plan.seconds <= best * 1.01, "{case}: {} {best}", plan.seconds);
-            partly += plan.layers.iter().filter(|layer| (1..layer.neurons).contains(&layer.hot)).count();
+            partly += plan.layers.iter().filter(|layer| (1..layer.units).contains(&layer.hot)).count();
             hottest += plan.placement.hot.iter().filter(|hot| hot.len() == 1).count();
             for (hot, layer) in plan.placement.hot.iter().zip(&profile.layers) {
                 assert_eq!(hot[..], layer.order[..hot.len()], "those chosen most often");

@@ -7,8 +7,8 @@ use crate::model::mask;
 pub(super) fn resident(profile: &CostProfile, placement: &Placement) -> Resident {
     let layers = placement.hot.iter().zip(&profile.layers);
     let hot = layers.map(|(hot, layer)| {
-        let mut held = vec![0; mask::words(layer.neurons())];
-        hot.iter().for_each(|neuron| mask::insert(&mut held, *neuron as usize));
+        let mut held = vec![0; mask::words(layer.units())];
+        hot.iter().for_each(|unit| mask::insert(&mut held, *unit as usize));
         held
     });
     Resident { first_layer: placement.first_resident, hot: hot.collect(), head: placement.head }
@@ -90,15 +90,15 @@ fn slow_hand_over_leaves_no_layer_split() {
         gpu.hand_over = 0.1;
     }
     let plan = solve(&profile, &machine, 30 << 30);
-    let hybrid = |layer: &&LayerPlan| layer.resident && layer.hot < layer.neurons;
-    assert_eq!(plan.layers.iter().filter(hybrid).count(), 0, "no layer's neurons pay for a tenth of a second");
+    let hybrid = |layer: &&LayerPlan| layer.resident && layer.hot < layer.units;
+    assert_eq!(plan.layers.iter().filter(hybrid).count(), 0, "no layer's units pay for a tenth of a second");
 }
 
 /// Every submission of a split layer costs its delay twice, once for each side of the hand-over.
 #[test]
 fn slower_submissions_split_fewer_layers() {
     let profile = large(Skips::Silent, 2);
-    let hybrid = |layer: &&LayerPlan| layer.resident && layer.hot < layer.neurons;
+    let hybrid = |layer: &&LayerPlan| layer.resident && layer.hot < layer.units;
     let plans = [0.0, 30e-6, 100e-6, 300e-6].map(|delay| {
         let mut machine = Machine::typical();
         let gpu = machine.gpu.as_mut().unwrap();
@@ -135,7 +135,7 @@ fn slow_submissions_leave_no_small_layer_split() {
         let mut machine = Machine::typical();
         machine.gpu.as_mut().unwrap().hand_over = 40e-6 + 2.0 * delay;
         let plan = solve(&profile, &machine, 160 << 20);
-        let hybrid = |layer: &&LayerPlan| layer.resident && layer.hot < layer.neurons;
+        let hybrid = |layer: &&LayerPlan| layer.resident && layer.hot < layer.units;
         let split = plan.layers.iter().filter(hybrid).count();
         println!("{:>3.0} us per submission: {split} of 24 layers split, {:.2} ms", delay * 1e6, plan.seconds * 1e3);
         split
@@ -147,7 +147,7 @@ fn slow_submissions_leave_no_small_layer_split() {
 #[test]
 fn any_placement_is_made_valid_and_priced() {
     let (profile, machine) = (large(Skips::Silent, 4), Machine::typical());
-    // Hot neurons below the first resident layer, unknown ones, doubles, and too many layers are left out.
+    // Hot units below the first resident layer, unknown ones, doubles, and too many layers are left out.
     let mut placement = Placement { first_resident: 78, hot: vec![vec![3]; 90], head: true };
     placement.hot[79] = vec![5, 5, 28_671, 28_672, u32::MAX];
     let plan = Plan::new(&profile, &machine, placement);
@@ -170,7 +170,7 @@ fn shared_memory_slows_both_processors() {
     let beside = Plan::new(&profile, &shared, alone.placement.clone());
     assert!(beside.seconds > alone.seconds);
     // Whatever one side does alone is not slower.
-    for (a, b) in alone.layers.iter().zip(&beside.layers).filter(|(a, _)| !a.resident || a.hot == a.neurons) {
+    for (a, b) in alone.layers.iter().zip(&beside.layers).filter(|(a, _)| !a.resident || a.hot == a.units) {
         assert_eq!(a.time, b.time);
     }
     if let Some(gpu) = &mut shared.gpu {

@@ -30,7 +30,7 @@ pub struct CpuFfn {
     up: Vec<f32>,
     /// Scratch, `[tokens, n_ff]`: outputs of all rows where a list selects some, hidden values scattered among zeros, or
     /// activations of the gates.
-    pub(super) wide: Vec<f32>,
+    pub(super) scratch: Vec<f32>,
     /// `[tokens, d]`: output of one of several FFNs.
     part: Vec<f32>,
     /// The predictor's hidden layer `[rank]` and scores `[n_ff]`.
@@ -44,7 +44,7 @@ pub struct CpuFfn {
     pub(super) rows: SparseRows,
     /// Places of the values of the last task's blocks.
     spans: Vec<Span>,
-    pub(super) last: Last,
+    pub(super) outcome: FfnOutcome,
 }
 
 /// The rule by which held values count as fired.
@@ -55,12 +55,12 @@ pub(super) enum Fires {
     NonZero,
     /// All: silent neurons are no longer held.
     Held,
-    /// Those whose gate's activation, in `wide`, exceeds this threshold.
+    /// Those whose gate's activation, in `scratch`, exceeds this threshold.
     Above(f32),
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Last {
+pub(super) struct FfnOutcome {
     pub tokens: usize,
     pub fires: Fires,
     /// True if there was a prediction.
@@ -118,7 +118,7 @@ impl CpuFfn {
         before: &mut dyn FnMut(&[f32], &[f32]),
     ) -> Result<FfnWork> {
         assert!(task.blocks.iter().all(|block| block.ffn.gate.is_some() == task.gated()), "gates in some FFNs");
-        self.last = Last { tokens: task.tokens, ..Last::default() };
+        self.outcome = FfnOutcome { tokens: task.tokens, ..FfnOutcome::default() };
         self.spans.clear();
         self.held.clear();
         // The next reads are not known yet.
@@ -137,7 +137,7 @@ impl CpuFfn {
         out: &mut [f32],
         before: &mut dyn FnMut(&[f32], &[f32]),
     ) -> Result<FfnWork> {
-        let CpuFfn { hidden, up, wide, part, held, spans, last, .. } = self;
+        let CpuFfn { hidden, up, scratch, part, held, spans, outcome, .. } = self;
         let (tokens, form) = (task.tokens, task.activation);
         let mut all = 0;
         for block in task.blocks {
@@ -188,10 +188,10 @@ impl CpuFfn {
                     && !task.activation.is_sparse()
                     && skipped.is_none()
                 {
-                    grow(wide, Some(values), WHAT)?;
-                    wide[..values].copy_from_slice(hidden);
-                    cpu.activate(form, &mut wide[..values], None);
-                    last.fires = Fires::Above(threshold);
+                    grow(scratch, Some(values), WHAT)?;
+                    scratch[..values].copy_from_slice(hidden);
+                    cpu.activate(form, &mut scratch[..values], None);
+                    outcome.fires = Fires::Above(threshold);
                 }
                 cpu.activate(form, hidden, Some(up));
             }
@@ -241,8 +241,8 @@ impl CpuFfn {
         let hidden = &*hidden;
         let values = task.blocks.iter().zip(&*spans);
         let values = values.map(|(block, span)| Values { list: block.neurons, hidden: span.values(hidden, tokens) });
-        // `wide` holds the gates' activations until `fired`; the other use of it never coincides.
-        let expanded = if matches!(last.fires, Fires::Above(_)) { up } else { wide };
+        // `scratch` holds the gates' activations until `fired`; the other use of it never coincides.
+        let expanded = if matches!(outcome.fires, Fires::Above(_)) { up } else { scratch };
         down(cpu, task, values, (expanded, part), out, &mut work)?;
         Ok(work)
     }
@@ -252,8 +252,8 @@ impl CpuFfn {
         if mode == Sparsity::Predicted {
             self.predict(cpu, task, &mut work)?;
         }
-        let CpuFfn { hidden, up, wide, part, candidates, held, spans, last, .. } = self;
-        let predicted = (last.predicted && !task.recall_check).then_some(&candidates[..]);
+        let CpuFfn { hidden, up, scratch, part, candidates, held, spans, outcome, .. } = self;
+        let predicted = (outcome.predicted && !task.recall_check).then_some(&candidates[..]);
         let form = task.activation;
         let firing = task.blocks.iter().map(|block| -> Part<'_> {
             (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), predicted.or(block.neurons))
@@ -261,7 +261,7 @@ impl CpuFfn {
         let len = |(linear, list): Part<'_>| list.map_or(linear.weight.rows(), <[u32]>::len);
         let n = firing.clone().map(len).sum();
         grow(hidden, Some(n), WHAT)?;
-        some_rows(cpu, firing.clone(), task.x, &mut hidden[..n], wide, &mut work)?;
+        some_rows(cpu, firing.clone(), task.x, &mut hidden[..n], scratch, &mut work)?;
         if let Some(deviations) = task.gate_deviations() {
             cpu.gate_excess(&mut hidden[..n], n, deviations);
         }
@@ -271,7 +271,7 @@ impl CpuFfn {
             let acted = &mut up[..n];
             acted.copy_from_slice(&hidden[..n]);
             cpu.activate(form, acted, None);
-            last.fires = Fires::Held;
+            outcome.fires = Fires::Held;
         }
         let mut from = 0;
         for part in firing {
@@ -296,7 +296,7 @@ impl CpuFfn {
             grow(up, Some(held.len()), WHAT)?;
             let up = &mut up[..held.len()];
             let ups = task.blocks.iter().zip(lists.clone()).map(|(block, list)| (&block.ffn.up, list));
-            some_rows(cpu, ups, task.x, up, wide, &mut work)?;
+            some_rows(cpu, ups, task.x, up, scratch, &mut work)?;
             cpu.activate(form, hidden, Some(up));
         } else {
             cpu.activate(form, hidden, None);
@@ -306,7 +306,7 @@ impl CpuFfn {
         }
         let hidden = &*hidden;
         let values = spans.iter().zip(lists).map(|(span, list)| Values { list, hidden: span.values(hidden, 1) });
-        down(cpu, task, values, (wide, part), out, &mut work)?;
+        down(cpu, task, values, (scratch, part), out, &mut work)?;
         Ok(work)
     }
 
@@ -325,7 +325,7 @@ impl CpuFfn {
             }
             None => return Ok(()),
         }
-        self.last.predicted = true;
+        self.outcome.predicted = true;
         self.candidates.clear();
         match block.neurons {
             Some(list) => {
@@ -343,8 +343,8 @@ impl CpuFfn {
     /// # Panics
     /// If the mask is shorter, or the task had no such block.
     pub fn fired(&self, block: usize, mask: &mut [u32]) {
-        let Last { tokens, fires, .. } = self.last;
-        if self.last.rows {
+        let FfnOutcome { tokens, fires, .. } = self.outcome;
+        if self.outcome.rows {
             let width = (mask.len() / tokens.max(1)).max(1);
             for (mask, (list, hidden)) in mask.chunks_exact_mut(width).zip(self.rows.values(tokens)) {
                 mask::insert_some(mask, list, |i| fires == Fires::Held || hidden[i] != 0.0);
@@ -355,7 +355,8 @@ impl CpuFfn {
         let (hidden, n, list) = (span.values(&self.hidden, tokens), span.len, span.listed(&self.held));
         for (t, mask) in mask.chunks_exact_mut(mask::words(span.n_ff).max(1)).take(tokens).enumerate() {
             let hidden = &hidden[t * n..][..n];
-            let above = |threshold: f32| move |i: usize| span.values(&self.wide, tokens)[t * n + i].abs() > threshold;
+            let above =
+                |threshold: f32| move |i: usize| span.values(&self.scratch, tokens)[t * n + i].abs() > threshold;
             match (list, fires) {
                 (None, Fires::NonZero | Fires::Held) => mask::fill(mask, n, |i| hidden[i] != 0.0),
                 (None, Fires::Above(threshold)) => mask::fill(mask, n, above(threshold)),
@@ -371,12 +372,12 @@ impl CpuFfn {
     /// # Panics
     /// If the task had no such block.
     pub fn strength(&self, block: usize) -> Strength<'_> {
-        if self.last.rows {
+        if self.outcome.rows {
             // Among zeros: see `sparse_rows`.
-            return Strength::All(&self.wide[..self.last.values]);
+            return Strength::All(&self.scratch[..self.outcome.values]);
         }
         let span = self.spans[block];
-        let values = span.values(&self.hidden, self.last.tokens);
+        let values = span.values(&self.hidden, self.outcome.tokens);
         match span.listed(&self.held) {
             None => Strength::All(values),
             Some(neurons) => Strength::Listed { neurons, values },
@@ -385,13 +386,13 @@ impl CpuFfn {
 
     /// The prediction of the last task as a [`mask`], if there was one.
     pub fn predicted(&self) -> Option<&[u32]> {
-        self.last.predicted.then_some(&self.predicted[..])
+        self.outcome.predicted.then_some(&self.predicted[..])
     }
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
         let [rank, scores] = &self.predictor;
-        let floats = [&self.hidden, &self.up, &self.wide, &self.part, rank, scores].map(Vec::capacity);
+        let floats = [&self.hidden, &self.up, &self.scratch, &self.part, rank, scores].map(Vec::capacity);
         let lists = [&self.predicted, &self.candidates, &self.held].map(Vec::capacity);
         (floats.iter().chain(&lists).sum::<usize>() * size_of::<f32>()) as u64 + self.rows.bytes()
     }

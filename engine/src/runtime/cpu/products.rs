@@ -22,19 +22,19 @@ pub(crate) type Part<'a> = (&'a Linear, Option<&'a [u32]>);
 pub(crate) type Few<T> = SmallVec<[T; 9]>;
 
 /// One token's products with `parts`, concatenated in `out`. Where a list has most of a matrix's rows ([`is_most`]), all rows are
-/// read in order into `wide`, and the listed ones copied.
+/// read in order into `scratch`, and the listed ones copied.
 pub(crate) fn some_rows<'a>(
     cpu: &Cpu,
     parts: impl Iterator<Item = Part<'a>> + Clone,
     x: &[f32],
     out: &mut [f32],
-    wide: &mut Vec<f32>,
+    scratch: &mut Vec<f32>,
     work: &mut FfnWork,
 ) -> Result<()> {
     let most = |(linear, list): &Part<'_>| list.is_some_and(|list| is_most(list.len(), &linear.weight));
     let room = parts.clone().filter(most).map(|(linear, _)| linear.weight.rows()).sum();
-    grow(wide, Some(room), WHAT)?;
-    let (mut jobs, mut rest, mut spare) = (Few::new(), &mut out[..], &mut wide[..room]);
+    grow(scratch, Some(room), WHAT)?;
+    let (mut jobs, mut rest, mut spare) = (Few::new(), &mut out[..], &mut scratch[..room]);
     for part in parts.clone() {
         let (linear, list) = part;
         let n = list.map_or(linear.weight.rows(), <[u32]>::len);
@@ -54,7 +54,7 @@ pub(crate) fn some_rows<'a>(
     }
     cpu.matmul_rows(&mut jobs, x, 1);
     drop(jobs);
-    let (mut rest, mut spare) = (&mut out[..], &wide[..room]);
+    let (mut rest, mut spare) = (&mut out[..], &scratch[..room]);
     for part in parts {
         let (linear, list) = part;
         let mine;
@@ -77,12 +77,12 @@ pub(crate) struct Values<'a> {
     pub hidden: &'a [f32],
 }
 
-/// `out =` sum of the down projections of a task's hidden values, `[tokens, d]`, without biases. `wide` and `part` are scratch.
+/// `out =` sum of the down projections of a task's hidden values, `[tokens, d]`, without biases. `scratch` and `part` are overwritten.
 pub(crate) fn down<'a>(
     cpu: &Cpu,
     task: &FfnTask<'_>,
     values: impl Iterator<Item = Values<'a>>,
-    (wide, part): (&mut Vec<f32>, &mut Vec<f32>),
+    (scratch, part): (&mut Vec<f32>, &mut Vec<f32>),
     out: &mut [f32],
     work: &mut FfnWork,
 ) -> Result<()> {
@@ -115,7 +115,7 @@ pub(crate) fn down<'a>(
             Down::Outputs(down) => wholes.push(Whole { down: &down.weight, factor: block.factor, list, hidden }),
         }
     }
-    outputs(cpu, &wholes, (task.tokens, alone), (wide, part), out, work)?;
+    outputs(cpu, &wholes, (task.tokens, alone), (scratch, part), out, work)?;
     work.active += cpu.accumulate_sums(&sums, out);
     Ok(())
 }
@@ -134,14 +134,14 @@ fn outputs(
     cpu: &Cpu,
     wholes: &[Whole<'_>],
     (tokens, alone): (usize, bool),
-    (wide, part): (&mut Vec<f32>, &mut Vec<f32>),
+    (scratch, part): (&mut Vec<f32>, &mut Vec<f32>),
     out: &mut [f32],
     work: &mut FfnWork,
 ) -> Result<()> {
     let listed = wholes.iter().filter(|of| of.list.is_some());
     let room = listed.map(|of| tokens.saturating_mul(of.down.cols())).fold(0, usize::saturating_add);
-    grow(wide, Some(room), WHAT)?;
-    let (mut spare, mut inputs) = (&mut wide[..room], Few::new());
+    grow(scratch, Some(room), WHAT)?;
+    let (mut spare, mut inputs) = (&mut scratch[..room], Few::new());
     for Whole { down, list, hidden, .. } in wholes {
         let n_ff = down.cols();
         let n = list.map_or(n_ff, <[u32]>::len);

@@ -134,9 +134,9 @@ impl Routing {
     /// The tokens, of `tokens`, that use `expert`, and its router weights.
     pub fn members(&self, expert: usize, tokens: usize) -> impl Iterator<Item = (usize, f32)> {
         let used = (self.chosen.len() / tokens.max(1)).max(1);
-        let slots = self.chosen.iter().zip(&self.router_weights).enumerate();
-        let ours = slots.filter(move |(_, (chosen, _))| **chosen == expert);
-        ours.map(move |(slot, (_, weight))| (slot / used, *weight))
+        let pairs = self.chosen.iter().zip(&self.router_weights).enumerate();
+        let ours = pairs.filter(move |(_, (chosen, _))| **chosen == expert);
+        ours.map(move |(pair, (_, weight))| (pair / used, *weight))
     }
 
     /// Bytes held.

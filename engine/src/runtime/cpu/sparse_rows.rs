@@ -3,7 +3,7 @@
 
 use super::{
     CpuFfn, WHAT,
-    ffn::{Fires, Last, job, keep},
+    ffn::{FfnOutcome, Fires, job, keep},
     task::{FfnTask, FfnWork, PredictionSource, lists_pay},
 };
 use crate::{
@@ -54,13 +54,13 @@ impl SparseRows {
         mask::count(&self.union)
     }
 
-    /// Products of `linear` with every token's neurons, into `up` or `hidden`. `wide` is scratch.
+    /// Products of `linear` with every token's neurons, into `up` or `hidden`. `scratch` is overwritten.
     fn product(
         &mut self,
         cpu: &Cpu,
         (linear, into_up): (&Linear, bool),
         (x, tokens): (&[f32], usize),
-        wide: &mut Vec<f32>,
+        scratch: &mut Vec<f32>,
         work: &mut FfnWork,
     ) -> Result<()> {
         let n_ff = linear.weight.rows();
@@ -86,8 +86,8 @@ impl SparseRows {
             return Ok(());
         }
         work.read_all(&linear.weight);
-        grow(wide, tokens.checked_mul(n_ff), WHAT)?;
-        let all = &mut wide[..tokens * n_ff];
+        grow(scratch, tokens.checked_mul(n_ff), WHAT)?;
+        let all = &mut scratch[..tokens * n_ff];
         cpu.matmul_rows(&mut [job(linear, None, &mut *all)], x, tokens);
         for (token, all) in self.tokens[..tokens].iter_mut().zip(all.chunks_exact(n_ff)) {
             let TokenNeurons { list, hidden, up } = token;
@@ -112,7 +112,7 @@ impl CpuFfn {
         let (n_ff, d) = (block.ffn.up.weight.rows(), out.len() / tokens);
         let mut rows = std::mem::take(&mut self.rows);
         rows.tokens.resize_with(rows.tokens.len().max(tokens), Default::default);
-        self.last = Last { tokens, rows: true, values: tokens * n_ff, ..Last::default() };
+        self.outcome = FfnOutcome { tokens, rows: true, values: tokens * n_ff, ..FfnOutcome::default() };
         let first = block.ffn.gate.as_ref().unwrap_or(&block.ffn.up);
         let predicted = match (mode, task.prediction) {
             (Sparsity::Predicted, Some(PredictionSource::Predictor { predictor, x, shift })) => {
@@ -126,7 +126,7 @@ impl CpuFfn {
                 for (mask, scores) in masks.zip(scores.chunks_exact(n_ff)) {
                     mask::fill(mask, n_ff, |i| scores[i] >= predictor.threshold + shift);
                 }
-                self.last.predicted = true;
+                self.outcome.predicted = true;
                 !task.recall_check
             }
             _ => false,
@@ -142,7 +142,7 @@ impl CpuFfn {
                     None => token.list.extend(mask::neurons(mask)),
                 }
             }
-            rows.product(cpu, (first, false), (task.x, tokens), &mut self.wide, &mut work)?;
+            rows.product(cpu, (first, false), (task.x, tokens), &mut self.scratch, &mut work)?;
         } else {
             let n = block.neurons.map_or(n_ff, <[u32]>::len);
             grow(&mut self.hidden, tokens.checked_mul(n), WHAT)?;
@@ -164,7 +164,7 @@ impl CpuFfn {
         }
         let threshold = task.activation_threshold.filter(|_| mode == Sparsity::Threshold);
         if threshold.is_some() {
-            self.last.fires = Fires::Held;
+            self.outcome.fires = Fires::Held;
         }
         for token in &mut rows.tokens[..tokens] {
             let TokenNeurons { list, hidden, up } = token;
@@ -187,7 +187,7 @@ impl CpuFfn {
         }
         self.held.clear();
         if task.gated() {
-            rows.product(cpu, (&block.ffn.up, true), (task.x, tokens), &mut self.wide, &mut work)?;
+            rows.product(cpu, (&block.ffn.up, true), (task.x, tokens), &mut self.scratch, &mut work)?;
         }
         for TokenNeurons { list, hidden, up } in &mut rows.tokens[..tokens] {
             cpu.activate(form, hidden, task.gated().then_some(&up[..]));
@@ -208,22 +208,22 @@ impl CpuFfn {
             }
             Down::Outputs(down) => {
                 work.read_all(&down.weight);
-                let all = scattered(&rows, (tokens, n_ff), &mut self.wide)?;
+                let all = scattered(&rows, (tokens, n_ff), &mut self.scratch)?;
                 cpu.matmul(&mut [MatmulJob { weight: &down.weight, bias: None, out }], all, tokens);
             }
         }
         if task.observed {
-            scattered(&rows, (tokens, n_ff), &mut self.wide)?;
+            scattered(&rows, (tokens, n_ff), &mut self.scratch)?;
         }
         self.rows = rows;
         Ok(work)
     }
 }
 
-/// Hidden values among zeros, `[tokens, n_ff]`, in `wide`.
-fn scattered<'w>(rows: &SparseRows, (tokens, n_ff): (usize, usize), wide: &'w mut Vec<f32>) -> Result<&'w [f32]> {
-    grow(wide, tokens.checked_mul(n_ff), WHAT)?;
-    let all = &mut wide[..tokens * n_ff];
+/// Hidden values among zeros, `[tokens, n_ff]`, in `scratch`.
+fn scattered<'w>(rows: &SparseRows, (tokens, n_ff): (usize, usize), scratch: &'w mut Vec<f32>) -> Result<&'w [f32]> {
+    grow(scratch, tokens.checked_mul(n_ff), WHAT)?;
+    let all = &mut scratch[..tokens * n_ff];
     all.fill(0.0);
     for (all, (list, hidden)) in all.chunks_exact_mut(n_ff.max(1)).zip(rows.values(tokens)) {
         list.iter().zip(hidden).for_each(|(at, value)| all[*at as usize] = *value);

@@ -256,8 +256,8 @@ impl AttentionOps {
             return Err(unsupported("norm of gated heads on the GPU", "of all heads together", "of each head"));
         }
         let sinks = weights.sinks.as_ref().map(|sinks| loader.vector("sinks", sinks)).transpose()?;
-        let (units, head_dim) = (head_pitch(shape.head_dim as u32) / 4, ("HEAD_DIM", shape.head_dim as f64));
-        let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(units), &[head_dim])?;
+        let (vectors, head_dim) = (head_pitch(shape.head_dim as u32) / 4, ("HEAD_DIM", shape.head_dim as f64));
+        let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(vectors), &[head_dim])?;
         let merge = Op::new(loader.gpu, &pipeline, &[(&buffers.partials).into(), (&buffers.heads).into()])?;
         let gate = (shape.gated || shape.gate_rows > 0).then(|| {
             let softplus = ("SOFTPLUS", f64::from(u8::from(!shape.gated)));

@@ -32,7 +32,7 @@ pub(crate) struct FfnBuffers {
 }
 
 impl FfnBuffers {
-    /// For `rows` tokens (or slots of experts) and FFNs of `n_ff` neurons.
+    /// For `rows` tokens (or pairs of a token and an expert) and FFNs of `n_ff` neurons.
     pub fn new(loader: &GpuLoader<'_, '_>, rows: usize, n_ff: usize, gated: bool) -> Result<Self> {
         let gate_up_pitch = Self::gate_up_pitch(n_ff, gated);
         let gate_up = loader.scratch("gate and up", rows * gate_up_pitch)?;
@@ -155,7 +155,7 @@ impl DenseFfn {
                 let input = GateFirst {
                     x: from,
                     x_pitch: pitch(matrix.cols()),
-                    slots_per_row: 1,
+                    pairs_per_row: 1,
                     // One token, whose expert is in place 0.
                     places: loader.gpu.nothing(),
                     bias: gate_up.biases[0].as_ref(),

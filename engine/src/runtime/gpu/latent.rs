@@ -1,5 +1,5 @@
 //! Projections of multi-head latent attention (DeepSeek V2) on the device, absorbed as on the CPU: each head's query is brought to the
-//! latent's width by a matrix of its own, and so is the latents' weighted sum to the head's value. Both are products of slots, pairs of
+//! latent's width by a matrix of its own, and so is the latents' weighted sum to the head's value. Both are products of pairs of
 //! a token and a head, as those of experts are.
 //!
 //! A cached row is `[latent | rotated key]` here: the product of values reads the row's beginning.
@@ -32,11 +32,11 @@ pub(super) struct LatentBuffers {
     low: Option<Buffer>,
     /// `[chunk, latent | rotated key]`, as projected.
     pub projected: Buffer,
-    /// `[slots, pitch(nope_dim)]`: the parts of queries that are not rotated.
+    /// `[pairs, pitch(nope_dim)]`: the parts of queries that are not rotated.
     pub inputs: Buffer,
     /// `[chunk, n_head * v_dim]`
     pub values: Buffer,
-    /// `[slots]` u32: the slot's head.
+    /// `[pairs]` u32: the pair's head.
     heads: Buffer,
     groups: ExpertPairs,
 }
@@ -81,9 +81,9 @@ impl LatentBuffers {
     /// `None` for a model without latent attention.
     pub fn new(loader: &mut GpuLoader<'_, '_>) -> Result<Option<Self>> {
         let (chunk, Some(of)) = (loader.chunk, Sizes::of(loader.config)) else { return Ok(None) };
-        let slots = chunk * of.n_head;
-        let heads = loader.gpu.arena().buffer(Purpose::Scratch, "heads of slots", slots as u64 * 4, Usage::Storage)?;
-        let ids: Vec<u32> = (0..slots).map(|slot| (slot % of.n_head) as u32).collect();
+        let pairs = chunk * of.n_head;
+        let heads = loader.gpu.arena().buffer(Purpose::Scratch, "heads of pairs", pairs as u64 * 4, Usage::Storage)?;
+        let ids: Vec<u32> = (0..pairs).map(|pair| (pair % of.n_head) as u32).collect();
         loader.uploader.bytes(&heads, 0, bytemuck::cast_slice(&ids))?;
         let low = (of.low > 0).then(|| loader.scratch("low-rank queries", chunk * of.low));
         Ok(Some(LatentBuffers {
@@ -93,7 +93,7 @@ impl LatentBuffers {
             inputs: loader.scratch("queries before their latent", chunk * of.inputs)?,
             // The output matrix reads whole chunks of columns.
             values: loader.scratch("values of heads", chunk * of.values + 32)?,
-            groups: ExpertPairs::new(loader.gpu, &heads, slots, of.n_head)?,
+            groups: ExpertPairs::new(loader.gpu, &heads, pairs, of.n_head)?,
             heads,
         }))
     }
@@ -101,9 +101,9 @@ impl LatentBuffers {
     /// Sizes of the buffers, in words.
     pub fn scratch_words(config: &ModelConfig, chunk: usize) -> Vec<usize> {
         let Some(of) = Sizes::of(config) else { return Vec::new() };
-        let slots = chunk * of.n_head;
-        let rows = [chunk * of.projected, chunk * of.inputs, chunk * of.values + 32, slots];
-        let groups = ExpertPairs::words(slots, of.n_head);
+        let pairs = chunk * of.n_head;
+        let rows = [chunk * of.projected, chunk * of.inputs, chunk * of.values + 32, pairs];
+        let groups = ExpertPairs::words(pairs, of.n_head);
         rows.into_iter().chain(groups).chain([chunk * of.low]).collect()
     }
 }
@@ -221,22 +221,22 @@ impl LatentOps {
             };
             recorder.dispatch(append, &params, [n_head + 1, rows.len() as u32, 1]);
         }
-        let slots = tokens * shape.n_head;
-        let grouped = buffers.groups.pay(slots);
+        let pairs = tokens * shape.n_head;
+        let grouped = buffers.groups.pay(pairs);
         if grouped {
-            buffers.groups.record(recorder, slots);
+            buffers.groups.record(recorder, pairs);
         }
-        self.keys.record(recorder, slots, grouped);
+        self.keys.record(recorder, pairs, grouped);
     }
 
-    /// Records the values of heads, which the output matrix reads. The slots are grouped as for the queries.
+    /// Records the values of heads, which the output matrix reads. The pairs are grouped as for the queries.
     pub fn record_values(&self, recorder: &mut Recorder, buffers: &LatentBuffers, n_head: usize, tokens: usize) {
-        let slots = tokens * n_head;
-        self.values.record(recorder, slots, buffers.groups.pay(slots));
+        let pairs = tokens * n_head;
+        self.values.record(recorder, pairs, buffers.groups.pay(pairs));
     }
 }
 
-/// The product of every slot with its head's matrix; rows of `x` and `y` are those of slots.
+/// The product of every pair with its head's matrix; rows of `x` and `y` are those of pairs.
 fn by_head(
     loader: &mut GpuLoader<'_, '_>,
     linears: &[Linear],
@@ -247,7 +247,7 @@ fn by_head(
     let matrices: Vec<_> = linears.iter().map(|linear| &linear.weight).collect();
     let matrix = loader.uploader.matrix(Purpose::Attention, "attention weights of heads", &matrices)?;
     let input =
-        ExpertInput { x, x_pitch, slots_per_row: 1, places: &buffers.heads, groups: &buffers.groups, bias: None };
+        ExpertInput { x, x_pitch, pairs_per_row: 1, places: &buffers.heads, groups: &buffers.groups, bias: None };
     let output = MatmulOutput { buffer: y, pitch: y_pitch, offset: 0, epilogue: Epilogue::Store };
     ExpertMatmul::new(loader.gpu, &matrix, 0..linears.len(), &input, &output)
 }

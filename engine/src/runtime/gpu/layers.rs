@@ -292,8 +292,8 @@ impl GpuLayers {
         self.bind_kv(model, kv)
     }
 
-    /// Announces a chunk of `sequences`' rows, of which the first layers are computed elsewhere.
-    pub fn announce(&mut self, sequences: &Sequences<'_>) {
+    /// Starts a chunk of `sequences`' rows, of which the first layers are computed elsewhere.
+    pub fn start_chunk(&mut self, sequences: &Sequences<'_>) {
         (self.tokens, self.due) = (sequences.rows(), false);
         let tables = sequences.rotary().map_or(&[][..], |rotary| rotary.tables());
         for (rotations, table) in self.rotations.iter_mut().zip(tables) {
@@ -305,7 +305,7 @@ impl GpuLayers {
     /// Begins a chunk: `Residual = embedding(tokens) * scale (+ learned positions)`.
     pub fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
         let (config, weights) = (&model.config, &model.weights);
-        self.announce(sequences);
+        self.start_chunk(sequences);
         if let Some(embedding) = self.head.as_ref().and_then(|head| head.embedding.clone()) {
             self.upload_inputs(Some((tokens, &embedding.ids)), &[])?;
             embedding.record(self.segment.recorder(), tokens.len());

@@ -291,10 +291,10 @@ impl NeuronsDown {
     }
 }
 
-/// Most rows of `cols` weights that one binding holds: a multiple of `unit`, at least one.
-pub(crate) fn most_rows(gpu: &Gpu, ty: WeightType, cols: usize, unit: usize) -> usize {
+/// Most rows of `cols` weights that one binding holds: a multiple of `multiple` of them, at least one.
+pub(crate) fn most_rows(gpu: &Gpu, ty: WeightType, cols: usize, multiple: usize) -> usize {
     let caps = gpu.caps();
     let most = caps.max_binding.min(caps.max_buffer).min(1 << 31).saturating_sub(caps.binding_alignment.max(16));
-    let units = (most / ty.row_bytes(cols).max(1) as u64) as usize / unit.max(1);
-    units.max(1) * unit.max(1)
+    let multiples = (most / ty.row_bytes(cols).max(1) as u64) as usize / multiple.max(1);
+    multiples.max(1) * multiple.max(1)
 }

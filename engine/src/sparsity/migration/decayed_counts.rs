@@ -1,6 +1,6 @@
-//! Recent firing counts of a layer's neurons.
+//! Recent firing counts of a layer's units: neurons, or experts.
 
-/// Exponentially decayed firing counts of one layer, `[neurons]`. Later tokens weigh more, which saves shrinking all counts at
+/// Exponentially decayed firing counts of one layer, `[units]`. Later tokens weigh more, which saves shrinking all counts at
 /// every token.
 #[derive(Debug, Clone)]
 pub struct DecayedCounts {
@@ -15,12 +15,12 @@ pub struct DecayedCounts {
 const LARGEST_WEIGHT: f32 = 1e12;
 
 impl DecayedCounts {
-    /// Counts of 0 for `neurons` neurons; a firing counts half after `half_life` tokens.
-    pub fn new(neurons: usize, half_life: f32) -> Self {
-        DecayedCounts { counts: vec![0.0; neurons], weight: 1.0, growth: 2f32.powf(1.0 / half_life.max(1.0)) }
+    /// Counts of 0 for `units` units; a firing counts half after `half_life` tokens.
+    pub fn new(units: usize, half_life: f32) -> Self {
+        DecayedCounts { counts: vec![0.0; units], weight: 1.0, growth: 2f32.powf(1.0 / half_life.max(1.0)) }
     }
 
-    /// The counts a long text leaves in which neuron `i` fires at the fraction `frequency[i]` of the tokens.
+    /// The counts a long text leaves in which unit `i` fires at the fraction `frequency[i]` of the tokens.
     #[must_use]
     pub fn with_prior(mut self, frequency: &[f32]) -> Self {
         let memory = self.memory() * self.weight;
@@ -28,18 +28,18 @@ impl DecayedCounts {
         self
     }
 
-    /// Tokens remembered: the count that a neuron firing at every token converges to.
+    /// Tokens remembered: the count that a unit firing at every token converges to.
     pub fn memory(&self) -> f32 {
         // 1 + 1/g + 1/g^2 + ..
         self.growth / (self.growth - 1.0)
     }
 
-    /// Number of neurons.
-    pub fn neurons(&self) -> usize {
+    /// Number of units.
+    pub fn units(&self) -> usize {
         self.counts.len()
     }
 
-    /// Adds one token's firing mask, `[neurons.div_ceil(32)]` words: bit `i % 32` of word `i / 32` is neuron `i`.
+    /// Adds one token's firing mask, `[units.div_ceil(32)]` words: bit `i % 32` of word `i / 32` is unit `i`.
     pub fn add_token(&mut self, fired: &[u32]) {
         self.weight *= self.growth;
         if self.weight > LARGEST_WEIGHT {
@@ -49,8 +49,8 @@ impl DecayedCounts {
         for (word, bits) in fired.iter().enumerate() {
             let mut bits = *bits;
             while bits != 0 {
-                let neuron = word * 32 + bits.trailing_zeros() as usize;
-                if let Some(count) = self.counts.get_mut(neuron) {
+                let unit = word * 32 + bits.trailing_zeros() as usize;
+                if let Some(count) = self.counts.get_mut(unit) {
                     *count += self.weight;
                 }
                 bits &= bits - 1;
@@ -58,9 +58,9 @@ impl DecayedCounts {
         }
     }
 
-    /// Decayed count of `neuron`, in firings; 0 for an index out of range.
-    pub fn count(&self, neuron: u32) -> f32 {
-        self.counts.get(neuron as usize).map_or(0.0, |count| count / self.weight)
+    /// Decayed count of `unit`, in firings; 0 for an index out of range.
+    pub fn count(&self, unit: u32) -> f32 {
+        self.counts.get(unit as usize).map_or(0.0, |count| count / self.weight)
     }
 }
 
@@ -75,9 +75,9 @@ mod tests {
         assert_eq!((counts.count(3), counts.count(69), counts.count(4), counts.count(1000)), (1.0, 1.0, 0.0, 0.0));
         (0..10).for_each(|_| counts.add_token(&[0; 3]));
         assert!((counts.count(3) - 0.5).abs() < 1e-4, "{}", counts.count(3));
-        // Words past the last neuron are ignored.
+        // Words past the last unit are ignored.
         counts.add_token(&[u32::MAX; 9]);
-        assert_eq!(counts.neurons(), 70);
+        assert_eq!(counts.units(), 70);
     }
 
     #[test]

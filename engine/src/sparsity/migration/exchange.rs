@@ -1,18 +1,18 @@
-//! Pairs of neurons that change places.
+//! Pairs of units (neurons, or experts) that change places.
 
 use super::DecayedCounts;
 
-/// A cold neuron that takes the slot of a hot one.
+/// A cold unit that takes the slot of a hot one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
-    /// Index into the list of hot neurons.
+    /// Index into the list of hot units.
     pub slot: usize,
-    /// The cold neuron that becomes hot.
+    /// The cold unit that becomes hot.
     pub incoming: u32,
 }
 
-/// At most `most` exchanges between `hot` and the other neurons of `counts`, the most certain first: the incoming neuron
-/// fired more often than the outgoing one by more than `certainty` standard deviations of that difference. So neurons that
+/// At most `most` exchanges between `hot` and the other units of `counts`, the most certain first: the incoming unit
+/// fired more often than the outgoing one by more than `certainty` standard deviations of that difference. So units that
 /// fire about equally often stay where they are, and a pair that was exchanged needs as much evidence to change back.
 pub fn exchange(counts: &DecayedCounts, hot: &[u32], most: usize, certainty: f32) -> Vec<Exchange> {
     pairs(counts, hot, most, |incoming, outgoing| {
@@ -32,20 +32,20 @@ pub fn exchange_experts(counts: &DecayedCounts, hot: &[u32], most: usize) -> Vec
 
 /// At most `most` pairs of the least hot and the most cold, as long as `is_worth` holds for their counts.
 fn pairs(counts: &DecayedCounts, hot: &[u32], most: usize, is_worth: impl Fn(f32, f32) -> bool) -> Vec<Exchange> {
-    let neurons = counts.neurons();
-    if most == 0 || hot.is_empty() || hot.len() >= neurons {
+    let units = counts.units();
+    if most == 0 || hot.is_empty() || hot.len() >= units {
         return Vec::new();
     }
-    let mut is_hot = vec![false; neurons];
-    for neuron in hot {
-        if let Some(is_hot) = is_hot.get_mut(*neuron as usize) {
+    let mut is_hot = vec![false; units];
+    for unit in hot {
+        if let Some(is_hot) = is_hot.get_mut(*unit as usize) {
             *is_hot = true;
         }
     }
-    let mut cold: Vec<u32> = (0..neurons as u32).filter(|neuron| !is_hot[*neuron as usize]).collect();
+    let mut cold: Vec<u32> = (0..units as u32).filter(|unit| !is_hot[*unit as usize]).collect();
     let mut slots: Vec<usize> = (0..hot.len()).collect();
     // Ties are broken by index, so that the result is deterministic.
-    keep_least(&mut cold, most, |neuron| (-counts.count(*neuron), *neuron as usize));
+    keep_least(&mut cold, most, |unit| (-counts.count(*unit), *unit as usize));
     keep_least(&mut slots, most, |slot| (counts.count(hot[*slot]), *slot));
     let pairs = slots.into_iter().zip(cold);
     pairs
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn neurons_with_about_equal_counts_are_not_exchanged() {
+    fn units_with_about_equal_counts_are_not_exchanged() {
         let counts = counts(&[0.30, 0.34, 0.0, 0.0]);
         assert_eq!(exchange(&counts, &[0, 2], 1, 3.0), [Exchange { slot: 1, incoming: 1 }]);
         assert_eq!(exchange(&counts, &[0], 9, 3.0), []);
@@ -107,7 +107,7 @@ mod tests {
             assert_eq!(exchange(&counts, hot, 9, 3.0), []);
         }
         assert_eq!(exchange(&counts, &[0], 0, 3.0), []);
-        // An index out of range counts as a hot neuron that never fires.
+        // An index out of range counts as a hot unit that never fires.
         assert_eq!(exchange(&counts, &[9], 1, 3.0), [Exchange { slot: 0, incoming: 1 }]);
     }
 }

@@ -1,7 +1,7 @@
 //! The benefit of adaptive placement: the fraction of firings that hit a hot neuron, token by token, with a static hot set and
 //! with an adaptive one, while the text changes its topic.
 
-use super::{FollowOptions, Follower, follower::neurons};
+use super::{FollowOptions, Follower, follower::units};
 use crate::{
     error::{Error, Result},
     model::Ffn,
@@ -44,7 +44,7 @@ impl FollowTrace {
     }
 }
 
-/// Reads `profile`, makes the fraction `hot` of each layer's neurons (experts, in an MoE layer) that fired most often in it hot, then
+/// Reads `profile`, makes the fraction `hot` of each layer's units (neurons; in an MoE layer experts) that fired most often in it hot, then
 /// reads `texts` and counts. `progress` is called with the tokens done and their total.
 ///
 /// # Errors
@@ -61,8 +61,8 @@ pub fn follow(
         return Err(Error::invalid("fraction of hot neurons", "0 to 1", hot));
     }
     let model = std::sync::Arc::clone(forward.model());
-    let shape: Vec<(usize, u64)> = model.weights.layers.iter().map(|layer| neurons(&layer.ffn)).collect();
-    if shape.iter().all(|(neurons, _)| *neurons == 0) {
+    let shape: Vec<(usize, u64)> = model.weights.layers.iter().map(|layer| units(&layer.ffn)).collect();
+    if shape.iter().all(|(units, _)| *units == 0) {
         return Err(Error::invalid("model", "neurons or experts to place", "none"));
     }
     let all = profile.len() + texts.iter().map(|text| text.len()).sum::<usize>();
@@ -70,7 +70,7 @@ pub fn follow(
     let mut kv = forward.kv_cache(capacity, KvType::F16)?;
     let mut done = 0;
 
-    let mut counts: Vec<Vec<f32>> = shape.iter().map(|(neurons, _)| vec![0.0; *neurons]).collect();
+    let mut counts: Vec<Vec<f32>> = shape.iter().map(|(units, _)| vec![0.0; *units]).collect();
     read(forward, &mut kv, profile, &mut |fired| {
         for (counts, fired) in counts.iter_mut().zip(fired) {
             let fires = |neuron: usize| fired.get(neuron / 32).is_some_and(|word| word >> (neuron % 32) & 1 == 1);
@@ -86,7 +86,7 @@ pub fn follow(
     let fixed = masks(&placement, &shape);
     let mut moving = fixed.clone();
     let known: Vec<(usize, u64, Option<&[f32]>)> =
-        shape.iter().zip(&counts).map(|((neurons, bytes), counts)| (*neurons, *bytes, Some(&counts[..]))).collect();
+        shape.iter().zip(&counts).map(|((units, bytes), counts)| (*units, *bytes, Some(&counts[..]))).collect();
     let mut follower = Follower::with_layers(&known, options);
     for (at, (layer, counts)) in model.weights.layers.iter().zip(&counts).enumerate() {
         if let Ffn::Experts(_) = layer.ffn {
@@ -119,7 +119,7 @@ pub fn follow(
     Ok(trace)
 }
 
-/// The neurons with the largest counts, a `fraction` of all, in descending order.
+/// The units with the largest counts, a `fraction` of all, in descending order.
 fn hottest(counts: &[f32], fraction: f32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..counts.len() as u32).collect();
     order.sort_by(|a, b| counts[*b as usize].total_cmp(&counts[*a as usize]));
@@ -127,10 +127,10 @@ fn hottest(counts: &[f32], fraction: f32) -> Vec<u32> {
     order
 }
 
-/// Masks of the hot neurons per layer, `[neurons.div_ceil(32)]` words.
+/// Masks of the hot units per layer, `[units.div_ceil(32)]` words.
 fn masks(placement: &Placement, shape: &[(usize, u64)]) -> Vec<Vec<u32>> {
-    let mask = |(hot, (neurons, _)): (&Vec<u32>, &(usize, u64))| {
-        let mut mask = vec![0; neurons.div_ceil(32)];
+    let mask = |(hot, (units, _)): (&Vec<u32>, &(usize, u64))| {
+        let mut mask = vec![0; units.div_ceil(32)];
         hot.iter().for_each(|neuron| mask[*neuron as usize / 32] |= 1 << (neuron % 32));
         mask
     };

@@ -54,13 +54,13 @@ pub struct Follower {
     moved: u64,
 }
 
-/// One layer. In a mixture of experts (MoE) the experts are hot and cold in place of neurons.
+/// One layer. Its units are the neurons of its FFN, in an MoE layer the experts.
 #[derive(Debug)]
 struct FollowedLayer {
     counts: DecayedCounts,
     /// Counts of experts, in their place, and the size of their hot set.
     experts: Option<(ExpertScores, usize)>,
-    /// Bytes of one neuron (or expert).
+    /// Bytes of one unit.
     bytes: u64,
     recall: Option<RecallControl>,
     /// True if firings arrived since the last revision.
@@ -71,9 +71,9 @@ impl Follower {
     /// Follows `model`, whose firing frequencies are the prior of the counts.
     pub fn new(model: &Model, options: FollowOptions) -> Self {
         let layers = model.weights.layers.iter().map(|layer| {
-            let (neurons, bytes) = neurons(&layer.ffn);
+            let (units, bytes) = units(&layer.ffn);
             let recall = layer.predictor.is_some().then(|| RecallControl::new(options.recall));
-            FollowedLayer::new(neurons, bytes, layer.planned_frequency(), recall, &options)
+            FollowedLayer::new(units, bytes, layer.planned_frequency(), recall, &options)
         });
         let mut follower = Self::with(layers.collect(), options);
         for (at, layer) in model.weights.layers.iter().enumerate() {
@@ -87,16 +87,16 @@ impl Follower {
     /// Follows layer `at` as one of experts, of which `frequency` is the fraction of tokens that choose each.
     pub fn follow_experts(&mut self, at: usize, frequency: Option<&[f32]>) {
         if let Some(layer) = self.layers.get_mut(at) {
-            layer.experts = Some((ExpertScores::new(layer.counts.neurons(), frequency), 0));
+            layer.experts = Some((ExpertScores::new(layer.counts.units(), frequency), 0));
             let largest = self.layers.iter().map(|layer| layer.bytes).max().unwrap_or(0);
             self.bucket = TokenBucket::new(self.options.expert_bytes_per_token, largest);
         }
     }
 
-    /// Follows layers given as number of neurons, bytes of one, and firing frequencies `[neurons]`.
+    /// Follows layers given as number of units, bytes of one, and firing frequencies `[units]`.
     pub fn with_layers(layers: &[(usize, u64, Option<&[f32]>)], options: FollowOptions) -> Self {
-        let layers = layers.iter().map(|(neurons, bytes, frequency)| {
-            FollowedLayer::new(*neurons, *bytes, *frequency, Some(RecallControl::new(options.recall)), &options)
+        let layers = layers.iter().map(|(units, bytes, frequency)| {
+            FollowedLayer::new(*units, *bytes, *frequency, Some(RecallControl::new(options.recall)), &options)
         });
         Self::with(layers.collect(), options)
     }
@@ -111,7 +111,7 @@ impl Follower {
     /// Where a prediction comes with the complete firings, its recall is checked.
     pub fn add_firing(&mut self, firing: &LayerFiring<'_>) {
         let Some(layer) = self.layers.get_mut(firing.layer) else { return };
-        let words = layer.counts.neurons().div_ceil(32);
+        let words = layer.counts.units().div_ceil(32);
         let masks = firing.chosen.unwrap_or(firing.fired);
         if words == 0 || masks.len() < words * firing.tokens {
             return;
@@ -135,7 +135,7 @@ impl Follower {
         self.bucket.accrue(tokens);
     }
 
-    /// The placement `now` with a few neurons exchanged; `None` if nothing should change. Layers are revised round-robin, and no
+    /// The placement `now` with a few units exchanged; `None` if nothing should change. Layers are revised round-robin, and no
     /// more bytes move than tokens have accrued.
     pub fn revise(&mut self, now: &Placement) -> Option<Placement> {
         let layers = self.layers.len().min(now.hot.len());
@@ -194,8 +194,8 @@ impl Follower {
     }
 }
 
-/// Number of an FFN's neurons and bytes of one; in an MoE layer, of its experts.
-pub(super) fn neurons(ffn: &Ffn) -> (usize, u64) {
+/// Number of an FFN's units, neurons or experts, and bytes of one.
+pub(super) fn units(ffn: &Ffn) -> (usize, u64) {
     // A column of a down matrix is as long as a row of the others.
     let row = |ffn: &FfnWeights| {
         let gate = ffn.gate.as_ref().map_or(0, |gate| gate.weight.row_bytes());
@@ -213,13 +213,13 @@ pub(super) fn neurons(ffn: &Ffn) -> (usize, u64) {
 
 impl FollowedLayer {
     fn new(
-        neurons: usize,
+        units: usize,
         bytes: u64,
         frequency: Option<&[f32]>,
         recall: Option<RecallControl>,
         options: &FollowOptions,
     ) -> Self {
-        let mut counts = DecayedCounts::new(neurons, options.half_life);
+        let mut counts = DecayedCounts::new(units, options.half_life);
         if let Some(frequency) = frequency {
             counts = counts.with_prior(frequency);
         }

@@ -42,7 +42,7 @@ impl ExpertScores {
 
     /// Number of experts.
     pub fn experts(&self) -> usize {
-        self.counts[0].neurons()
+        self.counts[0].units()
     }
 
     /// Adds one token's choice, a mask `[experts.div_ceil(32)]`; `slots` is the size of the hot set.
@@ -81,7 +81,7 @@ impl ShadowCache {
         if self.members.len() == slots {
             return;
         }
-        let mut all: Vec<u32> = (0..counts.neurons() as u32).collect();
+        let mut all: Vec<u32> = (0..counts.units() as u32).collect();
         all.sort_by(|a, b| counts.count(*b).total_cmp(&counts.count(*a)).then(a.cmp(b)));
         all.truncate(slots);
         self.holds.fill(false);

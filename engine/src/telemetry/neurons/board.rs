@@ -33,7 +33,7 @@ pub enum Watch {
 
 /// The tokens the board holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptTokens {
     /// Indices of the tokens whose figures are kept.
     pub tokens: Range<u64>,
     /// Those of them whose masks are kept, too.
@@ -139,14 +139,14 @@ impl NeuronBoard {
     pub fn latest(&self) -> Option<TokenTrace> {
         let mut ring = self.reading();
         let last = ring.len().checked_sub(1)?;
-        ring.get_mut(last).map(|slot| slot.trace(&self.shape).clone())
+        ring.get_mut(last).map(|record| record.trace(&self.shape).clone())
     }
 
     /// The token of that index, if it is still kept.
     pub fn token(&self, index: u64) -> Option<TokenTrace> {
         let mut ring = self.reading();
         let at = usize::try_from(index.checked_sub(ring.first()?)?).ok()?;
-        ring.get_mut(at).map(|slot| slot.trace(&self.shape).clone())
+        ring.get_mut(at).map(|record| record.trace(&self.shape).clone())
     }
 
     /// Those of the tokens in `range` that are still kept, in order; all from one instant.
@@ -159,12 +159,12 @@ impl NeuronBoard {
     }
 
     /// Ranges of the tokens that are kept, and their bytes.
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> KeptTokens {
         let ring = self.lock();
         let first = ring.first().unwrap_or(0);
         let end = first + ring.len() as u64;
         let (masked, bytes) = ring.masked();
-        Kept { tokens: first..end, masks: end - masked as u64..end, bytes, budget: self.budget() }
+        KeptTokens { tokens: first..end, masks: end - masked as u64..end, bytes, budget: self.budget() }
     }
 
     /// How often a layer's neurons fire; empty for a layer that is not watched.

@@ -25,14 +25,14 @@ mod pending;
 mod recorder;
 mod ring;
 mod shape;
-mod slot;
 mod strength;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod token_record;
 mod trace;
 
-pub use board::{DEFAULT_BUDGET, Kept, MOST_TOKENS, NeuronBoard, Watch};
+pub use board::{DEFAULT_BUDGET, KeptTokens, MOST_TOKENS, NeuronBoard, Watch};
 pub use firing::LayerFiring;
 pub use pace::Pace;
 pub use recorder::{BegunToken, NeuronRecorder};

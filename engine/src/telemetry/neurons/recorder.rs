@@ -14,7 +14,7 @@ use super::{
     mass::MassSelection,
     pace::{PaceMeter, SharedPace},
     ring::SPARE,
-    slot::{Keep, Slot},
+    token_record::{Keep, TokenRecord},
 };
 
 /// Of so many tokens, the time recording takes is measured at one: looking at the clock takes time, too. Odd, so that tokens with
@@ -47,9 +47,9 @@ pub struct NeuronRecorder {
     shared_hot: Option<Arc<[u32]>>,
     hot_changed: bool,
     /// Tokens that were recorded while a reader held the board.
-    waiting: VecDeque<Box<Slot>>,
+    waiting: VecDeque<Box<TokenRecord>>,
     /// Memory to use again.
-    spare: Vec<Box<Slot>>,
+    spare: Vec<Box<TokenRecord>>,
     mass: MassSelection,
 }
 
@@ -69,7 +69,7 @@ pub struct BegunToken {
 struct Chunk {
     last_layer: Option<usize>,
     /// Its tokens.
-    slots: Vec<Box<Slot>>,
+    records: Vec<Box<TokenRecord>>,
 }
 
 impl NeuronRecorder {
@@ -184,14 +184,14 @@ impl NeuronRecorder {
             self.publish();
             self.begin_chunk(firing);
         }
-        if self.chunk.slots.len() != tokens || self.done + tokens > self.begun.len() {
+        if self.chunk.records.len() != tokens || self.done + tokens > self.begun.len() {
             return;
         }
         self.chunk.last_layer = Some(layer);
         self.board.tally.add(layer, self.next, tokens, firing.fired, firing.chosen);
         self.look_at_hot(firing);
-        for (t, slot) in self.chunk.slots.iter_mut().enumerate() {
-            slot.layer(self.board.shape(), firing, t);
+        for (t, record) in self.chunk.records.iter_mut().enumerate() {
+            record.layer(self.board.shape(), firing, t);
         }
     }
 
@@ -224,12 +224,12 @@ impl NeuronRecorder {
         let keep = Keep { predicted: firing.predicted.is_some(), strength };
         let room = usize::try_from(self.board.budget()).unwrap_or(usize::MAX) / keep.bytes(shape).max(1);
         let masked = room.min(tokens).min(MOST_TOKENS);
-        self.spare.append(&mut self.chunk.slots);
+        self.spare.append(&mut self.chunk.records);
         for t in 0..tokens {
-            let mut slot = self.spare.pop().unwrap_or_default();
+            let mut record = self.spare.pop().unwrap_or_default();
             // Of the last ones, if not of all.
-            slot.begin(shape, (t + masked >= tokens).then_some(keep));
-            self.chunk.slots.push(slot);
+            record.begin(shape, (t + masked >= tokens).then_some(keep));
+            self.chunk.records.push(record);
         }
         self.spare.truncate(SPARE);
     }
@@ -257,13 +257,13 @@ impl NeuronRecorder {
         if std::mem::take(&mut self.hot_changed) {
             self.shared_hot = self.hot.iter().any(|word| *word != 0).then(|| self.hot.as_slice().into());
         }
-        let tokens = self.chunk.slots.len();
-        for (t, mut slot) in self.chunk.slots.drain(..).enumerate() {
-            slot.index = self.next + t as u64;
+        let tokens = self.chunk.records.len();
+        for (t, mut record) in self.chunk.records.drain(..).enumerate() {
+            record.index = self.next + t as u64;
             let BegunToken { session, position, id } = self.begun[self.done + t];
-            (slot.token, slot.session, slot.position, slot.decoded) = (id, session, position, self.decoded);
-            slot.hot = self.shared_hot.clone().filter(|_| slot.is_masked());
-            self.waiting.push_back(slot);
+            (record.token, record.session, record.position, record.decoded) = (id, session, position, self.decoded);
+            record.hot = self.shared_hot.clone().filter(|_| record.is_masked());
+            self.waiting.push_back(record);
         }
         self.next += tokens as u64;
         self.done += tokens;

@@ -89,12 +89,12 @@ pub(super) fn check_moves_keep_logits(model: &Arc<Model>) {
 
 #[test]
 fn moves_end_at_the_requested_placement() {
-    for (model, unit) in [(model(POWERINFER), BLOCK), (wide(), 1)] {
-        check_moves_reach_the_placement(&model, unit);
+    for (model, block) in [(model(POWERINFER), BLOCK), (wide(), 1)] {
+        check_moves_reach_the_placement(&model, block);
     }
 }
 
-pub(super) fn check_moves_reach_the_placement(model: &Arc<Model>, unit: usize) {
+pub(super) fn check_moves_reach_the_placement(model: &Arc<Model>, block: usize) {
     let gpu = open(GpuOptions::default());
     let (everywhere, dice) = (placements(model, 11), &mut Dice(5));
     let load = GpuLoad { chunk: 16, ..GpuLoad::default() };
@@ -113,7 +113,7 @@ pub(super) fn check_moves_reach_the_placement(model: &Arc<Model>, unit: usize) {
             let resident = &held.hot[layer];
             assert!(to.hot[layer].iter().all(|i| mask::contains(resident, *i as usize)), "{what}, layer {layer}");
             // Memory is given back in blocks of neurons.
-            let most = to.hot[layer].len().next_multiple_of(unit);
+            let most = to.hot[layer].len().next_multiple_of(block);
             assert!(mask::count(resident) <= most, "{what}, layer {layer}: {} resident", mask::count(resident));
         }
         assert_eq!(gpu.arena().used_for(Purpose::Head) > 0, to.head, "{what}");

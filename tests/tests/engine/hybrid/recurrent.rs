@@ -121,7 +121,7 @@ fn recurrent_models_in_part_allocate_no_more_than_their_plans() {
         let model = recurrent(name);
         let (load, n_layer) = (GpuLoad { chunk: 16, ..GpuLoad::default() }, model.config.n_layer());
         let demand = demand(&model, 40, &load);
-        // Whole units: neurons of experts one by one, others in blocks.
+        // Neurons in whole blocks.
         let part = |n: usize, half: usize| (0..n as u32).take((n * half / 2).next_multiple_of(BLOCK)).collect();
         for (first, half) in (0..n_layer).flat_map(|first| (0..3).map(move |half| (first, half))) {
             let head = (first + half) % 2 == 0;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cpu_time::ThreadTime;
 
 use super::{
-    tests::{board, harness, often},
+    tests::{board, frequencies_of, harness},
     *,
 };
 use crate::ui::neurons::{grid::Grid, mode::Mode};
@@ -18,19 +18,19 @@ fn upload_of_a_large_models_bytes_takes_two_milliseconds() {
     let shape = NeuronShape::new([28_672; 80]);
     let (board, mut harness) = (board(&NeuronShape::new([28_672; 80])), harness(&shape));
     let (token, both) = (board.latest().unwrap(), harness.state_mut());
-    let sheet = Sheet { grid: Grid { columns: 400, lines: 4 }, by_frequency: true, ..Sheet::default() };
-    both.atlas.lay_out(sheet);
-    both.atlas.sort(Duration::from_secs(60), |layer| Some(often(&board, layer)));
-    let mut kept = Kept::new(&both.state.device, both.state.target_format);
+    let layout = MapLayout { grid: Grid { columns: 400, lines: 4 }, by_frequency: true, ..MapLayout::default() };
+    both.atlas.lay_out(layout);
+    both.atlas.sort(Duration::from_secs(60), |layer| Some(frequencies_of(&board, layer)));
+    let mut textures = MapTextures::new(&both.state.device, both.state.target_format);
     let mut times = Vec::new();
     for round in 0..10 {
         let began = ThreadTime::now();
         both.atlas.draw_token(&shape, Mode::Fired, &token, None);
         let drawn = began.elapsed();
         let frame = frame(Rect::EVERYTHING, &both.atlas, Fold::Fraction, &both.table).unwrap();
-        kept.bring(&both.state.device, &both.state.queue, 1.0, &frame);
+        textures.bring(&both.state.device, &both.state.queue, 1.0, &frame);
         times.push((began.elapsed(), drawn));
-        assert_eq!(kept.version(), Some(frame.version), "round {round}");
+        assert_eq!(textures.version(), Some(frame.version), "round {round}");
         both.state.queue.submit([]);
         let _ = both.state.device.poll(wgpu::PollType::wait_indefinitely());
     }

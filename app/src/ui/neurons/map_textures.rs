@@ -30,7 +30,7 @@ pub(super) struct Frame {
 }
 
 /// Textures and pipelines that stay on the device from frame to frame.
-pub(super) struct Kept {
+pub(super) struct MapTextures {
     pipeline: wgpu::RenderPipeline,
     linear: bool,
     params: wgpu::Buffer,
@@ -44,7 +44,7 @@ pub(super) struct Kept {
     has_colours: Vec<[u8; 4]>,
 }
 
-impl Kept {
+impl MapTextures {
     /// With nothing to show yet, for a window of that format.
     pub fn new(device: &Device, target: TextureFormat) -> Self {
         let params = device.create_buffer(&wgpu::BufferDescriptor {
@@ -53,7 +53,7 @@ impl Kept {
             usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
-        Kept {
+        MapTextures {
             pipeline: pipeline(device, target, &NEURON_MAP),
             linear: target.is_srgb(),
             params,

@@ -163,13 +163,13 @@ fn damaged_chat_file_is_recovered_and_the_old_file_named() {
 
     let it = open(folders.clone());
     assert!(says(&it, "The file of chats was damaged") && says(&it, "chats.db.damaged-"));
-    let aside = fs::read_dir(&folders.data).unwrap().flatten();
+    let files = fs::read_dir(&folders.data).unwrap().flatten();
     let is_copy = |path: &PathBuf| {
         let name = path.to_string_lossy();
         name.contains(".damaged-") && !name.ends_with("-wal") && !name.ends_with("-shm")
     };
-    let aside = aside.map(|file| file.path()).find(is_copy).unwrap();
-    assert!(fs::read(&aside).unwrap() == bytes, "{} is not the damaged file", aside.display());
+    let damaged = files.map(|file| file.path()).find(is_copy).unwrap();
+    assert!(fs::read(&damaged).unwrap() == bytes, "{} is not the damaged file", damaged.display());
     assert!(says(&it, "Tell me a story about a cat and a boat."));
 }
 

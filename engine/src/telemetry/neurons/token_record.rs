@@ -7,7 +7,7 @@ use super::{LayerFiring, LayerTrace, NeuronShape, TokenMasks, TokenTrace};
 /// Masks and figures of one token. The trace for readers is built when the first of them asks, which for most
 /// tokens never happens; their memory is reused as it is.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct TokenRecord {
     /// As in [`TokenTrace`], and so the next four.
     pub index: u64,
     pub token: u32,
@@ -48,7 +48,7 @@ impl Keep {
     }
 }
 
-impl Slot {
+impl TokenRecord {
     /// Forgets what it was; its layers are to come.
     pub fn begin(&mut self, shape: &NeuronShape, keep: Option<Keep>) {
         (self.hot, self.trace) = (None, None);
@@ -116,12 +116,12 @@ impl Slot {
     }
 
     /// Bytes of its masks, the one of what was in VRAM among them unless it is also `other`'s.
-    pub fn bytes(&self, other: Option<&Slot>) -> u64 {
+    pub fn bytes(&self, other: Option<&TokenRecord>) -> u64 {
         let own = match &self.trace {
             Some(trace) => trace.masks.as_ref().map_or(0, |masks| masks.bytes()),
             None => self.masks.bytes(),
         };
-        own + match (self.resident(), other.and_then(Slot::resident)) {
+        own + match (self.resident(), other.and_then(TokenRecord::resident)) {
             (Some(hot), Some(other)) if Arc::ptr_eq(hot, other) => 0,
             (hot, _) => hot.map_or(0, |hot| size_of_val(&**hot) as u64),
         }
@@ -129,7 +129,7 @@ impl Slot {
 
     /// The token's trace, built on the first call.
     pub fn trace(&mut self, shape: &NeuronShape) -> &mut TokenTrace {
-        let Slot { index, token, session, position, decoded, figures, masks, hot, trace } = self;
+        let TokenRecord { index, token, session, position, decoded, figures, masks, hot, trace } = self;
         trace.get_or_insert_with(|| {
             let masks = (!masks.fired.is_empty()).then(|| std::mem::take(masks));
             if let Some(masks) = &masks {
@@ -155,11 +155,11 @@ impl Slot {
     }
 
     /// Forgets the masks but not the figures; what readers do not hold of the masks is memory for another.
-    pub fn thin(&mut self, shape: &NeuronShape) -> Option<Box<Slot>> {
+    pub fn thin(&mut self, shape: &NeuronShape) -> Option<Box<TokenRecord>> {
         let trace = self.trace(shape);
         trace.hot = None;
         let masks = Arc::into_inner(trace.masks.take()?)?;
-        Some(Box::new(Slot { masks, ..Slot::default() }))
+        Some(Box::new(TokenRecord { masks, ..TokenRecord::default() }))
     }
 
     /// Takes back the masks that no reader holds, so that their memory is reused. The token has left the board.

@@ -21,22 +21,22 @@ fn line(grid: Grid, at: usize, shown: usize) -> [[f32; 2]; 4] {
 /// The lines of all layers that `atlas` shows on `rect`, those of neighbouring layers joined. Where there are too many to be told
 /// apart, every second, fourth or so is left.
 pub fn lines(atlas: &Atlas, rect: Rect) -> Vec<Vec<Pos2>> {
-    let (shown, grid) = (atlas.shown(), atlas.sheet().grid);
+    let (shown, grid) = (atlas.shown(), atlas.layout().grid);
     let band = rect.height() / shown.len().max(1) as f32;
     let groups = |layer: usize| atlas.starts(layer).len();
     let most = shown.clone().map(groups).max().unwrap_or(0);
     if most < 2 {
         return Vec::new();
     }
-    let part = atlas.sheet().view.to - atlas.sheet().view.from;
+    let part = atlas.layout().view.to - atlas.layout().view.from;
     let width = rect.width() / part.max(f32::EPSILON) / most as f32;
     let every = ((APART / width).ceil().max(1.0) as usize).next_power_of_two();
     let mut all = Vec::new();
-    for seam in (every..most).step_by(every) {
+    for border in (every..most).step_by(every) {
         let mut path: Vec<Pos2> = Vec::new();
         for layer in shown.clone() {
             let ranks = atlas.ranks(layer);
-            let at = atlas.starts(layer).get(seam).map(|start| *start as usize);
+            let at = atlas.starts(layer).get(border).map(|start| *start as usize);
             let Some(at) = at.filter(|at| ranks.start < *at && *at < ranks.end) else {
                 all.push(std::mem::take(&mut path));
                 continue;
@@ -64,7 +64,7 @@ mod tests {
     use thermocline_engine::telemetry::neurons::{LayerNeurons, NeuronShape};
 
     use super::*;
-    use crate::ui::neurons::{atlas::Sheet, grid::View};
+    use crate::ui::neurons::{atlas::MapLayout, grid::View};
 
     #[test]
     fn seam_line_has_a_step_within_a_column() {
@@ -94,12 +94,12 @@ mod tests {
     }
 
     #[test]
-    fn expert_seams_are_drawn_where_the_map_has_room() {
+    fn expert_borders_are_drawn_where_the_map_has_room() {
         let moe = LayerNeurons::Experts { experts: 4, width: 40, shared: 0 };
         let shape = NeuronShape::of([moe, moe, LayerNeurons::Dense(160), moe]);
         let mut atlas = Atlas::new(&shape);
-        let sheet = Sheet { grid: Grid { columns: 16, lines: 10 }, ..Sheet::default() };
-        atlas.lay_out(sheet);
+        let layout = MapLayout { grid: Grid { columns: 16, lines: 10 }, ..MapLayout::default() };
+        atlas.lay_out(layout);
         atlas.sort(Duration::from_secs(120), |_| None);
         let wide = Rect::from_min_max(Pos2::new(10.0, 0.0), Pos2::new(170.0, 40.0));
         let all = lines(&atlas, wide);
@@ -109,9 +109,9 @@ mod tests {
         assert_eq!(all.len(), 6);
         let narrow = Rect::from_min_max(Pos2::ZERO, Pos2::new(20.0, 40.0));
         assert_eq!(lines(&atlas, narrow), [line(10.0, 0.0, 20.0), line(10.0, 30.0, 40.0)]);
-        atlas.lay_out(Sheet { view: View { layer: Some(1), from: 0.3, to: 0.7 }, ..sheet });
+        atlas.lay_out(MapLayout { view: View { layer: Some(1), from: 0.3, to: 0.7 }, ..layout });
         assert_eq!(lines(&atlas, wide).len(), 1);
-        atlas.lay_out(Sheet { view: View::of_layer(2), ..sheet });
+        atlas.lay_out(MapLayout { view: View::of_layer(2), ..layout });
         assert!(lines(&atlas, wide).is_empty());
     }
 }
