@@ -22,7 +22,7 @@ const STACK: usize = 64 << 20;
 struct Deadline {
     began: Instant,
     time: Duration,
-    /// What the thread's time will be when it is over.
+    /// The thread's time at which it is over.
     end: Duration,
 }
 

@@ -29,7 +29,7 @@ const ELEMENT: usize = 64;
 pub struct Budget {
     began: Instant,
     time: Duration,
-    /// What the thread's time will be when it is over.
+    /// The thread's time at which it is over.
     end: Duration,
     bytes: AtomicUsize,
 }

@@ -60,8 +60,9 @@ fn short_files_are_read_whole_and_named_under_the_answer() {
     attach(&mut stage, &paths[1]);
     assert_eq!(stage.it.state().page, Page::Chat);
     assert!(stage.control("Message").is_focused(), "one writes on at once");
-    let before = stage.it.state().conversation.counted().unwrap();
-    assert!(before.draft > 20, "the files count: {before:?}");
+    stage.until("a count with the files", |window| {
+        window.conversation.counted().is_some_and(|tokens| tokens.draft > 20)
+    });
 
     names::check(&stage, "attached files");
     stage.write("Message", "Tell me a story about it.");
