@@ -13,9 +13,9 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Epilogue, Gpu, Matmul, MatmulOutput, Op, Purpose, Recorder, Usage, pitch},
-    model::{ExpertWeights, Experts, Ffn, Register, mask},
+    model::{ExpertWeights, Experts, Ffn, Register, SkipRule, Sparsity, mask},
     runtime::{
-        Probe, Sparsity,
+        Probe,
         gpu::{
             GpuLoader, Segment,
             elementwise::Elementwise,
@@ -59,10 +59,8 @@ pub(crate) struct ResidentExperts {
     /// Masks of the resident experts, and of their neurons with the shared expert's.
     resident: Vec<u32>,
     resident_neurons: Vec<u32>,
-    /// Activation threshold of the layer.
-    threshold: Option<f32>,
-    /// True if silent neurons are exactly zero.
-    sparse: bool,
+    /// The neurons of experts that may be skipped.
+    rule: SkipRule,
     /// Input of the routed experts.
     from: Buffer,
     work: u64,
@@ -119,12 +117,12 @@ impl ResidentExperts {
     }
 
     /// Uploads the router, the shared expert and the experts `hot`, hottest first. They read `from`; a router that chooses ahead of them
-    /// reads `router_from`. With the weights comes the layer's activation
-    /// threshold. `before` is another layer's, whose buffers are shared where they fit.
+    /// reads `router_from`. With the weights comes the rule by which their neurons are skipped.
+    /// `before` is another layer's, whose buffers are shared where they fit.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: Option<&ResidentExperts>,
-        (weights, threshold): (&ExpertWeights, Option<f32>),
+        (weights, rule): (&ExpertWeights, SkipRule),
         hot: &[u32],
         (registers, from, router_from): (&Registers, &Buffer, Option<&Buffer>),
     ) -> Result<Self> {
@@ -200,8 +198,7 @@ impl ResidentExperts {
             resident: vec![0; mask::words(experts.count)],
             resident_neurons: vec![0; mask::words(neurons.count())],
             neurons,
-            threshold,
-            sparse: loader.config.activation.is_sparse(),
+            rule,
             from: experts_from,
             work,
         };
@@ -354,15 +351,10 @@ impl ResidentExperts {
         self.experts.used
     }
 
-    /// The activation threshold of a chunk of `tokens` tokens in a sparsity mode. Of experts with gates the up rows of neurons that are
-    /// not above it are not read; others' are computed all the same, and then left out of the sum.
-    pub fn threshold(&self, sparsity: Sparsity, tokens: usize) -> Option<f32> {
-        match sparsity {
-            _ if tokens > 1 => None,
-            Sparsity::Threshold => self.threshold,
-            Sparsity::Exact | Sparsity::Predicted => (self.sparse && self.buffers.ffn.gated).then_some(0.0),
-            Sparsity::Dense => None,
-        }
+    /// The magnitude that gates' activations have to exceed in a chunk of `tokens` tokens in a sparsity mode: up rows of other neurons
+    /// are not read. `None` without gates that tell. Observers do not see hidden values of experts on a device.
+    pub fn threshold(&self, mode: Sparsity, tokens: usize) -> Option<f32> {
+        self.rule.skips(mode, tokens == 1, false).gate_threshold().filter(|_| self.rule.gated)
     }
 
     /// Records all of the FFN for the first `tokens` rows, every expert being resident, without neurons below `threshold`. Fired masks
@@ -459,7 +451,7 @@ impl ResidentExperts {
     pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize, computed_above: Option<f32>) -> FiredMasks {
         let (pairs, buffers) = (tokens * self.experts.used, &self.buffers);
         // Those below it are zero already.
-        let threshold = self.threshold.filter(|_| !self.sparse && computed_above.is_none());
+        let threshold = self.rule.fires_above().filter(|_| computed_above.is_none());
         let (fired, bytes) = buffers.ffn.record_fired(recorder, pairs, threshold);
         let fired = (fired.clone(), bytes);
         let shared = buffers.shared.as_ref().map(|shared| {

@@ -14,9 +14,9 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, params},
-    model::{LayerWeights, Predictor, Register, mask},
+    model::{LayerWeights, Predictor, Register, SkipRule, Skips, Sparsity, mask},
     runtime::{
-        Probe, Sparsity,
+        Probe,
         gpu::{
             GpuLoader, Segment,
             neuron_rows::{PartialSums, Sum},
@@ -61,15 +61,13 @@ pub(crate) struct ResidentNeurons {
     pub predictor: Option<PredictorOps>,
     /// Computes the cold neurons that pass through the streaming buffer, if there is one.
     pub streamed: Option<StreamedNeurons>,
-    /// Activation threshold of the layer.
-    threshold: Option<f32>,
+    /// The neurons that may be skipped, without the predictor, which comes and goes.
+    rule: SkipRule,
     /// Input, `[chunk, pitch(d_model)]`.
     pub from: Buffer,
     neurons: usize,
     d_model: usize,
     rows: usize,
-    /// True if silent neurons are exactly zero, and many.
-    sparse: bool,
 }
 
 impl ResidentNeurons {
@@ -109,12 +107,11 @@ impl ResidentNeurons {
             sum,
             predictor: None,
             streamed: None,
-            threshold: weights.activation_threshold,
+            rule: SkipRule::of(weights, loader.config.activation),
             from: registers.get(from).clone(),
             neurons: rows_of.neurons(),
             d_model,
             rows: rows_of.rows(),
-            sparse: loader.config.activation.is_sparse(),
         };
         if let Some(predictor) = weights.predictor.as_ref().filter(|_| with_predictor) {
             ops.add_predictor(loader, predictor, (registers, from))?;
@@ -221,24 +218,36 @@ impl ResidentNeurons {
         mask::contains(&self.resident, neuron as usize)
     }
 
+    /// The neurons that may be left out of a chunk of `tokens` tokens in a sparsity mode. `shows`: an observer sees hidden values.
+    fn skips(&self, mode: Sparsity, tokens: usize, shows: bool) -> Skips {
+        SkipRule { has_predictor: self.predictor.is_some(), ..self.rule }.skips(mode, tokens == 1, shows)
+    }
+
     /// True if the predictor is needed for a chunk of `tokens` tokens in a sparsity mode.
-    pub fn predicts(&self, sparsity: Sparsity, tokens: usize) -> bool {
-        tokens == 1 && sparsity == Sparsity::Predicted && self.sparse && self.predictor.is_some()
+    pub fn predicts(&self, mode: Sparsity, tokens: usize) -> bool {
+        self.skips(mode, tokens, false) == Skips::NotPredicted
     }
 
-    /// Activation threshold, in layers with gates.
-    pub fn threshold(&self) -> Option<f32> {
-        self.threshold.filter(|_| self.rows == 2)
+    /// The resident neurons to compute for a chunk of `tokens` tokens: without gates that tell, silent ones are computed too. `follows`:
+    /// the predictor's mask is followed; `shows` as before.
+    pub fn selection(&self, mode: Sparsity, tokens: usize, follows: bool, shows: bool) -> NeuronSelection {
+        match self.skips(mode, tokens, shows) {
+            Skips::NotPredicted if follows => NeuronSelection::Predicted,
+            skips => {
+                let threshold = skips.gate_threshold().filter(|_| self.rule.gated);
+                threshold.map_or(NeuronSelection::All, NeuronSelection::Above)
+            }
+        }
     }
 
-    /// True if silent neurons are exactly zero, and have gates that tell.
-    pub fn skips_up_rows(&self) -> bool {
-        self.sparse && self.rows == 2
+    /// Activation threshold above which neurons count as fired though all were computed.
+    pub fn fires_above(&self) -> Option<f32> {
+        self.rule.fires_above()
     }
 
-    /// True if silent neurons are exactly zero.
+    /// True if the activation makes silent neurons exactly zero.
     pub fn is_sparse(&self) -> bool {
-        self.sparse
+        self.rule.sparse_activation
     }
 
     /// The predictor's mask, `[n_ff.div_ceil(32)]`.
@@ -278,7 +287,7 @@ impl ResidentNeurons {
                 self.buffers.activation.record(segment.recorder(), tokens, slots, None);
             }
         }
-        let (recorder, skip) = (segment.recorder(), self.sparse || selection != NeuronSelection::All);
+        let (recorder, skip) = (segment.recorder(), self.is_sparse() || selection != NeuronSelection::All);
         for block in &self.blocks {
             block.record_down(recorder, &self.buffers, skip, &mut partials);
         }
@@ -288,8 +297,7 @@ impl ResidentNeurons {
     /// Records, behind the sums, the activation threshold, where a layer has one though all neurons were computed: neurons above it
     /// count as fired.
     pub fn record_threshold(&self, recorder: &mut Recorder, tokens: usize, selection: NeuronSelection) {
-        if let (Some(threshold), NeuronSelection::All, false) =
-            (self.threshold(), selection, self.sparse || self.blocks.is_empty())
+        if let (Some(threshold), NeuronSelection::All, false) = (self.fires_above(), selection, self.blocks.is_empty())
         {
             self.buffers.activation.record(recorder, tokens, self.slots(), Some(threshold));
         }

@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     error::Result,
-    model::{Model, Register, mask},
+    model::{Model, Register, Sparsity, mask},
     runtime::{
-        LayerFiring, Probe, Sparsity,
+        LayerFiring, Probe,
         gpu::{
             GpuLayers,
             registers::{pad, unpad},
@@ -75,8 +75,7 @@ impl Device {
             SplitLayer { model, layer, tokens, from, sparsity, checks_recall, layers, hand_over, log, cold, probe };
         match ffn {
             DeviceFfn::Whole(whole) => {
-                let threshold = whole.threshold(sparsity, tokens);
-                whole.record(&mut split.layers.segment, (layer, tokens, threshold), split.probe, split.log)?;
+                whole.record(&mut split.layers.segment, (layer, tokens, sparsity), split.probe, split.log)?;
             }
             DeviceFfn::Neurons(neurons) if neurons.is_whole() => split.run_resident(neurons)?,
             // An observer gets gate and up of all neurons only from the side that computes them all.
@@ -105,15 +104,9 @@ impl Device {
 }
 
 impl SplitLayer<'_> {
-    /// The neurons of this chunk that the device computes. An observer of gate and up gets those of all.
+    /// The neurons of this chunk that the device computes.
     fn selection(&mut self, neurons: &ResidentNeurons) -> NeuronSelection {
-        let one = self.tokens == 1 && !self.probe.wants_ffn_hidden();
-        match (self.sparsity, neurons.threshold()) {
-            _ if neurons.predicts(self.sparsity, self.tokens) && !self.checks_recall => NeuronSelection::Predicted,
-            (Sparsity::Threshold, Some(threshold)) if one => NeuronSelection::Above(threshold),
-            (Sparsity::Exact | Sparsity::Predicted, _) if one && neurons.skips_up_rows() => NeuronSelection::Above(0.0),
-            _ => NeuronSelection::All,
-        }
+        neurons.selection(self.sparsity, self.tokens, !self.checks_recall, self.probe.wants_ffn_hidden())
     }
 
     /// All neurons are resident: records the FFN.

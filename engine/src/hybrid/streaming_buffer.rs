@@ -188,7 +188,7 @@ impl StreamedNeurons {
         tokens: usize,
         slots: usize,
     ) -> (&'r Buffer, u64) {
-        if let (Some(threshold), false) = (resident.threshold(), resident.is_sparse()) {
+        if let Some(threshold) = resident.fires_above() {
             resident.buffers.activation.record(recorder, tokens, slots, Some(threshold));
         }
         resident.buffers.fired.record(recorder, tokens, slots)

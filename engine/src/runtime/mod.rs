@@ -31,6 +31,6 @@ pub use residency::Residency;
 pub use rotary::Rotary;
 pub use sequences::Sequences;
 pub use shortlist::{MAX_SHORTLIST, Shortlist};
-pub use sparsity::{Sparsity, ThresholdCorrection};
+pub use sparsity::ThresholdCorrection;
 
-pub use crate::cpu::ops::KvType;
+pub use crate::{cpu::ops::KvType, model::Sparsity};

@@ -75,14 +75,11 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
         let mut loader = GpuLoader { gpu: &gpu, config: &config, chunk: 20, uploader };
         let registers = Registers::new(&loader).unwrap();
         let [from, out] = [Register::Normed, Register::Out].map(|register| registers.get(register).clone());
-        let ops = ResidentExperts::new(
-            &mut loader,
-            None,
-            (&weights, activation_threshold),
-            &[3, 0, 4, 1, 2],
-            (&registers, &from, None),
-        )
-        .unwrap();
+        let sparse_activation = activation.is_sparse();
+        let rule = SkipRule { sparse_activation, gated: true, threshold: activation_threshold, ..SkipRule::default() };
+        let ops =
+            ResidentExperts::new(&mut loader, None, (&weights, rule), &[3, 0, 4, 1, 2], (&registers, &from, None))
+                .unwrap();
         loader.uploader.finish().unwrap();
         let bytes = (20 * pitch(D) * 4) as u64;
         let mut segment = Segment::new(&gpu, (bytes, bytes), 1, u64::MAX).unwrap();

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::{
-    CpuFfn, FfnBlock, FfnTask, FfnWork, LayerTask, WHAT, expert_firing::ExpertFiring, layer_ffn::add_bias,
-    products::Few, routing::Routing,
+    CpuFfn, FfnBlock, FfnTask, FfnWork, LayerTask, WHAT, expert_firing::ExpertFiring, ffn::HiddenObserver,
+    layer_ffn::add_bias, products::Few, routing::Routing,
 };
 use crate::{
     cpu::{Cpu, MatmulJob},
@@ -50,7 +50,7 @@ impl ExpertTask<'_> {
         blocks: &[FfnBlock<'_>],
         (x, tokens): (&[f32], usize),
         out: &mut [f32],
-        before: &mut dyn FnMut(&[f32], &[f32]),
+        before: Option<HiddenObserver<'_>>,
     ) -> Result<FfnWork> {
         let task = FfnTask {
             blocks,
@@ -244,13 +244,11 @@ impl MoeFfn {
         for (to, (t, _)) in gathered.chunks_exact_mut(d).zip(members) {
             to.copy_from_slice(&task.x[t * d..][..d]);
         }
-        let mut probe = probe;
-        let mut before = |gate: &[f32], up: &[f32]| {
-            if let Some(probe) = &mut probe {
-                probe.expert_hidden(task.layer, at, task.tokens, members, gate, up);
-            }
-        };
-        let work = expert_task.run(ffn, &[FfnBlock::whole(expert)], (gathered, rows), result, &mut before)?;
+        let mut before = probe.map(|probe| {
+            move |gate: &[f32], up: &[f32]| probe.expert_hidden(task.layer, at, task.tokens, members, gate, up)
+        });
+        let before = before.as_mut().map(|before| before as HiddenObserver<'_>);
+        let work = expert_task.run(ffn, &[FfnBlock::whole(expert)], (gathered, rows), result, before)?;
         if expert_task.observed {
             self.firing.note(ffn, 0, expert_task.neurons(at, expert), members.iter().map(|(t, _)| *t));
         }
@@ -276,7 +274,7 @@ impl MoeFfn {
             numbers.push((experts.len(), gate));
             blocks.push(block(&expert.ffn, gate));
         }
-        let work = expert_task.run(ffn, &blocks, (task.x, 1), out, &mut |_, _| ())?;
+        let work = expert_task.run(ffn, &blocks, (task.x, 1), out, None)?;
         if expert_task.observed {
             for (at, ((number, _), block)) in numbers.iter().zip(&blocks).enumerate() {
                 self.firing.note(ffn, at, expert_task.neurons(*number, block.ffn), 0..1);

@@ -16,10 +16,13 @@ use super::{
 use crate::{
     cpu::{Cpu, MatmulJob, RowsJob},
     error::Result,
-    model::{Down, InputSite, Linear, SkippedInputs, mask},
-    runtime::{Sparsity, scratch::grow},
+    model::{Down, InputSite, Linear, SkippedInputs, Skips, mask},
+    runtime::scratch::grow,
     telemetry::neurons::Strength,
 };
+
+/// Sees gate (empty without gates) and up of an FFN just before its activation, `[tokens, n]` each.
+pub(super) type HiddenObserver<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 
 /// Computes FFNs. Its buffers grow to the largest and stay.
 #[derive(Debug, Default)]
@@ -105,17 +108,16 @@ impl CpuFfn {
     /// # Panics
     /// If shapes disagree, a neuron does not exist, or some FFNs have a gate and others none.
     pub fn partial(&mut self, cpu: &Cpu, task: &FfnTask<'_>, out: &mut [f32]) -> Result<FfnWork> {
-        self.run(cpu, task, out, &mut |_, _| ())
+        self.run(cpu, task, out, None)
     }
 
-    /// [`CpuFfn::partial`]; `before` sees gate and up (`[tokens, n]`) of a single FFN just before the activation where nothing is
-    /// skipped.
-    pub(crate) fn run(
+    /// [`CpuFfn::partial`]; `before` observes a single FFN, unless neurons are skipped by approximation.
+    pub(super) fn run(
         &mut self,
         cpu: &Cpu,
         task: &FfnTask<'_>,
         out: &mut [f32],
-        before: &mut dyn FnMut(&[f32], &[f32]),
+        before: Option<HiddenObserver<'_>>,
     ) -> Result<FfnWork> {
         assert!(task.blocks.iter().all(|block| block.ffn.gate.is_some() == task.gated()), "gates in some FFNs");
         self.outcome = FfnOutcome { tokens: task.tokens, ..FfnOutcome::default() };
@@ -123,10 +125,10 @@ impl CpuFfn {
         self.held.clear();
         // The next reads are not known yet.
         cpu.prefetch(&[]);
-        match task.mode() {
-            Sparsity::Dense => self.dense(cpu, task, out, before),
-            mode if task.tokens > 1 => self.sparse_rows(cpu, task, mode, out),
-            mode => self.sparse(cpu, task, mode, out),
+        match task.skips(before.is_some()) {
+            Skips::Nothing => self.dense(cpu, task, out, before.unwrap_or(&mut |_, _| ())),
+            skips if task.tokens > 1 => self.sparse_rows(cpu, task, skips, out),
+            skips => self.sparse(cpu, task, skips, out),
         }
     }
 
@@ -247,9 +249,9 @@ impl CpuFfn {
         Ok(work)
     }
 
-    fn sparse(&mut self, cpu: &Cpu, task: &FfnTask<'_>, mode: Sparsity, out: &mut [f32]) -> Result<FfnWork> {
+    fn sparse(&mut self, cpu: &Cpu, task: &FfnTask<'_>, skips: Skips, out: &mut [f32]) -> Result<FfnWork> {
         let mut work = FfnWork::default();
-        if mode == Sparsity::Predicted {
+        if skips == Skips::NotPredicted {
             self.predict(cpu, task, &mut work)?;
         }
         let CpuFfn { hidden, up, scratch, part, candidates, held, spans, outcome, .. } = self;
@@ -265,7 +267,7 @@ impl CpuFfn {
         if let Some(deviations) = task.gate_deviations() {
             cpu.gate_excess(&mut hidden[..n], n, deviations);
         }
-        let threshold = task.activation_threshold.filter(|_| mode == Sparsity::Threshold);
+        let threshold = skips.activation_threshold();
         if threshold.is_some() {
             grow(up, Some(n), WHAT)?;
             let acted = &mut up[..n];

@@ -130,12 +130,9 @@ impl LayerFfn {
         let started = (observed && probe.wants_times()).then(Instant::now);
         let blocks = [task.block(weights, config)];
         let part = task.ffn_task(&blocks, config.activation, observed);
-        let hidden = probe.wants_ffn_hidden();
-        let work = self.ffn.run(cpu, &part, out, &mut |gate, up| {
-            if hidden {
-                probe.ffn_hidden(task.layer, task.tokens, gate, up);
-            }
-        })?;
+        let shows = probe.wants_ffn_hidden();
+        let mut before = |gate: &[f32], up: &[f32]| probe.ffn_hidden(task.layer, task.tokens, gate, up);
+        let work = self.ffn.run(cpu, &part, out, if shows { Some(&mut before) } else { None })?;
         add_bias(weights, 1.0, out);
         if observed {
             self.report(task, weights.up.weight.rows(), work, started, probe);

@@ -9,8 +9,8 @@ use super::{
 use crate::{
     cpu::{Cpu, MatmulJob, TokenRows, TokenSum},
     error::Result,
-    model::{Down, Linear, mask},
-    runtime::{Sparsity, scratch::grow},
+    model::{Down, Linear, Skips, mask},
+    runtime::scratch::grow,
 };
 
 /// The neurons of one token.
@@ -104,7 +104,7 @@ impl CpuFfn {
         &mut self,
         cpu: &Cpu,
         task: &FfnTask<'_>,
-        mode: Sparsity,
+        skips: Skips,
         out: &mut [f32],
     ) -> Result<FfnWork> {
         let (mut work, tokens, form) = (FfnWork::default(), task.tokens, task.activation);
@@ -114,8 +114,8 @@ impl CpuFfn {
         rows.tokens.resize_with(rows.tokens.len().max(tokens), Default::default);
         self.outcome = FfnOutcome { tokens, rows: true, values: tokens * n_ff, ..FfnOutcome::default() };
         let first = block.ffn.gate.as_ref().unwrap_or(&block.ffn.up);
-        let predicted = match (mode, task.prediction) {
-            (Sparsity::Predicted, Some(PredictionSource::Predictor { predictor, x, shift })) => {
+        let predicted = match (skips, task.prediction) {
+            (Skips::NotPredicted, Some(PredictionSource::Predictor { predictor, x, shift })) => {
                 let [hidden, scores] = &mut self.predictor;
                 let (scores, read) = predictor.scores(cpu, x, tokens, hidden, scores)?;
                 work.sequential += read;
@@ -162,7 +162,7 @@ impl CpuFfn {
                 token.hidden.extend_from_slice(all);
             }
         }
-        let threshold = task.activation_threshold.filter(|_| mode == Sparsity::Threshold);
+        let threshold = skips.activation_threshold();
         if threshold.is_some() {
             self.outcome.fires = Fires::Held;
         }
