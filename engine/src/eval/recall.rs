@@ -18,7 +18,7 @@ use crate::{
     cpu::{Cpu, MatmulJob, ops::Activation},
     error::{Error, Result},
     model::{Down, ExpertWeights, Experts, Ffn, FfnWeights, Model, Predictor, PredictorInput},
-    runtime::{Forward, Routing, Sparsity},
+    runtime::{Forward, RouterInputs, Routing, Sparsity},
     sparsity::predictor::metrics::{
         MASS_OF_ACTIVE, Mean, Prediction, PredictionTally, bit, down_norms, fill_mask, heaviest, least_and_median,
         ones, output_error,
@@ -241,7 +241,7 @@ impl ObservedLayer<'_> {
         };
         let d = moe.router.weight.cols();
         let (tokens, mut routing) = (normed.len() / d.max(1), Routing::default());
-        routing.route(cpu, (experts, norm_eps), moe, (normed, residual), tokens)?;
+        routing.route(cpu, experts, norm_eps, moe, RouterInputs { x: normed, residual, tokens })?;
         let mut latents = Vec::new();
         let (x, width) = match &moe.latent {
             Some(latent) => {

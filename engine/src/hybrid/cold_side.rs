@@ -7,7 +7,8 @@ use crate::{
     error::{Error, Result},
     model::{Ffn, Model, mask},
     runtime::{
-        CpuFfn, CpuProcessor, FfnBlock, FfnTask, PredictionSource, Probe, Processor, Sparsity, ThresholdCorrection,
+        ChosenExperts, CpuFfn, CpuProcessor, FfnBlock, FfnTask, LayerInputs, PredictionSource, Probe, Processor,
+        Sparsity, ThresholdCorrection, TokenInputs,
     },
 };
 
@@ -53,13 +54,13 @@ impl ColdSide {
         self.cpu.set_sparsity(mode);
     }
 
-    /// Computes the cold neurons' part of a layer's FFN output, without its bias: `out` is `[tokens, d_model]`, as is `x`, the FFN's
-    /// input. `predicted` is the predictor's mask of all neurons, if it is followed; `observed`: [`ColdWork::fired`] is wanted.
+    /// Computes the cold neurons' part of a layer's FFN output, without its bias: `out` is `[tokens, d_model]`, as are the FFN's
+    /// inputs. `predicted` is the predictor's mask of all neurons, if it is followed; `observed`: [`ColdWork::fired`] is wanted.
     pub fn compute_neurons(
         &mut self,
         model: &Model,
         layer: usize,
-        (x, tokens): (&[f32], usize),
+        TokenInputs { x, tokens }: TokenInputs<'_>,
         predicted: Option<&[u32]>,
         observed: bool,
         out: &mut [f32],
@@ -92,14 +93,14 @@ impl ColdSide {
         Ok(ColdWork { any: work.active > 0, fired, bytes, scattered, cpu_ns })
     }
 
-    /// Computes the weighted sum of cold experts of an MoE layer: `chosen` are expert ids and router weights, each `[tokens, used]`;
-    /// an id that is no expert's is left out. `out` and `x` are `[tokens, d_model]`; `observed` as before.
+    /// Computes the weighted sum of cold experts of an MoE layer; an id that is no expert's is left out. `out` and the inputs are
+    /// `[tokens, d_model]`; `observed` as before.
     pub fn compute_experts(
         &mut self,
         model: &Model,
         layer: usize,
-        (x, tokens): (&[f32], usize),
-        chosen: (&[u32], &[f32]),
+        TokenInputs { x, tokens }: TokenInputs<'_>,
+        chosen: ChosenExperts<'_>,
         observed: bool,
         out: &mut [f32],
     ) -> Result<ColdWork> {
@@ -107,23 +108,22 @@ impl ColdSide {
         let neurons = model.weights.layers[layer].ffn.neurons().count();
         let mut fired = vec![0; if observed { tokens * mask::words(neurons) } else { 0 }];
         let masks = observed.then_some(&mut fired[..]);
-        let work = self.cpu.experts_of(model, layer, (x, tokens), chosen, out, masks)?;
+        let work = self.cpu.experts_of(model, layer, TokenInputs { x, tokens }, chosen, out, masks)?;
         let (bytes, scattered) = (work.bytes(), work.scattered);
         let cpu_ns = started.elapsed().as_nanos() as u64;
         Ok(ColdWork { any: true, fired, bytes, scattered, cpu_ns })
     }
 
-    /// Computes a whole FFN: `out` and `x` are `[tokens, d_model]`, as is `residual`, the input of the norm before it, if the register
-    /// still holds that.
+    /// Computes a whole FFN; `out` is `[tokens, d_model]`.
     pub fn compute_ffn(
         &mut self,
         model: &Model,
         layer: usize,
-        (x, residual, tokens): (&[f32], Option<&[f32]>, usize),
+        inputs: LayerInputs<'_>,
         probe: &mut dyn Probe,
         out: &mut [f32],
     ) -> Result<()> {
-        self.cpu.ffn_of(model, layer, (x, residual), out, tokens, probe)
+        self.cpu.ffn_of(model, layer, inputs, out, probe)
     }
 
     /// Sets the threshold correction of predictors.

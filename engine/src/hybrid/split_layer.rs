@@ -19,7 +19,7 @@ use crate::{
     error::Result,
     model::{Model, Register, Sparsity, mask},
     runtime::{
-        LayerFiring, Probe,
+        ChosenExperts, LayerFiring, LayerInputs, Probe, TokenInputs,
         gpu::{
             GpuLayers,
             registers::{pad, unpad},
@@ -165,7 +165,7 @@ impl SplitLayer<'_> {
         out.clear();
         out.resize(tokens * d_model, 0.0);
         let followed = predicted.as_deref().filter(|_| selection == NeuronSelection::Predicted);
-        let work = self.cold.compute_neurons(self.model, layer, (x, tokens), followed, observed, out)?;
+        let work = self.cold.compute_neurons(self.model, layer, TokenInputs { x, tokens }, followed, observed, out)?;
         if work.any {
             let row = neurons.buffers.sums.row_bytes() / 4;
             pad(out, d_model, row, rows);
@@ -229,7 +229,14 @@ impl SplitLayer<'_> {
         if ids.iter().any(|id| *id != NO_NEURON) {
             out.clear();
             out.resize(tokens * d_model, 0.0);
-            work = self.cold.compute_experts(self.model, layer, (x, tokens), (ids, router_weights), observed, out)?;
+            work = self.cold.compute_experts(
+                self.model,
+                layer,
+                TokenInputs { x, tokens },
+                ChosenExperts { ids, router_weights },
+                observed,
+                out,
+            )?;
         }
         if work.any {
             pad(out, d_model, registers.pitch, rows);
@@ -266,7 +273,7 @@ impl SplitLayer<'_> {
         out.resize(tokens * d_model, 0.0);
         let residual = keeps_residual.then_some(&residual[..]);
         let mut deferred = DeferredFiring { probe: &mut *self.probe, entry: None };
-        self.cold.compute_ffn(self.model, layer, (x, residual, tokens), &mut deferred, out)?;
+        self.cold.compute_ffn(self.model, layer, LayerInputs { x, residual, tokens }, &mut deferred, out)?;
         if let Some(entry) = deferred.entry {
             self.log.entries.push(FiringEntry { bus_bytes: 3 * bytes, wait_ns, ..entry });
         }

@@ -5,7 +5,8 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     model::{
-        AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, PredictorKind, SkipRule, Skips,
+        AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerConfig, LayerWeights, Model, PredictorKind,
+        SkipRule, Skips,
     },
     quant::{TensorType, device_row_bytes},
     runtime::KvType,
@@ -180,34 +181,14 @@ impl CostProfile {
                 bytes.layers.len(),
             ));
         }
-        let filled = (inputs.context / 2).clamp(1, inputs.context.max(1)) as u64;
-        let kv_row = |of: &AttentionConfig| of.cached_rows() as u64 * inputs.kv_type.row_bytes(of.head_dim) as u64;
-        let kv_type = match inputs.kv_type {
-            KvType::F16 => TensorType::F16,
-            KvType::F32 => TensorType::F32,
-            KvType::Q8_0 => TensorType::Q8_0,
-        };
         let mut profiled = true;
         let layers = weights.layers.iter().zip(&bytes.layers).zip(&config.layers).enumerate().map(|(at, it)| {
             let ((layer, bytes), shape) = it;
-            let mut attention_reads: Vec<ReadBytes> =
-                layer.mixers().map(|linear| matrix_reads(&linear.weight)).collect();
-            if let Some(of) = &shape.attention {
-                let seen = of.window.map_or(filled, |window| filled.min(window as u64));
-                // Where they are counted to another layer.
-                let device = if bytes.kv_token == 0 { kv_row(of) } else { bytes.kv_token };
-                attention_reads.push(ReadBytes { ty: kv_type, cpu: kv_row(of) * seen, device: device * seen });
-            }
-            if let Some(of) = &shape.recurrent {
-                // Read and written.
-                let both = 2 * of.state().iter().sum::<usize>() as u64 * size_of::<f32>() as u64;
-                attention_reads.push(ReadBytes { ty: TensorType::F32, cpu: both, device: both });
-            }
             let conversation = bytes.kv_token.saturating_mul(inputs.context as u64).saturating_add(bytes.state);
             let kv = conversation.saturating_mul(inputs.sessions as u64);
             // A token is decoded alone, and nobody looks at hidden values.
             let skips = SkipRule::of(layer, config.activation).skips(inputs.sparsity, true, false);
-            let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads);
+            let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads(layer, shape, bytes, inputs));
             let units = match &layer.ffn {
                 Ffn::None => 0,
                 Ffn::Dense(ffn) => {
@@ -440,6 +421,35 @@ fn matrix_reads(matrix: &Matrix) -> ReadBytes {
 /// Reads of a product with one row of `matrix`.
 fn row_reads(matrix: &Matrix) -> ReadBytes {
     ReadBytes { cpu: matrix.row_bytes() as u64, device: device_row_bytes(matrix.ty(), matrix.cols()), ty: matrix.ty() }
+}
+
+/// Reads of a layer's attention or recurrent mixer, the cache half filled.
+fn attention_reads(
+    layer: &LayerWeights,
+    shape: &LayerConfig,
+    bytes: &LayerBytes,
+    inputs: &PlanInputs,
+) -> Vec<ReadBytes> {
+    let filled = (inputs.context / 2).clamp(1, inputs.context.max(1)) as u64;
+    let kv_row = |of: &AttentionConfig| of.cached_rows() as u64 * inputs.kv_type.row_bytes(of.head_dim) as u64;
+    let ty = match inputs.kv_type {
+        KvType::F16 => TensorType::F16,
+        KvType::F32 => TensorType::F32,
+        KvType::Q8_0 => TensorType::Q8_0,
+    };
+    let mut reads: Vec<ReadBytes> = layer.mixers().map(|linear| matrix_reads(&linear.weight)).collect();
+    if let Some(of) = &shape.attention {
+        let seen = of.window.map_or(filled, |window| filled.min(window as u64));
+        // Where they are counted to another layer.
+        let device = if bytes.kv_token == 0 { kv_row(of) } else { bytes.kv_token };
+        reads.push(ReadBytes { ty, cpu: kv_row(of) * seen, device: device * seen });
+    }
+    if let Some(of) = &shape.recurrent {
+        // Read and written.
+        let both = 2 * of.state().iter().sum::<usize>() as u64 * size_of::<f32>() as u64;
+        reads.push(ReadBytes { ty: TensorType::F32, cpu: both, device: both });
+    }
+    reads
 }
 
 /// Reads of the products with all matrices of `ffn`.

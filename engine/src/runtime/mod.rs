@@ -19,7 +19,8 @@ mod sequences;
 mod shortlist;
 mod sparsity;
 
-pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource, Routing};
+pub(crate) use cpu::{ChosenExperts, LayerInputs, TokenInputs};
+pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource, RouterInputs, Routing};
 pub(crate) use forward::compute_layer;
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
 pub use kv_cache::KvCache;

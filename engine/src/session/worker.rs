@@ -19,7 +19,7 @@ use super::{
     context::Context,
     device_manager::DeviceManager,
     engine::EngineState,
-    generation::Generation,
+    generation::{Generation, StepResources},
     loader::{DeviceSource, LoadedDevice},
     request::EventSender,
     turns::Turns,
@@ -429,8 +429,8 @@ impl Worker<'_> {
             self.forward.correct_thresholds(&adaptation.threshold_correction());
         }
         let (steps, before) = generation.single_steps();
-        let forward = (&mut self.forward, most);
-        let stepped = generation.step(context, forward, events, cancelled, adaptation, &mut self.meter);
+        let (forward, meter) = (&mut self.forward, &mut self.meter);
+        let stepped = generation.step(context, most, StepResources { forward, events, cancelled, adaptation, meter });
         let (decoded, time) = generation.single_steps();
         // While weights move, the rate is not that of the placement.
         if decoded > steps && !self.device.is_moving() {

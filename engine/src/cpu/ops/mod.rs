@@ -20,7 +20,7 @@ mod short_conv;
 mod softmax;
 
 pub use activation::{Activation, SWIGLU_LIMIT};
-pub use attention::{AttentionScratch, AttentionShape};
+pub use attention::{AttentionScratch, AttentionShape, Queries, SeenRows};
 pub use delta_net::{DeltaNetScratch, DeltaNetShape, DeltaNetTokens};
 pub use kv_rows::{KvRows, KvType};
 pub use mamba2::{Mamba2Scratch, Mamba2Shape, Mamba2Tokens};

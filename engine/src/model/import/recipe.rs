@@ -170,15 +170,10 @@ impl Recipe {
                 }
                 Ok(self.with_rows(|row| qkv_source(row / head_dim, heads, kv_heads) * head_dim + row % head_dim))
             }
-            Transform::AddOne => {
-                if !tensor.ty.is_weight() || tensor.ty.row_bytes(tensor.len()) != Some(tensor.data.len()) {
-                    return error("a vector of floats".to_owned());
-                }
-                let mut values = vec![0.0; tensor.len()];
-                quant::dequantise(tensor.ty, &tensor.data, &mut values);
-                let bytes: Vec<u8> = values.iter().flat_map(|value| (value + 1.0).to_le_bytes()).collect();
-                Ok(Tensor { ty: TensorType::F32, data: Bytes::new(bytes), ..tensor.clone() })
-            }
+            Transform::AddOne => match self.with_one_added() {
+                Some(tensor) => Ok(tensor),
+                None => error("a vector of floats".to_owned()),
+            },
             Transform::Rows(of) => match of.rows(&tensor.data).filter(|_| rows == of.source_rows()) {
                 Some(bytes) => Ok(Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() }),
                 None => error(format!("{} rows", of.source_rows())),
@@ -225,6 +220,18 @@ impl Recipe {
                 )),
             },
         }
+    }
+
+    /// The vector with one added to every element; `None` if it is none.
+    fn with_one_added(&self) -> Option<Tensor> {
+        let tensor = &self.tensor;
+        if !tensor.ty.is_weight() || tensor.ty.row_bytes(tensor.len()) != Some(tensor.data.len()) {
+            return None;
+        }
+        let mut values = vec![0.0; tensor.len()];
+        quant::dequantise(tensor.ty, &tensor.data, &mut values);
+        let bytes: Vec<u8> = values.iter().flat_map(|value| (value + 1.0).to_le_bytes()).collect();
+        Some(Tensor { ty: TensorType::F32, data: Bytes::new(bytes), ..tensor.clone() })
     }
 
     /// True if the data are as long as shape and type say.

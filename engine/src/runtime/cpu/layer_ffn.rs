@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource, experts::MoeFfn};
+use super::{
+    ChosenExperts, CpuFfn, FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource, TokenInputs,
+    experts::{LayerJob, MoeFfn},
+};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
@@ -123,7 +126,7 @@ impl LayerFfn {
                 return Err(Error::invalid("layer program", "an FFN that the model has", got));
             }
             Ffn::Experts(weights) => {
-                return self.moe.run(cpu, config, task, weights, &mut self.ffn, out, probe);
+                return self.moe.run(LayerJob { cpu, config, task }, weights, &mut self.ffn, out, probe);
             }
         };
         let observed = probe.wants_firing();
@@ -144,8 +147,9 @@ impl LayerFfn {
     pub(crate) fn dense(
         &mut self,
         cpu: &Cpu,
-        (ffn, activation): (&FfnWeights, Activation),
-        (x, tokens): (&[f32], usize),
+        ffn: &FfnWeights,
+        activation: Activation,
+        TokenInputs { x, tokens }: TokenInputs<'_>,
         out: &mut [f32],
     ) -> Result<()> {
         let task = FfnTask {
@@ -171,11 +175,11 @@ impl LayerFfn {
         cpu: &Cpu,
         config: &ModelConfig,
         task: &LayerTask<'_>,
-        chosen: (&[u32], &[f32]),
+        chosen: ChosenExperts<'_>,
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
-        self.moe.run_chosen(cpu, config, task, chosen, &mut self.ffn, out, fired)
+        self.moe.run_chosen(LayerJob { cpu, config, task }, chosen, &mut self.ffn, out, fired)
     }
 
     /// Hidden values of the dense FFN that was computed last, all neurons of `[tokens, n_ff]`.

@@ -7,12 +7,12 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{
-    FfnWork, WHAT,
+    ChosenExperts, FfnWork, LayerInputs, TokenInputs, WHAT,
     altup::AltupStreams,
     latent::LatentAttention,
     layer_ffn::{LayerFfn, LayerTask},
     per_layer::PerLayerInputs,
-    recurrent::{RecurrentMixer, RowsState},
+    recurrent::{MixerParts, RecurrentMixer, RowsState},
     skipped_inputs::InputCalibration,
 };
 use crate::{
@@ -143,7 +143,7 @@ impl CpuProcessor {
     pub(crate) fn take_streams(&mut self, model: &Model, streams: &[f32], tokens: usize) -> Result<()> {
         self.fit(&model.config, tokens)?;
         (self.tokens, self.d_model) = (tokens, model.config.d_model);
-        self.altup.take(streams, (tokens, model.config.d_model))
+        self.altup.take(streams, tokens, model.config.d_model)
     }
 
     /// The residual stream, or all streams of a model that has several, `[streams, tokens, d_model]`.
@@ -174,50 +174,42 @@ impl CpuProcessor {
         self.per_layer.of(layers)
     }
 
-    /// `out = ffn(x)` of a layer that is otherwise computed elsewhere, both `[tokens, d_model]`. Without `residual`, the input of the norm
-    /// before it, no predictor is used.
+    /// `out = ffn(x)` of a layer that is otherwise computed elsewhere, both `[tokens, d_model]`.
     pub(crate) fn ffn_of(
         &mut self,
         model: &Model,
         layer: usize,
-        (x, residual): (&[f32], Option<&[f32]>),
+        inputs: LayerInputs<'_>,
         out: &mut [f32],
-        tokens: usize,
         probe: &mut dyn Probe,
     ) -> Result<()> {
-        let task = self.task(model, layer, (x, residual), tokens);
+        let task = self.task(model, layer, inputs);
         self.ffn.run(&self.cpu, &model.config, &task, out, probe)
     }
 
     /// Chooses the experts of a layer that is otherwise computed elsewhere by `x`, `[tokens, d_model]`, for [`CpuProcessor::ffn_of`].
     pub(crate) fn route_of(&mut self, model: &Model, layer: usize, x: &[f32], tokens: usize) -> Result<()> {
-        let task = self.task(model, layer, (x, None), tokens);
+        let task = self.task(model, layer, LayerInputs { x, residual: None, tokens });
         self.ffn.route(&self.cpu, &model.config, &task)
     }
 
-    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: `chosen` are ids and router weights,
-    /// `[tokens, used]` each, ids past the last expert are skipped, `out` and `x` are `[tokens, d_model]`. Neurons that fired are
-    /// added to `fired`, `[tokens, words(neurons)]`.
+    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: ids past the last expert are skipped, `out` and
+    /// the inputs are `[tokens, d_model]`. Neurons that fired are added to `fired`, `[tokens, words(neurons)]`.
     pub(crate) fn experts_of(
         &mut self,
         model: &Model,
         layer: usize,
-        (x, tokens): (&[f32], usize),
-        chosen: (&[u32], &[f32]),
+        TokenInputs { x, tokens }: TokenInputs<'_>,
+        chosen: ChosenExperts<'_>,
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
-        let task = self.task(model, layer, (x, None), tokens);
+        let task = self.task(model, layer, LayerInputs { x, residual: None, tokens });
         self.ffn.experts(&self.cpu, &model.config, &task, chosen, out, fired)
     }
 
-    fn task<'a>(
-        &self,
-        model: &'a Model,
-        layer: usize,
-        (x, residual): (&'a [f32], Option<&'a [f32]>),
-        tokens: usize,
-    ) -> LayerTask<'a> {
+    fn task<'a>(&self, model: &'a Model, layer: usize, inputs: LayerInputs<'a>) -> LayerTask<'a> {
+        let LayerInputs { x, residual, tokens } = inputs;
         let weights = &model.weights.layers[layer];
         LayerTask {
             layer,
@@ -272,7 +264,7 @@ pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f
 }
 
 /// The product with `linear` into `out`.
-fn job<'a>((linear, out): (&'a Linear, &'a mut [f32])) -> MatmulJob<'a> {
+fn job<'a>(linear: &'a Linear, out: &'a mut [f32]) -> MatmulJob<'a> {
     MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
 }
 
@@ -289,7 +281,7 @@ impl CpuProcessor {
             self.expect_attention(model, layer + 1);
         } else if self.tokens == 1 {
             // The prefetch needs the weights only: inputs are empty.
-            let task = self.task(model, layer, (&[], Some(&[])), 1);
+            let task = self.task(model, layer, LayerInputs { x: &[], residual: Some(&[]), tokens: 1 });
             self.ffn.expect(&self.cpu, &task, &model.config);
         }
     }
@@ -366,7 +358,7 @@ impl Processor for CpuProcessor {
         }
         if let Some(table) = &weights.altup {
             let residual = &self.registers[Register::Residual as usize][..tokens.len() * d];
-            self.altup.begin(&self.cpu, table, (residual, d))?;
+            self.altup.begin(&self.cpu, table, residual, d)?;
         }
         Ok(())
     }
@@ -406,7 +398,9 @@ impl Processor for CpuProcessor {
         let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
             return Err(Error::invalid("layer program", "a mixer that does not read `Out`", format!("{from:?}")));
         };
-        self.recurrent.run(&self.cpu, (of, weights, config.norm_eps), (&x[..n], tokens), &mut states, &mut out[..n])?;
+        let mixer = MixerParts { config: of, weights, norm_eps: config.norm_eps };
+        let inputs = TokenInputs { x: &x[..n], tokens };
+        self.recurrent.run(&self.cpu, mixer, inputs, &mut states, &mut out[..n])?;
         self.expect_ffn(model, layer);
         Ok(())
     }
@@ -470,8 +464,8 @@ impl Processor for CpuProcessor {
         let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
             return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
         };
-        let of = (weights, model.config.activation);
-        self.ffn.dense(&self.cpu, of, (&x[..n], self.tokens), &mut out[..n])
+        let inputs = TokenInputs { x: &x[..n], tokens: self.tokens };
+        self.ffn.dense(&self.cpu, weights, model.config.activation, inputs, &mut out[..n])
     }
 
     fn add(&mut self, layer: usize, from: Register, into: Register) -> Result<()> {
@@ -498,7 +492,7 @@ impl Processor for CpuProcessor {
         };
         let n = self.tokens * self.d_model;
         let [residual, .., out] = &mut self.registers;
-        self.per_layer.apply(&self.cpu, &model.config, (layer, weights), &residual[..n], &mut out[..n])
+        self.per_layer.apply(&self.cpu, &model.config, layer, weights, &residual[..n], &mut out[..n])
     }
 
     fn altup(&mut self, model: &Model, layer: usize, step: AltupStep) -> Result<()> {

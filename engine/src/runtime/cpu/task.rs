@@ -204,7 +204,7 @@ const FREE_TOKENS: f64 = 4.0;
 
 /// True if several tokens, each with some of a matrix's `rows` rows, take less time than all of them with all rows: `union` rows are
 /// read, `wanted` products computed. What takes longer counts, reading (scattered rows take longer) or computing.
-pub(crate) fn lists_pay((union, wanted): (usize, usize), tokens: usize, rows: usize) -> bool {
+pub(crate) fn lists_pay(union: usize, wanted: usize, tokens: usize, rows: usize) -> bool {
     let [union, wanted, tokens, rows] = [union, wanted, tokens, rows].map(|n| n as f64);
     let listed = (union / MOST_ROWS).max(wanted / (MOST_ROWS * FREE_TOKENS));
     listed <= rows.max(tokens * rows / FREE_TOKENS)
@@ -230,9 +230,9 @@ mod tests {
     #[test]
     fn lists_pay_until_most_rows_are_wanted_by_most_tokens() {
         // Two tokens: what is read decides.
-        assert!(lists_pay((100, 120), 2, 1000) && lists_pay((590, 800), 2, 1000) && !lists_pay((700, 800), 2, 1000));
+        assert!(lists_pay(100, 120, 2, 1000) && lists_pay(590, 800, 2, 1000) && !lists_pay(700, 800, 2, 1000));
         // Sixteen: nearly all rows are read by either way, but each token wants few.
-        assert!(lists_pay((990, 3000), 16, 1000) && !lists_pay((1000, 15_000), 16, 1000));
+        assert!(lists_pay(990, 3000, 16, 1000) && !lists_pay(1000, 15_000, 16, 1000));
     }
 
     /// A task's first read is what a prefetch covers, in every mode.

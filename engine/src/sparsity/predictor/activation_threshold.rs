@@ -14,7 +14,7 @@ use crate::{
     cpu::{Cpu, MatmulJob},
     error::{Error, Result},
     model::{Activation, Down, ExpertWeights, Experts, FfnWeights, PredictorInput},
-    runtime::Routing,
+    runtime::{RouterInputs, Routing},
 };
 
 /// Goal that an activation threshold is chosen for.
@@ -84,7 +84,7 @@ pub fn moe_activation_threshold(
             all.copy(PredictorInput::Residual, range.clone(), &mut stream)?;
         }
         all.copy(PredictorInput::Normed, range, &mut x)?;
-        routing.route(cpu, (experts, norm_eps), moe, (&x, &stream), tokens)?;
+        routing.route(cpu, experts, norm_eps, moe, RouterInputs { x: &x, residual: &stream, tokens })?;
         let mut sample = Sample::new(tokens, d);
         for (at, ffn) in moe.ffns().enumerate() {
             let members: Vec<(usize, f32)> = match at < moe.experts.len() {

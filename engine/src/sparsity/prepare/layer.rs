@@ -98,9 +98,8 @@ impl LayerWork<'_> {
                 let residual = residual.as_deref().map(Rows::F16);
                 let data = LayerData::new(ffn, self.model.config.activation, normed, residual)?;
                 if self.model.config.activation.is_sparse() {
-                    self.choose_predictor(weights, ffn, &data, parameters, &mut prepared, &mut report, &mut |at| {
-                        progress(0.9 * at)
-                    })?;
+                    let candidates = self.candidates(weights, ffn, &data, parameters, &mut |at| progress(0.9 * at))?;
+                    self.choose_predictor(ffn, candidates, &mut prepared, &mut report);
                 } else {
                     self.set_activation_threshold(ffn, &data, &mut prepared, &mut report)?;
                 }
@@ -166,15 +165,11 @@ impl LayerWork<'_> {
 
     fn choose_predictor(
         &self,
-        weights: &LayerWeights,
         ffn: &FfnWeights,
-        data: &LayerData<'_>,
-        parameters: u64,
+        mut candidates: Vec<Candidate>,
         prepared: &mut PreparedLayer,
         report: &mut LayerReport,
-        progress: &mut dyn FnMut(f64) -> Result<()>,
-    ) -> Result<()> {
-        let mut candidates = self.candidates(weights, ffn, data, parameters, progress)?;
+    ) {
         report.candidates = candidates.iter().map(|candidate| candidate.report.clone()).collect();
         let taken = match self.options.predictors {
             PredictorChoice::Auto => {
@@ -191,7 +186,7 @@ impl LayerWork<'_> {
                 (!candidates.is_empty()).then_some(0)
             }
         };
-        let Some(taken) = taken else { return Ok(()) };
+        let Some(taken) = taken else { return };
         let Candidate { kind, input, threshold, report: made } = candidates.swap_remove(taken);
         // The bias of rows is the model's own, which sidecars do not store.
         let kind = kind.map(|kind| match kind {
@@ -200,7 +195,6 @@ impl LayerWork<'_> {
         });
         prepared.predictor = Some(PreparedPredictor { kind, input, threshold, quality: made.quality() });
         (report.predictor, report.threshold) = (Some(made), Some(threshold));
-        Ok(())
     }
 
     fn candidates(
