@@ -69,9 +69,9 @@ pub fn sweep(
             }
             Change::Inputs(_) => divergence(forward, corpus, method, Base::Dense, device, control)?,
             Change::Predictors(correction) => {
-                forward.correct_thresholds(correction);
+                forward.correct_thresholds(correction.clone());
                 let of = divergence(forward, corpus, method, Base::Dense, device, control);
-                forward.correct_thresholds(&ThresholdCorrection::default());
+                forward.correct_thresholds(ThresholdCorrection::NONE);
                 of?
             }
             Change::Activations(thresholds) => {

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    model::{Ffn, LayerWeights, NormSlot, Register, SkipRule, Skips, Sparsity, mask},
+    model::{Ffn, LayerWeights, NormSlot, Register, SkipRule, Skips, mask},
     runtime::{
-        Probe,
+        Pass,
         gpu::{
             GpuLoader, Segment,
             ffn::{DenseFfn, FfnBuffers},
@@ -181,27 +181,21 @@ impl DeviceFfn {
 }
 
 impl WholeFfn {
-    /// Records the FFN for the first `tokens` rows, without the neurons that the sparsity mode leaves out: up rows of those that gates
-    /// tell are not read. Fired masks go to `log`, and all gates and ups to `probe`, if it wants them and all are computed.
-    pub fn record(
-        &self,
-        segment: &mut Segment,
-        (layer, tokens, mode): (usize, usize, Sparsity),
-        probe: &mut dyn Probe,
-        log: &mut FiringLog,
-    ) -> Result<()> {
-        let ffn = &self.ffn;
-        let shows = probe.wants_ffn_hidden();
-        let skips = self.rule.skips(mode, tokens == 1, shows);
+    /// Records the FFN of a pass, without the neurons that its sparsity mode leaves out: up rows of those that gates tell are not read.
+    /// Fired masks go to `log`, and all gates and ups to the observer, if it wants them and all are computed.
+    pub fn record(&self, segment: &mut Segment, pass: &mut Pass<'_>, layer: usize, log: &mut FiringLog) -> Result<()> {
+        let (ffn, tokens) = (&self.ffn, pass.tokens.len());
+        let shows = pass.probe.wants_ffn_hidden();
+        let skips = self.rule.skips(pass.sparsity, pass.is_single(), shows);
         let threshold = skips.gate_threshold().filter(|_| self.rule.gated);
         if shows && skips == Skips::Nothing {
             ffn.record_gate_up(segment.recorder(), tokens);
-            ffn.buffers.show(segment, tokens, layer, probe)?;
+            ffn.buffers.show(segment, tokens, layer, pass.probe)?;
             ffn.record_down(segment.recorder(), tokens);
         } else {
             ffn.record(segment.recorder(), tokens, threshold);
         }
-        if probe.wants_firing() {
+        if pass.probe.wants_firing() {
             // Neurons below a threshold that was followed are zero already.
             let above = self.rule.fires_above().filter(|_| threshold.is_none());
             let fired = ffn.buffers.record_fired(segment.recorder(), tokens, above);

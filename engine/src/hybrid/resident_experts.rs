@@ -13,9 +13,9 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Epilogue, Gpu, Matmul, MatmulOutput, Op, Purpose, Recorder, Usage, pitch},
-    model::{ExpertWeights, Experts, Ffn, Register, SkipRule, Sparsity, mask},
+    model::{ExpertWeights, Experts, Ffn, Register, SkipRule, mask},
     runtime::{
-        Probe,
+        Pass,
         gpu::{
             GpuLoader, Segment,
             elementwise::Elementwise,
@@ -351,33 +351,26 @@ impl ResidentExperts {
         self.experts.used
     }
 
-    /// The magnitude that gates' activations have to exceed in a chunk of `tokens` tokens in a sparsity mode: up rows of other neurons
-    /// are not read. `None` without gates that tell. Observers do not see hidden values of experts on a device.
-    pub fn threshold(&self, mode: Sparsity, tokens: usize) -> Option<f32> {
-        self.rule.skips(mode, tokens == 1, false).gate_threshold().filter(|_| self.rule.gated)
+    /// The magnitude that gates' activations have to exceed in a pass: up rows of other neurons are not read. `None` without gates that
+    /// tell. Observers do not see hidden values of experts on a device.
+    pub fn threshold(&self, pass: &Pass<'_>) -> Option<f32> {
+        self.rule.skips(pass.sparsity, pass.is_single(), false).gate_threshold().filter(|_| self.rule.gated)
     }
 
-    /// Records all of the FFN for the first `tokens` rows, every expert being resident, without neurons below `threshold`. Fired masks
-    /// go to `log`, if `probe` wants them.
-    pub fn record(
-        &self,
-        segment: &mut Segment,
-        (tokens, threshold): (usize, Option<f32>),
-        layer: usize,
-        probe: &mut dyn Probe,
-        log: &mut FiringLog,
-    ) -> Result<()> {
+    /// Records all of the FFN of a pass, every expert being resident. Fired masks go to `log`, if the observer wants them.
+    pub fn record(&self, segment: &mut Segment, pass: &mut Pass<'_>, layer: usize, log: &mut FiringLog) -> Result<()> {
+        let (tokens, threshold) = (pass.tokens.len(), self.threshold(pass));
         self.route_late(segment.recorder(), tokens);
-        if probe.wants_router() {
+        if pass.probe.wants_router() {
             let pairs = tokens * self.experts.used;
             let chosen = segment.read(&[(&self.buffers.ids, 0, (pairs * 4) as u64)], |read| {
                 bytemuck::pod_collect_to_vec::<u8, u32>(read).into_iter().map(|id| id as usize).collect::<Vec<_>>()
             })?;
-            probe.router(layer, &chosen);
+            pass.probe.router(layer, &chosen);
         }
         self.compute(segment.recorder(), tokens, threshold);
         self.combine(segment.recorder(), tokens, false);
-        if probe.wants_firing() {
+        if pass.probe.wants_firing() {
             let fired = self.record_fired(segment.recorder(), tokens, threshold);
             let entry = FiringEntry { complete: true, ..FiringEntry::new(layer, tokens) };
             self.log_fired(segment, fired, entry, log)?;

@@ -14,9 +14,9 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, params},
-    model::{LayerWeights, Predictor, Register, SkipRule, Skips, Sparsity, mask},
+    model::{LayerWeights, Predictor, Register, SkipRule, Skips, mask},
     runtime::{
-        Probe,
+        Pass, Probe,
         gpu::{
             GpuLoader, Segment,
             neuron_rows::{PartialSums, Sum},
@@ -218,21 +218,22 @@ impl ResidentNeurons {
         mask::contains(&self.resident, neuron as usize)
     }
 
-    /// The neurons that may be left out of a chunk of `tokens` tokens in a sparsity mode. `shows`: an observer sees hidden values.
-    fn skips(&self, mode: Sparsity, tokens: usize, shows: bool) -> Skips {
-        SkipRule { has_predictor: self.predictor.is_some(), ..self.rule }.skips(mode, tokens == 1, shows)
+    /// The neurons that may be left out of a pass. `shows`: an observer sees hidden values.
+    fn skips(&self, pass: &Pass<'_>, shows: bool) -> Skips {
+        SkipRule { has_predictor: self.predictor.is_some(), ..self.rule }.skips(pass.sparsity, pass.is_single(), shows)
     }
 
-    /// True if the predictor is needed for a chunk of `tokens` tokens in a sparsity mode.
-    pub fn predicts(&self, mode: Sparsity, tokens: usize) -> bool {
-        self.skips(mode, tokens, false) == Skips::NotPredicted
+    /// True if the predictor is needed for a pass.
+    pub fn predicts(&self, pass: &Pass<'_>) -> bool {
+        self.skips(pass, false) == Skips::NotPredicted
     }
 
-    /// The resident neurons to compute for a chunk of `tokens` tokens: without gates that tell, silent ones are computed too. `follows`:
-    /// the predictor's mask is followed; `shows` as before.
-    pub fn selection(&self, mode: Sparsity, tokens: usize, follows: bool, shows: bool) -> NeuronSelection {
-        match self.skips(mode, tokens, shows) {
-            Skips::NotPredicted if follows => NeuronSelection::Predicted,
+    /// The resident neurons to compute in a pass: without gates that tell, silent ones are computed too. `layer`: that of the neurons,
+    /// whose predictor is not followed while its recall is checked.
+    pub fn selection(&self, pass: &mut Pass<'_>, layer: usize) -> NeuronSelection {
+        let shows = pass.probe.wants_ffn_hidden();
+        match self.skips(pass, shows) {
+            Skips::NotPredicted if !pass.checks_recall(layer) => NeuronSelection::Predicted,
             skips => {
                 let threshold = skips.gate_threshold().filter(|_| self.rule.gated);
                 threshold.map_or(NeuronSelection::All, NeuronSelection::Above)

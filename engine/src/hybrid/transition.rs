@@ -16,7 +16,7 @@ use crate::{
     gpu::Recorder,
     model::{Model, Resident},
     placement::Placement,
-    runtime::{KvCache, Residency, Sparsity, gpu::GpuLoader},
+    runtime::{KvCache, Residency, gpu::GpuLoader},
 };
 
 impl HybridProcessor {
@@ -80,7 +80,7 @@ impl HybridProcessor {
     }
 
     fn wants_predictors(&self) -> bool {
-        self.load.predictors || self.sparsity == Sparsity::Predicted
+        self.load.predictors || self.predicts
     }
 
     /// Uploads about `bytes` of what is wanted: layers with their keys and values first, then predictors, the head, and neurons. Parts
@@ -123,9 +123,7 @@ impl HybridProcessor {
         if self.device.is_none() {
             let nothing = DevicePart { first_layer: n_layer, ffn: Vec::new(), head: false, predictors: false };
             let mut go_on = |_, _| ControlFlow::Continue(());
-            let mut device = Device::load(&self.gpu, model, &nothing, &self.load, &mut go_on)?;
-            device.sparsity = self.sparsity;
-            device.correction.clone_from(&self.correction);
+            let device = Device::load(&self.gpu, model, &nothing, &self.load, &mut go_on)?;
             self.device = Some(device);
         }
         let wanted = (&self.wanted, self.wants_predictors());

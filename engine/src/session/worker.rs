@@ -261,7 +261,7 @@ impl Worker<'_> {
         *self.state.sparsity.lock() = now;
         let adaptation = &self.state.planner.adaptation;
         if adaptation.is_on() && !settings.adaptive {
-            self.forward.correct_thresholds(&ThresholdCorrection::default());
+            self.forward.correct_thresholds(ThresholdCorrection::NONE);
         }
         adaptation.switch(settings.adaptive, &self.state.model, self.state.recall);
         self.update_planned_context();
@@ -426,7 +426,7 @@ impl Worker<'_> {
         *used_at = Instant::now();
         let adaptation = &self.state.planner.adaptation;
         if self.forward.sparsity() == Sparsity::Predicted && adaptation.is_on() {
-            self.forward.correct_thresholds(&adaptation.threshold_correction());
+            self.forward.correct_thresholds(adaptation.threshold_correction());
         }
         let (steps, before) = generation.single_steps();
         let (forward, meter) = (&mut self.forward, &mut self.meter);

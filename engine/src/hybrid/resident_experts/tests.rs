@@ -1,14 +1,14 @@
 //! MoE layers on a device against those of the CPU.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, path::Path};
 
 use super::*;
 use crate::{
     cpu::{Cpu, CpuOptions},
     gpu::{AdapterChoice, GpuOptions, Uploader},
-    model::{Activation, Ffn, Router, SharedExpert},
+    model::{Activation, Ffn, LoadOptions, Model, Router, SharedExpert, Sparsity},
     runtime::{
-        LayerFiring, Sparsity,
+        LayerFiring, Probe,
         cpu::{
             LayerFfn,
             tests::{D, config, ffn, linear, noise, task},
@@ -49,6 +49,9 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
     let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
     let gpu = Gpu::open(&options).unwrap();
     let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+    // Passes have a model, but no part of it is computed here.
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/mixtral");
+    let model = Model::open(&path, &LoadOptions::default()).unwrap();
     let mut seed = 3;
     let forms = [
         (Activation::Silu, true, false, None),
@@ -98,7 +101,9 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
             rows.chunks_exact_mut(pitch(D)).zip(x.chunks_exact(D)).for_each(|(row, x)| row[..D].copy_from_slice(x));
             segment.begin(&[(bytemuck::cast_slice(&rows), &from, 0)]).unwrap();
             log.clear();
-            ops.record(&mut segment, (tokens, ops.threshold(sparsity, tokens)), 0, &mut on_gpu, &mut log).unwrap();
+            let ids = vec![0; tokens];
+            let mut pass = Pass { sparsity, ..Pass::new(&model, &ids, &mut on_gpu) };
+            ops.record(&mut segment, &mut pass, 0, &mut log).unwrap();
             assert!(log.read_back(&mut segment));
             let piece = (&out, 0, (tokens * pitch(D) * 4) as u64);
             let got = segment.read(&[piece], bytemuck::pod_collect_to_vec::<u8, f32>).unwrap();

@@ -162,11 +162,6 @@ impl GpuLayers {
         self.segment.reserve_down(head.max(streams).unwrap_or(rows) + more)
     }
 
-    /// Tokens of the current chunk.
-    pub fn tokens(&self) -> usize {
-        self.tokens
-    }
-
     /// A cache for `capacity` tokens: keys and values of the layers here are on the device, the others in RAM.
     ///
     /// # Errors

@@ -140,7 +140,7 @@ impl Worker<'_> {
         let started = Instant::now();
         let adaptation = &self.state.planner.adaptation;
         if self.forward.sparsity() == Sparsity::Predicted && adaptation.is_on() {
-            self.forward.correct_thresholds(&adaptation.threshold_correction());
+            self.forward.correct_thresholds(adaptation.threshold_correction());
         }
         let (mut rows, mut ends) = (Vec::with_capacity(which.len()), Vec::new());
         for (at, it) in self.conversations.iter_mut().enumerate().filter(|(at, _)| which.contains(at)) {

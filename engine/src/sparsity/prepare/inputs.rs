@@ -12,7 +12,7 @@ use crate::{
         Down, Ffn, InputCurves, InputFigures, InputSite, LayerWeights, Linear, Model, SiteCurve, SiteThreshold,
         SkippedInputs,
     },
-    runtime::{CpuProcessor, Forward, KvCache, KvType, Outputs, Processor, Sequences, compute_layer},
+    runtime::{CpuProcessor, Forward, KvCache, KvType, Outputs, Pass, Processor, Sequences, compute_layer},
 };
 
 /// Levels with thresholds: hundredths of a layer's weights.
@@ -88,30 +88,39 @@ fn has_sites(layer: &LayerWeights) -> bool {
 }
 
 /// A text at some layer of its way.
-struct Chunk {
+struct Chunk<'t> {
     processor: CpuProcessor,
     kv: KvCache,
-    tokens: usize,
+    tokens: &'t [u32],
     /// Input and output of the layer, `[tokens, d_model]`.
     input: Vec<f32>,
     output: Vec<f32>,
 }
 
-impl Chunk {
-    fn new(model: &Model, cpu: Cpu, text: &[u32]) -> Result<Self> {
+impl<'t> Chunk<'t> {
+    fn new(model: &Model, cpu: Cpu, text: &'t [u32]) -> Result<Self> {
         let mut processor = CpuProcessor::new(cpu);
         processor.calibration().in_chunks = true;
         let mut kv = processor.kv_cache(model, text.len(), KvType::F16)?;
-        processor.begin(model, text, &Sequences::one(&mut kv, text.len()))?;
-        Ok(Chunk { processor, kv, tokens: text.len(), input: Vec::new(), output: Vec::new() })
+        let mut nobody = ();
+        let pass = &Pass::new(model, text, &mut nobody);
+        processor.begin(pass, &Sequences::one(&mut kv, text.len()))?;
+        let input = processor.current_residual(pass).to_vec();
+        Ok(Chunk { processor, kv, tokens: text, input, output: Vec::new() })
+    }
+
+    /// Computes the layer from where the processor is.
+    fn go_on(&mut self, model: &Model, layer: usize) -> Result<&[f32]> {
+        let (mut nobody, mut sequence) = ((), Sequences::one(&mut self.kv, self.tokens.len()));
+        let mut pass = Pass::new(model, self.tokens, &mut nobody);
+        compute_layer(&mut self.processor, &mut pass, layer, &mut sequence)?;
+        Ok(self.processor.current_residual(&pass))
     }
 
     /// Computes the layer from its input.
     fn compute(&mut self, model: &Model, layer: usize) -> Result<&[f32]> {
-        self.processor.take_residual(model, &self.input, self.tokens)?;
-        let mut sequence = Sequences::one(&mut self.kv, self.tokens);
-        compute_layer(model, &mut self.processor, layer, &mut sequence, &mut ())?;
-        Ok(self.processor.current_residual())
+        self.processor.take_residual(model, &self.input, self.tokens.len())?;
+        self.go_on(model, layer)
     }
 
     /// Goes on with what the whole layer yielded, whatever was tried after.
@@ -121,18 +130,13 @@ impl Chunk {
 }
 
 /// Computes a layer of all chunks, without skipping, from where they are; returns the inputs of its sites if they are `wanted`.
-fn pass(model: &Model, layer: usize, chunks: &mut [Chunk], wanted: bool) -> Result<[Vec<f32>; 4]> {
+fn pass(model: &Model, layer: usize, chunks: &mut [Chunk<'_>], wanted: bool) -> Result<[Vec<f32>; 4]> {
     let mut recorded = Box::<[Vec<f32>; 4]>::default();
     for chunk in chunks {
-        if layer == 0 {
-            chunk.input = chunk.processor.current_residual().to_vec();
-        }
         chunk.processor.calibration().recorded = wanted.then(|| std::mem::take(&mut recorded));
         // Several streams are not one residual: such layers go on from where the processor is.
         if model.weights.altup.is_some() {
-            let mut sequence = Sequences::one(&mut chunk.kv, chunk.tokens);
-            compute_layer(model, &mut chunk.processor, layer, &mut sequence, &mut ())?;
-            chunk.output = chunk.processor.current_residual().to_vec();
+            chunk.output = chunk.go_on(model, layer)?.to_vec();
         } else {
             chunk.output = chunk.compute(model, layer)?.to_vec();
         }
@@ -168,7 +172,7 @@ fn curves(
     model: &mut Model,
     layer: usize,
     cpu: &Cpu,
-    chunks: &mut [Chunk],
+    chunks: &mut [Chunk<'_>],
     recorded: &[Vec<f32>; 4],
 ) -> Result<InputCurves> {
     let weights = &model.weights.layers[layer];
