@@ -35,15 +35,15 @@ mod vram;
 mod work;
 
 pub use adapter::{AdapterChoice, AdapterKind, AdapterReport, adapters};
-pub use arena::{Arena, Buffer, Purpose, Usage};
+pub use arena::{Arena, Buffer, MemoryUse, Purpose, Usage};
 pub use caps::Caps;
 pub use device::{Gpu, GpuOptions};
 pub use expert_gate_up::{ExpertGateUp, GateFirst};
 pub use experts::{ExpertGroups, ExpertInput, ExpertMatmul};
 pub use faults::{FaultPoint, Faults};
 pub use matmul::{Epilogue, Matmul, MatmulOutput};
-pub use matrix::{GpuMatrix, MatrixPart};
-pub use op::{Binding, Op, grid, pitch};
+pub use matrix::{GpuMatrix, MatrixLayout, MatrixPart};
+pub use op::{Binding, BufferRows, Op, grid, pitch};
 pub use pipelines::{Pipeline, Pipelines};
 pub use profile::{Clock, KernelTimes, Profile};
 pub use recorder::Recorder;

@@ -4,8 +4,8 @@ use super::{
     firing_log::{FiringEntry, FiringLog},
     load::FfnPart,
     neuron_weights::NeuronWeights,
-    resident_experts::ResidentExperts,
-    resident_neurons::ResidentNeurons,
+    resident_experts::{ExpertRegisters, ResidentExperts},
+    resident_neurons::{NeuronUpload, ResidentNeurons},
 };
 use crate::{
     error::{Error, Result},
@@ -55,12 +55,14 @@ impl DeviceFfn {
         loader: &mut Loader<'_, '_>,
         before: &[DeviceFfn],
         weights: &LayerWeights,
-        (part, with_predictor): (FfnPart<'_>, bool),
-        (registers, layer): (&Registers, &GpuLayer),
+        part: FfnPart<'_>,
+        with_predictor: bool,
+        registers: &Registers,
+        layer: &GpuLayer,
     ) -> Result<Self> {
         let from = layer.ffn_from;
         let input = registers.get(from);
-        let out = (registers.get(Register::Out), registers.pitch);
+        let out = registers.rows(Register::Out);
         match (&weights.ffn, part) {
             (Ffn::None, _) => Ok(DeviceFfn::Absent),
             (_, FfnPart::None) if !Self::places_units(weights) => Ok(DeviceFfn::Cold),
@@ -71,8 +73,8 @@ impl DeviceFfn {
                     FfnPart::None => (false, Vec::new()),
                 };
                 let before = before.iter().rev().find_map(DeviceFfn::neurons);
-                let with = (several, with_predictor);
-                let neurons = ResidentNeurons::new(loader, before, weights, &neurons, with, (registers, from))?;
+                let upload = NeuronUpload { neurons: &neurons, several, with_predictor };
+                let neurons = ResidentNeurons::new(loader, before, weights, upload, registers, from)?;
                 Ok(DeviceFfn::Neurons(Box::new(neurons)))
             }
             (Ffn::Dense(_), FfnPart::Hot(neurons)) => Err(Error::Unsupported {
@@ -106,8 +108,9 @@ impl DeviceFfn {
                 };
                 let before = before.iter().rev().find_map(DeviceFfn::experts);
                 let router_from = layer.router_from.map(|from| registers.get(from));
-                let with = (ffn, weights.activation_threshold);
-                let experts = ResidentExperts::new(loader, before, with, &hot, (registers, input, router_from))?;
+                let inputs = ExpertRegisters { registers, from: input, router_from };
+                let threshold = weights.activation_threshold;
+                let experts = ResidentExperts::new(loader, before, ffn, threshold, &hot, inputs)?;
                 Ok(DeviceFfn::Experts(Box::new(experts)))
             }
         }
@@ -199,7 +202,9 @@ impl WholeFfn {
     pub fn record(
         &self,
         segment: &mut Segment,
-        (layer, tokens, threshold): (usize, usize, Option<f32>),
+        layer: usize,
+        tokens: usize,
+        threshold: Option<f32>,
         probe: &mut dyn Probe,
         log: &mut FiringLog,
     ) -> Result<()> {

@@ -62,7 +62,8 @@ impl Device {
     pub fn run_ffn(
         &mut self,
         model: &Model,
-        (layer, from): (usize, Register),
+        layer: usize,
+        from: Register,
         cold: &mut ColdSide,
         streams: bool,
         probe: &mut dyn Probe,
@@ -76,7 +77,7 @@ impl Device {
         match ffn {
             DeviceFfn::Whole(whole) => {
                 let threshold = whole.threshold(sparsity, tokens);
-                whole.record(&mut split.layers.segment, (layer, tokens, threshold), split.probe, split.log)?;
+                whole.record(&mut split.layers.segment, layer, tokens, threshold, split.probe, split.log)?;
             }
             DeviceFfn::Neurons(neurons) if neurons.is_whole() => split.run_resident(neurons)?,
             // An observer gets gate and up of all neurons only from the side that computes them all.
@@ -94,7 +95,7 @@ impl Device {
             DeviceFfn::Experts(experts) if experts.is_whole() => {
                 let threshold = experts.threshold(sparsity, tokens);
                 let (segment, probe) = (&mut split.layers.segment, &mut *split.probe);
-                experts.record(segment, (tokens, threshold), layer, probe, split.log)?;
+                experts.record(segment, layer, tokens, threshold, probe, split.log)?;
             }
             DeviceFfn::Experts(experts) => split.run_experts(experts)?,
             DeviceFfn::Cold | DeviceFfn::Absent => split.run_cold()?,
@@ -129,7 +130,7 @@ impl SplitLayer<'_> {
             neurons.record_threshold(segment.recorder(), tokens, selection);
             let slots = neurons.record_fired(segment.recorder(), tokens);
             let predicts = neurons.predicts(self.sparsity, tokens);
-            let predicted = predicts.then(|| (neurons.mask(), mask::words(neurons.neurons()) as u64 * 4));
+            let predicted = predicts.then(|| neurons.predicted_mask());
             let complete = selection != NeuronSelection::Predicted;
             self.log.push(segment, slots, predicted, FiringEntry { complete, ..FiringEntry::new(layer, tokens) })?;
         }
@@ -147,15 +148,15 @@ impl SplitLayer<'_> {
         // The FFN's input, and the predictor's mask.
         let mut pieces = vec![(registers.get(self.from), 0, tokens as u64 * row_bytes)];
         if neurons.predicts(self.sparsity, tokens) {
-            pieces.push((neurons.mask(), 0, mask::words(neurons.neurons()) as u64 * 4));
+            let mask = neurons.predicted_mask();
+            pieces.push((mask.buffer, 0, mask.bytes));
         }
         let mut bus_bytes: u64 = pieces.iter().map(|(.., bytes)| bytes).sum();
         let coming = segment.hand_over(&pieces)?;
         let mut partials = neurons.record(segment, tokens, selection, |_| Ok(()))?;
         let fired = observed.then(|| {
             neurons.record_threshold(segment.recorder(), tokens, selection);
-            let (buffer, bytes) = neurons.record_fired(segment.recorder(), tokens);
-            (buffer.clone(), bytes)
+            neurons.record_fired(segment.recorder(), tokens)
         });
         if neurons.slots() > 0 {
             segment.submit()?;
@@ -180,11 +181,11 @@ impl SplitLayer<'_> {
             bus_bytes += size_of_val(&rows[..]) as u64;
             segment.upload(&[(bytemuck::cast_slice(rows), to, offset)])?;
         }
-        if let Some((buffer, bytes)) = fired {
+        if let Some(fired) = fired {
             let complete = selection != NeuronSelection::Predicted;
             let new = FiringEntry::new(layer, tokens);
             let entry = FiringEntry { work, predicted, complete, bus_bytes, wait_ns, ..new };
-            self.log.push(segment, (&buffer, bytes), None, entry)?;
+            self.log.push(segment, fired, None, entry)?;
         }
         neurons.sum.record(segment.recorder(), &partials);
         Ok(())
