@@ -170,7 +170,7 @@ pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Tra
 }
 
 impl Translated {
-    /// What a number of layers on the GPU means here: none of them the CPU, all of them nothing.
+    /// Adds what a number of layers on the GPU means here: none of them the CPU, all of them nothing.
     fn add_gpu_layers(&mut self, name: &str, layers: &str) -> Outcome<()> {
         if layers == "0" {
             self.args.extend(pair("--device", "cpu".to_owned()));

@@ -111,7 +111,7 @@ fn integer(value: &Value) -> i64 {
     }
 }
 
-/// What is done, for errors.
+/// The operation, in errors.
 const OPERATION: &str = "saving what can be read of the damaged chats";
 
 /// Copies chats and messages; a message whose chat is lost gets a new one.

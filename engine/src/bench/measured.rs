@@ -50,7 +50,7 @@ pub(super) struct Measured {
     pub limits: Vec<BandwidthLimit>,
 }
 
-/// What a generated token reads, and how quickly.
+/// Bytes that a generated token reads, and how quickly.
 struct ReadFigures {
     bytes_per_token: Option<u64>,
     /// Of these, those of single neurons' rows.

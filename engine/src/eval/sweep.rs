@@ -29,7 +29,7 @@ pub struct SweepPoint {
     pub divergence: Divergence,
 }
 
-/// What a sweep measures, and where.
+/// The levels of a sweep, and the texts and conditions they are measured under.
 #[derive(Debug, Clone, Copy)]
 pub struct SweepSetup<'a> {
     /// The levels.

@@ -259,7 +259,7 @@ impl Gpu {
         self.0.queue.get_timestamp_period()
     }
 
-    /// What tests count of it.
+    /// Counts for tests.
     #[cfg(any(test, feature = "test-hooks"))]
     pub(super) fn counts(&self) -> &super::test_counts::TestCounts {
         &self.0.counts

@@ -1,4 +1,4 @@
-//! What tests count of a device: how much work it was given, and how much was made for it anew.
+//! Counts of a device for tests: how much work it was given, and how much was made for it anew.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

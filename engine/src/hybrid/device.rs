@@ -65,9 +65,8 @@ impl Device {
         let mut ffns = Vec::with_capacity(part.ffn.len());
         for ffn in &part.ffn {
             let layer = layers.push(&mut loader, model)?;
-            let from = (&layers.registers, layers.layer(layer)?);
-            let part = (*ffn, part.predictors);
-            ffns.push(DeviceFfn::new(&mut loader, &ffns, &weights.layers[layer], part, from)?);
+            let (of, registers, on_gpu) = (&weights.layers[layer], &layers.registers, layers.layer(layer)?);
+            ffns.push(DeviceFfn::new(&mut loader, &ffns, of, *ffn, part.predictors, registers, on_gpu)?);
         }
         if part.head {
             layers.add_head(&mut loader, weights)?;
@@ -221,8 +220,8 @@ impl Device {
                 Some(DeviceFfn::Experts(experts)) => {
                     if let Some(places) = entry.experts {
                         let shared = places.shared.map(|shared| self.log.words(shared));
-                        let masks = (slots, self.log.words(places.ids), shared);
-                        experts.add_fired(masks, entry.tokens, &mut self.fired, &mut self.chosen);
+                        let ids = self.log.words(places.ids);
+                        experts.add_fired(slots, ids, shared, entry.tokens, &mut self.fired, &mut self.chosen);
                     }
                 }
                 Some(DeviceFfn::Cold | DeviceFfn::Absent) | None => {}

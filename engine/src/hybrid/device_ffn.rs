@@ -4,8 +4,8 @@ use super::{
     firing_log::{FiringEntry, FiringLog},
     load::FfnPart,
     neuron_weights::NeuronWeights,
-    resident_experts::ResidentExperts,
-    resident_neurons::ResidentNeurons,
+    resident_experts::{ExpertRegisters, ResidentExperts},
+    resident_neurons::{NeuronUpload, ResidentNeurons},
 };
 use crate::{
     error::{Error, Result},
@@ -53,12 +53,14 @@ impl DeviceFfn {
         loader: &mut GpuLoader<'_, '_>,
         before: &[DeviceFfn],
         weights: &LayerWeights,
-        (part, with_predictor): (FfnPart<'_>, bool),
-        (registers, layer): (&Registers, &GpuLayer),
+        part: FfnPart<'_>,
+        with_predictor: bool,
+        registers: &Registers,
+        layer: &GpuLayer,
     ) -> Result<Self> {
         let from = layer.ffn_from;
         let input = registers.get(from);
-        let out = (registers.get(Register::Out), registers.pitch);
+        let out = registers.rows(Register::Out);
         match (&weights.ffn, part) {
             (Ffn::None, _) => Ok(DeviceFfn::Absent),
             (_, FfnPart::None) if !Self::places_units(weights) => Ok(DeviceFfn::Cold),
@@ -69,8 +71,8 @@ impl DeviceFfn {
                     FfnPart::None => (false, Vec::new()),
                 };
                 let before = before.iter().rev().find_map(DeviceFfn::neurons);
-                let with = (several, with_predictor);
-                let neurons = ResidentNeurons::new(loader, before, weights, &neurons, with, (registers, from))?;
+                let upload = NeuronUpload { neurons: &neurons, several, with_predictor };
+                let neurons = ResidentNeurons::new(loader, before, weights, upload, registers, from)?;
                 Ok(DeviceFfn::Neurons(Box::new(neurons)))
             }
             (Ffn::Dense(_), FfnPart::Hot(neurons)) => Err(Error::Unsupported {
@@ -103,8 +105,9 @@ impl DeviceFfn {
                 };
                 let before = before.iter().rev().find_map(DeviceFfn::experts);
                 let router_from = layer.router_from.map(|from| registers.get(from));
-                let with = (ffn, SkipRule::of(weights, loader.config.activation));
-                let experts = ResidentExperts::new(loader, before, with, &hot, (registers, input, router_from))?;
+                let rule = SkipRule::of(weights, loader.config.activation);
+                let inputs = ExpertRegisters { registers, from: input, router_from };
+                let experts = ResidentExperts::new(loader, before, ffn, rule, &hot, inputs)?;
                 Ok(DeviceFfn::Experts(Box::new(experts)))
             }
         }

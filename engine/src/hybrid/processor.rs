@@ -61,7 +61,7 @@ impl HybridProcessor {
         check(model, placement)?;
         let part =
             (placement.first_resident < model.config.n_layer()).then(|| device_part(model, placement, load.predictors));
-        Self::load_part(gpu, cpu, model, (placement.clone(), part), load, progress)
+        Self::load_part(gpu, cpu, model, placement.clone(), part, load, progress)
     }
 
     /// Uploads all of `model`: one block per layer in the file's order, for a model that stays on the device.
@@ -78,14 +78,15 @@ impl HybridProcessor {
         let hot = model.weights.layers.iter().map(|layer| (0..units(&layer.ffn) as u32).collect());
         let placement = Placement { first_resident: 0, hot: hot.collect(), head: true };
         let part = DevicePart::all(model.config.n_layer());
-        Self::load_part(gpu, cpu, model, (placement, Some(part)), load, progress)
+        Self::load_part(gpu, cpu, model, placement, Some(part), load, progress)
     }
 
     fn load_part(
         gpu: &Gpu,
         cpu: Cpu,
         model: &Model,
-        (wanted, part): (Placement, Option<DevicePart<'_>>),
+        wanted: Placement,
+        part: Option<DevicePart<'_>>,
         load: &GpuLoad,
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self> {

@@ -19,6 +19,7 @@ use crate::{
         Pass, Probe,
         gpu::{
             GpuLoader, Segment,
+            fired::DeviceMask,
             neuron_rows::{PartialSums, Sum},
             predictor::PredictorOps,
             registers::Registers,
@@ -70,17 +71,28 @@ pub(crate) struct ResidentNeurons {
     rows: usize,
 }
 
+/// The part of a layer's FFN that is uploaded at first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NeuronUpload<'a> {
+    /// Hottest first.
+    pub neurons: &'a [u32],
+    /// True for a few blocks, false for as few as possible.
+    pub several: bool,
+    /// True if the layer's predictor comes with them.
+    pub with_predictor: bool,
+}
+
 impl ResidentNeurons {
-    /// Uploads `neurons`, hottest first, into a few blocks, or into as few as possible unless `several`; and the predictor of `weights`
-    /// if `with_predictor`. `before` is another layer's, whose buffers are shared where they fit.
+    /// Uploads neurons of a layer, which read the register `from`. `before` is another layer's, whose buffers are shared where they fit.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: Option<&ResidentNeurons>,
         weights: &LayerWeights,
-        neurons: &[u32],
-        (several, with_predictor): (bool, bool),
-        (registers, from): (&Registers, Register),
+        upload: NeuronUpload<'_>,
+        registers: &Registers,
+        from: Register,
     ) -> Result<Self> {
+        let NeuronUpload { neurons, several, with_predictor } = upload;
         let rows_of = NeuronWeights::of_ffn(&weights.ffn)?;
         let gpu = loader.gpu;
         let buffers = match before.filter(|before| before.buffers.fits(rows_of)) {
@@ -114,7 +126,7 @@ impl ResidentNeurons {
             rows: rows_of.rows(),
         };
         if let Some(predictor) = weights.predictor.as_ref().filter(|_| with_predictor) {
-            ops.add_predictor(loader, predictor, (registers, from))?;
+            ops.add_predictor(loader, predictor, registers, from)?;
         }
         ops.append(loader, rows_of, neurons, if several { BLOCKS_OF_LOAD } else { 1 })?;
         Ok(ops)
@@ -125,10 +137,12 @@ impl ResidentNeurons {
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
         predictor: &Predictor,
-        (registers, from): (&Registers, Register),
+        registers: &Registers,
+        from: Register,
     ) -> Result<()> {
-        let inputs = (registers.get(Register::Residual), registers.get(from));
-        self.predictor = Some(PredictorOps::new(loader, &self.buffers.masks, predictor, self.neurons, inputs)?);
+        let (residual, from) = (registers.get(Register::Residual), registers.get(from));
+        let masks = &self.buffers.masks;
+        self.predictor = Some(PredictorOps::new(loader, masks, predictor, self.neurons, residual, from)?);
         Ok(())
     }
 
@@ -164,8 +178,8 @@ impl ResidentNeurons {
                 let wanted = (self.blocks.len() + 1) as u64;
                 return Err(Error::Memory { what: "neuron blocks of a layer", wanted, available: MOST_BLOCKS as u64 });
             }
-            let at = (self.blocks.len(), start);
-            self.blocks.push(NeuronBlock::new(loader, &self.buffers, weights, now, at, &self.from)?);
+            let at = self.blocks.len();
+            self.blocks.push(NeuronBlock::new(loader, &self.buffers, weights, now, at, start, &self.from)?);
             left = later;
         }
         Ok(())
@@ -252,8 +266,8 @@ impl ResidentNeurons {
     }
 
     /// The predictor's mask, `[n_ff.div_ceil(32)]`.
-    pub fn mask(&self) -> &Buffer {
-        &self.buffers.masks.mask
+    pub fn predicted_mask(&self) -> DeviceMask<'_> {
+        DeviceMask { buffer: &self.buffers.masks.mask, bytes: mask::words(self.neurons) as u64 * 4 }
     }
 
     /// Records the resident neurons' partial sums for the first `tokens` rows. `before` may read gate and up in between.
@@ -273,7 +287,7 @@ impl ResidentNeurons {
         let stride = self.gpu.caps().max_groups;
         let firing = |recorder: &mut Recorder, listed: bool, threshold: f32| {
             let blocks = self.blocks.iter();
-            blocks.for_each(|block| block.record_firing(recorder, &self.buffers, (listed, stride), threshold));
+            blocks.for_each(|block| block.record_firing(recorder, &self.buffers, listed, stride, threshold));
         };
         match selection {
             NeuronSelection::Predicted => {
@@ -304,9 +318,8 @@ impl ResidentNeurons {
         }
     }
 
-    /// Records the mask of resident neurons that fired, a bit per slot; returns its buffer, `[tokens, slots / 32]`, and its length in
-    /// bytes.
-    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> (&Buffer, u64) {
+    /// Records the mask of resident neurons that fired, a bit per slot, `[tokens, slots / 32]`.
+    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> DeviceMask<'_> {
         self.buffers.fired.record(recorder, tokens, self.slots())
     }
 

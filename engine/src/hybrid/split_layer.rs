@@ -112,8 +112,7 @@ impl SplitLayer<'_, '_> {
         if probe.wants_firing() {
             neurons.record_threshold(segment.recorder(), tokens, selection);
             let slots = neurons.record_fired(segment.recorder(), tokens);
-            let predicts = neurons.predicts(self.pass);
-            let predicted = predicts.then(|| (neurons.mask(), mask::words(neurons.neurons()) as u64 * 4));
+            let predicted = neurons.predicts(self.pass).then(|| neurons.predicted_mask());
             let complete = selection != NeuronSelection::Predicted;
             self.log.push(segment, slots, predicted, FiringEntry { complete, ..FiringEntry::new(layer, tokens) })?;
         }
@@ -131,15 +130,15 @@ impl SplitLayer<'_, '_> {
         // The FFN's input, and the predictor's mask.
         let mut pieces = vec![(registers.get(self.from), 0, tokens as u64 * row_bytes)];
         if neurons.predicts(self.pass) {
-            pieces.push((neurons.mask(), 0, mask::words(neurons.neurons()) as u64 * 4));
+            let mask = neurons.predicted_mask();
+            pieces.push((mask.buffer, 0, mask.bytes));
         }
         let mut bus_bytes: u64 = pieces.iter().map(|(.., bytes)| bytes).sum();
         let coming = segment.hand_over(&pieces)?;
         let mut partials = neurons.record(segment, tokens, selection, |_| Ok(()))?;
         let fired = observed.then(|| {
             neurons.record_threshold(segment.recorder(), tokens, selection);
-            let (buffer, bytes) = neurons.record_fired(segment.recorder(), tokens);
-            (buffer.clone(), bytes)
+            neurons.record_fired(segment.recorder(), tokens)
         });
         if neurons.slots() > 0 {
             segment.submit()?;
@@ -164,11 +163,11 @@ impl SplitLayer<'_, '_> {
             bus_bytes += size_of_val(&rows[..]) as u64;
             segment.upload(&[(bytemuck::cast_slice(rows), to, offset)])?;
         }
-        if let Some((buffer, bytes)) = fired {
+        if let Some(fired) = fired {
             let complete = selection != NeuronSelection::Predicted;
             let new = FiringEntry::new(layer, tokens);
             let entry = FiringEntry { work, predicted, complete, bus_bytes, wait_ns, ..new };
-            self.log.push(segment, (&buffer, bytes), None, entry)?;
+            self.log.push(segment, fired, None, entry)?;
         }
         neurons.sum.record(segment.recorder(), &partials);
         Ok(())

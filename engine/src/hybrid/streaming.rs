@@ -125,7 +125,7 @@ impl HybridProcessor {
         let Some(device) = &mut self.device else { return Ok(()) };
         let most = device.layers.chunk;
         let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
-            Ffn::Dense(ffn) => self.streaming.pays(ffn, (0, ffn.up.weight.rows()), most),
+            Ffn::Dense(ffn) => self.streaming.pays(ffn, 0, ffn.up.weight.rows(), most),
             Ffn::Experts(_) | Ffn::None => false,
         });
         match device.fit_streaming_buffer(model, if pays { bytes } else { 0 }) {
@@ -153,7 +153,7 @@ impl HybridProcessor {
         let cold = self.cold.neurons[layer].len();
         match &pass.model.weights.layers[layer].ffn {
             Ffn::Dense(ffn) if cold > 0 => {
-                self.streaming.pays(ffn, (ffn.up.weight.rows().saturating_sub(cold), cold), pass.tokens.len())
+                self.streaming.pays(ffn, ffn.up.weight.rows().saturating_sub(cold), cold, pass.tokens.len())
             }
             _ => false,
         }

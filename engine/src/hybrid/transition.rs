@@ -126,10 +126,10 @@ impl HybridProcessor {
             let device = Device::load(&self.gpu, model, &nothing, &self.load, &mut go_on)?;
             self.device = Some(device);
         }
-        let wanted = (&self.wanted, self.wants_predictors());
+        let goal = UploadGoal { placement: &self.wanted, predictors: self.wants_predictors(), limit };
         let Some(device) = &mut self.device else { return Ok(false) };
         device.upload(model, |device, loader| {
-            let more = device.upload_towards(loader, model, wanted, caches, limit, &mut moved.units);
+            let more = device.upload_towards(loader, model, goal, caches, &mut moved.units);
             moved.bytes = loader.uploader.done();
             more
         })
@@ -148,18 +148,27 @@ impl HybridProcessor {
     }
 }
 
+/// The parts to be resident, and how much of them is uploaded at once.
+#[derive(Clone, Copy)]
+struct UploadGoal<'a> {
+    placement: &'a Placement,
+    /// True if predictors are wanted too.
+    predictors: bool,
+    /// Bytes on their way after which the upload stops, about.
+    limit: u64,
+}
+
 impl Device {
-    /// Uploads what is wanted (a placement, and predictors if `true`) until about `limit` bytes are on their way; true if anything is
-    /// left. Counts units in `count`.
+    /// Uploads what is wanted; true if anything is left. Counts units in `count`.
     fn upload_towards(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
         model: &Model,
-        (wanted, predictors): (&Placement, bool),
+        goal: UploadGoal<'_>,
         caches: &mut [&mut KvCache],
-        limit: u64,
         count: &mut usize,
     ) -> Result<bool> {
+        let UploadGoal { placement: wanted, predictors, limit } = goal;
         while self.layers.range().start > wanted.first_resident {
             if loader.uploader.done() >= limit {
                 return Ok(true);
@@ -195,7 +204,7 @@ impl Device {
                     if left == 0 {
                         return Ok(true);
                     }
-                    let (came, all) = self.add_units(loader, model, layer, (&coming, &going), left)?;
+                    let (came, all) = self.add_units(loader, model, layer, &coming, &going, left)?;
                     *count += came;
                     if !all {
                         return Ok(true);

@@ -3,11 +3,13 @@
 mod batched;
 mod step;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::AtomicU64,
+    time::{Duration, Instant},
+};
 
 use smallvec::SmallVec;
 
-pub(super) use self::step::StepResources;
 use super::{
     ContextPolicy, Event, GenerationStats, LogprobsRequest, Prompt, Request, SpeculationMode, StopReason,
     TokenLogprobs,
@@ -16,6 +18,7 @@ use super::{
     encoded_prompt::{EncodedPrompt, encode, end_of_thoughts, fit},
     engine::EngineState,
     ffn_reads::FfnSize,
+    neurons::HotSetAdaptation,
     request::EventSender,
     sampling::{Breakers, GrammarState, Sampler},
     speculation::Speculation,
@@ -69,6 +72,16 @@ pub(super) struct Generation<'a> {
     requested_at: Instant,
     reported_at: Instant,
     stats: GenerationStats,
+}
+
+/// Resources of a step: a generation computes with them, and tells of it.
+pub(super) struct StepResources<'s, 'm> {
+    pub forward: &'s mut Forward,
+    pub events: &'s EventSender,
+    /// Requests of the session below this number are cancelled.
+    pub cancelled: &'s AtomicU64,
+    pub adaptation: &'s HotSetAdaptation,
+    pub meter: &'s mut Meter<'m>,
 }
 
 impl<'a> Generation<'a> {

@@ -148,7 +148,7 @@ impl ChatSettings {
     }
 }
 
-/// Whether answers can be had again, and by which seed.
+/// The seed, if answers are to be had again.
 fn seed_row(ui: &mut Ui, seed: &mut Option<u64>) {
     let mut fixed = seed.is_some();
     let help = "With the same seed, the same question is answered in the same words.";

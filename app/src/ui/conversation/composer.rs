@@ -55,7 +55,7 @@ pub enum ComposerState {
     AnsweringElsewhere,
 }
 
-/// What is shown beside the text.
+/// The state of the chat that is shown beside the text.
 #[derive(Debug, Clone, Copy)]
 pub struct ComposerView<'a> {
     /// Words in the place of a text.

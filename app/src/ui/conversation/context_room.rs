@@ -52,7 +52,7 @@ impl Tokens {
     }
 }
 
-/// What the next prompt is made of, without files.
+/// The parts of the next prompt, files excepted.
 #[derive(Debug, Clone, Copy)]
 pub struct NextPrompt<'a> {
     /// The chat's messages so far.

@@ -185,7 +185,7 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<
     footer(ui, context, figures).or(act)
 }
 
-/// What can be done with an answer, and its figures.
+/// The actions on an answer, and its figures.
 fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> Option<MessageAction> {
     let (palette, message, mut act) = (Palette::of(ui), context.message, None);
     let row = ui.horizontal(|ui| {

@@ -32,6 +32,15 @@ use parking_lot::Mutex;
 
 use super::Cpu;
 
+/// Consecutive tokens of one head.
+#[derive(Debug, Clone, Copy)]
+struct HeadTokens {
+    head: usize,
+    /// The first of them.
+    first: usize,
+    count: usize,
+}
+
 /// Below this many elements a join costs more than it saves.
 const PARALLEL_ELEMENTS: usize = 1 << 15;
 

@@ -13,6 +13,7 @@ use crate::{
             LayerFfn,
             tests::{D, config, ffn, linear, noise, task},
         },
+        gpu::segment::RingBytes,
     },
 };
 
@@ -80,12 +81,11 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
         let [from, out] = [Register::Normed, Register::Out].map(|register| registers.get(register).clone());
         let sparse_activation = activation.is_sparse();
         let rule = SkipRule { sparse_activation, gated: true, threshold: activation_threshold, ..SkipRule::default() };
-        let ops =
-            ResidentExperts::new(&mut loader, None, (&weights, rule), &[3, 0, 4, 1, 2], (&registers, &from, None))
-                .unwrap();
+        let inputs = ExpertRegisters { registers: &registers, from: &from, router_from: None };
+        let ops = ResidentExperts::new(&mut loader, None, &weights, rule, &[3, 0, 4, 1, 2], inputs).unwrap();
         loader.uploader.finish().unwrap();
         let bytes = (20 * pitch(D) * 4) as u64;
-        let mut segment = Segment::new(&gpu, (bytes, bytes), 1, u64::MAX).unwrap();
+        let mut segment = Segment::new(&gpu, RingBytes { up: bytes, down: bytes }, 1, u64::MAX).unwrap();
         let mut log = FiringLog::new(&gpu, (ops.logged_words() * 20 * 4) as u64).unwrap();
         let modes = [Sparsity::Dense, Sparsity::Exact, Sparsity::Threshold];
         for (tokens, sparsity) in [1, 3, 20].into_iter().flat_map(|tokens| modes.map(|mode| (tokens, mode))) {
@@ -110,8 +110,9 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
             log.collect(&segment);
             let entry = &log.entries[0];
             let places = entry.experts.unwrap();
-            let masks = (log.words(entry.masks), log.words(places.ids), places.shared.map(|shared| log.words(shared)));
-            ops.add_fired(masks, tokens, &mut on_gpu.fired, &mut on_gpu.chosen);
+            let (pairs, ids) = (log.words(entry.masks), log.words(places.ids));
+            let shared = places.shared.map(|shared| log.words(shared));
+            ops.add_fired(pairs, ids, shared, tokens, &mut on_gpu.fired, &mut on_gpu.chosen);
             assert_eq!(on_gpu, on_cpu, "{tokens} tokens, {activation}");
             assert!(on_gpu.fired.iter().any(|word| *word != 0));
             for (got, wanted) in got.chunks_exact(pitch(D)).zip(wanted.chunks_exact(D)) {

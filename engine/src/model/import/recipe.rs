@@ -212,7 +212,7 @@ impl Recipe {
                         && self.is_whole()
                         && scales.data.len() == scales.len() =>
                 {
-                    Ok(self.mxfp4(&scales.data, (outputs, blocks), of))
+                    Ok(self.mxfp4(&scales.data, outputs, blocks, of))
                 }
                 (_, scales) => error(format!(
                     "bytes [experts, outputs, blocks, {CODES}] for scales {:?}",
@@ -257,7 +257,7 @@ impl Recipe {
     }
 
     /// The MXFP4 blocks of the outputs `of`: scale, then codes as GGUF has them, element `j` beside element `j + 16`.
-    fn mxfp4(&self, scales: &[u8], (outputs, blocks): (usize, usize), of: ExpertOutputs) -> Tensor {
+    fn mxfp4(&self, scales: &[u8], outputs: usize, blocks: usize, of: ExpertOutputs) -> Tensor {
         let shape = self.shape();
         let taken = of.count(outputs);
         let experts = shape.first().copied().unwrap_or(0);

@@ -27,7 +27,7 @@ pub struct Routing {
     normed: Vec<f32>,
 }
 
-/// What experts are chosen by, `[tokens, d]` each.
+/// Inputs by which experts are chosen, `[tokens, d]` each.
 #[derive(Debug, Clone, Copy)]
 pub struct RouterInputs<'a> {
     /// The experts' inputs.

@@ -1,31 +1,21 @@
 //! One step of a generation: the tokens that are computed next, and the token chosen behind them.
 
-use std::{sync::atomic::AtomicU64, thread::ScopedJoinHandle, time::Instant};
+use std::{thread::ScopedJoinHandle, time::Instant};
 
 use super::{
     super::{
         ContextPolicy, Event, StopReason, TokenLogprobs,
         context::{ComputedLogits, Context, WantedLogits},
-        neurons::{GenerationProbe, HotSetAdaptation},
+        neurons::GenerationProbe,
         request::EventSender,
     },
-    Generation, LOGITS_OF_CHUNK, score_prompt,
+    Generation, LOGITS_OF_CHUNK, StepResources, score_prompt,
 };
 use crate::{
     error::{Error, Result},
     runtime::{Forward, Probe, Sparsity},
     telemetry::Meter,
 };
-
-/// What a generation computes with in a step, and those it tells of it.
-pub(in super::super) struct StepResources<'s, 'm> {
-    pub forward: &'s mut Forward,
-    pub events: &'s EventSender,
-    /// Requests of the session below this number are cancelled.
-    pub cancelled: &'s AtomicU64,
-    pub adaptation: &'s HotSetAdaptation,
-    pub meter: &'s mut Meter<'m>,
-}
 
 /// The tokens that a step computes: the first of those to compute.
 #[derive(Debug, Clone, Copy)]

@@ -63,7 +63,7 @@ impl Worker<'_> {
             .iter()
             .enumerate()
             .filter(|(other, it)| *other != at && it.context.is_held() && it.context.is_settled(&self.forward));
-        let common = others.map(|(other, it)| (it.context.common((context.tokens(), rest)), other)).max();
+        let common = others.map(|(other, it)| (it.context.common(context.tokens(), rest), other)).max();
         let Some((common, from)) = common.filter(|(common, _)| *common >= least) else { return };
         // The last token's logits are wanted.
         let tokens = common.min(context.tokens().len() + rest.len() - 1);
@@ -154,7 +154,7 @@ impl Worker<'_> {
         let sequences = rows.len();
         let computed = match sequences {
             0 => Ok(()),
-            _ => compute_batch(&mut self.forward, &mut rows, adaptation, &mut self.meter, (started, &mut ends)),
+            _ => compute_batch(&mut self.forward, &mut rows, adaptation, &mut self.meter, started, &mut ends),
         };
         drop(rows);
         let done = computed.is_ok();

@@ -30,7 +30,8 @@ const TOKENS: usize = 256;
 /// fraction done, and the layer.
 pub(super) fn find(
     model: &Model,
-    (options, workers): (&CpuOptions, Arc<ThreadPool>),
+    options: &CpuOptions,
+    workers: Arc<ThreadPool>,
     samples: &[Vec<u32>],
     workspace: &Workspace,
     progress: &mut dyn FnMut(f64, usize) -> Result<()>,
@@ -76,7 +77,7 @@ pub(super) fn find(
             let copies = model.skip_inputs(level)?;
             let got = logits(&mut dense_pass(&model, cpu()?), &others)?;
             let skippable = copies.skippable as f64 / (copies.weights as f64).max(1.0);
-            figures.push(compare(level, &others, (&dense, &got), 1.0 - f64::from(level) * skippable));
+            figures.push(compare(level, &others, &dense, &got, 1.0 - f64::from(level) * skippable));
         }
     }
     Ok((found, figures))
@@ -301,7 +302,7 @@ fn logits(forward: &mut Forward, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
 }
 
 /// Figures of a level at which `read` of the layers' bytes are read.
-fn compare(level: f32, texts: &[&[u32]], (dense, got): (&[Vec<f32>], &[Vec<f32>]), read: f64) -> InputFigures {
+fn compare(level: f32, texts: &[&[u32]], dense: &[Vec<f32>], got: &[Vec<f32>], read: f64) -> InputFigures {
     let next = texts.iter().filter(|text| text.len() > 1).flat_map(|text| &text[1..]);
     let top = |row: &[f32]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
     let (mut nats, mut sum, mut squares, mut same) = ([0.0; 2], 0.0, 0.0, 0u64);
@@ -364,7 +365,7 @@ mod tests {
     #[test]
     fn equal_logits_cost_nothing() {
         let row = vec![0.25f32.ln(); 4];
-        let figures = compare(0.4, &[&[0, 1, 2]], (&[row.clone(), row.clone()], &[row.clone(), row]), 0.7);
+        let figures = compare(0.4, &[&[0, 1, 2]], &[row.clone(), row.clone()], &[row.clone(), row], 0.7);
         assert_eq!((figures.kl, figures.same_top, figures.tokens), (0.0, 1.0, 2));
         assert!((figures.perplexity - 4.0).abs() < 1e-5 && figures.perplexity == figures.dense_perplexity);
         assert_eq!(figures.level, 0.4);

@@ -13,7 +13,7 @@ use crate::{
     quant::TensorType,
     sparsity::{
         predictor::{
-            DataSplit, FfnCost, LOW_BIT_TYPES, LayerData, PredictorReport, Rows, TrainOptions, Trained,
+            DataSplit, FfnCost, LOW_BIT_TYPES, LayerData, MoeInputs, PredictorReport, Rows, TrainOptions, Trained,
             activation_threshold, assess, low_bit, moe_activation_threshold, select_predictor, train, with_threshold,
         },
         profile::InputRecorder,
@@ -127,9 +127,10 @@ impl LayerWork<'_> {
         if let (false, Some(experts)) = (activation.is_sparse(), &self.model.config.experts) {
             let normed = self.inputs(PredictorInput::Normed)?;
             let residual = self.inputs(PredictorInput::Residual)?;
-            let inputs = (Rows::F16(normed.as_deref().unwrap_or_default()), residual.as_deref().map(Rows::F16));
-            let of = (moe, experts, self.model.config.norm_eps);
-            let made = moe_activation_threshold(self.cpu, of, activation, inputs, self.options.threshold_goal)?;
+            let normed = Rows::F16(normed.as_deref().unwrap_or_default());
+            let inputs = MoeInputs { normed, residual: residual.as_deref().map(Rows::F16) };
+            let (norm_eps, goal) = (self.model.config.norm_eps, self.options.threshold_goal);
+            let made = moe_activation_threshold(self.cpu, moe, experts, norm_eps, activation, inputs, goal)?;
             report.why =
                 "a mixture of experts whose activations are never zero: neurons of the chosen experts with small gates may be skipped, no predictors are made"
                     .to_owned();

@@ -28,7 +28,7 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     add_functions(environment, budget);
 }
 
-/// What the template library has, each call asking the budget before and after.
+/// Adds what the template library has, each call asking the budget before and after.
 fn add_library(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     for (name, function) in library_filters() {
         let budget = Arc::clone(budget);
