@@ -169,7 +169,12 @@ pub(super) fn markdown(rows: &[Row]) -> String {
         }
         lines.push(cells);
     }
-    let mut text = table(&lines);
+    table(&lines) + &conditions(rows, placed)
+}
+
+/// The lines below the table: what it was measured with, and what limits it.
+fn conditions(rows: &[Row], placed: bool) -> String {
+    let mut text = String::new();
     if let Some(Row { record, .. }) = rows.first() {
         let extra = &record.thermocline;
         if let Some(copies) = extra.copy_bandwidth {

@@ -135,15 +135,7 @@ pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Tra
             },
             Predict => out.args.push(arg),
             GpuLayers if !has("--device") => out.args.push(arg),
-            GpuLayers => match value("a number of layers")? {
-                layers if layers == "0" => out.args.extend(pair("--device", "cpu".to_owned())),
-                layers if is_all(&layers) => {
-                    out.notes.push(format!("{name} {layers}: as much as fits goes to the GPU; --vram BYTES limits it"));
-                }
-                layers => {
-                    return Err(refused(&format!("{name} {layers}"), GPU_MEMORY));
-                }
-            },
+            GpuLayers => out.add_gpu_layers(&name, &value("a number of layers")?)?,
             FlashAttention => {
                 let next = rest.peek().and_then(|next| next.to_str());
                 let follows = next.is_some_and(|next| matches!(next, "on" | "off" | "auto" | "0" | "1"));
@@ -175,6 +167,21 @@ pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Tra
         drop(out.args.splice(at..at, pair("--kv-type", ty)));
     }
     Ok(out)
+}
+
+impl Translated {
+    /// Adds what a number of layers on the GPU means here: none of them the CPU, all of them nothing.
+    fn add_gpu_layers(&mut self, name: &str, layers: &str) -> Outcome<()> {
+        if layers == "0" {
+            self.args.extend(pair("--device", "cpu".to_owned()));
+            return Ok(());
+        }
+        if !is_all(layers) {
+            return Err(refused(&format!("{name} {layers}"), GPU_MEMORY));
+        }
+        self.notes.push(format!("{name} {layers}: as much as fits goes to the GPU; --vram BYTES limits it"));
+        Ok(())
+    }
 }
 
 fn pair(flag: &str, value: String) -> [OsString; 2] {

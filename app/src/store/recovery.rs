@@ -111,9 +111,11 @@ fn integer(value: &Value) -> i64 {
     }
 }
 
+/// The operation, in errors.
+const OPERATION: &str = "saving what can be read of the damaged chats";
+
 /// Copies chats and messages; a message whose chat is lost gets a new one.
 fn copy(damaged: &Connection, store: &mut Store) -> Result<(usize, usize), StoreError> {
-    const OPERATION: &str = "saving what can be read of the damaged chats";
     let chats = rows(
         damaged,
         "chat",
@@ -126,93 +128,128 @@ fn copy(damaged: &Connection, store: &mut Store) -> Result<(usize, usize), Store
     let passages = rows(damaged, "passage", "id, attachment, place, text");
     let given = rows(damaged, "given", "message * 4294967296 + passage, message, passage");
     store.transaction(OPERATION, |db| {
-        for chat in &chats {
-            let deleted = match &chat[6] {
-                Value::Integer(at) => Some(*at),
-                _ => None,
-            };
-            let sql = "INSERT INTO chat (id, title, titled, pinned, created, updated, deleted, model, system_prompt, sampling, draft, tools)
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
-            let values = rusqlite::params![
-                integer(&chat[0]),
-                text(&chat[1]).unwrap_or("Saved chat"),
-                integer(&chat[2]) != 0,
-                integer(&chat[3]) != 0,
-                integer(&chat[4]),
-                integer(&chat[5]),
-                deleted,
-                text(&chat[7]),
-                text(&chat[8]).unwrap_or_default(),
-                text(&chat[9]),
-                text(&chat[10]).unwrap_or_default(),
-                integer(&chat[12]) != 0,
-            ];
-            db.execute(sql, values).during(OPERATION)?;
-        }
-        let mut saved = 0;
-        // Parents are inserted before their children.
-        for row in &messages {
-            let (Some(content), Some(speaker)) = (text(&row[4]), text(&row[3]).and_then(Speaker::from_name)) else { continue };
-            let (id, chat, created) = (integer(&row[0]), integer(&row[1]), integer(&row[5]));
-            let sql = "INSERT OR IGNORE INTO chat (id, title, created, updated) VALUES (?1, 'Saved chat', ?2, ?2)";
-            db.execute(sql, [chat, created]).during(OPERATION)?;
-            let state = match text(&row[6]).and_then(MessageState::from_name) {
-                Some(MessageState::Streaming) | None => MessageState::Interrupted,
-                Some(state) => state,
-            };
-            // Without its parent it starts a branch of its own.
-            let sql = "INSERT OR IGNORE INTO message (id, chat, parent, role, content, created, touched, state, edited, model, stats, tools)
-                VALUES (?1, ?2, (SELECT id FROM message WHERE id = ?3 AND chat = ?2), ?4, ?5, ?6, ?6, ?7, ?8, ?9, ?10, ?11)";
-            let values = rusqlite::params![
-                id,
-                chat,
-                row[2],
-                speaker.name(),
-                content,
-                created,
-                state.name(),
-                integer(&row[7]) != 0,
-                text(&row[8]),
-                text(&row[9]),
-                text(&row[10]),
-            ];
-            db.execute(sql, values).during(OPERATION)?;
-            message::index(db, id, content)?;
-            saved += 1;
-        }
-        for chat in &chats {
-            let sql = "UPDATE chat SET leaf = (SELECT id FROM message WHERE id = ?2 AND chat = ?1) WHERE id = ?1";
-            db.execute(sql, rusqlite::params![integer(&chat[0]), chat[11]]).during(OPERATION)?;
-        }
-        let sql = "UPDATE chat SET leaf = (SELECT max(id) FROM message WHERE chat = chat.id) WHERE leaf IS NULL";
-        db.execute(sql, []).during(OPERATION)?;
-        for file in &files {
-            let sql = "INSERT OR IGNORE INTO attachment (id, chat, message, name, kind, whole)
-                SELECT ?1, chat.id, (SELECT id FROM message WHERE id = ?3), ?4, ?5, ?6 FROM chat WHERE id = ?2";
-            let values = rusqlite::params![file[0], file[1], file[2], text(&file[3]), text(&file[4]), file[5]];
-            if text(&file[3]).is_some() && text(&file[4]).is_some() {
-                db.execute(sql, values).during(OPERATION)?;
-            }
-        }
-        for row in &passages {
-            if let (Some(place), Some(words)) = (text(&row[2]), text(&row[3])) {
-                passage::restore(db, integer(&row[0]), integer(&row[1]), place, words)?;
-            }
-        }
-        for row in &given {
-            let sql = "INSERT OR IGNORE INTO given (message, passage)
-                SELECT message.id, passage.id FROM message, passage WHERE message.id = ?1 AND passage.id = ?2";
-            db.execute(sql, [integer(&row[1]), integer(&row[2])]).during(OPERATION)?;
-        }
-        for preset in &presets {
-            if let (Some(name), Some(prompt)) = (text(&preset[1]), text(&preset[3])) {
-                let sql = "INSERT OR IGNORE INTO preset (name, model, system_prompt, sampling) VALUES (?1, ?2, ?3, ?4)";
-                db.execute(sql, rusqlite::params![name, text(&preset[2]), prompt, text(&preset[4])]).during(OPERATION)?;
-            }
-        }
+        copy_chats(db, &chats)?;
+        let saved = copy_messages(db, &messages)?;
+        show_leaves(db, &chats)?;
+        copy_files(db, &files, &passages, &given)?;
+        copy_presets(db, &presets)?;
         let chats: i64 = db.query_row("SELECT count(*) FROM chat", [], |row| row.get(0)).during(OPERATION)?;
         Ok((usize::try_from(chats).unwrap_or(0), saved))
     })
+}
+
+fn copy_chats(db: &Connection, chats: &[Vec<Value>]) -> Result<(), StoreError> {
+    for chat in chats {
+        let deleted = match &chat[6] {
+            Value::Integer(at) => Some(*at),
+            _ => None,
+        };
+        let sql = "INSERT INTO chat (id, title, titled, pinned, created, updated, deleted, model, system_prompt, sampling, draft, tools)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+        let values = rusqlite::params![
+            integer(&chat[0]),
+            text(&chat[1]).unwrap_or("Saved chat"),
+            integer(&chat[2]) != 0,
+            integer(&chat[3]) != 0,
+            integer(&chat[4]),
+            integer(&chat[5]),
+            deleted,
+            text(&chat[7]),
+            text(&chat[8]).unwrap_or_default(),
+            text(&chat[9]),
+            text(&chat[10]).unwrap_or_default(),
+            integer(&chat[12]) != 0,
+        ];
+        db.execute(sql, values).during(OPERATION)?;
+    }
+    Ok(())
+}
+
+/// Copies messages and returns their number.
+fn copy_messages(db: &Connection, messages: &[Vec<Value>]) -> Result<usize, StoreError> {
+    let mut saved = 0;
+    // Parents are inserted before their children.
+    for row in messages {
+        let (Some(content), Some(speaker)) = (text(&row[4]), text(&row[3]).and_then(Speaker::from_name)) else {
+            continue;
+        };
+        let (id, chat, created) = (integer(&row[0]), integer(&row[1]), integer(&row[5]));
+        let sql = "INSERT OR IGNORE INTO chat (id, title, created, updated) VALUES (?1, 'Saved chat', ?2, ?2)";
+        db.execute(sql, [chat, created]).during(OPERATION)?;
+        let state = match text(&row[6]).and_then(MessageState::from_name) {
+            Some(MessageState::Streaming) | None => MessageState::Interrupted,
+            Some(state) => state,
+        };
+        // Without its parent it starts a branch of its own.
+        let sql = "INSERT OR IGNORE INTO message (id, chat, parent, role, content, created, touched, state, edited, model, stats, tools)
+            VALUES (?1, ?2, (SELECT id FROM message WHERE id = ?3 AND chat = ?2), ?4, ?5, ?6, ?6, ?7, ?8, ?9, ?10, ?11)";
+        let values = rusqlite::params![
+            id,
+            chat,
+            row[2],
+            speaker.name(),
+            content,
+            created,
+            state.name(),
+            integer(&row[7]) != 0,
+            text(&row[8]),
+            text(&row[9]),
+            text(&row[10]),
+        ];
+        db.execute(sql, values).during(OPERATION)?;
+        message::index(db, id, content)?;
+        saved += 1;
+    }
+    Ok(saved)
+}
+
+/// Has each chat show the branch it showed, or the latest one.
+fn show_leaves(db: &Connection, chats: &[Vec<Value>]) -> Result<(), StoreError> {
+    for chat in chats {
+        let sql = "UPDATE chat SET leaf = (SELECT id FROM message WHERE id = ?2 AND chat = ?1) WHERE id = ?1";
+        db.execute(sql, rusqlite::params![integer(&chat[0]), chat[11]]).during(OPERATION)?;
+    }
+    let sql = "UPDATE chat SET leaf = (SELECT max(id) FROM message WHERE chat = chat.id) WHERE leaf IS NULL";
+    db.execute(sql, []).during(OPERATION)?;
+    Ok(())
+}
+
+/// Copies the files of messages, their passages, and which of those the model was given.
+fn copy_files(
+    db: &Connection,
+    files: &[Vec<Value>],
+    passages: &[Vec<Value>],
+    given: &[Vec<Value>],
+) -> Result<(), StoreError> {
+    for file in files {
+        let sql = "INSERT OR IGNORE INTO attachment (id, chat, message, name, kind, whole)
+            SELECT ?1, chat.id, (SELECT id FROM message WHERE id = ?3), ?4, ?5, ?6 FROM chat WHERE id = ?2";
+        let values = rusqlite::params![file[0], file[1], file[2], text(&file[3]), text(&file[4]), file[5]];
+        if text(&file[3]).is_some() && text(&file[4]).is_some() {
+            db.execute(sql, values).during(OPERATION)?;
+        }
+    }
+    for row in passages {
+        if let (Some(place), Some(words)) = (text(&row[2]), text(&row[3])) {
+            passage::restore(db, integer(&row[0]), integer(&row[1]), place, words)?;
+        }
+    }
+    for row in given {
+        let sql = "INSERT OR IGNORE INTO given (message, passage)
+            SELECT message.id, passage.id FROM message, passage WHERE message.id = ?1 AND passage.id = ?2";
+        db.execute(sql, [integer(&row[1]), integer(&row[2])]).during(OPERATION)?;
+    }
+    Ok(())
+}
+
+fn copy_presets(db: &Connection, presets: &[Vec<Value>]) -> Result<(), StoreError> {
+    for preset in presets {
+        if let (Some(name), Some(prompt)) = (text(&preset[1]), text(&preset[3])) {
+            let sql = "INSERT OR IGNORE INTO preset (name, model, system_prompt, sampling) VALUES (?1, ?2, ?3, ?4)";
+            db.execute(sql, rusqlite::params![name, text(&preset[2]), prompt, text(&preset[4])]).during(OPERATION)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

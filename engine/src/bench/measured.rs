@@ -2,7 +2,7 @@
 
 use super::{
     BenchOptions, Test,
-    device::{BenchDevice, model_type, predictor_kind},
+    device::{BenchDevice, DeviceDescription, model_type, predictor_kind},
     limit::{BandwidthLimit, median},
     reads::ReadCounter,
     record::{Extra, LatencyPercentiles, Record, mean_and_deviation},
@@ -50,30 +50,39 @@ pub(super) struct Measured {
     pub limits: Vec<BandwidthLimit>,
 }
 
+/// Bytes that a generated token reads, and how quickly.
+struct ReadFigures {
+    bytes_per_token: Option<u64>,
+    /// Of these, those of single neurons' rows.
+    scattered: u64,
+    bytes_per_second: Option<f64>,
+    /// Of the memory's bandwidth.
+    bandwidth_fraction: Option<f64>,
+}
+
 impl Measured {
-    pub fn record(self, options: &BenchOptions, model: &Model, device: &BenchDevice, kv: &KvCache) -> Record {
-        let Measured { test, time, seconds, gaps, recorded, mut limits } = self;
-        let recorded = recorded.as_ref().unwrap_or(&gaps);
-        let active = recorded.reads.active(model);
-        let per_token = recorded.reads.per_token();
+    /// Tokens of a repetition.
+    fn tokens(&self) -> f64 {
+        (self.test.prompt + self.test.generate) as f64
+    }
+
+    /// Tokens per second of each repetition.
+    fn speeds(&self) -> Vec<f64> {
+        self.seconds.iter().map(|s| self.tokens() / s).collect()
+    }
+
+    /// The figures of reads; the limits are given theirs.
+    fn read_figures(&mut self, model: &Model, on: &DeviceDescription, kv: &KvCache) -> ReadFigures {
+        let (test, tokens) = (self.test, self.tokens());
+        let per_token = self.recorded.as_ref().unwrap_or(&self.gaps).reads.per_token();
         let (ffn, scattered) = per_token.unwrap_or((model.dense_ffn_bytes(), 0));
-        let tensors = model.checkpoint.tensors();
-        let size: usize = tensors.iter().map(|tensor| tensor.data.len()).sum();
-        let params: usize = tensors.iter().map(|tensor| tensor.len()).sum();
-        let tokens = (test.prompt + test.generate) as f64;
-        let speeds: Vec<f64> = seconds.iter().map(|s| tokens / s).collect();
-        let nanoseconds: Vec<f64> = seconds.iter().map(|s| s * 1e9).collect();
-        let (avg_ns, stddev_ns) = mean_and_deviation(&nanoseconds);
-        let (avg_ts, stddev_ts) = mean_and_deviation(&speeds);
         // Half of the generated tokens are behind the average one.
         let context = test.depth + test.prompt + test.generate / 2;
         let bytes_per_token =
             model.always_read_bytes() + ffn + kv.bytes() * context as u64 / kv.capacity().max(1) as u64;
         let generating = test.generate > 0 && test.prompt == 0;
-        let kv_name = kv.ty().name().to_lowercase();
-        let on = device.described(model.config.n_layer());
         if generating {
-            for (limit, seconds) in limits.iter_mut().zip(&seconds) {
+            for (limit, seconds) in self.limits.iter_mut().zip(&self.seconds) {
                 limit.set_bandwidth_fraction(seconds / tokens, bytes_per_token, scattered);
             }
         }
@@ -82,12 +91,28 @@ impl Measured {
             Some(_) => per_token.map(|(ffn, _)| ffn),
             None => Some(bytes_per_token),
         };
+        let (per_second, _) = mean_and_deviation(&self.speeds());
         let bytes_per_second =
-            bytes_per_token.filter(|_| generating && on.placed.is_none()).map(|bytes| bytes as f64 * avg_ts);
+            bytes_per_token.filter(|_| generating && on.placed.is_none()).map(|bytes| bytes as f64 * per_second);
         let bandwidth_fraction = match on.copy_bandwidth {
             Some(copies) => bytes_per_second.map(|rate| rate / copies),
-            None => median(limits.iter().filter_map(|limit| limit.bandwidth_fraction)),
+            None => median(self.limits.iter().filter_map(|limit| limit.bandwidth_fraction)),
         };
+        ReadFigures { bytes_per_token, scattered, bytes_per_second, bandwidth_fraction }
+    }
+
+    pub fn record(mut self, options: &BenchOptions, model: &Model, device: &BenchDevice, kv: &KvCache) -> Record {
+        let on = device.described(model.config.n_layer());
+        let (read, speeds) = (self.read_figures(model, &on, kv), self.speeds());
+        let Measured { test, time, seconds, gaps, recorded, limits } = self;
+        let recorded = recorded.as_ref().unwrap_or(&gaps);
+        let tensors = model.checkpoint.tensors();
+        let size: usize = tensors.iter().map(|tensor| tensor.data.len()).sum();
+        let params: usize = tensors.iter().map(|tensor| tensor.len()).sum();
+        let nanoseconds: Vec<f64> = seconds.iter().map(|s| s * 1e9).collect();
+        let (avg_ns, stddev_ns) = mean_and_deviation(&nanoseconds);
+        let (avg_ts, stddev_ts) = mean_and_deviation(&speeds);
+        let kv_name = kv.ty().name().to_lowercase();
         Record {
             build_commit: String::new(),
             build_number: 0,
@@ -139,14 +164,14 @@ impl Measured {
                 waiting: on.placed.and_then(|_| recorded.waiting()),
                 vram_budget: on.vram_budget,
                 vram_used: on.vram_used,
-                bytes_per_token,
-                scattered_bytes_per_token: scattered,
-                active_neurons: active,
-                bytes_per_second,
+                bytes_per_token: read.bytes_per_token,
+                scattered_bytes_per_token: read.scattered,
+                active_neurons: recorded.reads.active(model),
+                bytes_per_second: read.bytes_per_second,
                 read_bandwidth: median(limits.iter().map(|limit| limit.read_bandwidth)).unwrap_or(on.read_bandwidth),
                 copy_bandwidth: on.copy_bandwidth,
                 scattered_bandwidth: median(limits.iter().filter_map(|limit| limit.scattered_bandwidth)),
-                bandwidth_fraction,
+                bandwidth_fraction: read.bandwidth_fraction,
                 limits,
                 ttft_ms: (!gaps.first.is_empty()).then(|| mean_and_deviation(&gaps.first).0),
                 itl_ms: LatencyPercentiles::of(&gaps.tokens),

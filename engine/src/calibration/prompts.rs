@@ -111,7 +111,7 @@ pub(super) fn streams(
         let weight = matrix_of_repeated_rows(*ty, rows, COLS)?;
         let bytes = GpuMatrix::bytes_of(gpu.caps(), device_type(*ty), rows, COLS)?;
         let place = gpu.arena().buffer(Purpose::Scratch, "benchmark", bytes, Usage::Storage)?;
-        let matrix = GpuMatrix::within(gpu, &place, device_type(*ty), (rows, COLS))?;
+        let matrix = GpuMatrix::within(gpu, &place, device_type(*ty), rows, COLS)?;
         let mut stream = RowStream::new(gpu, RowStream::bytes_of([bytes]))?;
         let source = |row: usize| Some((&weight, row));
         let load = [RowLoad { matrix: &matrix, rows, row: &source }];

@@ -88,7 +88,7 @@ pub fn attribution(
         if let Some(factor) = model.weights.layers[layer].output_scale {
             u.iter_mut().for_each(|u| *u *= factor);
         }
-        layers[layer] = layer_effects(model, &cpu, (layer, output), blocks, &u, &mut neurons);
+        layers[layer] = layer_effects(model, &cpu, layer, output, blocks, &u, &mut neurons);
     }
     let descending =
         |a: &NeuronEffect, b: &NeuronEffect| b.logit.abs().total_cmp(&a.logit.abs()).then(a.place.cmp(&b.place));
@@ -178,7 +178,8 @@ struct Block {
 fn layer_effects(
     model: &Model,
     cpu: &Cpu,
-    (layer, output): (usize, &FfnOutput<'_>),
+    layer: usize,
+    output: &FfnOutput<'_>,
     blocks: &[Block],
     u: &[f32],
     neurons: &mut Vec<NeuronEffect>,

@@ -36,5 +36,5 @@ pub use perplexity::{Perplexity, perplexity};
 pub use recall::{LayerRecall, Recall, recall};
 pub use score::{Method, Phase};
 pub use statistics::{Estimate, Percentiles};
-pub use sweep::{SweepPoint, sweep};
+pub use sweep::{SweepPoint, SweepSetup, sweep};
 pub use switching_off::{SwitchingOff, switching_off};

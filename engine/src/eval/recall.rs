@@ -18,7 +18,7 @@ use crate::{
     cpu::{Cpu, MatmulJob, ops::Activation},
     error::{Error, Result},
     model::{Down, ExpertWeights, Experts, Ffn, FfnWeights, Model, Predictor, PredictorInput},
-    runtime::{Forward, Routing, Sparsity},
+    runtime::{Forward, RouterInputs, Routing, Sparsity},
     sparsity::predictor::metrics::{
         MASS_OF_ACTIVE, Mean, Prediction, PredictionTally, bit, down_norms, fill_mask, heaviest, least_and_median,
         ones, output_error,
@@ -93,7 +93,6 @@ pub fn recall(
 pub(super) struct RecallObserver<'a> {
     cpu: &'a Cpu,
     form: Activation,
-    sparse: bool,
     pub layers: Vec<Option<ObservedLayer<'a>>>,
     buffers: Buffers,
     /// First error, which a probe cannot return.
@@ -176,14 +175,7 @@ impl<'a> RecallObserver<'a> {
             return Err(Error::invalid("sparsity mode whose recall is measured", expected, sparsity));
         }
         let activation = model.config.activation;
-        Ok(RecallObserver {
-            cpu,
-            form: activation,
-            sparse: activation.is_sparse(),
-            layers,
-            buffers: Buffers::default(),
-            failed: None,
-        })
+        Ok(RecallObserver { cpu, form: activation, layers, buffers: Buffers::default(), failed: None })
     }
 
     /// Computes a text with the model and observes its FFNs; returns the KV cache's type.
@@ -210,8 +202,7 @@ impl FfnInputs for RecallObserver<'_> {
         let Some(Some(layer)) = self.layers.get_mut(layer) else { return };
         let d = normed.len() / tokens.max(1);
         for (normed, residual) in normed.chunks(BLOCK * d.max(1)).zip(residual.chunks(BLOCK * d.max(1))) {
-            let how = (self.form, self.sparse);
-            if let Err(error) = layer.observe_all(self.cpu, how, normed, residual, &mut self.buffers) {
+            if let Err(error) = layer.observe_all(self.cpu, self.form, normed, residual, &mut self.buffers) {
                 self.failed.get_or_insert(error);
             }
         }
@@ -231,17 +222,17 @@ impl ObservedLayer<'_> {
     fn observe_all(
         &mut self,
         cpu: &Cpu,
-        how: (Activation, bool),
+        form: Activation,
         normed: &[f32],
         residual: &[f32],
         buffers: &mut Buffers,
     ) -> Result<()> {
         let Some((moe, experts, norm_eps)) = self.moe else {
-            return self.observe(0, cpu, how, (normed, residual), buffers);
+            return self.observe(0, cpu, form, normed, residual, buffers);
         };
         let d = moe.router.weight.cols();
         let (tokens, mut routing) = (normed.len() / d.max(1), Routing::default());
-        routing.route(cpu, (experts, norm_eps), moe, (normed, residual), tokens)?;
+        routing.route(cpu, experts, norm_eps, moe, RouterInputs { x: normed, residual, tokens })?;
         let mut latents = Vec::new();
         let (x, width) = match &moe.latent {
             Some(latent) => {
@@ -258,7 +249,7 @@ impl ObservedLayer<'_> {
                 true => routing.members(at, tokens).flat_map(|(t, _)| &x[t * width..][..width]).copied().collect(),
                 false => normed.to_vec(),
             };
-            self.observe(at, cpu, how, (&rows, &rows), buffers)?;
+            self.observe(at, cpu, form, &rows, &rows, buffers)?;
         }
         Ok(())
     }
@@ -268,8 +259,9 @@ impl ObservedLayer<'_> {
         &mut self,
         at: usize,
         cpu: &Cpu,
-        (form, sparse): (Activation, bool),
-        (normed, residual): (&[f32], &[f32]),
+        form: Activation,
+        normed: &[f32],
+        residual: &[f32],
         buffers: &mut Buffers,
     ) -> Result<()> {
         let Buffers { gate, up, scores, inner, mass, whole, part, active, predicted } = buffers;
@@ -318,7 +310,7 @@ impl ObservedLayer<'_> {
             for ((mass, h), norm) in mass.iter_mut().zip(&*hidden).zip(norms) {
                 *mass = h.abs() * norm;
             }
-            if sparse {
+            if form.is_sparse() {
                 fill_mask(active, n_ff, |i| hidden[i] != 0.0);
             } else {
                 heaviest(mass, MASS_OF_ACTIVE, active);

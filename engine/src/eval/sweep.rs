@@ -29,8 +29,22 @@ pub struct SweepPoint {
     pub divergence: Divergence,
 }
 
-/// Measures every level of `walk` on `corpus`, token by token. Thresholds that follow from firings are measured on `calibration`,
-/// which should be another text. `reopen` opens a model with other activation thresholds as `forward`'s is; `done` is called with
+/// The levels of a sweep, and the texts and conditions they are measured under.
+#[derive(Debug, Clone, Copy)]
+pub struct SweepSetup<'a> {
+    /// The levels.
+    pub walk: &'a Walk,
+    /// The text.
+    pub corpus: &'a Corpus,
+    /// The text on which thresholds that follow from firings are measured: it should be another one.
+    pub calibration: &'a Corpus,
+    /// Type of the KV cache.
+    pub kv_type: KvType,
+    /// The device's name, for the record.
+    pub device: &'a str,
+}
+
+/// Measures every level of a sweep, token by token. `reopen` opens a model with other activation thresholds as `forward`'s is; `done` is called with
 /// every point.
 ///
 /// # Errors
@@ -38,13 +52,12 @@ pub struct SweepPoint {
 pub fn sweep(
     forward: &mut Forward,
     cpu: &Cpu,
-    corpus: &Corpus,
-    calibration: &Corpus,
-    (walk, kv_type, device): (&Walk, KvType, &str),
+    setup: &SweepSetup<'_>,
     reopen: &mut dyn FnMut(Arc<Model>) -> Result<Forward>,
     control: &mut dyn Control,
     done: &mut dyn FnMut(&SweepPoint),
 ) -> Result<Vec<SweepPoint>> {
+    let SweepSetup { walk, corpus, calibration, kv_type, device } = *setup;
     let method = Method { sparsity: walk.mode(), phase: Phase::Decode, kv_type };
     let mut points = Vec::new();
     for level in levels(forward, cpu, calibration, method, walk, control)? {
@@ -56,9 +69,9 @@ pub fn sweep(
             }
             Change::Inputs(_) => divergence(forward, corpus, method, Base::Dense, device, control)?,
             Change::Predictors(correction) => {
-                forward.correct_thresholds(correction);
+                forward.correct_thresholds(correction.clone());
                 let of = divergence(forward, corpus, method, Base::Dense, device, control);
-                forward.correct_thresholds(&ThresholdCorrection::default());
+                forward.correct_thresholds(ThresholdCorrection::NONE);
                 of?
             }
             Change::Activations(thresholds) => {

@@ -103,6 +103,15 @@ struct Ledger {
     faults: FaultCounter,
 }
 
+/// The use of some memory: the purpose that it is reported under, and its name in errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Purpose.
+    pub purpose: Purpose,
+    /// Name.
+    pub what: &'static str,
+}
+
 /// Makes buffers, as long as the budget lasts.
 #[derive(Debug, Clone)]
 pub struct Arena {

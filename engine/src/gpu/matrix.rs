@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use thermocline_shaders::WeightType;
 
-use super::{Binding, Buffer, Caps, Gpu, Purpose, Usage};
+use super::{Binding, Buffer, Caps, Gpu, MemoryUse, Usage};
 use crate::error::{Error, Result};
 
 /// Most bytes of a part: kernels count 16-byte elements and words of a buffer in 32 bits.
@@ -19,6 +19,19 @@ pub struct GpuMatrix {
     parts: Vec<MatrixPart>,
 }
 
+/// The shape of a [`GpuMatrix`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatrixLayout {
+    /// Encoding.
+    pub ty: WeightType,
+    /// Rows, a multiple of `rows_together`.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Rows that are never split between two buffers.
+    pub rows_together: usize,
+}
+
 /// Some rows of a [`GpuMatrix`], in a buffer of their own: `main`, and `aux` behind it.
 #[derive(Debug, Clone)]
 pub struct MatrixPart {
@@ -30,16 +43,10 @@ pub struct MatrixPart {
 }
 
 impl GpuMatrix {
-    /// Buffers for a matrix, still empty. A part has a multiple of `rows_together` rows.
-    pub(super) fn new(
-        gpu: &Gpu,
-        purpose: Purpose,
-        what: &'static str,
-        ty: WeightType,
-        (rows, cols): (usize, usize),
-        rows_together: usize,
-    ) -> Result<Self> {
-        let plan = plan(gpu.caps(), what, ty, (rows, cols), rows_together)?;
+    /// Buffers for a matrix, still empty.
+    pub(super) fn new(gpu: &Gpu, MemoryUse { purpose, what }: MemoryUse, layout: MatrixLayout) -> Result<Self> {
+        let MatrixLayout { ty, rows, cols, .. } = layout;
+        let plan = plan(gpu.caps(), what, layout)?;
         let parts = plan.into_iter().map(|rows| {
             let (main, aux) = bytes(ty, rows.len(), cols);
             let offset = main.next_multiple_of(gpu.caps().binding_alignment.max(16));
@@ -54,7 +61,7 @@ impl GpuMatrix {
     ///
     /// # Errors
     /// [`Error::Memory`] if it is longer than the buffer, or than a kernel can see at once.
-    pub fn within(gpu: &Gpu, buffer: &Buffer, ty: WeightType, (rows, cols): (usize, usize)) -> Result<Self> {
+    pub fn within(gpu: &Gpu, buffer: &Buffer, ty: WeightType, rows: usize, cols: usize) -> Result<Self> {
         let (main, aux) = bytes(ty, rows, cols);
         let offset = main.next_multiple_of(gpu.caps().binding_alignment.max(16));
         let wanted = if aux > 0 { offset + aux } else { main };
@@ -101,7 +108,7 @@ impl GpuMatrix {
     /// # Errors
     /// [`Error::Memory`] if one row is larger than the limits allow.
     pub fn bytes_of(caps: &Caps, ty: WeightType, rows: usize, cols: usize) -> Result<u64> {
-        let parts = plan(caps, "a matrix", ty, (rows, cols), 1)?;
+        let parts = plan(caps, "a matrix", MatrixLayout { ty, rows, cols, rows_together: 1 })?;
         let align = caps.binding_alignment.max(16);
         let part = |rows: Range<usize>| {
             let (main, aux) = bytes(ty, rows.len(), cols);
@@ -145,13 +152,8 @@ fn bytes(ty: WeightType, rows: usize, cols: usize) -> (u64, u64) {
 }
 
 /// Rows of each part: as few parts as the limits allow, about equally long.
-fn plan(
-    caps: &Caps,
-    what: &'static str,
-    ty: WeightType,
-    (rows, cols): (usize, usize),
-    rows_together: usize,
-) -> Result<Vec<Range<usize>>> {
+fn plan(caps: &Caps, what: &'static str, layout: MatrixLayout) -> Result<Vec<Range<usize>>> {
+    let MatrixLayout { ty, rows, cols, rows_together } = layout;
     if rows == 0 || cols == 0 || rows_together == 0 || !rows.is_multiple_of(rows_together) {
         let got = format!("{rows} x {cols}, {rows_together} at a time");
         return Err(Error::invalid("a matrix on the GPU", "rows and columns, rows a multiple of their unit", got));
@@ -177,7 +179,7 @@ mod tests {
         let caps = Caps { max_buffer: 1 << 20, max_binding: 1 << 16, binding_alignment: 256, ..Caps::default() };
         for ty in WeightType::ALL {
             for (rows, rows_together) in [(1, 1), (1000, 1), (4096, 16)] {
-                let parts = plan(&caps, "test", ty, (rows, 512), rows_together).unwrap();
+                let parts = plan(&caps, "test", MatrixLayout { ty, rows, cols: 512, rows_together }).unwrap();
                 assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, rows));
                 assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{ty}");
                 for part in parts {
@@ -187,9 +189,12 @@ mod tests {
                 }
             }
         }
-        let refused = plan(&caps, "test", WeightType::F32, (3, 1 << 15), 1);
+        let floats = |rows, cols, rows_together| {
+            plan(&caps, "test", MatrixLayout { ty: WeightType::F32, rows, cols, rows_together })
+        };
+        let refused = floats(3, 1 << 15, 1);
         assert!(matches!(refused, Err(Error::Memory { wanted, .. }) if wanted == 1 << 17));
-        assert!(plan(&caps, "test", WeightType::F32, (3, 32), 2).is_err());
-        assert!(plan(&caps, "test", WeightType::F32, (0, 32), 1).is_err());
+        assert!(floats(3, 32, 2).is_err());
+        assert!(floats(0, 32, 1).is_err());
     }
 }

@@ -5,6 +5,15 @@ use std::sync::Arc;
 use super::{Buffer, Gpu, Pipeline};
 use crate::error::{Error, Result};
 
+/// Rows of numbers in a buffer.
+#[derive(Debug, Clone, Copy)]
+pub struct BufferRows<'a> {
+    /// The buffer.
+    pub buffer: &'a Buffer,
+    /// Elements from one row to the next.
+    pub pitch: usize,
+}
+
 /// A part of a buffer, as a kernel sees it.
 #[derive(Debug, Clone)]
 pub struct Binding {

@@ -4,7 +4,7 @@
 use super::{
     Buffer, Gpu, GpuMatrix, Recorder, UploadRing,
     transfer::PIECE,
-    uploader::{PER_THREAD, RowOf, pack, packing_threads},
+    uploader::{PER_THREAD, PackedRows, RowOf, pack, packing_threads},
 };
 use crate::error::{Error, Result};
 
@@ -74,7 +74,9 @@ impl RowStream {
             let (aux, later) = later.split_at_mut(load.rows * aux_row);
             rest = later;
             let threads = ((main.len() + aux.len()) / PER_THREAD).clamp(1, self.threads);
-            pack(0, (&mut *main, main_row), (&mut *aux, aux_row), threads, load.row)?;
+            let (of_main, of_aux) =
+                (PackedRows { bytes: &mut *main, row: main_row }, PackedRows { bytes: &mut *aux, row: aux_row });
+            pack(0, of_main, of_aux, threads, load.row)?;
             pieces.extend([(&*main, part.buffer(), 0), (&*aux, part.buffer(), part.aux_offset())]);
         }
         pieces.extend(numbers.map(|(numbers, to)| (bytemuck::cast_slice(numbers), to, 0)));

@@ -31,11 +31,11 @@ pub(super) fn distrusted(gpu: &Gpu) -> Result<Option<String>> {
         }
         Ok(got) => got,
     };
-    Ok(verdict(&got, (least, most)))
+    Ok(verdict(&got, least, most))
 }
 
 /// The defect of the trial's answer, which is the number of subgroups and each invocation's sum.
-fn verdict(got: &[u32], (least, most): (u32, u32)) -> Option<String> {
+fn verdict(got: &[u32], least: u32, most: u32) -> Option<String> {
     let [subgroups, sums @ ..] = got else { return Some("they do not answer".to_owned()) };
     let workgroup = sums.len() as u32;
     let expected: u32 = (0..workgroup).map(|index| index + VALUE).sum();
@@ -67,10 +67,10 @@ mod tests {
     fn verdict_accepts_right_sums_of_the_reported_sizes_only() {
         let answer = |subgroups: u32, sum: u32| [&[subgroups][..], &[sum; 8]].concat();
         let sum = (0..8).sum::<u32>() + 8 * VALUE;
-        assert_eq!(verdict(&answer(2, sum), (4, 32)), None);
-        assert_eq!(verdict(&answer(1, sum), (0, 0)), None);
+        assert_eq!(verdict(&answer(2, sum), 4, 32), None);
+        assert_eq!(verdict(&answer(1, sum), 0, 0), None);
         for (got, reported) in [(answer(2, sum), (32, 32)), (answer(2, sum - 3), (4, 4)), (Vec::new(), (4, 4))] {
-            assert!(verdict(&got, reported).is_some(), "{got:?} {reported:?}");
+            assert!(verdict(&got, reported.0, reported.1).is_some(), "{got:?} {reported:?}");
         }
     }
 

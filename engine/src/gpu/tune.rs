@@ -10,7 +10,9 @@ use std::{
 use parking_lot::Mutex;
 use thermocline_shaders::WeightType;
 
-use super::{AdapterKind, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, Recorder, Usage, coop, pitch};
+use super::{
+    AdapterKind, Gpu, GpuMatrix, Matmul, MatmulOutput, MatrixLayout, MemoryUse, Purpose, Recorder, Usage, coop, pitch,
+};
 use crate::error::{Error, Result};
 
 /// Kernel and workgroup of a product.
@@ -113,7 +115,8 @@ fn room(gpu: &Gpu) -> u64 {
 /// Times every candidate on a matrix of `bytes`.
 fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<KernelShape> {
     let rows = bytes as usize / ty.row_bytes(COLS);
-    let matrix = GpuMatrix::new(gpu, Purpose::Scratch, "measured matrix", ty, (rows, COLS), 1)?;
+    let what = MemoryUse { purpose: Purpose::Scratch, what: "measured matrix" };
+    let matrix = GpuMatrix::new(gpu, what, MatrixLayout { ty, rows, cols: COLS, rows_together: 1 })?;
     let scratch = |floats: usize| gpu.arena().buffer(Purpose::Scratch, "measured", floats as u64 * 4, Usage::Storage);
     let (x, y) = (scratch(pitch(COLS))?, scratch(rows)?);
     let output = MatmulOutput { buffer: &y, pitch: rows, offset: 0, epilogue: Default::default() };

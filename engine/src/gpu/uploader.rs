@@ -5,10 +5,9 @@ use std::{
     thread,
 };
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    Buffer, Gpu, GpuMatrix, Purpose, Recorder, UploadRing, Usage, matrix::MatrixPart, op::pitch, transfer::PIECE,
+    Buffer, Gpu, GpuMatrix, MatrixLayout, MemoryUse, Purpose, Recorder, UploadRing, Usage, matrix::MatrixPart,
+    op::pitch, transfer::PIECE,
 };
 use crate::{
     error::{Error, Result},
@@ -109,38 +108,25 @@ impl<'a> Uploader<'a> {
             let at = starts.partition_point(|start| *start <= row) - 1;
             Some((stacked[at], row - starts[at]))
         };
-        self.gathered((purpose, what), ty, (rows, cols), 1, &row)
+        self.gathered(MemoryUse { purpose, what }, MatrixLayout { ty, rows, cols, rows_together: 1 }, &row)
     }
 
-    /// A matrix `[rows, cols]` whose rows are rows of others, or zeros; `rows_together` of them are never split.
+    /// A matrix whose rows are rows of others, or zeros.
     ///
     /// # Errors
     /// As [`Uploader::matrix`].
-    pub fn gathered<'m>(
-        &mut self,
-        what: (Purpose, &'static str),
-        ty: WeightType,
-        shape: (usize, usize),
-        rows_together: usize,
-        row: RowOf<'_, 'm>,
-    ) -> Result<GpuMatrix> {
-        let matrix = self.room(what, ty, shape, rows_together)?;
-        self.rewrite(&matrix, 0..shape.0, row)?;
+    pub fn gathered<'m>(&mut self, what: MemoryUse, layout: MatrixLayout, row: RowOf<'_, 'm>) -> Result<GpuMatrix> {
+        let matrix = self.room(what, layout)?;
+        self.rewrite(&matrix, 0..layout.rows, row)?;
         Ok(matrix)
     }
 
-    /// A matrix of zeros `[rows, cols]`, which [`Uploader::rewrite`] fills; `rows_together` rows are never split.
+    /// A matrix of zeros, which [`Uploader::rewrite`] fills.
     ///
     /// # Errors
     /// [`Error::Memory`] if it does not fit the budget, [`Error::Gpu`] if the device is lost.
-    pub fn room(
-        &mut self,
-        (purpose, what): (Purpose, &'static str),
-        ty: WeightType,
-        shape: (usize, usize),
-        rows_together: usize,
-    ) -> Result<GpuMatrix> {
-        GpuMatrix::new(&self.gpu, purpose, what, ty, shape, rows_together)
+    pub fn room(&mut self, what: MemoryUse, layout: MatrixLayout) -> Result<GpuMatrix> {
+        GpuMatrix::new(&self.gpu, what, layout)
     }
 
     /// Writes `rows` of `matrix`, or writes them again.
@@ -173,7 +159,9 @@ impl<'a> Uploader<'a> {
             packed.resize(count * (main_row + aux_row), 0);
             let (main, aux) = packed.split_at_mut(count * main_row);
             let threads = (count * (main_row + aux_row) / PER_THREAD).clamp(1, self.threads);
-            pack(start, (main, main_row), (aux, aux_row), threads, row)?;
+            let (of_main, of_aux) =
+                (PackedRows { bytes: &mut *main, row: main_row }, PackedRows { bytes: &mut *aux, row: aux_row });
+            pack(start, of_main, of_aux, threads, row)?;
             let at = (start - part.rows().start) as u64;
             self.send(part.buffer(), [(main, at * main_row as u64), (aux, part.aux_offset() + at * aux_row as u64)])?;
             self.packed = packed;
@@ -278,11 +266,17 @@ pub(super) fn packing_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
 }
 
+/// Rows of one stream of a matrix, of `row` bytes each.
+pub(super) struct PackedRows<'a> {
+    pub bytes: &'a mut [u8],
+    pub row: usize,
+}
+
 /// Repacks rows from `start` on into both streams, on `threads` threads.
 pub(super) fn pack<'m>(
     start: usize,
-    (main, main_row): (&mut [u8], usize),
-    (aux, aux_row): (&mut [u8], usize),
+    PackedRows { bytes: main, row: main_row }: PackedRows<'_>,
+    PackedRows { bytes: aux, row: aux_row }: PackedRows<'_>,
     threads: usize,
     row: RowOf<'_, 'm>,
 ) -> Result<()> {

@@ -5,9 +5,9 @@ use std::time::Instant;
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
-    model::{Ffn, Model, mask},
+    model::{Ffn, mask},
     runtime::{
-        CpuFfn, CpuProcessor, FfnBlock, FfnTask, PredictionSource, Probe, Processor, Sparsity, ThresholdCorrection,
+        ChosenExperts, CpuFfn, CpuProcessor, FfnBlock, FfnTask, LayerInputs, Pass, PredictionSource, TokenInputs,
     },
 };
 
@@ -19,7 +19,6 @@ pub(crate) struct ColdSide {
     ffn: CpuFfn,
     /// Per layer its cold neurons, ascending, where neurons are resident one by one.
     pub neurons: Vec<Vec<u32>>,
-    sparsity: Sparsity,
 }
 
 /// The work of the CPU on one split layer.
@@ -39,40 +38,29 @@ pub(crate) struct ColdWork {
 impl ColdSide {
     /// Nothing of `n_layer` layers is cold yet.
     pub fn new(cpu: Cpu, n_layer: usize) -> Self {
-        ColdSide {
-            cpu: CpuProcessor::new(cpu),
-            ffn: CpuFfn::default(),
-            neurons: vec![Vec::new(); n_layer],
-            sparsity: Sparsity::Dense,
-        }
+        ColdSide { cpu: CpuProcessor::new(cpu), ffn: CpuFfn::default(), neurons: vec![Vec::new(); n_layer] }
     }
 
-    /// Sets the sparsity mode of single tokens.
-    pub fn set_sparsity(&mut self, mode: Sparsity) {
-        self.sparsity = mode;
-        self.cpu.set_sparsity(mode);
-    }
-
-    /// Computes the cold neurons' part of a layer's FFN output, without its bias: `out` is `[tokens, d_model]`, as is `x`, the FFN's
-    /// input. `predicted` is the predictor's mask of all neurons, if it is followed; `observed`: [`ColdWork::fired`] is wanted.
+    /// Computes the cold neurons' part of a layer's FFN output, without its bias: `out` is `[tokens, d_model]`, as are the FFN's
+    /// inputs. `predicted` is the predictor's mask of all neurons, if it is followed; `observed`: [`ColdWork::fired`] is wanted.
     pub fn compute_neurons(
         &mut self,
-        model: &Model,
+        pass: &Pass<'_>,
         layer: usize,
-        (x, tokens): (&[f32], usize),
+        TokenInputs { x, tokens }: TokenInputs<'_>,
         predicted: Option<&[u32]>,
         observed: bool,
         out: &mut [f32],
     ) -> Result<ColdWork> {
         let started = Instant::now();
-        let weights = &model.weights.layers[layer];
+        let weights = &pass.model.weights.layers[layer];
         let Ffn::Dense(ffn) = &weights.ffn else {
             return Err(Error::invalid("cold neurons", "an FFN of neurons", "experts"));
         };
         let task = FfnTask {
             blocks: &[FfnBlock { neurons: Some(&self.neurons[layer]), ..FfnBlock::whole(ffn) }],
-            activation: model.config.activation,
-            sparsity: self.sparsity,
+            activation: pass.model.config.activation,
+            sparsity: pass.sparsity,
             prediction: predicted.map(PredictionSource::Mask),
             recall_check: false,
             activation_threshold: weights.activation_threshold,
@@ -92,42 +80,35 @@ impl ColdSide {
         Ok(ColdWork { any: work.active > 0, fired, bytes, scattered, cpu_ns })
     }
 
-    /// Computes the weighted sum of cold experts of an MoE layer: `chosen` are expert ids and router weights, each `[tokens, used]`;
-    /// an id that is no expert's is left out. `out` and `x` are `[tokens, d_model]`; `observed` as before.
+    /// Computes the weighted sum of cold experts of an MoE layer; an id that is no expert's is left out. `out` and the inputs are
+    /// `[tokens, d_model]`; `observed` as before.
     pub fn compute_experts(
         &mut self,
-        model: &Model,
+        pass: &Pass<'_>,
         layer: usize,
-        (x, tokens): (&[f32], usize),
-        chosen: (&[u32], &[f32]),
+        TokenInputs { x, tokens }: TokenInputs<'_>,
+        chosen: ChosenExperts<'_>,
         observed: bool,
         out: &mut [f32],
     ) -> Result<ColdWork> {
         let started = Instant::now();
-        let neurons = model.weights.layers[layer].ffn.neurons().count();
+        let neurons = pass.model.weights.layers[layer].ffn.neurons().count();
         let mut fired = vec![0; if observed { tokens * mask::words(neurons) } else { 0 }];
         let masks = observed.then_some(&mut fired[..]);
-        let work = self.cpu.experts_of(model, layer, (x, tokens), chosen, out, masks)?;
+        let work = self.cpu.experts_of(pass, layer, TokenInputs { x, tokens }, chosen, out, masks)?;
         let (bytes, scattered) = (work.bytes(), work.scattered);
         let cpu_ns = started.elapsed().as_nanos() as u64;
         Ok(ColdWork { any: true, fired, bytes, scattered, cpu_ns })
     }
 
-    /// Computes a whole FFN: `out` and `x` are `[tokens, d_model]`, as is `residual`, the input of the norm before it, if the register
-    /// still holds that.
+    /// Computes a whole FFN; `out` is `[tokens, d_model]`.
     pub fn compute_ffn(
         &mut self,
-        model: &Model,
+        pass: &mut Pass<'_>,
         layer: usize,
-        (x, residual, tokens): (&[f32], Option<&[f32]>, usize),
-        probe: &mut dyn Probe,
+        inputs: LayerInputs<'_>,
         out: &mut [f32],
     ) -> Result<()> {
-        self.cpu.ffn_of(model, layer, (x, residual), out, tokens, probe)
-    }
-
-    /// Sets the threshold correction of predictors.
-    pub fn correct_thresholds(&mut self, correction: &ThresholdCorrection) {
-        self.cpu.correct_thresholds(correction);
+        self.cpu.ffn_of(pass, layer, inputs, out)
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     gpu::{Gpu, Uploader},
     model::{Model, NormSlot, Register, Resident, mask},
     runtime::{
-        LayerFiring, Probe, Sequences, Sparsity, ThresholdCorrection,
+        LayerFiring, Pass, Probe, Sequences,
         gpu::{GpuLayers, GpuLoader},
     },
 };
@@ -32,8 +32,6 @@ pub(crate) struct Device {
     pub hand_over: HandOver,
     /// Cold neurons pass through it in the chunks of a prompt; made while that pays and there is room.
     pub streaming_buffer: Option<StreamingBuffer>,
-    pub sparsity: Sparsity,
-    pub correction: ThresholdCorrection,
     /// Masks for observers: of neurons, and of experts.
     fired: Vec<u32>,
     chosen: Vec<u32>,
@@ -67,9 +65,8 @@ impl Device {
         let mut ffns = Vec::with_capacity(part.ffn.len());
         for ffn in &part.ffn {
             let layer = layers.push(&mut loader, model)?;
-            let from = (&layers.registers, layers.layer(layer)?);
-            let part = (*ffn, part.predictors);
-            ffns.push(DeviceFfn::new(&mut loader, &ffns, &weights.layers[layer], part, from)?);
+            let (of, registers, on_gpu) = (&weights.layers[layer], &layers.registers, layers.layer(layer)?);
+            ffns.push(DeviceFfn::new(&mut loader, &ffns, of, *ffn, part.predictors, registers, on_gpu)?);
         }
         if part.head {
             layers.add_head(&mut loader, weights)?;
@@ -84,8 +81,6 @@ impl Device {
             log,
             hand_over: HandOver::default(),
             streaming_buffer: None,
-            sparsity: Sparsity::Dense,
-            correction: ThresholdCorrection::default(),
             fired: Vec::new(),
             chosen: Vec::new(),
         })
@@ -120,27 +115,35 @@ impl Device {
     }
 
     /// Starts a chunk of `sequences`' rows, of which the first layers are the CPU's.
-    pub fn start_chunk(&mut self, sequences: &Sequences<'_>) {
+    pub fn start_chunk(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) {
         self.log.clear();
+        self.layers.segment.time(pass.times);
         self.layers.start_chunk(sequences);
     }
 
     /// Begins a chunk.
-    pub fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
+    pub fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()> {
         self.log.clear();
-        self.layers.begin(model, tokens, sequences)
+        self.layers.segment.time(pass.times);
+        self.layers.begin(pass.model, pass.tokens, sequences)
     }
 
     /// `into = norm(from)`, and behind it the layer's predictor if `into` is the FFN's input and the predictor is needed.
-    pub fn norm(&mut self, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+    pub fn norm(
+        &mut self,
+        pass: &Pass<'_>,
+        layer: usize,
+        norm: NormSlot,
+        from: Register,
+        into: Register,
+    ) -> Result<()> {
         let step = (norm, from, into);
         self.layers.norm(layer, step)?;
         let feeds_ffn = self.layers.layer(layer)?.feeds_ffn == Some(step);
-        let (neurons, tokens) = (self.ffns[layer - self.layers.range().start].neurons(), self.layers.tokens());
-        let asked = neurons.filter(|neurons| feeds_ffn && neurons.predicts(self.sparsity, tokens));
+        let neurons = self.ffns[layer - self.layers.range().start].neurons();
+        let asked = neurons.filter(|neurons| feeds_ffn && neurons.predicts(pass));
         if let Some(predictor) = asked.and_then(|neurons| neurons.predictor.as_ref()) {
-            let shift = self.correction.shift.get(layer).copied().unwrap_or(0.0);
-            predictor.record(self.layers.segment.recorder(), shift);
+            predictor.record(self.layers.segment.recorder(), pass.threshold_shift(layer));
         }
         Ok(())
     }
@@ -217,8 +220,8 @@ impl Device {
                 Some(DeviceFfn::Experts(experts)) => {
                     if let Some(places) = entry.experts {
                         let shared = places.shared.map(|shared| self.log.words(shared));
-                        let masks = (slots, self.log.words(places.ids), shared);
-                        experts.add_fired(masks, entry.tokens, &mut self.fired, &mut self.chosen);
+                        let ids = self.log.words(places.ids);
+                        experts.add_fired(slots, ids, shared, entry.tokens, &mut self.fired, &mut self.chosen);
                     }
                 }
                 Some(DeviceFfn::Cold | DeviceFfn::Absent) | None => {}

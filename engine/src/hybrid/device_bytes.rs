@@ -84,7 +84,7 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     let streams_back = streams[0];
     let streams = if config.altup.is_some() { streams.iter().sum::<u64>() } else { 0 };
     let layers = weights.layers.iter().enumerate();
-    let layers = layers.map(|(at, layer)| layer_bytes(caps, (config, at), layer, kv_type));
+    let layers = layers.map(|(at, layer)| layer_bytes(caps, config, at, layer, kv_type));
     Ok(DeviceBytes {
         chunk,
         scratch: registers + attention + mixers + inputs + streams + ffn + sparse + quantised + ROUNDED,
@@ -106,7 +106,8 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
 /// Bytes of `layer`, resident.
 fn layer_bytes(
     caps: &Caps,
-    (config, at): (&ModelConfig, usize),
+    config: &ModelConfig,
+    at: usize,
     layer: &LayerWeights,
     kv_type: KvType,
 ) -> Result<LayerBytes> {

@@ -4,14 +4,14 @@ use super::{
     firing_log::{FiringEntry, FiringLog},
     load::FfnPart,
     neuron_weights::NeuronWeights,
-    resident_experts::ResidentExperts,
-    resident_neurons::ResidentNeurons,
+    resident_experts::{ExpertRegisters, ResidentExperts},
+    resident_neurons::{NeuronUpload, ResidentNeurons},
 };
 use crate::{
     error::{Error, Result},
-    model::{Ffn, LayerWeights, NormSlot, Register, mask},
+    model::{Ffn, LayerWeights, NormSlot, Register, SkipRule, Skips, mask},
     runtime::{
-        Probe, Sparsity,
+        Pass,
         gpu::{
             GpuLoader, Segment,
             ffn::{DenseFfn, FfnBuffers},
@@ -42,10 +42,8 @@ pub(crate) struct WholeFfn {
     ffn: DenseFfn,
     /// Mask of all neurons.
     resident: Vec<u32>,
-    /// Activation threshold above which a neuron counts as fired, where silent ones are not exactly zero.
-    threshold: Option<f32>,
-    /// True if silent neurons are exactly zero, and have gates that tell.
-    skips_up_rows: bool,
+    /// The neurons that may be skipped; no predictor is asked.
+    rule: SkipRule,
 }
 
 impl DeviceFfn {
@@ -55,12 +53,14 @@ impl DeviceFfn {
         loader: &mut GpuLoader<'_, '_>,
         before: &[DeviceFfn],
         weights: &LayerWeights,
-        (part, with_predictor): (FfnPart<'_>, bool),
-        (registers, layer): (&Registers, &GpuLayer),
+        part: FfnPart<'_>,
+        with_predictor: bool,
+        registers: &Registers,
+        layer: &GpuLayer,
     ) -> Result<Self> {
         let from = layer.ffn_from;
         let input = registers.get(from);
-        let out = (registers.get(Register::Out), registers.pitch);
+        let out = registers.rows(Register::Out);
         match (&weights.ffn, part) {
             (Ffn::None, _) => Ok(DeviceFfn::Absent),
             (_, FfnPart::None) if !Self::places_units(weights) => Ok(DeviceFfn::Cold),
@@ -71,8 +71,8 @@ impl DeviceFfn {
                     FfnPart::None => (false, Vec::new()),
                 };
                 let before = before.iter().rev().find_map(DeviceFfn::neurons);
-                let with = (several, with_predictor);
-                let neurons = ResidentNeurons::new(loader, before, weights, &neurons, with, (registers, from))?;
+                let upload = NeuronUpload { neurons: &neurons, several, with_predictor };
+                let neurons = ResidentNeurons::new(loader, before, weights, upload, registers, from)?;
                 Ok(DeviceFfn::Neurons(Box::new(neurons)))
             }
             (Ffn::Dense(_), FfnPart::Hot(neurons)) => Err(Error::Unsupported {
@@ -92,11 +92,10 @@ impl DeviceFfn {
                 };
                 let mut resident = vec![0; mask::words(n_ff)];
                 mask::fill(&mut resident, n_ff, |_| true);
-                let threshold = weights.activation_threshold.filter(|_| gated && !loader.config.activation.is_sparse());
                 let mut ffn = DenseFfn::new(loader, before, &buffers, ffn, input, out)?;
                 ffn.set_inner(loader, weights.norm(NormSlot::Hidden), weights.gate_deviations)?;
-                let skips_up_rows = gated && loader.config.activation.is_sparse();
-                Ok(DeviceFfn::Whole(Box::new(WholeFfn { ffn, resident, threshold, skips_up_rows })))
+                let rule = SkipRule { has_predictor: false, ..SkipRule::of(weights, loader.config.activation) };
+                Ok(DeviceFfn::Whole(Box::new(WholeFfn { ffn, resident, rule })))
             }
             (Ffn::Experts(ffn), part) => {
                 let hot: Vec<u32> = match part {
@@ -106,8 +105,9 @@ impl DeviceFfn {
                 };
                 let before = before.iter().rev().find_map(DeviceFfn::experts);
                 let router_from = layer.router_from.map(|from| registers.get(from));
-                let with = (ffn, weights.activation_threshold);
-                let experts = ResidentExperts::new(loader, before, with, &hot, (registers, input, router_from))?;
+                let rule = SkipRule::of(weights, loader.config.activation);
+                let inputs = ExpertRegisters { registers, from: input, router_from };
+                let experts = ResidentExperts::new(loader, before, ffn, rule, &hot, inputs)?;
                 Ok(DeviceFfn::Experts(Box::new(experts)))
             }
         }
@@ -184,37 +184,23 @@ impl DeviceFfn {
 }
 
 impl WholeFfn {
-    /// The activation threshold of a chunk of `tokens` tokens in a sparsity mode: up rows of neurons that are not above it are not read.
-    pub fn threshold(&self, sparsity: Sparsity, tokens: usize) -> Option<f32> {
-        match sparsity {
-            _ if tokens > 1 => None,
-            Sparsity::Threshold => self.threshold,
-            Sparsity::Exact | Sparsity::Predicted => self.skips_up_rows.then_some(0.0),
-            Sparsity::Dense => None,
-        }
-    }
-
-    /// Records the FFN for the first `tokens` rows, without neurons that are not above `threshold`. Fired masks go to `log`, and all gates
-    /// and ups to `probe`, if it wants them.
-    pub fn record(
-        &self,
-        segment: &mut Segment,
-        (layer, tokens, threshold): (usize, usize, Option<f32>),
-        probe: &mut dyn Probe,
-        log: &mut FiringLog,
-    ) -> Result<()> {
-        let ffn = &self.ffn;
-        let threshold = threshold.filter(|_| !probe.wants_ffn_hidden());
-        if probe.wants_ffn_hidden() {
+    /// Records the FFN of a pass, without the neurons that its sparsity mode leaves out: up rows of those that gates tell are not read.
+    /// Fired masks go to `log`, and all gates and ups to the observer, if it wants them and all are computed.
+    pub fn record(&self, segment: &mut Segment, pass: &mut Pass<'_>, layer: usize, log: &mut FiringLog) -> Result<()> {
+        let (ffn, tokens) = (&self.ffn, pass.tokens.len());
+        let shows = pass.probe.wants_ffn_hidden();
+        let skips = self.rule.skips(pass.sparsity, pass.is_single(), shows);
+        let threshold = skips.gate_threshold().filter(|_| self.rule.gated);
+        if shows && skips == Skips::Nothing {
             ffn.record_gate_up(segment.recorder(), tokens);
-            ffn.buffers.show(segment, tokens, layer, probe)?;
+            ffn.buffers.show(segment, tokens, layer, pass.probe)?;
             ffn.record_down(segment.recorder(), tokens);
         } else {
             ffn.record(segment.recorder(), tokens, threshold);
         }
-        if probe.wants_firing() {
+        if pass.probe.wants_firing() {
             // Neurons below a threshold that was followed are zero already.
-            let above = self.threshold.filter(|_| threshold.is_none());
+            let above = self.rule.fires_above().filter(|_| threshold.is_none());
             let fired = ffn.buffers.record_fired(segment.recorder(), tokens, above);
             let entry = FiringEntry { complete: true, ..FiringEntry::new(layer, tokens) };
             log.push(segment, fired, None, entry)?;

@@ -1,5 +1,7 @@
 //! An expert block: resident experts of one layer in matrices of their own, which come and go together.
 
+use std::ops::Range;
+
 use thermocline_shaders::{
     WeightType,
     limits::{NO_NEURON, ROUTE_EXPERTS},
@@ -10,8 +12,8 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     gpu::{
-        Buffer, Epilogue, ExpertGateUp, ExpertInput, ExpertMatmul, GateFirst, Gpu, GpuMatrix, MatmulOutput, Purpose,
-        Recorder, Usage, pitch,
+        Buffer, Epilogue, ExpertGateUp, ExpertInput, ExpertMatmul, GateFirst, Gpu, GpuMatrix, MatmulOutput,
+        MatrixLayout, MemoryUse, Purpose, Recorder, Usage, pitch,
     },
     model::{ExpertWeights, Linear},
     quant::device_type,
@@ -135,20 +137,24 @@ struct Stacked {
 }
 
 impl ExpertBlock {
-    /// Room for `count` experts of `matrices`. They read `from` and write to `buffers`.
+    /// Room for experts of `matrices` in places `of_layer`. They read `from`, a row of it `used` of them, and write to `buffers`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &ExpertBuffers,
         matrices: &ExpertMatrices<'_>,
-        (start, count): (usize, usize),
-        (from, used): (&Buffer, usize),
+        of_layer: Range<usize>,
+        from: &Buffer,
+        used: usize,
     ) -> Result<Self> {
+        let (start, count) = (of_layer.start, of_layer.len());
         let gpu = loader.gpu;
         let ffn = &buffers.ffn;
         let last = matrices.stacks.len() - 1;
         let products = matrices.stacks.iter().enumerate().map(|(at, stack)| {
-            let shape = (count * stack.rows, stack.cols);
-            let matrix = loader.uploader.room((Purpose::Ffn, "experts"), stack.ty, shape, stack.rows)?;
+            let layout =
+                MatrixLayout { ty: stack.ty, rows: count * stack.rows, cols: stack.cols, rows_together: stack.rows };
+            let what = MemoryUse { purpose: Purpose::Ffn, what: "experts" };
+            let matrix = loader.uploader.room(what, layout)?;
             let bias = stack.has_bias().then(|| {
                 let bytes = (count * stack.rows * 4) as u64;
                 gpu.arena().buffer(Purpose::Vectors, "biases of experts", bytes, Usage::Storage)

@@ -168,7 +168,7 @@ impl ExpertBuffers {
 
     /// The router's choice of experts, whose places are in `table`, prepared; with the bias that is added where it chooses, and factors
     /// on the weights of experts.
-    pub fn route_op(&self, gpu: &Gpu, table: &Buffer, (bias, scale): (Option<&Buffer>, Option<&Buffer>)) -> Result<Op> {
+    pub fn route_op(&self, gpu: &Gpu, table: &Buffer, bias: Option<&Buffer>, scale: Option<&Buffer>) -> Result<Op> {
         let score = match self.experts.router.score {
             RouterScore::Softmax => 0.0,
             RouterScore::SoftmaxOfChosen => 1.0,

@@ -4,7 +4,7 @@ use super::{cold_side::ColdWork, device_ffn::DeviceFfn};
 use crate::{
     error::Result,
     gpu::{Buffer, Gpu, Purpose, Usage},
-    runtime::gpu::Segment,
+    runtime::gpu::{Segment, fired::DeviceMask},
 };
 
 /// The masks that a chunk's layers have logged so far.
@@ -23,13 +23,13 @@ pub(crate) struct FiringLog {
 pub(crate) struct FiringEntry {
     pub layer: usize,
     pub tokens: usize,
-    /// Mask of the resident neurons, a bit per slot, and the predictor's mask: first word and length in the words read back.
-    pub masks: (usize, usize),
-    pub predicted_at: Option<(usize, usize)>,
+    /// Mask of the resident neurons, a bit per slot, and the predictor's mask.
+    pub masks: LogPlace,
+    pub predicted_at: Option<LogPlace>,
     /// In an MoE layer: the experts that tokens chose, whose masks are in `masks`, and the shared expert's mask.
     pub experts: Option<ExpertPlaces>,
     /// Masks of neurons that passed through the streaming buffer, and these neurons.
-    pub streamed: Vec<((usize, usize), Vec<u32>)>,
+    pub streamed: Vec<(LogPlace, Vec<u32>)>,
     /// The CPU's work, and the predictor's mask if the CPU got it.
     pub work: ColdWork,
     pub predicted: Option<Vec<u32>>,
@@ -41,11 +41,18 @@ pub(crate) struct FiringEntry {
     pub wait_ns: u64,
 }
 
+/// A place in the words read back: the first word, and how many.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LogPlace {
+    at: usize,
+    len: usize,
+}
+
 /// An MoE layer's places in the words read back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpertPlaces {
-    pub ids: (usize, usize),
-    pub shared: Option<(usize, usize)>,
+    pub ids: LogPlace,
+    pub shared: Option<LogPlace>,
 }
 
 impl FiringEntry {
@@ -79,8 +86,8 @@ impl FiringLog {
     pub fn push(
         &mut self,
         segment: &mut Segment,
-        masks: (&Buffer, u64),
-        predicted: Option<(&Buffer, u64)>,
+        masks: DeviceMask<'_>,
+        predicted: Option<DeviceMask<'_>>,
         entry: FiringEntry,
     ) -> Result<()> {
         let masks = self.copy(segment, masks)?;
@@ -90,7 +97,7 @@ impl FiringLog {
     }
 
     /// Adds the mask of `neurons` that passed through the streaming buffer, `[tokens, slots / 32]`, to the layer that was added last.
-    pub fn push_streamed(&mut self, segment: &mut Segment, mask: (&Buffer, u64), neurons: &[u32]) -> Result<()> {
+    pub fn push_streamed(&mut self, segment: &mut Segment, mask: DeviceMask<'_>, neurons: &[u32]) -> Result<()> {
         let place = self.copy(segment, mask)?;
         if let Some(entry) = self.entries.last_mut() {
             entry.streamed.push((place, neurons.to_vec()));
@@ -102,8 +109,9 @@ impl FiringLog {
     pub fn push_experts(
         &mut self,
         segment: &mut Segment,
-        (masks, ids): ((&Buffer, u64), (&Buffer, u64)),
-        shared: Option<(&Buffer, u64)>,
+        masks: DeviceMask<'_>,
+        ids: DeviceMask<'_>,
+        shared: Option<DeviceMask<'_>>,
         entry: FiringEntry,
     ) -> Result<()> {
         let [masks, ids] = [self.copy(segment, masks)?, self.copy(segment, ids)?];
@@ -113,8 +121,9 @@ impl FiringLog {
     }
 
     /// Records a copy of a mask to the log; returns its place.
-    fn copy(&mut self, segment: &mut Segment, (from, bytes): (&Buffer, u64)) -> Result<(usize, usize)> {
-        let Some(device) = &self.device else { return Ok((0, 0)) };
+    fn copy(&mut self, segment: &mut Segment, mask: DeviceMask<'_>) -> Result<LogPlace> {
+        let DeviceMask { buffer: from, bytes } = mask;
+        let Some(device) = &self.device else { return Ok(LogPlace::default()) };
         if self.used + bytes > device.bytes() {
             // Long chunks log more than there is room for.
             segment.read_along(device, self.used);
@@ -127,7 +136,7 @@ impl FiringLog {
             segment.recorder().copy(from, 0, device, self.used, bytes);
         }
         self.used += bytes;
-        Ok((at, bytes as usize / 4))
+        Ok(LogPlace { at, len: bytes as usize / 4 })
     }
 
     /// Reads masks that are still on the device back with the segment's next read; false if there are none.
@@ -150,8 +159,8 @@ impl FiringLog {
     }
 
     /// The words read back at a place.
-    pub fn words(&self, (at, len): (usize, usize)) -> &[u32] {
-        self.words.get(at..at + len).unwrap_or(&[])
+    pub fn words(&self, place: LogPlace) -> &[u32] {
+        self.words.get(place.at..place.at + place.len).unwrap_or(&[])
     }
 }
 

@@ -92,8 +92,8 @@ impl Device {
         let Some(layer) = self.layers.range().start.checked_sub(1) else { return Ok(()) };
         self.layers.push_front(loader, model, layer)?;
         let weights = &model.weights.layers[layer];
-        let registers = (&self.layers.registers, self.layers.layer(layer)?);
-        match DeviceFfn::new(loader, &self.ffns, weights, (FfnPart::None, false), registers) {
+        let (registers, on_gpu) = (&self.layers.registers, self.layers.layer(layer)?);
+        match DeviceFfn::new(loader, &self.ffns, weights, FfnPart::None, false, registers, on_gpu) {
             Ok(ffn) => self.ffns.insert(0, ffn),
             Err(error) => {
                 self.layers.pop_front(model, &mut [])?;
@@ -125,14 +125,14 @@ impl Device {
         let Some(predictor) = &model.weights.layers[layer].predictor else { return Ok(()) };
         let ffn = &mut self.ffns[layer - self.layers.range().start];
         let Some(neurons) = ffn.neurons_mut().filter(|neurons| neurons.predictor.is_none()) else { return Ok(()) };
-        neurons.add_predictor(loader, predictor, (&self.layers.registers, from))
+        neurons.add_predictor(loader, predictor, &self.layers.registers, from)
     }
 
     /// Uploads the FFN of a layer that cannot be resident in part.
     pub(super) fn add_ffn(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
-        let registers = (&self.layers.registers, self.layers.layer(layer)?);
+        let (registers, on_gpu) = (&self.layers.registers, self.layers.layer(layer)?);
         let weights = &model.weights.layers[layer];
-        let ffn = DeviceFfn::new(loader, &self.ffns, weights, (FfnPart::All, true), registers)?;
+        let ffn = DeviceFfn::new(loader, &self.ffns, weights, FfnPart::All, true, registers, on_gpu)?;
         *self.ffn_mut(layer)? = ffn;
         let fitted = self.fit_buffers(model);
         if fitted.is_err() {
@@ -148,7 +148,8 @@ impl Device {
         loader: &mut GpuLoader<'_, '_>,
         model: &Model,
         layer: usize,
-        (wanted, unwanted): (&[u32], &HashSet<u32>),
+        wanted: &[u32],
+        unwanted: &HashSet<u32>,
         bytes: u64,
     ) -> Result<(usize, bool)> {
         let ffn = &model.weights.layers[layer].ffn;

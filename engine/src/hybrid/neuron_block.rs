@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Binding, Buffer, GpuMatrix, Matmul, Op, Purpose, Recorder, params},
+    gpu::{Binding, Buffer, GpuMatrix, Matmul, MatrixLayout, MemoryUse, Op, Purpose, Recorder, params},
     runtime::gpu::{
         GpuLoader,
         elementwise::kind,
@@ -57,19 +57,21 @@ impl NeuronBlock {
         buffers: &NeuronBuffers,
         weights: NeuronWeights<'_>,
         neurons: &[u32],
-        (at, start): (usize, usize),
+        at: usize,
+        start: usize,
         x: &Buffer,
     ) -> Result<Self> {
-        const WHAT: (Purpose, &str) = (Purpose::Ffn, "FFN weights");
+        const WHAT: MemoryUse = MemoryUse { purpose: Purpose::Ffn, what: "FFN weights" };
         let gpu = loader.gpu;
         let mut slots = neurons.to_vec();
         slots.resize(neurons.len().next_multiple_of(SLOT_MULTIPLE), NO_NEURON);
         let (ty, down_ty) = weights.types();
         let rows = weights.rows();
-        let shape = (slots.len() * rows, weights.up.weight.cols());
-        let gate_up = loader.uploader.gathered(WHAT, ty, shape, rows, &|row| weights.gate_up(&slots, row))?;
-        let shape = (slots.len(), weights.down.weight.cols());
-        let down = loader.uploader.gathered(WHAT, down_ty, shape, 1, &|row| weights.down(&slots, row))?;
+        let layout = MatrixLayout { ty, rows: slots.len() * rows, cols: weights.up.weight.cols(), rows_together: rows };
+        let gate_up = loader.uploader.gathered(WHAT, layout, &|row| weights.gate_up(&slots, row))?;
+        let layout =
+            MatrixLayout { ty: down_ty, rows: slots.len(), cols: weights.down.weight.cols(), rows_together: 1 };
+        let down = loader.uploader.gathered(WHAT, layout, &|row| weights.down(&slots, row))?;
         let bias = weights.biases(&slots).map(|bias| loader.vector("a bias", &bias)).transpose()?;
         let ([gate_up_part], [down_part]) = (gate_up.parts(), down.parts()) else {
             let (wanted, available) = (gate_up.bytes().max(down.bytes()), gpu.caps().max_binding);
@@ -137,7 +139,8 @@ impl NeuronBlock {
         &self,
         recorder: &mut Recorder,
         buffers: &NeuronBuffers,
-        (listed, stride): (bool, u32),
+        listed: bool,
+        stride: u32,
         threshold: f32,
     ) {
         let (step, count) = (self.step, self.slots() as u32);

@@ -10,7 +10,11 @@ use crate::{
     error::Result,
     gpu::{Buffer, Purpose, Usage},
     runtime::gpu::{
-        GpuLoader, elementwise::ActivationOp, fired::FiredMask, neuron_rows::PartialSumBuffer, predictor::MaskBuffers,
+        GpuLoader,
+        elementwise::{ActivationOp, GateUpRows},
+        fired::FiredMask,
+        neuron_rows::PartialSumBuffer,
+        predictor::MaskBuffers,
     },
 };
 
@@ -43,8 +47,8 @@ impl NeuronBuffers {
         let slots = Self::slots(neurons);
         let gate_up = loader.scratch("gate and up", chunk * slots * weights.rows())?;
         let hidden = loader.scratch("hidden activations", chunk * slots)?;
-        let form = (gated, gated);
-        let activation = ActivationOp::new(gpu, loader.config.activation, form, (&gate_up, &hidden), slots)?;
+        let from = GateUpRows { buffer: &gate_up, gated, interleaved: gated };
+        let activation = ActivationOp::new(gpu, loader.config.activation, from, &hidden, slots)?;
         let grid_bytes = (MOST_BLOCKS * SLOT_GRID as usize * 4) as u64;
         let masks = MaskBuffers::new(loader, neurons)?;
         Ok(NeuronBuffers {

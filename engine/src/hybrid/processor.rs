@@ -13,9 +13,9 @@ use crate::{
     cpu::{Cpu, Isa},
     error::{Error, Result},
     gpu::{Gpu, Purpose},
-    model::{AltupStep, Ffn, Model, NormSlot, Register},
+    model::{AltupStep, Ffn, Model, NormSlot, Register, Sparsity},
     placement::{Placement, Streaming},
-    runtime::{KvCache, KvType, Probe, Processor, Residency, Sequences, Sparsity, ThresholdCorrection},
+    runtime::{KvCache, KvType, Pass, Processor, Residency, Sequences},
 };
 
 /// A model of which a part is resident in a device's memory: the last layers, all or some of their neurons, and perhaps the head.
@@ -30,10 +30,8 @@ pub struct HybridProcessor {
     pub(super) wanted: Placement,
     pub(super) settled: bool,
     pub(super) planner: Option<Box<dyn Planner>>,
-    pub(super) sparsity: Sparsity,
-    pub(super) correction: ThresholdCorrection,
-    /// Tokens of the current chunk.
-    pub(super) tokens: usize,
+    /// True if passes to come ask predictors.
+    pub(super) predicts: bool,
     /// True once the chunk's residual stream is on the device.
     residual_on_device: bool,
     /// Number of changes of what is resident.
@@ -63,7 +61,7 @@ impl HybridProcessor {
         check(model, placement)?;
         let part =
             (placement.first_resident < model.config.n_layer()).then(|| device_part(model, placement, load.predictors));
-        Self::load_part(gpu, cpu, model, (placement.clone(), part), load, progress)
+        Self::load_part(gpu, cpu, model, placement.clone(), part, load, progress)
     }
 
     /// Uploads all of `model`: one block per layer in the file's order, for a model that stays on the device.
@@ -80,14 +78,15 @@ impl HybridProcessor {
         let hot = model.weights.layers.iter().map(|layer| (0..units(&layer.ffn) as u32).collect());
         let placement = Placement { first_resident: 0, hot: hot.collect(), head: true };
         let part = DevicePart::all(model.config.n_layer());
-        Self::load_part(gpu, cpu, model, (placement, Some(part)), load, progress)
+        Self::load_part(gpu, cpu, model, placement, Some(part), load, progress)
     }
 
     fn load_part(
         gpu: &Gpu,
         cpu: Cpu,
         model: &Model,
-        (wanted, part): (Placement, Option<DevicePart<'_>>),
+        wanted: Placement,
+        part: Option<DevicePart<'_>>,
         load: &GpuLoad,
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self> {
@@ -101,9 +100,7 @@ impl HybridProcessor {
             wanted,
             settled: true,
             planner: None,
-            sparsity: Sparsity::Dense,
-            correction: ThresholdCorrection::default(),
-            tokens: 0,
+            predicts: false,
             residual_on_device: false,
             moves: 0,
             streaming: Streaming::Never,
@@ -131,13 +128,13 @@ impl HybridProcessor {
     }
 
     /// Copies the residual stream to the device when the first step of a resident layer comes.
-    fn enter_layer(&mut self, layer: usize) -> Result<()> {
+    fn enter_layer(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
         if let Some(device) = &mut self.device
             && !self.residual_on_device
             && layer >= device.layers.range().start
         {
             let range = device.layers.range();
-            device.layers.begin_with(self.cold.cpu.current_streams(), self.cold.cpu.per_layer_inputs(range))?;
+            device.layers.begin_with(self.cold.cpu.current_streams(pass), self.cold.cpu.per_layer_inputs(range))?;
             self.residual_on_device = true;
         }
         Ok(())
@@ -257,155 +254,163 @@ impl Processor for HybridProcessor {
         }
     }
 
-    fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
-        self.tokens = tokens.len();
+    fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()> {
         self.residual_on_device = false;
         match &mut self.device {
             // The CPU computes the inputs that layers have of their own: their table is not on the device.
-            Some(device) if device.layers.range().start == 0 && model.config.per_layer_input.is_none() => {
+            Some(device) if device.layers.range().start == 0 && pass.model.config.per_layer_input.is_none() => {
                 self.residual_on_device = true;
-                device.begin(model, tokens, sequences)
+                device.begin(pass, sequences)
             }
             Some(device) => {
-                device.start_chunk(sequences);
-                self.cold.cpu.begin(model, tokens, sequences)
+                device.start_chunk(pass, sequences);
+                self.cold.cpu.begin(pass, sequences)
             }
-            None => self.cold.cpu.begin(model, tokens, sequences),
+            None => self.cold.cpu.begin(pass, sequences),
         }
     }
 
-    fn norm(&mut self, model: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
-        self.enter_layer(layer)?;
+    fn norm(&mut self, pass: &Pass<'_>, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+        self.enter_layer(pass, layer)?;
         match self.side() {
-            Side::Device(device) => device.norm(layer, norm, from, into),
-            Side::Cpu(cold) => cold.cpu.norm(model, layer, norm, from, into),
+            Side::Device(device) => device.norm(pass, layer, norm, from, into),
+            Side::Cpu(cold) => cold.cpu.norm(pass, layer, norm, from, into),
         }
     }
 
-    fn attention(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
-        self.enter_layer(layer)?;
+    fn attention(
+        &mut self,
+        pass: &Pass<'_>,
+        layer: usize,
+        from: Register,
+        sequences: &mut Sequences<'_>,
+    ) -> Result<()> {
+        self.enter_layer(pass, layer)?;
         match self.side() {
             Side::Device(device) => device.layers.attention(layer, from, sequences),
             Side::Cpu(cold) => {
-                cold.cpu.attention(model, layer, from, sequences)?;
+                cold.cpu.attention(pass, layer, from, sequences)?;
                 self.device.as_mut().map_or(Ok(()), |device| device.layers.update_copies(layer, sequences))
             }
         }
     }
 
-    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
-        self.enter_layer(layer)?;
+    fn recurrent(
+        &mut self,
+        pass: &Pass<'_>,
+        layer: usize,
+        from: Register,
+        sequences: &mut Sequences<'_>,
+    ) -> Result<()> {
+        self.enter_layer(pass, layer)?;
         match self.side() {
             Side::Device(device) => device.layers.recurrent(layer, from, sequences),
-            Side::Cpu(cold) => cold.cpu.recurrent(model, layer, from, sequences),
+            Side::Cpu(cold) => cold.cpu.recurrent(pass, layer, from, sequences),
         }
     }
 
-    fn route(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
-        self.enter_layer(layer)?;
+    fn route(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
+        self.enter_layer(pass, layer)?;
         match &mut self.device {
-            Some(device) if self.residual_on_device => device.route(model, layer, from, &mut self.cold),
-            _ => self.cold.cpu.route(model, layer, from),
+            Some(device) if self.residual_on_device => device.route(pass, layer, from, &mut self.cold),
+            _ => self.cold.cpu.route(pass, layer, from),
         }
     }
 
-    fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
-        self.enter_layer(layer)?;
-        let streams = self.streams(model, layer);
+    fn ffn(&mut self, pass: &mut Pass<'_>, layer: usize, from: Register) -> Result<()> {
+        self.enter_layer(pass, layer)?;
+        let streams = self.streams(pass, layer);
         match &mut self.device {
-            Some(device) if self.residual_on_device => {
-                device.run_ffn(model, (layer, from), &mut self.cold, streams, probe)
-            }
-            _ => self.cold.cpu.ffn(model, layer, from, probe),
+            Some(device) if self.residual_on_device => device.run_ffn(pass, layer, from, &mut self.cold, streams),
+            _ => self.cold.cpu.ffn(pass, layer, from),
         }
     }
 
-    fn dense_ffn(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
+    fn dense_ffn(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
         match self.side() {
             Side::Device(device) => device.layers.dense_ffn(layer),
-            Side::Cpu(cold) => cold.cpu.dense_ffn(model, layer, from),
+            Side::Cpu(cold) => cold.cpu.dense_ffn(pass, layer, from),
         }
     }
 
-    fn add(&mut self, layer: usize, from: Register, into: Register) -> Result<()> {
+    fn add(&mut self, pass: &Pass<'_>, layer: usize, from: Register, into: Register) -> Result<()> {
         match self.side() {
             Side::Device(device) => device.layers.add(layer, from, into),
-            Side::Cpu(cold) => cold.cpu.add(layer, from, into),
+            Side::Cpu(cold) => cold.cpu.add(pass, layer, from, into),
         }
     }
 
-    fn add_out(&mut self) -> Result<()> {
+    fn add_out(&mut self, pass: &Pass<'_>) -> Result<()> {
         match self.side() {
             Side::Device(device) => {
                 device.layers.add_out();
                 Ok(())
             }
-            Side::Cpu(cold) => cold.cpu.add_out(),
+            Side::Cpu(cold) => cold.cpu.add_out(pass),
         }
     }
 
-    fn per_layer_input(&mut self, model: &Model, layer: usize) -> Result<()> {
+    fn per_layer_input(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
         match self.side() {
             Side::Device(device) => device.layers.per_layer_input(layer),
-            Side::Cpu(cold) => cold.cpu.per_layer_input(model, layer),
+            Side::Cpu(cold) => cold.cpu.per_layer_input(pass, layer),
         }
     }
 
-    fn altup(&mut self, model: &Model, layer: usize, step: AltupStep) -> Result<()> {
-        self.enter_layer(layer)?;
+    fn altup(&mut self, pass: &Pass<'_>, layer: usize, step: AltupStep) -> Result<()> {
+        self.enter_layer(pass, layer)?;
         match self.side() {
             Side::Device(device) => device.layers.altup(layer, step),
-            Side::Cpu(cold) => cold.cpu.altup(model, layer, step),
+            Side::Cpu(cold) => cold.cpu.altup(pass, layer, step),
         }
     }
 
-    fn scale(&mut self, model: &Model, layer: usize) -> Result<()> {
+    fn scale(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
         match self.side() {
             Side::Device(device) => {
-                device.layers.scale(model.weights.layers[layer].output_scale.unwrap_or(1.0));
+                device.layers.scale(pass.model.weights.layers[layer].output_scale.unwrap_or(1.0));
                 Ok(())
             }
-            Side::Cpu(cold) => cold.cpu.scale(model, layer),
+            Side::Cpu(cold) => cold.cpu.scale(pass, layer),
         }
     }
 
-    fn residual(&mut self) -> Result<&[f32]> {
-        let tokens = self.tokens;
+    fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]> {
         match self.side() {
             Side::Device(device) => {
-                device.layers.read_residual(0..tokens)?;
+                device.layers.read_residual(0..pass.tokens.len())?;
                 Ok(device.layers.residual())
             }
-            Side::Cpu(cold) => cold.cpu.residual(),
+            Side::Cpu(cold) => cold.cpu.residual(pass),
         }
     }
 
-    fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
-        if self.bring_back(model, tokens.clone())? {
-            return self.cold.cpu.head(model, 0..tokens.len(), logits);
+    fn head(&mut self, pass: &Pass<'_>, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+        if self.bring_back(pass.model, tokens.clone())? {
+            return self.cold.cpu.head(pass, 0..tokens.len(), logits);
         }
-        let merged = self.merge_streams(model, tokens.clone())?;
+        let merged = self.merge_streams(pass.model, tokens.clone())?;
         match self.side() {
             Side::Device(device) if merged => device.layers.logits(0..tokens.len(), logits),
             Side::Device(device) => device.logits(tokens, logits),
-            Side::Cpu(cold) => cold.cpu.head(model, tokens, logits),
+            Side::Cpu(cold) => cold.cpu.head(pass, tokens, logits),
         }
     }
 
-    fn hidden(&mut self, model: &Model, out: &mut [f32]) -> Result<()> {
-        self.end_on_cpu(model, 0..self.tokens)?;
-        self.cold.cpu.hidden(model, out)
+    fn hidden(&mut self, pass: &Pass<'_>, out: &mut [f32]) -> Result<()> {
+        self.end_on_cpu(pass.model, 0..pass.tokens.len())?;
+        self.cold.cpu.hidden(pass, out)
     }
 
-    fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
-        if self.bring_back(model, token..token + 1)? {
-            return self.cold.cpu.top(model, 0, ids, logits);
+    fn top(&mut self, pass: &Pass<'_>, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+        if self.bring_back(pass.model, token..token + 1)? {
+            return self.cold.cpu.top(pass, 0, ids, logits);
         }
-        let merged = self.merge_streams(model, token..token + 1)?;
+        let merged = self.merge_streams(pass.model, token..token + 1)?;
         match self.side() {
             Side::Device(device) if merged => device.layers.top(0, ids, logits),
             Side::Device(device) => device.top(token, ids, logits),
-            Side::Cpu(cold) => cold.cpu.top(model, token, ids, logits),
+            Side::Cpu(cold) => cold.cpu.top(pass, token, ids, logits),
         }
     }
 
@@ -416,34 +421,16 @@ impl Processor for HybridProcessor {
         }
     }
 
-    fn report(&mut self, probe: &mut dyn Probe) {
+    fn report(&mut self, pass: &mut Pass<'_>) {
         if let Side::Device(device) = self.side() {
-            device.report(probe);
+            device.report(pass.probe);
         }
     }
 
-    fn set_sparsity(&mut self, mode: Sparsity) {
-        self.sparsity = mode;
+    fn expect_sparsity(&mut self, mode: Sparsity) {
+        self.predicts = mode == Sparsity::Predicted;
         // Predictors may have to come or go.
         self.settled &= self.load.predictors;
-        self.cold.set_sparsity(mode);
-        if let Some(device) = &mut self.device {
-            device.sparsity = mode;
-        }
-    }
-
-    fn time(&mut self, on: bool) {
-        if let Some(device) = &mut self.device {
-            device.layers.segment.time(on);
-        }
-    }
-
-    fn correct_thresholds(&mut self, correction: &ThresholdCorrection) {
-        self.cold.correct_thresholds(correction);
-        if let Some(device) = &mut self.device {
-            device.correction.clone_from(correction);
-        }
-        self.correction.clone_from(correction);
     }
 
     fn residency(&mut self) -> Option<&mut dyn Residency> {

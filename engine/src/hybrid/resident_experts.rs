@@ -12,14 +12,15 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Epilogue, Gpu, Matmul, MatmulOutput, Op, Purpose, Recorder, Usage, pitch},
-    model::{ExpertWeights, Experts, Ffn, Register, mask},
+    gpu::{Buffer, BufferRows, Epilogue, Gpu, Matmul, MatmulOutput, MemoryUse, Op, Purpose, Recorder, Usage, pitch},
+    model::{ExpertWeights, Experts, Ffn, Register, SkipRule, mask},
     runtime::{
-        Probe, Sparsity,
+        Pass,
         gpu::{
             GpuLoader, Segment,
             elementwise::Elementwise,
             ffn::DenseFfn,
+            fired::DeviceMask,
             norm::{NormOp, NormWeights},
             product::Product,
             registers::Registers,
@@ -28,7 +29,7 @@ use crate::{
     telemetry::neurons::LayerNeurons,
 };
 
-const WHAT: (Purpose, &str) = (Purpose::Ffn, "experts");
+const WHAT: MemoryUse = MemoryUse { purpose: Purpose::Ffn, what: "experts" };
 /// Blocks that experts are put into as they come, where only some of a layer's are resident; all of a layer's are one block.
 const BLOCKS: usize = 4;
 /// Most blocks of a layer: each costs a few dispatches per token.
@@ -59,10 +60,8 @@ pub(crate) struct ResidentExperts {
     /// Masks of the resident experts, and of their neurons with the shared expert's.
     resident: Vec<u32>,
     resident_neurons: Vec<u32>,
-    /// Activation threshold of the layer.
-    threshold: Option<f32>,
-    /// True if silent neurons are exactly zero.
-    sparse: bool,
+    /// The neurons of experts that may be skipped.
+    rule: SkipRule,
     /// Input of the routed experts.
     from: Buffer,
     work: u64,
@@ -85,7 +84,8 @@ impl ExpertLatentOps {
         loader: &mut GpuLoader<'_, '_>,
         buffers: &ExpertBuffers,
         weights: &ExpertWeights,
-        (registers, from): (&Registers, &Buffer),
+        registers: &Registers,
+        from: &Buffer,
     ) -> Result<Option<Self>> {
         let (Some(latent), Some(own)) = (&weights.latent, &buffers.latent) else { return Ok(None) };
         if buffers.shared.as_ref().is_some_and(|shared| shared.gate.is_some()) {
@@ -96,21 +96,36 @@ impl ExpertLatentOps {
             });
         }
         let (out, pitch) = (registers.get(Register::Out), registers.pitch);
-        let down = Product::new(loader, WHAT, &[&latent.down], from, (&own.x, buffers.row))?;
-        let up = Product::new(loader, WHAT, &[&latent.up], &own.sum, (out, pitch))?;
+        let x = BufferRows { buffer: &own.x, pitch: buffers.row };
+        let down = Product::new(loader, WHAT, &[&latent.down], from, x)?;
+        let up = Product::new(loader, WHAT, &[&latent.up], &own.sum, registers.rows(Register::Out))?;
         let into = MatmulOutput { buffer: out, pitch, offset: 0, epilogue: Epilogue::Accumulate };
         let up_added = up.matrices.iter().map(|matrix| Matmul::with(loader.gpu, matrix, &own.sum, None, &into));
         let up_added = up_added.collect::<Result<_>>()?;
         let add_shared = buffers
             .shared
             .as_ref()
-            .map(|shared| Elementwise::new(loader.gpu, "add", &[], &[out, &shared.output], (registers.d_model, pitch)));
+            .map(|shared| Elementwise::new(loader.gpu, "add", &[], &[out, &shared.output], registers.d_model, pitch));
         Ok(Some(ExpertLatentOps { down, up, up_added, add_shared: add_shared.transpose()? }))
     }
 }
 
-/// Buffers of fired masks and their lengths in bytes: of the pairs, and of the shared expert.
-pub(crate) type FiredMasks = ((Buffer, u64), Option<(Buffer, u64)>);
+/// Masks of neurons that fired: of the pairs, and of the shared expert.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FiredMasks<'a> {
+    pairs: DeviceMask<'a>,
+    shared: Option<DeviceMask<'a>>,
+}
+
+/// The registers that experts read and write.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExpertRegisters<'a> {
+    pub registers: &'a Registers,
+    /// Their input.
+    pub from: &'a Buffer,
+    /// The input of a router that chooses ahead of them.
+    pub router_from: Option<&'a Buffer>,
+}
 
 impl ResidentExperts {
     /// True if experts of `ffn` can be resident one by one.
@@ -118,30 +133,25 @@ impl ResidentExperts {
         matches!(ffn, Ffn::Experts(weights) if ExpertMatrices::exist(weights))
     }
 
-    /// Uploads the router, the shared expert and the experts `hot`, hottest first. They read `from`; a router that chooses ahead of them
-    /// reads `router_from`. With the weights comes the layer's activation
-    /// threshold. `before` is another layer's, whose buffers are shared where they fit.
+    /// Uploads the router, the shared expert and the experts `hot`, hottest first, with the
+    /// rule by which their neurons are skipped.
+    /// `before` is another layer's, whose buffers are shared where they fit.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: Option<&ResidentExperts>,
-        (weights, threshold): (&ExpertWeights, Option<f32>),
+        weights: &ExpertWeights,
+        rule: SkipRule,
         hot: &[u32],
-        (registers, from, router_from): (&Registers, &Buffer, Option<&Buffer>),
+        inputs: ExpertRegisters<'_>,
     ) -> Result<Self> {
+        let ExpertRegisters { registers, from, router_from } = inputs;
         let (out, out_pitch) = (registers.get(Register::Out), registers.pitch);
         let (gpu, d_model) = (loader.gpu, loader.config.d_model);
         let Some(experts) = loader.config.experts else {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
         };
         let matrices = expert_matrices(gpu, weights)?;
-        let groups = experts.router.groups.map_or(1, |groups| groups.count);
-        if experts.used > ROUTE_USED as usize || groups > ROUTE_GROUPS as usize {
-            return Err(Error::Unsupported {
-                what: "experts on the GPU",
-                got: format!("{} of {} at a time in {groups} groups", experts.used, experts.count),
-                supported: format!("up to {ROUTE_USED} at a time in {ROUTE_GROUPS} groups"),
-            });
-        }
+        check_routing(&experts)?;
         let shape = ExpertShape::of(weights);
         let buffers = match before.filter(|before| before.buffers.fits(shape)) {
             Some(before) => before.buffers.clone(),
@@ -153,7 +163,7 @@ impl ResidentExperts {
         let bias = bias.map(|bias| loader.vector("selection bias of experts", bias)).transpose()?;
         let scale = weights.scale.as_ref();
         let scale = scale.map(|scale| loader.vector("factors of experts", scale)).transpose()?;
-        let route = buffers.route_op(gpu, &table, (bias.as_ref(), scale.as_ref()))?;
+        let route = buffers.route_op(gpu, &table, bias.as_ref(), scale.as_ref())?;
         let router_norm = match (&weights.router_norm, &buffers.router_input) {
             (Some(norm), Some(into)) => {
                 let norm = NormWeights::new(loader, norm)?;
@@ -163,20 +173,22 @@ impl ResidentExperts {
         };
         let routes_early = router_from.is_some();
         let router_from = router_from.or(buffers.router_input.as_ref()).unwrap_or(from);
-        let scores = (&buffers.scores, pitch(experts.count));
+        let scores = BufferRows { buffer: &buffers.scores, pitch: pitch(experts.count) };
         let router = Product::new(loader, WHAT, &[&weights.router], router_from, scores)?;
         let shared = match (&weights.shared, &buffers.shared) {
             (Some(shared), Some(buffers)) => {
                 let gate = shared.gate.as_ref().zip(buffers.gate.as_ref());
-                let gate =
-                    gate.map(|(gate, to)| Product::new(loader, WHAT, &[gate], from, (to, pitch(1)))).transpose()?;
-                let into = (&buffers.output, out_pitch);
+                let gate = gate.map(|(gate, buffer)| {
+                    Product::new(loader, WHAT, &[gate], from, BufferRows { buffer, pitch: pitch(1) })
+                });
+                let gate = gate.transpose()?;
+                let into = BufferRows { buffer: &buffers.output, pitch: out_pitch };
                 let before = before.and_then(|before| before.shared.as_ref()).map(|(_, ffn)| ffn);
                 Some((gate, DenseFfn::new(loader, before, &buffers.ffn, &shared.ffn, from, into)?))
             }
             _ => None,
         };
-        let latent = ExpertLatentOps::new(loader, &buffers, weights, (registers, from))?;
+        let latent = ExpertLatentOps::new(loader, &buffers, weights, registers, from)?;
         let experts_from = buffers.latent.as_ref().map_or(from, |latent| &latent.x).clone();
         let work = router.work
             + latent.as_ref().map_or(0, |latent| latent.down.work + latent.up.work)
@@ -200,8 +212,7 @@ impl ResidentExperts {
             resident: vec![0; mask::words(experts.count)],
             resident_neurons: vec![0; mask::words(neurons.count())],
             neurons,
-            threshold,
-            sparse: loader.config.activation.is_sparse(),
+            rule,
             from: experts_from,
             work,
         };
@@ -283,9 +294,8 @@ impl ResidentExperts {
         let all = left.len() == self.experts.count || self.blocks.len() + 1 >= BLOCKS;
         let mut count = if all { left.len() } else { left.len().div_ceil(2) };
         loop {
-            let places = (self.places(), count);
-            let with = (&self.from, self.experts.used);
-            match ExpertBlock::new(loader, &self.buffers, matrices, places, with) {
+            let places = self.places()..self.places() + count;
+            match ExpertBlock::new(loader, &self.buffers, matrices, places, &self.from, self.experts.used) {
                 Ok(block) => {
                     self.blocks.push(block);
                     return Ok((self.blocks.len() - 1, 0));
@@ -354,38 +364,26 @@ impl ResidentExperts {
         self.experts.used
     }
 
-    /// The activation threshold of a chunk of `tokens` tokens in a sparsity mode. Of experts with gates the up rows of neurons that are
-    /// not above it are not read; others' are computed all the same, and then left out of the sum.
-    pub fn threshold(&self, sparsity: Sparsity, tokens: usize) -> Option<f32> {
-        match sparsity {
-            _ if tokens > 1 => None,
-            Sparsity::Threshold => self.threshold,
-            Sparsity::Exact | Sparsity::Predicted => (self.sparse && self.buffers.ffn.gated).then_some(0.0),
-            Sparsity::Dense => None,
-        }
+    /// The magnitude that gates' activations have to exceed in a pass: up rows of other neurons are not read. `None` without gates that
+    /// tell. Observers do not see hidden values of experts on a device.
+    pub fn threshold(&self, pass: &Pass<'_>) -> Option<f32> {
+        self.rule.skips(pass.sparsity, pass.is_single(), false).gate_threshold().filter(|_| self.rule.gated)
     }
 
-    /// Records all of the FFN for the first `tokens` rows, every expert being resident, without neurons below `threshold`. Fired masks
-    /// go to `log`, if `probe` wants them.
-    pub fn record(
-        &self,
-        segment: &mut Segment,
-        (tokens, threshold): (usize, Option<f32>),
-        layer: usize,
-        probe: &mut dyn Probe,
-        log: &mut FiringLog,
-    ) -> Result<()> {
+    /// Records all of the FFN of a pass, every expert being resident. Fired masks go to `log`, if the observer wants them.
+    pub fn record(&self, segment: &mut Segment, pass: &mut Pass<'_>, layer: usize, log: &mut FiringLog) -> Result<()> {
+        let (tokens, threshold) = (pass.tokens.len(), self.threshold(pass));
         self.route_late(segment.recorder(), tokens);
-        if probe.wants_router() {
+        if pass.probe.wants_router() {
             let pairs = tokens * self.experts.used;
             let chosen = segment.read(&[(&self.buffers.ids, 0, (pairs * 4) as u64)], |read| {
                 bytemuck::pod_collect_to_vec::<u8, u32>(read).into_iter().map(|id| id as usize).collect::<Vec<_>>()
             })?;
-            probe.router(layer, &chosen);
+            pass.probe.router(layer, &chosen);
         }
         self.compute(segment.recorder(), tokens, threshold);
         self.combine(segment.recorder(), tokens, false);
-        if probe.wants_firing() {
+        if pass.probe.wants_firing() {
             let fired = self.record_fired(segment.recorder(), tokens, threshold);
             let entry = FiringEntry { complete: true, ..FiringEntry::new(layer, tokens) };
             self.log_fired(segment, fired, entry, log)?;
@@ -456,38 +454,35 @@ impl ResidentExperts {
 
     /// Records the neurons of the chosen experts that fired: a mask per pair, valid for resident experts. `computed_above`: the threshold
     /// of [`ResidentExperts::compute`].
-    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize, computed_above: Option<f32>) -> FiredMasks {
+    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize, computed_above: Option<f32>) -> FiredMasks<'_> {
         let (pairs, buffers) = (tokens * self.experts.used, &self.buffers);
         // Those below it are zero already.
-        let threshold = self.threshold.filter(|_| !self.sparse && computed_above.is_none());
-        let (fired, bytes) = buffers.ffn.record_fired(recorder, pairs, threshold);
-        let fired = (fired.clone(), bytes);
-        let shared = buffers.shared.as_ref().map(|shared| {
-            let (fired, bytes) = shared.ffn.record_fired(recorder, tokens, threshold);
-            (fired.clone(), bytes)
-        });
-        (fired, shared)
+        let threshold = self.rule.fires_above().filter(|_| computed_above.is_none());
+        let fired = buffers.ffn.record_fired(recorder, pairs, threshold);
+        let shared = buffers.shared.as_ref().map(|shared| shared.ffn.record_fired(recorder, tokens, threshold));
+        FiredMasks { pairs: fired, shared }
     }
 
     /// Copies fired masks, and the experts of their pairs, to `log`.
     pub fn log_fired(
         &self,
         segment: &mut Segment,
-        fired: FiredMasks,
+        FiredMasks { pairs, shared }: FiredMasks<'_>,
         entry: FiringEntry,
         log: &mut FiringLog,
     ) -> Result<()> {
-        let ((pairs, bytes), shared) = &fired;
-        let ids = (&self.buffers.ids, (entry.tokens * self.experts.used * 4) as u64);
-        let shared = shared.as_ref().map(|(buffer, bytes)| (buffer, *bytes));
-        log.push_experts(segment, ((pairs, *bytes), ids), shared, entry)
+        let bytes = (entry.tokens * self.experts.used * 4) as u64;
+        let ids = DeviceMask { buffer: &self.buffers.ids, bytes };
+        log.push_experts(segment, pairs, ids, shared, entry)
     }
 
     /// Adds masks that were logged for `tokens` tokens to `fired`, `[tokens, words(neurons)]`, and to `chosen`,
     /// `[tokens, words(experts)]`. Masks of cold experts are left out: the CPU has those.
     pub fn add_fired(
         &self,
-        (pairs, ids, shared): (&[u32], &[u32], Option<&[u32]>),
+        pairs: &[u32],
+        ids: &[u32],
+        shared: Option<&[u32]>,
         tokens: usize,
         fired: &mut Vec<u32>,
         chosen: &mut Vec<u32>,
@@ -528,6 +523,19 @@ impl ResidentExperts {
     pub fn work(&self) -> u64 {
         self.work
     }
+}
+
+/// Refuses a router of which the kernel has no room for the choices.
+fn check_routing(experts: &Experts) -> Result<()> {
+    let groups = experts.router.groups.map_or(1, |groups| groups.count);
+    if experts.used <= ROUTE_USED as usize && groups <= ROUTE_GROUPS as usize {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        what: "experts on the GPU",
+        got: format!("{} of {} at a time in {groups} groups", experts.used, experts.count),
+        supported: format!("up to {ROUTE_USED} at a time in {ROUTE_GROUPS} groups"),
+    })
 }
 
 /// Words of one token in the firing log, for experts with a shared one of `shared` neurons.

@@ -14,11 +14,12 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, params},
-    model::{LayerWeights, Predictor, Register, mask},
+    model::{LayerWeights, Predictor, Register, SkipRule, Skips, mask},
     runtime::{
-        Probe, Sparsity,
+        Pass, Probe,
         gpu::{
             GpuLoader, Segment,
+            fired::DeviceMask,
             neuron_rows::{PartialSums, Sum},
             predictor::PredictorOps,
             registers::Registers,
@@ -61,28 +62,37 @@ pub(crate) struct ResidentNeurons {
     pub predictor: Option<PredictorOps>,
     /// Computes the cold neurons that pass through the streaming buffer, if there is one.
     pub streamed: Option<StreamedNeurons>,
-    /// Activation threshold of the layer.
-    threshold: Option<f32>,
+    /// The neurons that may be skipped, without the predictor, which comes and goes.
+    rule: SkipRule,
     /// Input, `[chunk, pitch(d_model)]`.
     pub from: Buffer,
     neurons: usize,
     d_model: usize,
     rows: usize,
-    /// True if silent neurons are exactly zero, and many.
-    sparse: bool,
+}
+
+/// The part of a layer's FFN that is uploaded at first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NeuronUpload<'a> {
+    /// Hottest first.
+    pub neurons: &'a [u32],
+    /// True for a few blocks, false for as few as possible.
+    pub several: bool,
+    /// True if the layer's predictor comes with them.
+    pub with_predictor: bool,
 }
 
 impl ResidentNeurons {
-    /// Uploads `neurons`, hottest first, into a few blocks, or into as few as possible unless `several`; and the predictor of `weights`
-    /// if `with_predictor`. `before` is another layer's, whose buffers are shared where they fit.
+    /// Uploads neurons of a layer, which read the register `from`. `before` is another layer's, whose buffers are shared where they fit.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: Option<&ResidentNeurons>,
         weights: &LayerWeights,
-        neurons: &[u32],
-        (several, with_predictor): (bool, bool),
-        (registers, from): (&Registers, Register),
+        upload: NeuronUpload<'_>,
+        registers: &Registers,
+        from: Register,
     ) -> Result<Self> {
+        let NeuronUpload { neurons, several, with_predictor } = upload;
         let rows_of = NeuronWeights::of_ffn(&weights.ffn)?;
         let gpu = loader.gpu;
         let buffers = match before.filter(|before| before.buffers.fits(rows_of)) {
@@ -109,15 +119,14 @@ impl ResidentNeurons {
             sum,
             predictor: None,
             streamed: None,
-            threshold: weights.activation_threshold,
+            rule: SkipRule::of(weights, loader.config.activation),
             from: registers.get(from).clone(),
             neurons: rows_of.neurons(),
             d_model,
             rows: rows_of.rows(),
-            sparse: loader.config.activation.is_sparse(),
         };
         if let Some(predictor) = weights.predictor.as_ref().filter(|_| with_predictor) {
-            ops.add_predictor(loader, predictor, (registers, from))?;
+            ops.add_predictor(loader, predictor, registers, from)?;
         }
         ops.append(loader, rows_of, neurons, if several { BLOCKS_OF_LOAD } else { 1 })?;
         Ok(ops)
@@ -128,10 +137,12 @@ impl ResidentNeurons {
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
         predictor: &Predictor,
-        (registers, from): (&Registers, Register),
+        registers: &Registers,
+        from: Register,
     ) -> Result<()> {
-        let inputs = (registers.get(Register::Residual), registers.get(from));
-        self.predictor = Some(PredictorOps::new(loader, &self.buffers.masks, predictor, self.neurons, inputs)?);
+        let (residual, from) = (registers.get(Register::Residual), registers.get(from));
+        let masks = &self.buffers.masks;
+        self.predictor = Some(PredictorOps::new(loader, masks, predictor, self.neurons, residual, from)?);
         Ok(())
     }
 
@@ -167,8 +178,8 @@ impl ResidentNeurons {
                 let wanted = (self.blocks.len() + 1) as u64;
                 return Err(Error::Memory { what: "neuron blocks of a layer", wanted, available: MOST_BLOCKS as u64 });
             }
-            let at = (self.blocks.len(), start);
-            self.blocks.push(NeuronBlock::new(loader, &self.buffers, weights, now, at, &self.from)?);
+            let at = self.blocks.len();
+            self.blocks.push(NeuronBlock::new(loader, &self.buffers, weights, now, at, start, &self.from)?);
             left = later;
         }
         Ok(())
@@ -221,29 +232,42 @@ impl ResidentNeurons {
         mask::contains(&self.resident, neuron as usize)
     }
 
-    /// True if the predictor is needed for a chunk of `tokens` tokens in a sparsity mode.
-    pub fn predicts(&self, sparsity: Sparsity, tokens: usize) -> bool {
-        tokens == 1 && sparsity == Sparsity::Predicted && self.sparse && self.predictor.is_some()
+    /// The neurons that may be left out of a pass. `shows`: an observer sees hidden values.
+    fn skips(&self, pass: &Pass<'_>, shows: bool) -> Skips {
+        SkipRule { has_predictor: self.predictor.is_some(), ..self.rule }.skips(pass.sparsity, pass.is_single(), shows)
     }
 
-    /// Activation threshold, in layers with gates.
-    pub fn threshold(&self) -> Option<f32> {
-        self.threshold.filter(|_| self.rows == 2)
+    /// True if the predictor is needed for a pass.
+    pub fn predicts(&self, pass: &Pass<'_>) -> bool {
+        self.skips(pass, false) == Skips::NotPredicted
     }
 
-    /// True if silent neurons are exactly zero, and have gates that tell.
-    pub fn skips_up_rows(&self) -> bool {
-        self.sparse && self.rows == 2
+    /// The resident neurons to compute in a pass: without gates that tell, silent ones are computed too. `layer`: that of the neurons,
+    /// whose predictor is not followed while its recall is checked.
+    pub fn selection(&self, pass: &mut Pass<'_>, layer: usize) -> NeuronSelection {
+        let shows = pass.probe.wants_ffn_hidden();
+        match self.skips(pass, shows) {
+            Skips::NotPredicted if !pass.checks_recall(layer) => NeuronSelection::Predicted,
+            skips => {
+                let threshold = skips.gate_threshold().filter(|_| self.rule.gated);
+                threshold.map_or(NeuronSelection::All, NeuronSelection::Above)
+            }
+        }
     }
 
-    /// True if silent neurons are exactly zero.
+    /// Activation threshold above which neurons count as fired though all were computed.
+    pub fn fires_above(&self) -> Option<f32> {
+        self.rule.fires_above()
+    }
+
+    /// True if the activation makes silent neurons exactly zero.
     pub fn is_sparse(&self) -> bool {
-        self.sparse
+        self.rule.sparse_activation
     }
 
     /// The predictor's mask, `[n_ff.div_ceil(32)]`.
-    pub fn mask(&self) -> &Buffer {
-        &self.buffers.masks.mask
+    pub fn predicted_mask(&self) -> DeviceMask<'_> {
+        DeviceMask { buffer: &self.buffers.masks.mask, bytes: mask::words(self.neurons) as u64 * 4 }
     }
 
     /// Records the resident neurons' partial sums for the first `tokens` rows. `before` may read gate and up in between.
@@ -263,7 +287,7 @@ impl ResidentNeurons {
         let stride = self.gpu.caps().max_groups;
         let firing = |recorder: &mut Recorder, listed: bool, threshold: f32| {
             let blocks = self.blocks.iter();
-            blocks.for_each(|block| block.record_firing(recorder, &self.buffers, (listed, stride), threshold));
+            blocks.for_each(|block| block.record_firing(recorder, &self.buffers, listed, stride, threshold));
         };
         match selection {
             NeuronSelection::Predicted => {
@@ -278,7 +302,7 @@ impl ResidentNeurons {
                 self.buffers.activation.record(segment.recorder(), tokens, slots, None);
             }
         }
-        let (recorder, skip) = (segment.recorder(), self.sparse || selection != NeuronSelection::All);
+        let (recorder, skip) = (segment.recorder(), self.is_sparse() || selection != NeuronSelection::All);
         for block in &self.blocks {
             block.record_down(recorder, &self.buffers, skip, &mut partials);
         }
@@ -288,16 +312,14 @@ impl ResidentNeurons {
     /// Records, behind the sums, the activation threshold, where a layer has one though all neurons were computed: neurons above it
     /// count as fired.
     pub fn record_threshold(&self, recorder: &mut Recorder, tokens: usize, selection: NeuronSelection) {
-        if let (Some(threshold), NeuronSelection::All, false) =
-            (self.threshold(), selection, self.sparse || self.blocks.is_empty())
+        if let (Some(threshold), NeuronSelection::All, false) = (self.fires_above(), selection, self.blocks.is_empty())
         {
             self.buffers.activation.record(recorder, tokens, self.slots(), Some(threshold));
         }
     }
 
-    /// Records the mask of resident neurons that fired, a bit per slot; returns its buffer, `[tokens, slots / 32]`, and its length in
-    /// bytes.
-    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> (&Buffer, u64) {
+    /// Records the mask of resident neurons that fired, a bit per slot, `[tokens, slots / 32]`.
+    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> DeviceMask<'_> {
         self.buffers.fired.record(recorder, tokens, self.slots())
     }
 

@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     error::Result,
-    model::{Model, Register, mask},
+    model::{Register, mask},
     runtime::{
-        LayerFiring, Probe, Sparsity,
+        ChosenExperts, LayerFiring, LayerInputs, Pass, Probe, TokenInputs,
         gpu::{
             GpuLayers,
             registers::{pad, unpad},
@@ -28,60 +28,52 @@ use crate::{
 };
 
 /// One layer's FFN for one chunk.
-pub(crate) struct SplitLayer<'a> {
-    pub model: &'a Model,
+pub(crate) struct SplitLayer<'a, 'p> {
+    pub pass: &'a mut Pass<'p>,
     pub layer: usize,
-    pub tokens: usize,
     /// Register of the FFN's input.
     from: Register,
-    sparsity: Sparsity,
-    /// The predictor's threshold is checked in this layer: its mask is logged, but not followed.
-    checks_recall: bool,
     pub layers: &'a mut GpuLayers,
     hand_over: &'a mut HandOver,
     pub log: &'a mut FiringLog,
     pub cold: &'a mut ColdSide,
-    pub probe: &'a mut dyn Probe,
 }
 
 impl Device {
     /// Chooses the experts of `layer` by `from`, ahead of its FFN: on the device, or with `cold` if that computes all of the FFN.
-    pub fn route(&mut self, model: &Model, layer: usize, from: Register, cold: &mut ColdSide) -> Result<()> {
+    pub fn route(&mut self, pass: &Pass<'_>, layer: usize, from: Register, cold: &mut ColdSide) -> Result<()> {
         self.layers.router_input(layer, from)?;
-        let (at, tokens) = (layer - self.layers.range().start, self.layers.tokens());
+        let (at, tokens) = (layer - self.layers.range().start, pass.tokens.len());
         if let DeviceFfn::Experts(experts) = &self.ffns[at] {
             experts.route(self.layers.segment.recorder(), tokens);
             return Ok(());
         }
         self.layers.read_register(from, 0..tokens)?;
-        cold.cpu.route_of(model, layer, self.layers.residual(), tokens)
+        cold.cpu.route_of(pass, layer, self.layers.residual())
     }
 
     /// `Out = ffn(from)`, with `cold` for the part that is not resident. `streams`: the layer's cold neurons are to be streamed to the
     /// device, if they can be.
     pub fn run_ffn(
         &mut self,
-        model: &Model,
-        (layer, from): (usize, Register),
+        pass: &mut Pass<'_>,
+        layer: usize,
+        from: Register,
         cold: &mut ColdSide,
         streams: bool,
-        probe: &mut dyn Probe,
     ) -> Result<()> {
         self.layers.ffn_input(layer, from)?;
-        let Device { layers, ffns, log, hand_over, streaming_buffer, sparsity, correction, .. } = self;
-        let (ffn, tokens) = (&ffns[layer - layers.range().start], layers.tokens());
-        let (sparsity, checks_recall) = (*sparsity, correction.recall_check == Some(layer));
-        let mut split =
-            SplitLayer { model, layer, tokens, from, sparsity, checks_recall, layers, hand_over, log, cold, probe };
+        let Device { layers, ffns, log, hand_over, streaming_buffer, .. } = self;
+        let (ffn, tokens) = (&ffns[layer - layers.range().start], pass.tokens.len());
+        let mut split = SplitLayer { pass, layer, from, layers, hand_over, log, cold };
         match ffn {
             DeviceFfn::Whole(whole) => {
-                let threshold = whole.threshold(sparsity, tokens);
-                whole.record(&mut split.layers.segment, (layer, tokens, threshold), split.probe, split.log)?;
+                whole.record(&mut split.layers.segment, split.pass, layer, split.log)?;
             }
             DeviceFfn::Neurons(neurons) if neurons.is_whole() => split.run_resident(neurons)?,
             // An observer gets gate and up of all neurons only from the side that computes them all.
             DeviceFfn::Neurons(neurons)
-                if split.probe.wants_ffn_hidden() && split.selection(neurons) == NeuronSelection::All =>
+                if split.pass.probe.wants_ffn_hidden() && split.selection(neurons) == NeuronSelection::All =>
             {
                 split.run_cold()?;
             }
@@ -92,9 +84,7 @@ impl Device {
                 _ => split.run_neurons(neurons)?,
             },
             DeviceFfn::Experts(experts) if experts.is_whole() => {
-                let threshold = experts.threshold(sparsity, tokens);
-                let (segment, probe) = (&mut split.layers.segment, &mut *split.probe);
-                experts.record(segment, (tokens, threshold), layer, probe, split.log)?;
+                experts.record(&mut split.layers.segment, split.pass, layer, split.log)?;
             }
             DeviceFfn::Experts(experts) => split.run_experts(experts)?,
             DeviceFfn::Cold | DeviceFfn::Absent => split.run_cold()?,
@@ -104,23 +94,17 @@ impl Device {
     }
 }
 
-impl SplitLayer<'_> {
-    /// The neurons of this chunk that the device computes. An observer of gate and up gets those of all.
+impl SplitLayer<'_, '_> {
+    /// The neurons of this chunk that the device computes.
     fn selection(&mut self, neurons: &ResidentNeurons) -> NeuronSelection {
-        let one = self.tokens == 1 && !self.probe.wants_ffn_hidden();
-        match (self.sparsity, neurons.threshold()) {
-            _ if neurons.predicts(self.sparsity, self.tokens) && !self.checks_recall => NeuronSelection::Predicted,
-            (Sparsity::Threshold, Some(threshold)) if one => NeuronSelection::Above(threshold),
-            (Sparsity::Exact | Sparsity::Predicted, _) if one && neurons.skips_up_rows() => NeuronSelection::Above(0.0),
-            _ => NeuronSelection::All,
-        }
+        neurons.selection(self.pass, self.layer)
     }
 
     /// All neurons are resident: records the FFN.
     fn run_resident(&mut self, neurons: &ResidentNeurons) -> Result<()> {
-        let SplitLayer { layer, tokens, .. } = *self;
+        let (layer, tokens) = (self.layer, self.pass.tokens.len());
         let selection = self.selection(neurons);
-        let (segment, probe) = (&mut self.layers.segment, &mut *self.probe);
+        let (segment, probe) = (&mut self.layers.segment, &mut *self.pass.probe);
         let partials = neurons.record(segment, tokens, selection, |segment| match probe.wants_ffn_hidden() {
             true => neurons.show(segment, tokens, layer, probe),
             false => Ok(()),
@@ -128,8 +112,7 @@ impl SplitLayer<'_> {
         if probe.wants_firing() {
             neurons.record_threshold(segment.recorder(), tokens, selection);
             let slots = neurons.record_fired(segment.recorder(), tokens);
-            let predicts = neurons.predicts(self.sparsity, tokens);
-            let predicted = predicts.then(|| (neurons.mask(), mask::words(neurons.neurons()) as u64 * 4));
+            let predicted = neurons.predicts(self.pass).then(|| neurons.predicted_mask());
             let complete = selection != NeuronSelection::Predicted;
             self.log.push(segment, slots, predicted, FiringEntry { complete, ..FiringEntry::new(layer, tokens) })?;
         }
@@ -139,23 +122,23 @@ impl SplitLayer<'_> {
 
     /// Some neurons are cold: the device computes the resident ones while the CPU computes those.
     fn run_neurons(&mut self, neurons: &ResidentNeurons) -> Result<()> {
-        let SplitLayer { layer, tokens, .. } = *self;
-        let (selection, observed) = (self.selection(neurons), self.probe.wants_firing());
+        let (layer, tokens) = (self.layer, self.pass.tokens.len());
+        let (selection, observed) = (self.selection(neurons), self.pass.probe.wants_firing());
         let segment = &mut self.layers.segment;
         let registers = &self.layers.registers;
         let (d_model, row_bytes) = (registers.d_model, registers.row_bytes());
         // The FFN's input, and the predictor's mask.
         let mut pieces = vec![(registers.get(self.from), 0, tokens as u64 * row_bytes)];
-        if neurons.predicts(self.sparsity, tokens) {
-            pieces.push((neurons.mask(), 0, mask::words(neurons.neurons()) as u64 * 4));
+        if neurons.predicts(self.pass) {
+            let mask = neurons.predicted_mask();
+            pieces.push((mask.buffer, 0, mask.bytes));
         }
         let mut bus_bytes: u64 = pieces.iter().map(|(.., bytes)| bytes).sum();
         let coming = segment.hand_over(&pieces)?;
         let mut partials = neurons.record(segment, tokens, selection, |_| Ok(()))?;
         let fired = observed.then(|| {
             neurons.record_threshold(segment.recorder(), tokens, selection);
-            let (buffer, bytes) = neurons.record_fired(segment.recorder(), tokens);
-            (buffer.clone(), bytes)
+            neurons.record_fired(segment.recorder(), tokens)
         });
         if neurons.slots() > 0 {
             segment.submit()?;
@@ -172,7 +155,7 @@ impl SplitLayer<'_> {
         out.clear();
         out.resize(tokens * d_model, 0.0);
         let followed = predicted.as_deref().filter(|_| selection == NeuronSelection::Predicted);
-        let work = self.cold.compute_neurons(self.model, layer, (x, tokens), followed, observed, out)?;
+        let work = self.cold.compute_neurons(self.pass, layer, TokenInputs { x, tokens }, followed, observed, out)?;
         if work.any {
             let row = neurons.buffers.sums.row_bytes() / 4;
             pad(out, d_model, row, rows);
@@ -180,11 +163,11 @@ impl SplitLayer<'_> {
             bus_bytes += size_of_val(&rows[..]) as u64;
             segment.upload(&[(bytemuck::cast_slice(rows), to, offset)])?;
         }
-        if let Some((buffer, bytes)) = fired {
+        if let Some(fired) = fired {
             let complete = selection != NeuronSelection::Predicted;
             let new = FiringEntry::new(layer, tokens);
             let entry = FiringEntry { work, predicted, complete, bus_bytes, wait_ns, ..new };
-            self.log.push(segment, (&buffer, bytes), None, entry)?;
+            self.log.push(segment, fired, None, entry)?;
         }
         neurons.sum.record(segment.recorder(), &partials);
         Ok(())
@@ -193,8 +176,8 @@ impl SplitLayer<'_> {
     /// Some experts are cold: the device routes and computes the resident ones of the experts that tokens use, while the CPU computes
     /// the others. If all of those are resident, the CPU has nothing to do.
     fn run_experts(&mut self, experts: &ResidentExperts) -> Result<()> {
-        let SplitLayer { layer, tokens, .. } = *self;
-        let observed = self.probe.wants_firing();
+        let (layer, tokens) = (self.layer, self.pass.tokens.len());
+        let observed = self.pass.probe.wants_firing();
         let segment = &mut self.layers.segment;
         let registers = &self.layers.registers;
         let (d_model, row_bytes) = (registers.d_model, registers.row_bytes());
@@ -208,7 +191,7 @@ impl SplitLayer<'_> {
         ];
         let mut bus_bytes: u64 = pieces.iter().map(|(.., bytes)| bytes).sum();
         let coming = segment.hand_over(&pieces)?;
-        let threshold = experts.threshold(self.sparsity, tokens);
+        let threshold = experts.threshold(self.pass);
         experts.compute(segment.recorder(), tokens, threshold);
         let fired = observed.then(|| experts.record_fired(segment.recorder(), tokens, threshold));
         if experts.computes() {
@@ -227,8 +210,8 @@ impl SplitLayer<'_> {
             bytemuck::cast_slice_mut(router_weights).copy_from_slice(weights);
         })?;
         let wait_ns = started.elapsed().as_nanos() as u64;
-        if self.probe.wants_router() {
-            self.probe.router(layer, &ids.iter().map(|id| *id as usize).collect::<Vec<_>>());
+        if self.pass.probe.wants_router() {
+            self.pass.probe.router(layer, &ids.iter().map(|id| *id as usize).collect::<Vec<_>>());
         }
         let is_resident = |id: &&mut u32| mask::contains(experts.resident(), **id as usize);
         ids.iter_mut().filter(is_resident).for_each(|id| *id = NO_NEURON);
@@ -236,7 +219,14 @@ impl SplitLayer<'_> {
         if ids.iter().any(|id| *id != NO_NEURON) {
             out.clear();
             out.resize(tokens * d_model, 0.0);
-            work = self.cold.compute_experts(self.model, layer, (x, tokens), (ids, router_weights), observed, out)?;
+            work = self.cold.compute_experts(
+                self.pass,
+                layer,
+                TokenInputs { x, tokens },
+                ChosenExperts { ids, router_weights },
+                observed,
+                out,
+            )?;
         }
         if work.any {
             pad(out, d_model, registers.pitch, rows);
@@ -253,7 +243,7 @@ impl SplitLayer<'_> {
 
     /// The CPU computes all of the FFN.
     fn run_cold(&mut self) -> Result<()> {
-        let SplitLayer { layer, tokens, .. } = *self;
+        let (layer, tokens) = (self.layer, self.pass.tokens.len());
         let keeps_residual = self.layers.layer(layer)?.keeps_residual;
         let segment = &mut self.layers.segment;
         let registers = &self.layers.registers;
@@ -272,8 +262,10 @@ impl SplitLayer<'_> {
         out.clear();
         out.resize(tokens * d_model, 0.0);
         let residual = keeps_residual.then_some(&residual[..]);
-        let mut deferred = DeferredFiring { probe: &mut *self.probe, entry: None };
-        self.cold.compute_ffn(self.model, layer, (x, residual, tokens), &mut deferred, out)?;
+        let Pass { model, tokens: ids, separate, sparsity, correction, times, ref mut probe } = *self.pass;
+        let mut deferred = DeferredFiring { probe: &mut **probe, entry: None };
+        let mut pass = Pass { model, tokens: ids, separate, sparsity, correction, times, probe: &mut deferred };
+        self.cold.compute_ffn(&mut pass, layer, LayerInputs { x, residual, tokens }, out)?;
         if let Some(entry) = deferred.entry {
             self.log.entries.push(FiringEntry { bus_bytes: 3 * bytes, wait_ns, ..entry });
         }

@@ -18,9 +18,10 @@ use crate::{
     error::{Error, Result},
     model::{Ffn, Model},
     placement::Streaming,
+    runtime::Pass,
 };
 
-impl SplitLayer<'_> {
+impl SplitLayer<'_, '_> {
     /// `Out = ffn`, with the rows of the layer's cold neurons sent through `buffer`.
     pub(super) fn run_streamed(
         &mut self,
@@ -28,9 +29,9 @@ impl SplitLayer<'_> {
         streamed: &StreamedNeurons,
         buffer: &mut StreamingBuffer,
     ) -> Result<()> {
-        let SplitLayer { layer, tokens, .. } = *self;
-        let weights = NeuronWeights::of_ffn(&self.model.weights.layers[layer].ffn)?;
-        let (observed, segment) = (self.probe.wants_firing(), &mut self.layers.segment);
+        let (layer, tokens) = (self.layer, self.pass.tokens.len());
+        let weights = NeuronWeights::of_ffn(&self.pass.model.weights.layers[layer].ffn)?;
+        let (observed, segment) = (self.pass.probe.wants_firing(), &mut self.layers.segment);
         let mut partials = neurons.record(segment, tokens, NeuronSelection::All, |_| Ok(()))?;
         if observed {
             neurons.record_threshold(segment.recorder(), tokens, NeuronSelection::All);
@@ -124,7 +125,7 @@ impl HybridProcessor {
         let Some(device) = &mut self.device else { return Ok(()) };
         let most = device.layers.chunk;
         let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
-            Ffn::Dense(ffn) => self.streaming.pays(ffn, (0, ffn.up.weight.rows()), most),
+            Ffn::Dense(ffn) => self.streaming.pays(ffn, 0, ffn.up.weight.rows(), most),
             Ffn::Experts(_) | Ffn::None => false,
         });
         match device.fit_streaming_buffer(model, if pays { bytes } else { 0 }) {
@@ -148,11 +149,11 @@ impl HybridProcessor {
     }
 
     /// True if the cold neurons of a layer are to be streamed to the device for this chunk.
-    pub(super) fn streams(&self, model: &Model, layer: usize) -> bool {
+    pub(super) fn streams(&self, pass: &Pass<'_>, layer: usize) -> bool {
         let cold = self.cold.neurons[layer].len();
-        match &model.weights.layers[layer].ffn {
+        match &pass.model.weights.layers[layer].ffn {
             Ffn::Dense(ffn) if cold > 0 => {
-                self.streaming.pays(ffn, (ffn.up.weight.rows().saturating_sub(cold), cold), self.tokens)
+                self.streaming.pays(ffn, ffn.up.weight.rows().saturating_sub(cold), cold, pass.tokens.len())
             }
             _ => false,
         }

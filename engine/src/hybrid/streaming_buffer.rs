@@ -13,7 +13,10 @@ use crate::{
     error::{Error, Result},
     gpu::{Buffer, Caps, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, Recorder, RowLoad, RowStream, Usage},
     model::{Ffn, LayerWeights},
-    runtime::gpu::neuron_rows::{NeuronRows, PartialSums},
+    runtime::gpu::{
+        fired::DeviceMask,
+        neuron_rows::{NeuronRows, PartialSums},
+    },
 };
 
 /// Room of a streaming buffer: neurons, and bytes per kind of row.
@@ -146,8 +149,8 @@ impl StreamedNeurons {
     ) -> Result<Self> {
         let (buffers, rows, (ty, down_ty)) = (&resident.buffers, weights.rows(), weights.types());
         let slots = buffer.slots.min(buffers.slots);
-        let gate_up = GpuMatrix::within(gpu, &buffer.gate_up, ty, (slots * rows, weights.up.weight.cols()))?;
-        let down = GpuMatrix::within(gpu, &buffer.down, down_ty, (slots, weights.down.weight.cols()))?;
+        let gate_up = GpuMatrix::within(gpu, &buffer.gate_up, ty, slots * rows, weights.up.weight.cols())?;
+        let down = GpuMatrix::within(gpu, &buffer.down, down_ty, slots, weights.down.weight.cols())?;
         let bias = weights.biases(&[]).map(|_| &buffer.bias);
         let (pitch, epilogue) = (rows * buffers.slots, Default::default());
         let output = MatmulOutput { buffer: &buffers.gate_up, pitch, offset: 0, epilogue };
@@ -177,18 +180,18 @@ impl StreamedNeurons {
         let buffers = &resident.buffers;
         self.product.record_rows(recorder, tokens, slots * self.rows);
         buffers.activation.record(recorder, tokens, slots, None);
-        self.sums.record_first(recorder, (slots, buffers.slots), resident.is_sparse(), partials);
+        self.sums.record_first(recorder, slots, buffers.slots, resident.is_sparse(), partials);
     }
 
-    /// Records, behind that, the mask of those that fired; returns its buffer, `[tokens, slots / 32]`, and its length in bytes.
+    /// Records, behind that, the mask of those that fired, `[tokens, slots / 32]`.
     pub fn record_fired<'r>(
         &self,
         recorder: &mut Recorder,
         resident: &'r ResidentNeurons,
         tokens: usize,
         slots: usize,
-    ) -> (&'r Buffer, u64) {
-        if let (Some(threshold), false) = (resident.threshold(), resident.is_sparse()) {
+    ) -> DeviceMask<'r> {
+        if let Some(threshold) = resident.fires_above() {
             resident.buffers.activation.record(recorder, tokens, slots, Some(threshold));
         }
         resident.buffers.fired.record(recorder, tokens, slots)

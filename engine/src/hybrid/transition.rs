@@ -16,7 +16,7 @@ use crate::{
     gpu::Recorder,
     model::{Model, Resident},
     placement::Placement,
-    runtime::{KvCache, Residency, Sparsity, gpu::GpuLoader},
+    runtime::{KvCache, Residency, gpu::GpuLoader},
 };
 
 impl HybridProcessor {
@@ -80,7 +80,7 @@ impl HybridProcessor {
     }
 
     fn wants_predictors(&self) -> bool {
-        self.load.predictors || self.sparsity == Sparsity::Predicted
+        self.load.predictors || self.predicts
     }
 
     /// Uploads about `bytes` of what is wanted: layers with their keys and values first, then predictors, the head, and neurons. Parts
@@ -123,15 +123,13 @@ impl HybridProcessor {
         if self.device.is_none() {
             let nothing = DevicePart { first_layer: n_layer, ffn: Vec::new(), head: false, predictors: false };
             let mut go_on = |_, _| ControlFlow::Continue(());
-            let mut device = Device::load(&self.gpu, model, &nothing, &self.load, &mut go_on)?;
-            device.sparsity = self.sparsity;
-            device.correction.clone_from(&self.correction);
+            let device = Device::load(&self.gpu, model, &nothing, &self.load, &mut go_on)?;
             self.device = Some(device);
         }
-        let wanted = (&self.wanted, self.wants_predictors());
+        let goal = UploadGoal { placement: &self.wanted, predictors: self.wants_predictors(), limit };
         let Some(device) = &mut self.device else { return Ok(false) };
         device.upload(model, |device, loader| {
-            let more = device.upload_towards(loader, model, wanted, caches, limit, &mut moved.units);
+            let more = device.upload_towards(loader, model, goal, caches, &mut moved.units);
             moved.bytes = loader.uploader.done();
             more
         })
@@ -150,18 +148,27 @@ impl HybridProcessor {
     }
 }
 
+/// The parts to be resident, and how much of them is uploaded at once.
+#[derive(Clone, Copy)]
+struct UploadGoal<'a> {
+    placement: &'a Placement,
+    /// True if predictors are wanted too.
+    predictors: bool,
+    /// Bytes on their way after which the upload stops, about.
+    limit: u64,
+}
+
 impl Device {
-    /// Uploads what is wanted (a placement, and predictors if `true`) until about `limit` bytes are on their way; true if anything is
-    /// left. Counts units in `count`.
+    /// Uploads what is wanted; true if anything is left. Counts units in `count`.
     fn upload_towards(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
         model: &Model,
-        (wanted, predictors): (&Placement, bool),
+        goal: UploadGoal<'_>,
         caches: &mut [&mut KvCache],
-        limit: u64,
         count: &mut usize,
     ) -> Result<bool> {
+        let UploadGoal { placement: wanted, predictors, limit } = goal;
         while self.layers.range().start > wanted.first_resident {
             if loader.uploader.done() >= limit {
                 return Ok(true);
@@ -197,7 +204,7 @@ impl Device {
                     if left == 0 {
                         return Ok(true);
                     }
-                    let (came, all) = self.add_units(loader, model, layer, (&coming, &going), left)?;
+                    let (came, all) = self.add_units(loader, model, layer, &coming, &going, left)?;
                     *count += came;
                     if !all {
                         return Ok(true);

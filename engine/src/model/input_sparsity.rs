@@ -218,8 +218,8 @@ pub struct InputCopies {
 
 impl Model {
     /// Skips the inputs of products that thresholds name small at `level`, from then on in every sparsity mode but
-    /// [`Sparsity::Dense`](crate::runtime::Sparsity::Dense): attention's, and with
-    /// [`Sparsity::Threshold`](crate::runtime::Sparsity::Threshold) those of dense FFNs; no neuron is then skipped by its gate. Copies
+    /// [`Sparsity::Dense`](super::Sparsity::Dense): attention's, and with
+    /// [`Sparsity::Threshold`](super::Sparsity::Threshold) those of dense FFNs; no neuron is then skipped by its gate. Copies
     /// are made when they are needed.
     ///
     /// # Errors

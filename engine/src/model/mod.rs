@@ -14,6 +14,8 @@ mod outline;
 mod pruned;
 mod read_bytes;
 mod resident;
+mod skips;
+mod sparsity;
 mod step;
 mod traits;
 mod weights;
@@ -30,6 +32,8 @@ pub use convert::{CONVERT_TYPES, ConvertReport, TypeFallback, convert};
 pub use input_sparsity::{InputCopies, InputCurves, InputFigures, InputSite, SiteCurve, SiteThreshold, SkippedInputs};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use resident::Resident;
+pub use skips::{SkipRule, Skips};
+pub use sparsity::Sparsity;
 pub use step::{AltupStep, NormSlot, Register, Step};
 pub use traits::{expected_sparsity, traits};
 pub use weights::{

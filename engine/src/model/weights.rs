@@ -475,7 +475,7 @@ pub struct LayerWeights {
     pub output_scale: Option<f32>,
     /// Predictor, where the file or its sidecar has one.
     pub predictor: Option<Predictor>,
-    /// Magnitude of the gate's activation at or below which [`Sparsity::Threshold`](crate::runtime::Sparsity::Threshold) skips a
+    /// Magnitude of the gate's activation at or below which [`Sparsity::Threshold`](super::Sparsity::Threshold) skips a
     /// neuron, from the sidecar.
     pub activation_threshold: Option<f32>,
     /// Thresholds of the inputs of its products, by level, from the sidecar.

@@ -4,9 +4,12 @@ use super::{Assumption, DeviceBytes, LayerBytes, PlanInputs};
 use crate::{
     error::{Error, Result},
     format::Matrix,
-    model::{AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, PredictorKind},
+    model::{
+        AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerConfig, LayerWeights, Model, PredictorKind,
+        SkipRule, Skips,
+    },
     quant::{TensorType, device_row_bytes},
-    runtime::{KvType, Sparsity},
+    runtime::KvType,
     telemetry::neurons::LayerNeurons,
 };
 
@@ -30,9 +33,9 @@ pub struct ReadBytes {
     pub device: u64,
 }
 
-/// The rows that decoding a token skips in a layer's FFN.
+/// The rows that decoding a token skips in a layer's FFN, as plans price them: what [`SkipRule`] says, in rows of units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Skips {
+pub enum SkippedRows {
     /// None.
     Nothing,
     /// All but the firing row (gate, or up without a gate) of neurons that do not fire.
@@ -41,6 +44,16 @@ pub enum Skips {
     NotPredicted,
     /// Experts that are not routed to, as a whole.
     NotRouted,
+}
+
+impl From<Skips> for SkippedRows {
+    fn from(skips: Skips) -> Self {
+        match skips {
+            Skips::Nothing => SkippedRows::Nothing,
+            Skips::Silent | Skips::Above(_) => SkippedRows::Silent,
+            Skips::NotPredicted => SkippedRows::NotPredicted,
+        }
+    }
 }
 
 /// Expected numbers of rows that one token reads of some units.
@@ -102,7 +115,7 @@ pub struct LayerCosts {
     /// `[units]` fraction of tokens for which each of `order` is predicted; 1 where no predictor is used.
     pub predicted: Vec<f32>,
     /// Rows that decoding skips.
-    pub skips: Skips,
+    pub skips: SkippedRows,
     /// Products of attention, keys and values included: read for every token.
     pub attention_reads: Vec<ReadBytes>,
     /// Products of the predictor: read for every token.
@@ -168,36 +181,22 @@ impl CostProfile {
                 bytes.layers.len(),
             ));
         }
-        let filled = (inputs.context / 2).clamp(1, inputs.context.max(1)) as u64;
-        let kv_row = |of: &AttentionConfig| of.cached_rows() as u64 * inputs.kv_type.row_bytes(of.head_dim) as u64;
-        let kv_type = match inputs.kv_type {
-            KvType::F16 => TensorType::F16,
-            KvType::F32 => TensorType::F32,
-            KvType::Q8_0 => TensorType::Q8_0,
-        };
         let mut profiled = true;
         let layers = weights.layers.iter().zip(&bytes.layers).zip(&config.layers).enumerate().map(|(at, it)| {
             let ((layer, bytes), shape) = it;
-            let mut attention_reads: Vec<ReadBytes> =
-                layer.mixers().map(|linear| matrix_reads(&linear.weight)).collect();
-            if let Some(of) = &shape.attention {
-                let seen = of.window.map_or(filled, |window| filled.min(window as u64));
-                // Where they are counted to another layer.
-                let device = if bytes.kv_token == 0 { kv_row(of) } else { bytes.kv_token };
-                attention_reads.push(ReadBytes { ty: kv_type, cpu: kv_row(of) * seen, device: device * seen });
-            }
-            if let Some(of) = &shape.recurrent {
-                // Read and written.
-                let both = 2 * of.state().iter().sum::<usize>() as u64 * size_of::<f32>() as u64;
-                attention_reads.push(ReadBytes { ty: TensorType::F32, cpu: both, device: both });
-            }
             let conversation = bytes.kv_token.saturating_mul(inputs.context as u64).saturating_add(bytes.state);
             let kv = conversation.saturating_mul(inputs.sessions as u64);
-            let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads);
+            // A token is decoded alone, and nobody looks at hidden values.
+            let skips = SkipRule::of(layer, config.activation).skips(inputs.sparsity, true, false);
+            let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads(layer, shape, bytes, inputs));
             let units = match &layer.ffn {
                 Ffn::None => 0,
                 Ffn::Dense(ffn) => {
+                    costs.skips = skips.into();
                     costs.add_dense_ffn(ffn);
+                    if layer.gate_deviations.is_some() {
+                        costs.read_whole_on_device(ffn.up.weight.rows());
+                    }
                     let neurons = ffn.up.weight.rows();
                     if !bytes.by_unit {
                         costs.block = neurons.max(1);
@@ -205,26 +204,13 @@ impl CostProfile {
                     neurons
                 }
                 Ffn::Experts(experts) => {
-                    let skips = match inputs.sparsity {
-                        Sparsity::Dense => false,
-                        Sparsity::Exact | Sparsity::Predicted => config.activation.is_sparse(),
-                        Sparsity::Threshold => layer.activation_threshold.is_some(),
-                    };
-                    costs.add_experts(experts, if skips { firing_in_routed_experts(layer) } else { 1.0 });
+                    let fires = if skips == Skips::Nothing { 1.0 } else { firing_in_routed_experts(layer) };
+                    costs.add_experts(experts, fires);
                     experts.experts.len()
                 }
             };
-            let predictor = layer.predictor.as_ref().filter(|_| inputs.sparsity == Sparsity::Predicted);
-            let sparse = config.activation.is_sparse();
-            if costs.skips == Skips::Nothing {
-                costs.skips = match inputs.sparsity {
-                    Sparsity::Predicted if sparse && predictor.is_some() => Skips::NotPredicted,
-                    Sparsity::Exact | Sparsity::Predicted if sparse => Skips::Silent,
-                    Sparsity::Threshold if layer.activation_threshold.is_some() => Skips::Silent,
-                    _ => Skips::Nothing,
-                };
-            }
-            if let (Some(predictor), Skips::NotPredicted) = (predictor, costs.skips) {
+            let predictor = layer.predictor.as_ref().filter(|_| skips == Skips::NotPredicted);
+            if let Some(predictor) = predictor {
                 costs.predictor = bytes.predictor;
                 // The CPU skips what silent hidden values are multiplied by, but how many are silent was not counted.
                 costs.predictor_reads = match &predictor.kind {
@@ -240,7 +226,7 @@ impl CostProfile {
                     return Err(Error::invalid("firing frequencies", format!("{units}, one per neuron"), got));
                 }
                 Some(frequency) => frequency.to_vec(),
-                None if costs.skips == Skips::NotRouted => vec![routed; units],
+                None if costs.skips == SkippedRows::NotRouted => vec![routed; units],
                 None => vec![ASSUMED_FREQUENCY; units],
             };
             let quality = predictor.and_then(|predictor| predictor.quality);
@@ -292,7 +278,7 @@ impl LayerCosts {
             order: Vec::new(),
             frequency: Vec::new(),
             predicted: Vec::new(),
-            skips: Skips::Nothing,
+            skips: SkippedRows::Nothing,
             attention_reads,
             predictor_reads: Vec::new(),
             routing_reads: Vec::new(),
@@ -313,10 +299,19 @@ impl LayerCosts {
         }
     }
 
+    /// The device reads the rows behind the firing ones whole: of `n` neurons whose gates are silenced by what all gates are, it computes
+    /// up rows with the gates, and down rows of zeros.
+    fn read_whole_on_device(&mut self, n: usize) {
+        for reads in &mut self.other_reads {
+            let device = n as u64 * std::mem::take(&mut reads.device);
+            self.whole_reads.push(ReadBytes { cpu: 0, device, ty: reads.ty });
+        }
+    }
+
     /// Of a routed expert both sides read the gate, and the up rows of the fraction `fires` of its neurons, a device only behind a gate; the
     /// CPU reads as many rows of a neuron-major down projection, a device all of it.
     fn add_experts(&mut self, experts: &ExpertWeights, fires: f64) {
-        (self.skips, self.block) = (Skips::NotRouted, 1);
+        (self.skips, self.block) = (SkippedRows::NotRouted, 1);
         if let Some(expert) = experts.experts.first() {
             let gates = usize::from(expert.gate.is_some());
             let downs = if matches!(expert.down, Down::Neurons(_)) { 0 } else { 1 };
@@ -346,7 +341,7 @@ impl LayerCosts {
         self.order = (0..frequency.len() as u32).collect();
         self.order.sort_by(|a, b| of(*b).total_cmp(&of(*a)));
         self.frequency = self.order.iter().map(|unit| of(*unit)).collect();
-        let has_predictor = self.skips == Skips::NotPredicted;
+        let has_predictor = self.skips == SkippedRows::NotPredicted;
         let predicted = |fires: &f32| if has_predictor { (fires * excess).clamp(0.0, 1.0) } else { 1.0 };
         self.predicted = self.frequency.iter().map(predicted).collect();
         let mut sum = ExpectedRows::default();
@@ -362,10 +357,10 @@ impl LayerCosts {
     fn rows_at(&self, rank: usize) -> ExpectedRows {
         let (fires, predicted) = (f64::from(self.frequency[rank]), f64::from(self.predicted[rank]));
         let (firing_rows, other_rows) = match self.skips {
-            Skips::Nothing => (1.0, 1.0),
-            Skips::Silent => (1.0, fires),
-            Skips::NotPredicted => (predicted, fires),
-            Skips::NotRouted => (0.0, fires),
+            SkippedRows::Nothing => (1.0, 1.0),
+            SkippedRows::Silent => (1.0, fires),
+            SkippedRows::NotPredicted => (predicted, fires),
+            SkippedRows::NotRouted => (0.0, fires),
         };
         ExpectedRows { units: 1.0, firing_rows, other_rows, fires }
     }
@@ -428,6 +423,35 @@ fn row_reads(matrix: &Matrix) -> ReadBytes {
     ReadBytes { cpu: matrix.row_bytes() as u64, device: device_row_bytes(matrix.ty(), matrix.cols()), ty: matrix.ty() }
 }
 
+/// Reads of a layer's attention or recurrent mixer, the cache half filled.
+fn attention_reads(
+    layer: &LayerWeights,
+    shape: &LayerConfig,
+    bytes: &LayerBytes,
+    inputs: &PlanInputs,
+) -> Vec<ReadBytes> {
+    let filled = (inputs.context / 2).clamp(1, inputs.context.max(1)) as u64;
+    let kv_row = |of: &AttentionConfig| of.cached_rows() as u64 * inputs.kv_type.row_bytes(of.head_dim) as u64;
+    let ty = match inputs.kv_type {
+        KvType::F16 => TensorType::F16,
+        KvType::F32 => TensorType::F32,
+        KvType::Q8_0 => TensorType::Q8_0,
+    };
+    let mut reads: Vec<ReadBytes> = layer.mixers().map(|linear| matrix_reads(&linear.weight)).collect();
+    if let Some(of) = &shape.attention {
+        let seen = of.window.map_or(filled, |window| filled.min(window as u64));
+        // Where they are counted to another layer.
+        let device = if bytes.kv_token == 0 { kv_row(of) } else { bytes.kv_token };
+        reads.push(ReadBytes { ty, cpu: kv_row(of) * seen, device: device * seen });
+    }
+    if let Some(of) = &shape.recurrent {
+        // Read and written.
+        let both = 2 * of.state().iter().sum::<usize>() as u64 * size_of::<f32>() as u64;
+        reads.push(ReadBytes { ty: TensorType::F32, cpu: both, device: both });
+    }
+    reads
+}
+
 /// Reads of the products with all matrices of `ffn`.
 fn ffn_reads(ffn: &FfnWeights) -> Vec<ReadBytes> {
     ffn.linears().map(|linear| matrix_reads(&linear.weight)).collect()
@@ -447,44 +471,4 @@ fn firing_in_routed_experts(layer: &LayerWeights) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use crate::{
-        model::LoadOptions,
-        placement::{Machine, Placement, Plan, tests::device_bytes},
-    };
-
-    /// A down projection without a row per neuron is read whole, whichever side computes and however few neurons fire; if all
-    /// fire, the layout makes no difference.
-    #[test]
-    fn down_projections_without_a_row_per_neuron_are_read_whole() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
-        let model = Model::open(&path, &LoadOptions::default()).unwrap();
-        let (neuron_major, _) = model.neuron_major_outline().unwrap();
-        let machine = Machine::typical();
-        let inputs = PlanInputs::new(Sparsity::Exact, 64, KvType::F16);
-        let seconds = |model: &Model, fires: f32, placement: fn(&CostProfile) -> Placement| {
-            let mut profile = CostProfile::new(model, &device_bytes(model, 16), &inputs).unwrap();
-            for layer in &mut profile.layers {
-                layer.sort_units(&vec![fires; layer.units()], 1.0);
-            }
-            Plan::new(&profile, &machine, placement(&profile)).layers[0].time.seconds
-        };
-        let Ffn::Dense(ffn) = &model.weights.layers[0].ffn else { panic!() };
-        let Down::Outputs(down) = &ffn.down else { panic!() };
-        let on_cpu = |profile: &CostProfile| Placement::cpu(profile.layers.len());
-        let down = matrix_reads(&down.weight);
-        let gpu = machine.gpu.as_ref().unwrap();
-        let cpu_seconds = down.cpu as f64 / machine.cpu.rate(down.ty).sequential;
-        let gpu_seconds = down.device as f64 / gpu.rate(down.ty).sequential;
-        let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-6;
-        for (placement, whole) in
-            [(on_cpu as fn(&CostProfile) -> Placement, cpu_seconds), (Placement::all, gpu_seconds)]
-        {
-            assert!(near(seconds(&model, 0.0, placement) - seconds(&neuron_major, 0.0, placement), whole));
-            assert!(near(seconds(&model, 1.0, placement), seconds(&neuron_major, 1.0, placement)));
-        }
-    }
-}
+mod tests;

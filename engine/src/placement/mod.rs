@@ -46,7 +46,7 @@ mod streaming;
 mod tests;
 mod time_model;
 
-pub use cost_profile::{BLOCK, CostProfile, HeadCosts, LayerCosts, ReadBytes, Skips};
+pub use cost_profile::{BLOCK, CostProfile, HeadCosts, LayerCosts, ReadBytes, SkippedRows};
 pub use device_bytes::{DeviceBytes, LayerBytes};
 pub use forecast::Forecast;
 pub use frontier::{Frontier, solve, usable};

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{
-    CostProfile, LayerTime, Machine, Placement, Skips,
+    CostProfile, LayerTime, Machine, Placement, SkippedRows,
     time_model::{head_seconds, layer_timers, token_seconds},
 };
 use crate::quant::TensorType;
@@ -189,7 +189,7 @@ impl Plan {
             }
             layers.push(LayerPlan {
                 resident,
-                experts: layer.skips == Skips::NotRouted,
+                experts: layer.skips == SkippedRows::NotRouted,
                 hot: hot.len(),
                 units: layer.units(),
                 firings: layer.all_rows().fires,

@@ -200,14 +200,14 @@ impl Placement {
 mod tests {
     use super::*;
     use crate::placement::{
-        BLOCK, Skips,
+        BLOCK, SkippedRows,
         tests::{layer, profile},
     };
 
     #[test]
     fn placements_of_whole_layers_and_fitting_ones_grow_with_the_budget() {
         const MIB: u64 = 1 << 20;
-        let layers = (0..5).map(|_| layer(3 * BLOCK, 4608, 30 * MIB, Skips::Silent, |at| 1.0 / (at + 1) as f32));
+        let layers = (0..5).map(|_| layer(3 * BLOCK, 4608, 30 * MIB, SkippedRows::Silent, |at| 1.0 / (at + 1) as f32));
         let profile = profile(layers.collect(), 40 * MIB, 20 * MIB);
         let one = profile.layers[0].whole();
         let head = profile.head.bytes();

@@ -38,7 +38,7 @@ pub enum Streaming {
 
 impl Streaming {
     /// True if the `cold` neurons of `ffn` are sent to the device for a chunk of `tokens` tokens, where `hot` others are resident.
-    pub fn pays(&self, ffn: &FfnWeights, (hot, cold): (usize, usize), tokens: usize) -> bool {
+    pub fn pays(&self, ffn: &FfnWeights, hot: usize, cold: usize, tokens: usize) -> bool {
         let fewest = match self {
             Streaming::Never => None,
             Streaming::Always => Some(LEAST),
@@ -107,7 +107,7 @@ impl StreamingBufferSize {
     /// For prompts of `model`, which takes `bytes` on the device and has the costs of `profile`, where `streaming` pays.
     pub fn new(model: &Model, bytes: &DeviceBytes, profile: &CostProfile, streaming: &Streaming) -> Self {
         let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
-            Ffn::Dense(ffn) => streaming.pays(ffn, (0, ffn.up.weight.rows()), bytes.chunk),
+            Ffn::Dense(ffn) => streaming.pays(ffn, 0, ffn.up.weight.rows(), bytes.chunk),
             Ffn::Experts(_) | Ffn::None => false,
         });
         StreamingBufferSize {
@@ -194,10 +194,10 @@ mod tests {
         }
         assert_eq!(cost.fewest_tokens(0, 64), Some(112));
         let priced = Streaming::Priced(Arc::new(machine.clone()));
-        assert!(priced.pays(&ffn(true), (0, 64), 112) && !priced.pays(&ffn(true), (0, 64), 111));
-        assert!(!priced.pays(&ffn(false), (0, 64), 10_000), "a neuron is no row");
-        assert!(Streaming::Always.pays(&ffn(true), (0, 64), 2) && !Streaming::Always.pays(&ffn(true), (0, 64), 1));
-        assert!(!Streaming::Always.pays(&ffn(true), (64, 0), 2) && !Streaming::Never.pays(&ffn(true), (0, 64), 10_000));
+        assert!(priced.pays(&ffn(true), 0, 64, 112) && !priced.pays(&ffn(true), 0, 64, 111));
+        assert!(!priced.pays(&ffn(false), 0, 64, 10_000), "a neuron is no row");
+        assert!(Streaming::Always.pays(&ffn(true), 0, 64, 2) && !Streaming::Always.pays(&ffn(true), 0, 64, 1));
+        assert!(!Streaming::Always.pays(&ffn(true), 64, 0, 2) && !Streaming::Never.pays(&ffn(true), 0, 64, 10_000));
         machine.cpu.prompts.remove("F16");
         assert_eq!(StreamCost::new(&ffn(true), &machine), None, "what is not known decides nothing");
         machine.gpu = None;

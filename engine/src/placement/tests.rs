@@ -16,9 +16,9 @@ mod timing;
 const MIB: u64 = 1 << 20;
 
 /// A layer with a firing row and two others of `row` bytes, `n` neurons, each firing as often as `frequency` says.
-pub(super) fn layer(n: usize, row: u64, base: u64, skips: Skips, frequency: impl Fn(usize) -> f32) -> LayerCosts {
+pub(super) fn layer(n: usize, row: u64, base: u64, skips: SkippedRows, frequency: impl Fn(usize) -> f32) -> LayerCosts {
     let reads = ReadBytes { ty: TensorType::Q4_0, cpu: row, device: row };
-    let experts = skips == Skips::NotRouted;
+    let experts = skips == SkippedRows::NotRouted;
     let mut layer = LayerCosts {
         attention: base,
         vectors: 0,
@@ -92,7 +92,7 @@ fn power_law(rank: usize, n: usize, mean: f64, exponent: f64) -> f32 {
 }
 
 /// The costs of a model of the size and shape of LLaMA-70B in Q4_0, with layers that differ.
-fn large(skips: Skips, seed: u64) -> CostProfile {
+fn large(skips: SkippedRows, seed: u64) -> CostProfile {
     let rng = &mut StdRng::seed_from_u64(seed);
     let layers = (0..80).map(|_| {
         let (mean, exponent) = (rng.random_range(0.05..0.4), rng.random_range(0.3..0.8));
@@ -117,7 +117,7 @@ fn linear(rng: &mut impl Rng) -> Machine {
 }
 
 fn small(rng: &mut StdRng) -> CostProfile {
-    let skips = [Skips::Nothing, Skips::Silent, Skips::NotPredicted][rng.random_range(0..3)];
+    let skips = [SkippedRows::Nothing, SkippedRows::Silent, SkippedRows::NotPredicted][rng.random_range(0..3)];
     let layers = (0..rng.random_range(1..=4)).map(|_| {
         let blocks = rng.random_range(2..=5);
         let n = blocks * BLOCK;

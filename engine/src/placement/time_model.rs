@@ -14,13 +14,13 @@
 //! If both processors share one memory, each is slower while the other works, by the measured fractions ([`SharedMemory`]).
 
 use super::{
-    cost_profile::{CostProfile, ExpectedRows, HeadCosts, LayerCosts, ReadBytes, Skips},
+    cost_profile::{CostProfile, ExpectedRows, HeadCosts, LayerCosts, ReadBytes, SkippedRows},
     machine::{CpuRates, GpuRates, Machine, ProductRate, SharedMemory},
 };
 
 /// Dispatches of a resident layer without its FFN: two norms, products, rotation, attention and its merge.
 const ATTENTION_DISPATCHES: f64 = 7.0;
-/// Dispatches of an FFN, by [`Skips`]: products, activation, sums; products with activation, sums; after a predictor; of experts.
+/// Dispatches of an FFN, by [`SkippedRows`]: products, activation, sums; products with activation, sums; after a predictor; of experts.
 const FFN_DISPATCHES: [f64; 4] = [4.0, 3.0, 9.0, 7.0];
 /// Dispatches of the head.
 const HEAD_DISPATCHES: f64 = 4.0;
@@ -83,7 +83,7 @@ impl<'a> LayerTimer<'a> {
             return LayerTime { gpu: gpu_total, seconds: gpu_total, ..LayerTime::default() };
         }
         let (cpu, both) = match self.costs.skips {
-            Skips::NotRouted => self.expected_experts(gpu, hot, cold),
+            SkippedRows::NotRouted => self.expected_experts(gpu, hot, cold),
             _ => {
                 let cpu = self.cold_seconds(cold);
                 (cpu, concurrent_seconds(hot_seconds, cpu, gpu.together))
@@ -139,7 +139,7 @@ impl<'a> LayerTimer<'a> {
         let all = self.costs.units() as f64;
         let rows = |reads: &ReadBytes, rows: f64| self.rows_seconds(cpu.rate(reads.ty), reads.cpu, rows, all);
         // The CPU computes expert after expert.
-        let times = if self.costs.skips == Skips::NotRouted { cold.other_rows } else { 1.0 };
+        let times = if self.costs.skips == SkippedRows::NotRouted { cold.other_rows } else { 1.0 };
         let whole = self.costs.whole_reads.iter().map(|reads| cpu_seconds(cpu, reads)).sum::<f64>();
         self.units_seconds(cold, rows) + whole + times * FFN_JOINS * cpu.join
     }
@@ -153,7 +153,7 @@ impl<'a> LayerTimer<'a> {
     /// more than to read them all.
     fn rows_seconds(&self, rate: ProductRate, bytes: u64, rows: f64, of: f64) -> f64 {
         let bytes = bytes as f64;
-        if self.costs.skips == Skips::NotRouted || of <= 0.0 {
+        if self.costs.skips == SkippedRows::NotRouted || of <= 0.0 {
             return bytes * rows / rate.sequential;
         }
         let density = (rows / of).clamp(0.0, 1.0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Probe, Processor, Residency, Sequences, Shortlist, Sparsity,
+    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Pass, Probe, Processor, Residency, Sequences, Shortlist, Sparsity,
     ThresholdCorrection, scratch::grow,
 };
 use crate::{
@@ -35,6 +35,7 @@ pub struct Forward {
     processor: Box<dyn Processor>,
     chunk: usize,
     sparsity: Sparsity,
+    correction: ThresholdCorrection,
     /// Logits, or hidden states.
     logits: Vec<f32>,
     /// Ids and logits of a shortlist.
@@ -50,13 +51,14 @@ impl Forward {
     /// `model` on any processor.
     pub fn on(model: Arc<Model>, processor: Box<dyn Processor>) -> Self {
         let top = ([0; MAX_SHORTLIST], [0.0; MAX_SHORTLIST]);
-        Forward { model, processor, chunk: DEFAULT_CHUNK, sparsity: Sparsity::Dense, logits: Vec::new(), top }
+        let (sparsity, correction) = (Sparsity::Dense, ThresholdCorrection::NONE);
+        Forward { model, processor, chunk: DEFAULT_CHUNK, sparsity, correction, logits: Vec::new(), top }
     }
 
     /// Switches to another processor, with `model` in the form it takes, and returns the previous one. A cache can be used by the
     /// processor that [holds](Forward::holds) it.
     pub fn replace(&mut self, model: &Arc<Model>, mut processor: Box<dyn Processor>) -> Box<dyn Processor> {
-        processor.set_sparsity(self.sparsity);
+        processor.expect_sparsity(self.sparsity);
         self.model = Arc::clone(model);
         std::mem::replace(&mut self.processor, processor)
     }
@@ -116,12 +118,12 @@ impl Forward {
     /// Changes the sparsity mode, from the next call of [`Forward::run`] or [`Forward::top`] on.
     pub fn set_sparsity(&mut self, mode: Sparsity) {
         self.sparsity = mode;
-        self.processor.set_sparsity(mode);
+        self.processor.expect_sparsity(mode);
     }
 
-    /// See [`Processor::correct_thresholds`].
-    pub fn correct_thresholds(&mut self, correction: &ThresholdCorrection) {
-        self.processor.correct_thresholds(correction);
+    /// Sets the correction of the predictors' thresholds, from the next call of [`Forward::run`] or [`Forward::top`] on.
+    pub fn correct_thresholds(&mut self, correction: ThresholdCorrection) {
+        self.correction = correction;
     }
 
     /// The model, and its residency on a device if the processor has one: budget, placement, and where caches are.
@@ -163,11 +165,12 @@ impl Forward {
 
     fn compute(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<()> {
         let n_vocab = self.model.config.n_vocab;
-        let mut written = 0;
-        let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
+        let (mut written, chunk) = (0, self.chunk());
+        let Forward { model, processor, sparsity, correction, logits, .. } = self;
         for (part, last) in parts(tokens, chunk) {
             let mut sequences = Sequences::one(kv, part.len());
-            layers(model, processor, part, &mut sequences, probe)?;
+            let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
+            layers(&mut **processor, &mut pass, &mut sequences)?;
             let rows = match outputs {
                 Outputs::All => 0..part.len(),
                 Outputs::Last if last => part.len() - 1..part.len(),
@@ -176,11 +179,11 @@ impl Forward {
             if rows.is_empty() {
                 processor.finish()?;
             } else {
-                let logits = &mut self.logits[written * n_vocab..][..rows.len() * n_vocab];
+                let logits = &mut logits[written * n_vocab..][..rows.len() * n_vocab];
                 written += rows.len();
-                processor.head(model, rows, logits)?;
+                processor.head(&pass, rows, logits)?;
             }
-            processor.report(probe);
+            processor.report(&mut pass);
             sequences.advance();
         }
         Ok(())
@@ -204,13 +207,15 @@ impl Forward {
     }
 
     fn compute_hidden(&mut self, tokens: &[u32], kv: &mut KvCache, probe: &mut dyn Probe) -> Result<()> {
-        let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
+        let chunk = self.chunk();
+        let Forward { model, processor, sparsity, correction, logits, .. } = self;
         let d_model = model.config.d_model;
-        for (part, states) in tokens.chunks(chunk).zip(self.logits.chunks_mut(chunk * d_model)) {
+        for (part, states) in tokens.chunks(chunk).zip(logits.chunks_mut(chunk * d_model)) {
             let mut sequences = Sequences::one(kv, part.len());
-            layers(model, processor, part, &mut sequences, probe)?;
-            processor.hidden(model, &mut states[..part.len() * d_model])?;
-            processor.report(probe);
+            let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
+            layers(&mut **processor, &mut pass, &mut sequences)?;
+            processor.hidden(&pass, &mut states[..part.len() * d_model])?;
+            processor.report(&mut pass);
             sequences.advance();
         }
         Ok(())
@@ -232,14 +237,16 @@ impl Forward {
         }
         let wanted = tokens.len().checked_mul(self.model.config.n_vocab);
         grow(&mut self.logits, wanted, "logits")?;
-        let logits = &mut self.logits[..wanted.unwrap_or(0)];
-        let (model, processor) = (&*self.model, &mut *self.processor);
+        let Forward { model, processor, sparsity, correction, logits, .. } = self;
+        let logits = &mut logits[..wanted.unwrap_or(0)];
         let mut sequences = Sequences::several(batch.iter_mut().map(|(kv, tokens)| (&mut **kv, tokens.len())));
-        let done = layers(model, processor, &tokens, &mut sequences, probe)
-            .and_then(|()| processor.head(model, 0..tokens.len(), logits));
+        let separate = sequences.len() > 1;
+        let mut pass = Pass { separate, sparsity: *sparsity, correction, ..Pass::new(model, &tokens, probe) };
+        let done = layers(&mut **processor, &mut pass, &mut sequences)
+            .and_then(|()| processor.head(&pass, 0..tokens.len(), logits));
         match done {
             Ok(()) => {
-                processor.report(probe);
+                processor.report(&mut pass);
                 sequences.advance();
             }
             Err(error) => {
@@ -270,17 +277,19 @@ impl Forward {
     }
 
     fn compute_top(&mut self, tokens: &[u32], kv: &mut KvCache, k: usize, probe: &mut dyn Probe) -> Result<()> {
-        let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
-        let (ids, logits) = (&mut self.top.0[..k], &mut self.top.1[..k]);
+        let chunk = self.chunk();
+        let Forward { model, processor, sparsity, correction, top, .. } = self;
+        let (ids, logits) = (&mut top.0[..k], &mut top.1[..k]);
         for (part, last) in parts(tokens, chunk) {
             let mut sequences = Sequences::one(kv, part.len());
-            layers(model, processor, part, &mut sequences, probe)?;
+            let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
+            layers(&mut **processor, &mut pass, &mut sequences)?;
             if last {
-                processor.top(model, part.len() - 1, ids, logits)?;
+                processor.top(&pass, part.len() - 1, ids, logits)?;
             } else {
                 processor.finish()?;
             }
-            processor.report(probe);
+            processor.report(&mut pass);
             sequences.advance();
         }
         Ok(())
@@ -322,25 +331,20 @@ fn parts(tokens: &[u32], chunk: usize) -> impl Iterator<Item = (&[u32], bool)> {
 }
 
 /// Computes every layer of a chunk.
-fn layers(
-    model: &Model,
-    processor: &mut dyn Processor,
-    chunk: &[u32],
-    sequences: &mut Sequences<'_>,
-    probe: &mut dyn Probe,
-) -> Result<()> {
+fn layers(processor: &mut dyn Processor, pass: &mut Pass<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+    let config = &pass.model.config;
     // A recurrent state that was half advanced has to be computed again from far back: single tokens are finished, and so are batches,
     // which others take part in.
-    let may_stop = sequences.len() == 1 && (chunk.len() > 1 || !model.config.is_recurrent());
-    processor.time(probe.wants_firing() && probe.wants_times());
-    processor.begin(model, chunk, sequences)?;
-    for layer in 0..model.config.n_layer() {
-        if may_stop && probe.cancelled() {
+    let may_stop = !pass.separate && (!pass.is_single() || !config.is_recurrent());
+    processor.begin(pass, sequences)?;
+    for layer in 0..config.n_layer() {
+        if may_stop && pass.probe.cancelled() {
             return Err(Error::Cancelled);
         }
-        compute_layer(model, processor, layer, sequences, probe)?;
-        if probe.wants_layer_output() {
-            probe.layer_output(layer, processor.residual()?);
+        compute_layer(processor, pass, layer, sequences)?;
+        if pass.probe.wants_layer_output() {
+            let residual = processor.residual(pass)?;
+            pass.probe.layer_output(layer, residual);
         }
     }
     Ok(())
@@ -348,25 +352,24 @@ fn layers(
 
 /// Computes the steps of one layer of the chunk that the processor began.
 pub(crate) fn compute_layer(
-    model: &Model,
     processor: &mut dyn Processor,
+    pass: &mut Pass<'_>,
     layer: usize,
     sequences: &mut Sequences<'_>,
-    probe: &mut dyn Probe,
 ) -> Result<()> {
-    for step in model.config.layers[layer].steps.iter() {
+    for step in pass.model.config.layers[layer].steps.iter() {
         match *step {
-            Step::Norm { norm, from, into } => processor.norm(model, layer, norm, from, into)?,
-            Step::Attention { from } => processor.attention(model, layer, from, sequences)?,
-            Step::Recurrent { from } => processor.recurrent(model, layer, from, sequences)?,
-            Step::Route { from } => processor.route(model, layer, from)?,
-            Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
-            Step::DenseFfn { from } => processor.dense_ffn(model, layer, from)?,
-            Step::Add { from, into } => processor.add(layer, from, into)?,
-            Step::AddOut => processor.add_out()?,
-            Step::PerLayerInput => processor.per_layer_input(model, layer)?,
-            Step::Altup(step) => processor.altup(model, layer, step)?,
-            Step::Scale => processor.scale(model, layer)?,
+            Step::Norm { norm, from, into } => processor.norm(pass, layer, norm, from, into)?,
+            Step::Attention { from } => processor.attention(pass, layer, from, sequences)?,
+            Step::Recurrent { from } => processor.recurrent(pass, layer, from, sequences)?,
+            Step::Route { from } => processor.route(pass, layer, from)?,
+            Step::Ffn { from } => processor.ffn(pass, layer, from)?,
+            Step::DenseFfn { from } => processor.dense_ffn(pass, layer, from)?,
+            Step::Add { from, into } => processor.add(pass, layer, from, into)?,
+            Step::AddOut => processor.add_out(pass)?,
+            Step::PerLayerInput => processor.per_layer_input(pass, layer)?,
+            Step::Altup(step) => processor.altup(pass, layer, step)?,
+            Step::Scale => processor.scale(pass, layer)?,
         }
     }
     Ok(())

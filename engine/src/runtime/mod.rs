@@ -1,12 +1,13 @@
 //! The forward pass: [`Forward`] walks a model's steps, a [`Processor`] computes them. [`CpuProcessor`] (`cpu`) computes all of them
 //! from RAM; `gpu` computes those of the last layers from a device's memory, except their FFNs, of which it has the parts that are
-//! the same however an FFN is split. A pass computes tokens of one or several [`Sequences`]. [`KvCache`] holds every layer's keys and values, a [`Probe`] observes the layers.
+//! the same however an FFN is split. A [`Pass`] computes tokens of one or several [`Sequences`]. [`KvCache`] holds every layer's keys and values, a [`Probe`] observes the layers.
 
 pub(crate) mod cpu;
 mod forward;
 pub(crate) mod gpu;
 mod kv_cache;
 mod kv_layer;
+mod pass;
 pub(crate) mod predict;
 mod probe;
 mod processor;
@@ -17,13 +18,14 @@ mod rotary;
 pub(crate) mod scratch;
 mod sequences;
 mod shortlist;
-mod sparsity;
 
-pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource, Routing};
+pub(crate) use cpu::{ChosenExperts, LayerInputs, TokenInputs};
+pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource, RouterInputs, Routing};
 pub(crate) use forward::compute_layer;
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
 pub use kv_cache::KvCache;
 pub use kv_layer::KvLayer;
+pub use pass::{Pass, ThresholdCorrection};
 pub use probe::{LayerFiring, Probe};
 pub use processor::Processor;
 pub use recurrent_layer::RecurrentState;
@@ -31,6 +33,5 @@ pub use residency::Residency;
 pub use rotary::Rotary;
 pub use sequences::Sequences;
 pub use shortlist::{MAX_SHORTLIST, Shortlist};
-pub use sparsity::{Sparsity, ThresholdCorrection};
 
-pub use crate::cpu::ops::KvType;
+pub use crate::{cpu::ops::KvType, model::Sparsity};

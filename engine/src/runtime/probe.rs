@@ -38,7 +38,7 @@ pub trait Probe {
     }
 
     /// Input of a dense FFN's activation, each `[tokens, n_ff]`; `gate` is empty where there is none. Not called where a sparsity mode
-    /// skips neurons.
+    /// approximates ([`SkipRule`](crate::model::SkipRule)).
     fn ffn_hidden(&mut self, layer: usize, tokens: usize, gate: &[f32], up: &[f32]) {
         let _ = (layer, tokens, gate, up);
     }

@@ -34,7 +34,8 @@ pub(super) fn compute_batch(
     rows: &mut [Row<'_, '_>],
     adaptation: &HotSetAdaptation,
     meter: &mut Meter<'_>,
-    (started, ends): (Instant, &mut Vec<(usize, Result<StopReason>)>),
+    started: Instant,
+    ends: &mut Vec<(usize, Result<StopReason>)>,
 ) -> Result<()> {
     let n_vocab = forward.model().config.n_vocab;
     let neurons = meter.neurons();

@@ -91,9 +91,9 @@ impl Context {
         self.tokens.clear();
     }
 
-    /// Number of tokens at the start of `prompt`, in two parts, that it holds as computed from scratch.
-    pub fn common(&self, prompt: (&[u32], &[u32])) -> usize {
-        let prompt = prompt.0.iter().chain(prompt.1);
+    /// Number of tokens at the start of a prompt, which is `first` and then `rest`, that it holds as computed from scratch.
+    pub fn common(&self, first: &[u32], rest: &[u32]) -> usize {
+        let prompt = first.iter().chain(rest);
         self.tokens[..self.exact].iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count()
     }
 

@@ -23,7 +23,6 @@ use super::{
     context::Context,
     device::StatusBoard,
     ffn_reads::FfnSize,
-    live_planner::device_chunk,
     loader::{DeviceSource, device_source},
     neuron_norms::mass_of,
     request::{EventSender, StopMessage, stopped_error},
@@ -36,7 +35,7 @@ use crate::{
     cpu::Cpu,
     error::{Error, Result},
     model::{LoadOptions, Model, ModelConfig, Position},
-    placement::{PlanInputs, PowerInferSplit, Resident, SplitReport},
+    placement::{PowerInferSplit, Resident, SplitReport},
     runtime::{Forward, KvCache, KvType, Sparsity},
     sparsity::{
         KeptCounts, lacks_profile,
@@ -209,12 +208,7 @@ impl Engine {
     ) -> Result<Self> {
         let context = options.context_of(&model.config);
         check_context(&model, context)?;
-        if options.chunk == 0 {
-            return Err(Error::invalid("chunk", "at least 1 token", 0));
-        }
-        if !(0.0..=1.0).contains(&options.recall) {
-            return Err(Error::invalid("recall", "a fraction from 0 to 1", options.recall));
-        }
+        options.check()?;
         let split = options.split.as_deref().map(PowerInferSplit::open).transpose()?;
         if let Some(split) = &split {
             split.check(&model)?;
@@ -246,18 +240,7 @@ impl Engine {
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         neurons.set_mass(mass_of(&model));
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
-        let inputs = PlanInputs {
-            chunk: device_chunk(options.chunk),
-            stream_prompts: options.stream_prompts,
-            ..PlanInputs::new(sparsity.mode, context, options.kv_type)
-        };
-        let mut planner = LivePlanner::new(inputs);
-        if let Some(machine) = options.machine.clone() {
-            planner = planner.with_machine(machine);
-        }
-        if let Some(split) = split {
-            planner = planner.following(split);
-        }
+        let planner = options.planner(sparsity.mode, context, split);
         if source.is_none() {
             planner.look_up_machine(device_load.speeds.as_deref(), || device_load.open_cpu(), None);
         }
@@ -293,10 +276,7 @@ impl Engine {
         let (commands, inbox) = mpsc::channel();
         let thread = {
             let (state, commands) = (Arc::clone(&state), commands.clone());
-            let thread = thread::Builder::new().name("thermocline-engine".to_owned());
-            thread
-                .spawn(move || worker::serve(&state, forward, recorder, source, commands, inbox))
-                .map_err(|error| Error::Stopped(format!("its thread did not start: {error}")))?
+            spawn(move || worker::serve(&state, forward, recorder, source, commands, inbox))?
         };
         let handle = SharedEngine {
             state,
@@ -575,6 +555,12 @@ impl Drop for Session {
         // An engine that has stopped has no caches to free.
         let _ = self.engine.command(Command::Close { id: self.id });
     }
+}
+
+/// Starts the engine's thread.
+fn spawn(serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let thread = thread::Builder::new().name("thermocline-engine".to_owned());
+    thread.spawn(serve).map_err(|error| Error::Stopped(format!("its thread did not start: {error}")))
 }
 
 /// Checks that the model can have a context of `context` tokens.

@@ -1,10 +1,10 @@
 //! One generation, computed in steps.
 
 mod batched;
+mod step;
 
 use std::{
     sync::atomic::AtomicU64,
-    thread::ScopedJoinHandle,
     time::{Duration, Instant},
 };
 
@@ -13,12 +13,12 @@ use smallvec::SmallVec;
 use super::{
     ContextPolicy, Event, GenerationStats, LogprobsRequest, Prompt, Request, SpeculationMode, StopReason,
     TokenLogprobs,
-    context::{ComputedLogits, Context, WantedLogits},
+    context::Context,
     embedding::PooledStates,
     encoded_prompt::{EncodedPrompt, encode, end_of_thoughts, fit},
     engine::EngineState,
     ffn_reads::FfnSize,
-    neurons::{GenerationProbe, HotSetAdaptation},
+    neurons::HotSetAdaptation,
     request::EventSender,
     sampling::{Breakers, GrammarState, Sampler},
     speculation::Speculation,
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    runtime::{Forward, Probe, Sparsity},
+    runtime::{Forward, Sparsity},
     telemetry::Meter,
     tokenizer::{EncodeOptions, Tokenizer},
 };
@@ -74,6 +74,16 @@ pub(super) struct Generation<'a> {
     stats: GenerationStats,
 }
 
+/// Resources of a step: a generation computes with them, and tells of it.
+pub(super) struct StepResources<'s, 'm> {
+    pub forward: &'s mut Forward,
+    pub events: &'s EventSender,
+    /// Requests of the session below this number are cancelled.
+    pub cancelled: &'s AtomicU64,
+    pub adaptation: &'s HotSetAdaptation,
+    pub meter: &'s mut Meter<'m>,
+}
+
 impl<'a> Generation<'a> {
     /// Checks and tokenises `request`, and makes `context` forget what is not part of its prompt.
     pub fn new(
@@ -86,16 +96,7 @@ impl<'a> Generation<'a> {
     ) -> Result<Self> {
         let tokenizer = &state.tokenizer;
         let vocab = state.model.config.n_vocab;
-        if request.stop.iter().any(String::is_empty) {
-            return Err(Error::invalid("stop", "strings of at least one character", "an empty one"));
-        }
-        if let ContextPolicy::Shift { keep } = request.on_full
-            && keep >= context.capacity()
-        {
-            let expected = format!("fewer tokens than the context's {}", context.capacity());
-            return Err(Error::invalid("keep", expected, keep));
-        }
-        request.sampling.validate(vocab)?;
+        check(&request, context, vocab)?;
         let breakers = if request.sampling.dry_multiplier > 0.0 {
             let encode = |text: &str| tokenizer.encode(text, EncodeOptions::PLAIN).unwrap_or_default();
             Breakers::new(&request.sampling.dry_breakers, vocab, |id| tokenizer.token_bytes(id), encode)
@@ -205,165 +206,6 @@ impl<'a> Generation<'a> {
             true => Some(StopReason::EndOfText),
             false => self.send_token(id, logprobs, events, meter),
         }
-    }
-
-    /// Computes the next chunk, of at most `most` tokens, and chooses a token if that was the last. Returns the reason if the generation
-    /// has ended.
-    pub fn step(
-        &mut self,
-        context: &mut Context,
-        (forward, most): (&mut Forward, usize),
-        events: &EventSender,
-        cancelled: &AtomicU64,
-        adaptation: &HotSetAdaptation,
-        meter: &mut Meter<'_>,
-    ) -> Result<Option<StopReason>> {
-        let most = most.min(self.chunk);
-        let mut cancel = GenerationProbe::new(cancelled, self.number);
-        if cancel.cancelled() {
-            return Ok(Some(StopReason::Cancelled));
-        }
-        let in_prompt = self.in_prompt();
-        if in_prompt && self.computed == 0 && !self.report_prompt(events) {
-            return Ok(Some(StopReason::Cancelled));
-        }
-        let started = Instant::now();
-        if !context.is_settled(forward) {
-            let settled = context.settle(forward, most, &mut cancel);
-            self.add_time(in_prompt, started.elapsed());
-            return match settled {
-                Ok(()) => Ok(None),
-                Err(Error::Cancelled) => Ok(Some(StopReason::Cancelled)),
-                Err(error) => Err(error),
-            };
-        }
-        if !in_prompt && self.drafted == 0 && self.todo.len() == 1 {
-            self.add_draft(context, forward);
-        }
-        let rest = self.todo.len() - self.computed;
-        // The last token of a prompt is computed again for another answer: recurrent states are kept before it.
-        let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
-        let scores_prompt = in_prompt && self.logprobs.is_some_and(|it| it.prompt);
-        let most = if scores_prompt { most.min((LOGITS_OF_CHUNK / self.n_vocab).max(1)) } else { most };
-        let chunk = (rest - usize::from(stops_before_last)).min(most);
-        if chunk > context.room() {
-            match self.on_full {
-                ContextPolicy::Stop => return Ok(Some(StopReason::ContextFull)),
-                ContextPolicy::Shift { keep } => {
-                    let held = context.tokens().len();
-                    let mut again = context.shift(forward.isa(), keep);
-                    self.stats.forgotten_tokens += held - context.tokens().len() - again.len();
-                    again.extend(self.todo.drain(self.computed..));
-                    (self.todo, self.computed) = (again, 0);
-                    return Ok(None);
-                }
-            }
-        }
-        let tokens = &self.todo[self.computed..self.computed + chunk];
-        // Only where the prompt has opened them, and none are wanted.
-        let spent_thoughts = self.spent_thoughts();
-        let wanted = if self.pooled.is_some() {
-            WantedLogits::Hidden
-        } else if scores_prompt {
-            WantedLogits::EveryLogits
-        } else if chunk < rest || self.max_tokens == Some(0) {
-            WantedLogits::Nothing
-        } else if self.drafted > 0 {
-            WantedLogits::EveryLogits
-        } else if context.on_device() && self.grammar.is_none() && self.logprobs.is_none() {
-            // Reading back all logits takes long.
-            self.sampler.shortlist(context.tokens(), tokens).map_or(WantedLogits::Logits, WantedLogits::Shortlist)
-        } else {
-            WantedLogits::Logits
-        };
-        let neurons = meter.neurons();
-        neurons.begin(self.session, context.tokens().len(), tokens, !in_prompt);
-        let (before, dense) = (self.stats.ffn.dense_bytes, forward.sparsity() == Sparsity::Dense);
-        let mut probe = cancel.with_recorder(neurons).with_adaptation(adaptation);
-        if !in_prompt && chunk == 1 {
-            probe = probe.with_reads(self.ffn_sizes, &mut self.stats.ffn, dense);
-        }
-        let mut grammar = self.grammar.as_mut().filter(|_| chunk == rest && self.text.is_answering());
-        let (computed, masked) = std::thread::scope(|scope| {
-            // The mask depends on the tokens so far, as the logits do: both are computed at once.
-            let mask = grammar.as_mut().map(|grammar| scope.spawn(|| grammar.compute_mask()));
-            let computed = context.compute(forward, tokens, wanted, &mut probe);
-            (computed, mask.map(ScopedJoinHandle::join))
-        });
-        meter.neurons().end();
-        self.stats.ffn.tokens += usize::from(self.stats.ffn.dense_bytes > before);
-        adaptation.record_tokens(chunk);
-        let computed = match computed {
-            Ok(computed) => computed,
-            Err(Error::Cancelled) => return Ok(Some(StopReason::Cancelled)),
-            Err(error) => return Err(error),
-        };
-        match masked {
-            None => {}
-            Some(Ok(mask)) => mask?,
-            Some(Err(_)) => return Err(Error::invalid("grammar", "a mask of the tokens that may follow", "a failure")),
-        }
-        let prompt_logprobs = match &computed {
-            ComputedLogits::Logits(logits) if scores_prompt => {
-                let top = self.logprobs.map_or(0, |it| it.top);
-                score_prompt(&self.todo, self.computed, logits.chunks_exact(self.n_vocab), top)
-            }
-            _ => Vec::new(),
-        };
-        if !prompt_logprobs.is_empty() && !events.send(Event::PromptLogprobs(prompt_logprobs)) {
-            return Ok(Some(StopReason::Cancelled));
-        }
-        self.computed += chunk;
-        if let Some(pooled) = &mut self.pooled
-            && let ComputedLogits::Hidden(states) = &computed
-        {
-            pooled.add(states);
-            if chunk == rest && !events.send(Event::Embedding(pooled.embedding())) {
-                return Ok(Some(StopReason::Cancelled));
-            }
-        }
-        if self.drafted > 0
-            && let ComputedLogits::Logits(logits) = computed
-        {
-            return self.accept_drafts(logits, context, events, started, meter);
-        }
-        let before_last = stops_before_last && self.computed + 1 == self.todo.len();
-        let goes_on = chunk == rest && self.max_tokens != Some(0) && self.pooled.is_none();
-        let ends_thoughts = goes_on && spent_thoughts;
-        let mut logprobs = None;
-        let chosen = match computed {
-            ComputedLogits::Nothing | ComputedLogits::Hidden(_) => None,
-            ComputedLogits::Logits(_) if !goes_on => None,
-            _ if ends_thoughts => None,
-            ComputedLogits::Logits(logits) => Some({
-                let (id, scores) = self.choose(&logits[logits.len() - self.n_vocab..], context)?;
-                logprobs = scores;
-                id
-            }),
-            ComputedLogits::Shortlist(shortlist) => Some(self.sampler.sample_from(shortlist, context.tokens())?),
-        };
-        if before_last {
-            context.take_snapshot();
-        }
-        let end = match chosen {
-            None if ends_thoughts => self.end_thoughts(events, meter),
-            Some(id) => self.accept(id, logprobs, events, meter),
-            None => (chunk == rest).then_some(StopReason::MaxTokens),
-        };
-        let time = started.elapsed();
-        if !in_prompt && rest == 1 {
-            self.single_steps = (self.single_steps.0 + 1, self.single_steps.1 + time);
-            if let Some(speculation) = &mut self.speculation {
-                speculation.note_single(time);
-            }
-        }
-        self.update_stats(in_prompt, chunk, chunk == rest, time, context, meter);
-        let listening = if in_prompt && end.is_none() && self.stats.generated_tokens == 0 {
-            self.report_prompt(events)
-        } else {
-            self.report_stats(events)
-        };
-        Ok(end.or((!listening).then_some(StopReason::Cancelled)))
     }
 
     /// Drafts tokens behind the one to compute, where there is room for them and nothing approximate is skipped: a pass of several
@@ -529,6 +371,20 @@ impl<'a> Generation<'a> {
         self.reported_at = Instant::now();
         events.send(Event::Stats(self.stats.clone()))
     }
+}
+
+/// Checks what can be checked before the prompt is encoded.
+fn check(request: &Request, context: &Context, vocab: usize) -> Result<()> {
+    if request.stop.iter().any(String::is_empty) {
+        return Err(Error::invalid("stop", "strings of at least one character", "an empty one"));
+    }
+    if let ContextPolicy::Shift { keep } = request.on_full
+        && keep >= context.capacity()
+    {
+        let expected = format!("fewer tokens than the context's {}", context.capacity());
+        return Err(Error::invalid("keep", expected, keep));
+    }
+    request.sampling.validate(vocab)
 }
 
 /// The log probabilities of those of the prompt's tokens that `logits`, one row for each token from the one at `from` on, predict; with

@@ -7,13 +7,16 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{DeviceChoice, Priority, SparsityChoice, loader::DeviceLoadOptions};
+use super::{
+    DeviceChoice, LivePlanner, Priority, SparsityChoice, live_planner::device_chunk, loader::DeviceLoadOptions,
+};
 use crate::{
     cpu::CpuOptions,
+    error::{Error, Result},
     format::ReadMode,
     model::{Activation, ModelConfig},
-    placement::Machine,
-    runtime::KvType,
+    placement::{Machine, PlanInputs, PowerInferSplit},
+    runtime::{KvType, Sparsity},
     sparsity::sidecar::SidecarChoice,
 };
 
@@ -72,6 +75,33 @@ impl EngineOptions {
     pub(super) fn device_load(&self) -> DeviceLoadOptions {
         let (cpu, chunk, speeds) = (self.cpu.clone(), self.chunk, self.speeds.clone());
         DeviceLoadOptions { cpu, chunk, speeds, ..DeviceLoadOptions::default() }
+    }
+
+    /// Checks what does not depend on the model.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.chunk == 0 {
+            return Err(Error::invalid("chunk", "at least 1 token", 0));
+        }
+        if !(0.0..=1.0).contains(&self.recall) {
+            return Err(Error::invalid("recall", "a fraction from 0 to 1", self.recall));
+        }
+        Ok(())
+    }
+
+    /// The planner for contexts of `context` tokens, which follows `split` if there is one.
+    pub(super) fn planner(&self, mode: Sparsity, context: usize, split: Option<PowerInferSplit>) -> LivePlanner {
+        let mut planner = LivePlanner::new(PlanInputs {
+            chunk: device_chunk(self.chunk),
+            stream_prompts: self.stream_prompts,
+            ..PlanInputs::new(mode, context, self.kv_type)
+        });
+        if let Some(machine) = self.machine.clone() {
+            planner = planner.with_machine(machine);
+        }
+        match split {
+            Some(split) => planner.following(split),
+            None => planner,
+        }
     }
 
     /// Tokens of the context of a session that has no length of its own.

@@ -5,7 +5,7 @@ use std::{fmt, ops::ControlFlow, str::FromStr, sync::Arc};
 use crate::{
     cpu::ThreadPool,
     error::{Error, Result},
-    model::{Activation, Down, Ffn, FfnWeights, LayerWeights, Model},
+    model::{Activation, Down, Ffn, FfnWeights, LayerWeights, Model, SkipRule, Skips},
     quant::TensorType,
     runtime::Sparsity,
 };
@@ -133,6 +133,8 @@ struct SparsityFacts {
     thresholds: usize,
     /// Number of MoE layers, which have no predictors.
     moe: usize,
+    /// Number of layers that have silent neurons to skip.
+    silent: usize,
     /// Mean measured recall of the predictors; `None` unless all were measured.
     recall: Option<f32>,
 }
@@ -141,6 +143,7 @@ impl SparsityFacts {
     fn of(model: &Model) -> Self {
         let layers = &model.weights.layers;
         let count = |has: fn(&LayerWeights) -> bool| layers.iter().filter(|layer| has(layer)).count();
+        let rules = || layers.iter().map(|layer| SkipRule::of(layer, model.config.activation));
         let predictors = count(|layer| layer.predictor.is_some());
         let found = layers.iter().filter_map(|layer| layer.predictor.as_ref());
         let recall: Option<f32> = found.map(|predictor| predictor.quality.map(|quality| quality.recall)).sum();
@@ -153,8 +156,9 @@ impl SparsityFacts {
                 Ffn::None => true,
             }),
             predictors,
-            thresholds: count(|layer| layer.activation_threshold.is_some()),
+            thresholds: rules().filter(|rule| rule.skips(Sparsity::Threshold, true, false) != Skips::Nothing).count(),
             moe: count(|layer| matches!(layer.ffn, Ffn::Experts(_))),
+            silent: rules().filter(|rule| rule.skips(Sparsity::Exact, true, false) == Skips::Silent).count(),
             recall: recall.filter(|_| predictors > 0).map(|sum| sum / predictors as f32),
         }
     }
@@ -194,7 +198,7 @@ impl SparsityFacts {
         let (activation, layers) = (self.activation, self.layers);
         match mode {
             Sparsity::Dense => "every neuron is computed".to_owned(),
-            Sparsity::Exact | Sparsity::Predicted if !activation.is_sparse() => {
+            Sparsity::Exact | Sparsity::Predicted if self.silent == 0 => {
                 format!("with {activation} no neuron is ever silent, so all are computed")
             }
             Sparsity::Predicted if self.predictors == 0 && self.moe == layers => {
@@ -266,6 +270,7 @@ mod tests {
             predictors: 4,
             thresholds: 0,
             moe: 0,
+            silent: 4,
             recall: Some(0.97),
         }
     }
@@ -290,7 +295,7 @@ mod tests {
         says(SparsityFacts { predictors: 0, ..facts() }, Sparsity::Predicted, "no predictors");
         says(SparsityFacts { predictors: 3, ..facts() }, Sparsity::Predicted, "3 of 4 layers");
         says(SparsityFacts { predictors: 0, moe: 4, ..facts() }, Sparsity::Predicted, "MoE layers have no predictors");
-        says(SparsityFacts { activation: Activation::Silu, ..facts() }, Sparsity::Exact, "silu");
+        says(SparsityFacts { activation: Activation::Silu, silent: 0, ..facts() }, Sparsity::Exact, "silu");
         says(SparsityFacts { neuron_major: 0, ..facts() }, Sparsity::Exact, "whole");
         says(facts(), Sparsity::Threshold, "no activation thresholds");
     }

@@ -19,7 +19,7 @@ use super::{
     context::Context,
     device_manager::DeviceManager,
     engine::EngineState,
-    generation::Generation,
+    generation::{Generation, StepResources},
     loader::{DeviceSource, LoadedDevice},
     request::EventSender,
     turns::Turns,
@@ -261,7 +261,7 @@ impl Worker<'_> {
         *self.state.sparsity.lock() = now;
         let adaptation = &self.state.planner.adaptation;
         if adaptation.is_on() && !settings.adaptive {
-            self.forward.correct_thresholds(&ThresholdCorrection::default());
+            self.forward.correct_thresholds(ThresholdCorrection::NONE);
         }
         adaptation.switch(settings.adaptive, &self.state.model, self.state.recall);
         self.update_planned_context();
@@ -426,11 +426,11 @@ impl Worker<'_> {
         *used_at = Instant::now();
         let adaptation = &self.state.planner.adaptation;
         if self.forward.sparsity() == Sparsity::Predicted && adaptation.is_on() {
-            self.forward.correct_thresholds(&adaptation.threshold_correction());
+            self.forward.correct_thresholds(adaptation.threshold_correction());
         }
         let (steps, before) = generation.single_steps();
-        let forward = (&mut self.forward, most);
-        let stepped = generation.step(context, forward, events, cancelled, adaptation, &mut self.meter);
+        let (forward, meter) = (&mut self.forward, &mut self.meter);
+        let stepped = generation.step(context, most, StepResources { forward, events, cancelled, adaptation, meter });
         let (decoded, time) = generation.single_steps();
         // While weights move, the rate is not that of the placement.
         if decoded > steps && !self.device.is_moving() {

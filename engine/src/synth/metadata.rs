@@ -4,7 +4,7 @@
 use super::{
     options::SynthOptions,
     plan::{NORM_EPS, SynthPlan},
-    shape::SynthFamily,
+    shape::{SynthFamily, SynthShape},
 };
 use crate::{
     format::{Array, Metadata, Value},
@@ -72,6 +72,38 @@ pub(super) fn metadata(plan: &SynthPlan, options: &SynthOptions) -> Metadata {
         set("attention.key_length", size(shape.head_dim()));
         set("attention.value_length", size(shape.head_dim()));
     }
+    set_family_keys(shape, &mut |key, value| drop(set(key, value)));
+    let activation = match (shape.relu, shape.family) {
+        (false, SynthFamily::GptOss) => "swiglu_oai",
+        (false, SynthFamily::Gemma4) => "gelu_pytorch_tanh",
+        (false, _) => "silu",
+        (true, SynthFamily::Bamboo) => "drelu",
+        (true, SynthFamily::NemotronH) => "relu2",
+        (true, _) => "relu",
+    };
+    set("hidden_activation", text(activation));
+
+    if plan.predictor_rank.is_some() {
+        metadata.set("powerinfer.sparse_threshold", Value::F32(0.0));
+    }
+    metadata.set("thermocline.synth.shape", text(shape.name));
+    metadata.set("thermocline.synth.seed", Value::U64(plan.seed));
+    if shape.relu {
+        metadata.set("thermocline.synth.active", Value::F32(options.active as f32));
+        metadata.set("thermocline.synth.hot_share", Value::F32(options.hot_fraction as f32));
+        metadata.set("thermocline.synth.hot_firings", Value::F32(options.hot_firings as f32));
+    }
+    if plan.predictor_rank.is_some() {
+        metadata.set("thermocline.synth.predictor_recall", Value::F32(options.recall as f32));
+    }
+    tokenizer(&mut metadata, shape.n_vocab);
+    metadata
+}
+
+/// Keys that only some families have.
+fn set_family_keys(shape: &SynthShape, set: &mut dyn FnMut(&str, Value)) {
+    let size = |size: usize| Value::U32(size as u32);
+    let text = |text: &str| Value::String(text.to_owned());
     if shape.shared_ff.is_some() || shape.family == SynthFamily::SmallThinker {
         set("expert_feed_forward_length", size(shape.n_ff));
     }
@@ -111,31 +143,6 @@ pub(super) fn metadata(plan: &SynthPlan, options: &SynthOptions) -> Metadata {
     if shape.family == SynthFamily::Falcon {
         set("tensor_data_layout", text("jploski"));
     }
-    let activation = match (shape.relu, shape.family) {
-        (false, SynthFamily::GptOss) => "swiglu_oai",
-        (false, SynthFamily::Gemma4) => "gelu_pytorch_tanh",
-        (false, _) => "silu",
-        (true, SynthFamily::Bamboo) => "drelu",
-        (true, SynthFamily::NemotronH) => "relu2",
-        (true, _) => "relu",
-    };
-    set("hidden_activation", text(activation));
-
-    if plan.predictor_rank.is_some() {
-        metadata.set("powerinfer.sparse_threshold", Value::F32(0.0));
-    }
-    metadata.set("thermocline.synth.shape", text(shape.name));
-    metadata.set("thermocline.synth.seed", Value::U64(plan.seed));
-    if shape.relu {
-        metadata.set("thermocline.synth.active", Value::F32(options.active as f32));
-        metadata.set("thermocline.synth.hot_share", Value::F32(options.hot_fraction as f32));
-        metadata.set("thermocline.synth.hot_firings", Value::F32(options.hot_firings as f32));
-    }
-    if plan.predictor_rank.is_some() {
-        metadata.set("thermocline.synth.predictor_recall", Value::F32(options.recall as f32));
-    }
-    tokenizer(&mut metadata, shape.n_vocab);
-    metadata
 }
 
 fn tokenizer(metadata: &mut Metadata, n_vocab: usize) {

@@ -32,12 +32,14 @@ mod random;
 mod report;
 mod sample;
 mod shape;
+mod shapes;
 
 pub use generate::generate;
 pub use options::SynthOptions;
 pub use outline::{Outline, outline};
 pub use report::{Firing, SynthProgress, SynthReport};
-pub use shape::{DeltaNetSizes, ExpertCounts, LatentSizes, Mamba2Sizes, SynthFamily, SynthShape, shapes};
+pub use shape::{DeltaNetSizes, ExpertCounts, LatentSizes, Mamba2Sizes, SynthFamily, SynthShape};
+pub use shapes::shapes;
 
 #[cfg(test)]
 mod tests;

@@ -37,7 +37,7 @@ params! {
         step: u32,
         /// Rows from a neuron's gate to its up (0 without a gate).
         up_at: u32,
-        /// Workgroups in one row of the grid, as in [`SlotList`].
+        /// Workgroups in one row of the grid, as in [`SlotList`](super::SlotList).
         stride: u32,
         /// Neurons, where there is no list of them.
         count: u32,

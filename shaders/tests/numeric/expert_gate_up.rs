@@ -12,6 +12,12 @@ use crate::gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Wei
 /// Experts that have places; the first and the last are not bound.
 const EXPERTS: usize = 5;
 const NEURONS: usize = 37;
+/// Elements from one pair to the next.
+const GATES_PITCH: usize = NEURONS + 4;
+const HIDDEN_PITCH: usize = NEURONS + 3;
+
+/// Experts of the pairs.
+const IDS: [u32; 8] = [3, 0, NO_NEURON, 1, 4, 2, 1, 3];
 
 /// Form of a call: activation, gates known, bias, threshold.
 type Form = (u32, bool, bool, f32);
@@ -25,6 +31,23 @@ const FORMS: [Form; 6] = [
     (2, true, false, 0.2),
 ];
 
+fn switch(on: bool) -> f64 {
+    f64::from(u8::from(on))
+}
+
+/// Hidden activations of a pair; `product` is that of a row of its expert. Where gates are known all rows are up rows.
+fn hidden(kind: u32, threshold: f32, known: Option<&[f32]>, product: impl Fn(usize) -> f64) -> Vec<f64> {
+    let hidden = |neuron: usize| {
+        let (gate, up) = match known {
+            Some(gates) => (f64::from(gates[neuron]), product(neuron)),
+            None => (product(neuron), product(NEURONS + neuron)),
+        };
+        let fires = activation(kind, gate, None).abs() > f64::from(threshold);
+        if fires { activation(kind, gate, Some(up)) } else { 0.0 }
+    };
+    (0..NEURONS).map(hidden).collect()
+}
+
 #[test]
 fn expert_gate_up_matches_its_equation() {
     let gpu = Gpu::get();
@@ -37,28 +60,20 @@ fn expert_gate_up_matches_its_equation() {
             let weights = Weights::random(ty, (EXPERTS - 2) * rows, cols, 6);
             // Biases of all experts but the first.
             let bias = noise((EXPERTS - 1) * rows, 8);
-            let ids = [3, 0, NO_NEURON, 1, 4, 2, 1, 3];
-            let (gates_pitch, hidden_pitch) = (NEURONS + 4, NEURONS + 3);
-            let gates = noise(ids.len() * gates_pitch, 9);
+            let gates = noise(IDS.len() * GATES_PITCH, 9);
             for pairs_per_row in [1, 4] {
-                let x = noise(ids.len() / pairs_per_row * cols, 7);
-                let mut expected = vec![7.0; ids.len() * hidden_pitch];
-                for (pair, id) in ids.iter().enumerate().filter(|(_, id)| (1..EXPERTS as u32 - 1).contains(id)) {
+                let x = noise(IDS.len() / pairs_per_row * cols, 7);
+                let mut expected = vec![7.0; IDS.len() * HIDDEN_PITCH];
+                for (pair, id) in IDS.iter().enumerate().filter(|(_, id)| (1..EXPERTS as u32 - 1).contains(id)) {
                     let x = &x[pair / pairs_per_row * cols..][..cols];
                     let product = |row: usize| {
                         let row = (*id as usize - 1) * rows + row;
                         let sum = weights.values[row * cols..][..cols].iter().zip(x).map(|(w, x)| w * f64::from(*x));
                         sum.sum::<f64>() + if with_bias { f64::from(bias[row]) } else { 0.0 }
                     };
-                    for neuron in 0..NEURONS {
-                        let (gate, up) = match known {
-                            true => (f64::from(gates[pair * gates_pitch + neuron]), product(neuron)),
-                            false => (product(neuron), product(NEURONS + neuron)),
-                        };
-                        let fires = activation(kind, gate, None).abs() > f64::from(threshold);
-                        expected[pair * hidden_pitch + neuron] =
-                            if fires { activation(kind, gate, Some(up)) } else { 0.0 };
-                    }
+                    let known = known.then(|| &gates[pair * GATES_PITCH..][..NEURONS]);
+                    let hidden = hidden(kind, threshold, known, product);
+                    expected[pair * HIDDEN_PITCH..][..NEURONS].copy_from_slice(&hidden);
                 }
                 assert!(expected.contains(&0.0), "{ty}: some neurons are silent");
                 let hidden = vec![7.0_f32; expected.len()];
@@ -68,9 +83,9 @@ fn expert_gate_up_matches_its_equation() {
                 {
                     let groups = NEURONS.div_ceil((SPARSE_NEURONS * workgroup / lanes) as usize) as u32;
                     // One pair more, which is not there.
-                    let pairs = ids.len() as u32 - 1;
+                    let pairs = IDS.len() as u32 - 1;
                     let mut expected = expected.clone();
-                    expected[pairs as usize * hidden_pitch..].fill(7.0);
+                    expected[pairs as usize * HIDDEN_PITCH..].fill(7.0);
                     let [neurons, rows32, chunks, x_pitch] = [NEURONS, rows, cols / 32, cols].map(|n| n as u32);
                     let params = params::ExpertGateUp {
                         neurons,
@@ -80,15 +95,14 @@ fn expert_gate_up_matches_its_equation() {
                         pairs,
                         pairs_per_row: pairs_per_row as u32,
                         x_pitch,
-                        gates_pitch: gates_pitch as u32,
-                        hidden_pitch: hidden_pitch as u32,
+                        gates_pitch: GATES_PITCH as u32,
+                        hidden_pitch: HIDDEN_PITCH as u32,
                         first_expert: 1,
                         experts: EXPERTS as u32 - 2,
                         first_bias: 1,
                         stride: 3,
                         threshold,
                     };
-                    let switch = |on: bool| f64::from(u8::from(on));
                     let call = Call {
                         kernel: "expert_gate_up",
                         tier,
@@ -106,11 +120,11 @@ fn expert_gate_up_matches_its_equation() {
                             cast_slice(&weights.aux),
                             bytes(&x),
                             bytes(&bias),
-                            cast_slice(&ids),
+                            cast_slice(&IDS),
                             bytes(&gates),
                             bytes(&hidden),
                         ],
-                        workgroups: (3, groups.div_ceil(3), ids.len() as u32),
+                        workgroups: (3, groups.div_ceil(3), IDS.len() as u32),
                     };
                     let what = format!("{ty} {tier} {workgroup}/{lanes}, activation {kind}, {pairs_per_row} per row");
                     assert_close(&gpu.run(&call, 6), &expected, 2e-4, &what);

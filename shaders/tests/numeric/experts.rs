@@ -317,6 +317,11 @@ fn pairs_are_grouped_by_their_experts() {
     }
 }
 
+/// `weights . x + bias`
+fn product(weights: &[f64], x: &[f32], bias: f32) -> f64 {
+    weights.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum::<f64>() + f64::from(bias)
+}
+
 /// Both products with experts, `[pairs, rows]` behind `OFFSET` columns, of all experts but the first and the last.
 #[test]
 fn products_with_experts_match_their_equation() {
@@ -336,11 +341,10 @@ fn products_with_experts_match_their_equation() {
                 let mut expected = vec![0.25; pairs * pitch];
                 for (pair, id) in ids.iter().enumerate().filter(|(_, id)| (1..experts as u32 - 1).contains(id)) {
                     let x = &x[pair / pairs_per_row * cols..][..cols];
-                    for r in 0..rows {
-                        let weights = &weights.values[((*id as usize - 1) * rows + r) * cols..][..cols];
-                        let sum: f64 = weights.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum();
-                        expected[pair * pitch + OFFSET + r] = sum + f64::from(bias[(*id as usize - 1) * rows + r]);
-                    }
+                    let first = (*id as usize - 1) * rows;
+                    let products = weights.values[first * cols..].chunks_exact(cols).zip(&bias[first..]);
+                    let out = &mut expected[pair * pitch + OFFSET..][..rows];
+                    out.iter_mut().zip(products).for_each(|(out, (weights, bias))| *out = product(weights, x, *bias));
                 }
                 let params = params::ExpertMatmul {
                     rows: rows as u32,

@@ -10,6 +10,7 @@ use crate::gpu::{Call, Gpu, assert_close, bytes, noise};
 const UNTOUCHED: f32 = 7.0;
 const TOKENS: usize = 3;
 const HEADS: usize = 2;
+const EPS: f32 = 1e-5;
 
 #[derive(Debug, Clone, Copy)]
 struct Variant {
@@ -34,9 +35,29 @@ fn rotated(variant: Variant, row: &[f32], table: &[f32], token: usize, i: usize)
     if i == a { x * cos - y * sin } else { x * sin + y * cos }
 }
 
+/// A token's key as it is cached, padding included: the latent under its norm, then what is rotated.
+fn key(variant: Variant, row: &[f32], norm: &[f32], table: &[f32], token: usize) -> Vec<f64> {
+    let Variant { rope, rank, .. } = variant;
+    let mean = row[..rank].iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / rank as f64;
+    let element = |i: usize| match i {
+        _ if i < rank => f64::from(row[i]) / (mean + f64::from(EPS)).sqrt() * f64::from(norm[i]),
+        _ if i < rank + rope => rotated(variant, &row[rank..], table, token, i - rank),
+        _ => 0.0,
+    };
+    (0..(rank + rope).next_multiple_of(4)).map(element).collect()
+}
+
+/// A cache of `len` elements that nothing has been written to.
+fn untouched(len: usize, kv_f32: bool) -> Vec<u8> {
+    match kv_f32 {
+        true => cast_slice(&vec![UNTOUCHED; len]).to_vec(),
+        false => cast_slice(&vec![f16::from_f32(UNTOUCHED); len]).to_vec(),
+    }
+}
+
 fn check(variant: Variant) {
     let Variant { nope, rope, rank, neox, rotates, kv_f32 } = variant;
-    let (width, position, eps) = (rank + rope, 4, 1e-5);
+    let (width, position) = (rank + rope, 4);
     let padded = width.next_multiple_of(4);
     let inputs_pitch = nope.next_multiple_of(32);
     let queries_pitch = HEADS * (nope + rope) + 5;
@@ -61,19 +82,9 @@ fn check(variant: Variant) {
             }
         }
         let row = &projected[token * projected_pitch..][..width];
-        let mean = row[..rank].iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / rank as f64;
-        for i in 0..padded {
-            keys[(position + token) * padded + i] = match i {
-                _ if i < rank => f64::from(row[i]) / (mean + f64::from(eps)).sqrt() * f64::from(norm[i]),
-                _ if i < width => rotated(variant, &row[rank..], &table, token, i - rank),
-                _ => 0.0,
-            };
-        }
+        keys[(position + token) * padded..][..padded].copy_from_slice(&key(variant, row, &norm, &table, token));
     }
-    let before_keys: Vec<u8> = match kv_f32 {
-        true => cast_slice(&vec![UNTOUCHED; keys.len()]).to_vec(),
-        false => cast_slice(&vec![f16::from_f32(UNTOUCHED); keys.len()]).to_vec(),
-    };
+    let before_keys = untouched(keys.len(), kv_f32);
     let (before_inputs, before_q) = (vec![UNTOUCHED; inputs.len()], vec![UNTOUCHED; q.len()]);
     let params = params::LatentAppend {
         n_head: HEADS as u32,
@@ -84,7 +95,7 @@ fn check(variant: Variant) {
         projected_pitch: projected_pitch as u32,
         inputs_pitch: inputs_pitch as u32,
         position: position as u32,
-        eps,
+        eps: EPS,
         row: 0,
     };
     let gpu = Gpu::get();

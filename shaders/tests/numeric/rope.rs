@@ -44,31 +44,21 @@ const N_HEAD: u32 = 3;
 const N_KV_HEAD: u32 = 2;
 const TOKENS: u32 = 4;
 
-fn check(variant: Variant) {
-    let Variant { head_dim, dims, neox, rope, qk_norm, norm_all, gated, grows, kv_f32, position, workgroup } = variant;
-    let [dim, half, pitch] = [head_dim, dims / 2, head_pitch(head_dim)].map(|v| v as usize);
-    let params = RopeAppend {
-        n_head: N_HEAD,
-        n_kv_head: N_KV_HEAD,
-        head_dim,
-        dims,
-        qkv_pitch: ((2 * N_HEAD + 2 * N_KV_HEAD) * head_dim).next_multiple_of(32) + 32,
-        q_pitch: (N_HEAD * head_pitch(head_dim)).next_multiple_of(32) + 32,
-        position,
-        capacity: position + TOKENS + 3,
-        eps: 1e-5,
-        query_beta: 0.25,
-        query_length: 2,
-        row: 0,
-    };
-    let [tokens, capacity, qkv_pitch, q_pitch] =
-        [TOKENS, params.capacity, params.qkv_pitch, params.q_pitch].map(|v| v as usize);
-    let qkv: Vec<f32> = noise(tokens * qkv_pitch, 41).iter().map(|v| v * 3.0).collect();
-    let table = noise(tokens * half.max(1) * 2, 42);
-    let norm_len = |heads: u32| if norm_all { dim * heads as usize } else { dim };
-    let norms = [noise(norm_len(N_HEAD), 43), noise(norm_len(N_KV_HEAD), 44)];
+struct Inputs<'a> {
+    variant: Variant,
+    params: RopeAppend,
+    qkv: &'a [f32],
+    table: &'a [f32],
+    /// Of queries and of keys.
+    norms: &'a [Vec<f32>; 2],
+}
 
-    let element = |token: usize, slot: usize, i: usize| -> f64 {
+impl Inputs<'_> {
+    /// Element `i` of head `slot` of a token, of queries, then keys, then values.
+    fn element(&self, token: usize, slot: usize, i: usize) -> f64 {
+        let Inputs { variant, params, qkv, table, norms } = self;
+        let Variant { neox, rope, qk_norm, norm_all, gated, grows, position, .. } = *variant;
+        let [dim, half, qkv_pitch] = [variant.head_dim, variant.dims / 2, params.qkv_pitch].map(|v| v as usize);
         if i >= dim {
             return 0.0;
         }
@@ -97,19 +87,46 @@ fn check(variant: Variant) {
         let (a, b) = if neox { (pair, pair + half) } else { (2 * pair, 2 * pair + 1) };
         let [cos, sin] = [0, 1].map(|part| f64::from(table[(token * half + pair) * 2 + part]));
         if i == a { normed(a) * cos - normed(b) * sin } else { normed(a) * sin + normed(b) * cos }
+    }
+}
+
+fn check(variant: Variant) {
+    let Variant { head_dim, dims, neox, rope, qk_norm, norm_all, gated, grows, kv_f32, position, workgroup } = variant;
+    let [dim, half, pitch] = [head_dim, dims / 2, head_pitch(head_dim)].map(|v| v as usize);
+    let params = RopeAppend {
+        n_head: N_HEAD,
+        n_kv_head: N_KV_HEAD,
+        head_dim,
+        dims,
+        qkv_pitch: ((2 * N_HEAD + 2 * N_KV_HEAD) * head_dim).next_multiple_of(32) + 32,
+        q_pitch: (N_HEAD * head_pitch(head_dim)).next_multiple_of(32) + 32,
+        position,
+        capacity: position + TOKENS + 3,
+        eps: 1e-5,
+        query_beta: 0.25,
+        query_length: 2,
+        row: 0,
     };
+    let [tokens, capacity, qkv_pitch, q_pitch] =
+        [TOKENS, params.capacity, params.qkv_pitch, params.q_pitch].map(|v| v as usize);
+    let qkv: Vec<f32> = noise(tokens * qkv_pitch, 41).iter().map(|v| v * 3.0).collect();
+    let table = noise(tokens * half.max(1) * 2, 42);
+    let norm_len = |heads: u32| if norm_all { dim * heads as usize } else { dim };
+    let norms = [noise(norm_len(N_HEAD), 43), noise(norm_len(N_KV_HEAD), 44)];
+
+    let inputs = Inputs { variant, params, qkv: &qkv, table: &table, norms: &norms };
     let mut q = vec![f64::from(UNTOUCHED); tokens * q_pitch];
     let mut caches = [0, 1].map(|_| vec![f64::from(UNTOUCHED); N_KV_HEAD as usize * capacity * pitch]);
     for token in 0..tokens {
         for i in 0..pitch {
             for head in 0..N_HEAD as usize {
-                q[token * q_pitch + head * pitch + i] = element(token, head, i);
+                q[token * q_pitch + head * pitch + i] = inputs.element(token, head, i);
             }
             for (which, cache) in caches.iter_mut().enumerate() {
                 for head in 0..N_KV_HEAD as usize {
                     let slot = N_HEAD as usize + which * N_KV_HEAD as usize + head;
                     let row = head * capacity + position as usize + token;
-                    cache[row * pitch + i] = element(token, slot, i);
+                    cache[row * pitch + i] = inputs.element(token, slot, i);
                 }
             }
         }

@@ -27,25 +27,19 @@ const GRIDS: [Grid; 4] = [
     Grid { workgroup: 128, strip: 8, splits: 3, tokens: 1, skip: true, accumulate: false },
 ];
 
-/// `[tokens, n_ff]` hidden activations.
+/// Weights `[rows, cols]`, and hidden activations `[tokens, rows]` of their neurons.
 struct Input<'a> {
+    weights: &'a Weights,
+    rows: usize,
+    cols: usize,
     hidden: &'a [f32],
     tokens: usize,
     pitch: usize,
 }
 
 /// Both dispatches: `[tokens, cols + 3]`, the last three columns untouched.
-fn down(
-    gpu: &Gpu,
-    tier: Tier,
-    ty: WeightType,
-    grid: Grid,
-    weights: &Weights,
-    shape: (usize, usize),
-    input: &Input<'_>,
-    bias: &[f32],
-) -> Vec<f32> {
-    let [tokens, rows, cols, pitch] = [input.tokens, shape.0, shape.1, input.pitch].map(|v| v as u32);
+fn down(gpu: &Gpu, tier: Tier, ty: WeightType, grid: Grid, input: &Input<'_>, bias: &[f32]) -> Vec<f32> {
+    let [tokens, rows, cols, pitch] = [input.tokens, input.rows, input.cols, input.pitch].map(|v| v as u32);
     let chunks = cols / 32;
     // Room for tokens that are not there.
     let len = (tokens * grid.splits * cols) as usize;
@@ -75,7 +69,12 @@ fn down(
             ("SKIP", f64::from(u8::from(grid.skip))),
         ],
         params: bytes_of(&params),
-        buffers: &[cast_slice(&weights.main), cast_slice(&weights.aux), bytes(input.hidden), bytes(&partials)],
+        buffers: &[
+            cast_slice(&input.weights.main),
+            cast_slice(&input.weights.aux),
+            bytes(input.hidden),
+            bytes(&partials),
+        ],
         workgroups: ((chunks * 4).div_ceil(grid.strip), grid.splits, tokens.div_ceil(grid.tokens)),
     };
     let partials = gpu.run(&call, 3);
@@ -108,12 +107,12 @@ fn down(
     gpu.run(&call, 2)
 }
 
-fn expected(weights: &Weights, cols: usize, input: &Input<'_>, bias: &[f32]) -> Vec<f64> {
+fn expected(input: &Input<'_>, bias: &[f32]) -> Vec<f64> {
+    let (cols, values) = (input.cols, &input.weights.values);
     let mut out = vec![7.0; input.tokens * (cols + 3)];
     for (hidden, out) in input.hidden.chunks_exact(input.pitch).zip(out.chunks_exact_mut(cols + 3)) {
         for (c, out) in out[..cols].iter_mut().enumerate() {
-            let neurons = weights.values.len() / cols;
-            let sum: f64 = (0..neurons).map(|k| f64::from(hidden[k]) * weights.values[k * cols + c]).sum();
+            let sum: f64 = (0..input.rows).map(|k| f64::from(hidden[k]) * values[k * cols + c]).sum();
             *out = sum + bias.get(c).map_or(0.0, |bias| f64::from(*bias));
         }
     }
@@ -131,13 +130,13 @@ fn sparse_down_adds_the_row_of_every_neuron() {
             // Some neurons are silent.
             let hidden: Vec<f32> = noise(tokens * pitch, 2).iter().map(|v| v.max(-0.5) + 0.5).collect();
             let bias = noise(cols, 3);
-            let input = Input { hidden: &hidden, tokens, pitch };
+            let input = Input { weights: &weights, rows, cols, hidden: &hidden, tokens, pitch };
             for bias in [&bias[..], &[]] {
-                let expected = expected(&weights, cols, &input, bias);
+                let expected = expected(&input, bias);
                 for (tier, grid) in
                     gpu.tiers().into_iter().flat_map(|tier| grids_of(ty, &GRIDS).iter().map(move |grid| (tier, *grid)))
                 {
-                    let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, bias);
+                    let got = down(gpu, tier, ty, grid, &input, bias);
                     assert_close(&got, &expected, 1e-4, &format!("{ty} {rows}x{cols} {tokens} {tier} {grid:?}"));
                 }
             }

@@ -67,31 +67,7 @@ fn main() {
                 say("{\"jsonrpc\": \"2.0\", \"id\": ");
                 say(&json!({ "jsonrpc": "2.0", "id": id, "result": "no object" }).to_string());
             }
-            ("tools/call", "asks") => {
-                let mut refused = Vec::new();
-                let requests = [
-                    ("sampling/createMessage", json!({ "messages": [], "maxTokens": 10 })),
-                    ("roots/list", json!({})),
-                    (
-                        "elicitation/create",
-                        json!({ "message": "Your password?", "requestedSchema": { "type": "object", "properties": {} } }),
-                    ),
-                    ("keys/read", json!({})),
-                ];
-                for (n, (method, params)) in requests.into_iter().enumerate() {
-                    say(&json!({ "jsonrpc": "2.0", "id": format!("ask-{n}"), "method": method, "params": params })
-                        .to_string());
-                    let reply = lines.next().unwrap_or_default();
-                    let reply: Value = serde_json::from_str(&reply).unwrap_or_default();
-                    let how = if reply["error"].is_object() {
-                        "refused"
-                    } else {
-                        reply["result"]["action"].as_str().unwrap_or("granted")
-                    };
-                    refused.push(format!("{method}: {how}"));
-                }
-                text(id, &refused.join(", "));
-            }
+            ("tools/call", "asks") => ask(id, &mut lines),
             ("tools/call", "environment") => {
                 let mut names: Vec<String> = std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
                 names.sort();
@@ -107,6 +83,32 @@ fn main() {
             _ => {}
         }
     }
+}
+
+/// Asks the client for what only a person may allow, and answers what it said.
+fn ask(id: &Value, lines: &mut impl Iterator<Item = String>) {
+    let mut refused = Vec::new();
+    let requests = [
+        ("sampling/createMessage", json!({ "messages": [], "maxTokens": 10 })),
+        ("roots/list", json!({})),
+        (
+            "elicitation/create",
+            json!({ "message": "Your password?", "requestedSchema": { "type": "object", "properties": {} } }),
+        ),
+        ("keys/read", json!({})),
+    ];
+    for (n, (method, params)) in requests.into_iter().enumerate() {
+        say(&json!({ "jsonrpc": "2.0", "id": format!("ask-{n}"), "method": method, "params": params }).to_string());
+        let reply = lines.next().unwrap_or_default();
+        let reply: Value = serde_json::from_str(&reply).unwrap_or_default();
+        let how = if reply["error"].is_object() {
+            "refused"
+        } else {
+            reply["result"]["action"].as_str().unwrap_or("granted")
+        };
+        refused.push(format!("{method}: {how}"));
+    }
+    text(id, &refused.join(", "));
 }
 
 fn say(line: &str) {

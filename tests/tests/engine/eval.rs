@@ -9,7 +9,7 @@ use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions},
     eval,
-    eval::{Base, BaseFile, BaseWriter, Control, Corpus, Method, Passage, Phase, PruneOrder, Walk, plot},
+    eval::{Base, BaseFile, BaseWriter, Control, Corpus, Method, Passage, Phase, PruneOrder, SweepSetup, Walk, plot},
     model::{Activation, Ffn, LoadOptions, Model, Predictor, PredictorInput, PredictorKind},
     runtime::{Forward, KvType, Sparsity},
     tokenizer::Tokenizer,
@@ -33,6 +33,10 @@ fn cpu() -> Cpu {
 
 fn on_cpu(model: &Arc<Model>) -> Forward {
     Forward::new(Arc::clone(model), cpu())
+}
+
+fn sweep_setup<'a>(walk: &'a Walk, corpus: &'a Corpus, calibration: &'a Corpus) -> SweepSetup<'a> {
+    SweepSetup { walk, corpus, calibration, kv_type: KvType::F32, device: "cpu" }
 }
 
 const DECODE: Method = Method { sparsity: Sparsity::Dense, phase: Phase::Decode, kv_type: KvType::F32 };
@@ -303,12 +307,9 @@ fn sweep_points_go_from_high_to_low_density() {
     let (corpus, calibration) = (noise(&model, 3, 80), noise(&model, 2, 80));
     let walk = |walk: Walk| {
         let mut reopen = |model: Arc<Model>| Ok(on_cpu(&model));
-        let how = (&walk, KvType::F32, "cpu");
+        let setup = sweep_setup(&walk, &corpus, &calibration);
         let mut heard = 0;
-        let points =
-            eval::sweep(&mut on_cpu(&model), &cpu(), &corpus, &calibration, how, &mut reopen, &mut (), &mut |_| {
-                heard += 1
-            });
+        let points = eval::sweep(&mut on_cpu(&model), &cpu(), &setup, &mut reopen, &mut (), &mut |_| heard += 1);
         points.inspect(|points| assert_eq!(points.len(), heard))
     };
     for (steps, some) in [
@@ -348,8 +349,8 @@ fn pruning_the_coldest_neurons_costs_less_than_pruning_others() {
         let walk = |order: PruneOrder, fractions: &[f64]| {
             let mut reopen = |model: Arc<Model>| Ok(on_cpu(&model));
             let walk = Walk::Pruned(order, fractions.to_vec());
-            let how = (&walk, KvType::F32, "cpu");
-            eval::sweep(&mut on_cpu(&model), &cpu(), &corpus, &calibration, how, &mut reopen, &mut (), &mut |_| ())
+            let setup = sweep_setup(&walk, &corpus, &calibration);
+            eval::sweep(&mut on_cpu(&model), &cpu(), &setup, &mut reopen, &mut (), &mut |_| ())
         };
         let cold = walk(PruneOrder::Cold, &[0.0, 0.25, 0.5]).unwrap();
         assert!(cold[0].divergence.kld.value < 1e-6, "{:?}", cold[0]);
@@ -368,8 +369,8 @@ fn pruning_the_coldest_neurons_costs_less_than_pruning_others() {
     let silu = open("models/llama-silu-gqa");
     let (corpus, mut reopen) = (noise(&silu, 3, 80), |model: Arc<Model>| Ok(on_cpu(&model)));
     let walk = Walk::Pruned(PruneOrder::Cold, vec![0.5]);
-    let how = (&walk, KvType::F32, "cpu");
-    let error = eval::sweep(&mut on_cpu(&silu), &cpu(), &corpus, &corpus, how, &mut reopen, &mut (), &mut |_| ());
+    let setup = sweep_setup(&walk, &corpus, &corpus);
+    let error = eval::sweep(&mut on_cpu(&silu), &cpu(), &setup, &mut reopen, &mut (), &mut |_| ());
     assert!(error.unwrap_err().to_string().contains("different rates"));
 }
 
@@ -441,8 +442,9 @@ fn activation_thresholds_of_moe_models_are_measured_and_predictors_refused() {
     let model = moe_model(Activation::Silu, None);
     let (corpus, calibration) = (noise(&model, 3, 80), noise(&model, 2, 80));
     let walk = |walk: Walk| {
-        let (mut reopen, how) = (|model: Arc<Model>| Ok(on_cpu(&model)), (&walk, KvType::F32, "cpu"));
-        eval::sweep(&mut on_cpu(&model), &cpu(), &corpus, &calibration, how, &mut reopen, &mut (), &mut |_| ())
+        let mut reopen = |model: Arc<Model>| Ok(on_cpu(&model));
+        let setup = sweep_setup(&walk, &corpus, &calibration);
+        eval::sweep(&mut on_cpu(&model), &cpu(), &setup, &mut reopen, &mut (), &mut |_| ())
     };
     let points = walk(Walk::Sparsity(vec![0.0, 0.5, 0.9])).unwrap();
     for (point, left) in points.iter().zip([1.0, 0.5, 0.1]) {

@@ -10,7 +10,7 @@ use serde_json::json;
 use thermocline_engine::{
     Error, eval,
     eval::{
-        Corpus, Estimate, PruneOrder, SweepPoint, Walk,
+        Corpus, Estimate, PruneOrder, SweepPoint, SweepSetup, Walk,
         plot::{Axis, Curve, Figure, Panel, Point, svg},
     },
     model::Model,
@@ -136,9 +136,9 @@ pub fn sweep(args: &SweepArgs) -> Outcome {
         })
     };
     let cpu = thermocline_engine::cpu::Cpu::new(&args.common.cpu.options())?;
-    let how = (&walk, args.common.method.kv_type, setup.device.as_str());
-    let points =
-        eval::sweep(&mut setup.forward, &cpu, &corpus, &calibration, how, &mut reopen, &mut watcher, &mut |_| ());
+    let (kv_type, device) = (args.common.method.kv_type, setup.device.as_str());
+    let sweep = SweepSetup { walk: &walk, corpus: &corpus, calibration: &calibration, kv_type, device };
+    let points = eval::sweep(&mut setup.forward, &cpu, &sweep, &mut reopen, &mut watcher, &mut |_| ());
     let points = measured(points)?;
     drop(watcher);
     let Some(first) = points.first() else { return Err(Failure::usage("a sweep of no steps")) };

@@ -36,7 +36,7 @@ impl LinesFormat {
                 _ => {}
             }
         }
-        let calls = calls.iter().map(call_json).collect();
+        let calls = calls.iter().map(|(name, arguments)| call_json(name, arguments)).collect();
         let object = self.object(&text(AnswerPiece::content), &text(AnswerPiece::reasoning), calls);
         self.with_end(object, &choice.reason, total)
     }
@@ -73,8 +73,8 @@ impl LinesFormat {
     }
 
     fn take_call(&mut self) -> Option<Value> {
-        let call = self.call.take()?;
-        Some(self.object("", "", vec![call_json(&call)]))
+        let (name, arguments) = self.call.take()?;
+        Some(self.object("", "", vec![call_json(&name, &arguments)]))
     }
 
     fn object(&self, content: &str, thinking: &str, calls: Vec<Value>) -> Value {
@@ -117,7 +117,7 @@ impl LinesFormat {
     }
 }
 
-fn call_json((name, arguments): &(String, String)) -> Value {
+fn call_json(name: &str, arguments: &str) -> Value {
     // Models may write what is no JSON.
     let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
     json!({ "function": { "name": name, "arguments": arguments } })

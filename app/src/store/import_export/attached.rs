@@ -112,12 +112,13 @@ impl Imported {
         Imported { chat, added: Vec::new() }
     }
 
-    /// Adds the files of the next message, and what the model was given with it.
+    /// Adds the files of the next message, the `at`-th, and what the model was given with it.
     pub fn add(
         &mut self,
         db: &Connection,
         chat: ChatId,
-        (at, message): (usize, MessageId),
+        at: usize,
+        message: MessageId,
         from: &FileMessage,
     ) -> Result<(), StoreError> {
         let mut files = Vec::new();

@@ -274,7 +274,7 @@ impl Store {
                     let tools = from.tools.as_ref().and_then(|tools| serde_json::to_string(tools).ok());
                     db.execute(sql, rusqlite::params![message.0, from.created, from.edited, stats, tools])
                         .during(OPERATION)?;
-                    attached.add(db, id, (m, message), from)?;
+                    attached.add(db, id, m, message, from)?;
                     messages.push(message);
                 }
                 let leaf = match chat.leaf {

@@ -148,6 +148,20 @@ impl ChatSettings {
     }
 }
 
+/// The seed, if answers are to be had again.
+fn seed_row(ui: &mut Ui, seed: &mut Option<u64>) {
+    let mut fixed = seed.is_some();
+    let help = "With the same seed, the same question is answered in the same words.";
+    if ui.checkbox(&mut fixed, "Fixed seed").on_hover_text(help).changed() {
+        *seed = fixed.then_some(1);
+    }
+    if let Some(seed) = seed {
+        let drag = ui.add(egui::DragValue::new(seed));
+        drag.widget_info(|| egui::WidgetInfo::labeled(egui::Role::SpinButton, true, "Seed"));
+    }
+    ui.end_row();
+}
+
 /// Sliders for what can be chosen.
 fn sampling(ui: &mut Ui, choices: &mut SamplingOverrides, base: &Sampling) {
     Grid::new("sampling").num_columns(2).spacing([16.0, 8.0]).show(ui, |ui| {
@@ -218,16 +232,7 @@ fn sampling(ui: &mut Ui, choices: &mut SamplingOverrides, base: &Sampling) {
             it.dry_multiplier = Some(dry).filter(|now| *now != base.dry_multiplier);
         }
         ui.end_row();
-        let mut fixed = it.seed.is_some();
-        let help = "With the same seed, the same question is answered in the same words.";
-        if ui.checkbox(&mut fixed, "Fixed seed").on_hover_text(help).changed() {
-            it.seed = fixed.then_some(1);
-        }
-        if let Some(seed) = &mut it.seed {
-            let drag = ui.add(egui::DragValue::new(seed));
-            drag.widget_info(|| egui::WidgetInfo::labeled(egui::Role::SpinButton, true, "Seed"));
-        }
-        ui.end_row();
+        seed_row(ui, &mut it.seed);
     });
     let help = "Otherwise the older half of the chat is forgotten, and the answer goes on.";
     ui.checkbox(&mut choices.stop_when_full, "Stop when the context is full").on_hover_text(help);

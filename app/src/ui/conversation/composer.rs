@@ -55,6 +55,23 @@ pub enum ComposerState {
     AnsweringElsewhere,
 }
 
+/// The state of the chat that is shown beside the text.
+#[derive(Debug, Clone, Copy)]
+pub struct ComposerView<'a> {
+    /// Words in the place of a text.
+    pub hint: &'a str,
+    /// The chat's settings in a line.
+    pub summary: &'a str,
+    /// How full the context is, if there is one.
+    pub fill: Option<Fill>,
+    /// True if the model may call tools.
+    pub with_tools: bool,
+    /// Which tools there are.
+    pub tools_help: &'a str,
+    /// Whose turn it is.
+    pub state: ComposerState,
+}
+
 /// The text being written.
 #[derive(Debug, Default)]
 pub struct Composer {
@@ -78,17 +95,14 @@ impl Composer {
         self.focus = true;
     }
 
-    /// Shows it. `context`: how full that is; `tools`: if the model may call some, and which; `above`: what is shown above the text.
+    /// Shows it; `above`: what is shown above the text.
     pub fn show(
         &mut self,
         ui: &mut Ui,
-        hint: &str,
-        summary: &str,
-        context: Option<Fill>,
-        tools: (bool, &str),
-        state: ComposerState,
+        view: &ComposerView<'_>,
         above: impl FnOnce(&mut Ui),
     ) -> Option<ComposerAction> {
+        let ComposerView { hint, summary, fill, with_tools, tools_help, state } = *view;
         let palette = Palette::of(ui);
         let mut action = None;
         let frame = Frame::new()
@@ -131,11 +145,11 @@ impl Composer {
                 if icon_button(ui, ICON_ATTACH_FILE, "Attach files").clicked() {
                     action = Some(ComposerAction::Attach);
                 }
-                if tools_switch(ui, tools).clicked() {
+                if tools_switch(ui, with_tools, tools_help).clicked() {
                     action = Some(ComposerAction::Tools);
                 }
                 muted(ui, summary);
-                if let Some(fill) = context {
+                if let Some(fill) = fill {
                     gauge(ui, fill);
                 }
                 ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
@@ -161,7 +175,7 @@ impl Composer {
 }
 
 /// The switch of tools; `help` says which ones.
-fn tools_switch(ui: &mut Ui, (on, help): (bool, &str)) -> egui::Response {
+fn tools_switch(ui: &mut Ui, on: bool, help: &str) -> egui::Response {
     let palette = Palette::of(ui);
     let colour = if on { palette.hot } else { palette.muted };
     let glyph = ICON_SERVICE_TOOLBOX.rich_text().size(16.0).color(colour);

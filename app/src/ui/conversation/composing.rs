@@ -5,7 +5,8 @@ use egui::Ui;
 use super::{
     Conversation, chips,
     chips::Removed,
-    composer::{ComposerAction, ComposerState, Fill},
+    composer::{ComposerAction, ComposerState, ComposerView, Fill},
+    context_room::NextPrompt,
     tool_choices::tools_help,
 };
 use crate::{
@@ -42,16 +43,8 @@ impl Conversation {
                 let path: Vec<&Message> = branch.iter().collect();
                 let said = || branch.iter().map(|message| message.content.clone()).collect();
                 let texts = || chat.and_then(|chat| given::texts(store, chat, &path).ok()).unwrap_or_else(said);
-                self.room.count(
-                    ui,
-                    &engine,
-                    branch,
-                    &system,
-                    (offered.len(), definitions),
-                    draft,
-                    self.attaching.given(),
-                    texts,
-                )
+                let prompt = NextPrompt { branch, system: &system, tools: offered.len(), draft };
+                self.room.count(ui, &engine, prompt, definitions, self.attaching.given(), texts)
             }
             _ => None,
         };
@@ -88,19 +81,24 @@ impl Conversation {
             (self.attaching.draft().collect(), self.attaching.unread().collect());
         let mut removed = None;
         let above = |ui: &mut Ui| removed = chips::draft(ui, &files, key.as_deref(), &fits, &unread);
-        let action = self.composer.show(ui, &hint, &summary, fill, (with_tools, &tools_help), state, above);
+        let view = ComposerView { hint: &hint, summary: &summary, fill, with_tools, tools_help: &tools_help, state };
+        let action = self.composer.show(ui, &view, above);
+        if let Some(removed) = removed {
+            self.remove_file(removed, shell);
+        }
+        action
+    }
+
+    /// Takes a file away from the message that is written.
+    fn remove_file(&mut self, removed: Removed, shell: &mut Shell) {
         match removed {
-            None => {}
-            Some(Removed::Unread) => self.attaching.forget_unread(),
-            Some(Removed::File(id)) => {
+            Removed::Unread => self.attaching.forget_unread(),
+            Removed::File(id) => {
                 let removed = shell.store.detach(id);
                 shell.ok_or_show_error(removed);
                 self.refresh(shell);
             }
         }
-        if removed.is_some() {
-            self.composer.focus();
-        }
-        action
+        self.composer.focus();
     }
 }

@@ -52,6 +52,19 @@ impl Tokens {
     }
 }
 
+/// The parts of the next prompt, files excepted.
+#[derive(Debug, Clone, Copy)]
+pub struct NextPrompt<'a> {
+    /// The chat's messages so far.
+    pub branch: &'a [Message],
+    /// Its system prompt.
+    pub system: &'a str,
+    /// Number of tools that are offered.
+    pub tools: usize,
+    /// The message being written.
+    pub draft: &'a str,
+}
+
 fn number(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
@@ -64,28 +77,27 @@ impl ContextRoom {
         self.counting_chat.is_busy() || self.counting_draft.is_busy()
     }
 
-    /// Counts a chat's `branch` under its system prompt, with definitions of `tools`, and `draft`. `None` until that is done. `files` is a number of what the model
-    /// is given of files, and `texts` are the messages with them.
+    /// Counts the next prompt. `None` until that is done. `definitions` are those of the tools, `files` is a number of what the model is
+    /// given of files, and `texts` are the messages with them.
     pub fn count(
         &mut self,
         ctx: &Context,
         engine: &Engine,
-        branch: &[Message],
-        system: &str,
-        (count, tools): (usize, impl FnOnce() -> Vec<Value>),
-        draft: &str,
+        prompt: NextPrompt<'_>,
+        definitions: impl FnOnce() -> Vec<Value>,
         files: impl Hash,
         texts: impl FnOnce() -> Vec<String>,
     ) -> Option<Tokens> {
+        let NextPrompt { branch, system, tools, draft } = prompt;
         let model = std::sync::Arc::as_ptr(engine.model()) as usize;
         let lengths: Vec<(MessageId, usize)> =
             branch.iter().map(|message| (message.id, message.content.len())).collect();
-        let of_chat = number((model, &lengths, system, count, files));
+        let of_chat = number((model, &lengths, system, tools, files));
         if let Some(counted) = self.counting_chat.take() {
             self.chat = Some(counted);
         }
         if self.chat.is_none_or(|(of, _)| of != of_chat) && !self.counting_chat.is_busy() {
-            let (engine, turns, tools) = (engine.clone(), turns(branch, texts(), system), tools());
+            let (engine, turns, tools) = (engine.clone(), turns(branch, texts(), system), definitions());
             // Without a thread nothing is counted.
             let _ = self.counting_chat.start(ctx, move || {
                 // One word stands for the message, which templates want.

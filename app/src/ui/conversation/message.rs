@@ -182,6 +182,12 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<
         }
         tool_calls::stopped(ui, message.calls());
     }
+    footer(ui, context, figures).or(act)
+}
+
+/// The actions on an answer, and its figures.
+fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> Option<MessageAction> {
+    let (palette, message, mut act) = (Palette::of(ui), context.message, None);
     let row = ui.horizontal(|ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
         if icon_button(ui, ICON_CONTENT_COPY, "Copy answer").clicked() {

@@ -75,7 +75,7 @@ fn show_block(ui: &mut Ui, block: &mut Block, how: How) {
             let column = column(ui, &mark(items.len().saturating_sub(1)), how.size);
             for (at, item) in items.iter_mut().enumerate() {
                 ui.add_space(if at > 0 { ITEMS } else { 0.0 });
-                show_item(ui, item, at, (&mark(at), column), how);
+                show_item(ui, item, at, ItemMark { text: &mark(at), column }, how);
             }
         }
         Block::Quote(blocks) => {
@@ -92,7 +92,7 @@ fn show_block(ui: &mut Ui, block: &mut Block, how: How) {
             let how = How { size: (how.size * 0.87).round(), ..how };
             let mark = format!("[{name}]");
             let column = column(ui, &mark, how.size);
-            beside(ui, (&mark, column), how.size, |ui| show(ui, blocks, how));
+            beside(ui, ItemMark { text: &mark, column }, how.size, |ui| show(ui, blocks, how));
         }
         Block::Rule => {
             let (rect, _) = ui.allocate_exact_size(Vec2::new(ui.available_width(), 6.0), egui::Sense::hover());
@@ -101,8 +101,15 @@ fn show_block(ui: &mut Ui, block: &mut Block, how: How) {
     }
 }
 
+/// A mark before an item, and the width of its column.
+#[derive(Clone, Copy)]
+struct ItemMark<'a> {
+    text: &'a str,
+    column: f32,
+}
+
 /// An item; one that cannot be seen leaves its room.
-fn show_item(ui: &mut Ui, item: &mut Item, at: usize, mark: (&str, f32), how: How) {
+fn show_item(ui: &mut Ui, item: &mut Item, at: usize, mark: ItemMark<'_>, how: How) {
     let (top, width) = (ui.cursor().min, ui.available_width());
     if let Some((known, height)) = item.size
         && (known - width).abs() < 0.5
@@ -138,13 +145,13 @@ fn column(ui: &Ui, widest: &str, size: f32) -> f32 {
     (width.ceil() + FREE + 1.0).max(MARK)
 }
 
-/// A mark in a column of this width, and what stands beside it; both begin on one line.
-fn beside(ui: &mut Ui, (mark, column): (&str, f32), size: f32, contents: impl FnOnce(&mut Ui)) {
+/// A mark, and what stands beside it; both begin on one line.
+fn beside(ui: &mut Ui, ItemMark { text, column }: ItemMark<'_>, size: f32, contents: impl FnOnce(&mut Ui)) {
     let color = Palette::of(ui).muted;
     let width = ui.available_width();
     ui.horizontal_top(|ui| {
         ui.spacing_mut().item_spacing.x = 0.0;
-        let mark = RichText::new(mark).size(size).color(color);
+        let mark = RichText::new(text).size(size).color(color);
         ui.allocate_ui_with_layout(egui::vec2(column, size * 1.3), Layout::right_to_left(Align::Min), |ui| {
             ui.add_space(FREE);
             ui.add(Label::new(mark).extend());

@@ -118,7 +118,7 @@ impl Estimates {
                 let _ = self.asking.start(ctx, move || {
                     let answer = match engine {
                         Some(engine) => open(&engine, budget),
-                        None => closed(&id, &options, gpu.as_ref(), (budget, gpu_use)),
+                        None => closed(&id, &options, gpu.as_ref(), budget, gpu_use),
                     };
                     (id, answer)
                 });
@@ -211,7 +211,8 @@ fn closed(
     id: &ModelId,
     options: &EngineOptions,
     gpu: Option<&AdapterReport>,
-    (budget, gpu_use): (u64, GpuUse),
+    budget: u64,
+    gpu_use: GpuUse,
 ) -> Option<Answer> {
     let model = id.open(&LoadOptions { read_mode: options.read_mode, activation: options.activation }).ok()?;
     let forecast = unopened_planner(&model, options, gpu).ok()?.forecast(budget, gpu_use);
@@ -273,16 +274,16 @@ mod tests {
         let mut machine = Machine::typical();
         machine.assumed = false;
         let options = EngineOptions { machine: Some(machine), ..EngineOptions::default() };
-        let known = closed(&ModelId::Builtin, &options, None, (0, GpuUse::Never)).unwrap();
+        let known = closed(&ModelId::Builtin, &options, None, 0, GpuUse::Never).unwrap();
         assert!(known.hot.is_none() && !known.whole);
         assert_eq!(known.tokens_per_second, None, "the caches decide how fast so small a model is");
-        let unknown = closed(&ModelId::Builtin, &EngineOptions::default(), None, (0, GpuUse::Never)).unwrap();
+        let unknown = closed(&ModelId::Builtin, &EngineOptions::default(), None, 0, GpuUse::Never).unwrap();
         assert_eq!(unknown.tokens_per_second, None);
         let nowhere = ModelId::from_key("/nowhere.gguf");
-        assert_eq!(closed(&nowhere, &options, None, (0, GpuUse::Never)), None);
+        assert_eq!(closed(&nowhere, &options, None, 0, GpuUse::Never), None);
         let all = thermocline_engine::session::adapters();
-        let whole = closed(&ModelId::Builtin, &options, all.first(), (1 << 40, GpuUse::Always)).unwrap();
-        let at = |mib: u64| closed(&ModelId::Builtin, &options, all.first(), (mib << 20, GpuUse::Always)).unwrap();
+        let whole = closed(&ModelId::Builtin, &options, all.first(), 1 << 40, GpuUse::Always).unwrap();
+        let at = |mib: u64| closed(&ModelId::Builtin, &options, all.first(), mib << 20, GpuUse::Always).unwrap();
         let some = |answer: &Answer| !answer.whole && answer.hot.is_some_and(|hot| hot > 0.0);
         assert!(whole.whole && (4..64).map(at).any(|answer| some(&answer)), "{whole:?} {:?}", at(16));
     }

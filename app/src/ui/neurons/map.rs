@@ -194,7 +194,8 @@ impl Map {
         &self,
         engine: &Engine,
         token: Option<&TokenTrace>,
-        (layer, neuron): (usize, usize),
+        layer: usize,
+        neuron: usize,
         placed: bool,
     ) -> Facts {
         let shape = engine.neurons().shape();

@@ -171,7 +171,7 @@ impl NeuronsPanel {
         let mut watched = fresh.unwrap_or_else(|| Watched::new(&engine, self.shader));
         watched.pins.pin_all(&watched.board, &std::mem::take(&mut self.wanted));
         let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
-        self.head(ui, shell, &engine, &watched, (detached, placed));
+        self.head(ui, shell, &engine, &watched, detached, placed);
         let settings = &shell.settings.heatmap;
         let options = MapOptions {
             mode: watched.kind.chosen(settings, placed),
@@ -213,7 +213,8 @@ impl NeuronsPanel {
         shell: &mut Shell,
         engine: &Engine,
         watched: &Watched,
-        (detached, placed): (bool, bool),
+        detached: bool,
+        placed: bool,
     ) {
         ui.horizontal(|ui| {
             ui.heading("Neurons");
@@ -396,7 +397,7 @@ impl Watched {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
         let Some(dot) = self.map.position(at.0, at.1).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
         let token = self.playback.token(&self.board);
-        let facts = self.map.facts(engine, token.as_ref(), at, options.placed);
+        let facts = self.map.facts(engine, token.as_ref(), at.0, at.1, options.placed);
         let pin = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at);
         let words = pin.map(|pin| figures::favourites(engine, pin)).unwrap_or_default();
         let tints = self.pins.tinting().is_some_and(|pin| (pin.layer, pin.neuron) == at);

@@ -23,7 +23,7 @@ pub struct Part {
 
 /// `parts` one behind the other on a bar of `total` bytes, of which `end` says what they are, a line at `mark`, and what the colours
 /// mean.
-pub fn show(ui: &mut Ui, name: &str, parts: &[Part], (total, end): (u64, &str), mark: Option<u64>, breached: bool) {
+pub fn show(ui: &mut Ui, name: &str, parts: &[Part], total: u64, end: &str, mark: Option<u64>, breached: bool) {
     let palette = Palette::of(ui);
     let (area, response) = ui.allocate_exact_size(vec2(ui.available_width(), HEIGHT + 8.0), Sense::hover());
     let words = || {

@@ -202,7 +202,7 @@ impl VramPanel {
         let total = range.most.max(memory.accounted);
         let parts: Vec<Part> = parts_of(memory, &palette).into_iter().filter(|part| part.bytes > 0).collect();
         let line = self.slider.line(range, now);
-        bar::show(ui, "Held for the model", &parts, (total, range.end()), Some(line), wrong.is_some());
+        bar::show(ui, "Held for the model", &parts, total, range.end(), Some(line), wrong.is_some());
         self.slider.show(ui, shell, model, engine, range, now);
         if memory.moving {
             widgets::muted(ui, "Weights are on their way, a little with every token.");
@@ -217,7 +217,7 @@ impl VramPanel {
                 part("free", total.saturating_sub(used), palette.raised),
             ];
             ui.add_space(4.0);
-            bar::show(ui, "The device, as the system tells it", &all, (total, "is all of the card"), None, false);
+            bar::show(ui, "The device, as the system tells it", &all, total, "is all of the card", None, false);
             let told = used_here.map_or("does not tell by program".to_owned(), |here| format!("says {}", bytes(here)));
             // The two are read at different moments.
             let earlier = match (shell.adapters.read(), self.held) {

@@ -239,10 +239,10 @@ fn memory_bar_matches_its_snapshots() {
             }
             memory.accounted = memory.by_purpose.iter().map(|(_, bytes)| bytes).sum();
             let parts = parts_of(&memory, &Palette::of(ui));
-            bar::show(ui, "Held for the model", &parts, (8 << 30, "is all of the card"), memory.budget, false);
+            bar::show(ui, "Held for the model", &parts, 8 << 30, "is all of the card", memory.budget, false);
             ui.add_space(8.0);
             memory.budget = Some(4 << 30);
-            bar::show(ui, "Held for the model", &parts, (8 << 30, "is all of the card"), memory.budget, true);
+            bar::show(ui, "Held for the model", &parts, 8 << 30, "is all of the card", memory.budget, true);
             widgets::trouble(ui, check::disagreement(&memory, None).unwrap());
         });
         it.run_steps(4);

@@ -32,6 +32,24 @@ pub struct AttentionShape<'a> {
     pub sinks: Option<&'a [f32]>,
 }
 
+/// Queries of consecutive tokens.
+#[derive(Debug, Clone, Copy)]
+pub struct Queries<'a> {
+    /// `[tokens, n_head * head_dim]`
+    pub q: &'a [f32],
+    /// Position of the first.
+    pub first: usize,
+}
+
+/// Keys and values that queries see, one set of rows per key/value head. Both may be the same rows, which are then read once.
+#[derive(Debug, Clone, Copy)]
+pub struct SeenRows<'a> {
+    /// Keys.
+    pub keys: &'a [KvRows],
+    /// Values.
+    pub values: &'a [KvRows],
+}
+
 impl AttentionShape<'_> {
     fn sink(&self, head: usize) -> Option<f32> {
         self.sinks.map(|sinks| sinks[head])
@@ -65,21 +83,19 @@ const PREFETCHED: usize = 4;
 const PROMPT_ROWS: usize = 64;
 
 impl Cpu {
-    /// Attention of the queries `q` `[tokens, n_head * head_dim]`, at positions `first..`, to `keys` and `values`: one set of rows
-    /// per key/value head, which include the queries' own positions; both may be the same rows, which are then read once. `out` has the shape of `q` and is overwritten.
+    /// Attention of `queries` to the rows they see, which include their own positions. `out` has the queries' shape and is overwritten.
     ///
     /// # Panics
     /// If sizes disagree.
     pub fn attention(
         &self,
         shape: &AttentionShape<'_>,
-        q: &[f32],
-        keys: &[KvRows],
-        values: &[KvRows],
-        first: usize,
+        queries: Queries<'_>,
+        seen: SeenRows<'_>,
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
+        let (Queries { q, first }, SeenRows { keys, values }) = (queries, seen);
         let row = shape.n_head * shape.head_dim;
         assert!(shape.sinks.is_none_or(|sinks| sinks.len() == shape.n_head));
         assert!(shape.n_head.is_multiple_of(shape.n_kv_head) && q.len().is_multiple_of(row) && out.len() == q.len());
@@ -88,19 +104,17 @@ impl Cpu {
         assert!(keys.iter().chain(values).all(|rows| rows.len() >= first + tokens));
         scratch.blocks.resize_with(self.pool().threads(), Mutex::default);
         if tokens <= FEW_TOKENS {
-            self.attend_in_stretches(shape, q, keys, values, first, out, scratch);
+            self.attend_in_stretches(shape, queries, seen, out, scratch);
         } else {
-            self.attend_in_blocks(shape, q, keys, values, first, out, scratch);
+            self.attend_in_blocks(shape, queries, seen, out, scratch);
         }
     }
 
     fn attend_in_stretches(
         &self,
         shape: &AttentionShape<'_>,
-        q: &[f32],
-        keys: &[KvRows],
-        values: &[KvRows],
-        first: usize,
+        Queries { q, first }: Queries<'_>,
+        SeenRows { keys, values }: SeenRows<'_>,
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
@@ -172,10 +186,8 @@ impl Cpu {
     fn attend_in_blocks(
         &self,
         shape: &AttentionShape<'_>,
-        q: &[f32],
-        keys: &[KvRows],
-        values: &[KvRows],
-        first: usize,
+        Queries { q, first }: Queries<'_>,
+        SeenRows { keys, values }: SeenRows<'_>,
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
@@ -287,7 +299,8 @@ mod tests {
         let group = shape.n_head / shape.n_kv_head;
         for cpu in each_cpu() {
             let mut out = vec![f32::NAN; q.len()];
-            cpu.attention(shape, &q, &keys, &values, first, &mut out, &mut AttentionScratch::default());
+            let (queries, seen) = (Queries { q: &q, first }, SeenRows { keys: &keys, values: &values });
+            cpu.attention(shape, queries, seen, &mut out, &mut AttentionScratch::default());
             for (i, (out, q)) in out.chunks(shape.head_dim).zip(q.chunks(shape.head_dim)).enumerate() {
                 let (token, head) = (i / shape.n_head, i % shape.n_head);
                 let wanted =
@@ -356,7 +369,8 @@ mod tests {
                     let options = crate::cpu::CpuOptions { threads: Some(threads), ..Default::default() };
                     let cpu = Cpu::new(&options).unwrap();
                     let mut out = vec![0.0; q.len()];
-                    cpu.attention(&shape, &q, &keys, &values, 550, &mut out, &mut AttentionScratch::default());
+                    let (queries, seen) = (Queries { q: &q, first: 550 }, SeenRows { keys: &keys, values: &values });
+                    cpu.attention(&shape, queries, seen, &mut out, &mut AttentionScratch::default());
                     out
                 })
                 .collect();

@@ -20,6 +20,34 @@ impl Strided<'_> {
     }
 }
 
+/// Sizes of a product.
+#[derive(Clone, Copy)]
+pub(super) struct ProductSizes {
+    pub rows: usize,
+    /// Elements of a sum.
+    pub depth: usize,
+    pub cols: usize,
+}
+
+/// Sizes of a product.
+#[inline(always)]
+pub(super) fn sizes(rows: usize, depth: usize, cols: usize) -> ProductSizes {
+    ProductSizes { rows, depth, cols }
+}
+
+/// A matrix that is written, from its first element on.
+pub(super) struct RowsMut<'a> {
+    pub data: &'a mut [f32],
+    /// Elements from one row to the next.
+    pub row: usize,
+}
+
+/// Rows of `cols` elements, to be written.
+#[inline(always)]
+pub(super) fn rows_mut(data: &mut [f32], cols: usize) -> RowsMut<'_> {
+    RowsMut { data, row: cols }
+}
+
 /// Rows of `cols` elements.
 pub(super) fn rows(data: &[f32], cols: usize) -> Strided<'_> {
     Strided { data, row: cols, col: 1 }
@@ -29,15 +57,15 @@ pub(super) fn rows(data: &[f32], cols: usize) -> Strided<'_> {
 const TILE_ROWS: usize = 4;
 const TILE_VECTORS: usize = 2;
 
-/// `out = scale[row] * out + a b`: `a` is `[rows, depth]`, `b` `[depth, cols]` and `out` `[rows, cols]` with rows of `out_row`
-/// elements; `scale` of `None` overwrites.
+/// `out = scale * out + a b`: `a` is `[rows, depth]`, `b` `[depth, cols]`, its columns side by side, and `out` `[rows, cols]`; `scale` of
+/// `None` overwrites.
 #[inline(always)]
 pub(super) fn multiply<V: Vector>(
     v: V,
-    (rows, depth, cols): (usize, usize, usize),
+    ProductSizes { rows, depth, cols }: ProductSizes,
     a: Strided<'_>,
-    (b, b_row): (&[f32], usize),
-    (out, out_row): (&mut [f32], usize),
+    Strided { data: b, row: b_row, .. }: Strided<'_>,
+    RowsMut { data: out, row: out_row }: RowsMut<'_>,
     scale: Option<f32>,
 ) {
     let wide = TILE_VECTORS * V::LANES;

@@ -9,7 +9,7 @@
 //! All sums over elements of keys are matrix products; only the deltas follow one another. Every exponent is at most 0.
 
 use super::{
-    block_product::{Strided, add_scaled, multiply, rows},
+    block_product::{Strided, add_scaled, multiply, rows, rows_mut, sizes},
     delta_net::{BLOCK, DeltaHeadBuffers},
 };
 use crate::cpu::simd::vector::{Kernel, Vector};
@@ -39,8 +39,15 @@ impl Kernel for DeltaBlock<'_> {
         }
 
         // Deltas, in place of the values.
-        multiply(v, (n, k_dim, v_dim), rows(k, k_dim), (&*state, v_dim), (&mut out[..], v_dim), None);
-        multiply(v, (n, k_dim, n), rows(k, k_dim), (&k_columns[..], BLOCK), (&mut products[..], BLOCK), None);
+        multiply(v, sizes(n, k_dim, v_dim), rows(k, k_dim), rows(state, v_dim), rows_mut(&mut out[..], v_dim), None);
+        multiply(
+            v,
+            sizes(n, k_dim, n),
+            rows(k, k_dim),
+            rows(&k_columns[..], BLOCK),
+            rows_mut(&mut products[..], BLOCK),
+            None,
+        );
         for i in 0..n {
             let (before, rest) = values.split_at_mut(i * v_dim);
             let delta = &mut rest[..v_dim];
@@ -51,7 +58,14 @@ impl Kernel for DeltaBlock<'_> {
             delta.iter_mut().for_each(|x| *x *= beta[i]);
         }
 
-        multiply(v, (n, k_dim, n), rows(q, k_dim), (&k_columns[..], BLOCK), (&mut products[..], BLOCK), None);
+        multiply(
+            v,
+            sizes(n, k_dim, n),
+            rows(q, k_dim),
+            rows(&k_columns[..], BLOCK),
+            rows_mut(&mut products[..], BLOCK),
+            None,
+        );
         for (i, q) in q.chunks_exact_mut(k_dim).take(n).enumerate() {
             let factor = decay[i].exp();
             q.iter_mut().for_each(|q| *q *= factor);
@@ -59,9 +73,9 @@ impl Kernel for DeltaBlock<'_> {
                 *product = if j <= i { *product * (decay[i] - decay[j]).exp() } else { 0.0 };
             }
         }
-        multiply(v, (n, k_dim, v_dim), rows(q, k_dim), (&*state, v_dim), (&mut out[..], v_dim), None);
+        multiply(v, sizes(n, k_dim, v_dim), rows(q, k_dim), rows(state, v_dim), rows_mut(&mut out[..], v_dim), None);
         let weights = Strided { data: products, row: BLOCK, col: 1 };
-        multiply(v, (n, n, v_dim), weights, (&values[..], v_dim), (&mut out[..], v_dim), Some(1.0));
+        multiply(v, sizes(n, n, v_dim), weights, rows(&values[..], v_dim), rows_mut(&mut out[..], v_dim), Some(1.0));
 
         // The state behind the block.
         for (j, k) in k.chunks_exact_mut(k_dim).take(n).enumerate() {
@@ -69,6 +83,6 @@ impl Kernel for DeltaBlock<'_> {
             k.iter_mut().for_each(|k| *k *= factor);
         }
         let keys = Strided { data: k, row: 1, col: k_dim };
-        multiply(v, (k_dim, n, v_dim), keys, (&values[..], v_dim), (state, v_dim), Some(last.exp()));
+        multiply(v, sizes(k_dim, n, v_dim), keys, rows(&values[..], v_dim), rows_mut(state, v_dim), Some(last.exp()));
     }
 }

@@ -10,7 +10,7 @@
 
 use parking_lot::Mutex;
 
-use super::{delta_block::DeltaBlock, next};
+use super::{HeadTokens, delta_block::DeltaBlock, next};
 use crate::cpu::{
     Cpu,
     pool::{ColumnsMut, split_columns},
@@ -238,7 +238,7 @@ impl Cpu {
             buffers.fit(shape, block);
             for first in (0..n).step_by(block) {
                 let count = block.min(n - first);
-                self.delta_head(shape, tokens, (head, first, count), state, &mut buffers);
+                self.delta_head(shape, tokens, HeadTokens { head, first, count }, state, &mut buffers);
                 for (t, row) in buffers.out.chunks_exact(shape.v_dim).take(count).enumerate() {
                     out.row_mut(first + t).copy_from_slice(row);
                 }
@@ -256,12 +256,12 @@ impl Cpu {
         }
     }
 
-    /// `count` tokens of one head from token `first` on, into the buffers' `out`.
+    /// Some tokens of one head, into the buffers' `out`.
     fn delta_head(
         &self,
         shape: &DeltaNetShape,
         tokens: &DeltaNetTokens<'_>,
-        (head, first, count): (usize, usize, usize),
+        HeadTokens { head, first, count }: HeadTokens,
         state: &mut [f32],
         buffers: &mut DeltaHeadBuffers,
     ) {

@@ -11,6 +11,7 @@
 use parking_lot::Mutex;
 
 use super::{
+    HeadTokens,
     mamba2_block::{GroupProducts, Mamba2Block},
     next,
 };
@@ -219,7 +220,7 @@ impl Cpu {
             buffers.fit(shape.head_dim, block);
             for (at, first) in (0..n).step_by(block).enumerate() {
                 let count = block.min(n - first);
-                let part = (head, first, count);
+                let part = HeadTokens { head, first, count };
                 match few {
                     true => self.mamba2_step(shape, tokens, part, state, &mut buffers),
                     false => {
@@ -259,17 +260,17 @@ impl Cpu {
             let (first, [b, c]) = (*at / shape.groups * BLOCK, shape.vectors(*at % shape.groups));
             let rows = &tokens.xbc[first * channels..];
             products.fit(shape.state);
-            let sizes = (BLOCK.min(n - first), shape.state);
-            dispatch(self.isa(), products.task((&rows[b..], &rows[c..], channels), sizes));
+            let vectors = (&rows[b..], &rows[c..], channels);
+            dispatch(self.isa(), products.task(vectors, BLOCK.min(n - first), shape.state));
         });
     }
 
-    /// `count` tokens of one head from token `first` on, one by one, the last one's output into the buffers' `out`.
+    /// Some tokens of one head, one by one, the last one's output into the buffers' `out`.
     fn mamba2_step(
         &self,
         shape: &Mamba2Shape,
         tokens: &Mamba2Tokens<'_>,
-        (head, first, count): (usize, usize, usize),
+        HeadTokens { head, first, count }: HeadTokens,
         state: &mut [f32],
         buffers: &mut Mamba2HeadBuffers,
     ) {
@@ -285,12 +286,12 @@ impl Cpu {
         }
     }
 
-    /// `count` tokens of one head from token `first` on, into the buffers' `out`.
+    /// Some tokens of one head at once, into the buffers' `out`.
     fn mamba2_block(
         &self,
         shape: &Mamba2Shape,
         tokens: &Mamba2Tokens<'_>,
-        (head, first, count): (usize, usize, usize),
+        HeadTokens { head, first, count }: HeadTokens,
         products: &GroupProducts,
         state: &mut [f32],
         buffers: &mut Mamba2HeadBuffers,

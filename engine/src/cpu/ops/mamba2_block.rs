@@ -8,7 +8,7 @@
 //! All sums are matrix products, and those of `C` and `B` the same for all heads of a group. Every exponent is at most 0.
 
 use super::{
-    block_product::{Strided, multiply},
+    block_product::{Strided, multiply, rows, rows_mut, sizes},
     mamba2::{BLOCK, Mamba2HeadBuffers},
 };
 use crate::cpu::simd::vector::{Kernel, Vector};
@@ -38,7 +38,7 @@ impl GroupProducts {
     }
 
     /// Their computation for a number of tokens and vectors of `state` elements.
-    pub fn task<'a>(&'a mut self, vectors: Vectors<'a>, (tokens, state): (usize, usize)) -> ProductTask<'a> {
+    pub fn task<'a>(&'a mut self, vectors: Vectors<'a>, tokens: usize, state: usize) -> ProductTask<'a> {
         ProductTask { products: self, vectors, tokens, state }
     }
 }
@@ -62,7 +62,7 @@ impl Kernel for ProductTask<'_> {
             b[..state].iter().enumerate().for_each(|(at, x)| b_columns[at * BLOCK + j] = *x);
         }
         let c = Strided { data: c, row, col: 1 };
-        multiply(v, (n, state, n), c, (&b_columns[..], BLOCK), (&mut products[..], BLOCK), None);
+        multiply(v, sizes(n, state, n), c, rows(&b_columns[..], BLOCK), rows_mut(&mut products[..], BLOCK), None);
     }
 }
 
@@ -90,7 +90,7 @@ impl Kernel for Mamba2Block<'_> {
 
         // What the state before the block gives, then what the block's own tokens give.
         let c = Strided { data: c, row, col: 1 };
-        multiply(v, (n, size, dim), c, (&*state, dim), (&mut out[..], dim), None);
+        multiply(v, sizes(n, size, dim), c, rows(state, dim), rows_mut(&mut out[..], dim), None);
         for (i, out) in out.chunks_exact_mut(dim).take(n).enumerate() {
             let factor = decay[i].exp();
             out.iter_mut().for_each(|y| *y *= factor);
@@ -100,7 +100,7 @@ impl Kernel for Mamba2Block<'_> {
             }
         }
         let by_token = Strided { data: weights, row: BLOCK, col: 1 };
-        multiply(v, (n, n, dim), by_token, (&x[..], dim), (&mut out[..], dim), Some(1.0));
+        multiply(v, sizes(n, n, dim), by_token, rows(&x[..], dim), rows_mut(&mut out[..], dim), Some(1.0));
 
         // The state behind the block.
         for (j, x) in x.chunks_exact_mut(dim).take(n).enumerate() {
@@ -108,6 +108,6 @@ impl Kernel for Mamba2Block<'_> {
             x.iter_mut().for_each(|x| *x *= factor);
         }
         let b = Strided { data: b, row: 1, col: row };
-        multiply(v, (size, n, dim), b, (&x[..], dim), (state, dim), Some(last.exp()));
+        multiply(v, sizes(size, n, dim), b, rows(&x[..], dim), rows_mut(state, dim), Some(last.exp()));
     }
 }

@@ -20,7 +20,7 @@ mod short_conv;
 mod softmax;
 
 pub use activation::{Activation, SWIGLU_LIMIT};
-pub use attention::{AttentionScratch, AttentionShape};
+pub use attention::{AttentionScratch, AttentionShape, Queries, SeenRows};
 pub use delta_net::{DeltaNetScratch, DeltaNetShape, DeltaNetTokens};
 pub use kv_rows::{KvRows, KvType};
 pub use mamba2::{Mamba2Scratch, Mamba2Shape, Mamba2Tokens};
@@ -31,6 +31,15 @@ pub use softmax::{softmax_in_place, top_k};
 use parking_lot::Mutex;
 
 use super::Cpu;
+
+/// Consecutive tokens of one head.
+#[derive(Debug, Clone, Copy)]
+struct HeadTokens {
+    head: usize,
+    /// The first of them.
+    first: usize,
+    count: usize,
+}
 
 /// Below this many elements a join costs more than it saves.
 const PARALLEL_ELEMENTS: usize = 1 << 15;

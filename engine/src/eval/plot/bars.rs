@@ -52,12 +52,12 @@ pub fn bar_svg(chart: &BarChart) -> String {
     for tick in &span.ticks {
         let x = at(*tick);
         out.line(format_args!(r#"<line class="grid" x1="{x:.1}" y1="{top:.1}" x2="{x:.1}" y2="{bottom:.1}"/>"#));
-        out.text((x, bottom + 18.0), "middle", "", &span.text(*tick));
+        out.text(x, bottom + 18.0, "middle", "", &span.text(*tick));
     }
     let start = if axis.scale == Scale::Linear { at(0.0) } else { left };
     for (number, label) in chart.labels.iter().enumerate() {
         let y = top + GAP + group * number as f64;
-        out.text((left - 8.0, y + (group - GAP) / 2.0 + 4.0), "end", "", label);
+        out.text(left - 8.0, y + (group - GAP) / 2.0 + 4.0, "end", "", label);
         for (row, series) in chart.series.iter().enumerate() {
             let Some(value) = series.values.get(number).copied().flatten().filter(|value| axis.holds(*value)) else {
                 continue;
@@ -67,10 +67,10 @@ pub fn bar_svg(chart: &BarChart) -> String {
             out.line(format_args!(
                 r#"<rect x="{from:.1}" y="{y:.1}" width="{width:.1}" height="{height}" fill="{colour}"/>"#
             ));
-            out.text((start.max(end) + 5.0, y + BAR - 5.0), "start", "small", &short(value));
+            out.text(start.max(end) + 5.0, y + BAR - 5.0, "start", "small", &short(value));
         }
     }
-    out.text((f64::midpoint(left, right), bottom + BOTTOM - 12.0), "middle", "", &axis.title());
+    out.text(f64::midpoint(left, right), bottom + BOTTOM - 12.0, "middle", "", &axis.title());
     out.finish()
 }
 

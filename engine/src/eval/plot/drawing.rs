@@ -88,15 +88,15 @@ impl Drawing {
         ));
         drawing.line(format_args!("<title>{}</title>", Escaped(title)));
         drawing.line(format_args!("<style>{STYLE}</style>"));
-        drawing.text((LEFT, 24.0), "start", "title", title);
-        drawing.text((LEFT, 44.0), "start", "small", subtitle);
+        drawing.text(LEFT, 24.0, "start", "title", title);
+        drawing.text(LEFT, 44.0, "start", "small", subtitle);
         for (row, entries) in legend.rows.iter().enumerate() {
             for (name, x) in entries {
                 let (y, end, colour) = (TOP + LEGEND * row as f64, x + 18.0, legend.colour(name));
                 drawing.line(format_args!(
                     r#"<line x1="{x:.1}" y1="{y:.1}" x2="{end:.1}" y2="{y:.1}" stroke="{colour}" stroke-width="3"/>"#
                 ));
-                drawing.text((x + 24.0, y + 4.0), "start", "", name);
+                drawing.text(x + 24.0, y + 4.0, "start", "", name);
             }
         }
         drawing
@@ -110,7 +110,7 @@ impl Drawing {
     }
 
     /// Adds a text at `(x, y)`.
-    pub fn text(&mut self, (x, y): (f64, f64), anchor: &str, class: &str, text: &str) {
+    pub fn text(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
         let class = if class.is_empty() { String::new() } else { format!(r#" class="{class}""#) };
         self.line(format_args!(
             r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}"{class}>{}</text>"#,

@@ -26,7 +26,7 @@ pub fn svg(figure: &Figure) -> String {
         let frame = Frame { top: top + number as f64 * (PANEL + GAP), x: &x, x_axis: &figure.x };
         frame.draw(&mut out, panel, &legend, number + 1 == figure.panels.len());
     }
-    out.text((f64::midpoint(LEFT, WIDTH - RIGHT), height - 12.0), "middle", "", &figure.x.title());
+    out.text(f64::midpoint(LEFT, WIDTH - RIGHT), height - 12.0, "middle", "", &figure.x.title());
     out.finish()
 }
 
@@ -48,7 +48,7 @@ impl Frame<'_> {
         for tick in &y.ticks {
             let at = at_y(*tick);
             out.line(format_args!(r#"<line class="grid" x1="{left}" y1="{at:.1}" x2="{right}" y2="{at:.1}"/>"#));
-            out.text((left - 8.0, at + 4.0), "end", "", &y.text(*tick));
+            out.text(left - 8.0, at + 4.0, "end", "", &y.text(*tick));
         }
         for tick in &self.x.ticks {
             let at = at_x(*tick);
@@ -57,7 +57,7 @@ impl Frame<'_> {
                 self.top
             ));
             if last {
-                out.text((at, bottom + 18.0), "middle", "", &self.x.text(*tick));
+                out.text(at, bottom + 18.0, "middle", "", &self.x.text(*tick));
             }
         }
         out.line(format_args!(
@@ -73,7 +73,7 @@ impl Frame<'_> {
         for (name, height) in panel.marks.iter().filter(|(_, height)| panel.y.holds(*height)) {
             let at = at_y(*height);
             out.line(format_args!(r#"<line class="mark" x1="{left}" y1="{at:.1}" x2="{right}" y2="{at:.1}"/>"#));
-            out.text((right - 6.0, at - 5.0), "end", "small", name);
+            out.text(right - 6.0, at - 5.0, "end", "small", name);
         }
         for curve in &panel.curves {
             self.curve(out, curve, legend.colour(&curve.name), &panel.y, &at_x, &at_y);

@@ -9,8 +9,8 @@ use super::*;
 use crate::{
     format::{Bytes, Matrix},
     gpu::{
-        AdapterChoice, ExpertInput, ExpertMatmul, ExpertPairs, GpuOptions, Purpose, ReadbackRing, Tier, UploadRing,
-        Uploader, Usage,
+        AdapterChoice, ExpertInput, ExpertMatmul, ExpertPairs, GpuOptions, MatrixLayout, MemoryUse, Purpose,
+        ReadbackRing, Tier, UploadRing, Uploader, Usage,
     },
     quant::{
         TensorType, device_type,
@@ -215,8 +215,9 @@ fn expert_matmul_uses_the_experts_of_each_slot() {
         let mut uploader = Uploader::new(&gpu, &mut progress).unwrap();
         let half = rows / 2;
         let row = |row: usize| Some((stacked[row / half], row % half));
-        let shape = (experts * rows, cols);
-        let matrix = uploader.gathered((Purpose::Ffn, "test"), device_type(ty), shape, rows, &row).unwrap();
+        let layout = MatrixLayout { ty: device_type(ty), rows: experts * rows, cols, rows_together: rows };
+        let what = MemoryUse { purpose: Purpose::Ffn, what: "test" };
+        let matrix = uploader.gathered(what, layout, &row).unwrap();
         assert_eq!(matrix.parts().len() > 1, max_binding.is_some());
         let bias = noise(experts * rows, 9);
         let bias_buffer = uploader.vector(Purpose::Vectors, "bias", &bias).unwrap();

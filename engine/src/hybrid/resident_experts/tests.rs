@@ -1,18 +1,19 @@
 //! MoE layers on a device against those of the CPU.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, path::Path};
 
 use super::*;
 use crate::{
     cpu::{Cpu, CpuOptions},
     gpu::{AdapterChoice, GpuOptions, Uploader},
-    model::{Activation, Ffn, Router, SharedExpert},
+    model::{Activation, Ffn, LoadOptions, Model, Router, SharedExpert, Sparsity},
     runtime::{
-        LayerFiring, Sparsity,
+        LayerFiring, Probe,
         cpu::{
             LayerFfn,
             tests::{D, config, ffn, linear, noise, task},
         },
+        gpu::segment::RingBytes,
     },
 };
 
@@ -49,6 +50,9 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
     let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
     let gpu = Gpu::open(&options).unwrap();
     let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+    // Passes have a model, but no part of it is computed here.
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/mixtral");
+    let model = Model::open(&path, &LoadOptions::default()).unwrap();
     let mut seed = 3;
     let forms = [
         (Activation::Silu, true, false, None),
@@ -75,17 +79,13 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
         let mut loader = GpuLoader { gpu: &gpu, config: &config, chunk: 20, uploader };
         let registers = Registers::new(&loader).unwrap();
         let [from, out] = [Register::Normed, Register::Out].map(|register| registers.get(register).clone());
-        let ops = ResidentExperts::new(
-            &mut loader,
-            None,
-            (&weights, activation_threshold),
-            &[3, 0, 4, 1, 2],
-            (&registers, &from, None),
-        )
-        .unwrap();
+        let sparse_activation = activation.is_sparse();
+        let rule = SkipRule { sparse_activation, gated: true, threshold: activation_threshold, ..SkipRule::default() };
+        let inputs = ExpertRegisters { registers: &registers, from: &from, router_from: None };
+        let ops = ResidentExperts::new(&mut loader, None, &weights, rule, &[3, 0, 4, 1, 2], inputs).unwrap();
         loader.uploader.finish().unwrap();
         let bytes = (20 * pitch(D) * 4) as u64;
-        let mut segment = Segment::new(&gpu, (bytes, bytes), 1, u64::MAX).unwrap();
+        let mut segment = Segment::new(&gpu, RingBytes { up: bytes, down: bytes }, 1, u64::MAX).unwrap();
         let mut log = FiringLog::new(&gpu, (ops.logged_words() * 20 * 4) as u64).unwrap();
         let modes = [Sparsity::Dense, Sparsity::Exact, Sparsity::Threshold];
         for (tokens, sparsity) in [1, 3, 20].into_iter().flat_map(|tokens| modes.map(|mode| (tokens, mode))) {
@@ -101,15 +101,18 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
             rows.chunks_exact_mut(pitch(D)).zip(x.chunks_exact(D)).for_each(|(row, x)| row[..D].copy_from_slice(x));
             segment.begin(&[(bytemuck::cast_slice(&rows), &from, 0)]).unwrap();
             log.clear();
-            ops.record(&mut segment, (tokens, ops.threshold(sparsity, tokens)), 0, &mut on_gpu, &mut log).unwrap();
+            let ids = vec![0; tokens];
+            let mut pass = Pass { sparsity, ..Pass::new(&model, &ids, &mut on_gpu) };
+            ops.record(&mut segment, &mut pass, 0, &mut log).unwrap();
             assert!(log.read_back(&mut segment));
             let piece = (&out, 0, (tokens * pitch(D) * 4) as u64);
             let got = segment.read(&[piece], bytemuck::pod_collect_to_vec::<u8, f32>).unwrap();
             log.collect(&segment);
             let entry = &log.entries[0];
             let places = entry.experts.unwrap();
-            let masks = (log.words(entry.masks), log.words(places.ids), places.shared.map(|shared| log.words(shared)));
-            ops.add_fired(masks, tokens, &mut on_gpu.fired, &mut on_gpu.chosen);
+            let (pairs, ids) = (log.words(entry.masks), log.words(places.ids));
+            let shared = places.shared.map(|shared| log.words(shared));
+            ops.add_fired(pairs, ids, shared, tokens, &mut on_gpu.fired, &mut on_gpu.chosen);
             assert_eq!(on_gpu, on_cpu, "{tokens} tokens, {activation}");
             assert!(on_gpu.fired.iter().any(|word| *word != 0));
             for (got, wanted) in got.chunks_exact(pitch(D)).zip(wanted.chunks_exact(D)) {

@@ -98,14 +98,15 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
         return Ok(LayerWeights::new(norms, attention(loader, config, n)?, ffn, predictor));
     };
     let mut layer = LayerWeights::new(norms, None::<AttentionWeights>, ffn, predictor);
-    layer.recurrent = Some(RecurrentWeights::DeltaNet(Box::new(delta_net_weights(loader, config, (shape, *taps), n)?)));
+    layer.recurrent = Some(RecurrentWeights::DeltaNet(Box::new(delta_net_weights(loader, config, shape, *taps, n)?)));
     Ok(layer)
 }
 
 fn delta_net_weights(
     loader: &Loader<'_>,
     config: &ModelConfig,
-    (shape, taps): (&DeltaNetShape, usize),
+    shape: &DeltaNetShape,
+    taps: usize,
     n: usize,
 ) -> Result<DeltaNetWeights> {
     let (d, heads) = (config.d_model, shape.v_heads);

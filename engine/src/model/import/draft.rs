@@ -205,35 +205,7 @@ impl Draft {
                 self.vector("rope_freqs.weight", &factors);
             }
             "yarn" => {
-                let original = original.unwrap_or(context);
-                let factor = rope.f32("factor")?.unwrap_or(context as f32 / original.max(1) as f32);
-                self.set("rope.scaling.type", Value::String("yarn".to_owned()));
-                self.set("rope.scaling.factor", Value::F32(factor));
-                self.set_size("rope.scaling.original_context_length", original)?;
-                for (name, key) in
-                    [("beta_fast", "rope.scaling.yarn_beta_fast"), ("beta_slow", "rope.scaling.yarn_beta_slow")]
-                {
-                    if let Some(beta) = rope.f32(name)? {
-                        self.set(key, Value::F32(beta));
-                    }
-                }
-                if let Some(truncate) = rope.bool("truncate")? {
-                    self.set("rope.scaling.yarn_truncate", Value::Bool(truncate));
-                }
-                // GGUF keeps what multiplies the magnitude that follows from the factor.
-                let scales = [rope.f32("mscale")?, rope.f32("mscale_all_dim")?];
-                let magnitude = match (rope.f32("attention_factor")?, scales) {
-                    (None, [Some(scale), Some(all)]) if scale != 0.0 && all != 0.0 => {
-                        Some(yarn_magnitude(factor, scale) / yarn_magnitude(factor, all))
-                    }
-                    (magnitude, _) => magnitude,
-                };
-                if let Some(magnitude) = magnitude {
-                    self.set("rope.scaling.attn_factor", Value::F32(magnitude / yarn_magnitude(factor, 1.0)));
-                }
-                if let Some(beta) = rope.f32("llama_4_scaling_beta")? {
-                    self.set("attention.temperature_scale", Value::F32(beta));
-                }
+                self.yarn(&rope, original.unwrap_or(context), context)?;
             }
             "longrope" | "su" => {
                 let original = original.unwrap_or(context);
@@ -263,6 +235,38 @@ impl Draft {
                     supported: "default, linear, dynamic, llama3, yarn, longrope, proportional".to_owned(),
                 });
             }
+        }
+        Ok(())
+    }
+
+    /// The keys of YaRN scaling from `original` tokens to `context`.
+    fn yarn(&mut self, rope: &HfRope<'_>, original: usize, context: usize) -> Result<()> {
+        let factor = rope.f32("factor")?.unwrap_or(context as f32 / original.max(1) as f32);
+        self.set("rope.scaling.type", Value::String("yarn".to_owned()));
+        self.set("rope.scaling.factor", Value::F32(factor));
+        self.set_size("rope.scaling.original_context_length", original)?;
+        for (name, key) in [("beta_fast", "rope.scaling.yarn_beta_fast"), ("beta_slow", "rope.scaling.yarn_beta_slow")]
+        {
+            if let Some(beta) = rope.f32(name)? {
+                self.set(key, Value::F32(beta));
+            }
+        }
+        if let Some(truncate) = rope.bool("truncate")? {
+            self.set("rope.scaling.yarn_truncate", Value::Bool(truncate));
+        }
+        // GGUF keeps what multiplies the magnitude that follows from the factor.
+        let scales = [rope.f32("mscale")?, rope.f32("mscale_all_dim")?];
+        let magnitude = match (rope.f32("attention_factor")?, scales) {
+            (None, [Some(scale), Some(all)]) if scale != 0.0 && all != 0.0 => {
+                Some(yarn_magnitude(factor, scale) / yarn_magnitude(factor, all))
+            }
+            (magnitude, _) => magnitude,
+        };
+        if let Some(magnitude) = magnitude {
+            self.set("rope.scaling.attn_factor", Value::F32(magnitude / yarn_magnitude(factor, 1.0)));
+        }
+        if let Some(beta) = rope.f32("llama_4_scaling_beta")? {
+            self.set("attention.temperature_scale", Value::F32(beta));
         }
         Ok(())
     }

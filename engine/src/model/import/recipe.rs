@@ -170,15 +170,10 @@ impl Recipe {
                 }
                 Ok(self.with_rows(|row| qkv_source(row / head_dim, heads, kv_heads) * head_dim + row % head_dim))
             }
-            Transform::AddOne => {
-                if !tensor.ty.is_weight() || tensor.ty.row_bytes(tensor.len()) != Some(tensor.data.len()) {
-                    return error("a vector of floats".to_owned());
-                }
-                let mut values = vec![0.0; tensor.len()];
-                quant::dequantise(tensor.ty, &tensor.data, &mut values);
-                let bytes: Vec<u8> = values.iter().flat_map(|value| (value + 1.0).to_le_bytes()).collect();
-                Ok(Tensor { ty: TensorType::F32, data: Bytes::new(bytes), ..tensor.clone() })
-            }
+            Transform::AddOne => match self.with_one_added() {
+                Some(tensor) => Ok(tensor),
+                None => error("a vector of floats".to_owned()),
+            },
             Transform::Rows(of) => match of.rows(&tensor.data).filter(|_| rows == of.source_rows()) {
                 Some(bytes) => Ok(Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() }),
                 None => error(format!("{} rows", of.source_rows())),
@@ -217,7 +212,7 @@ impl Recipe {
                         && self.is_whole()
                         && scales.data.len() == scales.len() =>
                 {
-                    Ok(self.mxfp4(&scales.data, (outputs, blocks), of))
+                    Ok(self.mxfp4(&scales.data, outputs, blocks, of))
                 }
                 (_, scales) => error(format!(
                     "bytes [experts, outputs, blocks, {CODES}] for scales {:?}",
@@ -225,6 +220,18 @@ impl Recipe {
                 )),
             },
         }
+    }
+
+    /// The vector with one added to every element; `None` if it is none.
+    fn with_one_added(&self) -> Option<Tensor> {
+        let tensor = &self.tensor;
+        if !tensor.ty.is_weight() || tensor.ty.row_bytes(tensor.len()) != Some(tensor.data.len()) {
+            return None;
+        }
+        let mut values = vec![0.0; tensor.len()];
+        quant::dequantise(tensor.ty, &tensor.data, &mut values);
+        let bytes: Vec<u8> = values.iter().flat_map(|value| (value + 1.0).to_le_bytes()).collect();
+        Some(Tensor { ty: TensorType::F32, data: Bytes::new(bytes), ..tensor.clone() })
     }
 
     /// True if the data are as long as shape and type say.
@@ -250,7 +257,7 @@ impl Recipe {
     }
 
     /// The MXFP4 blocks of the outputs `of`: scale, then codes as GGUF has them, element `j` beside element `j + 16`.
-    fn mxfp4(&self, scales: &[u8], (outputs, blocks): (usize, usize), of: ExpertOutputs) -> Tensor {
+    fn mxfp4(&self, scales: &[u8], outputs: usize, blocks: usize, of: ExpertOutputs) -> Tensor {
         let shape = self.shape();
         let taken = of.count(outputs);
         let experts = shape.first().copied().unwrap_or(0);

@@ -63,10 +63,10 @@ fn row_time(layer: &LayerCosts, blocks: std::ops::Range<usize>, seconds: impl Fn
     let one = |at: usize| {
         let (fires, predicted) = (f64::from(layer.frequency[at]), f64::from(layer.predicted[at]));
         let (looked, fired) = match layer.skips {
-            Skips::Nothing => (1.0, 1.0),
-            Skips::Silent => (1.0, fires),
-            Skips::NotPredicted => (predicted, fires),
-            Skips::NotRouted => (0.0, fires),
+            SkippedRows::Nothing => (1.0, 1.0),
+            SkippedRows::Silent => (1.0, fires),
+            SkippedRows::NotPredicted => (predicted, fires),
+            SkippedRows::NotRouted => (0.0, fires),
         };
         looked * seconds(&layer.firing_read) + fired * layer.other_reads.iter().map(&seconds).sum::<f64>()
     };
@@ -129,7 +129,8 @@ fn by_frequency(profile: &CostProfile, machine: &Machine, budget: u64) -> Option
 fn plans_are_never_slower_than_the_order_of_blocks_by_frequency() {
     let machine = Machine::typical();
     let mut compared = 0;
-    for (seed, skips) in [Skips::Silent, Skips::NotPredicted, Skips::Nothing].into_iter().enumerate() {
+    for (seed, skips) in [SkippedRows::Silent, SkippedRows::NotPredicted, SkippedRows::Nothing].into_iter().enumerate()
+    {
         let profile = large(skips, seed as u64);
         let frontier = Frontier::new(&profile, &machine);
         for budget in (8..48).step_by(2).map(|gib| gib << 30) {
@@ -183,7 +184,7 @@ fn curve(timer: &LayerTimer<'_>, layer: &LayerCosts) -> Vec<(f64, f64)> {
 #[test]
 fn large_models_are_placed_within_a_hundredth_of_the_bound() {
     let machine = Machine::typical();
-    for (seed, skips) in [Skips::Silent, Skips::NotPredicted].into_iter().enumerate() {
+    for (seed, skips) in [SkippedRows::Silent, SkippedRows::NotPredicted].into_iter().enumerate() {
         let profile = large(skips, 7 + seed as u64);
         let frontier = Frontier::new(&profile, &machine);
         for gib in [1, 2, 4, 8, 12, 16, 24, 32, 40] {
@@ -206,7 +207,7 @@ fn moe_models_are_placed_within_a_hundredth_of_the_optimum() {
             let rates: Vec<f32> = (0..*count).map(|_| rng.random_range(0.02_f32..1.0)).collect();
             let scale = 2.0 / rates.iter().sum::<f32>();
             let row = rng.random_range(200_000..2_000_000);
-            layer(*count, row, rng.random_range(1..4) * MIB, Skips::NotRouted, |at| (rates[at] * scale).min(1.0))
+            layer(*count, row, rng.random_range(1..4) * MIB, SkippedRows::NotRouted, |at| (rates[at] * scale).min(1.0))
         });
         let profile = profile(layers.collect(), 6 * MIB, 2 * MIB);
         let machine = if case % 2 == 0 { Machine::typical() } else { linear(rng) };

@@ -42,7 +42,7 @@ fn empty_budget_is_the_cpu_and_an_ample_one_is_everything() {
     rates.for_each(|rate| *rate = ProductRate { sequential: 900e9, scattered: 700e9 });
     let mut alone = machine.clone();
     alone.gpu = None;
-    for skips in [Skips::Nothing, Skips::Silent, Skips::NotPredicted] {
+    for skips in [SkippedRows::Nothing, SkippedRows::Silent, SkippedRows::NotPredicted] {
         let profile = large(skips, 1);
         let nothing = solve(&profile, &machine, 0);
         assert_eq!((nothing.placement.clone(), nothing.bytes.total()), (Placement::cpu(80), 0));
@@ -57,8 +57,11 @@ fn empty_budget_is_the_cpu_and_an_ample_one_is_everything() {
         assert!(all.seconds < half.seconds && half.seconds < nothing.seconds);
         assert!(half.hot_fraction() > 0.5 && (all.hot_fraction() - 1.0).abs() < 1e-9 && nothing.hot_fraction() == 0.0);
     }
-    let moe =
-        profile((0..4).map(|_| layer(8, 5 * MIB, MIB, Skips::NotRouted, |at| 0.4 / (1 + at) as f32)).collect(), MIB, 0);
+    let moe = profile(
+        (0..4).map(|_| layer(8, 5 * MIB, MIB, SkippedRows::NotRouted, |at| 0.4 / (1 + at) as f32)).collect(),
+        MIB,
+        0,
+    );
     assert_eq!(solve(&moe, &machine, u64::MAX).placement, Placement::all(&moe));
     assert_eq!(solve(&profile(Vec::new(), MIB, 0), &machine, u64::MAX).placement, Placement::cpu(0));
 }
@@ -68,7 +71,7 @@ fn empty_budget_is_the_cpu_and_an_ample_one_is_everything() {
 #[test]
 fn time_of_an_moe_layer_is_that_of_an_average_token() {
     let machine = Machine::typical();
-    let profile = profile(vec![layer(2, 20 * MIB, 0, Skips::NotRouted, |_| 0.5)], MIB, 0);
+    let profile = profile(vec![layer(2, 20 * MIB, 0, SkippedRows::NotRouted, |_| 0.5)], MIB, 0);
     let of = |hot: &[u32]| {
         let placement = Placement { first_resident: 0, hot: vec![hot.to_vec()], head: true };
         Plan::new(&profile, &machine, placement).layers[0].time
@@ -82,7 +85,7 @@ fn time_of_an_moe_layer_is_that_of_an_average_token() {
 
 #[test]
 fn slow_hand_over_leaves_no_layer_split() {
-    let profile = large(Skips::Silent, 2);
+    let profile = large(SkippedRows::Silent, 2);
     let mut machine = Machine::typical();
     if let Some(gpu) = &mut machine.gpu {
         // As fast as the CPU, and far away.
@@ -97,7 +100,7 @@ fn slow_hand_over_leaves_no_layer_split() {
 /// Every submission of a split layer costs its delay twice, once for each side of the hand-over.
 #[test]
 fn slower_submissions_split_fewer_layers() {
-    let profile = large(Skips::Silent, 2);
+    let profile = large(SkippedRows::Silent, 2);
     let hybrid = |layer: &&LayerPlan| layer.resident && layer.hot < layer.units;
     let plans = [0.0, 30e-6, 100e-6, 300e-6].map(|delay| {
         let mut machine = Machine::typical();
@@ -129,7 +132,7 @@ fn slower_submissions_split_fewer_layers() {
 /// Layers that the CPU reads in less than two hand-overs are whole on one side once submissions are slow.
 #[test]
 fn slow_submissions_leave_no_small_layer_split() {
-    let layers = (0..24).map(|_| layer(4096, 2048, 4 * MIB, Skips::Silent, |at| power_law(at, 4096, 0.2, 0.6)));
+    let layers = (0..24).map(|_| layer(4096, 2048, 4 * MIB, SkippedRows::Silent, |at| power_law(at, 4096, 0.2, 0.6)));
     let profile = profile(layers.collect(), 32 * MIB, 16 * MIB);
     let splits = [0.0, 30e-6, 100e-6, 300e-6].map(|delay| {
         let mut machine = Machine::typical();
@@ -146,7 +149,7 @@ fn slow_submissions_leave_no_small_layer_split() {
 
 #[test]
 fn any_placement_is_made_valid_and_priced() {
-    let (profile, machine) = (large(Skips::Silent, 4), Machine::typical());
+    let (profile, machine) = (large(SkippedRows::Silent, 4), Machine::typical());
     // Hot units below the first resident layer, unknown ones, doubles, and too many layers are left out.
     let mut placement = Placement { first_resident: 78, hot: vec![vec![3]; 90], head: true };
     placement.hot[79] = vec![5, 5, 28_671, 28_672, u32::MAX];
@@ -160,7 +163,7 @@ fn any_placement_is_made_valid_and_priced() {
 
 #[test]
 fn shared_memory_slows_both_processors() {
-    let profile = large(Skips::Silent, 6);
+    let profile = large(SkippedRows::Silent, 6);
     let machine = Machine::typical();
     let mut shared = machine.clone();
     if let Some(gpu) = &mut shared.gpu {
@@ -181,7 +184,7 @@ fn shared_memory_slows_both_processors() {
 
 #[test]
 fn plans_on_one_memory_keep_the_budget_and_are_no_slower_than_one_processor() {
-    let profile = large(Skips::Silent, 6);
+    let profile = large(SkippedRows::Silent, 6);
     // As Apple's machines: the GPU reads the memory a little quicker, each processor is slower while the other reads, and copies are
     // quick.
     let mut machine = Machine::typical();

@@ -8,7 +8,7 @@ use super::{plans::resident, *};
 
 #[test]
 fn solving_eighty_layers_takes_less_than_50_ms() {
-    let (profile, machine) = (large(Skips::NotPredicted, 3), Machine::typical());
+    let (profile, machine) = (large(SkippedRows::NotPredicted, 3), Machine::typical());
     let most = Duration::from_millis(50);
     let mut best = Duration::MAX;
     // The least of many runs counts: page faults and a shared core are this thread's time, too.
@@ -26,7 +26,7 @@ fn solving_eighty_layers_takes_less_than_50_ms() {
 
 #[test]
 fn solved_frontier_plans_any_budget_in_less_than_30_ms() {
-    let (profile, machine) = (large(Skips::NotPredicted, 3), Machine::typical());
+    let (profile, machine) = (large(SkippedRows::NotPredicted, 3), Machine::typical());
     let frontier = Frontier::new(&profile, &machine);
     let now = frontier.plan(&profile, &machine, 10 << 30);
     let resident = resident(&profile, &now.placement);

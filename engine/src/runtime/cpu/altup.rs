@@ -35,7 +35,7 @@ pub(crate) struct AltupStreams {
 
 impl AltupStreams {
     /// Makes the streams of embeddings `x`, `[tokens, d]`.
-    pub fn begin(&mut self, cpu: &Cpu, table: &AltupTable, (x, d): (&[f32], usize)) -> Result<()> {
+    pub fn begin(&mut self, cpu: &Cpu, table: &AltupTable, x: &[f32], d: usize) -> Result<()> {
         (self.count, self.tokens, self.d) = (table.projections.len() + 1, x.len() / d.max(1), d);
         let all = x.len().checked_mul(self.count);
         grow(&mut self.streams, all, WHAT)?;
@@ -51,7 +51,7 @@ impl AltupStreams {
     }
 
     /// Takes streams that were computed elsewhere, `[streams, tokens, d]`.
-    pub fn take(&mut self, streams: &[f32], (tokens, d): (usize, usize)) -> Result<()> {
+    pub fn take(&mut self, streams: &[f32], tokens: usize, d: usize) -> Result<()> {
         (self.count, self.tokens, self.d) = (streams.len() / (tokens * d).max(1), tokens, d);
         grow(&mut self.streams, Some(streams.len()), WHAT)?;
         self.streams[..streams.len()].copy_from_slice(streams);

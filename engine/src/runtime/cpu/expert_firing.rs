@@ -1,6 +1,9 @@
 //! The neurons of an MoE layer's experts that fired, gathered expert by expert for an observer.
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use super::{CpuFfn, FfnWork};
 use crate::{
@@ -47,16 +50,16 @@ impl ExpertFiring {
         self.spent = began.elapsed();
     }
 
-    /// Adds the firing of block `block` of the last task of `ffn`: `width` neurons, the layer's from `first` on, for the tokens in
-    /// `members`.
+    /// Adds the firing of block `block` of the last task of `ffn`, which are `neurons` of the layer, for the tokens in `members`.
     pub fn note(
         &mut self,
         ffn: &CpuFfn,
         block: usize,
-        (first, width): (usize, usize),
+        neurons: Range<usize>,
         members: impl Iterator<Item = usize> + Clone,
     ) {
         let began = Instant::now();
+        let (first, width) = (neurons.start, neurons.len());
         let (count, words) = (members.clone().count(), mask::words(width));
         self.mask.clear();
         self.mask.resize(count * words, 0);

@@ -1,10 +1,10 @@
 //! The FFN of an MoE layer: the weighted sum of the experts that its router chooses.
 
-use std::time::Instant;
+use std::{ops::Range, time::Instant};
 
 use super::{
-    CpuFfn, FfnBlock, FfnTask, FfnWork, LayerTask, WHAT, expert_firing::ExpertFiring, layer_ffn::add_bias,
-    products::Few, routing::Routing,
+    ChosenExperts, CpuFfn, FfnBlock, FfnTask, FfnWork, LayerTask, RouterInputs, TokenInputs, WHAT,
+    expert_firing::ExpertFiring, ffn::HiddenObserver, layer_ffn::add_bias, products::Few, routing::Routing,
 };
 use crate::{
     cpu::{Cpu, MatmulJob},
@@ -29,12 +29,18 @@ pub(crate) struct MoeFfn {
     firing: ExpertFiring,
 }
 
+/// A layer's FFN for one chunk, of a model, on a CPU.
+#[derive(Clone, Copy)]
+pub(crate) struct LayerJob<'a> {
+    pub cpu: &'a Cpu,
+    pub config: &'a ModelConfig,
+    pub task: &'a LayerTask<'a>,
+}
+
 /// The experts of one layer for one chunk.
 #[derive(Clone, Copy)]
 struct ExpertTask<'a> {
-    cpu: &'a Cpu,
-    config: &'a ModelConfig,
-    task: &'a LayerTask<'a>,
+    job: LayerJob<'a>,
     weights: &'a ExpertWeights,
     /// True if the shared expert is computed too.
     whole: bool,
@@ -48,32 +54,33 @@ impl ExpertTask<'_> {
         &self,
         ffn: &mut CpuFfn,
         blocks: &[FfnBlock<'_>],
-        (x, tokens): (&[f32], usize),
+        TokenInputs { x, tokens }: TokenInputs<'_>,
         out: &mut [f32],
-        before: &mut dyn FnMut(&[f32], &[f32]),
+        before: Option<HiddenObserver<'_>>,
     ) -> Result<FfnWork> {
-        let task = FfnTask {
+        let LayerJob { cpu, config, task } = self.job;
+        let part = FfnTask {
             blocks,
-            activation: self.config.activation,
+            activation: config.activation,
             // Chunks are dense, also for an expert that a single token of the chunk uses.
-            sparsity: if self.task.tokens == 1 || self.task.separate { self.task.sparsity } else { Sparsity::Dense },
-            separate: self.task.separate,
+            sparsity: if task.tokens == 1 || task.separate { task.sparsity } else { Sparsity::Dense },
+            separate: task.separate,
             prediction: None,
             recall_check: false,
-            activation_threshold: self.task.activation_threshold,
+            activation_threshold: task.activation_threshold,
             x,
             tokens,
             observed: self.observed,
         };
-        let work = ffn.run(self.cpu, &task, out, before)?;
+        let work = ffn.run(cpu, &part, out, before)?;
         blocks.iter().for_each(|block| add_bias(block.ffn, block.factor, out));
         Ok(work)
     }
 
-    /// The neurons of expert `at` among the layer's: the first, and how many.
-    fn neurons(&self, at: usize, ffn: &FfnWeights) -> (usize, usize) {
+    /// The neurons of expert `at` among the layer's.
+    fn neurons(&self, at: usize, ffn: &FfnWeights) -> Range<usize> {
         let width = self.weights.experts.first().map_or(0, |expert| expert.up.weight.rows());
-        (at * width, ffn.up.weight.rows())
+        at * width..at * width + ffn.up.weight.rows()
     }
 }
 
@@ -86,10 +93,11 @@ impl MoeFfn {
         task: &LayerTask<'_>,
         weights: &ExpertWeights,
     ) -> Result<()> {
+        let LayerTask { x, residual, tokens, .. } = *task;
         let Some(experts) = &config.experts else {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
         };
-        self.routing.route(cpu, (experts, config.norm_eps), weights, (task.x, task.residual), task.tokens)
+        self.routing.route(cpu, experts, config.norm_eps, weights, RouterInputs { x, residual, tokens })
     }
 
     /// The matrices that the chosen experts of a single token read first.
@@ -102,14 +110,13 @@ impl MoeFfn {
     /// unless they were before ([`LayerTask::routed`]).
     pub(crate) fn run(
         &mut self,
-        cpu: &Cpu,
-        config: &ModelConfig,
-        task: &LayerTask<'_>,
+        job: LayerJob<'_>,
         weights: &ExpertWeights,
         ffn: &mut CpuFfn,
         out: &mut [f32],
         probe: &mut dyn Probe,
     ) -> Result<()> {
+        let LayerJob { cpu, config, task } = job;
         let started = probe.wants_firing().then(Instant::now);
         if !task.routed {
             self.route(cpu, config, task, weights)?;
@@ -117,7 +124,7 @@ impl MoeFfn {
         if probe.wants_router() {
             probe.router(task.layer, self.routing.chosen());
         }
-        let expert_task = ExpertTask { cpu, config, task, weights, whole: true, observed: started.is_some() };
+        let expert_task = ExpertTask { job, weights, whole: true, observed: started.is_some() };
         if started.is_some() {
             self.firing.begin(task.ffn.neurons(), self.routing.chosen(), task.tokens, probe.wants_strength());
         }
@@ -133,19 +140,18 @@ impl MoeFfn {
         Ok(())
     }
 
-    /// `out = sum over chosen experts of router weight times output`, `[tokens, d_model]` as the input: `chosen` are ids and router
-    /// weights, `[tokens, used]` each, and ids past the last expert are skipped. Router and shared expert are not computed. Neurons
+    /// `out = sum over chosen experts of router weight times output`, `[tokens, d_model]` as the input; ids past the last expert are
+    /// skipped. Router and shared expert are not computed. Neurons
     /// that fired are added to `fired`, `[tokens, words(neurons)]`, if given.
     pub(crate) fn run_chosen(
         &mut self,
-        cpu: &Cpu,
-        config: &ModelConfig,
-        task: &LayerTask<'_>,
-        chosen: (&[u32], &[f32]),
+        job: LayerJob<'_>,
+        chosen: ChosenExperts<'_>,
         ffn: &mut CpuFfn,
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
+        let task = job.task;
         let Ffn::Experts(weights) = task.ffn else {
             return Err(Error::invalid("experts to compute", "those of an MoE layer", "an FFN for every token"));
         };
@@ -153,7 +159,7 @@ impl MoeFfn {
         if fired.is_some() {
             self.firing.begin(task.ffn.neurons(), self.routing.chosen(), task.tokens, false);
         }
-        let expert_task = ExpertTask { cpu, config, task, weights, whole: false, observed: fired.is_some() };
+        let expert_task = ExpertTask { job, weights, whole: false, observed: fired.is_some() };
         let mut work = FfnWork::default();
         self.compute(&expert_task, ffn, out, &mut work, &mut ())?;
         if let Some(fired) = fired {
@@ -171,7 +177,7 @@ impl MoeFfn {
         work: &mut FfnWork,
         probe: &mut dyn Probe,
     ) -> Result<()> {
-        let ExpertTask { cpu, task, weights, .. } = *expert_task;
+        let ExpertTask { job: LayerJob { cpu, task, .. }, weights, .. } = *expert_task;
         let Some(latent) = &weights.latent else { return self.compute_chosen(expert_task, ffn, out, work, probe) };
         let (mut x, mut sum) = (std::mem::take(&mut self.latent[0]), std::mem::take(&mut self.latent[1]));
         let len = task.tokens * latent.down.weight.rows();
@@ -180,7 +186,8 @@ impl MoeFfn {
         let down = MatmulJob { weight: &latent.down.weight, bias: latent.down.bias.as_deref(), out: &mut x[..len] };
         cpu.matmul(&mut [down], task.x, task.tokens);
         let routed = LayerTask { x: &x[..len], ..*task };
-        let routed = ExpertTask { task: &routed, whole: false, ..*expert_task };
+        let job = LayerJob { task: &routed, ..expert_task.job };
+        let routed = ExpertTask { job, whole: false, ..*expert_task };
         let done = self.compute_chosen(&routed, ffn, &mut sum[..len], work, probe);
         cpu.matmul(&mut [MatmulJob { weight: &latent.up.weight, bias: None, out }], &sum[..len], task.tokens);
         self.latent = [x, sum];
@@ -190,9 +197,8 @@ impl MoeFfn {
         if let Some(expert) = weights.shared.as_ref().filter(|_| expert_task.whole) {
             self.members.clear();
             self.members.extend(self.routing.gates().iter().copied().take(task.tokens).enumerate());
-            let at = (weights.experts.len(), &expert.ffn);
-            let shows = probe.wants_ffn_hidden();
-            work.add(self.compute_expert(expert_task, at, ffn, out, shows.then_some(probe))?);
+            let (at, shows) = (weights.experts.len(), probe.wants_ffn_hidden());
+            work.add(self.compute_expert(expert_task, at, &expert.ffn, ffn, out, shows.then_some(probe))?);
         }
         Ok(())
     }
@@ -207,12 +213,12 @@ impl MoeFfn {
         probe: &mut dyn Probe,
     ) -> Result<()> {
         let shows = probe.wants_ffn_hidden();
-        if expert_task.task.tokens == 1 && !shows {
+        if expert_task.job.task.tokens == 1 && !shows {
             work.add(self.compute_token(expert_task, ffn, out)?);
             return Ok(());
         }
         out.fill(0.0);
-        let ExpertTask { task, weights, .. } = expert_task;
+        let ExpertTask { job: LayerJob { task, .. }, weights, .. } = *expert_task;
         let all = weights.shared.iter().filter(|_| expert_task.whole).map(|expert| &expert.ffn);
         for (at, expert) in weights.experts.iter().chain(all).enumerate() {
             self.members.clear();
@@ -221,7 +227,7 @@ impl MoeFfn {
                 false => self.members.extend(self.routing.gates().iter().copied().take(task.tokens).enumerate()),
             }
             if !self.members.is_empty() {
-                work.add(self.compute_expert(expert_task, (at, expert), ffn, out, shows.then_some(&mut *probe))?);
+                work.add(self.compute_expert(expert_task, at, expert, ffn, out, shows.then_some(&mut *probe))?);
             }
         }
         Ok(())
@@ -231,12 +237,13 @@ impl MoeFfn {
     fn compute_expert(
         &mut self,
         expert_task: &ExpertTask<'_>,
-        (at, expert): (usize, &FfnWeights),
+        at: usize,
+        expert: &FfnWeights,
         ffn: &mut CpuFfn,
         out: &mut [f32],
         probe: Option<&mut dyn Probe>,
     ) -> Result<FfnWork> {
-        let (members, task) = (&self.members, expert_task.task);
+        let (members, task) = (&self.members, expert_task.job.task);
         let (rows, d) = (members.len(), task.x.len() / task.tokens);
         grow(&mut self.gathered, rows.checked_mul(d), WHAT)?;
         grow(&mut self.expert_out, rows.checked_mul(d), WHAT)?;
@@ -244,25 +251,29 @@ impl MoeFfn {
         for (to, (t, _)) in gathered.chunks_exact_mut(d).zip(members) {
             to.copy_from_slice(&task.x[t * d..][..d]);
         }
-        let mut probe = probe;
-        let mut before = |gate: &[f32], up: &[f32]| {
-            if let Some(probe) = &mut probe {
-                probe.expert_hidden(task.layer, at, task.tokens, members, gate, up);
-            }
-        };
-        let work = expert_task.run(ffn, &[FfnBlock::whole(expert)], (gathered, rows), result, &mut before)?;
+        let mut before = probe.map(|probe| {
+            move |gate: &[f32], up: &[f32]| probe.expert_hidden(task.layer, at, task.tokens, members, gate, up)
+        });
+        let before = before.as_mut().map(|before| before as HiddenObserver<'_>);
+        let work = expert_task.run(
+            ffn,
+            &[FfnBlock::whole(expert)],
+            TokenInputs { x: gathered, tokens: rows },
+            result,
+            before,
+        )?;
         if expert_task.observed {
             self.firing.note(ffn, 0, expert_task.neurons(at, expert), members.iter().map(|(t, _)| *t));
         }
         for (from, (t, factor)) in result.chunks_exact(d).zip(members) {
-            expert_task.cpu.add_scaled(&mut out[t * d..][..d], from, *factor);
+            expert_task.job.cpu.add_scaled(&mut out[t * d..][..d], from, *factor);
         }
         Ok(work)
     }
 
     /// Computes the chosen experts of one token and the shared expert, all at once.
     fn compute_token(&mut self, expert_task: &ExpertTask<'_>, ffn: &mut CpuFfn, out: &mut [f32]) -> Result<FfnWork> {
-        let ExpertTask { task, weights, .. } = expert_task;
+        let ExpertTask { job: LayerJob { task, .. }, weights, .. } = *expert_task;
         let experts = &weights.experts;
         let mut numbers: Few<(usize, f32)> =
             self.routing.chosen().iter().copied().zip(self.routing.router_weights().iter().copied()).collect();
@@ -276,7 +287,7 @@ impl MoeFfn {
             numbers.push((experts.len(), gate));
             blocks.push(block(&expert.ffn, gate));
         }
-        let work = expert_task.run(ffn, &blocks, (task.x, 1), out, &mut |_, _| ())?;
+        let work = expert_task.run(ffn, &blocks, TokenInputs { x: task.x, tokens: 1 }, out, None)?;
         if expert_task.observed {
             for (at, ((number, _), block)) in numbers.iter().zip(&blocks).enumerate() {
                 self.firing.note(ffn, at, expert_task.neurons(*number, block.ffn), 0..1);

@@ -7,19 +7,22 @@
 use smallvec::smallvec;
 
 use super::{
-    WHAT,
-    products::{Few, Part, Values, down, some_rows},
-    skipped_inputs,
+    TokenInputs, WHAT,
+    products::{DownScratch, Few, Part, Values, down, some_rows},
+    skipped_inputs::{self, SkippedSite},
     sparse_rows::SparseRows,
     task::{FfnTask, FfnWork, PredictionSource},
 };
 use crate::{
     cpu::{Cpu, MatmulJob, RowsJob},
     error::Result,
-    model::{Down, InputSite, Linear, SkippedInputs, mask},
-    runtime::{Sparsity, scratch::grow},
+    model::{Down, InputSite, Linear, Skips, mask},
+    runtime::scratch::grow,
     telemetry::neurons::Strength,
 };
+
+/// Sees gate (empty without gates) and up of an FFN just before its activation, `[tokens, n]` each.
+pub(super) type HiddenObserver<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 
 /// Computes FFNs. Its buffers grow to the largest and stay.
 #[derive(Debug, Default)]
@@ -105,17 +108,16 @@ impl CpuFfn {
     /// # Panics
     /// If shapes disagree, a neuron does not exist, or some FFNs have a gate and others none.
     pub fn partial(&mut self, cpu: &Cpu, task: &FfnTask<'_>, out: &mut [f32]) -> Result<FfnWork> {
-        self.run(cpu, task, out, &mut |_, _| ())
+        self.run(cpu, task, out, None)
     }
 
-    /// [`CpuFfn::partial`]; `before` sees gate and up (`[tokens, n]`) of a single FFN just before the activation where nothing is
-    /// skipped.
-    pub(crate) fn run(
+    /// [`CpuFfn::partial`]; `before` observes a single FFN, unless neurons are skipped by approximation.
+    pub(super) fn run(
         &mut self,
         cpu: &Cpu,
         task: &FfnTask<'_>,
         out: &mut [f32],
-        before: &mut dyn FnMut(&[f32], &[f32]),
+        before: Option<HiddenObserver<'_>>,
     ) -> Result<FfnWork> {
         assert!(task.blocks.iter().all(|block| block.ffn.gate.is_some() == task.gated()), "gates in some FFNs");
         self.outcome = FfnOutcome { tokens: task.tokens, ..FfnOutcome::default() };
@@ -123,10 +125,10 @@ impl CpuFfn {
         self.held.clear();
         // The next reads are not known yet.
         cpu.prefetch(&[]);
-        match task.mode() {
-            Sparsity::Dense => self.dense(cpu, task, out, before),
-            mode if task.tokens > 1 => self.sparse_rows(cpu, task, mode, out),
-            mode => self.sparse(cpu, task, mode, out),
+        match task.skips(before.is_some()) {
+            Skips::Nothing => self.dense(cpu, task, out, before.unwrap_or(&mut |_, _| ())),
+            skips if task.tokens > 1 => self.sparse_rows(cpu, task, skips, out),
+            skips => self.sparse(cpu, task, skips, out),
         }
     }
 
@@ -137,94 +139,27 @@ impl CpuFfn {
         out: &mut [f32],
         before: &mut dyn FnMut(&[f32], &[f32]),
     ) -> Result<FfnWork> {
-        let CpuFfn { hidden, up, scratch, part, held, spans, outcome, .. } = self;
-        let (tokens, form) = (task.tokens, task.activation);
-        let mut all = 0;
-        for block in task.blocks {
-            let n_ff = block.ffn.up.weight.rows();
-            let (len, list) = (block.neurons.map_or(n_ff, <[u32]>::len), block.neurons.map(|_| held.len()));
-            spans.push(Span { n_ff, len, first: all, list });
-            held.extend(block.neurons.filter(|_| task.observed).into_iter().flatten());
-            all += len;
-        }
-        let values = tokens.saturating_mul(all);
+        let all = self.lay_out(task);
+        let (tokens, values) = (task.tokens, task.tokens.saturating_mul(all));
+        grow(&mut self.hidden, Some(values), WHAT)?;
         let mut work = FfnWork::default();
-        let skipped = task.skipped();
-        grow(hidden, Some(values), WHAT)?;
-        let hidden = &mut hidden[..values];
-        let mut jobs = Few::new();
         match task.gated() {
-            true => {
-                grow(up, Some(values), WHAT)?;
-                let up = &mut up[..values];
-                let (mut gates, mut ups) = (&mut *hidden, &mut *up);
-                for (block, span) in task.blocks.iter().zip(&*spans) {
-                    let (gate, up);
-                    (gate, gates) = gates.split_at_mut(tokens * span.len);
-                    (up, ups) = ups.split_at_mut(tokens * span.len);
-                    if let Some(of) = &block.ffn.gate {
-                        jobs.push(job(of, block.neurons, gate));
-                        if skipped.is_none() {
-                            work.read_rows(&of.weight, span.len);
-                        }
-                    }
-                    jobs.push(job(&block.ffn.up, block.neurons, up));
-                }
-                match skipped {
-                    Some(of) => {
-                        work.sequential += large_inputs(cpu, (of, InputSite::Ffn), jobs, (task.x, tokens), part)?
-                    }
-                    None => {
-                        cpu.matmul_rows(&mut jobs, task.x, tokens);
-                        drop(jobs);
-                    }
-                }
-                if let Some(deviations) = task.gate_deviations() {
-                    cpu.gate_excess(hidden, all, deviations);
-                }
-                before(hidden, up);
-                if let Some(threshold) = task.activation_threshold
-                    && task.observed
-                    && !task.activation.is_sparse()
-                    && skipped.is_none()
-                {
-                    grow(scratch, Some(values), WHAT)?;
-                    scratch[..values].copy_from_slice(hidden);
-                    cpu.activate(form, &mut scratch[..values], None);
-                    outcome.fires = Fires::Above(threshold);
-                }
-                cpu.activate(form, hidden, Some(up));
-            }
-            false => {
-                let mut ups = &mut *hidden;
-                for (block, span) in task.blocks.iter().zip(&*spans) {
-                    let up;
-                    (up, ups) = ups.split_at_mut(tokens * span.len);
-                    jobs.push(job(&block.ffn.up, block.neurons, up));
-                }
-                match skipped {
-                    Some(of) => {
-                        work.sequential += large_inputs(cpu, (of, InputSite::Ffn), jobs, (task.x, tokens), part)?
-                    }
-                    None => {
-                        cpu.matmul_rows(&mut jobs, task.x, tokens);
-                        drop(jobs);
-                    }
-                }
-                before(&[], hidden);
-                cpu.activate(form, hidden, None);
-            }
+            true => self.gate_and_up(cpu, task, values, before, &mut work)?,
+            false => self.up_alone(cpu, task, values, before, &mut work)?,
         }
+        let skipped = task.skipped();
         if skipped.is_none() {
-            for (block, span) in task.blocks.iter().zip(&*spans) {
+            for (block, span) in task.blocks.iter().zip(&self.spans) {
                 work.read_rows(&block.ffn.up.weight, span.len);
             }
         }
+        let CpuFfn { hidden, up, scratch, part, spans, outcome, .. } = self;
+        let hidden = &mut hidden[..values];
         if let Some(norm) = task.hidden_norm() {
             cpu.rms_norm(hidden, None, norm.weight, norm.eps);
         }
-        if let (Some(of), [block]) = (skipped, task.blocks) {
-            if let Some(threshold) = of.site(InputSite::Hidden) {
+        if let (Some(skipped), [block]) = (skipped, task.blocks) {
+            if let Some(threshold) = skipped.site(InputSite::Hidden) {
                 // Neurons of small values count as silent.
                 grow(up, Some(values), WHAT)?;
                 threshold.keep_large(hidden, &mut up[..values]);
@@ -234,7 +169,8 @@ impl CpuFfn {
                 let n = all.max(1);
                 work.active += (0..all).filter(|i| hidden.chunks_exact(n).any(|hidden| hidden[*i] != 0.0)).count();
                 let jobs = smallvec![MatmulJob { weight: &down.weight, bias: None, out }];
-                work.sequential += skipped_inputs::products(cpu, (of, InputSite::Hidden), jobs, (hidden, tokens), up)?;
+                let at = SkippedSite { skipped, site: InputSite::Hidden };
+                work.sequential += skipped_inputs::products(cpu, at, jobs, TokenInputs { x: hidden, tokens }, up)?;
                 return Ok(work);
             }
         }
@@ -243,13 +179,94 @@ impl CpuFfn {
         let values = values.map(|(block, span)| Values { list: block.neurons, hidden: span.values(hidden, tokens) });
         // `scratch` holds the gates' activations until `fired`; the other use of it never coincides.
         let expanded = if matches!(outcome.fires, Fires::Above(_)) { up } else { scratch };
-        down(cpu, task, values, (expanded, part), out, &mut work)?;
+        down(cpu, task, values, DownScratch { scratch: expanded, part }, out, &mut work)?;
         Ok(work)
     }
 
-    fn sparse(&mut self, cpu: &Cpu, task: &FfnTask<'_>, mode: Sparsity, out: &mut [f32]) -> Result<FfnWork> {
+    /// Gives the task's blocks their places among the values of a token, and returns the number of those.
+    fn lay_out(&mut self, task: &FfnTask<'_>) -> usize {
+        let mut all = 0;
+        for block in task.blocks {
+            let n_ff = block.ffn.up.weight.rows();
+            let len = block.neurons.map_or(n_ff, <[u32]>::len);
+            self.spans.push(Span { n_ff, len, first: all, list: block.neurons.map(|_| self.held.len()) });
+            self.held.extend(block.neurons.filter(|_| task.observed).into_iter().flatten());
+            all += len;
+        }
+        all
+    }
+
+    /// The hidden values of FFNs with gates.
+    fn gate_and_up(
+        &mut self,
+        cpu: &Cpu,
+        task: &FfnTask<'_>,
+        values: usize,
+        before: &mut dyn FnMut(&[f32], &[f32]),
+        work: &mut FfnWork,
+    ) -> Result<()> {
+        let CpuFfn { hidden, up, scratch, part, spans, outcome, .. } = self;
+        let (tokens, skipped) = (task.tokens, task.skipped());
+        grow(up, Some(values), WHAT)?;
+        let (hidden, up) = (&mut hidden[..values], &mut up[..values]);
+        let mut jobs = Few::new();
+        let (mut gates, mut ups) = (&mut *hidden, &mut *up);
+        for (block, span) in task.blocks.iter().zip(&*spans) {
+            let (gate, up);
+            (gate, gates) = gates.split_at_mut(tokens * span.len);
+            (up, ups) = ups.split_at_mut(tokens * span.len);
+            if let Some(of) = &block.ffn.gate {
+                jobs.push(job(of, block.neurons, gate));
+                if skipped.is_none() {
+                    work.read_rows(&of.weight, span.len);
+                }
+            }
+            jobs.push(job(&block.ffn.up, block.neurons, up));
+        }
+        work.sequential += products(cpu, task, jobs, part)?;
+        if let Some(deviations) = task.gate_deviations() {
+            cpu.gate_excess(hidden, values / tokens.max(1), deviations);
+        }
+        before(hidden, up);
+        if let Some(threshold) = task.activation_threshold
+            && task.observed
+            && !task.activation.is_sparse()
+            && skipped.is_none()
+        {
+            grow(scratch, Some(values), WHAT)?;
+            scratch[..values].copy_from_slice(hidden);
+            cpu.activate(task.activation, &mut scratch[..values], None);
+            outcome.fires = Fires::Above(threshold);
+        }
+        cpu.activate(task.activation, hidden, Some(up));
+        Ok(())
+    }
+
+    /// The hidden values of FFNs without gates.
+    fn up_alone(
+        &mut self,
+        cpu: &Cpu,
+        task: &FfnTask<'_>,
+        values: usize,
+        before: &mut dyn FnMut(&[f32], &[f32]),
+        work: &mut FfnWork,
+    ) -> Result<()> {
+        let hidden = &mut self.hidden[..values];
+        let (mut jobs, mut ups) = (Few::new(), &mut *hidden);
+        for (block, span) in task.blocks.iter().zip(&self.spans) {
+            let up;
+            (up, ups) = ups.split_at_mut(task.tokens * span.len);
+            jobs.push(job(&block.ffn.up, block.neurons, up));
+        }
+        work.sequential += products(cpu, task, jobs, &mut self.part)?;
+        before(&[], hidden);
+        cpu.activate(task.activation, hidden, None);
+        Ok(())
+    }
+
+    fn sparse(&mut self, cpu: &Cpu, task: &FfnTask<'_>, skips: Skips, out: &mut [f32]) -> Result<FfnWork> {
         let mut work = FfnWork::default();
-        if mode == Sparsity::Predicted {
+        if skips == Skips::NotPredicted {
             self.predict(cpu, task, &mut work)?;
         }
         let CpuFfn { hidden, up, scratch, part, candidates, held, spans, outcome, .. } = self;
@@ -265,7 +282,7 @@ impl CpuFfn {
         if let Some(deviations) = task.gate_deviations() {
             cpu.gate_excess(&mut hidden[..n], n, deviations);
         }
-        let threshold = task.activation_threshold.filter(|_| mode == Sparsity::Threshold);
+        let threshold = skips.activation_threshold();
         if threshold.is_some() {
             grow(up, Some(n), WHAT)?;
             let acted = &mut up[..n];
@@ -306,7 +323,7 @@ impl CpuFfn {
         }
         let hidden = &*hidden;
         let values = spans.iter().zip(lists).map(|(span, list)| Values { list, hidden: span.values(hidden, 1) });
-        down(cpu, task, values, (scratch, part), out, &mut work)?;
+        down(cpu, task, values, DownScratch { scratch, part }, out, &mut work)?;
         Ok(work)
     }
 
@@ -402,16 +419,16 @@ pub(super) fn job<'a>(linear: &'a Linear, rows: Option<&'a [u32]>, out: &'a mut 
     RowsJob { weight: &linear.weight, bias: linear.bias.as_deref(), rows, out }
 }
 
-/// Products of all rows of an FFN's matrices with its large inputs. Returns how many bytes of weights were read.
-fn large_inputs(
-    cpu: &Cpu,
-    of: (&SkippedInputs, InputSite),
-    jobs: Few<RowsJob<'_>>,
-    x: (&[f32], usize),
-    large: &mut Vec<f32>,
-) -> Result<u64> {
+/// Products of an FFN's first matrices with its inputs, or with the large ones alone if others are skipped. Returns how many bytes of
+/// weights were read because of that.
+fn products(cpu: &Cpu, task: &FfnTask<'_>, mut jobs: Few<RowsJob<'_>>, large: &mut Vec<f32>) -> Result<u64> {
+    let Some(skipped) = task.skipped() else {
+        cpu.matmul_rows(&mut jobs, task.x, task.tokens);
+        return Ok(0);
+    };
     let jobs = jobs.into_iter().map(|RowsJob { weight, bias, out, .. }| MatmulJob { weight, bias, out });
-    skipped_inputs::products(cpu, of, jobs.collect(), x, large)
+    let at = SkippedSite { skipped, site: InputSite::Ffn };
+    skipped_inputs::products(cpu, at, jobs.collect(), TokenInputs { x: task.x, tokens: task.tokens }, large)
 }
 
 /// Appends to `list` the numbers below `n` for which `is_in` is true. Free of branches on `is_in`, which a CPU cannot predict.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     cpu::{
         Cpu, MatmulJob, RowsJob,
-        ops::{AttentionScratch, AttentionShape, RopeRows},
+        ops::{AttentionScratch, AttentionShape, Queries, RopeRows, SeenRows},
     },
     error::{Error, Result},
     model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear, ModelConfig},
@@ -50,6 +50,19 @@ pub(super) struct LatentTask<'a> {
     pub rotation: Option<&'a RopeRows>,
 }
 
+/// The latent of a layer's attention.
+#[derive(Clone, Copy)]
+struct LatentParts<'a> {
+    config: LatentConfig,
+    weights: &'a LatentWeights,
+}
+
+/// Rows of all heads, `[n_head, tokens, width]`.
+struct HeadRows<T> {
+    rows: T,
+    width: usize,
+}
+
 impl LatentAttention {
     /// `heads = ` each head's values, `[tokens, n_head * v_dim]`, for the input `x`, `[tokens, d_model]`; the latents of each sequence's
     /// rows are appended to its cache.
@@ -63,15 +76,16 @@ impl LatentAttention {
         heads: &mut [f32],
     ) -> Result<()> {
         let LatentTask { layer, shape, weights, tokens, .. } = *task;
-        let (Some(latent), Some(behind)) = (shape.latent, weights.latent.as_deref()) else {
+        let (Some(config), Some(behind)) = (shape.latent, weights.latent.as_deref()) else {
             return Err(Error::invalid("layer program", "latent attention that the model has", "other attention"));
         };
+        let latent = LatentParts { config, weights: behind };
         let width = shape.head_dim;
         let room = tokens.checked_mul(shape.n_head * width);
         grow(&mut self.wide_queries, room, WHAT)?;
         grow(&mut self.wide_out, room, WHAT)?;
-        self.project(cpu, task, (latent, behind), x)?;
-        self.absorb(cpu, shape, (latent, behind), tokens)?;
+        self.project(cpu, task, latent, x)?;
+        self.absorb(cpu, shape, latent, tokens)?;
         let (queries, keys) =
             (&mut self.wide_queries[..tokens * shape.n_head * width], &mut self.keys[..tokens * width]);
         if let Some(rotation) = task.rotation {
@@ -92,10 +106,11 @@ impl LatentAttention {
             let Some(cache) = kv.layer_mut(layer) else { return Err(not_in_ram(layer)) };
             cpu.push_rows(&mut cache.keys, first, &keys[rows.start * width..rows.end * width], width);
             let of_heads = rows.start * shape.n_head * width..rows.end * shape.n_head * width;
-            let (queries, out) = (&queries[of_heads.clone()], &mut self.wide_out[of_heads]);
-            cpu.attention(&attention, queries, &cache.keys, &cache.keys, first, out, scratch);
+            let (queries, out) = (Queries { q: &queries[of_heads.clone()], first }, &mut self.wide_out[of_heads]);
+            let seen = SeenRows { keys: &cache.keys, values: &cache.keys };
+            cpu.attention(&attention, queries, seen, out, scratch);
         }
-        self.values(cpu, shape, (latent, behind), tokens, heads)
+        self.values(cpu, shape, latent, tokens, heads)
     }
 
     /// Queries `[tokens, n_head, nope_dim + rope]`, and keys `[tokens, rotated | latent]` with the latent's norm.
@@ -103,7 +118,7 @@ impl LatentAttention {
         &mut self,
         cpu: &Cpu,
         task: &LatentTask<'_>,
-        (latent, behind): (LatentConfig, &LatentWeights),
+        LatentParts { config: latent, weights: behind }: LatentParts<'_>,
         x: &[f32],
     ) -> Result<()> {
         let LatentTask { config, shape, weights, tokens, .. } = *task;
@@ -117,12 +132,13 @@ impl LatentAttention {
         let projected = &mut self.projected[..tokens * width];
         let first = if behind.low_q.is_some() { &mut *low } else { &mut *queries };
         let outputs = [first, &mut *projected];
-        let mut jobs: SmallVec<[MatmulJob<'_>; 2]> = weights.inputs().zip(outputs).map(job).collect();
+        let mut jobs: SmallVec<[MatmulJob<'_>; 2]> =
+            weights.inputs().zip(outputs).map(|(linear, out)| job(linear, out)).collect();
         cpu.matmul(&mut jobs, x, tokens);
         drop(jobs);
         if let Some((_, norm)) = &behind.low_q {
             norm_rows(cpu, config, norm, low, None);
-            cpu.matmul(&mut [job((&weights.q, queries))], low, tokens);
+            cpu.matmul(&mut [job(&weights.q, queries)], low, tokens);
         }
         let keys = &mut self.keys[..tokens * width];
         for (key, row) in keys.chunks_exact_mut(width).zip(projected.chunks_exact(width)) {
@@ -138,7 +154,7 @@ impl LatentAttention {
         &mut self,
         cpu: &Cpu,
         shape: &AttentionConfig,
-        (latent, behind): (LatentConfig, &LatentWeights),
+        LatentParts { config: latent, weights: behind }: LatentParts<'_>,
         tokens: usize,
     ) -> Result<()> {
         let (n_head, width, rope) = (shape.n_head, shape.head_dim, shape.latent_rope_dim());
@@ -150,7 +166,8 @@ impl LatentAttention {
             self.inputs[(head * tokens + token) * nope..][..nope].copy_from_slice(&query[..nope]);
             self.wide_queries[i * width..][..rope].copy_from_slice(&query[nope..]);
         }
-        by_head(cpu, &behind.keys, (&self.inputs, nope), (&mut self.outputs, rank), tokens);
+        let inputs = HeadRows { rows: &self.inputs[..], width: nope };
+        by_head(cpu, &behind.keys, inputs, HeadRows { rows: &mut self.outputs[..], width: rank }, tokens);
         for (i, query) in self.wide_queries[..tokens * n_head * width].chunks_exact_mut(width).enumerate() {
             let (token, head) = (i / n_head, i % n_head);
             query[rope..].copy_from_slice(&self.outputs[(head * tokens + token) * rank..][..rank]);
@@ -163,7 +180,7 @@ impl LatentAttention {
         &mut self,
         cpu: &Cpu,
         shape: &AttentionConfig,
-        (latent, behind): (LatentConfig, &LatentWeights),
+        LatentParts { config: latent, weights: behind }: LatentParts<'_>,
         tokens: usize,
         heads: &mut [f32],
     ) -> Result<()> {
@@ -175,7 +192,8 @@ impl LatentAttention {
             let (token, head) = (i / n_head, i % n_head);
             self.inputs[(head * tokens + token) * rank..][..rank].copy_from_slice(&out[rope..]);
         }
-        by_head(cpu, &behind.values, (&self.inputs, rank), (&mut self.outputs, v_dim), tokens);
+        let inputs = HeadRows { rows: &self.inputs[..], width: rank };
+        by_head(cpu, &behind.values, inputs, HeadRows { rows: &mut self.outputs[..], width: v_dim }, tokens);
         for (i, value) in heads.chunks_exact_mut(v_dim).enumerate() {
             let (token, head) = (i / n_head, i % n_head);
             value.copy_from_slice(&self.outputs[(head * tokens + token) * v_dim..][..v_dim]);
@@ -192,20 +210,15 @@ impl LatentAttention {
     }
 }
 
-fn job<'a>((linear, out): (&'a Linear, &'a mut [f32])) -> MatmulJob<'a> {
+fn job<'a>(linear: &'a Linear, out: &'a mut [f32]) -> MatmulJob<'a> {
     MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
 }
 
-/// `out[head] = linears[head] inputs[head]`, `[n_head, tokens, cols]` to `[n_head, tokens, rows]`.
-fn by_head(
-    cpu: &Cpu,
-    linears: &[Linear],
-    (inputs, cols): (&[f32], usize),
-    (outputs, rows): (&mut [f32], usize),
-    tokens: usize,
-) {
-    let inputs: SmallVec<[&[f32]; 32]> = inputs.chunks_exact(tokens * cols).take(linears.len()).collect();
-    let outputs = outputs.chunks_exact_mut(tokens * rows);
+/// `outputs[head] = linears[head] inputs[head]`
+fn by_head(cpu: &Cpu, linears: &[Linear], inputs: HeadRows<&[f32]>, outputs: HeadRows<&mut [f32]>, tokens: usize) {
+    let inputs = inputs.rows.chunks_exact(tokens * inputs.width).take(linears.len());
+    let inputs: SmallVec<[&[f32]; 32]> = inputs.collect();
+    let outputs = outputs.rows.chunks_exact_mut(tokens * outputs.width);
     let jobs = linears.iter().zip(outputs).map(|(linear, out)| RowsJob {
         weight: &linear.weight,
         bias: linear.bias.as_deref(),

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource, experts::MoeFfn};
+use super::{
+    ChosenExperts, CpuFfn, FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource, TokenInputs,
+    experts::{LayerJob, MoeFfn},
+};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
@@ -123,19 +126,16 @@ impl LayerFfn {
                 return Err(Error::invalid("layer program", "an FFN that the model has", got));
             }
             Ffn::Experts(weights) => {
-                return self.moe.run(cpu, config, task, weights, &mut self.ffn, out, probe);
+                return self.moe.run(LayerJob { cpu, config, task }, weights, &mut self.ffn, out, probe);
             }
         };
         let observed = probe.wants_firing();
         let started = (observed && probe.wants_times()).then(Instant::now);
         let blocks = [task.block(weights, config)];
         let part = task.ffn_task(&blocks, config.activation, observed);
-        let hidden = probe.wants_ffn_hidden();
-        let work = self.ffn.run(cpu, &part, out, &mut |gate, up| {
-            if hidden {
-                probe.ffn_hidden(task.layer, task.tokens, gate, up);
-            }
-        })?;
+        let shows = probe.wants_ffn_hidden();
+        let mut before = |gate: &[f32], up: &[f32]| probe.ffn_hidden(task.layer, task.tokens, gate, up);
+        let work = self.ffn.run(cpu, &part, out, if shows { Some(&mut before) } else { None })?;
         add_bias(weights, 1.0, out);
         if observed {
             self.report(task, weights.up.weight.rows(), work, started, probe);
@@ -147,8 +147,9 @@ impl LayerFfn {
     pub(crate) fn dense(
         &mut self,
         cpu: &Cpu,
-        (ffn, activation): (&FfnWeights, Activation),
-        (x, tokens): (&[f32], usize),
+        ffn: &FfnWeights,
+        activation: Activation,
+        TokenInputs { x, tokens }: TokenInputs<'_>,
         out: &mut [f32],
     ) -> Result<()> {
         let task = FfnTask {
@@ -174,11 +175,11 @@ impl LayerFfn {
         cpu: &Cpu,
         config: &ModelConfig,
         task: &LayerTask<'_>,
-        chosen: (&[u32], &[f32]),
+        chosen: ChosenExperts<'_>,
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
-        self.moe.run_chosen(cpu, config, task, chosen, &mut self.ffn, out, fired)
+        self.moe.run_chosen(LayerJob { cpu, config, task }, chosen, &mut self.ffn, out, fired)
     }
 
     /// Hidden values of the dense FFN that was computed last, all neurons of `[tokens, n_ff]`.

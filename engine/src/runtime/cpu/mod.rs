@@ -6,6 +6,7 @@ mod altup;
 mod expert_firing;
 mod experts;
 mod ffn;
+mod inputs;
 mod latent;
 mod layer_ffn;
 mod per_layer;
@@ -20,11 +21,12 @@ mod task;
 pub(crate) mod tests;
 
 pub use ffn::CpuFfn;
+pub(crate) use inputs::{ChosenExperts, LayerInputs, TokenInputs};
 #[cfg(test)]
 pub(crate) use layer_ffn::LayerFfn;
 use layer_ffn::LayerTask;
 pub use processor::CpuProcessor;
-pub use routing::Routing;
+pub use routing::{RouterInputs, Routing};
 pub use task::{FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource};
 
 /// The purpose of scratch memory, in errors.

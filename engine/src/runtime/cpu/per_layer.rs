@@ -62,7 +62,8 @@ impl PerLayerInputs {
         &mut self,
         cpu: &Cpu,
         config: &ModelConfig,
-        (layer, weights): (usize, &PerLayerWeights),
+        layer: usize,
+        weights: &PerLayerWeights,
         x: &[f32],
         out: &mut [f32],
     ) -> Result<()> {

@@ -7,12 +7,12 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{
-    FfnWork, WHAT,
+    ChosenExperts, FfnWork, LayerInputs, TokenInputs, WHAT,
     altup::AltupStreams,
     latent::LatentAttention,
     layer_ffn::{LayerFfn, LayerTask},
     per_layer::PerLayerInputs,
-    recurrent::{RecurrentMixer, RowsState},
+    recurrent::{MixerParts, RecurrentMixer, RowsState},
     skipped_inputs::InputCalibration,
 };
 use crate::{
@@ -26,23 +26,15 @@ use crate::{
         AltupStep, AttentionConfig, Ffn, InputSite, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, NormSlot,
         Position, Register, SkippedInputs,
     },
-    runtime::{KvCache, KvType, Probe, Processor, Sequences, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
+    runtime::{KvCache, KvType, Pass, Processor, Sequences, Sparsity, scratch::grow, shortlist},
 };
 
 /// Every operation on the CPU, from RAM.
 #[derive(Debug)]
 pub struct CpuProcessor {
     cpu: Cpu,
-    /// Tokens of the current chunk.
-    tokens: usize,
-    /// Position of each in its sequence.
+    /// Position of each of the chunk's tokens in its sequence.
     positions: Vec<usize>,
-    /// True if there are several sequences: every token is computed as one alone.
-    separate: bool,
-    /// Width of the registers.
-    d_model: usize,
-    /// Factor of what is added to the residual stream.
-    residual_scale: f32,
     /// By [`Register`], `[tokens, d_model]`.
     registers: [Vec<f32>; 4],
     /// `[tokens, n_head * head_dim]`, rotated in place.
@@ -64,8 +56,6 @@ pub struct CpuProcessor {
     rotations: Vec<RopeRows>,
     attention: AttentionScratch,
     ffn: LayerFfn,
-    sparsity: Sparsity,
-    correction: ThresholdCorrection,
     /// Input of the norm before the FFN, `[tokens, d_model]`, where the residual stream moves on before the FFN
     /// ([`ModelConfig::early_ffn_input`]).
     normed_from: Vec<f32>,
@@ -81,11 +71,7 @@ impl CpuProcessor {
     pub fn new(cpu: Cpu) -> Self {
         CpuProcessor {
             cpu,
-            tokens: 0,
             positions: Vec::new(),
-            separate: false,
-            d_model: 0,
-            residual_scale: 1.0,
             registers: Default::default(),
             q: Vec::new(),
             k: Vec::new(),
@@ -100,8 +86,6 @@ impl CpuProcessor {
             rotations: Vec::new(),
             attention: AttentionScratch::default(),
             ffn: LayerFfn::default(),
-            sparsity: Sparsity::Dense,
-            correction: ThresholdCorrection::default(),
             normed_from: Vec::new(),
             logits: Vec::new(),
             large: Vec::new(),
@@ -115,15 +99,15 @@ impl CpuProcessor {
     }
 
     /// The small inputs that a layer skips now.
-    fn skipped<'a>(&self, model: &'a Model, layer: usize) -> Option<&'a SkippedInputs> {
-        let now = self.calibration.in_chunks || (self.tokens == 1 && self.sparsity != Sparsity::Dense);
-        model.weights.layers[layer].skipped_inputs.as_deref().filter(|_| now)
+    fn skipped<'m>(&self, pass: &Pass<'m>, layer: usize) -> Option<&'m SkippedInputs> {
+        let now = self.calibration.in_chunks || (pass.is_single() && pass.sparsity != Sparsity::Dense);
+        pass.model.weights.layers[layer].skipped_inputs.as_deref().filter(|_| now)
     }
 
     /// The same of its dense FFN: other modes skip neurons there.
-    fn skipped_in_ffn<'a>(&self, model: &'a Model, layer: usize) -> Option<&'a SkippedInputs> {
-        let here = self.calibration.in_chunks || self.sparsity == Sparsity::Threshold;
-        self.skipped(model, layer).filter(|_| here)
+    fn skipped_in_ffn<'m>(&self, pass: &Pass<'m>, layer: usize) -> Option<&'m SkippedInputs> {
+        let here = self.calibration.in_chunks || pass.sparsity == Sparsity::Threshold;
+        self.skipped(pass, layer).filter(|_| here)
     }
 
     /// The CPU.
@@ -134,7 +118,6 @@ impl CpuProcessor {
     /// `Residual = residual`, `[tokens, d_model]`, for the head of a chunk whose layers were computed elsewhere.
     pub(crate) fn take_residual(&mut self, model: &Model, residual: &[f32], tokens: usize) -> Result<()> {
         self.fit(&model.config, tokens)?;
-        (self.tokens, self.d_model) = (tokens, model.config.d_model);
         self.registers[Register::Residual as usize][..residual.len()].copy_from_slice(residual);
         Ok(())
     }
@@ -142,14 +125,13 @@ impl CpuProcessor {
     /// The same of a model with several streams, `[streams, tokens, d_model]`.
     pub(crate) fn take_streams(&mut self, model: &Model, streams: &[f32], tokens: usize) -> Result<()> {
         self.fit(&model.config, tokens)?;
-        (self.tokens, self.d_model) = (tokens, model.config.d_model);
-        self.altup.take(streams, (tokens, model.config.d_model))
+        self.altup.take(streams, tokens, model.config.d_model)
     }
 
     /// The residual stream, or all streams of a model that has several, `[streams, tokens, d_model]`.
-    pub(crate) fn current_streams(&self) -> &[f32] {
+    pub(crate) fn current_streams(&self, pass: &Pass<'_>) -> &[f32] {
         match self.altup.all() {
-            [] => self.current_residual(),
+            [] => self.current_residual(pass),
             streams => streams,
         }
     }
@@ -165,8 +147,8 @@ impl CpuProcessor {
     }
 
     /// The residual stream, `[tokens, d_model]`.
-    pub(crate) fn current_residual(&self) -> &[f32] {
-        &self.registers[Register::Residual as usize][..self.tokens * self.d_model]
+    pub(crate) fn current_residual(&self, pass: &Pass<'_>) -> &[f32] {
+        &self.registers[Register::Residual as usize][..pass.register_len()]
     }
 
     /// The inputs that `layers` have of their own for the current chunk, `[layers, tokens, w]`; empty if the model has none.
@@ -174,50 +156,43 @@ impl CpuProcessor {
         self.per_layer.of(layers)
     }
 
-    /// `out = ffn(x)` of a layer that is otherwise computed elsewhere, both `[tokens, d_model]`. Without `residual`, the input of the norm
-    /// before it, no predictor is used.
+    /// `out = ffn(x)` of a layer that is otherwise computed elsewhere, both `[tokens, d_model]`.
     pub(crate) fn ffn_of(
         &mut self,
-        model: &Model,
+        pass: &mut Pass<'_>,
         layer: usize,
-        (x, residual): (&[f32], Option<&[f32]>),
+        inputs: LayerInputs<'_>,
         out: &mut [f32],
-        tokens: usize,
-        probe: &mut dyn Probe,
     ) -> Result<()> {
-        let task = self.task(model, layer, (x, residual), tokens);
-        self.ffn.run(&self.cpu, &model.config, &task, out, probe)
+        let task = self.task(pass, layer, inputs);
+        self.ffn.run(&self.cpu, &pass.model.config, &task, out, pass.probe)
     }
 
     /// Chooses the experts of a layer that is otherwise computed elsewhere by `x`, `[tokens, d_model]`, for [`CpuProcessor::ffn_of`].
-    pub(crate) fn route_of(&mut self, model: &Model, layer: usize, x: &[f32], tokens: usize) -> Result<()> {
-        let task = self.task(model, layer, (x, None), tokens);
-        self.ffn.route(&self.cpu, &model.config, &task)
+    pub(crate) fn route_of(&mut self, pass: &Pass<'_>, layer: usize, x: &[f32]) -> Result<()> {
+        let task = self.task(pass, layer, LayerInputs { x, residual: None, tokens: pass.tokens.len() });
+        self.ffn.route(&self.cpu, &pass.model.config, &task)
     }
 
-    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: `chosen` are ids and router weights,
-    /// `[tokens, used]` each, ids past the last expert are skipped, `out` and `x` are `[tokens, d_model]`. Neurons that fired are
-    /// added to `fired`, `[tokens, words(neurons)]`.
+    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: ids past the last expert are skipped, `out` and
+    /// the inputs are `[tokens, d_model]`. Neurons that fired are added to `fired`, `[tokens, words(neurons)]`.
     pub(crate) fn experts_of(
         &mut self,
-        model: &Model,
+        pass: &Pass<'_>,
         layer: usize,
-        (x, tokens): (&[f32], usize),
-        chosen: (&[u32], &[f32]),
+        TokenInputs { x, tokens }: TokenInputs<'_>,
+        chosen: ChosenExperts<'_>,
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
-        let task = self.task(model, layer, (x, None), tokens);
-        self.ffn.experts(&self.cpu, &model.config, &task, chosen, out, fired)
+        let task = self.task(pass, layer, LayerInputs { x, residual: None, tokens });
+        self.ffn.experts(&self.cpu, &pass.model.config, &task, chosen, out, fired)
     }
 
-    fn task<'a>(
-        &self,
-        model: &'a Model,
-        layer: usize,
-        (x, residual): (&'a [f32], Option<&'a [f32]>),
-        tokens: usize,
-    ) -> LayerTask<'a> {
+    /// The task of a layer's FFN. Of what is computed elsewhere otherwise, the CPU's part is dense for several tokens.
+    fn task<'t, 'p: 't>(&self, pass: &Pass<'p>, layer: usize, inputs: LayerInputs<'t>) -> LayerTask<'t> {
+        let LayerInputs { x, residual, tokens } = inputs;
+        let model = pass.model;
         let weights = &model.weights.layers[layer];
         LayerTask {
             layer,
@@ -226,14 +201,13 @@ impl CpuProcessor {
             gate_deviations: weights.gate_deviations,
             predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
             activation_threshold: weights.activation_threshold,
-            skipped: self.skipped_in_ffn(model, layer),
-            sparsity: self.sparsity,
-            shift: self.correction.shift.get(layer).copied().unwrap_or(0.0),
-            recall_check: self.correction.recall_check == Some(layer),
+            skipped: self.skipped_in_ffn(pass, layer),
+            sparsity: pass.sparsity,
+            shift: pass.threshold_shift(layer),
+            recall_check: pass.checks_recall(layer),
             x,
             residual: residual.unwrap_or(x),
             tokens,
-            // Of what is computed elsewhere otherwise, the CPU's part is dense.
             separate: false,
             routed: model.config.layers[layer].early_router_input().is_some(),
         }
@@ -241,7 +215,6 @@ impl CpuProcessor {
 
     /// Reserves the buffers of `tokens` tokens.
     fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
-        self.residual_scale = config.residual_scale;
         for register in &mut self.registers {
             grow(register, tokens.checked_mul(config.d_model), WHAT)?;
         }
@@ -272,7 +245,7 @@ pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f
 }
 
 /// The product with `linear` into `out`.
-fn job<'a>((linear, out): (&'a Linear, &'a mut [f32])) -> MatmulJob<'a> {
+fn job<'a>(linear: &'a Linear, out: &'a mut [f32]) -> MatmulJob<'a> {
     MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
 }
 
@@ -284,25 +257,25 @@ pub(super) fn not_in_ram(layer: usize) -> Error {
 /// Prefetch of the weights that one token reads next, as soon as they are known.
 impl CpuProcessor {
     /// The FFN of a layer.
-    fn expect_ffn(&self, model: &Model, layer: usize) {
-        if self.tokens == 1 && matches!(model.weights.layers[layer].ffn, Ffn::None) {
-            self.expect_attention(model, layer + 1);
-        } else if self.tokens == 1 {
+    fn expect_ffn(&self, pass: &Pass<'_>, layer: usize) {
+        if pass.is_single() && matches!(pass.model.weights.layers[layer].ffn, Ffn::None) {
+            self.expect_attention(pass, layer + 1);
+        } else if pass.is_single() {
             // The prefetch needs the weights only: inputs are empty.
-            let task = self.task(model, layer, (&[], Some(&[])), 1);
-            self.ffn.expect(&self.cpu, &task, &model.config);
+            let task = self.task(pass, layer, LayerInputs { x: &[], residual: Some(&[]), tokens: 1 });
+            self.ffn.expect(&self.cpu, &task, &pass.model.config);
         }
     }
 
     /// The attention of a layer, or the head after the last layer.
-    fn expect_attention(&self, model: &Model, layer: usize) {
-        if self.tokens == 1 {
-            match model.weights.layers.get(layer) {
+    fn expect_attention(&self, pass: &Pass<'_>, layer: usize) {
+        if pass.is_single() {
+            match pass.model.weights.layers.get(layer) {
                 // Which weights it reads depends on its inputs.
                 Some(next)
                     if next.attention.is_some()
                         && next.skipped_inputs.is_some()
-                        && self.sparsity != Sparsity::Dense =>
+                        && pass.sparsity != Sparsity::Dense =>
                 {
                     self.cpu.prefetch(&[]);
                 }
@@ -315,9 +288,9 @@ impl CpuProcessor {
                     self.cpu.prefetch(&[&first[0].weight, &first[1].weight]);
                 }
                 // A layer that is an FFN alone.
-                Some(LayerWeights { ffn: Ffn::Dense(_), .. }) => self.expect_ffn(model, layer),
+                Some(LayerWeights { ffn: Ffn::Dense(_), .. }) => self.expect_ffn(pass, layer),
                 Some(_) => {}
-                None => self.cpu.prefetch(&[&model.weights.output.weight]),
+                None => self.cpu.prefetch(&[&pass.model.weights.output.weight]),
             }
         }
     }
@@ -336,10 +309,10 @@ impl Processor for CpuProcessor {
         kv.on_host()
     }
 
-    fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
+    fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()> {
+        let Pass { model, tokens, .. } = *pass;
         let (config, weights) = (&model.config, &model.weights);
         self.fit(config, tokens.len())?;
-        (self.tokens, self.d_model, self.separate) = (tokens.len(), config.d_model, sequences.len() > 1);
         self.positions.clear();
         self.positions.extend(sequences.positions());
         let tables = sequences.rotary().map_or(&[][..], |rotary| rotary.tables());
@@ -366,16 +339,17 @@ impl Processor for CpuProcessor {
         }
         if let Some(table) = &weights.altup {
             let residual = &self.registers[Register::Residual as usize][..tokens.len() * d];
-            self.altup.begin(&self.cpu, table, (residual, d))?;
+            self.altup.begin(&self.cpu, table, residual, d)?;
         }
         Ok(())
     }
 
-    fn norm(&mut self, model: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+    fn norm(&mut self, pass: &Pass<'_>, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+        let model = pass.model;
         let Some(norm) = model.weights.layers[layer].norm(norm) else {
             return Err(Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}")));
         };
-        let n = self.tokens * model.config.d_model;
+        let n = pass.register_len();
         if model.config.layers[layer].early_ffn_input() == Some(into) {
             grow(&mut self.normed_from, Some(n), WHAT)?;
             self.normed_from[..n].copy_from_slice(&self.registers[from as usize][..n]);
@@ -388,11 +362,24 @@ impl Processor for CpuProcessor {
         Ok(())
     }
 
-    fn attention(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
-        self.attend(model, layer, from, sequences)
+    fn attention(
+        &mut self,
+        pass: &Pass<'_>,
+        layer: usize,
+        from: Register,
+        sequences: &mut Sequences<'_>,
+    ) -> Result<()> {
+        self.attend(pass, layer, from, sequences)
     }
 
-    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
+    fn recurrent(
+        &mut self,
+        pass: &Pass<'_>,
+        layer: usize,
+        from: Register,
+        sequences: &mut Sequences<'_>,
+    ) -> Result<()> {
+        let model = pass.model;
         let config = &model.config;
         let all = sequences.len();
         let states = sequences.iter_mut().filter_map(|(rows, kv)| Some((rows, kv.advance_state(layer)?)));
@@ -402,80 +389,69 @@ impl Processor for CpuProcessor {
             let got = format!("none in layer {layer}");
             return Err(Error::invalid("layer program", "a recurrent mixer that the model has", got));
         };
-        let (n, tokens) = (self.tokens * config.d_model, self.tokens);
+        let (n, tokens) = (pass.register_len(), pass.tokens.len());
         let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
             return Err(Error::invalid("layer program", "a mixer that does not read `Out`", format!("{from:?}")));
         };
-        self.recurrent.run(&self.cpu, (of, weights, config.norm_eps), (&x[..n], tokens), &mut states, &mut out[..n])?;
-        self.expect_ffn(model, layer);
+        let mixer = MixerParts { config: of, weights, norm_eps: config.norm_eps };
+        let inputs = TokenInputs { x: &x[..n], tokens };
+        self.recurrent.run(&self.cpu, mixer, inputs, &mut states, &mut out[..n])?;
+        self.expect_ffn(pass, layer);
         Ok(())
     }
 
-    fn route(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
+    fn route(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
         let x = std::mem::take(&mut self.registers[from as usize]);
-        let done = self.route_of(model, layer, &x[..self.tokens * model.config.d_model], self.tokens);
+        let done = self.route_of(pass, layer, &x[..pass.register_len()]);
         self.registers[from as usize] = x;
         done
     }
 
-    fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
+    fn ffn(&mut self, pass: &mut Pass<'_>, layer: usize, from: Register) -> Result<()> {
+        let model = pass.model;
         if from == Register::Out {
             return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
         }
-        let n = self.tokens * model.config.d_model;
+        let n = pass.register_len();
         let mut out = std::mem::take(&mut self.registers[Register::Out as usize]);
-        let weights = &model.weights.layers[layer];
         let x = &self.registers[from as usize][..n];
         let residual = match model.config.layers[layer].early_ffn_input() {
             Some(_) => &self.normed_from[..n],
             None => &self.registers[Register::Residual as usize][..n],
         };
-        if probe.wants_ffn_input() {
-            probe.ffn_input(layer, self.tokens, x, residual);
+        let tokens = pass.tokens.len();
+        if pass.probe.wants_ffn_input() {
+            pass.probe.ffn_input(layer, tokens, x, residual);
         }
-        let task = LayerTask {
-            layer,
-            ffn: &weights.ffn,
-            hidden_norm: weights.norm(NormSlot::Hidden),
-            gate_deviations: weights.gate_deviations,
-            predictor: weights.predictor.as_ref(),
-            activation_threshold: weights.activation_threshold,
-            skipped: self.skipped_in_ffn(model, layer),
-            sparsity: self.sparsity,
-            shift: self.correction.shift.get(layer).copied().unwrap_or(0.0),
-            recall_check: self.correction.recall_check == Some(layer),
-            x,
-            residual,
-            tokens: self.tokens,
-            separate: self.separate,
-            routed: model.config.layers[layer].early_router_input().is_some(),
-        };
+        let inputs = LayerInputs { x, residual: Some(residual), tokens };
+        let task = LayerTask { separate: pass.separate, ..self.task(pass, layer, inputs) };
         let dense = matches!(task.ffn, Ffn::Dense(_));
         self.calibration.record(InputSite::Ffn, x);
-        let done = self.ffn.run(&self.cpu, &model.config, &task, &mut out[..n], probe);
+        let done = self.ffn.run(&self.cpu, &model.config, &task, &mut out[..n], pass.probe);
         if dense && done.is_ok() && self.calibration.recorded.is_some() {
             self.calibration.record(InputSite::Hidden, self.ffn.hidden());
         }
         self.registers[Register::Out as usize] = out;
-        self.expect_attention(model, layer + 1);
+        self.expect_attention(pass, layer + 1);
         done
     }
 
-    fn dense_ffn(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
+    fn dense_ffn(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
+        let model = pass.model;
         let Some(weights) = &model.weights.layers[layer].beside_experts else {
             let got = format!("none in layer {layer}");
             return Err(Error::invalid("layer program", "a dense FFN that the model has", got));
         };
-        let n = self.tokens * self.d_model;
+        let n = pass.register_len();
         let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
             return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
         };
-        let of = (weights, model.config.activation);
-        self.ffn.dense(&self.cpu, of, (&x[..n], self.tokens), &mut out[..n])
+        let inputs = TokenInputs { x: &x[..n], tokens: pass.tokens.len() };
+        self.ffn.dense(&self.cpu, weights, model.config.activation, inputs, &mut out[..n])
     }
 
-    fn add(&mut self, layer: usize, from: Register, into: Register) -> Result<()> {
-        let n = self.tokens * self.d_model;
+    fn add(&mut self, pass: &Pass<'_>, layer: usize, from: Register, into: Register) -> Result<()> {
+        let n = pass.register_len();
         let Ok([from, into]) = self.registers.get_disjoint_mut([from as usize, into as usize]) else {
             let got = format!("{from:?} twice in layer {layer}");
             return Err(Error::invalid("layer program", "a sum of two registers", got));
@@ -484,29 +460,31 @@ impl Processor for CpuProcessor {
         Ok(())
     }
 
-    fn add_out(&mut self) -> Result<()> {
+    fn add_out(&mut self, pass: &Pass<'_>) -> Result<()> {
         let [residual, .., out] = &mut self.registers;
-        let n = self.tokens * self.d_model;
-        self.cpu.add_scaled(&mut residual[..n], &out[..n], self.residual_scale);
+        let n = pass.register_len();
+        self.cpu.add_scaled(&mut residual[..n], &out[..n], pass.model.config.residual_scale);
         Ok(())
     }
 
-    fn per_layer_input(&mut self, model: &Model, layer: usize) -> Result<()> {
+    fn per_layer_input(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
+        let model = pass.model;
         let Some(weights) = &model.weights.layers[layer].per_layer else {
             let got = format!("none in layer {layer}");
             return Err(Error::invalid("layer program", "an input of the layer's own that the model has", got));
         };
-        let n = self.tokens * self.d_model;
+        let n = pass.register_len();
         let [residual, .., out] = &mut self.registers;
-        self.per_layer.apply(&self.cpu, &model.config, (layer, weights), &residual[..n], &mut out[..n])
+        self.per_layer.apply(&self.cpu, &model.config, layer, weights, &residual[..n], &mut out[..n])
     }
 
-    fn altup(&mut self, model: &Model, layer: usize, step: AltupStep) -> Result<()> {
+    fn altup(&mut self, pass: &Pass<'_>, layer: usize, step: AltupStep) -> Result<()> {
+        let model = pass.model;
         let Some(weights) = &model.weights.layers[layer].altup else {
             let got = format!("one in layer {layer}");
             return Err(Error::invalid("layer program", "several streams that the model has", got));
         };
-        let n = self.tokens * self.d_model;
+        let n = pass.register_len();
         let [residual, normed, normed_ffn, out] = &mut self.registers;
         let (cpu, eps) = (&self.cpu, model.config.norm_eps);
         match step {
@@ -520,22 +498,24 @@ impl Processor for CpuProcessor {
         }
     }
 
-    fn scale(&mut self, model: &Model, layer: usize) -> Result<()> {
+    fn scale(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
+        let model = pass.model;
         let factor = model.weights.layers[layer].output_scale.unwrap_or(1.0);
-        let n = self.tokens * self.d_model;
+        let n = pass.register_len();
         self.cpu.scale(&mut self.registers[Register::Residual as usize][..n], factor);
         Ok(())
     }
 
-    fn residual(&mut self) -> Result<&[f32]> {
-        Ok(self.current_residual())
+    fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]> {
+        Ok(self.current_residual(pass))
     }
 
-    fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+    fn head(&mut self, pass: &Pass<'_>, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+        let model = pass.model;
         let (config, weights) = (&model.config, &model.weights);
         let rows = tokens.start * config.d_model..tokens.end * config.d_model;
         // The next read is most likely layer 0 of the next token.
-        self.expect_attention(model, 0);
+        self.expect_attention(pass, 0);
         let x = &mut self.registers[Register::Residual as usize][rows];
         if let Some(table) = &weights.altup {
             self.altup.merge(&self.cpu, table, tokens.clone(), x)?;
@@ -550,21 +530,23 @@ impl Processor for CpuProcessor {
         Ok(())
     }
 
-    fn hidden(&mut self, model: &Model, out: &mut [f32]) -> Result<()> {
+    fn hidden(&mut self, pass: &Pass<'_>, out: &mut [f32]) -> Result<()> {
+        let model = pass.model;
         let (config, weights) = (&model.config, &model.weights);
         match &weights.altup {
-            Some(table) => self.altup.merge(&self.cpu, table, 0..self.tokens, out)?,
+            Some(table) => self.altup.merge(&self.cpu, table, 0..pass.tokens.len(), out)?,
             None => out.copy_from_slice(&self.registers[Register::Residual as usize][..out.len()]),
         }
         norm_rows(&self.cpu, config, &weights.output_norm, out, None);
         Ok(())
     }
 
-    fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+    fn top(&mut self, pass: &Pass<'_>, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+        let model = pass.model;
         let mut all = std::mem::take(&mut self.logits);
         grow(&mut all, Some(model.config.n_vocab), "logits")?;
         let row = &mut all[..model.config.n_vocab];
-        let done = self.head(model, token..token + 1, row);
+        let done = self.head(pass, token..token + 1, row);
         shortlist::largest(row, ids, logits);
         self.logits = all;
         done
@@ -572,14 +554,6 @@ impl Processor for CpuProcessor {
 
     fn finish(&mut self) -> Result<()> {
         Ok(())
-    }
-
-    fn set_sparsity(&mut self, mode: Sparsity) {
-        self.sparsity = mode;
-    }
-
-    fn correct_thresholds(&mut self, correction: &ThresholdCorrection) {
-        self.correction.clone_from(correction);
     }
 
     fn scratch_bytes(&self) -> u64 {

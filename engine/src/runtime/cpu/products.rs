@@ -77,15 +77,24 @@ pub(crate) struct Values<'a> {
     pub hidden: &'a [f32],
 }
 
-/// `out =` sum of the down projections of a task's hidden values, `[tokens, d]`, without biases. `scratch` and `part` are overwritten.
+/// Scratch of down projections.
+pub(crate) struct DownScratch<'s> {
+    /// Hidden values among zeros.
+    pub scratch: &'s mut Vec<f32>,
+    /// The output of one of several FFNs.
+    pub part: &'s mut Vec<f32>,
+}
+
+/// `out =` sum of the down projections of a task's hidden values, `[tokens, d]`, without biases.
 pub(crate) fn down<'a>(
     cpu: &Cpu,
     task: &FfnTask<'_>,
     values: impl Iterator<Item = Values<'a>>,
-    (scratch, part): (&mut Vec<f32>, &mut Vec<f32>),
+    scratch: DownScratch<'_>,
     out: &mut [f32],
     work: &mut FfnWork,
 ) -> Result<()> {
+    let DownScratch { scratch, part } = scratch;
     let (mut sums, mut wholes) = (Few::new(), Few::new());
     let alone = matches!(task.blocks, [block] if block.factor == 1.0);
     out.fill(0.0);
@@ -115,7 +124,7 @@ pub(crate) fn down<'a>(
             Down::Outputs(down) => wholes.push(Whole { down: &down.weight, factor: block.factor, list, hidden }),
         }
     }
-    outputs(cpu, &wholes, (task.tokens, alone), (scratch, part), out, work)?;
+    outputs(cpu, &wholes, task.tokens, alone, DownScratch { scratch, part }, out, work)?;
     work.active += cpu.accumulate_sums(&sums, out);
     Ok(())
 }
@@ -133,8 +142,9 @@ struct Whole<'a> {
 fn outputs(
     cpu: &Cpu,
     wholes: &[Whole<'_>],
-    (tokens, alone): (usize, bool),
-    (scratch, part): (&mut Vec<f32>, &mut Vec<f32>),
+    tokens: usize,
+    alone: bool,
+    DownScratch { scratch, part }: DownScratch<'_>,
     out: &mut [f32],
     work: &mut FfnWork,
 ) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::WHAT;
+use super::{TokenInputs, WHAT};
 use crate::{
     cpu::{
         Cpu, MatmulJob,
@@ -18,6 +18,14 @@ use crate::{
 
 /// A state, and the rows of the chunk that advance it.
 pub(super) type RowsState<'a> = (Range<usize>, &'a mut RecurrentState);
+
+/// The shape of a mixer (`C`), its weights (`W`), and the constant of its norms.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MixerParts<'a, C, W> {
+    pub config: &'a C,
+    pub weights: &'a W,
+    pub norm_eps: f32,
+}
 
 /// Buffers of recurrent mixers, which grow to the largest chunk and stay.
 #[derive(Debug, Default)]
@@ -40,20 +48,21 @@ impl RecurrentMixer {
     pub fn run(
         &mut self,
         cpu: &Cpu,
-        (config, weights, eps): (&RecurrentConfig, &RecurrentWeights, f32),
-        x: (&[f32], usize),
+        mixer: MixerParts<'_, RecurrentConfig, RecurrentWeights>,
+        inputs: TokenInputs<'_>,
         states: &mut [RowsState<'_>],
         out: &mut [f32],
     ) -> Result<()> {
+        let MixerParts { config, weights, norm_eps } = mixer;
         match (config, weights) {
             (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) => {
-                self.delta_net(cpu, (shape, weights, eps), x, states, out)
+                self.delta_net(cpu, MixerParts { config: shape, weights, norm_eps }, inputs, states, out)
             }
             (RecurrentConfig::Mamba2 { shape, step_limits, .. }, RecurrentWeights::Mamba2(weights)) => {
-                self.mamba2(cpu, (shape, *step_limits, weights, eps), x, states, out)
+                self.mamba2(cpu, MixerParts { config: shape, weights, norm_eps }, *step_limits, inputs, states, out)
             }
             (RecurrentConfig::ShortConv { .. }, RecurrentWeights::ShortConv(weights)) => {
-                self.short_conv(cpu, weights, x, states, out)
+                self.short_conv(cpu, weights, inputs, states, out)
             }
             (config, _) => Err(Error::invalid("recurrent mixer", format!("weights of a {}", config.name()), "others")),
         }
@@ -62,8 +71,8 @@ impl RecurrentMixer {
     fn delta_net(
         &mut self,
         cpu: &Cpu,
-        (shape, weights, eps): (&DeltaNetShape, &DeltaNetWeights, f32),
-        (x, tokens): (&[f32], usize),
+        MixerParts { config: shape, weights, norm_eps }: MixerParts<'_, DeltaNetShape, DeltaNetWeights>,
+        TokenInputs { x, tokens }: TokenInputs<'_>,
         states: &mut [RowsState<'_>],
         out: &mut [f32],
     ) -> Result<()> {
@@ -108,7 +117,7 @@ impl RecurrentMixer {
             let mixed = &mut mixed[of(shape.values())];
             cpu.gated_delta_net(shape, &scanned, &mut state.scan, mixed, &mut self.delta_net);
         }
-        cpu.rms_norm(mixed, None, &weights.norm.weight, eps);
+        cpu.rms_norm(mixed, None, &weights.norm.weight, norm_eps);
         cpu.activate(Activation::Silu, gate, Some(mixed));
         cpu.matmul(&mut [job(&weights.output, out)], gate, tokens);
         Ok(())
@@ -117,8 +126,9 @@ impl RecurrentMixer {
     fn mamba2(
         &mut self,
         cpu: &Cpu,
-        (shape, limits, weights, eps): (&Mamba2Shape, [f32; 2], &Mamba2Weights, f32),
-        (x, tokens): (&[f32], usize),
+        MixerParts { config: shape, weights, norm_eps }: MixerParts<'_, Mamba2Shape, Mamba2Weights>,
+        step_limits: [f32; 2],
+        TokenInputs { x, tokens }: TokenInputs<'_>,
         states: &mut [RowsState<'_>],
         out: &mut [f32],
     ) -> Result<()> {
@@ -145,7 +155,7 @@ impl RecurrentMixer {
         }
         for dt in dt.chunks_exact_mut(shape.heads) {
             dt.iter_mut().zip(&weights.dt_bias).for_each(|(dt, bias)| {
-                *dt = softplus(*dt + bias).max(limits[0]).min(limits[1]);
+                *dt = softplus(*dt + bias).max(step_limits[0]).min(step_limits[1]);
             });
         }
         for (rows, state) in states {
@@ -155,7 +165,7 @@ impl RecurrentMixer {
             cpu.mamba2_scan(shape, &scanned, &mut state.scan, &mut mixed[of(shape.inner())], &mut self.mamba2);
         }
         cpu.activate(Activation::Silu, gate, Some(mixed));
-        cpu.rms_norm_groups(gate, &weights.norm, shape.groups, eps);
+        cpu.rms_norm_groups(gate, &weights.norm, shape.groups, norm_eps);
         cpu.matmul(&mut [job(&weights.output, out)], gate, tokens);
         Ok(())
     }
@@ -164,7 +174,7 @@ impl RecurrentMixer {
         &mut self,
         cpu: &Cpu,
         weights: &ShortConvWeights,
-        (x, tokens): (&[f32], usize),
+        TokenInputs { x, tokens }: TokenInputs<'_>,
         states: &mut [RowsState<'_>],
         out: &mut [f32],
     ) -> Result<()> {

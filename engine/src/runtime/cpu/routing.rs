@@ -1,6 +1,6 @@
 //! The router of an MoE layer: the experts that each token uses, and their weights.
 
-use super::WHAT;
+use super::{ChosenExperts, WHAT};
 use crate::{
     cpu::{
         Cpu, MatmulJob,
@@ -27,9 +27,19 @@ pub struct Routing {
     normed: Vec<f32>,
 }
 
+/// Inputs by which experts are chosen, `[tokens, d]` each.
+#[derive(Debug, Clone, Copy)]
+pub struct RouterInputs<'a> {
+    /// The experts' inputs.
+    pub x: &'a [f32],
+    /// The residual stream, which a router with a norm of its own reads; others do not look at it.
+    pub residual: &'a [f32],
+    /// Tokens.
+    pub tokens: usize,
+}
+
 impl Routing {
-    /// Computes the router of `weights` for inputs `[tokens, d]` of the experts and the residual stream, which a router with a norm of its
-    /// own reads (others do not look at it).
+    /// Computes the router of `weights`.
     ///
     /// # Errors
     /// [`Error::Memory`] if the buffers cannot grow.
@@ -39,16 +49,17 @@ impl Routing {
     pub fn route(
         &mut self,
         cpu: &Cpu,
-        (experts, norm_eps): (&Experts, f32),
+        experts: &Experts,
+        norm_eps: f32,
         weights: &ExpertWeights,
-        (x, residual): (&[f32], &[f32]),
-        tokens: usize,
+        inputs: RouterInputs<'_>,
     ) -> Result<()> {
-        let Some(norm) = &weights.router_norm else { return self.route_by(cpu, experts, weights, (x, x), tokens) };
+        let RouterInputs { x, residual, tokens } = inputs;
+        let Some(norm) = &weights.router_norm else { return self.route_by(cpu, experts, weights, x, x, tokens) };
         let mut normed = std::mem::take(&mut self.normed);
         grow(&mut normed, Some(residual.len()), WHAT)?;
         cpu.rms_norm(&mut normed[..residual.len()], Some(residual), &norm.weight, norm_eps);
-        let done = self.route_by(cpu, experts, weights, (x, &normed[..residual.len()]), tokens);
+        let done = self.route_by(cpu, experts, weights, x, &normed[..residual.len()], tokens);
         self.normed = normed;
         done
     }
@@ -59,7 +70,8 @@ impl Routing {
         cpu: &Cpu,
         experts: &Experts,
         weights: &ExpertWeights,
-        (x, router_x): (&[f32], &[f32]),
+        x: &[f32],
+        router_x: &[f32],
         tokens: usize,
     ) -> Result<()> {
         let n = weights.router.weight.rows();
@@ -100,7 +112,8 @@ impl Routing {
     ///
     /// # Errors
     /// [`Error::Invalid`] if there are not as many ids as weights, or not equally many for every token.
-    pub(crate) fn set_choice(&mut self, tokens: usize, (ids, router_weights): (&[u32], &[f32])) -> Result<()> {
+    pub(crate) fn set_choice(&mut self, tokens: usize, chosen: ChosenExperts<'_>) -> Result<()> {
+        let ChosenExperts { ids, router_weights } = chosen;
         if ids.len() != router_weights.len() || !ids.len().is_multiple_of(tokens.max(1)) {
             let expected = format!("as many ids as router weights for each of {tokens} tokens");
             return Err(Error::invalid(

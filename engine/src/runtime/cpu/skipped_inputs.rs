@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::WHAT;
+use super::{TokenInputs, WHAT};
 use crate::{
     cpu::{Cpu, InputsJob, MatmulJob},
     error::Result,
@@ -28,16 +28,23 @@ impl InputCalibration {
     }
 }
 
+/// A place in a layer, and the inputs that are skipped there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SkippedSite<'a> {
+    pub skipped: &'a SkippedInputs,
+    pub site: InputSite,
+}
+
 /// Products of a site: with each of its matrices, in the order of [`InputSite::linears`].
 pub(super) type SiteJobs<'a> = SmallVec<[MatmulJob<'a>; 4]>;
 
-/// Computes the products of a site with what is left of its input `x`, `[tokens, inputs]`. One token does not read the weights of skipped
+/// Computes the products of a site with what is left of its input, `[tokens, inputs]`. One token does not read the weights of skipped
 /// inputs where a matrix has an input-major copy. `large` is scratch. Returns how many bytes of weights were read.
 pub(super) fn products(
     cpu: &Cpu,
-    (skipped, site): (&SkippedInputs, InputSite),
+    SkippedSite { skipped, site }: SkippedSite<'_>,
     jobs: SiteJobs<'_>,
-    (x, tokens): (&[f32], usize),
+    TokenInputs { x, tokens }: TokenInputs<'_>,
     large: &mut Vec<f32>,
 ) -> Result<u64> {
     let x = match skipped.site(site) {

@@ -2,15 +2,15 @@
 //! union, are read once. Where the union is so large that all tokens with all rows take less time, they are computed so.
 
 use super::{
-    CpuFfn, WHAT,
+    CpuFfn, TokenInputs, WHAT,
     ffn::{FfnOutcome, Fires, job, keep},
     task::{FfnTask, FfnWork, PredictionSource, lists_pay},
 };
 use crate::{
     cpu::{Cpu, MatmulJob, TokenRows, TokenSum},
     error::Result,
-    model::{Down, Linear, mask},
-    runtime::{Sparsity, scratch::grow},
+    model::{Down, Linear, Skips, mask},
+    runtime::scratch::grow,
 };
 
 /// The neurons of one token.
@@ -58,8 +58,9 @@ impl SparseRows {
     fn product(
         &mut self,
         cpu: &Cpu,
-        (linear, into_up): (&Linear, bool),
-        (x, tokens): (&[f32], usize),
+        linear: &Linear,
+        into_up: bool,
+        TokenInputs { x, tokens }: TokenInputs<'_>,
         scratch: &mut Vec<f32>,
         work: &mut FfnWork,
     ) -> Result<()> {
@@ -72,7 +73,7 @@ impl SparseRows {
             out.clear();
             out.resize(token.list.len(), 0.0);
         }
-        if lists_pay((union, wanted), tokens, n_ff) {
+        if lists_pay(union, wanted, tokens, n_ff) {
             work.read_rows(&linear.weight, union);
             let of = self.tokens[..tokens].iter_mut().zip(x.chunks_exact(d));
             let mut jobs: Vec<TokenRows<'_>> = of
@@ -104,34 +105,18 @@ impl CpuFfn {
         &mut self,
         cpu: &Cpu,
         task: &FfnTask<'_>,
-        mode: Sparsity,
+        skips: Skips,
         out: &mut [f32],
     ) -> Result<FfnWork> {
-        let (mut work, tokens, form) = (FfnWork::default(), task.tokens, task.activation);
+        let (mut work, tokens) = (FfnWork::default(), task.tokens);
         let [block] = task.blocks else { return Ok(work) };
-        let (n_ff, d) = (block.ffn.up.weight.rows(), out.len() / tokens);
+        let n_ff = block.ffn.up.weight.rows();
         let mut rows = std::mem::take(&mut self.rows);
         rows.tokens.resize_with(rows.tokens.len().max(tokens), Default::default);
         self.outcome = FfnOutcome { tokens, rows: true, values: tokens * n_ff, ..FfnOutcome::default() };
         let first = block.ffn.gate.as_ref().unwrap_or(&block.ffn.up);
-        let predicted = match (mode, task.prediction) {
-            (Sparsity::Predicted, Some(PredictionSource::Predictor { predictor, x, shift })) => {
-                let [hidden, scores] = &mut self.predictor;
-                let (scores, read) = predictor.scores(cpu, x, tokens, hidden, scores)?;
-                work.sequential += read;
-                let words = mask::words(n_ff);
-                self.predicted.clear();
-                self.predicted.resize(tokens * words, 0);
-                let masks = self.predicted.chunks_exact_mut(words.max(1));
-                for (mask, scores) in masks.zip(scores.chunks_exact(n_ff)) {
-                    mask::fill(mask, n_ff, |i| scores[i] >= predictor.threshold + shift);
-                }
-                self.outcome.predicted = true;
-                !task.recall_check
-            }
-            _ => false,
-        };
-        if predicted {
+        let inputs = TokenInputs { x: task.x, tokens };
+        if skips == Skips::NotPredicted && self.predict_rows(cpu, task, n_ff, &mut work)? && !task.recall_check {
             let masks = self.predicted.chunks_exact(mask::words(n_ff).max(1));
             for (token, mask) in rows.tokens.iter_mut().zip(masks) {
                 token.list.clear();
@@ -142,36 +127,83 @@ impl CpuFfn {
                     None => token.list.extend(mask::neurons(mask)),
                 }
             }
-            rows.product(cpu, (first, false), (task.x, tokens), &mut self.scratch, &mut work)?;
+            rows.product(cpu, first, false, inputs, &mut self.scratch, &mut work)?;
         } else {
-            let n = block.neurons.map_or(n_ff, <[u32]>::len);
-            grow(&mut self.hidden, tokens.checked_mul(n), WHAT)?;
-            let all = &mut self.hidden[..tokens * n];
-            cpu.matmul_rows(&mut [job(first, block.neurons, &mut *all)], task.x, tokens);
-            work.read_rows(&first.weight, n);
-            if let Some(deviations) = task.gate_deviations() {
-                cpu.gate_excess(all, n, deviations);
-            }
-            for (token, all) in rows.tokens.iter_mut().zip(all.chunks_exact(n.max(1))) {
-                token.list.clear();
-                match block.neurons {
-                    Some(list) => token.list.extend_from_slice(list),
-                    None => token.list.extend(0..n as u32),
-                }
-                token.hidden.clear();
-                token.hidden.extend_from_slice(all);
+            self.every_row(cpu, task, first, &mut rows.tokens, &mut work)?;
+        }
+        let threshold = skips.activation_threshold();
+        self.keep_firing(cpu, task, threshold, &mut rows.tokens[..tokens]);
+        if task.gated() {
+            rows.product(cpu, &block.ffn.up, true, inputs, &mut self.scratch, &mut work)?;
+        }
+        for TokenNeurons { list, hidden, up } in &mut rows.tokens[..tokens] {
+            cpu.activate(task.activation, hidden, task.gated().then_some(&up[..]));
+            if let Some(norm) = task.hidden_norm() {
+                norm.apply_listed(list, hidden);
             }
         }
-        let threshold = task.activation_threshold.filter(|_| mode == Sparsity::Threshold);
+        self.down_rows(cpu, task, &mut rows, out, &mut work)?;
+        self.rows = rows;
+        Ok(work)
+    }
+
+    /// Predicts the neurons of every token, as masks; false without a predictor.
+    fn predict_rows(&mut self, cpu: &Cpu, task: &FfnTask<'_>, n_ff: usize, work: &mut FfnWork) -> Result<bool> {
+        let Some(PredictionSource::Predictor { predictor, x, shift }) = task.prediction else { return Ok(false) };
+        let [hidden, scores] = &mut self.predictor;
+        let (scores, read) = predictor.scores(cpu, x, task.tokens, hidden, scores)?;
+        work.sequential += read;
+        let words = mask::words(n_ff);
+        self.predicted.clear();
+        self.predicted.resize(task.tokens * words, 0);
+        let masks = self.predicted.chunks_exact_mut(words.max(1));
+        for (mask, scores) in masks.zip(scores.chunks_exact(n_ff)) {
+            mask::fill(mask, n_ff, |i| scores[i] >= predictor.threshold + shift);
+        }
+        self.outcome.predicted = true;
+        Ok(true)
+    }
+
+    /// Products of `first` with all neurons asked for, which every token then has.
+    fn every_row(
+        &mut self,
+        cpu: &Cpu,
+        task: &FfnTask<'_>,
+        first: &Linear,
+        rows: &mut [TokenNeurons],
+        work: &mut FfnWork,
+    ) -> Result<()> {
+        let [block] = task.blocks else { return Ok(()) };
+        let n = block.neurons.map_or(first.weight.rows(), <[u32]>::len);
+        grow(&mut self.hidden, task.tokens.checked_mul(n), WHAT)?;
+        let all = &mut self.hidden[..task.tokens * n];
+        cpu.matmul_rows(&mut [job(first, block.neurons, &mut *all)], task.x, task.tokens);
+        work.read_rows(&first.weight, n);
+        if let Some(deviations) = task.gate_deviations() {
+            cpu.gate_excess(all, n, deviations);
+        }
+        for (token, all) in rows.iter_mut().zip(all.chunks_exact(n.max(1))) {
+            token.list.clear();
+            match block.neurons {
+                Some(list) => token.list.extend_from_slice(list),
+                None => token.list.extend(0..n as u32),
+            }
+            token.hidden.clear();
+            token.hidden.extend_from_slice(all);
+        }
+        Ok(())
+    }
+
+    /// Drops the neurons that do not fire, or not strongly enough if there is a threshold.
+    fn keep_firing(&mut self, cpu: &Cpu, task: &FfnTask<'_>, threshold: Option<f32>, rows: &mut [TokenNeurons]) {
         if threshold.is_some() {
             self.outcome.fires = Fires::Held;
         }
-        for token in &mut rows.tokens[..tokens] {
-            let TokenNeurons { list, hidden, up } = token;
+        for TokenNeurons { list, hidden, up } in rows {
             if threshold.is_some() {
                 up.clear();
                 up.extend_from_slice(hidden);
-                cpu.activate(form, up, None);
+                cpu.activate(task.activation, up, None);
             }
             self.held.clear();
             match threshold {
@@ -186,15 +218,19 @@ impl CpuFfn {
             hidden.truncate(self.held.len());
         }
         self.held.clear();
-        if task.gated() {
-            rows.product(cpu, (&block.ffn.up, true), (task.x, tokens), &mut self.scratch, &mut work)?;
-        }
-        for TokenNeurons { list, hidden, up } in &mut rows.tokens[..tokens] {
-            cpu.activate(form, hidden, task.gated().then_some(&up[..]));
-            if let Some(norm) = task.hidden_norm() {
-                norm.apply_listed(list, hidden);
-            }
-        }
+    }
+
+    /// The down projection of every token's neurons.
+    fn down_rows(
+        &mut self,
+        cpu: &Cpu,
+        task: &FfnTask<'_>,
+        rows: &mut SparseRows,
+        out: &mut [f32],
+        work: &mut FfnWork,
+    ) -> Result<()> {
+        let [block] = task.blocks else { return Ok(()) };
+        let (n_ff, d, tokens) = (block.ffn.up.weight.rows(), out.len() / task.tokens, task.tokens);
         out.fill(0.0);
         let union = rows.union(tokens, n_ff);
         work.active += union;
@@ -208,20 +244,19 @@ impl CpuFfn {
             }
             Down::Outputs(down) => {
                 work.read_all(&down.weight);
-                let all = scattered(&rows, (tokens, n_ff), &mut self.scratch)?;
+                let all = scattered(rows, tokens, n_ff, &mut self.scratch)?;
                 cpu.matmul(&mut [MatmulJob { weight: &down.weight, bias: None, out }], all, tokens);
             }
         }
         if task.observed {
-            scattered(&rows, (tokens, n_ff), &mut self.scratch)?;
+            scattered(rows, tokens, n_ff, &mut self.scratch)?;
         }
-        self.rows = rows;
-        Ok(work)
+        Ok(())
     }
 }
 
 /// Hidden values among zeros, `[tokens, n_ff]`, in `scratch`.
-fn scattered<'w>(rows: &SparseRows, (tokens, n_ff): (usize, usize), scratch: &'w mut Vec<f32>) -> Result<&'w [f32]> {
+fn scattered<'w>(rows: &SparseRows, tokens: usize, n_ff: usize, scratch: &'w mut Vec<f32>) -> Result<&'w [f32]> {
     grow(scratch, tokens.checked_mul(n_ff), WHAT)?;
     let all = &mut scratch[..tokens * n_ff];
     all.fill(0.0);

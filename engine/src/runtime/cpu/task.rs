@@ -3,7 +3,7 @@
 use super::products::Few;
 use crate::{
     format::Matrix,
-    model::{Activation, FfnWeights, Predictor, SkippedInputs},
+    model::{Activation, FfnWeights, Predictor, SkipRule, SkippedInputs, Skips},
     runtime::Sparsity,
 };
 
@@ -97,17 +97,19 @@ pub enum PredictionSource<'a> {
 }
 
 impl<'a> FfnTask<'a> {
-    /// The mode in effect: a denser one where the task lacks what its mode needs.
-    pub(crate) fn mode(&self) -> Sparsity {
-        match self.sparsity {
-            _ if self.skipped().is_some() => Sparsity::Dense,
-            _ if self.tokens != 1 && !(self.separate && self.blocks.len() == 1) => Sparsity::Dense,
-            Sparsity::Exact | Sparsity::Predicted if self.gate_deviations().is_some() => Sparsity::Exact,
-            Sparsity::Exact | Sparsity::Predicted if !self.activation.is_sparse() => Sparsity::Dense,
-            Sparsity::Predicted if self.prediction.is_none() || self.blocks.len() != 1 => Sparsity::Exact,
-            Sparsity::Threshold if !self.gated() || self.activation_threshold.is_none() => Sparsity::Dense,
-            mode => mode,
-        }
+    /// The neurons that are left out. `shows`: an observer sees hidden values. Tokens of different sequences have neurons of their own
+    /// only in a single FFN.
+    pub(crate) fn skips(&self, shows: bool) -> Skips {
+        let single = self.blocks.len() == 1;
+        let rule = SkipRule {
+            sparse_activation: self.activation.is_sparse(),
+            silences_gates: self.gate_deviations().is_some(),
+            gated: self.gated(),
+            has_predictor: self.prediction.is_some() && single,
+            threshold: self.activation_threshold,
+            skips_inputs: self.skipped().is_some(),
+        };
+        rule.skips(self.sparsity, self.tokens == 1 || (self.separate && single), shows)
     }
 
     /// The matrices that a single FFN reads whole before any neuron is known to be silent.
@@ -118,12 +120,12 @@ impl<'a> FfnTask<'a> {
         if self.skipped().is_some() {
             return Few::new();
         }
-        match (self.mode(), self.prediction, gate) {
-            (Sparsity::Predicted, Some(PredictionSource::Mask(_)), _) => Few::new(),
-            (Sparsity::Predicted, Some(PredictionSource::Predictor { predictor, .. }), _) => {
+        match (self.skips(false), self.prediction, gate) {
+            (Skips::NotPredicted, Some(PredictionSource::Mask(_)), _) => Few::new(),
+            (Skips::NotPredicted, Some(PredictionSource::Predictor { predictor, .. }), _) => {
                 [predictor.first()].into_iter().collect()
             }
-            (Sparsity::Dense, _, Some(gate)) => [&gate.weight, &up.weight].into_iter().collect(),
+            (Skips::Nothing, _, Some(gate)) => [&gate.weight, &up.weight].into_iter().collect(),
             (_, _, gate) => [&gate.as_ref().unwrap_or(up).weight].into_iter().collect(),
         }
     }
@@ -202,7 +204,7 @@ const FREE_TOKENS: f64 = 4.0;
 
 /// True if several tokens, each with some of a matrix's `rows` rows, take less time than all of them with all rows: `union` rows are
 /// read, `wanted` products computed. What takes longer counts, reading (scattered rows take longer) or computing.
-pub(crate) fn lists_pay((union, wanted): (usize, usize), tokens: usize, rows: usize) -> bool {
+pub(crate) fn lists_pay(union: usize, wanted: usize, tokens: usize, rows: usize) -> bool {
     let [union, wanted, tokens, rows] = [union, wanted, tokens, rows].map(|n| n as f64);
     let listed = (union / MOST_ROWS).max(wanted / (MOST_ROWS * FREE_TOKENS));
     listed <= rows.max(tokens * rows / FREE_TOKENS)
@@ -228,9 +230,9 @@ mod tests {
     #[test]
     fn lists_pay_until_most_rows_are_wanted_by_most_tokens() {
         // Two tokens: what is read decides.
-        assert!(lists_pay((100, 120), 2, 1000) && lists_pay((590, 800), 2, 1000) && !lists_pay((700, 800), 2, 1000));
+        assert!(lists_pay(100, 120, 2, 1000) && lists_pay(590, 800, 2, 1000) && !lists_pay(700, 800, 2, 1000));
         // Sixteen: nearly all rows are read by either way, but each token wants few.
-        assert!(lists_pay((990, 3000), 16, 1000) && !lists_pay((1000, 15_000), 16, 1000));
+        assert!(lists_pay(990, 3000, 16, 1000) && !lists_pay(1000, 15_000, 16, 1000));
     }
 
     /// A task's first read is what a prefetch covers, in every mode.

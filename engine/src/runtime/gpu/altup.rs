@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Gpu, Op, Purpose, Recorder, params, pitch},
+    gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
     model::{AltupConfig, AltupStep, AltupWeights, Linear, ModelConfig, Register},
 };
 
@@ -87,11 +87,11 @@ impl AltupOps {
     ) -> Result<Self> {
         let [residual, normed, normed_ffn, out] =
             [Register::Residual, Register::Normed, Register::NormedFfn, Register::Out].map(|it| registers.get(it));
-        let what = (Purpose::Attention, "weights between streams");
+        let what = MemoryUse { purpose: Purpose::Attention, what: "weights between streams" };
         let router_norm = NormWeights::new(loader, &weights.router_norm)?;
         let mut modalities = |x: &Buffer| {
             let norm = NormOp::new(loader, &router_norm, x, None, &buffers.normed)?;
-            let into = (&buffers.modalities, pitch(STREAMS));
+            let into = BufferRows { buffer: &buffers.modalities, pitch: pitch(STREAMS) };
             Ok::<_, Error>((norm, Product::new(loader, what, &[&weights.router], &buffers.normed, into)?))
         };
         let modalities = [modalities(&buffers.streams)?, modalities(residual)?];
@@ -110,12 +110,12 @@ impl AltupOps {
         let [left, right] = &weights.laurel;
         let rank = pitch(left.weight.rows());
         let norm = NormWeights::new(loader, &weights.laurel_norm)?;
-        let row = (registers.d_model, registers.pitch);
+        let low = BufferRows { buffer: &buffers.low, pitch: rank };
         let laurel = (
-            Product::new(loader, what, &[left], normed, (&buffers.low, rank))?,
-            Product::new(loader, what, &[right], &buffers.low, (normed_ffn, registers.pitch))?,
+            Product::new(loader, what, &[left], normed, low)?,
+            Product::new(loader, what, &[right], &buffers.low, registers.rows(Register::NormedFfn))?,
             NormOp::new(loader, &norm, normed_ffn, None, normed_ffn)?,
-            Elementwise::new(loader.gpu, "add", &[], &[normed_ffn, normed], row)?,
+            Elementwise::new(loader.gpu, "add", &[], &[normed_ffn, normed], registers.d_model, registers.pitch)?,
         );
         let params = params::Streams {
             cols: registers.d_model as u32,

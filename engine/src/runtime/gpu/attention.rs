@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Caps, Gpu, Op, Purpose, Recorder, params, pitch},
+    gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
     model::{AttentionConfig, AttentionWeights, Linear, ModelConfig, Norm, NormKind},
 };
 
@@ -211,21 +211,22 @@ impl AttentionOps {
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &AttentionBuffers,
-        (shape, weights, heads_norm): (&AttentionConfig, &AttentionWeights, Option<&Norm>),
+        shape: &AttentionConfig,
+        weights: &AttentionWeights,
+        heads_norm: Option<&Norm>,
         from: &Buffer,
-        (out, pitch): (&Buffer, usize),
+        out: BufferRows<'_>,
     ) -> Result<Self> {
         let most = limits::ATTENTION_UNITS as usize * 4;
         if shape.head_dim > most {
             return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));
         }
         let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
-        let what = (Purpose::Attention, "attention weights");
+        let what = MemoryUse { purpose: Purpose::Attention, what: "attention weights" };
         let (inputs, output) = match (weights.latent.as_deref(), &buffers.latent) {
             (Some(behind), Some(latent)) => {
-                let of = (&buffers.qkv, &buffers.q, &buffers.heads);
-                let inputs = LatentOps::new(loader, latent, &layout, (weights, behind), from, of)?;
-                let mut output = Product::new(loader, what, &[&weights.output], &latent.values, (out, pitch))?;
+                let inputs = LatentOps::new(loader, buffers, latent, &layout, weights, behind, from)?;
+                let mut output = Product::new(loader, what, &[&weights.output], &latent.values, out)?;
                 output.set_x_pitch(shape.output_cols());
                 (Inputs::Latent(Box::new(inputs)), output)
             }
@@ -233,8 +234,9 @@ impl AttentionOps {
                 // Values that are projected as keys are have the keys' matrix once more.
                 let keys_again = weights.k.as_ref().filter(|_| weights.v.is_none());
                 let linears: Vec<&Linear> = weights.inputs().chain(keys_again).chain(&weights.gate).collect();
-                let inputs = Product::new(loader, what, &linears, from, (&buffers.qkv, layout.qkv_pitch))?;
-                let output = Product::new(loader, what, &[&weights.output], &buffers.heads, (out, pitch))?;
+                let qkv = BufferRows { buffer: &buffers.qkv, pitch: layout.qkv_pitch };
+                let inputs = Product::new(loader, what, &linears, from, qkv)?;
+                let output = Product::new(loader, what, &[&weights.output], &buffers.heads, out)?;
                 (Inputs::Heads(inputs), output)
             }
         };
@@ -286,7 +288,7 @@ impl AttentionOps {
         match (&self.inputs, &buffers.latent) {
             (Inputs::Latent(inputs), Some(latent)) => {
                 let appends = caches.iter().map(|of| (of.rows.clone(), &of.ops.append, of.position));
-                inputs.record_inputs(recorder, latent, layout, (tokens, appends), buffers.eps);
+                inputs.record_inputs(recorder, latent, layout, tokens, appends, buffers.eps);
             }
             (Inputs::Heads(inputs), _) => {
                 inputs.record(recorder, tokens);

@@ -34,7 +34,8 @@ impl Elementwise {
         name: &'static str,
         overrides: &[(&'static str, f64)],
         buffers: &[&Buffer],
-        (cols, pitch): (usize, usize),
+        cols: usize,
+        pitch: usize,
     ) -> Result<Self> {
         let pipeline = gpu.pipelines().get(name, None, WORKGROUP, overrides)?;
         let bindings: Vec<Binding> = buffers.iter().map(|buffer| Binding::from(*buffer)).collect();
@@ -49,6 +50,15 @@ impl Elementwise {
     }
 }
 
+/// Gate and up of every neuron, or up alone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GateUpRows<'a> {
+    pub buffer: &'a Buffer,
+    pub gated: bool,
+    /// True if they alternate, neuron by neuron, rather than following one another.
+    pub interleaved: bool,
+}
+
 /// The activation between gate and up, and down.
 #[derive(Debug, Clone)]
 pub(crate) struct ActivationOp {
@@ -58,14 +68,15 @@ pub(crate) struct ActivationOp {
 }
 
 impl ActivationOp {
-    /// From gate and up, one after the other or interleaved neuron by neuron, to hidden activations in rows `pitch` apart.
+    /// From gate and up to hidden activations in rows `pitch` apart.
     pub fn new(
         gpu: &Gpu,
         activation: Activation,
-        (gated, interleaved): (bool, bool),
-        (gate_up, hidden): (&Buffer, &Buffer),
+        gate_up: GateUpRows<'_>,
+        hidden: &Buffer,
         pitch: usize,
     ) -> Result<Self> {
+        let GateUpRows { buffer: gate_up, gated, interleaved } = gate_up;
         let switch = |on: bool| f64::from(u8::from(on));
         let overrides =
             [("KIND", f64::from(kind(activation))), ("GATED", switch(gated)), ("INTERLEAVED", switch(interleaved))];

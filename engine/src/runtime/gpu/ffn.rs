@@ -1,8 +1,8 @@
 //! An FFN that is whole on a device: gate and up, activation, down.
 
 use super::{
-    elementwise::{ActivationOp, kind},
-    fired::FiredMask,
+    elementwise::{ActivationOp, GateUpRows, kind},
+    fired::{DeviceMask, FiredMask},
     loader::GpuLoader,
     neuron_rows::NeuronsDown,
     norm::{NormOp, NormWeights},
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, ExpertGateUp, GateFirst, Gpu, Op, Purpose, Recorder, grid, params, pitch},
+    gpu::{Buffer, BufferRows, ExpertGateUp, GateFirst, Gpu, MemoryUse, Op, Purpose, Recorder, grid, params, pitch},
     model::{Down, FfnWeights, Norm},
     runtime::Probe,
 };
@@ -37,8 +37,8 @@ impl FfnBuffers {
         let gate_up_pitch = Self::gate_up_pitch(n_ff, gated);
         let gate_up = loader.scratch("gate and up", rows * gate_up_pitch)?;
         let hidden = loader.scratch("hidden activations", rows * pitch(n_ff))?;
-        let buffers = (&gate_up, &hidden);
-        let activation = ActivationOp::new(loader.gpu, loader.config.activation, (gated, false), buffers, pitch(n_ff))?;
+        let from = GateUpRows { buffer: &gate_up, gated, interleaved: false };
+        let activation = ActivationOp::new(loader.gpu, loader.config.activation, from, &hidden, pitch(n_ff))?;
         let fired = FiredMask::new(loader, &hidden, rows, pitch(n_ff))?;
         Ok(FfnBuffers { gate_up, gate_up_pitch, hidden, activation, fired, n_ff, gated })
     }
@@ -77,8 +77,8 @@ impl FfnBuffers {
     }
 
     /// Records, behind all that needs the activations, the mask of neurons of the first `rows` that fired: those above `threshold`, if
-    /// there is one. Returns its buffer, `[rows, n_ff.div_ceil(32)]`, and its length in bytes.
-    pub fn record_fired(&self, recorder: &mut Recorder, rows: usize, threshold: Option<f32>) -> (&Buffer, u64) {
+    /// there is one; `[rows, n_ff.div_ceil(32)]`.
+    pub fn record_fired(&self, recorder: &mut Recorder, rows: usize, threshold: Option<f32>) -> DeviceMask<'_> {
         if threshold.is_some() {
             self.activation.record(recorder, rows, self.n_ff, threshold);
         }
@@ -135,11 +135,12 @@ impl DenseFfn {
         buffers: &FfnBuffers,
         weights: &FfnWeights,
         from: &Buffer,
-        into: (&Buffer, usize),
+        into: BufferRows<'_>,
     ) -> Result<Self> {
-        let what = (Purpose::Ffn, "FFN weights");
+        let what = MemoryUse { purpose: Purpose::Ffn, what: "FFN weights" };
         let rows: Vec<_> = weights.gate.iter().chain([&weights.up]).collect();
-        let gate_up = Product::new(loader, what, &rows, from, (&buffers.gate_up, buffers.gate_up_pitch))?;
+        let to = BufferRows { buffer: &buffers.gate_up, pitch: buffers.gate_up_pitch };
+        let gate_up = Product::new(loader, what, &rows, from, to)?;
         let down = match &weights.down {
             Down::Outputs(down) => DownOps::Outputs(Product::new(loader, what, &[down], &buffers.hidden, into)?),
             Down::Neurons(down) => {
@@ -147,7 +148,7 @@ impl DenseFfn {
                     Some(DenseFfn { down: DownOps::Neurons(before), .. }) => Some(before),
                     _ => None,
                 };
-                DownOps::Neurons(NeuronsDown::new(loader, before, down, &buffers.hidden, into.0)?)
+                DownOps::Neurons(NeuronsDown::new(loader, before, down, &buffers.hidden, into.buffer)?)
             }
         };
         let gate_first = match &gate_up.matrices[..] {

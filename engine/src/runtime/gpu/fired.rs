@@ -9,6 +9,14 @@ use crate::{
 /// Invocations of a workgroup, each of which makes a word.
 const WORKGROUP: u32 = 128;
 
+/// A mask that a kernel writes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceMask<'a> {
+    pub buffer: &'a Buffer,
+    /// Its length.
+    pub bytes: u64,
+}
+
 /// Computes masks of rows of hidden activations.
 #[derive(Debug, Clone)]
 pub(crate) struct FiredMask {
@@ -33,13 +41,13 @@ impl FiredMask {
     }
 
     /// Records the mask of the first `neurons` of the first `rows` rows; returns its buffer, `[rows, words]`, and its length in bytes.
-    pub fn record(&self, recorder: &mut Recorder, rows: usize, neurons: usize) -> (&Buffer, u64) {
+    pub fn record(&self, recorder: &mut Recorder, rows: usize, neurons: usize) -> DeviceMask<'_> {
         let words = neurons.div_ceil(32);
         if words > 0 {
             let blocks = (words as u32).div_ceil(self.op.pipeline().workgroup());
             let params = params::ActiveMask { neurons: neurons as u32, pitch: self.pitch as u32, threshold: 0.0 };
             recorder.dispatch(&self.op, &params, [blocks, rows as u32, 1]);
         }
-        (&self.mask, (rows * words * 4) as u64)
+        DeviceMask { buffer: &self.mask, bytes: (rows * words * 4) as u64 }
     }
 }

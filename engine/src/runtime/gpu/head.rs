@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, Caps, Gpu, Op, Purpose, Recorder, params, pitch},
+    gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
     model::{ModelConfig, Register, Weights},
     runtime::MAX_SHORTLIST,
 };
@@ -53,7 +53,9 @@ impl Head {
         let (rows, logits) = (logits / row, loader.scratch("logits", logits)?);
         let [residual, normed, out] = [Register::Residual, Register::Normed, Register::Out].map(|it| registers.get(it));
         let norm = NormWeights::new(loader, &weights.output_norm)?;
-        let output = Product::new(loader, (Purpose::Head, "the head"), &[&weights.output], normed, (&logits, row))?;
+        let what = MemoryUse { purpose: Purpose::Head, what: "the head" };
+        let into = BufferRows { buffer: &logits, pitch: row };
+        let output = Product::new(loader, what, &[&weights.output], normed, into)?;
         let embedding = match &output.matrices[..] {
             [matrix] => Embedding::new(loader, weights, matrix, residual)?,
             _ => None,

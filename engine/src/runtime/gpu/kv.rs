@@ -65,11 +65,13 @@ impl GpuKv {
     /// # Errors
     /// [`Error::Memory`] if they do not fit the budget or a binding, [`Error::Gpu`] if the device is lost.
     pub(crate) fn new(
-        (gpu, owner): (&Gpu, &Arc<()>),
+        gpu: &Gpu,
+        owner: &Arc<()>,
         rope: Option<&Rope>,
         buffers: &AttentionBuffers,
         attention: &AttentionOps,
-        (capacity, ty): (usize, KvType),
+        capacity: usize,
+        ty: KvType,
     ) -> Result<Self> {
         let rows = DeviceRows::new(&attention.layout.shape, capacity, ty);
         let wanted = rows.all_bytes();
@@ -82,7 +84,7 @@ impl GpuKv {
         let buffer = || gpu.arena().buffer(Purpose::Kv, "KV cache", wanted, Usage::Storage);
         let keys = buffer()?;
         let values = if rows.value_heads == 0 { keys.clone() } else { buffer()? };
-        let ops = KvOps::new(gpu, rope, buffers, attention, (&keys, &values), rows.bytes == 4)?;
+        let ops = KvOps::new(gpu, rope, buffers, attention, &keys, &values, rows.bytes == 4)?;
         Ok(GpuKv { owner: Arc::clone(owner), ops, keys, values, rows, shared: false })
     }
 
@@ -98,7 +100,7 @@ impl GpuKv {
         attention: &AttentionOps,
     ) -> Result<Self> {
         let (keys, values) = (self.keys.clone(), self.values.clone());
-        let ops = KvOps::new(gpu, rope, buffers, attention, (&keys, &values), self.rows.bytes == 4)?;
+        let ops = KvOps::new(gpu, rope, buffers, attention, &keys, &values, self.rows.bytes == 4)?;
         Ok(GpuKv { owner: Arc::clone(&self.owner), ops, keys, values, rows: self.rows, shared: true })
     }
 
@@ -288,7 +290,8 @@ impl KvOps {
         rope: Option<&Rope>,
         buffers: &AttentionBuffers,
         attention: &AttentionOps,
-        (keys, values): (&Buffer, &Buffer),
+        keys: &Buffer,
+        values: &Buffer,
         full: bool,
     ) -> Result<Self> {
         let switch = |on: bool| f64::from(u8::from(on));

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::{
-    attention::AttentionLayout,
+    attention::{AttentionBuffers, AttentionLayout},
     loader::GpuLoader,
     norm::{NormOp, NormWeights},
     product::Product,
@@ -15,8 +15,8 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{
-        Buffer, Epilogue, ExpertInput, ExpertMatmul, ExpertPairs, MatmulOutput, Op, Purpose, Recorder, Usage, params,
-        pitch,
+        Buffer, BufferRows, Epilogue, ExpertInput, ExpertMatmul, ExpertPairs, MatmulOutput, MemoryUse, Op, Purpose,
+        Recorder, Usage, params, pitch,
     },
     model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear, ModelConfig},
 };
@@ -126,14 +126,15 @@ pub(super) struct LatentOps {
 }
 
 impl LatentOps {
-    /// Uploads a layer's matrices. They read `x`; queries go to `queries` and `q`, and attention's result comes in `heads`.
+    /// Uploads a layer's matrices. They read `x`; queries go to the buffers of attention, whose result comes in its `heads`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
+        attention: &AttentionBuffers,
         buffers: &LatentBuffers,
         layout: &AttentionLayout,
-        (weights, behind): (&AttentionWeights, &LatentWeights),
+        weights: &AttentionWeights,
+        behind: &LatentWeights,
         x: &Buffer,
-        (queries, q, heads): (&Buffer, &Buffer, &Buffer),
     ) -> Result<Self> {
         let shape = &layout.shape;
         let Some(of) = shape.latent else {
@@ -150,23 +151,28 @@ impl LatentOps {
                 ),
             });
         }
-        let what = (Purpose::Attention, "attention weights");
+        let what = MemoryUse { purpose: Purpose::Attention, what: "attention weights" };
+        let queries = BufferRows { buffer: &attention.qkv, pitch: layout.qkv_pitch };
         let (low, queries) = match (&behind.low_q, &buffers.low) {
             (Some((linear, norm)), Some(low)) => {
-                let product = Product::new(loader, what, &[linear], x, (low, pitch(linear.weight.rows())))?;
+                let into = BufferRows { buffer: low, pitch: pitch(linear.weight.rows()) };
+                let product = Product::new(loader, what, &[linear], x, into)?;
                 let norm = NormWeights::new(loader, norm)?;
                 let norm = NormOp::new(loader, &norm, low, None, low)?;
-                let queries = Product::new(loader, what, &[&weights.q], low, (queries, layout.qkv_pitch))?;
+                let queries = Product::new(loader, what, &[&weights.q], low, queries)?;
                 (Some((product, norm)), queries)
             }
-            _ => (None, Product::new(loader, what, &[&weights.q], x, (queries, layout.qkv_pitch))?),
+            _ => (None, Product::new(loader, what, &[&weights.q], x, queries)?),
         };
         let projected: Vec<&Linear> = weights.k.iter().collect();
-        let into = (&buffers.projected, pitch(shape.head_dim));
+        let into = BufferRows { buffer: &buffers.projected, pitch: pitch(shape.head_dim) };
         let projected = Product::new(loader, what, &projected, x, into)?;
         let width = layout.q_pitch / shape.n_head;
-        let keys = by_head(loader, &behind.keys, buffers, (&buffers.inputs, pitch(of.nope_dim)), (q, width))?;
-        let values = by_head(loader, &behind.values, buffers, (heads, shape.head_dim), (&buffers.values, of.v_dim))?;
+        let inputs = BufferRows { buffer: &buffers.inputs, pitch: pitch(of.nope_dim) };
+        let keys = by_head(loader, &behind.keys, buffers, inputs, BufferRows { buffer: &attention.q, pitch: width })?;
+        let heads = BufferRows { buffer: &attention.heads, pitch: shape.head_dim };
+        let values = BufferRows { buffer: &buffers.values, pitch: of.v_dim };
+        let values = by_head(loader, &behind.values, buffers, heads, values)?;
         let of_heads = shape.n_head * of.rank * (of.nope_dim + of.v_dim);
         let work = low.as_ref().map_or(0, |(product, _)| product.work) + queries.work + projected.work;
         let work = work + of_heads as u64;
@@ -186,7 +192,8 @@ impl LatentOps {
         recorder: &mut Recorder,
         buffers: &LatentBuffers,
         layout: &AttentionLayout,
-        (tokens, appends): (usize, impl Iterator<Item = (Range<usize>, &'k Op, usize)>),
+        tokens: usize,
+        appends: impl Iterator<Item = (Range<usize>, &'k Op, usize)>,
         eps: f32,
     ) {
         if let Some((low, norm)) = &self.low {
@@ -241,13 +248,14 @@ fn by_head(
     loader: &mut GpuLoader<'_, '_>,
     linears: &[Linear],
     buffers: &LatentBuffers,
-    (x, x_pitch): (&Buffer, usize),
-    (y, y_pitch): (&Buffer, usize),
+    x: BufferRows<'_>,
+    y: BufferRows<'_>,
 ) -> Result<ExpertMatmul> {
     let matrices: Vec<_> = linears.iter().map(|linear| &linear.weight).collect();
     let matrix = loader.uploader.matrix(Purpose::Attention, "attention weights of heads", &matrices)?;
+    let BufferRows { buffer: x, pitch: x_pitch } = x;
     let input =
         ExpertInput { x, x_pitch, pairs_per_row: 1, places: &buffers.heads, groups: &buffers.groups, bias: None };
-    let output = MatmulOutput { buffer: y, pitch: y_pitch, offset: 0, epilogue: Epilogue::Store };
+    let output = MatmulOutput { buffer: y.buffer, pitch: y.pitch, offset: 0, epilogue: Epilogue::Store };
     ExpertMatmul::new(loader.gpu, &matrix, 0..linears.len(), &input, &output)
 }

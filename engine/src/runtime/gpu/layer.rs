@@ -20,8 +20,13 @@ use crate::{
 pub(crate) type NormStep = (NormSlot, Register, Register);
 
 /// Buffers that the layers share: of attention, of recurrent mixers, of inputs that layers have of their own, of streams.
-pub(crate) type LayerBuffers<'a> =
-    (&'a AttentionBuffers, &'a RecurrentBuffers, Option<&'a PerLayerBuffers>, Option<&'a AltupBuffers>);
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LayerBuffers<'a> {
+    pub attention: &'a AttentionBuffers,
+    pub recurrent: &'a RecurrentBuffers,
+    pub per_layer: Option<&'a PerLayerBuffers>,
+    pub altup: Option<&'a AltupBuffers>,
+}
 
 /// The prepared steps of one layer around its FFN.
 #[derive(Debug)]
@@ -53,14 +58,16 @@ impl GpuLayer {
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         registers: &Registers,
-        (attention, recurrent, per_layer, altup): LayerBuffers<'_>,
+        buffers: LayerBuffers<'_>,
         model: &Model,
-        (layer, before): (usize, Option<&DenseFfn>),
+        layer: usize,
+        before: Option<&DenseFfn>,
     ) -> Result<Self> {
+        let LayerBuffers { attention, recurrent, per_layer, altup } = buffers;
         let (shape, weights) = (&model.config.layers[layer], &model.weights.layers[layer]);
         let (mut norms, mut mixer_from, mut ffn_from) = (Vec::new(), Register::Normed, Register::Normed);
         let (mut sums, mut dense_from) = (Vec::new(), Register::Normed);
-        let out = (registers.get(Register::Out), registers.pitch);
+        let out = registers.rows(Register::Out);
         let mut feeds_ffn: Option<NormStep> = None;
         for step in shape.steps.iter() {
             match *step {
@@ -79,8 +86,9 @@ impl GpuLayer {
                 }
                 Step::DenseFfn { from } => dense_from = from,
                 Step::Add { from, into } => {
-                    let (of, row) = ([registers.get(into), registers.get(from)], (registers.d_model, registers.pitch));
-                    sums.push(((from, into), Elementwise::new(loader.gpu, "add", &[], &of, row)?));
+                    let (of, cols, pitch) =
+                        ([registers.get(into), registers.get(from)], registers.d_model, registers.pitch);
+                    sums.push(((from, into), Elementwise::new(loader.gpu, "add", &[], &of, cols, pitch)?));
                 }
                 Step::Route { .. } | Step::AddOut | Step::PerLayerInput | Step::Scale | Step::Altup(_) => {}
             }
@@ -93,10 +101,11 @@ impl GpuLayer {
         }
         let from = registers.get(mixer_from);
         let of = shape.attention.as_ref().zip(weights.attention.as_ref());
-        let of = of.map(|(shape, of)| (shape, of, weights.norm(NormSlot::Heads)));
-        let attention = of.map(|of| AttentionOps::new(loader, attention, of, from, out)).transpose()?;
+        let heads_norm = weights.norm(NormSlot::Heads);
+        let attention = of.map(|(shape, of)| AttentionOps::new(loader, attention, shape, of, heads_norm, from, out));
+        let attention = attention.transpose()?;
         let of = shape.recurrent.as_ref().zip(weights.recurrent.as_ref());
-        let of = of.map(|(of, weights)| RecurrentOps::new(loader, recurrent, (layer, of, weights), from, out));
+        let of = of.map(|(of, weights)| RecurrentOps::new(loader, recurrent, layer, of, weights, from, out));
         let recurrent = of.transpose()?;
         let residual = registers.get(Register::Residual);
         let per_layer = per_layer.zip(weights.per_layer.as_ref());

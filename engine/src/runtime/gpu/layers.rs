@@ -9,12 +9,15 @@ use super::{
     altup::AltupBuffers,
     attention::{AttentionBuffers, AttentionOps, CacheRows, rotated},
     head::Head,
-    layer::{GpuLayer, NormStep, no_attention, no_dense_ffn, no_norm, no_per_layer, no_recurrence, no_streams, same},
+    layer::{
+        GpuLayer, LayerBuffers, NormStep, no_attention, no_dense_ffn, no_norm, no_per_layer, no_recurrence, no_streams,
+        same,
+    },
     loader::GpuLoader,
     per_layer::PerLayerBuffers,
     recurrent::RecurrentBuffers,
     registers::{Registers, pad, unpad},
-    segment::Segment,
+    segment::{RingBytes, Segment},
     state::StateOps,
 };
 use crate::{
@@ -69,7 +72,7 @@ impl GpuLayers {
         let recurrent = RecurrentBuffers::new(loader)?;
         let altup = AltupBuffers::new(loader)?;
         let rotations = vec![Vec::new(); attention.tables.len()];
-        let rings = (upload_bytes(config, chunk), registers.row_bytes());
+        let rings = RingBytes { up: upload_bytes(config, chunk), down: registers.row_bytes() };
         let segment = Segment::new(gpu, rings, config.n_layer(), most_work)?;
         Ok(GpuLayers {
             gpu: gpu.clone(),
@@ -102,8 +105,13 @@ impl GpuLayers {
 
     fn build(&self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<GpuLayer> {
         let before = self.layers.iter().find_map(|layer| layer.dense.as_ref());
-        let buffers = (&self.attention, &self.recurrent, self.per_layer.as_ref(), self.altup.as_ref());
-        GpuLayer::new(loader, &self.registers, buffers, model, (layer, before))
+        let buffers = LayerBuffers {
+            attention: &self.attention,
+            recurrent: &self.recurrent,
+            per_layer: self.per_layer.as_ref(),
+            altup: self.altup.as_ref(),
+        };
+        GpuLayer::new(loader, &self.registers, buffers, model, layer, before)
     }
 
     /// Uploads `layer`, which is the one before the first.
@@ -162,11 +170,6 @@ impl GpuLayers {
         self.segment.reserve_down(head.max(streams).unwrap_or(rows) + more)
     }
 
-    /// Tokens of the current chunk.
-    pub fn tokens(&self) -> usize {
-        self.tokens
-    }
-
     /// A cache for `capacity` tokens: keys and values of the layers here are on the device, the others in RAM.
     ///
     /// # Errors
@@ -183,7 +186,7 @@ impl GpuLayers {
             return Err(Error::Memory { what: "KV cache", wanted: all, available });
         }
         let mut kv = KvCache::split(&model.config, capacity, ty, |layer| match self.range().contains(&layer) {
-            true => self.kv_layer(model, layer, (capacity, ty)),
+            true => self.kv_layer(model, layer, capacity, ty),
             false => Ok(None),
         })?;
         self.bind_kv(model, &mut kv)?;
@@ -195,7 +198,7 @@ impl GpuLayers {
     fn state_to_device(&self, layer: usize, kv: &mut KvCache) -> Result<()> {
         match (&self.layer(layer)?.recurrent, &self.recurrent.copies) {
             (Some(ops), Some(copies)) if kv.device_state(layer).is_none() => {
-                kv.move_state_to_device(layer, GpuState::new((&self.gpu, &self.identity), ops, copies)?)
+                kv.move_state_to_device(layer, GpuState::new(&self.gpu, &self.identity, ops, copies)?)
             }
             _ => Ok(()),
         }
@@ -209,8 +212,8 @@ impl GpuLayers {
             let Some(attention) = &self.layers[layer - self.first_layer].attention else { continue };
             let rope = model.config.rope(layer);
             if kv.on_device(source).is_none() {
-                let size = (kv.capacity(), kv.ty());
-                let copy = GpuKv::new((&self.gpu, &self.identity), rope, &self.attention, attention, size)?;
+                let (gpu, owner) = (&self.gpu, &self.identity);
+                let copy = GpuKv::new(gpu, owner, rope, &self.attention, attention, kv.capacity(), kv.ty())?;
                 kv.copy_to_device(source, copy, &mut self.segment)?;
             }
             if let Some(rows) = kv.on_device(source) {
@@ -228,11 +231,11 @@ impl GpuLayers {
     }
 
     /// `None` for a layer without attention.
-    fn kv_layer(&self, model: &Model, layer: usize, capacity_and_type: (usize, KvType)) -> Result<Option<GpuKv>> {
+    fn kv_layer(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
         let own = |attention: &&AttentionOps| attention.layout.shape.kv_from.is_none();
         let Some(attention) = self.layer(layer)?.attention.as_ref().filter(own) else { return Ok(None) };
-        let owner = (&self.gpu, &self.identity);
-        GpuKv::new(owner, model.config.rope(layer), &self.attention, attention, capacity_and_type).map(Some)
+        let rope = model.config.rope(layer);
+        GpuKv::new(&self.gpu, &self.identity, rope, &self.attention, attention, capacity, ty).map(Some)
     }
 
     /// True if keys, values and states of the layers here are on this device, and the others in RAM.
@@ -260,7 +263,7 @@ impl GpuLayers {
         if kv.device_layer(layer).is_some() {
             return Ok(());
         }
-        let Some(to) = self.kv_layer(model, layer, (kv.capacity(), kv.ty()))? else { return Ok(()) };
+        let Some(to) = self.kv_layer(model, layer, kv.capacity(), kv.ty())? else { return Ok(()) };
         kv.move_to_device(layer, to, &mut self.segment)
     }
 

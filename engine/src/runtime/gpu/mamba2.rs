@@ -50,7 +50,8 @@ impl Mamba2Ops {
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &MixerBuffers,
-        (shape, [least, most]): (Mamba2Shape, [f32; 2]),
+        shape: Mamba2Shape,
+        [least, most]: [f32; 2],
         weights: &Mamba2Weights,
     ) -> Result<Self> {
         let of_heads = [&weights.a[..], &weights.dt_bias, &weights.d].concat();

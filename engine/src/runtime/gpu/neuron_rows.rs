@@ -154,14 +154,15 @@ impl NeuronRows {
 
     /// Records the neurons' partial sums; rows of hidden activations are `pitch` apart. `skip`: many activations are zero.
     pub fn record(&self, recorder: &mut Recorder, pitch: usize, skip: bool, partials: &mut PartialSums) {
-        self.record_first(recorder, (self.neurons, pitch), skip, partials);
+        self.record_first(recorder, self.neurons, pitch, skip, partials);
     }
 
     /// The same for the first `neurons` alone.
     pub fn record_first(
         &self,
         recorder: &mut Recorder,
-        (neurons, pitch): (usize, usize),
+        neurons: usize,
+        pitch: usize,
         skip: bool,
         partials: &mut PartialSums,
     ) {

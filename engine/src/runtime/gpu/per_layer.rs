@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, Gpu, Op, Purpose, Recorder, params, pitch},
+    gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
     model::{ModelConfig, PerLayerWeights},
 };
 
@@ -58,11 +58,11 @@ impl PerLayerOps {
         buffers: &PerLayerBuffers,
         weights: &PerLayerWeights,
         x: &Buffer,
-        out: (&Buffer, usize),
+        out: BufferRows<'_>,
     ) -> Result<Self> {
-        let what = (Purpose::Attention, "weights of a layer's own input");
-        let row = pitch(buffers.width);
-        let gate = Product::new(loader, what, &[&weights.gate], x, (&buffers.gate, row))?;
+        let what = MemoryUse { purpose: Purpose::Attention, what: "weights of a layer's own input" };
+        let row = BufferRows { buffer: &buffers.gate, pitch: pitch(buffers.width) };
+        let gate = Product::new(loader, what, &[&weights.gate], x, row)?;
         let overrides = [("KIND", f64::from(kind(loader.config.activation)))];
         let pipeline = loader.gpu.pipelines().get("gated_input", None, WORKGROUP, &overrides)?;
         let bindings = [(&buffers.gate).into(), (&buffers.inputs).into(), (&buffers.hidden).into()];

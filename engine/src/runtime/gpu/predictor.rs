@@ -45,7 +45,8 @@ impl PredictorOps {
         buffers: &MaskBuffers,
         predictor: &Predictor,
         neurons: usize,
-        (residual, normed): (&Buffer, &Buffer),
+        residual: &Buffer,
+        normed: &Buffer,
     ) -> Result<Self> {
         let gpu = loader.gpu;
         let x = match predictor.input {

@@ -4,7 +4,7 @@ use super::loader::GpuLoader;
 use crate::{
     error::Result,
     format::Matrix,
-    gpu::{Buffer, GpuMatrix, Matmul, Purpose, Recorder},
+    gpu::{Buffer, BufferRows, GpuMatrix, Matmul, MemoryUse, Recorder},
     model::Linear,
     quant::device_type,
 };
@@ -21,23 +21,23 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// Uploads `linears`, one matrix of them all where their types agree, and prepares their product with `x`; rows of `y`
-    /// are `pitch` apart.
+    /// Uploads `linears`, one matrix of them all where their types agree, and prepares their product with `x`
+    /// into `y`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
-        (purpose, what): (Purpose, &'static str),
+        what: MemoryUse,
         linears: &[&Linear],
         x: &Buffer,
-        (y, pitch): (&Buffer, usize),
+        y: BufferRows<'_>,
     ) -> Result<Self> {
         let ty = |linear: &Linear| device_type(linear.weight.ty());
         let (mut matmuls, mut uploaded, mut biases) = (Vec::new(), Vec::new(), Vec::new());
         let (mut offset, mut work) = (0, 0);
         for stack in linears.chunk_by(|a, b| ty(a) == ty(b)) {
             let matrices: Vec<&Matrix> = stack.iter().map(|linear| &linear.weight).collect();
-            let matrix = loader.uploader.matrix(purpose, what, &matrices)?;
+            let matrix = loader.uploader.matrix(what.purpose, what.what, &matrices)?;
             let bias = Self::stacked_bias(stack).map(|bias| loader.vector("a bias", &bias)).transpose()?;
-            matmuls.push(Matmul::new(loader.gpu, &matrix, x, bias.as_ref(), y, pitch, offset)?);
+            matmuls.push(Matmul::new(loader.gpu, &matrix, x, bias.as_ref(), y.buffer, y.pitch, offset)?);
             offset += matrix.rows();
             work += (matrix.rows() * matrix.cols()) as u64;
             uploaded.push(matrix);

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     cpu::ops::ShortConv,
     error::Result,
-    gpu::{Buffer, Gpu, Op, Purpose, Recorder, params, pitch},
+    gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
     model::{Linear, ModelConfig, RecurrentConfig, RecurrentWeights},
 };
 
@@ -165,19 +165,21 @@ pub(crate) struct RecurrentOps {
 }
 
 impl RecurrentOps {
-    /// Uploads the mixer of `layer`, which reads `from` and writes `out`, whose rows are `pitch` apart.
+    /// Uploads the mixer of `layer`, which reads `from` and writes `out`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &RecurrentBuffers,
-        (layer, of, weights): (usize, &RecurrentConfig, &RecurrentWeights),
+        layer: usize,
+        of: &RecurrentConfig,
+        weights: &RecurrentWeights,
         from: &Buffer,
-        (out, pitch): (&Buffer, usize),
+        out: BufferRows<'_>,
     ) -> Result<Self> {
         let Some(buffers) = buffers.kinds.iter().find(|kind| kind.of == *of) else { return Err(no_recurrence(layer)) };
         check(of)?;
         let MixerMatrices { projections, conv, output } = MixerMatrices::of(weights);
-        let what = (Purpose::Attention, "weights of a recurrent mixer");
-        let into = (&buffers.projected, buffers.layout.projected);
+        let what = MemoryUse { purpose: Purpose::Attention, what: "weights of a recurrent mixer" };
+        let into = BufferRows { buffer: &buffers.projected, pitch: buffers.layout.projected };
         let projections = Product::new(loader, what, &projections, from, into)?;
         let conv_weight = loader.vector("a convolution", conv.weight())?;
         let conv_bias = conv.bias().map(|bias| loader.vector("a bias", bias)).transpose()?;
@@ -186,13 +188,13 @@ impl RecurrentOps {
                 Some(ScanOps::DeltaNet(DeltaNetOps::new(loader, buffers, *shape, weights)?))
             }
             (RecurrentConfig::Mamba2 { shape, step_limits, .. }, RecurrentWeights::Mamba2(weights)) => {
-                Some(ScanOps::Mamba2(Mamba2Ops::new(loader, buffers, (*shape, *step_limits), weights)?))
+                Some(ScanOps::Mamba2(Mamba2Ops::new(loader, buffers, *shape, *step_limits, weights)?))
             }
             (RecurrentConfig::ShortConv { .. }, RecurrentWeights::ShortConv(_)) => None,
             _ => return Err(no_recurrence(layer)),
         };
         let mixed = if scan.is_some() { &buffers.heads } else { &buffers.convolved };
-        let output = Product::new(loader, what, &[output], mixed, (out, pitch))?;
+        let output = Product::new(loader, what, &[output], mixed, out)?;
         Ok(RecurrentOps {
             of: of.clone(),
             buffers: buffers.clone(),

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, Gpu, Op, Recorder, params, pitch},
+    gpu::{Buffer, BufferRows, Gpu, Op, Recorder, params, pitch},
     model::{ModelConfig, Register},
 };
 
@@ -32,7 +32,7 @@ impl Registers {
         let buffers = [register()?, register()?, register()?, register()?];
         let [residual, .., out] = &buffers;
         let add =
-            Elementwise::new(loader.gpu, "add", &[residual_scale(loader.config)], &[residual, out], (d_model, pitch))?;
+            Elementwise::new(loader.gpu, "add", &[residual_scale(loader.config)], &[residual, out], d_model, pitch)?;
         let scale = |add: bool| {
             let overrides = [("ADD_DELTA", f64::from(u8::from(add))), residual_scale(loader.config)];
             let pipeline = loader.gpu.pipelines().get("scale", None, WORKGROUP, &overrides)?;
@@ -47,6 +47,11 @@ impl Registers {
         let (groups, stride) = flat_grid(gpu, rows * self.d_model, WORKGROUP);
         let [cols, pitch, rows] = [self.d_model, self.pitch, rows].map(|n| n as u32);
         recorder.dispatch(&self.scale[usize::from(add)], &params::Scale { cols, pitch, rows, stride, factor }, groups);
+    }
+
+    /// The rows of `register`.
+    pub fn rows(&self, register: Register) -> BufferRows<'_> {
+        BufferRows { buffer: self.get(register), pitch: self.pitch }
     }
 
     /// The buffer of `register`.

@@ -32,16 +32,25 @@ pub(crate) struct Segment {
     nanoseconds: Vec<u64>,
 }
 
+/// Bytes of a segment's rings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RingBytes {
+    /// Uploads.
+    pub up: u64,
+    /// Results.
+    pub down: u64,
+}
+
 impl Segment {
-    /// Rings for uploads of `up_bytes` and results of `down_bytes`, and GPU timestamps of `layers` layers ([`Segment::time`]).
-    pub fn new(gpu: &Gpu, (up_bytes, down_bytes): (u64, u64), layers: usize, most_work: u64) -> Result<Self> {
+    /// Rings for uploads and results, and GPU timestamps of `layers` layers ([`Segment::time`]).
+    pub fn new(gpu: &Gpu, rings: RingBytes, layers: usize, most_work: u64) -> Result<Self> {
         let timestamps = GpuTimestamps::new(gpu, layers * PASSES)?;
         let times_bytes = timestamp_bytes(gpu.caps().timestamps, layers);
-        let down_bytes = down_bytes + times_bytes;
+        let down_bytes = rings.down + times_bytes;
         Ok(Segment {
             gpu: gpu.clone(),
             recorder: None,
-            up: UploadRing::new(gpu, 2, up_bytes)?,
+            up: UploadRing::new(gpu, 2, rings.up)?,
             down: ReadbackRing::new(gpu, 1, down_bytes)?,
             hand_overs: None,
             to_read_along: None,

@@ -23,9 +23,16 @@ pub(crate) struct GpuState {
     owner: Arc<()>,
     ops: StateOps,
     /// As in [`RecurrentState`].
-    conv: (Buffer, usize),
-    scan: (Buffer, usize),
+    conv: StateBuffer,
+    scan: StateBuffer,
     copies: Arc<Mutex<StateCopies>>,
+}
+
+/// A part of a state, and how many numbers it is.
+#[derive(Debug)]
+struct StateBuffer {
+    buffer: Buffer,
+    floats: usize,
 }
 
 /// The dispatches of one layer that touch its state.
@@ -42,14 +49,14 @@ impl GpuState {
     ///
     /// # Errors
     /// [`Error::Memory`] if they do not fit the budget or a binding, [`Error::Gpu`] if the device is lost.
-    pub fn new((gpu, owner): (&Gpu, &Arc<()>), ops: &RecurrentOps, copies: &Arc<Mutex<StateCopies>>) -> Result<Self> {
+    pub fn new(gpu: &Gpu, owner: &Arc<()>, ops: &RecurrentOps, copies: &Arc<Mutex<StateCopies>>) -> Result<Self> {
         let buffer = |floats: usize| {
             let buffer = gpu.arena().buffer(Purpose::Kv, "recurrent state", bytes_of(floats), Usage::Storage)?;
-            Ok::<_, Error>((buffer, floats))
+            Ok::<_, Error>(StateBuffer { buffer, floats })
         };
         let [conv, scan] = ops.of.state();
         let (conv, scan) = (buffer(conv)?, buffer(scan)?);
-        let ops = StateOps { conv: ops.conv(gpu, &conv.0)?, scan: ops.scan(gpu, &scan.0)? };
+        let ops = StateOps { conv: ops.conv(gpu, &conv.buffer)?, scan: ops.scan(gpu, &scan.buffer)? };
         Ok(GpuState { owner: Arc::clone(owner), ops, conv, scan, copies: Arc::clone(copies) })
     }
 
@@ -127,22 +134,22 @@ impl StateCopies {
         states.flat_map(RecurrentConfig::state).map(bytes_of).max().unwrap_or(0).min(MOST_BYTES)
     }
 
-    fn upload(&mut self, from: &[f32], (to, _): &(Buffer, usize)) -> Result<()> {
+    fn upload(&mut self, from: &[f32], to: &StateBuffer) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(from);
         for (at, part) in bytes.chunks(self.up.bytes() as usize).enumerate() {
             let mut recorder = Recorder::new(&self.gpu);
-            self.up.record(&mut recorder, &[(part, to, at as u64 * self.up.bytes())])?;
+            self.up.record(&mut recorder, &[(part, &to.buffer, at as u64 * self.up.bytes())])?;
             recorder.submit()?;
             self.up.submitted();
         }
         Ok(())
     }
 
-    fn read(&mut self, (from, floats): &(Buffer, usize), to: &mut Vec<f32>) -> Result<()> {
-        to.resize(*floats, 0.0);
+    fn read(&mut self, from: &StateBuffer, to: &mut Vec<f32>) -> Result<()> {
+        to.resize(from.floats, 0.0);
         let (most, bytes) = (self.down.bytes(), bytemuck::cast_slice_mut::<f32, u8>(to));
         for (at, part) in bytes.chunks_mut(most as usize).enumerate() {
-            let piece = (from, at as u64 * most, part.len() as u64);
+            let piece = (&from.buffer, at as u64 * most, part.len() as u64);
             self.down.read(Recorder::new(&self.gpu), &[piece], || (), |read| part.copy_from_slice(read))?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::{
     gpu::Purpose,
     model::{AltupStep, LoadOptions, Model, NormSlot, Register, Resident},
     placement::Machine,
-    runtime::{CpuProcessor, KvType, Probe, Residency, Sequences, Sparsity},
+    runtime::{CpuProcessor, KvType, Pass, Residency, Sequences, Sparsity},
     session::{
         Engine, EngineOptions, Event, LivePlanner, Prompt, Request, Sampling, SessionOptions, SparsityChoice,
         StopReason, loader::LoadProgress,
@@ -167,8 +167,8 @@ impl Processor for FailingProcessor {
         self.cpu.isa()
     }
 
-    fn route(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
-        self.cpu.route(model, layer, from)
+    fn route(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
+        self.cpu.route(pass, layer, from)
     }
 
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
@@ -179,76 +179,84 @@ impl Processor for FailingProcessor {
         self.cpu.holds(kv)
     }
 
-    fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
-        self.cpu.begin(model, tokens, sequences)
+    fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()> {
+        self.cpu.begin(pass, sequences)
     }
 
-    fn norm(&mut self, model: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
-        self.cpu.norm(model, layer, norm, from, into)
+    fn norm(&mut self, pass: &Pass<'_>, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+        self.cpu.norm(pass, layer, norm, from, into)
     }
 
-    fn attention(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
-        self.cpu.attention(model, layer, from, sequences)
+    fn attention(
+        &mut self,
+        pass: &Pass<'_>,
+        layer: usize,
+        from: Register,
+        sequences: &mut Sequences<'_>,
+    ) -> Result<()> {
+        self.cpu.attention(pass, layer, from, sequences)
     }
 
-    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
-        self.cpu.recurrent(model, layer, from, sequences)
+    fn recurrent(
+        &mut self,
+        pass: &Pass<'_>,
+        layer: usize,
+        from: Register,
+        sequences: &mut Sequences<'_>,
+    ) -> Result<()> {
+        self.cpu.recurrent(pass, layer, from, sequences)
     }
 
-    fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
-        self.cpu.ffn(model, layer, from, probe)
+    fn ffn(&mut self, pass: &mut Pass<'_>, layer: usize, from: Register) -> Result<()> {
+        self.cpu.ffn(pass, layer, from)
     }
 
-    fn dense_ffn(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
-        self.cpu.dense_ffn(model, layer, from)
+    fn dense_ffn(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
+        self.cpu.dense_ffn(pass, layer, from)
     }
 
-    fn add(&mut self, layer: usize, from: Register, into: Register) -> Result<()> {
-        self.cpu.add(layer, from, into)
+    fn add(&mut self, pass: &Pass<'_>, layer: usize, from: Register, into: Register) -> Result<()> {
+        self.cpu.add(pass, layer, from, into)
     }
 
-    fn add_out(&mut self) -> Result<()> {
-        self.cpu.add_out()
+    fn add_out(&mut self, pass: &Pass<'_>) -> Result<()> {
+        self.cpu.add_out(pass)
     }
 
-    fn per_layer_input(&mut self, model: &Model, layer: usize) -> Result<()> {
-        self.cpu.per_layer_input(model, layer)
+    fn per_layer_input(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
+        self.cpu.per_layer_input(pass, layer)
     }
 
-    fn altup(&mut self, model: &Model, layer: usize, step: AltupStep) -> Result<()> {
-        self.cpu.altup(model, layer, step)
+    fn altup(&mut self, pass: &Pass<'_>, layer: usize, step: AltupStep) -> Result<()> {
+        self.cpu.altup(pass, layer, step)
     }
 
-    fn scale(&mut self, model: &Model, layer: usize) -> Result<()> {
-        self.cpu.scale(model, layer)
+    fn scale(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
+        self.cpu.scale(pass, layer)
     }
 
-    fn residual(&mut self) -> Result<&[f32]> {
-        self.cpu.residual()
+    fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]> {
+        self.cpu.residual(pass)
     }
 
-    fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+    fn head(&mut self, pass: &Pass<'_>, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
         self.end()?;
-        self.cpu.head(model, tokens, logits)
+        self.cpu.head(pass, tokens, logits)
     }
 
-    fn hidden(&mut self, model: &Model, out: &mut [f32]) -> Result<()> {
+    fn hidden(&mut self, pass: &Pass<'_>, out: &mut [f32]) -> Result<()> {
         self.end()?;
-        self.cpu.hidden(model, out)
+        self.cpu.hidden(pass, out)
     }
 
-    fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+    fn top(&mut self, pass: &Pass<'_>, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
         self.end()?;
-        self.cpu.top(model, token, ids, logits)
+        self.cpu.top(pass, token, ids, logits)
     }
 
     fn finish(&mut self) -> Result<()> {
         self.end()?;
         self.cpu.finish()
-    }
-
-    fn set_sparsity(&mut self, mode: Sparsity) {
-        self.cpu.set_sparsity(mode);
     }
 
     fn residency(&mut self) -> Option<&mut dyn Residency> {

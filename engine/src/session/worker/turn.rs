@@ -63,7 +63,7 @@ impl Worker<'_> {
             .iter()
             .enumerate()
             .filter(|(other, it)| *other != at && it.context.is_held() && it.context.is_settled(&self.forward));
-        let common = others.map(|(other, it)| (it.context.common((context.tokens(), rest)), other)).max();
+        let common = others.map(|(other, it)| (it.context.common(context.tokens(), rest), other)).max();
         let Some((common, from)) = common.filter(|(common, _)| *common >= least) else { return };
         // The last token's logits are wanted.
         let tokens = common.min(context.tokens().len() + rest.len() - 1);
@@ -140,7 +140,7 @@ impl Worker<'_> {
         let started = Instant::now();
         let adaptation = &self.state.planner.adaptation;
         if self.forward.sparsity() == Sparsity::Predicted && adaptation.is_on() {
-            self.forward.correct_thresholds(&adaptation.threshold_correction());
+            self.forward.correct_thresholds(adaptation.threshold_correction());
         }
         let (mut rows, mut ends) = (Vec::with_capacity(which.len()), Vec::new());
         for (at, it) in self.conversations.iter_mut().enumerate().filter(|(at, _)| which.contains(at)) {
@@ -154,7 +154,7 @@ impl Worker<'_> {
         let sequences = rows.len();
         let computed = match sequences {
             0 => Ok(()),
-            _ => compute_batch(&mut self.forward, &mut rows, adaptation, &mut self.meter, (started, &mut ends)),
+            _ => compute_batch(&mut self.forward, &mut rows, adaptation, &mut self.meter, started, &mut ends),
         };
         drop(rows);
         let done = computed.is_ok();

@@ -14,7 +14,7 @@ use crate::{
     cpu::{Cpu, MatmulJob},
     error::{Error, Result},
     model::{Activation, Down, ExpertWeights, Experts, FfnWeights, PredictorInput},
-    runtime::Routing,
+    runtime::{RouterInputs, Routing},
 };
 
 /// Goal that an activation threshold is chosen for.
@@ -56,27 +56,37 @@ pub fn activation_threshold(cpu: &Cpu, data: &LayerData<'_>, goal: ThresholdGoal
     search(cpu, data.split()?, goal, &mut |range| {
         let members = (0..range.len()).map(|t| (t, 1.0)).collect();
         let mut sample = Sample::new(range.len(), data.d());
-        sample.add(cpu, data.ffn(), (data, range), members)?;
+        sample.add(cpu, data.ffn(), data, range, members)?;
         Ok(sample)
     })
 }
 
-/// The activation threshold of an MoE layer with inputs `normed`, `[tokens, d]`, and the residual stream where its router reads that: one for
-/// the neurons of all experts, each of which sees the tokens that the router sends it.
+/// Inputs of an MoE layer, `[tokens, d]`.
+#[derive(Debug, Clone, Copy)]
+pub struct MoeInputs<'a> {
+    /// Of its experts.
+    pub normed: Rows<'a>,
+    /// The residual stream, where its router reads that.
+    pub residual: Option<Rows<'a>>,
+}
+
+/// The activation threshold of an MoE layer: one for the neurons of all experts, each of which sees the tokens that the router sends it.
 ///
 /// # Errors
 /// As [`activation_threshold`].
 pub fn moe_activation_threshold(
     cpu: &Cpu,
-    (moe, experts, norm_eps): (&ExpertWeights, &Experts, f32),
+    moe: &ExpertWeights,
+    experts: &Experts,
+    norm_eps: f32,
     activation: Activation,
-    (normed, residual): (Rows<'_>, Option<Rows<'_>>),
+    inputs: MoeInputs<'_>,
     goal: ThresholdGoal,
 ) -> Result<ActivationThreshold> {
     let Some(first) = moe.experts.first() else {
         return Err(Error::invalid("MoE layer", "at least one expert", 0));
     };
-    let all = LayerData::new(first, activation, normed, residual)?;
+    let all = LayerData::new(first, activation, inputs.normed, inputs.residual)?;
     let d = all.d();
     search(cpu, all.split()?, goal, &mut |range| {
         let (mut x, mut stream, mut routing, tokens) = (Vec::new(), Vec::new(), Routing::default(), range.len());
@@ -84,7 +94,7 @@ pub fn moe_activation_threshold(
             all.copy(PredictorInput::Residual, range.clone(), &mut stream)?;
         }
         all.copy(PredictorInput::Normed, range, &mut x)?;
-        routing.route(cpu, (experts, norm_eps), moe, (&x, &stream), tokens)?;
+        routing.route(cpu, experts, norm_eps, moe, RouterInputs { x: &x, residual: &stream, tokens })?;
         let mut sample = Sample::new(tokens, d);
         for (at, ffn) in moe.ffns().enumerate() {
             let members: Vec<(usize, f32)> = match at < moe.experts.len() {
@@ -93,7 +103,7 @@ pub fn moe_activation_threshold(
             };
             let rows: Vec<f32> = members.iter().flat_map(|(t, _)| &x[t * d..][..d]).copied().collect();
             let data = LayerData::new(ffn, activation, Rows::F32(&rows), None)?;
-            sample.add(cpu, ffn, (&data, 0..members.len()), members)?;
+            sample.add(cpu, ffn, &data, 0..members.len(), members)?;
         }
         Ok(sample)
     })
@@ -162,7 +172,8 @@ impl<'a> Sample<'a> {
         &mut self,
         cpu: &Cpu,
         ffn: &'a FfnWeights,
-        (data, range): (&LayerData<'_>, Range<usize>),
+        data: &LayerData<'_>,
+        range: Range<usize>,
         members: Vec<(usize, f32)>,
     ) -> Result<()> {
         let Some(gate) = &ffn.gate else {

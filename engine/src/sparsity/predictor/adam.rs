@@ -20,9 +20,9 @@ pub(super) struct AdamW {
 }
 
 impl AdamW {
-    /// The state before the first step of a parameter of shape `[rows, cols]`.
-    pub fn new(shape: (usize, usize)) -> Self {
-        AdamW { steps: 0, mean: Array2::zeros(shape), square: Array2::zeros(shape) }
+    /// The state before the first step of a parameter of the shape of `weights`.
+    pub fn new(weights: &Array2<f32>) -> Self {
+        AdamW { steps: 0, mean: Array2::zeros(weights.dim()), square: Array2::zeros(weights.dim()) }
     }
 
     /// Moves `weights` one step against `gradient` at learning rate `rate`; all have the shape of this state.
@@ -63,7 +63,8 @@ mod tests {
         let wave =
             |scale: f32| Array2::from_shape_fn(shape, |(r, c)| ((r * 4_691 + c) as f32 * 0.37 + scale).sin() * scale);
         let gradients: Vec<_> = [0.9, 1e-3, 2.0, 0.3].map(wave).into();
-        let (before, mut weights, mut adam) = (wave(0.5), wave(0.5), AdamW::new(shape));
+        let (before, mut weights) = (wave(0.5), wave(0.5));
+        let mut adam = AdamW::new(&weights);
         for (gradient, rate) in gradients.iter().zip(rates) {
             adam.step(&mut weights, gradient, rate);
         }

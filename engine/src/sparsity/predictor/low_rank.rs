@@ -55,7 +55,7 @@ impl LowRank {
             let logit = (FIRING_WEIGHT * rate / (1.0 - rate)).ln().clamp(-6.0, 6.0);
             row.iter_mut().zip(&mean).for_each(|(w, m)| *w += logit * m / square);
         }
-        let optimisers = [AdamW::new(fc1.dim()), AdamW::new(fc2.dim())];
+        let optimisers = [AdamW::new(&fc1), AdamW::new(&fc2)];
         LowRank { fc1, fc2, optimisers }
     }
 
@@ -144,14 +144,17 @@ fn loss_and_gradient(mut scores: ArrayViewMut2<'_, f32>, tokens: &[usize], firin
     let scale = 1.0 / tokens.len().max(1) as f32;
     let rows = scores.axis_iter_mut(Axis(0)).into_par_iter().zip(tokens);
     let losses: Vec<f64> = rows
-        .map(|(scores, token)| token_loss(firings.token(*token), scale, scores.into_slice().unwrap_or_default()))
+        .map(|(scores, token)| {
+            let (neurons, mass) = firings.token(*token);
+            token_loss(neurons, mass, scale, scores.into_slice().unwrap_or_default())
+        })
         .collect();
     // Added in order, so that the sum does not depend on the threads.
     (losses.iter().sum::<f64>() * f64::from(scale)) as f32
 }
 
 /// Loss of one token whose `neurons` fired with the masses `mass`; `scores` `[n_ff]` become its gradient times `scale`.
-fn token_loss((neurons, mass): (&[u32], &[f32]), scale: f32, scores: &mut [f32]) -> f64 {
+fn token_loss(neurons: &[u32], mass: &[f32], scale: f32, scores: &mut [f32]) -> f64 {
     let mut loss = 0.0f64;
     let mean = mass.iter().sum::<f32>() / neurons.len().max(1) as f32;
     let fired = neurons.iter().zip(mass).map(|(i, mass)| {
@@ -207,7 +210,7 @@ mod tests {
         let mut random = |rows, cols| Array2::from_shape_simple_fn((rows, cols), || uniform(rng, 1.0));
         let (x, fc1, fc2) = (random(tokens, d), random(rank, d), random(n_ff, rank));
         let firings = Firings::from_tokens(&[&[(0, 0.5), (7, 2.0), (20, 90.0)], &[], &[(3, 1.0)]]);
-        let optimisers = [AdamW::new(fc1.dim()), AdamW::new(fc2.dim())];
+        let optimisers = [AdamW::new(&fc1), AdamW::new(&fc2)];
         let network = LowRank { fc1, fc2, optimisers };
         let (loss, gradients) = network.gradients(x.view(), &[0, 1, 2], &firings);
 

@@ -19,7 +19,9 @@ mod selection;
 mod threshold;
 mod train;
 
-pub use activation_threshold::{ActivationThreshold, ThresholdGoal, activation_threshold, moe_activation_threshold};
+pub use activation_threshold::{
+    ActivationThreshold, MoeInputs, ThresholdGoal, activation_threshold, moe_activation_threshold,
+};
 pub use data::{DataSplit, LayerData, Rows};
 pub use options::{PREDICTOR_FRACTION, ParameterBudget, Target, TrainOptions, TrainProgress};
 pub use report::{PredictorReport, QualityLimit, assess};

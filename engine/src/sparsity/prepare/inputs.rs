@@ -12,7 +12,7 @@ use crate::{
         Down, Ffn, InputCurves, InputFigures, InputSite, LayerWeights, Linear, Model, SiteCurve, SiteThreshold,
         SkippedInputs,
     },
-    runtime::{CpuProcessor, Forward, KvCache, KvType, Outputs, Processor, Sequences, compute_layer},
+    runtime::{CpuProcessor, Forward, KvCache, KvType, Outputs, Pass, Processor, Sequences, compute_layer},
 };
 
 /// Levels with thresholds: hundredths of a layer's weights.
@@ -30,7 +30,8 @@ const TOKENS: usize = 256;
 /// fraction done, and the layer.
 pub(super) fn find(
     model: &Model,
-    (options, workers): (&CpuOptions, Arc<ThreadPool>),
+    options: &CpuOptions,
+    workers: Arc<ThreadPool>,
     samples: &[Vec<u32>],
     workspace: &Workspace,
     progress: &mut dyn FnMut(f64, usize) -> Result<()>,
@@ -76,7 +77,7 @@ pub(super) fn find(
             let copies = model.skip_inputs(level)?;
             let got = logits(&mut dense_pass(&model, cpu()?), &others)?;
             let skippable = copies.skippable as f64 / (copies.weights as f64).max(1.0);
-            figures.push(compare(level, &others, (&dense, &got), 1.0 - f64::from(level) * skippable));
+            figures.push(compare(level, &others, &dense, &got, 1.0 - f64::from(level) * skippable));
         }
     }
     Ok((found, figures))
@@ -88,30 +89,39 @@ fn has_sites(layer: &LayerWeights) -> bool {
 }
 
 /// A text at some layer of its way.
-struct Chunk {
+struct Chunk<'t> {
     processor: CpuProcessor,
     kv: KvCache,
-    tokens: usize,
+    tokens: &'t [u32],
     /// Input and output of the layer, `[tokens, d_model]`.
     input: Vec<f32>,
     output: Vec<f32>,
 }
 
-impl Chunk {
-    fn new(model: &Model, cpu: Cpu, text: &[u32]) -> Result<Self> {
+impl<'t> Chunk<'t> {
+    fn new(model: &Model, cpu: Cpu, text: &'t [u32]) -> Result<Self> {
         let mut processor = CpuProcessor::new(cpu);
         processor.calibration().in_chunks = true;
         let mut kv = processor.kv_cache(model, text.len(), KvType::F16)?;
-        processor.begin(model, text, &Sequences::one(&mut kv, text.len()))?;
-        Ok(Chunk { processor, kv, tokens: text.len(), input: Vec::new(), output: Vec::new() })
+        let mut nobody = ();
+        let pass = &Pass::new(model, text, &mut nobody);
+        processor.begin(pass, &Sequences::one(&mut kv, text.len()))?;
+        let input = processor.current_residual(pass).to_vec();
+        Ok(Chunk { processor, kv, tokens: text, input, output: Vec::new() })
+    }
+
+    /// Computes the layer from where the processor is.
+    fn go_on(&mut self, model: &Model, layer: usize) -> Result<&[f32]> {
+        let (mut nobody, mut sequence) = ((), Sequences::one(&mut self.kv, self.tokens.len()));
+        let mut pass = Pass::new(model, self.tokens, &mut nobody);
+        compute_layer(&mut self.processor, &mut pass, layer, &mut sequence)?;
+        Ok(self.processor.current_residual(&pass))
     }
 
     /// Computes the layer from its input.
     fn compute(&mut self, model: &Model, layer: usize) -> Result<&[f32]> {
-        self.processor.take_residual(model, &self.input, self.tokens)?;
-        let mut sequence = Sequences::one(&mut self.kv, self.tokens);
-        compute_layer(model, &mut self.processor, layer, &mut sequence, &mut ())?;
-        Ok(self.processor.current_residual())
+        self.processor.take_residual(model, &self.input, self.tokens.len())?;
+        self.go_on(model, layer)
     }
 
     /// Goes on with what the whole layer yielded, whatever was tried after.
@@ -121,18 +131,13 @@ impl Chunk {
 }
 
 /// Computes a layer of all chunks, without skipping, from where they are; returns the inputs of its sites if they are `wanted`.
-fn pass(model: &Model, layer: usize, chunks: &mut [Chunk], wanted: bool) -> Result<[Vec<f32>; 4]> {
+fn pass(model: &Model, layer: usize, chunks: &mut [Chunk<'_>], wanted: bool) -> Result<[Vec<f32>; 4]> {
     let mut recorded = Box::<[Vec<f32>; 4]>::default();
     for chunk in chunks {
-        if layer == 0 {
-            chunk.input = chunk.processor.current_residual().to_vec();
-        }
         chunk.processor.calibration().recorded = wanted.then(|| std::mem::take(&mut recorded));
         // Several streams are not one residual: such layers go on from where the processor is.
         if model.weights.altup.is_some() {
-            let mut sequence = Sequences::one(&mut chunk.kv, chunk.tokens);
-            compute_layer(model, &mut chunk.processor, layer, &mut sequence, &mut ())?;
-            chunk.output = chunk.processor.current_residual().to_vec();
+            chunk.output = chunk.go_on(model, layer)?.to_vec();
         } else {
             chunk.output = chunk.compute(model, layer)?.to_vec();
         }
@@ -168,7 +173,7 @@ fn curves(
     model: &mut Model,
     layer: usize,
     cpu: &Cpu,
-    chunks: &mut [Chunk],
+    chunks: &mut [Chunk<'_>],
     recorded: &[Vec<f32>; 4],
 ) -> Result<InputCurves> {
     let weights = &model.weights.layers[layer];
@@ -297,7 +302,7 @@ fn logits(forward: &mut Forward, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
 }
 
 /// Figures of a level at which `read` of the layers' bytes are read.
-fn compare(level: f32, texts: &[&[u32]], (dense, got): (&[Vec<f32>], &[Vec<f32>]), read: f64) -> InputFigures {
+fn compare(level: f32, texts: &[&[u32]], dense: &[Vec<f32>], got: &[Vec<f32>], read: f64) -> InputFigures {
     let next = texts.iter().filter(|text| text.len() > 1).flat_map(|text| &text[1..]);
     let top = |row: &[f32]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
     let (mut nats, mut sum, mut squares, mut same) = ([0.0; 2], 0.0, 0.0, 0u64);
@@ -360,7 +365,7 @@ mod tests {
     #[test]
     fn equal_logits_cost_nothing() {
         let row = vec![0.25f32.ln(); 4];
-        let figures = compare(0.4, &[&[0, 1, 2]], (&[row.clone(), row.clone()], &[row.clone(), row]), 0.7);
+        let figures = compare(0.4, &[&[0, 1, 2]], &[row.clone(), row.clone()], &[row.clone(), row], 0.7);
         assert_eq!((figures.kl, figures.same_top, figures.tokens), (0.0, 1.0, 2));
         assert!((figures.perplexity - 4.0).abs() < 1e-5 && figures.perplexity == figures.dense_perplexity);
         assert_eq!(figures.level, 0.4);

@@ -13,7 +13,7 @@ use crate::{
     quant::TensorType,
     sparsity::{
         predictor::{
-            DataSplit, FfnCost, LOW_BIT_TYPES, LayerData, PredictorReport, Rows, TrainOptions, Trained,
+            DataSplit, FfnCost, LOW_BIT_TYPES, LayerData, MoeInputs, PredictorReport, Rows, TrainOptions, Trained,
             activation_threshold, assess, low_bit, moe_activation_threshold, select_predictor, train, with_threshold,
         },
         profile::InputRecorder,
@@ -98,9 +98,8 @@ impl LayerWork<'_> {
                 let residual = residual.as_deref().map(Rows::F16);
                 let data = LayerData::new(ffn, self.model.config.activation, normed, residual)?;
                 if self.model.config.activation.is_sparse() {
-                    self.choose_predictor(weights, ffn, &data, parameters, &mut prepared, &mut report, &mut |at| {
-                        progress(0.9 * at)
-                    })?;
+                    let candidates = self.candidates(weights, ffn, &data, parameters, &mut |at| progress(0.9 * at))?;
+                    self.choose_predictor(ffn, candidates, &mut prepared, &mut report);
                 } else {
                     self.set_activation_threshold(ffn, &data, &mut prepared, &mut report)?;
                 }
@@ -128,9 +127,10 @@ impl LayerWork<'_> {
         if let (false, Some(experts)) = (activation.is_sparse(), &self.model.config.experts) {
             let normed = self.inputs(PredictorInput::Normed)?;
             let residual = self.inputs(PredictorInput::Residual)?;
-            let inputs = (Rows::F16(normed.as_deref().unwrap_or_default()), residual.as_deref().map(Rows::F16));
-            let of = (moe, experts, self.model.config.norm_eps);
-            let made = moe_activation_threshold(self.cpu, of, activation, inputs, self.options.threshold_goal)?;
+            let normed = Rows::F16(normed.as_deref().unwrap_or_default());
+            let inputs = MoeInputs { normed, residual: residual.as_deref().map(Rows::F16) };
+            let (norm_eps, goal) = (self.model.config.norm_eps, self.options.threshold_goal);
+            let made = moe_activation_threshold(self.cpu, moe, experts, norm_eps, activation, inputs, goal)?;
             report.why =
                 "a mixture of experts whose activations are never zero: neurons of the chosen experts with small gates may be skipped, no predictors are made"
                     .to_owned();
@@ -166,15 +166,11 @@ impl LayerWork<'_> {
 
     fn choose_predictor(
         &self,
-        weights: &LayerWeights,
         ffn: &FfnWeights,
-        data: &LayerData<'_>,
-        parameters: u64,
+        mut candidates: Vec<Candidate>,
         prepared: &mut PreparedLayer,
         report: &mut LayerReport,
-        progress: &mut dyn FnMut(f64) -> Result<()>,
-    ) -> Result<()> {
-        let mut candidates = self.candidates(weights, ffn, data, parameters, progress)?;
+    ) {
         report.candidates = candidates.iter().map(|candidate| candidate.report.clone()).collect();
         let taken = match self.options.predictors {
             PredictorChoice::Auto => {
@@ -191,7 +187,7 @@ impl LayerWork<'_> {
                 (!candidates.is_empty()).then_some(0)
             }
         };
-        let Some(taken) = taken else { return Ok(()) };
+        let Some(taken) = taken else { return };
         let Candidate { kind, input, threshold, report: made } = candidates.swap_remove(taken);
         // The bias of rows is the model's own, which sidecars do not store.
         let kind = kind.map(|kind| match kind {
@@ -200,7 +196,6 @@ impl LayerWork<'_> {
         });
         prepared.predictor = Some(PreparedPredictor { kind, input, threshold, quality: made.quality() });
         (report.predictor, report.threshold) = (Some(made), Some(threshold));
-        Ok(())
     }
 
     fn candidates(

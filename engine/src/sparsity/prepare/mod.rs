@@ -105,7 +105,7 @@ pub fn run(
             ControlFlow::Break(()) => Err(Error::Cancelled),
         };
         let (curves, figures) =
-            inputs::find(model, (&options.cpu, cpu.workers()), &reading.samples, &workspace, &mut tell)?;
+            inputs::find(model, &options.cpu, cpu.workers(), &reading.samples, &workspace, &mut tell)?;
         sidecar.layers.iter_mut().zip(curves).for_each(|(layer, curves)| layer.inputs = curves);
         sidecar.input_figures = figures;
     }

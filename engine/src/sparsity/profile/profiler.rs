@@ -59,7 +59,7 @@ impl<'a> Profiler<'a> {
     }
 
     /// Counts neurons whose gate (up, without a gate) is positive; for dReLU, gate and up.
-    fn count_positive(&mut self, (layer, neurons): (usize, Range<usize>), gate: &[f32], up: &[f32]) {
+    fn count_positive(&mut self, layer: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
         let counts = &mut self.profile.counts[layer][neurons];
         let n_ff = counts.len().max(1);
         let both = self.activation == Activation::DRelu && !gate.is_empty();
@@ -72,7 +72,7 @@ impl<'a> Profiler<'a> {
     }
 
     /// Counts the heaviest neurons of each token.
-    fn count_heaviest(&mut self, (layer, neurons): (usize, Range<usize>), gate: &[f32], up: &[f32]) {
+    fn count_heaviest(&mut self, layer: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
         let norms = &self.norms[layer][neurons.clone()];
         let n_ff = norms.len().max(1);
         self.hidden.clear();
@@ -93,8 +93,8 @@ impl<'a> Profiler<'a> {
     fn count(&mut self, layer: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
         self.profile.computed[layer] += up.len() as u64;
         match self.activation.is_sparse() {
-            true => self.count_positive((layer, neurons), gate, up),
-            false => self.count_heaviest((layer, neurons), gate, up),
+            true => self.count_positive(layer, neurons, gate, up),
+            false => self.count_heaviest(layer, neurons, gate, up),
         }
     }
 

@@ -22,6 +22,14 @@ const RANGE: usize = 10_000;
 
 /// Adds everything a template may call.
 pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
+    add_library(environment, budget);
+    add_filters_of_texts(environment, budget);
+    add_filters_of_values(environment, budget);
+    add_functions(environment, budget);
+}
+
+/// Adds what the template library has, each call asking the budget before and after.
+fn add_library(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     for (name, function) in library_filters() {
         let budget = Arc::clone(budget);
         environment.add_filter(name, move |state: &mut State, operands: Rest<Value>, options: Kwargs| {
@@ -45,6 +53,10 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
             bounded(&budget, state, &operands, |state| function.call(state, &operands))
         });
     }
+}
+
+/// Filters that make a text of texts.
+fn add_filters_of_texts(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     let own = Arc::clone(budget);
     environment.add_filter("replace", move |text: Value, from: Value, to: Value| {
         let (text, from, to) = (own.text(&text)?, own.text(&from)?, own.text(&to)?);
@@ -83,6 +95,10 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     });
     let own = Arc::clone(budget);
     environment.add_filter("string", move |value: Value| own.text(&value));
+}
+
+/// Filters that take any value.
+fn add_filters_of_values(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     let own = Arc::clone(budget);
     environment.add_filter("tojson", move |value: Value, ascii: Option<Value>, options: Kwargs| {
         let option = |name: &str| options.get::<Option<Value>>(name).map(Option::unwrap_or_default);
@@ -126,6 +142,10 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     for name in ["length", "count"] {
         environment.add_filter(name, |value: Value| if value.is_undefined() { Ok(0) } else { filters::length(&value) });
     }
+}
+
+/// Tests, functions and methods.
+fn add_functions(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     environment.add_test("iterable", |value: Value| {
         use ValueKind::{Iterable, Map, Seq, String, Undefined};
         matches!(value.kind(), String | Seq | Map | Iterable | Undefined)

@@ -63,14 +63,15 @@ impl ReasoningFormat {
             return Self::harmony(Some(tokenizer));
         }
         if has(CHANNEL.0) && has(CHANNEL.1) {
-            return Self::tags(CHANNEL, true, Some(tokenizer));
+            return Self::tags(CHANNEL.0, CHANNEL.1, true, Some(tokenizer));
         }
         let tokens = TAGS.into_iter().find(|(open, close)| has(open) && has(close));
         let named = || TAGS.into_iter().find(|(open, close)| template.contains(open) && template.contains(close));
-        Self::tags(tokens.or_else(named).unwrap_or(TAGS[0]), false, Some(tokenizer))
+        let (open, close) = tokens.or_else(named).unwrap_or(TAGS[0]);
+        Self::tags(open, close, false, Some(tokenizer))
     }
 
-    fn tags((open, close): (&'static str, &'static str), named: bool, tokenizer: Option<&Tokenizer>) -> Self {
+    fn tags(open: &'static str, close: &'static str, named: bool, tokenizer: Option<&Tokenizer>) -> Self {
         let (open, close) = (Marker::new(open, tokenizer), Marker::new(close, tokenizer));
         ReasoningFormat { grammar: FormatGrammar::Tags { open, close, named } }
     }
@@ -146,8 +147,11 @@ impl ReasoningFormat {
     pub(super) fn of_texts(name: &str) -> Self {
         match name {
             "harmony" => Self::harmony(None),
-            "channel" => Self::tags(CHANNEL, true, None),
-            _ => Self::tags(TAGS.into_iter().find(|(open, _)| *open == name).expect("a format"), false, None),
+            "channel" => Self::tags(CHANNEL.0, CHANNEL.1, true, None),
+            _ => {
+                let (open, close) = TAGS.into_iter().find(|(open, _)| *open == name).expect("a format");
+                Self::tags(open, close, false, None)
+            }
         }
     }
 }

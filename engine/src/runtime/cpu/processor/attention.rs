@@ -4,66 +4,89 @@ use smallvec::smallvec;
 
 use super::{
     super::{
+        TokenInputs,
         latent::LatentTask,
         recurrent::softplus,
-        skipped_inputs::{self, SiteJobs},
+        skipped_inputs::{self, SiteJobs, SkippedSite},
     },
     CpuProcessor, job, norm_rows, not_in_ram,
 };
 use crate::{
-    cpu::ops::AttentionShape,
+    cpu::ops::{AttentionShape, Queries, SeenRows},
     error::{Error, Result},
-    model::{AttentionConfig, AttentionWeights, InputSite, Model, NormSlot, Register},
-    runtime::Sequences,
+    model::{AttentionConfig, AttentionWeights, InputSite, NormSlot, Register},
+    runtime::{Pass, Sequences},
 };
+
+/// The attention of a layer.
+#[derive(Clone, Copy)]
+struct LayerAttention<'m> {
+    layer: usize,
+    of: &'m AttentionConfig,
+    weights: &'m AttentionWeights,
+}
 
 impl CpuProcessor {
     /// Attention of a layer, of either form: `Out = ` the output projection of the heads.
     pub(super) fn attend(
         &mut self,
-        model: &Model,
+        pass: &Pass<'_>,
         layer: usize,
         from: Register,
         sequences: &mut Sequences<'_>,
     ) -> Result<()> {
-        let config = &model.config;
-        let parts = (&config.layers[layer].attention, &model.weights.layers[layer].attention);
+        let parts = (&pass.model.config.layers[layer].attention, &pass.model.weights.layers[layer].attention);
         let (Some(of), Some(weights)) = parts else { return Err(no_attention(layer)) };
+        let attention = LayerAttention { layer, of, weights };
         if of.latent.is_some() {
-            return self.latent_attention(model, layer, (of, weights), from, sequences);
+            return self.latent_attention(pass, attention, from, sequences);
         }
-        let skipped = self.skipped(model, layer);
-        let (d, q_dim, kv_dim) = (config.d_model, of.q_dim(), of.own_kv_dim());
-        let (q, k, v) = (
-            &mut self.q[..self.tokens * q_dim],
-            &mut self.k[..self.tokens * kv_dim],
-            &mut self.v[..self.tokens * kv_dim],
-        );
-        let x = &self.registers[from as usize][..self.tokens * d];
+        self.project_inputs(pass, attention, from)?;
+        self.norm_and_rotate(pass, attention);
+        self.attend_sequences(attention, sequences)?;
+        let tokens = pass.tokens.len();
+        let heads = &mut self.heads[..tokens * of.q_dim()];
+        if of.gated {
+            self.cpu.gate(heads, &self.gates[..tokens * of.q_dim()]);
+        } else if of.gate_rows > 0 {
+            gate_by_softplus(heads, &self.gates[..tokens * of.gate_rows]);
+        }
+        self.project_heads(pass, attention)
+    }
+
+    /// Queries, keys, values and gates of the chunk, before norms and rotation.
+    fn project_inputs(&mut self, pass: &Pass<'_>, attention: LayerAttention<'_>, from: Register) -> Result<()> {
+        let tokens = pass.tokens.len();
+        let LayerAttention { layer, of, weights } = attention;
+        let skipped = self.skipped(pass, layer);
+        let (d, q_dim, kv_dim) = (pass.model.config.d_model, of.q_dim(), of.own_kv_dim());
+        let (q, k, v) = (&mut self.q[..tokens * q_dim], &mut self.k[..tokens * kv_dim], &mut self.v[..tokens * kv_dim]);
+        let x = &self.registers[from as usize][..tokens * d];
         let (gated, gates) = match of.gated {
-            true => (&mut self.gated[..2 * self.tokens * q_dim], &mut self.gates[..self.tokens * q_dim]),
-            false => (&mut [] as &mut [f32], &mut self.gates[..self.tokens * of.gate_rows]),
+            true => (&mut self.gated[..2 * tokens * q_dim], &mut self.gates[..tokens * q_dim]),
+            false => (&mut [] as &mut [f32], &mut self.gates[..tokens * of.gate_rows]),
         };
         let projected = if of.gated { &mut *gated } else { &mut *q };
         let outputs = [projected, &mut *k, &mut *v];
-        let mut jobs: SiteJobs<'_> = weights.inputs().zip(outputs).map(job).collect();
-        let gate = weights.gate.as_ref().map(|gate| job((gate, &mut *gates)));
+        let mut jobs: SiteJobs<'_> = weights.inputs().zip(outputs).map(|(linear, out)| job(linear, out)).collect();
+        let gate = weights.gate.as_ref().map(|gate| job(gate, &mut *gates));
         self.calibration.record(InputSite::Attention, x);
         match skipped {
             Some(skipped) => {
                 self.cpu.prefetch(&[]);
                 if let Some(gate) = gate {
-                    self.cpu.matmul(&mut [gate], x, self.tokens);
+                    self.cpu.matmul(&mut [gate], x, tokens);
                 }
-                let site = (skipped, InputSite::Attention);
-                skipped_inputs::products(&self.cpu, site, jobs, (x, self.tokens), &mut self.large)?;
+                let at = SkippedSite { skipped, site: InputSite::Attention };
+                let inputs = TokenInputs { x, tokens };
+                skipped_inputs::products(&self.cpu, at, jobs, inputs, &mut self.large)?;
             }
             None => {
                 jobs.extend(gate);
-                if self.tokens == 1 {
+                if pass.is_single() {
                     self.cpu.prefetch(&[&weights.output.weight]);
                 }
-                self.cpu.matmul(&mut jobs, x, self.tokens);
+                self.cpu.matmul(&mut jobs, x, tokens);
                 drop(jobs);
             }
         }
@@ -75,6 +98,16 @@ impl CpuProcessor {
             q.copy_from_slice(&both[..of.head_dim]);
             gate.copy_from_slice(&both[of.head_dim..]);
         }
+        Ok(())
+    }
+
+    /// Norms of the heads, rotation by their tokens' positions, and growth of queries.
+    fn norm_and_rotate(&mut self, pass: &Pass<'_>, LayerAttention { of, weights, .. }: LayerAttention<'_>) {
+        let tokens = pass.tokens.len();
+        let config = &pass.model.config;
+        let (q_dim, kv_dim) = (of.q_dim(), of.own_kv_dim());
+        let q = &mut self.q[..tokens * q_dim];
+        let (k, v) = (&mut self.k[..tokens * kv_dim], &mut self.v[..tokens * kv_dim]);
         for (norm, x) in [(&weights.q_norm, &mut *q), (&weights.k_norm, &mut *k)] {
             if let Some(norm) = norm {
                 norm_rows(&self.cpu, config, norm, x, None);
@@ -95,6 +128,13 @@ impl CpuProcessor {
                 q.iter_mut().for_each(|q| *q *= factor);
             }
         }
+    }
+
+    /// Each sequence's heads, `[tokens, n_head * head_dim]`; its keys and values are appended to its cache, unless the layer reads
+    /// another's.
+    fn attend_sequences(&mut self, attention: LayerAttention<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+        let LayerAttention { layer, of, weights } = attention;
+        let (q_dim, kv_dim) = (of.q_dim(), of.own_kv_dim());
         let source = of.kv_from.unwrap_or(layer);
         let shape = AttentionShape {
             n_head: of.n_head,
@@ -105,64 +145,56 @@ impl CpuProcessor {
             window: of.window,
             sinks: weights.sinks.as_deref(),
         };
-        let heads = &mut self.heads[..self.tokens * q_dim];
         for (rows, kv) in sequences.iter_mut() {
             let first = kv.len();
             let Some(cache) = kv.layer_mut(source) else { return Err(not_in_ram(source)) };
             let (of_q, of_kv) = (rows.start * q_dim..rows.end * q_dim, rows.start * kv_dim..rows.end * kv_dim);
             if of.kv_from.is_none() {
-                self.cpu.push_rows(&mut cache.keys, first, &k[of_kv.clone()], kv_dim);
-                self.cpu.push_rows(&mut cache.values, first, &v[of_kv], kv_dim);
+                self.cpu.push_rows(&mut cache.keys, first, &self.k[of_kv.clone()], kv_dim);
+                self.cpu.push_rows(&mut cache.values, first, &self.v[of_kv], kv_dim);
             }
-            let (q, heads, scratch) = (&q[of_q.clone()], &mut heads[of_q], &mut self.attention);
-            self.cpu.attention(&shape, q, &cache.keys, &cache.values, first, heads, scratch);
+            let queries = Queries { q: &self.q[of_q.clone()], first };
+            let seen = SeenRows { keys: &cache.keys, values: &cache.values };
+            self.cpu.attention(&shape, queries, seen, &mut self.heads[of_q], &mut self.attention);
         }
-        if of.gated {
-            self.cpu.gate(heads, gates);
-        } else if of.gate_rows > 0 {
-            gate_by_softplus(heads, gates);
-        }
-        self.project_heads(model, layer, (of, weights))
+        Ok(())
     }
 
     /// Latent attention: [`Processor::attention`] of layers that have it.
     fn latent_attention(
         &mut self,
-        model: &Model,
-        layer: usize,
-        (of, weights): (&AttentionConfig, &AttentionWeights),
+        pass: &Pass<'_>,
+        attention: LayerAttention<'_>,
         from: Register,
         sequences: &mut Sequences<'_>,
     ) -> Result<()> {
-        let tokens = self.tokens;
+        let LayerAttention { layer, of, weights } = attention;
+        let tokens = pass.tokens.len();
         let rotation = of.rope.and_then(|table| self.rotations.get(table));
-        let task = LatentTask { config: &model.config, layer, shape: of, weights, tokens, rotation };
-        let x = &self.registers[from as usize][..tokens * model.config.d_model];
+        let task = LatentTask { config: &pass.model.config, layer, shape: of, weights, tokens, rotation };
+        let x = &self.registers[from as usize][..pass.register_len()];
         let heads = &mut self.heads[..tokens * of.output_cols()];
         self.latent.run(&self.cpu, &task, x, sequences, &mut self.attention, heads)?;
-        self.project_heads(model, layer, (of, weights))
+        self.project_heads(pass, attention)
     }
 
     /// `Out = ` the output projection of the heads.
-    fn project_heads(
-        &mut self,
-        model: &Model,
-        layer: usize,
-        (of, weights): (&AttentionConfig, &AttentionWeights),
-    ) -> Result<()> {
-        self.expect_ffn(model, layer);
-        let skipped = self.skipped(model, layer);
-        let heads = &mut self.heads[..self.tokens * of.output_cols()];
-        if let Some(norm) = model.weights.layers[layer].norm(NormSlot::Heads) {
-            norm_rows(&self.cpu, &model.config, norm, heads, None);
+    fn project_heads(&mut self, pass: &Pass<'_>, attention: LayerAttention<'_>) -> Result<()> {
+        let LayerAttention { layer, of, weights } = attention;
+        self.expect_ffn(pass, layer);
+        let skipped = self.skipped(pass, layer);
+        let heads = &mut self.heads[..pass.tokens.len() * of.output_cols()];
+        if let Some(norm) = pass.model.weights.layers[layer].norm(NormSlot::Heads) {
+            norm_rows(&self.cpu, &pass.model.config, norm, heads, None);
         }
         self.calibration.record(InputSite::Heads, heads);
-        let out = &mut self.registers[Register::Out as usize][..self.tokens * model.config.d_model];
-        let (job, tokens) = (job((&weights.output, out)), self.tokens);
+        let out = &mut self.registers[Register::Out as usize][..pass.register_len()];
+        let (job, tokens) = (job(&weights.output, out), pass.tokens.len());
         match skipped {
             Some(skipped) => {
-                let site = (skipped, InputSite::Heads);
-                skipped_inputs::products(&self.cpu, site, smallvec![job], (heads, tokens), &mut self.large)?;
+                let at = SkippedSite { skipped, site: InputSite::Heads };
+                let inputs = TokenInputs { x: heads, tokens };
+                skipped_inputs::products(&self.cpu, at, smallvec![job], inputs, &mut self.large)?;
             }
             None => self.cpu.matmul(&mut [job], heads, tokens),
         }

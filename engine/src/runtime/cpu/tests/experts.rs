@@ -48,6 +48,23 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
     }
 }
 
+/// Five experts of `width` neurons, and a shared one of `shared` if that is not 0.
+fn five_experts(width: usize, shared: usize, seed: &mut u64) -> ExpertWeights {
+    let router = linear(5, D, seed);
+    let experts = (0..5).map(|_| ffn(true, width, seed)).collect();
+    let always = |seed: &mut _| Box::new(SharedExpert { gate: Some(linear(1, D, seed)), ffn: ffn(true, shared, seed) });
+    ExpertWeights {
+        router,
+        router_norm: None,
+        scale: None,
+        selection_bias: None,
+        latent: None,
+        experts,
+        shared: (shared > 0).then(|| always(seed)),
+        file_down: Vec::new(),
+    }
+}
+
 /// The reported neurons are those of the chosen experts that fire in the reference, and the output is the same with and without a
 /// probe.
 #[test]
@@ -61,21 +78,7 @@ fn firing_neurons_of_chosen_experts_are_reported() {
         (Activation::Silu, None, 40, Sparsity::Dense),
         (Activation::Silu, Some(0.2), 40, Sparsity::Threshold),
     ] {
-        let router = linear(5, D, &mut seed);
-        let experts = (0..5).map(|_| ffn(true, WIDTH, &mut seed)).collect();
-        let always =
-            |seed: &mut _| Box::new(SharedExpert { gate: Some(linear(1, D, seed)), ffn: ffn(true, shared, seed) });
-        let shared_expert = (shared > 0).then(|| always(&mut seed));
-        let weights = ExpertWeights {
-            router,
-            router_norm: None,
-            scale: None,
-            selection_bias: None,
-            latent: None,
-            experts,
-            shared: shared_expert,
-            file_down: Vec::new(),
-        };
+        let weights = five_experts(WIDTH, shared, &mut seed);
         let config =
             config(activation, Some(Experts { count: 5, used: 2, router: Router::softmax(true), n_ff: WIDTH }));
         let ffn = Ffn::Experts(weights.clone());

@@ -22,9 +22,15 @@ fn definitions() -> Vec<Value> {
         .to_vec()
 }
 
+fn ulm() -> (&'static str, Value) {
+    ("weather", json!({ "city": "Ulm", "days": 2 }))
+}
+
+fn rome() -> (&'static str, Value) {
+    ("weather", json!({ "city": "Röm \"}" }))
+}
+
 fn examples() -> Vec<Example> {
-    let ulm = || ("weather", json!({ "city": "Ulm", "days": 2 }));
-    let rome = || ("weather", json!({ "city": "Röm \"}" }));
     let example = |open, answer, text, calls| Example { open, answer, text, calls };
     vec![
         example("<tool_call>", "No tools <tool here.", "No tools <tool here.", vec![]),

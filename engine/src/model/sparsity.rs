@@ -4,15 +4,16 @@ use std::{fmt, str::FromStr};
 
 use crate::error::{Error, Result};
 
-/// Sparsity mode: the neurons that may be skipped when a single token is computed. Chunks of several tokens are dense in every mode: together they need
-/// nearly all neurons.
+/// Sparsity mode: the neurons that may be skipped when a single token is computed, as [`SkipRule`](super::SkipRule) says of a layer.
+/// Chunks of several tokens are dense in every mode: together they need nearly all neurons.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Sparsity {
     /// Nothing.
     #[default]
     Dense,
     /// ReLU family: the gate of every neuron is computed, the rest only where it fires. Equal to [`Sparsity::Dense`] but for
-    /// the order of sums. On other activations the same as dense.
+    /// the order of sums. So are layers whose gates are silenced below a threshold of the token's own; on other activations the same
+    /// as dense.
     Exact,
     /// ReLU family: neurons the layer's predictor rules out are not looked at; then as [`Sparsity::Exact`]. Layers without a
     /// predictor are computed as there.
@@ -20,16 +21,6 @@ pub enum Sparsity {
     /// Any gated activation: up and down only where the magnitude of the gate's activation exceeds the layer's activation threshold.
     /// Layers without one are dense.
     Threshold,
-}
-
-/// Corrections of the layers' predictor thresholds, made while their recall is checked against a target.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ThresholdCorrection {
-    /// Added to each layer's threshold, `[layers]`; layers past the end keep theirs.
-    pub shift: Vec<f32>,
-    /// Layer whose predictor is computed but not followed: its FFN is computed as by [`Sparsity::Exact`], so that
-    /// [`LayerFiring`](super::LayerFiring) has the neurons that would have been missed.
-    pub recall_check: Option<usize>,
 }
 
 impl Sparsity {

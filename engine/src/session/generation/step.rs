@@ -1,0 +1,238 @@
+//! One step of a generation: the tokens that are computed next, and the token chosen behind them.
+
+use std::{thread::ScopedJoinHandle, time::Instant};
+
+use super::{
+    super::{
+        ContextPolicy, Event, StopReason, TokenLogprobs,
+        context::{ComputedLogits, Context, WantedLogits},
+        neurons::GenerationProbe,
+        request::EventSender,
+    },
+    Generation, LOGITS_OF_CHUNK, StepResources, score_prompt,
+};
+use crate::{
+    error::{Error, Result},
+    runtime::{Forward, Probe, Sparsity},
+    telemetry::Meter,
+};
+
+/// The tokens that a step computes: the first of those to compute.
+#[derive(Debug, Clone, Copy)]
+struct Chunk {
+    len: usize,
+    /// Tokens to compute, those of the chunk included.
+    rest: usize,
+    in_prompt: bool,
+    /// True if it may end only before the last token of the prompt.
+    stops_before_last: bool,
+    /// True if the log probabilities of the prompt's tokens are wanted.
+    scores_prompt: bool,
+}
+
+impl Chunk {
+    /// True if nothing is left to compute behind it.
+    fn is_last(&self) -> bool {
+        self.len == self.rest
+    }
+}
+
+impl Generation<'_> {
+    /// Computes the next chunk, of at most `most` tokens, and chooses a token if that was the last. Returns the reason if the generation
+    /// has ended.
+    pub fn step(
+        &mut self,
+        context: &mut Context,
+        most: usize,
+        resources: StepResources<'_, '_>,
+    ) -> Result<Option<StopReason>> {
+        match self.step_unless_cancelled(context, most, resources) {
+            Err(Error::Cancelled) => Ok(Some(StopReason::Cancelled)),
+            stepped => stepped,
+        }
+    }
+
+    fn step_unless_cancelled(
+        &mut self,
+        context: &mut Context,
+        most: usize,
+        resources: StepResources<'_, '_>,
+    ) -> Result<Option<StopReason>> {
+        let StepResources { forward, events, cancelled, adaptation, meter } = resources;
+        let most = most.min(self.chunk);
+        let mut probe = GenerationProbe::new(cancelled, self.number);
+        if probe.cancelled() {
+            return Err(Error::Cancelled);
+        }
+        let in_prompt = self.in_prompt();
+        if in_prompt && self.computed == 0 && !self.report_prompt(events) {
+            return Err(Error::Cancelled);
+        }
+        let started = Instant::now();
+        if !context.is_settled(forward) {
+            let settled = context.settle(forward, most, &mut probe);
+            self.add_time(in_prompt, started.elapsed());
+            return settled.map(|()| None);
+        }
+        if !in_prompt && self.drafted == 0 && self.todo.len() == 1 {
+            self.add_draft(context, forward);
+        }
+        let chunk = self.next_chunk(context, most);
+        if chunk.len > context.room() {
+            return Ok(self.make_room(context, forward));
+        }
+        // Only where the prompt has opened them, and none are wanted.
+        let spent_thoughts = self.spent_thoughts();
+        let probe = probe.with_adaptation(adaptation);
+        let computed = self.compute(chunk, context, forward, probe, meter);
+        adaptation.record_tokens(chunk.len);
+        let computed = computed?;
+        if !self.report_computed(chunk, &computed, events) {
+            return Err(Error::Cancelled);
+        }
+        if self.drafted > 0
+            && let ComputedLogits::Logits(logits) = computed
+        {
+            return self.accept_drafts(logits, context, events, started, meter);
+        }
+        let goes_on = chunk.is_last() && self.max_tokens != Some(0) && self.pooled.is_none();
+        let ends_thoughts = goes_on && spent_thoughts;
+        let chosen = if goes_on && !ends_thoughts { self.choose_next(computed, context)? } else { None };
+        if chunk.stops_before_last && self.computed + 1 == self.todo.len() {
+            context.take_snapshot();
+        }
+        let end = match chosen {
+            None if ends_thoughts => self.end_thoughts(events, meter),
+            Some((id, logprobs)) => self.accept(id, logprobs, events, meter),
+            None => chunk.is_last().then_some(StopReason::MaxTokens),
+        };
+        let time = started.elapsed();
+        if !in_prompt && chunk.rest == 1 {
+            self.single_steps = (self.single_steps.0 + 1, self.single_steps.1 + time);
+            if let Some(speculation) = &mut self.speculation {
+                speculation.note_single(time);
+            }
+        }
+        self.update_stats(in_prompt, chunk.len, chunk.is_last(), time, context, meter);
+        let listening = if in_prompt && end.is_none() && self.stats.generated_tokens == 0 {
+            self.report_prompt(events)
+        } else {
+            self.report_stats(events)
+        };
+        Ok(end.or((!listening).then_some(StopReason::Cancelled)))
+    }
+
+    /// The tokens to compute next, at most `most`.
+    fn next_chunk(&self, context: &Context, most: usize) -> Chunk {
+        let (in_prompt, rest) = (self.in_prompt(), self.todo.len() - self.computed);
+        // The last token of a prompt is computed again for another answer: recurrent states are kept before it.
+        let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
+        let scores_prompt = in_prompt && self.logprobs.is_some_and(|it| it.prompt);
+        let most = if scores_prompt { most.min((LOGITS_OF_CHUNK / self.n_vocab).max(1)) } else { most };
+        let len = (rest - usize::from(stops_before_last)).min(most);
+        Chunk { len, rest, in_prompt, stops_before_last, scores_prompt }
+    }
+
+    /// Has a full context forget tokens, or ends there, as the request wants.
+    fn make_room(&mut self, context: &mut Context, forward: &Forward) -> Option<StopReason> {
+        let ContextPolicy::Shift { keep } = self.on_full else { return Some(StopReason::ContextFull) };
+        let held = context.tokens().len();
+        let mut again = context.shift(forward.isa(), keep);
+        self.stats.forgotten_tokens += held - context.tokens().len() - again.len();
+        again.extend(self.todo.drain(self.computed..));
+        (self.todo, self.computed) = (again, 0);
+        None
+    }
+
+    /// The logits that are wanted of a chunk.
+    fn wanted_logits(&mut self, chunk: Chunk, context: &Context) -> WantedLogits {
+        if self.pooled.is_some() {
+            WantedLogits::Hidden
+        } else if chunk.scores_prompt {
+            WantedLogits::EveryLogits
+        } else if !chunk.is_last() || self.max_tokens == Some(0) {
+            WantedLogits::Nothing
+        } else if self.drafted > 0 {
+            WantedLogits::EveryLogits
+        } else if context.on_device() && self.grammar.is_none() && self.logprobs.is_none() {
+            // Reading back all logits takes long.
+            let tokens = &self.todo[self.computed..self.computed + chunk.len];
+            self.sampler.shortlist(context.tokens(), tokens).map_or(WantedLogits::Logits, WantedLogits::Shortlist)
+        } else {
+            WantedLogits::Logits
+        }
+    }
+
+    /// Computes a chunk, and the mask of the tokens that may follow it if a grammar rules there.
+    fn compute<'f>(
+        &mut self,
+        chunk: Chunk,
+        context: &mut Context,
+        forward: &'f mut Forward,
+        probe: GenerationProbe<'_>,
+        meter: &mut Meter<'_>,
+    ) -> Result<ComputedLogits<'f>> {
+        let wanted = self.wanted_logits(chunk, context);
+        let tokens = &self.todo[self.computed..self.computed + chunk.len];
+        let neurons = meter.neurons();
+        neurons.begin(self.session, context.tokens().len(), tokens, !chunk.in_prompt);
+        let (before, dense) = (self.stats.ffn.dense_bytes, forward.sparsity() == Sparsity::Dense);
+        let mut probe = probe.with_recorder(neurons);
+        if !chunk.in_prompt && chunk.len == 1 {
+            probe = probe.with_reads(self.ffn_sizes, &mut self.stats.ffn, dense);
+        }
+        let mut grammar = self.grammar.as_mut().filter(|_| chunk.is_last() && self.text.is_answering());
+        let (computed, masked) = std::thread::scope(|scope| {
+            // The mask depends on the tokens so far, as the logits do: both are computed at once.
+            let mask = grammar.as_mut().map(|grammar| scope.spawn(|| grammar.compute_mask()));
+            let computed = context.compute(forward, tokens, wanted, &mut probe);
+            (computed, mask.map(ScopedJoinHandle::join))
+        });
+        meter.neurons().end();
+        self.stats.ffn.tokens += usize::from(self.stats.ffn.dense_bytes > before);
+        let computed = computed?;
+        match masked {
+            None => {}
+            Some(Ok(mask)) => mask?,
+            Some(Err(_)) => return Err(Error::invalid("grammar", "a mask of the tokens that may follow", "a failure")),
+        }
+        Ok(computed)
+    }
+
+    /// Sends what is wanted of a prompt itself, its log probabilities or its embedding, and counts the chunk as computed. False if
+    /// nobody listens any more.
+    fn report_computed(&mut self, chunk: Chunk, computed: &ComputedLogits<'_>, events: &EventSender) -> bool {
+        if let ComputedLogits::Logits(logits) = computed
+            && chunk.scores_prompt
+        {
+            let top = self.logprobs.map_or(0, |it| it.top);
+            let logprobs = score_prompt(&self.todo, self.computed, logits.chunks_exact(self.n_vocab), top);
+            if !logprobs.is_empty() && !events.send(Event::PromptLogprobs(logprobs)) {
+                return false;
+            }
+        }
+        self.computed += chunk.len;
+        if let Some(pooled) = &mut self.pooled
+            && let ComputedLogits::Hidden(states) = computed
+        {
+            pooled.add(states);
+            return !chunk.is_last() || events.send(Event::Embedding(pooled.embedding()));
+        }
+        true
+    }
+
+    /// Chooses a token by what was computed, if those are logits.
+    fn choose_next(
+        &mut self,
+        computed: ComputedLogits<'_>,
+        context: &Context,
+    ) -> Result<Option<(u32, Option<TokenLogprobs>)>> {
+        match computed {
+            ComputedLogits::Nothing | ComputedLogits::Hidden(_) => Ok(None),
+            ComputedLogits::Logits(logits) => self.choose(&logits[logits.len() - self.n_vocab..], context).map(Some),
+            ComputedLogits::Shortlist(shortlist) => {
+                Ok(Some((self.sampler.sample_from(shortlist, context.tokens())?, None)))
+            }
+        }
+    }
+}
