@@ -18,7 +18,7 @@ use crate::{
     model::{Model, NormSlot, Register, Resident, mask},
     runtime::{
         LayerFiring, Pass, Probe, Sequences,
-        gpu::{GpuLayers, GpuLoader},
+        gpu::{GpuLayers, GpuLoader, layer::NormStep},
     },
 };
 
@@ -137,7 +137,7 @@ impl Device {
         from: Register,
         into: Register,
     ) -> Result<()> {
-        let step = (norm, from, into);
+        let step = NormStep { norm, from, into };
         self.layers.norm(layer, step)?;
         let feeds_ffn = self.layers.layer(layer)?.feeds_ffn == Some(step);
         let neurons = self.ffns[layer - self.layers.range().start].neurons();
@@ -198,7 +198,7 @@ impl Device {
         for entry in &self.log.entries {
             let reporting = Some(Instant::now());
             let ffn = entry.layer.checked_sub(first).and_then(|at| self.ffns.get(at));
-            let (slots, predicted) = self.log.masks(entry);
+            let (masks, predicted) = self.log.masks(entry);
             self.fired.clear();
             self.fired.extend(&entry.work.fired);
             self.chosen.clear();
@@ -206,7 +206,7 @@ impl Device {
             match ffn {
                 Some(DeviceFfn::Neurons(neurons)) => {
                     self.fired.resize(entry.tokens * mask::words(neurons.neurons()), 0);
-                    neurons.add_fired(slots, &mut self.fired);
+                    neurons.add_fired(masks, &mut self.fired);
                     for (place, streamed) in &entry.streamed {
                         let (read, words) = (self.log.words(*place), mask::words(neurons.neurons()));
                         let row = read.len() / entry.tokens.max(1);
@@ -216,12 +216,12 @@ impl Device {
                         }
                     }
                 }
-                Some(DeviceFfn::Whole(_)) => self.fired.extend(slots),
+                Some(DeviceFfn::Whole(_)) => self.fired.extend(masks),
                 Some(DeviceFfn::Experts(experts)) => {
                     if let Some(places) = entry.experts {
                         let shared = places.shared.map(|shared| self.log.words(shared));
                         let ids = self.log.words(places.ids);
-                        experts.add_fired(slots, ids, shared, entry.tokens, &mut self.fired, &mut self.chosen);
+                        experts.add_fired(masks, ids, shared, entry.tokens, &mut self.fired, &mut self.chosen);
                     }
                 }
                 Some(DeviceFfn::Cold | DeviceFfn::Absent) | None => {}

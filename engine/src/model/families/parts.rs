@@ -112,8 +112,13 @@ pub(super) fn split<const N: usize>(
     parts.try_into().map_err(|_| loader.missing_tensor(&name, format!("{N} parts")))
 }
 
-/// Number, width and input width of a layer's experts.
-type ExpertShape = (usize, usize, usize);
+/// A linear map of each of a layer's experts: how many, and the rows and columns of one.
+#[derive(Clone, Copy)]
+struct StackShape {
+    count: usize,
+    rows: usize,
+    cols: usize,
+}
 
 /// The experts of layer `n`: stacked, gate and up apart (`ffn_gate_exps`, `ffn_up_exps`) or one above the other
 /// (`ffn_gate_up_exps`), or, in older files, one by one (`ffn_up.3`). Experts without a gate have only `ffn_up`.
@@ -121,16 +126,17 @@ pub(super) fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, 
     let (d, n_ff, count) = (config.d_model, experts.n_ff, experts.count);
     let latent = expert_latent(loader, d, n)?;
     let width = latent.as_ref().map_or(d, |latent| latent.down.weight.rows());
-    let (gates, ups) = match gates_and_ups(loader, (count, n_ff, width), n)? {
+    let shape = StackShape { count, rows: n_ff, cols: width };
+    let (gates, ups) = match gates_and_ups(loader, shape, n)? {
         Some([gates, ups]) => (Some(gates), ups),
         None => {
             let first = |stem: &str| format!("blk.{n}.{stem}");
             let gated = loader.has(&first("ffn_gate_exps.weight")) || loader.has(&first("ffn_gate.0.weight"));
-            let gates = gated.then(|| linears(loader, "ffn_gate", (count, n_ff, width), n)).transpose()?;
-            (gates, linears(loader, "ffn_up", (count, n_ff, width), n)?)
+            let gates = gated.then(|| linears(loader, "ffn_gate", shape, n)).transpose()?;
+            (gates, linears(loader, "ffn_up", shape, n)?)
         }
     };
-    let downs = linears(loader, "ffn_down", (count, width, n_ff), n)?;
+    let downs = linears(loader, "ffn_down", StackShape { count, rows: width, cols: n_ff }, n)?;
     let mut gates = gates.into_iter().flatten();
     let ffn = |(up, down)| FfnWeights { gate: gates.next(), up, down: Down::Outputs(down) };
     Ok(ExpertWeights {
@@ -193,7 +199,8 @@ pub(super) fn ungated_layer(
 }
 
 /// One linear map of every expert, with its biases if there are any.
-fn linears(loader: &Loader<'_>, stem: &str, (count, rows, cols): ExpertShape, n: usize) -> Result<Vec<Linear>> {
+fn linears(loader: &Loader<'_>, stem: &str, shape: StackShape, n: usize) -> Result<Vec<Linear>> {
+    let StackShape { count, rows, cols } = shape;
     let stacked = format!("blk.{n}.{stem}_exps");
     let single = |e: usize| format!("blk.{n}.{stem}.{e}");
     let Some(weights) = loader.stacked(&format!("{stacked}.weight"), count, rows, cols)? else {
@@ -212,7 +219,8 @@ fn with_biases(weights: Vec<Matrix>, biases: Option<Vec<Vec<f32>>>) -> Vec<Linea
 }
 
 /// Gates and ups of the experts of layer `n` where they are one tensor, the gate's rows above the up's.
-fn gates_and_ups(loader: &Loader<'_>, (count, n_ff, d): ExpertShape, n: usize) -> Result<Option<[Vec<Linear>; 2]>> {
+fn gates_and_ups(loader: &Loader<'_>, gate: StackShape, n: usize) -> Result<Option<[Vec<Linear>; 2]>> {
+    let StackShape { count, rows: n_ff, cols: d } = gate;
     let stem = format!("blk.{n}.ffn_gate_up_exps");
     let name = format!("{stem}.weight");
     let Some(both) = loader.stacked(&name, count, n_ff.saturating_mul(2), d)? else { return Ok(None) };

@@ -16,8 +16,15 @@ use crate::{
     model::{Model, NormSlot, Register, Step},
 };
 
-/// A norm of a layer's program: which one, the register it reads and the one it writes.
-pub(crate) type NormStep = (NormSlot, Register, Register);
+/// A norm of a layer's program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NormStep {
+    pub norm: NormSlot,
+    /// The register that it reads.
+    pub from: Register,
+    /// The register that it writes.
+    pub into: Register,
+}
 
 /// Buffers that the layers share: of attention, of recurrent mixers, of inputs that layers have of their own, of streams.
 #[derive(Debug, Clone, Copy)]
@@ -77,11 +84,11 @@ impl GpuLayer {
                     let adds = from == Register::Residual && into != Register::Out;
                     let delta = adds.then(|| registers.get(Register::Out));
                     let op = NormOp::new(loader, &of, registers.get(from), delta, registers.get(into))?;
-                    norms.push(((norm, from, into), op));
+                    norms.push((NormStep { norm, from, into }, op));
                 }
                 Step::Attention { from } | Step::Recurrent { from } => mixer_from = from,
                 Step::Ffn { from } => {
-                    let feeding = norms.iter().rev().find(|((.., into), _): &&(NormStep, NormOp)| *into == from);
+                    let feeding = norms.iter().rev().find(|(step, _): &&(NormStep, NormOp)| step.into == from);
                     (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
                 }
                 Step::DenseFfn { from } => dense_from = from,

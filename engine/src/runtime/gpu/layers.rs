@@ -398,10 +398,11 @@ impl GpuLayers {
     }
 
     /// `into = norm(from)`
-    pub fn norm(&mut self, layer: usize, (norm, from, into): NormStep) -> Result<()> {
+    pub fn norm(&mut self, layer: usize, step: NormStep) -> Result<()> {
+        let NormStep { norm, from, into } = step;
         self.segment.enter(Some(layer));
         let touched = self.due && [from, into].iter().any(|it| matches!(it, Register::Residual | Register::Out));
-        let prepared = self.layer(layer)?.norms.iter().position(|(of, _)| *of == (norm, from, into));
+        let prepared = self.layer(layer)?.norms.iter().position(|(of, _)| *of == step);
         let Some(at) = prepared else { return Err(no_norm(layer, norm)) };
         let op = &self.layers[layer - self.first_layer].norms[at].1;
         if touched && !op.adds() {
