@@ -33,8 +33,8 @@ const CHUNK: usize = 1 << 18;
 ///
 /// ```no_run
 /// # fn main() -> thermocline_engine::Result<()> {
-/// use thermocline_engine::synth::{Shape, SynthOptions, generate};
-/// let mut options = SynthOptions::new(Shape::named("relu-llama-7b")?, "M.gguf");
+/// use thermocline_engine::synth::{SynthShape, SynthOptions, generate};
+/// let mut options = SynthOptions::new(SynthShape::named("relu-llama-7b")?, "M.gguf");
 /// options.layers = Some(4);
 /// let report = generate(&options, &mut |at| eprintln!("{} of {} bytes", at.done, at.total))?;
 /// assert!(report.deviation() < 0.1);
