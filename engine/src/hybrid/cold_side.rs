@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
-    model::{Ffn, mask},
+    model::{BoundFfn, Ffn, mask},
     runtime::{
         ChosenExperts, CpuFfn, CpuProcessor, FfnBlock, FfnTask, LayerInputs, Pass, PredictionSource, TokenInputs,
     },
@@ -85,17 +85,17 @@ impl ColdSide {
     pub fn compute_experts(
         &mut self,
         pass: &Pass<'_>,
-        layer: usize,
+        ffn: &BoundFfn<'_>,
         TokenInputs { x, tokens }: TokenInputs<'_>,
         chosen: ChosenExperts<'_>,
         observed: bool,
         out: &mut [f32],
     ) -> Result<ColdWork> {
         let started = Instant::now();
-        let neurons = pass.model.weights.layers[layer].ffn.neurons().count();
+        let neurons = ffn.weights.ffn.neurons().count();
         let mut fired = vec![0; if observed { tokens * mask::words(neurons) } else { 0 }];
         let masks = observed.then_some(&mut fired[..]);
-        let work = self.cpu.experts_of(pass, layer, TokenInputs { x, tokens }, chosen, out, masks)?;
+        let work = self.cpu.experts_of(pass, ffn, TokenInputs { x, tokens }, chosen, out, masks)?;
         let (bytes, scattered) = (work.bytes(), work.scattered);
         let cpu_ns = started.elapsed().as_nanos() as u64;
         Ok(ColdWork { any: true, fired, bytes, scattered, cpu_ns })
@@ -105,10 +105,10 @@ impl ColdSide {
     pub fn compute_ffn(
         &mut self,
         pass: &mut Pass<'_>,
-        layer: usize,
+        ffn: &BoundFfn<'_>,
         inputs: LayerInputs<'_>,
         out: &mut [f32],
     ) -> Result<()> {
-        self.cpu.ffn_of(pass, layer, inputs, out)
+        self.cpu.ffn_of(pass, ffn, inputs, out)
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    cold_side::ColdSide,
     device_ffn::{DeviceFfn, units},
     firing_log::{FiringLog, log_bytes},
     hand_over::{HandOver, hand_over_bytes},
@@ -15,10 +16,10 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Gpu, Uploader},
-    model::{Model, NormSlot, Register, Resident, mask},
+    model::{BoundOperation, BoundStep, Model, Resident, mask},
     runtime::{
         LayerFiring, Pass, Probe, Sequences,
-        gpu::{GpuLayers, GpuLoader, layer::NormStep},
+        gpu::{GpuLayers, GpuLoader},
     },
 };
 
@@ -65,8 +66,8 @@ impl Device {
         let mut ffns = Vec::with_capacity(part.ffn.len());
         for ffn in &part.ffn {
             let layer = layers.push(&mut loader, model)?;
-            let (of, registers, on_gpu) = (&weights.layers[layer], &layers.registers, layers.layer(layer)?);
-            ffns.push(DeviceFfn::new(&mut loader, &ffns, of, *ffn, part.predictors, registers, on_gpu)?);
+            let (of, registers, shape) = (&weights.layers[layer], &layers.registers, &config.layers[layer]);
+            ffns.push(DeviceFfn::new(&mut loader, &ffns, of, *ffn, part.predictors, registers, shape)?);
         }
         if part.head {
             layers.add_head(&mut loader, weights)?;
@@ -128,24 +129,43 @@ impl Device {
         self.layers.begin(pass.model, pass.tokens, sequences)
     }
 
-    /// `into = norm(from)`, and behind it the layer's predictor if `into` is the FFN's input and the predictor is needed.
-    pub fn norm(
+    /// Computes a step of a layer that is here, with `cold` for what is not resident of its FFN. `streams`: the layer's cold neurons are
+    /// to be streamed to the device, if they can be.
+    pub fn step(
         &mut self,
-        pass: &Pass<'_>,
-        layer: usize,
-        norm: NormSlot,
-        from: Register,
-        into: Register,
+        pass: &mut Pass<'_>,
+        step: &BoundStep<'_>,
+        sequences: &mut Sequences<'_>,
+        cold: &mut ColdSide,
+        streams: bool,
     ) -> Result<()> {
-        let step = NormStep { norm, from, into };
-        self.layers.norm(layer, step)?;
-        let feeds_ffn = self.layers.layer(layer)?.feeds_ffn == Some(step);
+        self.layers.step(step, sequences)?;
+        match step.operation {
+            BoundOperation::Norm { feeds_ffn: true, .. } => {
+                self.predict(pass, step.layer);
+                Ok(())
+            }
+            BoundOperation::Route { ffn, experts, from } => {
+                let tokens = pass.tokens.len();
+                if let DeviceFfn::Experts(resident) = &self.ffns[step.layer - self.layers.range().start] {
+                    resident.route(self.layers.segment.recorder(), tokens);
+                    return Ok(());
+                }
+                self.layers.read_register(from, 0..tokens)?;
+                cold.cpu.route_of(pass, &ffn, experts, self.layers.residual())
+            }
+            BoundOperation::Ffn(ffn) => self.run_ffn(pass, &ffn, cold, streams),
+            _ => Ok(()),
+        }
+    }
+
+    /// Computes the layer's predictor if the pass asks it.
+    fn predict(&mut self, pass: &Pass<'_>, layer: usize) {
         let neurons = self.ffns[layer - self.layers.range().start].neurons();
-        let asked = neurons.filter(|neurons| feeds_ffn && neurons.predicts(pass));
+        let asked = neurons.filter(|neurons| neurons.predicts(pass));
         if let Some(predictor) = asked.and_then(|neurons| neurons.predictor.as_ref()) {
             predictor.record(self.layers.segment.recorder(), pass.threshold_shift(layer));
         }
-        Ok(())
     }
 
     /// Reads the residual stream of some of the chunk's tokens back, `[tokens.len(), d_model]`, which ends the chunk.

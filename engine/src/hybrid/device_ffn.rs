@@ -9,13 +9,12 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    model::{Ffn, LayerWeights, NormSlot, Register, SkipRule, Skips, mask},
+    model::{Ffn, LayerConfig, LayerWeights, NormSlot, Register, SkipRule, Skips, mask},
     runtime::{
         Pass,
         gpu::{
             GpuLoader, Segment,
             ffn::{DenseFfn, FfnBuffers},
-            layer::GpuLayer,
             registers::Registers,
         },
     },
@@ -47,8 +46,8 @@ pub(crate) struct WholeFfn {
 }
 
 impl DeviceFfn {
-    /// Uploads `part` of a layer's FFN, which reads the register that `layer` says and writes `Out`, and the layer's predictor if `with_predictor`.
-    /// `before` are other layers', whose buffers are shared where they fit.
+    /// Uploads `part` of a layer's FFN, which reads the register that the program in `shape` says and writes `Out`, and the layer's
+    /// predictor if `with_predictor`. `before` are other layers', whose buffers are shared where they fit.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: &[DeviceFfn],
@@ -56,9 +55,9 @@ impl DeviceFfn {
         part: FfnPart<'_>,
         with_predictor: bool,
         registers: &Registers,
-        layer: &GpuLayer,
+        shape: &LayerConfig,
     ) -> Result<Self> {
-        let from = layer.ffn_from;
+        let Some(from) = shape.ffn_input() else { return Ok(DeviceFfn::Absent) };
         let input = registers.get(from);
         let out = registers.rows(Register::Out);
         match (&weights.ffn, part) {
@@ -104,7 +103,7 @@ impl DeviceFfn {
                     FfnPart::None => Vec::new(),
                 };
                 let before = before.iter().rev().find_map(DeviceFfn::experts);
-                let router_from = layer.router_from.map(|from| registers.get(from));
+                let router_from = shape.early_router_input().map(|from| registers.get(from));
                 let rule = SkipRule::of(weights, loader.config.activation);
                 let inputs = ExpertRegisters { registers, from: input, router_from };
                 let experts = ResidentExperts::new(loader, before, ffn, rule, &hot, inputs)?;

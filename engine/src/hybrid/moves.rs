@@ -92,8 +92,8 @@ impl Device {
         let Some(layer) = self.layers.range().start.checked_sub(1) else { return Ok(()) };
         self.layers.push_front(loader, model, layer)?;
         let weights = &model.weights.layers[layer];
-        let (registers, on_gpu) = (&self.layers.registers, self.layers.layer(layer)?);
-        match DeviceFfn::new(loader, &self.ffns, weights, FfnPart::None, false, registers, on_gpu) {
+        let (registers, shape) = (&self.layers.registers, &model.config.layers[layer]);
+        match DeviceFfn::new(loader, &self.ffns, weights, FfnPart::None, false, registers, shape) {
             Ok(ffn) => self.ffns.insert(0, ffn),
             Err(error) => {
                 self.layers.pop_front(model, &mut [])?;
@@ -121,8 +121,8 @@ impl Device {
 
     /// Uploads a layer's predictor, if it has one and its neurons are resident one by one.
     pub(super) fn add_predictor(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
-        let from = self.layers.layer(layer)?.ffn_from;
-        let Some(predictor) = &model.weights.layers[layer].predictor else { return Ok(()) };
+        let of = (model.config.layers[layer].ffn_input(), &model.weights.layers[layer].predictor);
+        let (Some(from), Some(predictor)) = of else { return Ok(()) };
         let ffn = &mut self.ffns[layer - self.layers.range().start];
         let Some(neurons) = ffn.neurons_mut().filter(|neurons| neurons.predictor.is_none()) else { return Ok(()) };
         neurons.add_predictor(loader, predictor, &self.layers.registers, from)
@@ -130,9 +130,9 @@ impl Device {
 
     /// Uploads the FFN of a layer that cannot be resident in part.
     pub(super) fn add_ffn(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
-        let (registers, on_gpu) = (&self.layers.registers, self.layers.layer(layer)?);
+        let (registers, shape) = (&self.layers.registers, &model.config.layers[layer]);
         let weights = &model.weights.layers[layer];
-        let ffn = DeviceFfn::new(loader, &self.ffns, weights, FfnPart::All, true, registers, on_gpu)?;
+        let ffn = DeviceFfn::new(loader, &self.ffns, weights, FfnPart::All, true, registers, shape)?;
         *self.ffn_mut(layer)? = ffn;
         let fitted = self.fit_buffers(model);
         if fitted.is_err() {

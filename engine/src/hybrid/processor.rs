@@ -13,7 +13,7 @@ use crate::{
     cpu::{Cpu, Isa},
     error::{Error, Result},
     gpu::{Gpu, Purpose},
-    model::{AltupStep, Ffn, Model, NormSlot, Register, Sparsity},
+    model::{BoundOperation, BoundStep, Ffn, Model, Sparsity},
     placement::{Placement, Streaming},
     runtime::{KvCache, KvType, Pass, Processor, Residency, Sequences},
 };
@@ -270,108 +270,16 @@ impl Processor for HybridProcessor {
         }
     }
 
-    fn norm(&mut self, pass: &Pass<'_>, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
-        self.enter_layer(pass, layer)?;
-        match self.side() {
-            Side::Device(device) => device.norm(pass, layer, norm, from, into),
-            Side::Cpu(cold) => cold.cpu.norm(pass, layer, norm, from, into),
-        }
-    }
-
-    fn attention(
-        &mut self,
-        pass: &Pass<'_>,
-        layer: usize,
-        from: Register,
-        sequences: &mut Sequences<'_>,
-    ) -> Result<()> {
-        self.enter_layer(pass, layer)?;
-        match self.side() {
-            Side::Device(device) => device.layers.attention(layer, from, sequences),
-            Side::Cpu(cold) => {
-                cold.cpu.attention(pass, layer, from, sequences)?;
-                self.device.as_mut().map_or(Ok(()), |device| device.layers.update_copies(layer, sequences))
-            }
-        }
-    }
-
-    fn recurrent(
-        &mut self,
-        pass: &Pass<'_>,
-        layer: usize,
-        from: Register,
-        sequences: &mut Sequences<'_>,
-    ) -> Result<()> {
-        self.enter_layer(pass, layer)?;
-        match self.side() {
-            Side::Device(device) => device.layers.recurrent(layer, from, sequences),
-            Side::Cpu(cold) => cold.cpu.recurrent(pass, layer, from, sequences),
-        }
-    }
-
-    fn route(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
-        self.enter_layer(pass, layer)?;
+    fn step(&mut self, pass: &mut Pass<'_>, step: &BoundStep<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+        self.enter_layer(pass, step.layer)?;
+        let streams = matches!(step.operation, BoundOperation::Ffn(_)) && self.streams(pass, step.layer);
         match &mut self.device {
-            Some(device) if self.residual_on_device => device.route(pass, layer, from, &mut self.cold),
-            _ => self.cold.cpu.route(pass, layer, from),
-        }
-    }
-
-    fn ffn(&mut self, pass: &mut Pass<'_>, layer: usize, from: Register) -> Result<()> {
-        self.enter_layer(pass, layer)?;
-        let streams = self.streams(pass, layer);
-        match &mut self.device {
-            Some(device) if self.residual_on_device => device.run_ffn(pass, layer, from, &mut self.cold, streams),
-            _ => self.cold.cpu.ffn(pass, layer, from),
-        }
-    }
-
-    fn dense_ffn(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
-        match self.side() {
-            Side::Device(device) => device.layers.dense_ffn(layer),
-            Side::Cpu(cold) => cold.cpu.dense_ffn(pass, layer, from),
-        }
-    }
-
-    fn add(&mut self, pass: &Pass<'_>, layer: usize, from: Register, into: Register) -> Result<()> {
-        match self.side() {
-            Side::Device(device) => device.layers.add(layer, from, into),
-            Side::Cpu(cold) => cold.cpu.add(pass, layer, from, into),
-        }
-    }
-
-    fn add_out(&mut self, pass: &Pass<'_>) -> Result<()> {
-        match self.side() {
-            Side::Device(device) => {
-                device.layers.add_out();
-                Ok(())
+            Some(device) if self.residual_on_device => device.step(pass, step, sequences, &mut self.cold, streams),
+            Some(device) if matches!(step.operation, BoundOperation::Attention { .. }) => {
+                self.cold.cpu.step(pass, step, sequences)?;
+                device.layers.update_copies(step.layer, sequences)
             }
-            Side::Cpu(cold) => cold.cpu.add_out(pass),
-        }
-    }
-
-    fn per_layer_input(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
-        match self.side() {
-            Side::Device(device) => device.layers.per_layer_input(layer),
-            Side::Cpu(cold) => cold.cpu.per_layer_input(pass, layer),
-        }
-    }
-
-    fn altup(&mut self, pass: &Pass<'_>, layer: usize, step: AltupStep) -> Result<()> {
-        self.enter_layer(pass, layer)?;
-        match self.side() {
-            Side::Device(device) => device.layers.altup(layer, step),
-            Side::Cpu(cold) => cold.cpu.altup(pass, layer, step),
-        }
-    }
-
-    fn scale(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
-        match self.side() {
-            Side::Device(device) => {
-                device.layers.scale(pass.model.weights.layers[layer].output_scale.unwrap_or(1.0));
-                Ok(())
-            }
-            Side::Cpu(cold) => cold.cpu.scale(pass, layer),
+            _ => self.cold.cpu.step(pass, step, sequences),
         }
     }
 

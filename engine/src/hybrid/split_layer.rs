@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    model::{Register, mask},
+    model::{BoundFfn, Register, mask},
     runtime::{
         ChosenExperts, LayerFiring, LayerInputs, Pass, Probe, TokenInputs,
         gpu::{
@@ -30,9 +30,7 @@ use crate::{
 /// One layer's FFN for one chunk.
 pub(crate) struct SplitLayer<'a, 'p> {
     pub pass: &'a mut Pass<'p>,
-    pub layer: usize,
-    /// Register of the FFN's input.
-    from: Register,
+    pub ffn: BoundFfn<'a>,
     pub layers: &'a mut GpuLayers,
     hand_over: &'a mut HandOver,
     pub log: &'a mut FiringLog,
@@ -40,32 +38,19 @@ pub(crate) struct SplitLayer<'a, 'p> {
 }
 
 impl Device {
-    /// Chooses the experts of `layer` by `from`, ahead of its FFN: on the device, or with `cold` if that computes all of the FFN.
-    pub fn route(&mut self, pass: &Pass<'_>, layer: usize, from: Register, cold: &mut ColdSide) -> Result<()> {
-        self.layers.router_input(layer, from)?;
-        let (at, tokens) = (layer - self.layers.range().start, pass.tokens.len());
-        if let DeviceFfn::Experts(experts) = &self.ffns[at] {
-            experts.route(self.layers.segment.recorder(), tokens);
-            return Ok(());
-        }
-        self.layers.read_register(from, 0..tokens)?;
-        cold.cpu.route_of(pass, layer, self.layers.residual())
-    }
-
-    /// `Out = ffn(from)`, with `cold` for the part that is not resident. `streams`: the layer's cold neurons are to be streamed to the
-    /// device, if they can be.
-    pub fn run_ffn(
+    /// `Out = ffn(from)`, whose input is ready, with `cold` for the part that is not resident. `streams`: the layer's cold neurons are to
+    /// be streamed to the device, if they can be.
+    pub(super) fn run_ffn(
         &mut self,
         pass: &mut Pass<'_>,
-        layer: usize,
-        from: Register,
+        of: &BoundFfn<'_>,
         cold: &mut ColdSide,
         streams: bool,
     ) -> Result<()> {
-        self.layers.ffn_input(layer, from)?;
+        let layer = of.layer;
         let Device { layers, ffns, log, hand_over, streaming_buffer, .. } = self;
         let (ffn, tokens) = (&ffns[layer - layers.range().start], pass.tokens.len());
-        let mut split = SplitLayer { pass, layer, from, layers, hand_over, log, cold };
+        let mut split = SplitLayer { pass, ffn: *of, layers, hand_over, log, cold };
         match ffn {
             DeviceFfn::Whole(whole) => {
                 whole.record(&mut split.layers.segment, split.pass, layer, split.log)?;
@@ -97,12 +82,12 @@ impl Device {
 impl SplitLayer<'_, '_> {
     /// The neurons of this chunk that the device computes.
     fn selection(&mut self, neurons: &ResidentNeurons) -> NeuronSelection {
-        neurons.selection(self.pass, self.layer)
+        neurons.selection(self.pass, self.ffn.layer)
     }
 
     /// All neurons are resident: records the FFN.
     fn run_resident(&mut self, neurons: &ResidentNeurons) -> Result<()> {
-        let (layer, tokens) = (self.layer, self.pass.tokens.len());
+        let (layer, tokens) = (self.ffn.layer, self.pass.tokens.len());
         let selection = self.selection(neurons);
         let (segment, probe) = (&mut self.layers.segment, &mut *self.pass.probe);
         let partials = neurons.record(segment, tokens, selection, |segment| match probe.wants_ffn_hidden() {
@@ -122,13 +107,13 @@ impl SplitLayer<'_, '_> {
 
     /// Some neurons are cold: the device computes the resident ones while the CPU computes those.
     fn run_neurons(&mut self, neurons: &ResidentNeurons) -> Result<()> {
-        let (layer, tokens) = (self.layer, self.pass.tokens.len());
+        let (layer, tokens) = (self.ffn.layer, self.pass.tokens.len());
         let (selection, observed) = (self.selection(neurons), self.pass.probe.wants_firing());
         let segment = &mut self.layers.segment;
         let registers = &self.layers.registers;
         let (d_model, row_bytes) = (registers.d_model, registers.row_bytes());
         // The FFN's input, and the predictor's mask.
-        let mut pieces = vec![(registers.get(self.from), 0, tokens as u64 * row_bytes)];
+        let mut pieces = vec![(registers.get(self.ffn.from), 0, tokens as u64 * row_bytes)];
         if neurons.predicts(self.pass) {
             let mask = neurons.predicted_mask();
             pieces.push((mask.buffer, 0, mask.bytes));
@@ -176,7 +161,7 @@ impl SplitLayer<'_, '_> {
     /// Some experts are cold: the device routes and computes the resident ones of the experts that tokens use, while the CPU computes
     /// the others. If all of those are resident, the CPU has nothing to do.
     fn run_experts(&mut self, experts: &ResidentExperts) -> Result<()> {
-        let (layer, tokens) = (self.layer, self.pass.tokens.len());
+        let (layer, tokens) = (self.ffn.layer, self.pass.tokens.len());
         let observed = self.pass.probe.wants_firing();
         let segment = &mut self.layers.segment;
         let registers = &self.layers.registers;
@@ -185,7 +170,7 @@ impl SplitLayer<'_, '_> {
         experts.route_late(segment.recorder(), tokens);
         let buffers = &experts.buffers;
         let pieces = [
-            (registers.get(self.from), 0, rows_bytes),
+            (registers.get(self.ffn.from), 0, rows_bytes),
             (&buffers.ids, 0, pair_bytes),
             (&buffers.router_weights, 0, pair_bytes),
         ];
@@ -221,7 +206,7 @@ impl SplitLayer<'_, '_> {
             out.resize(tokens * d_model, 0.0);
             work = self.cold.compute_experts(
                 self.pass,
-                layer,
+                &self.ffn,
                 TokenInputs { x, tokens },
                 ChosenExperts { ids, router_weights },
                 observed,
@@ -243,13 +228,12 @@ impl SplitLayer<'_, '_> {
 
     /// The CPU computes all of the FFN.
     fn run_cold(&mut self) -> Result<()> {
-        let (layer, tokens) = (self.layer, self.pass.tokens.len());
-        let keeps_residual = self.layers.layer(layer)?.keeps_residual;
+        let tokens = self.pass.tokens.len();
         let segment = &mut self.layers.segment;
         let registers = &self.layers.registers;
         let (d_model, row_bytes) = (registers.d_model, registers.row_bytes());
         let bytes = tokens as u64 * row_bytes;
-        let read = [registers.get(self.from), registers.get(Register::Residual)];
+        let read = [registers.get(self.ffn.from), registers.get(Register::Residual)];
         let coming = segment.hand_over(&read.map(|register| (register, 0, bytes)))?;
         let started = Instant::now();
         let HandOver { x, residual, out, rows, .. } = &mut *self.hand_over;
@@ -261,11 +245,11 @@ impl SplitLayer<'_, '_> {
         let wait_ns = started.elapsed().as_nanos() as u64;
         out.clear();
         out.resize(tokens * d_model, 0.0);
-        let residual = keeps_residual.then_some(&residual[..]);
+        let residual = self.ffn.keeps_residual.then_some(&residual[..]);
         let Pass { model, tokens: ids, separate, sparsity, correction, times, ref mut probe } = *self.pass;
         let mut deferred = DeferredFiring { probe: &mut **probe, entry: None };
         let mut pass = Pass { model, tokens: ids, separate, sparsity, correction, times, probe: &mut deferred };
-        self.cold.compute_ffn(&mut pass, layer, LayerInputs { x, residual, tokens }, out)?;
+        self.cold.compute_ffn(&mut pass, &self.ffn, LayerInputs { x, residual, tokens }, out)?;
         if let Some(entry) = deferred.entry {
             self.log.entries.push(FiringEntry { bus_bytes: 3 * bytes, wait_ns, ..entry });
         }

@@ -29,7 +29,7 @@ impl SplitLayer<'_, '_> {
         streamed: &StreamedNeurons,
         buffer: &mut StreamingBuffer,
     ) -> Result<()> {
-        let (layer, tokens) = (self.layer, self.pass.tokens.len());
+        let (layer, tokens) = (self.ffn.layer, self.pass.tokens.len());
         let weights = NeuronWeights::of_ffn(&self.pass.model.weights.layers[layer].ffn)?;
         let (observed, segment) = (self.pass.probe.wants_firing(), &mut self.layers.segment);
         let mut partials = neurons.record(segment, tokens, NeuronSelection::All, |_| Ok(()))?;

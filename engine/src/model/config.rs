@@ -326,13 +326,29 @@ impl LayerConfig {
         })
     }
 
+    /// The FFN's step in the program, and the register that it reads.
+    fn ffn_step(&self) -> Option<(usize, Register)> {
+        self.steps.iter().enumerate().find_map(|(at, step)| match step {
+            Step::Ffn { from } => Some((at, *from)),
+            _ => None,
+        })
+    }
+
+    /// The register that the program's FFN reads.
+    pub fn ffn_input(&self) -> Option<Register> {
+        self.ffn_step().map(|(_, from)| from)
+    }
+
+    /// The step of the norm whose output the FFN reads.
+    pub fn ffn_norm(&self) -> Option<usize> {
+        let (ffn, from) = self.ffn_step()?;
+        self.steps[..ffn].iter().rposition(|step| matches!(step, Step::Norm { into, .. } if *into == from))
+    }
+
     /// The register that the program's FFN reads, if the residual stream changes between its norm and the FFN, as in layers with
     /// attention and FFN in parallel: the norm's input is then overwritten before the FFN runs.
     pub fn early_ffn_input(&self) -> Option<Register> {
-        let ffn = self.steps.iter().position(|step| matches!(step, Step::Ffn { .. }))?;
-        let Step::Ffn { from } = self.steps[ffn] else { return None };
-        let norm = |step: &Step| matches!(step, Step::Norm { into, .. } if *into == from);
-        let norm = self.steps[..ffn].iter().rposition(norm)?;
+        let ((ffn, from), norm) = (self.ffn_step()?, self.ffn_norm()?);
         self.steps[norm..ffn].contains(&Step::AddOut).then_some(from)
     }
 }

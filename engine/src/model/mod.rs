@@ -2,6 +2,7 @@
 //! program of coarse operations ([`Step`]). An architecture family is one file in [`families`] that fills these in from GGUF
 //! metadata (and maps Hugging Face folders to them); the forward pass executes the program and knows no families.
 
+mod bound_step;
 mod config;
 mod convert;
 mod families;
@@ -23,6 +24,9 @@ mod without_neurons;
 
 use std::{mem, path::Path};
 
+pub use bound_step::{
+    BoundAttention, BoundFfn, BoundLatent, BoundMixer, BoundOperation, BoundRecurrent, BoundStep, FfnKind,
+};
 pub use config::{
     Activation, AltupConfig, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LatentConfig, LayerConfig,
     Mamba2Shape, ModelConfig, NormKind, Position, QueryScale, RecurrentConfig, Rope, RopeOrder, RopeScaling, Router,
@@ -126,16 +130,7 @@ impl Model {
     }
 }
 
-/// True if experts can be chosen ahead of the FFN: by one router, before they are computed, with no gate that reads the same input.
-fn routes_early(steps: &[Step], ffn: &Ffn) -> bool {
-    let routers = steps.iter().filter(|step| matches!(step, Step::Route { .. })).count();
-    let find = |wanted: fn(&Step) -> bool| steps.iter().position(wanted);
-    let ahead = find(|step| matches!(step, Step::Route { .. })) < find(|step| matches!(step, Step::Ffn { .. }));
-    let gated = |moe: &ExpertWeights| moe.shared.as_ref().is_some_and(|shared| shared.gate.is_some());
-    routers == 1 && ahead && matches!(ffn, Ffn::Experts(moe) if !gated(moe))
-}
-
-/// Checks further assumptions of the forward pass than sizes.
+/// Binds every step, and checks further assumptions of the forward pass than sizes.
 fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
     let gated = |ffn: &Ffn| match ffn {
         Ffn::Dense(ffn) => ffn.gate.is_some(),
@@ -145,27 +140,8 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
     if config.activation == Activation::DRelu && !weights.layers.iter().all(|layer| gated(&layer.ffn)) {
         return Err(Error::invalid("activation", "relu for an FFN without a gate", config.activation));
     }
-    for (n, (layer, shape)) in weights.layers.iter().zip(&config.layers).enumerate() {
-        for step in shape.steps.iter() {
-            let (there, wanted) = match step {
-                Step::Norm { norm, .. } => (layer.norm(*norm).is_some(), "norms"),
-                Step::Attention { .. } => (layer.attention.is_some() && shape.attention.is_some(), "attention"),
-                Step::Recurrent { .. } => (layer.recurrent.is_some() && shape.recurrent.is_some(), "a recurrent mixer"),
-                Step::Route { .. } => {
-                    (routes_early(&shape.steps, &layer.ffn), "a router ahead of experts without a gated one")
-                }
-                Step::Ffn { .. } => (!matches!(layer.ffn, Ffn::None), "an FFN"),
-                Step::DenseFfn { .. } => (layer.beside_experts.is_some(), "a dense FFN beside experts"),
-                Step::Add { .. } | Step::AddOut => (true, ""),
-                Step::PerLayerInput => (layer.per_layer.is_some() && weights.per_layer.is_some(), "inputs of layers"),
-                Step::Altup(_) => (layer.altup.is_some() && weights.altup.is_some(), "several streams"),
-                Step::Scale => (layer.output_scale.is_some(), "a factor"),
-            };
-            if !there {
-                let expected = format!("{wanted} that the family loads");
-                return Err(Error::invalid("layer program", expected, format!("{step:?} in layer {n}")));
-            }
-        }
+    for (n, shape) in config.layers.iter().enumerate() {
+        (0..shape.steps.len()).try_for_each(|index| BoundStep::new(config, weights, n, index).map(drop))?;
         if let Some(source) = shape.attention.as_ref().and_then(|attention| attention.kv_from) {
             let rows = |at: usize| {
                 let of = config.layers[at].attention.as_ref()?;

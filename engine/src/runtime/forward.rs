@@ -11,7 +11,7 @@ use super::{
 use crate::{
     cpu::{Cpu, Isa},
     error::{Error, Result},
-    model::{Model, Position, Step},
+    model::{Model, Position},
 };
 
 /// The tokens whose logits are returned.
@@ -357,20 +357,8 @@ pub(crate) fn compute_layer(
     layer: usize,
     sequences: &mut Sequences<'_>,
 ) -> Result<()> {
-    for step in pass.model.config.layers[layer].steps.iter() {
-        match *step {
-            Step::Norm { norm, from, into } => processor.norm(pass, layer, norm, from, into)?,
-            Step::Attention { from } => processor.attention(pass, layer, from, sequences)?,
-            Step::Recurrent { from } => processor.recurrent(pass, layer, from, sequences)?,
-            Step::Route { from } => processor.route(pass, layer, from)?,
-            Step::Ffn { from } => processor.ffn(pass, layer, from)?,
-            Step::DenseFfn { from } => processor.dense_ffn(pass, layer, from)?,
-            Step::Add { from, into } => processor.add(pass, layer, from, into)?,
-            Step::AddOut => processor.add_out(pass)?,
-            Step::PerLayerInput => processor.per_layer_input(pass, layer)?,
-            Step::Altup(step) => processor.altup(pass, layer, step)?,
-            Step::Scale => processor.scale(pass, layer)?,
-        }
+    for step in pass.model.steps(layer) {
+        processor.step(pass, &step?, sequences)?;
     }
     Ok(())
 }

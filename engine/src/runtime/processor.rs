@@ -1,4 +1,4 @@
-//! The interface of a processor: the operations that a forward pass is made of.
+//! The interface of a processor: what a forward pass asks of it.
 
 use std::{fmt::Debug, ops::Range};
 
@@ -6,7 +6,7 @@ use super::{KvCache, KvType, Pass, Residency, Sequences};
 use crate::{
     cpu::Isa,
     error::Result,
-    model::{AltupStep, Model, NormSlot, Register, Sparsity},
+    model::{BoundStep, Model, Sparsity},
 };
 
 /// Computes the coarse operations of a model's program. A processor owns the registers, `[tokens, d_model]` each, and its scratch
@@ -33,40 +33,8 @@ pub trait Processor: Debug + Send {
     /// and positions are in range, there are as many tokens as rows, and it holds the caches.
     fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()>;
 
-    /// `into = norm(from)`
-    fn norm(&mut self, pass: &Pass<'_>, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()>;
-
-    /// `Out = attention(from)`; the chunk's keys and values are appended to the layer's cache of each sequence.
-    fn attention(&mut self, pass: &Pass<'_>, layer: usize, from: Register, sequences: &mut Sequences<'_>)
-    -> Result<()>;
-
-    /// `Out = recurrent mixer(from)`; the layer's recurrent state of each sequence is advanced by its rows.
-    fn recurrent(&mut self, pass: &Pass<'_>, layer: usize, from: Register, sequences: &mut Sequences<'_>)
-    -> Result<()>;
-
-    /// Chooses the experts of the layer's FFN by `from`.
-    fn route(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()>;
-
-    /// `Out = ffn(from)`
-    fn ffn(&mut self, pass: &mut Pass<'_>, layer: usize, from: Register) -> Result<()>;
-
-    /// `Out = dense FFN(from)`, of the one beside the layer's experts.
-    fn dense_ffn(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()>;
-
-    /// `into += from`, two registers.
-    fn add(&mut self, pass: &Pass<'_>, layer: usize, from: Register, into: Register) -> Result<()>;
-
-    /// `Residual += Out`
-    fn add_out(&mut self, pass: &Pass<'_>) -> Result<()>;
-
-    /// `Out =` what the layer makes of its own input and `Residual`.
-    fn per_layer_input(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()>;
-
-    /// A step between the streams of a model that has several.
-    fn altup(&mut self, pass: &Pass<'_>, layer: usize, step: AltupStep) -> Result<()>;
-
-    /// `Residual *=` the layer's factor
-    fn scale(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()>;
+    /// Computes a step of a layer. Steps come in the order of the layers' programs.
+    fn step(&mut self, pass: &mut Pass<'_>, step: &BoundStep<'_>, sequences: &mut Sequences<'_>) -> Result<()>;
 
     /// The residual stream, `[tokens, d_model]`.
     fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]>;

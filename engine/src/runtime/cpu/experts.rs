@@ -10,7 +10,7 @@ use crate::{
     cpu::{Cpu, MatmulJob},
     error::{Error, Result},
     format::Matrix,
-    model::{ExpertWeights, Ffn, FfnWeights, ModelConfig},
+    model::{ExpertWeights, FfnKind, FfnWeights, ModelConfig},
     runtime::{Probe, Sparsity, scratch::grow},
 };
 
@@ -126,7 +126,7 @@ impl MoeFfn {
         }
         let expert_task = ExpertTask { job, weights, whole: true, observed: started.is_some() };
         if started.is_some() {
-            self.firing.begin(task.ffn.neurons(), self.routing.chosen(), task.tokens, probe.wants_strength());
+            self.firing.begin(weights.neurons(), self.routing.chosen(), task.tokens, probe.wants_strength());
         }
         let mut work = FfnWork::default();
         work.read_all(&weights.router.weight);
@@ -152,12 +152,12 @@ impl MoeFfn {
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
         let task = job.task;
-        let Ffn::Experts(weights) = task.ffn else {
+        let FfnKind::Experts(weights) = task.ffn else {
             return Err(Error::invalid("experts to compute", "those of an MoE layer", "an FFN for every token"));
         };
         self.routing.set_choice(task.tokens, chosen)?;
         if fired.is_some() {
-            self.firing.begin(task.ffn.neurons(), self.routing.chosen(), task.tokens, false);
+            self.firing.begin(weights.neurons(), self.routing.chosen(), task.tokens, false);
         }
         let expert_task = ExpertTask { job, weights, whole: false, observed: fired.is_some() };
         let mut work = FfnWork::default();

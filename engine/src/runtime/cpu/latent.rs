@@ -14,8 +14,8 @@ use crate::{
         Cpu, MatmulJob, RowsJob,
         ops::{AttentionScratch, AttentionShape, Queries, RopeRows, SeenRows},
     },
-    error::{Error, Result},
-    model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear, ModelConfig},
+    error::Result,
+    model::{AttentionConfig, AttentionWeights, BoundLatent, Linear, ModelConfig},
     runtime::{Sequences, scratch::grow},
 };
 
@@ -45,16 +45,10 @@ pub(super) struct LatentTask<'a> {
     pub config: &'a ModelConfig,
     pub layer: usize,
     pub shape: &'a AttentionConfig,
+    pub latent: BoundLatent<'a>,
     pub weights: &'a AttentionWeights,
     pub tokens: usize,
     pub rotation: Option<&'a RopeRows>,
-}
-
-/// The latent of a layer's attention.
-#[derive(Clone, Copy)]
-struct LatentParts<'a> {
-    config: LatentConfig,
-    weights: &'a LatentWeights,
 }
 
 /// Rows of all heads, `[n_head, tokens, width]`.
@@ -75,16 +69,12 @@ impl LatentAttention {
         scratch: &mut AttentionScratch,
         heads: &mut [f32],
     ) -> Result<()> {
-        let LatentTask { layer, shape, weights, tokens, .. } = *task;
-        let (Some(config), Some(behind)) = (shape.latent, weights.latent.as_deref()) else {
-            return Err(Error::invalid("layer program", "latent attention that the model has", "other attention"));
-        };
-        let latent = LatentParts { config, weights: behind };
+        let LatentTask { layer, shape, weights, latent, tokens, .. } = *task;
         let width = shape.head_dim;
         let room = tokens.checked_mul(shape.n_head * width);
         grow(&mut self.wide_queries, room, WHAT)?;
         grow(&mut self.wide_out, room, WHAT)?;
-        self.project(cpu, task, latent, x)?;
+        self.project(cpu, task, x)?;
         self.absorb(cpu, shape, latent, tokens)?;
         let (queries, keys) =
             (&mut self.wide_queries[..tokens * shape.n_head * width], &mut self.keys[..tokens * width]);
@@ -114,14 +104,9 @@ impl LatentAttention {
     }
 
     /// Queries `[tokens, n_head, nope_dim + rope]`, and keys `[tokens, rotated | latent]` with the latent's norm.
-    fn project(
-        &mut self,
-        cpu: &Cpu,
-        task: &LatentTask<'_>,
-        LatentParts { config: latent, weights: behind }: LatentParts<'_>,
-        x: &[f32],
-    ) -> Result<()> {
+    fn project(&mut self, cpu: &Cpu, task: &LatentTask<'_>, x: &[f32]) -> Result<()> {
         let LatentTask { config, shape, weights, tokens, .. } = *task;
+        let BoundLatent { config: latent, weights: behind } = task.latent;
         let (width, rope) = (shape.head_dim, shape.latent_rope_dim());
         grow(&mut self.queries, tokens.checked_mul(shape.q_rows()), WHAT)?;
         grow(&mut self.projected, tokens.checked_mul(width), WHAT)?;
@@ -154,7 +139,7 @@ impl LatentAttention {
         &mut self,
         cpu: &Cpu,
         shape: &AttentionConfig,
-        LatentParts { config: latent, weights: behind }: LatentParts<'_>,
+        BoundLatent { config: latent, weights: behind }: BoundLatent<'_>,
         tokens: usize,
     ) -> Result<()> {
         let (n_head, width, rope) = (shape.n_head, shape.head_dim, shape.latent_rope_dim());
@@ -180,7 +165,7 @@ impl LatentAttention {
         &mut self,
         cpu: &Cpu,
         shape: &AttentionConfig,
-        LatentParts { config: latent, weights: behind }: LatentParts<'_>,
+        BoundLatent { config: latent, weights: behind }: BoundLatent<'_>,
         tokens: usize,
         heads: &mut [f32],
     ) -> Result<()> {

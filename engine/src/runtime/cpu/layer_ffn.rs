@@ -8,8 +8,11 @@ use super::{
 };
 use crate::{
     cpu::Cpu,
-    error::{Error, Result},
-    model::{Activation, Ffn, FfnWeights, ModelConfig, Norm, Predictor, PredictorInput, SkippedInputs, mask},
+    error::Result,
+    model::{
+        Activation, ExpertWeights, FfnKind, FfnWeights, ModelConfig, Norm, Predictor, PredictorInput, SkippedInputs,
+        mask,
+    },
     runtime::{LayerFiring, Probe, Sparsity},
     telemetry::neurons::Strength,
 };
@@ -19,7 +22,7 @@ use crate::{
 pub(crate) struct LayerTask<'a> {
     /// Number of the layer, for observers.
     pub layer: usize,
-    pub ffn: &'a Ffn,
+    pub ffn: FfnKind<'a>,
     /// Norm of a dense FFN's hidden values.
     pub hidden_norm: Option<&'a Norm>,
     /// As [`LayerWeights::gate_deviations`](crate::model::LayerWeights::gate_deviations).
@@ -88,26 +91,25 @@ impl LayerFfn {
     /// Has idle threads prefetch the weights that `task` reads first.
     pub(crate) fn expect(&self, cpu: &Cpu, task: &LayerTask<'_>, config: &ModelConfig) {
         match task.ffn {
-            Ffn::Dense(ffn) => {
+            FfnKind::Dense(ffn) => {
                 let block = [task.block(ffn, config)];
                 cpu.prefetch(&task.ffn_task(&block, config.activation, false).first_read());
             }
-            Ffn::Experts(experts) if task.routed => cpu.prefetch(&self.moe.first_read(experts)),
+            FfnKind::Experts(experts) if task.routed => cpu.prefetch(&self.moe.first_read(experts)),
             // Experts are not known before they are chosen.
-            Ffn::Experts(_) | Ffn::None => cpu.prefetch(&[]),
+            FfnKind::Experts(_) => cpu.prefetch(&[]),
         }
     }
 
-    /// Chooses the experts of `task`, whose `x` is the router's input, for the [`LayerFfn::run`] that follows.
-    pub(crate) fn route(&mut self, cpu: &Cpu, config: &ModelConfig, task: &LayerTask<'_>) -> Result<()> {
-        match task.ffn {
-            Ffn::Experts(weights) => self.moe.route(cpu, config, task, weights),
-            _ => Err(Error::invalid(
-                "layer program",
-                "a router that the model has",
-                format!("none in layer {}", task.layer),
-            )),
-        }
+    /// Chooses the experts of `task`, `weights`, by its `x`, the router's input, for the [`LayerFfn::run`] that follows.
+    pub(crate) fn route(
+        &mut self,
+        cpu: &Cpu,
+        config: &ModelConfig,
+        task: &LayerTask<'_>,
+        weights: &ExpertWeights,
+    ) -> Result<()> {
+        self.moe.route(cpu, config, task, weights)
     }
 
     /// `out = ffn(x)`, both `[tokens, d_model]`.
@@ -120,12 +122,8 @@ impl LayerFfn {
         probe: &mut dyn Probe,
     ) -> Result<()> {
         let weights = match task.ffn {
-            Ffn::Dense(weights) => weights,
-            Ffn::None => {
-                let got = format!("none in layer {}", task.layer);
-                return Err(Error::invalid("layer program", "an FFN that the model has", got));
-            }
-            Ffn::Experts(weights) => {
+            FfnKind::Dense(weights) => weights,
+            FfnKind::Experts(weights) => {
                 return self.moe.run(LayerJob { cpu, config, task }, weights, &mut self.ffn, out, probe);
             }
         };

@@ -12,7 +12,7 @@ use super::{
     latent::LatentAttention,
     layer_ffn::{LayerFfn, LayerTask},
     per_layer::PerLayerInputs,
-    recurrent::{MixerParts, RecurrentMixer, RowsState},
+    recurrent::{RecurrentMixer, RowsState},
     skipped_inputs::InputCalibration,
 };
 use crate::{
@@ -23,8 +23,9 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     model::{
-        AltupStep, AttentionConfig, Ffn, InputSite, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, NormSlot,
-        Position, Register, SkippedInputs,
+        AltupStep, AltupWeights, AttentionConfig, BoundFfn, BoundMixer, BoundOperation, BoundStep, ExpertWeights, Ffn,
+        FfnKind, InputSite, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, Position, Register,
+        SkippedInputs,
     },
     runtime::{KvCache, KvType, Pass, Processor, Sequences, Sparsity, scratch::grow, shortlist},
 };
@@ -57,7 +58,7 @@ pub struct CpuProcessor {
     attention: AttentionScratch,
     ffn: LayerFfn,
     /// Input of the norm before the FFN, `[tokens, d_model]`, where the residual stream moves on before the FFN
-    /// ([`ModelConfig::early_ffn_input`]).
+    /// ([`BoundFfn::keeps_residual`]).
     normed_from: Vec<f32>,
     /// `[n_vocab]`, where only the largest are asked for.
     logits: Vec<f32>,
@@ -160,18 +161,24 @@ impl CpuProcessor {
     pub(crate) fn ffn_of(
         &mut self,
         pass: &mut Pass<'_>,
-        layer: usize,
+        ffn: &BoundFfn<'_>,
         inputs: LayerInputs<'_>,
         out: &mut [f32],
     ) -> Result<()> {
-        let task = self.task(pass, layer, inputs);
+        let task = self.task(pass, ffn, inputs);
         self.ffn.run(&self.cpu, &pass.model.config, &task, out, pass.probe)
     }
 
     /// Chooses the experts of a layer that is otherwise computed elsewhere by `x`, `[tokens, d_model]`, for [`CpuProcessor::ffn_of`].
-    pub(crate) fn route_of(&mut self, pass: &Pass<'_>, layer: usize, x: &[f32]) -> Result<()> {
-        let task = self.task(pass, layer, LayerInputs { x, residual: None, tokens: pass.tokens.len() });
-        self.ffn.route(&self.cpu, &pass.model.config, &task)
+    pub(crate) fn route_of(
+        &mut self,
+        pass: &Pass<'_>,
+        ffn: &BoundFfn<'_>,
+        experts: &ExpertWeights,
+        x: &[f32],
+    ) -> Result<()> {
+        let task = self.task(pass, ffn, LayerInputs { x, residual: None, tokens: pass.tokens.len() });
+        self.ffn.route(&self.cpu, &pass.model.config, &task, experts)
     }
 
     /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: ids past the last expert are skipped, `out` and
@@ -179,25 +186,24 @@ impl CpuProcessor {
     pub(crate) fn experts_of(
         &mut self,
         pass: &Pass<'_>,
-        layer: usize,
+        ffn: &BoundFfn<'_>,
         TokenInputs { x, tokens }: TokenInputs<'_>,
         chosen: ChosenExperts<'_>,
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
-        let task = self.task(pass, layer, LayerInputs { x, residual: None, tokens });
+        let task = self.task(pass, ffn, LayerInputs { x, residual: None, tokens });
         self.ffn.experts(&self.cpu, &pass.model.config, &task, chosen, out, fired)
     }
 
     /// The task of a layer's FFN. Of what is computed elsewhere otherwise, the CPU's part is dense for several tokens.
-    fn task<'t, 'p: 't>(&self, pass: &Pass<'p>, layer: usize, inputs: LayerInputs<'t>) -> LayerTask<'t> {
+    fn task<'t, 'p: 't>(&self, pass: &Pass<'p>, ffn: &BoundFfn<'t>, inputs: LayerInputs<'t>) -> LayerTask<'t> {
         let LayerInputs { x, residual, tokens } = inputs;
-        let model = pass.model;
-        let weights = &model.weights.layers[layer];
+        let BoundFfn { layer, kind, hidden_norm, weights, routed, .. } = *ffn;
         LayerTask {
             layer,
-            ffn: &weights.ffn,
-            hidden_norm: weights.norm(NormSlot::Hidden),
+            ffn: kind,
+            hidden_norm,
             gate_deviations: weights.gate_deviations,
             predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
             activation_threshold: weights.activation_threshold,
@@ -209,7 +215,65 @@ impl CpuProcessor {
             residual: residual.unwrap_or(x),
             tokens,
             separate: false,
-            routed: model.config.layers[layer].early_router_input().is_some(),
+            routed,
+        }
+    }
+
+    /// `Out = mixer(from)`; each sequence's state of `layer` is advanced by its rows.
+    fn mix(
+        &mut self,
+        pass: &Pass<'_>,
+        layer: usize,
+        mixer: BoundMixer<'_>,
+        from: Register,
+        sequences: &mut Sequences<'_>,
+    ) -> Result<()> {
+        let absent = || Error::invalid("recurrent state", format!("one in RAM for layer {layer}"), "another");
+        let states = sequences.iter_mut().map(|(rows, kv)| Ok((rows, kv.advance_state(layer).ok_or_else(absent)?)));
+        let mut states = states.collect::<Result<SmallVec<[RowsState<'_>; 1]>>>()?;
+        let n = pass.register_len();
+        let [registers @ .., out] = &mut self.registers;
+        let inputs = TokenInputs { x: &registers[from as usize][..n], tokens: pass.tokens.len() };
+        self.recurrent.run(&self.cpu, mixer, pass.model.config.norm_eps, inputs, &mut states, &mut out[..n])
+    }
+
+    /// `Out = ffn(from)`
+    fn ffn(&mut self, pass: &mut Pass<'_>, ffn: &BoundFfn<'_>) -> Result<()> {
+        let (n, tokens) = (pass.register_len(), pass.tokens.len());
+        let mut out = std::mem::take(&mut self.registers[Register::Out as usize]);
+        let x = &self.registers[ffn.from as usize][..n];
+        let residual =
+            if ffn.keeps_residual { &self.registers[Register::Residual as usize] } else { &self.normed_from };
+        let residual = &residual[..n];
+        if pass.probe.wants_ffn_input() {
+            pass.probe.ffn_input(ffn.layer, tokens, x, residual);
+        }
+        let inputs = LayerInputs { x, residual: Some(residual), tokens };
+        let task = LayerTask { separate: pass.separate, ..self.task(pass, ffn, inputs) };
+        let dense = matches!(task.ffn, FfnKind::Dense(_));
+        self.calibration.record(InputSite::Ffn, x);
+        let done = self.ffn.run(&self.cpu, &pass.model.config, &task, &mut out[..n], pass.probe);
+        if dense && done.is_ok() && self.calibration.recorded.is_some() {
+            self.calibration.record(InputSite::Hidden, self.ffn.hidden());
+        }
+        self.registers[Register::Out as usize] = out;
+        self.expect_attention(pass, ffn.layer + 1);
+        done
+    }
+
+    /// A step between streams.
+    fn altup(&mut self, pass: &Pass<'_>, step: AltupStep, weights: &AltupWeights) -> Result<()> {
+        let n = pass.register_len();
+        let [residual, normed, normed_ffn, out] = &mut self.registers;
+        let (cpu, eps) = (&self.cpu, pass.model.config.norm_eps);
+        match step {
+            AltupStep::Predict => self.altup.predict(cpu, weights, eps, &mut residual[..n]),
+            AltupStep::Laurel => self.altup.laurel(cpu, weights, eps, &normed[..n], &mut normed_ffn[..n]),
+            AltupStep::Correct => self.altup.correct(cpu, weights, eps, &mut residual[..n]),
+            AltupStep::AddOut => {
+                self.altup.add_out(cpu, &out[..n], &mut residual[..n]);
+                Ok(())
+            }
         }
     }
 
@@ -258,12 +322,14 @@ pub(super) fn not_in_ram(layer: usize) -> Error {
 impl CpuProcessor {
     /// The FFN of a layer.
     fn expect_ffn(&self, pass: &Pass<'_>, layer: usize) {
-        if pass.is_single() && matches!(pass.model.weights.layers[layer].ffn, Ffn::None) {
-            self.expect_attention(pass, layer + 1);
-        } else if pass.is_single() {
-            // The prefetch needs the weights only: inputs are empty.
-            let task = self.task(pass, layer, LayerInputs { x: &[], residual: Some(&[]), tokens: 1 });
-            self.ffn.expect(&self.cpu, &task, &pass.model.config);
+        match pass.model.ffn(layer) {
+            _ if !pass.is_single() => {}
+            Some(ffn) => {
+                // The prefetch needs the weights only: inputs are empty.
+                let task = self.task(pass, &ffn, LayerInputs { x: &[], residual: Some(&[]), tokens: 1 });
+                self.ffn.expect(&self.cpu, &task, &pass.model.config);
+            }
+            None => self.expect_attention(pass, layer + 1),
         }
     }
 
@@ -344,166 +410,60 @@ impl Processor for CpuProcessor {
         Ok(())
     }
 
-    fn norm(&mut self, pass: &Pass<'_>, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
-        let model = pass.model;
-        let Some(norm) = model.weights.layers[layer].norm(norm) else {
-            return Err(Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}")));
-        };
-        let n = pass.register_len();
-        if model.config.layers[layer].early_ffn_input() == Some(into) {
-            grow(&mut self.normed_from, Some(n), WHAT)?;
-            self.normed_from[..n].copy_from_slice(&self.registers[from as usize][..n]);
-        }
-        match self.registers.get_disjoint_mut([from as usize, into as usize]) {
-            Ok([from, into]) => norm_rows(&self.cpu, &model.config, norm, &mut into[..n], Some(&from[..n])),
-            // `from` and `into` are the same register.
-            Err(_) => norm_rows(&self.cpu, &model.config, norm, &mut self.registers[into as usize][..n], None),
-        }
-        Ok(())
-    }
-
-    fn attention(
-        &mut self,
-        pass: &Pass<'_>,
-        layer: usize,
-        from: Register,
-        sequences: &mut Sequences<'_>,
-    ) -> Result<()> {
-        self.attend(pass, layer, from, sequences)
-    }
-
-    fn recurrent(
-        &mut self,
-        pass: &Pass<'_>,
-        layer: usize,
-        from: Register,
-        sequences: &mut Sequences<'_>,
-    ) -> Result<()> {
-        let model = pass.model;
-        let config = &model.config;
-        let all = sequences.len();
-        let states = sequences.iter_mut().filter_map(|(rows, kv)| Some((rows, kv.advance_state(layer)?)));
-        let mut states: SmallVec<[RowsState<'_>; 1]> = states.collect();
-        let parts = (&config.layers[layer].recurrent, &model.weights.layers[layer].recurrent, states.len() == all);
-        let (Some(of), Some(weights), true) = parts else {
-            let got = format!("none in layer {layer}");
-            return Err(Error::invalid("layer program", "a recurrent mixer that the model has", got));
-        };
-        let (n, tokens) = (pass.register_len(), pass.tokens.len());
-        let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
-            return Err(Error::invalid("layer program", "a mixer that does not read `Out`", format!("{from:?}")));
-        };
-        let mixer = MixerParts { config: of, weights, norm_eps: config.norm_eps };
-        let inputs = TokenInputs { x: &x[..n], tokens };
-        self.recurrent.run(&self.cpu, mixer, inputs, &mut states, &mut out[..n])?;
-        self.expect_ffn(pass, layer);
-        Ok(())
-    }
-
-    fn route(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
-        let x = std::mem::take(&mut self.registers[from as usize]);
-        let done = self.route_of(pass, layer, &x[..pass.register_len()]);
-        self.registers[from as usize] = x;
-        done
-    }
-
-    fn ffn(&mut self, pass: &mut Pass<'_>, layer: usize, from: Register) -> Result<()> {
-        let model = pass.model;
-        if from == Register::Out {
-            return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
-        }
-        let n = pass.register_len();
-        let mut out = std::mem::take(&mut self.registers[Register::Out as usize]);
-        let x = &self.registers[from as usize][..n];
-        let residual = match model.config.layers[layer].early_ffn_input() {
-            Some(_) => &self.normed_from[..n],
-            None => &self.registers[Register::Residual as usize][..n],
-        };
-        let tokens = pass.tokens.len();
-        if pass.probe.wants_ffn_input() {
-            pass.probe.ffn_input(layer, tokens, x, residual);
-        }
-        let inputs = LayerInputs { x, residual: Some(residual), tokens };
-        let task = LayerTask { separate: pass.separate, ..self.task(pass, layer, inputs) };
-        let dense = matches!(task.ffn, Ffn::Dense(_));
-        self.calibration.record(InputSite::Ffn, x);
-        let done = self.ffn.run(&self.cpu, &model.config, &task, &mut out[..n], pass.probe);
-        if dense && done.is_ok() && self.calibration.recorded.is_some() {
-            self.calibration.record(InputSite::Hidden, self.ffn.hidden());
-        }
-        self.registers[Register::Out as usize] = out;
-        self.expect_attention(pass, layer + 1);
-        done
-    }
-
-    fn dense_ffn(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
-        let model = pass.model;
-        let Some(weights) = &model.weights.layers[layer].beside_experts else {
-            let got = format!("none in layer {layer}");
-            return Err(Error::invalid("layer program", "a dense FFN that the model has", got));
-        };
-        let n = pass.register_len();
-        let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
-            return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
-        };
-        let inputs = TokenInputs { x: &x[..n], tokens: pass.tokens.len() };
-        self.ffn.dense(&self.cpu, weights, model.config.activation, inputs, &mut out[..n])
-    }
-
-    fn add(&mut self, pass: &Pass<'_>, layer: usize, from: Register, into: Register) -> Result<()> {
-        let n = pass.register_len();
-        let Ok([from, into]) = self.registers.get_disjoint_mut([from as usize, into as usize]) else {
-            let got = format!("{from:?} twice in layer {layer}");
-            return Err(Error::invalid("layer program", "a sum of two registers", got));
-        };
-        self.cpu.add(&mut into[..n], &from[..n]);
-        Ok(())
-    }
-
-    fn add_out(&mut self, pass: &Pass<'_>) -> Result<()> {
-        let [residual, .., out] = &mut self.registers;
-        let n = pass.register_len();
-        self.cpu.add_scaled(&mut residual[..n], &out[..n], pass.model.config.residual_scale);
-        Ok(())
-    }
-
-    fn per_layer_input(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
-        let model = pass.model;
-        let Some(weights) = &model.weights.layers[layer].per_layer else {
-            let got = format!("none in layer {layer}");
-            return Err(Error::invalid("layer program", "an input of the layer's own that the model has", got));
-        };
-        let n = pass.register_len();
-        let [residual, .., out] = &mut self.registers;
-        self.per_layer.apply(&self.cpu, &model.config, layer, weights, &residual[..n], &mut out[..n])
-    }
-
-    fn altup(&mut self, pass: &Pass<'_>, layer: usize, step: AltupStep) -> Result<()> {
-        let model = pass.model;
-        let Some(weights) = &model.weights.layers[layer].altup else {
-            let got = format!("one in layer {layer}");
-            return Err(Error::invalid("layer program", "several streams that the model has", got));
-        };
-        let n = pass.register_len();
-        let [residual, normed, normed_ffn, out] = &mut self.registers;
-        let (cpu, eps) = (&self.cpu, model.config.norm_eps);
-        match step {
-            AltupStep::Predict => self.altup.predict(cpu, weights, eps, &mut residual[..n]),
-            AltupStep::Laurel => self.altup.laurel(cpu, weights, eps, &normed[..n], &mut normed_ffn[..n]),
-            AltupStep::Correct => self.altup.correct(cpu, weights, eps, &mut residual[..n]),
-            AltupStep::AddOut => {
-                self.altup.add_out(cpu, &out[..n], &mut residual[..n]);
+    fn step(&mut self, pass: &mut Pass<'_>, step: &BoundStep<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+        let (config, n) = (&pass.model.config, pass.register_len());
+        match step.operation {
+            BoundOperation::Norm { norm, from, into, keeps_input, .. } => {
+                if keeps_input {
+                    grow(&mut self.normed_from, Some(n), WHAT)?;
+                    self.normed_from[..n].copy_from_slice(&self.registers[from as usize][..n]);
+                }
+                match self.registers.get_disjoint_mut([from as usize, into as usize]) {
+                    Ok([from, into]) => norm_rows(&self.cpu, config, norm, &mut into[..n], Some(&from[..n])),
+                    // `from` and `into` are the same register.
+                    Err(_) => norm_rows(&self.cpu, config, norm, &mut self.registers[into as usize][..n], None),
+                }
+                Ok(())
+            }
+            BoundOperation::Attention { attention, from } => self.attend(pass, attention, from, sequences),
+            BoundOperation::Recurrent { recurrent, from } => {
+                self.mix(pass, step.layer, recurrent.mixer, from, sequences)?;
+                self.expect_ffn(pass, step.layer);
+                Ok(())
+            }
+            BoundOperation::Route { ffn, experts, from } => {
+                let x = std::mem::take(&mut self.registers[from as usize]);
+                let done = self.route_of(pass, &ffn, experts, &x[..n]);
+                self.registers[from as usize] = x;
+                done
+            }
+            BoundOperation::Ffn(ffn) => self.ffn(pass, &ffn),
+            BoundOperation::DenseFfn { weights, from } => {
+                let [registers @ .., out] = &mut self.registers;
+                let inputs = TokenInputs { x: &registers[from as usize][..n], tokens: pass.tokens.len() };
+                self.ffn.dense(&self.cpu, weights, config.activation, inputs, &mut out[..n])
+            }
+            BoundOperation::Add { from, into } => {
+                let x = std::mem::take(&mut self.registers[from as usize]);
+                self.cpu.add(&mut self.registers[into as usize][..n], &x[..n]);
+                self.registers[from as usize] = x;
+                Ok(())
+            }
+            BoundOperation::AddOut => {
+                let [residual, .., out] = &mut self.registers;
+                self.cpu.add_scaled(&mut residual[..n], &out[..n], config.residual_scale);
+                Ok(())
+            }
+            BoundOperation::PerLayerInput(weights) => {
+                let [residual, .., out] = &mut self.registers;
+                self.per_layer.apply(&self.cpu, config, step.layer, weights, &residual[..n], &mut out[..n])
+            }
+            BoundOperation::Altup { step, weights } => self.altup(pass, step, weights),
+            BoundOperation::Scale(factor) => {
+                self.cpu.scale(&mut self.registers[Register::Residual as usize][..n], factor);
                 Ok(())
             }
         }
-    }
-
-    fn scale(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
-        let model = pass.model;
-        let factor = model.weights.layers[layer].output_scale.unwrap_or(1.0);
-        let n = pass.register_len();
-        self.cpu.scale(&mut self.registers[Register::Residual as usize][..n], factor);
-        Ok(())
     }
 
     fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]> {

@@ -8,11 +8,8 @@ use crate::{
         Cpu, MatmulJob,
         ops::{Activation, DeltaNetScratch, DeltaNetTokens, Mamba2Scratch, Mamba2Tokens},
     },
-    error::{Error, Result},
-    model::{
-        DeltaNetShape, DeltaNetWeights, Linear, Mamba2Shape, Mamba2Weights, RecurrentConfig, RecurrentWeights,
-        ShortConvWeights,
-    },
+    error::Result,
+    model::{BoundMixer, DeltaNetShape, DeltaNetWeights, Linear, Mamba2Shape, Mamba2Weights, ShortConvWeights},
     runtime::{RecurrentState, scratch::grow},
 };
 
@@ -21,10 +18,10 @@ pub(super) type RowsState<'a> = (Range<usize>, &'a mut RecurrentState);
 
 /// The shape of a mixer (`C`), its weights (`W`), and the constant of its norms.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MixerParts<'a, C, W> {
-    pub config: &'a C,
-    pub weights: &'a W,
-    pub norm_eps: f32,
+struct MixerParts<'a, C, W> {
+    config: &'a C,
+    weights: &'a W,
+    norm_eps: f32,
 }
 
 /// Buffers of recurrent mixers, which grow to the largest chunk and stay.
@@ -48,23 +45,20 @@ impl RecurrentMixer {
     pub fn run(
         &mut self,
         cpu: &Cpu,
-        mixer: MixerParts<'_, RecurrentConfig, RecurrentWeights>,
+        mixer: BoundMixer<'_>,
+        norm_eps: f32,
         inputs: TokenInputs<'_>,
         states: &mut [RowsState<'_>],
         out: &mut [f32],
     ) -> Result<()> {
-        let MixerParts { config, weights, norm_eps } = mixer;
-        match (config, weights) {
-            (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) => {
+        match mixer {
+            BoundMixer::DeltaNet { shape, weights } => {
                 self.delta_net(cpu, MixerParts { config: shape, weights, norm_eps }, inputs, states, out)
             }
-            (RecurrentConfig::Mamba2 { shape, step_limits, .. }, RecurrentWeights::Mamba2(weights)) => {
-                self.mamba2(cpu, MixerParts { config: shape, weights, norm_eps }, *step_limits, inputs, states, out)
+            BoundMixer::Mamba2 { shape, step_limits, weights } => {
+                self.mamba2(cpu, MixerParts { config: shape, weights, norm_eps }, step_limits, inputs, states, out)
             }
-            (RecurrentConfig::ShortConv { .. }, RecurrentWeights::ShortConv(weights)) => {
-                self.short_conv(cpu, weights, inputs, states, out)
-            }
-            (config, _) => Err(Error::invalid("recurrent mixer", format!("weights of a {}", config.name()), "others")),
+            BoundMixer::ShortConv(weights) => self.short_conv(cpu, weights, inputs, states, out),
         }
     }
 

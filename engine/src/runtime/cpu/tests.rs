@@ -183,7 +183,7 @@ pub fn task<'a>(ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a>
     LayerTask {
         routed: false,
         layer: 0,
-        ffn,
+        ffn: ffn.kind().unwrap(),
         hidden_norm: None,
         gate_deviations: None,
         predictor,

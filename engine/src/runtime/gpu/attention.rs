@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{AttentionConfig, AttentionWeights, Linear, ModelConfig, Norm, NormKind},
+    model::{AttentionConfig, BoundAttention, Linear, ModelConfig, Norm, NormKind},
 };
 
 /// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
@@ -211,12 +211,11 @@ impl AttentionOps {
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &AttentionBuffers,
-        shape: &AttentionConfig,
-        weights: &AttentionWeights,
-        heads_norm: Option<&Norm>,
+        attention: BoundAttention<'_>,
         from: &Buffer,
         out: BufferRows<'_>,
     ) -> Result<Self> {
+        let BoundAttention { config: shape, weights, heads_norm, .. } = attention;
         let most = limits::ATTENTION_UNITS as usize * 4;
         if shape.head_dim > most {
             return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));

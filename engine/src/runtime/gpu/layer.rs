@@ -1,4 +1,6 @@
-//! One layer of a model on a device, but for its FFN: prepared norms and attention.
+//! One layer of a model on a device, but for its FFN: its steps, prepared.
+
+use std::sync::Arc;
 
 use super::{
     altup::{AltupBuffers, AltupOps},
@@ -13,177 +15,160 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    model::{Model, NormSlot, Register, Step},
+    model::{AltupStep, BoundOperation, BoundStep, FfnWeights, Model, Register},
 };
-
-/// A norm of a layer's program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NormStep {
-    pub norm: NormSlot,
-    /// The register that it reads.
-    pub from: Register,
-    /// The register that it writes.
-    pub into: Register,
-}
 
 /// Buffers that the layers share: of attention, of recurrent mixers, of inputs that layers have of their own, of streams.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerBuffers<'a> {
+    pub registers: &'a Registers,
     pub attention: &'a AttentionBuffers,
     pub recurrent: &'a RecurrentBuffers,
     pub per_layer: Option<&'a PerLayerBuffers>,
     pub altup: Option<&'a AltupBuffers>,
+    /// Another layer's dense FFN beside experts, whose buffers are reused where they fit.
+    pub dense: Option<&'a DenseFfn>,
 }
 
-/// The prepared steps of one layer around its FFN.
+/// A step in its prepared form, bound to its registers.
+#[derive(Debug)]
+pub(crate) enum GpuStep {
+    Norm {
+        op: NormOp,
+        /// True if it reads or writes the residual stream or `Out`.
+        touches_stream: bool,
+    },
+    Attention(Box<AttentionOps>),
+    Recurrent(Box<RecurrentOps>),
+    /// The router or the FFN, which are `hybrid`'s.
+    Ffn,
+    DenseFfn(Box<DenseFfn>),
+    Add(Elementwise),
+    AddOut,
+    PerLayerInput(Box<PerLayerOps>),
+    Altup {
+        step: AltupStep,
+        /// Those of all such steps of the layer.
+        ops: Arc<AltupOps>,
+    },
+    Scale(f32),
+}
+
+impl GpuStep {
+    /// True if an addition to the residual stream that was put off has to come first. Other steps do not touch the stream, or add on the
+    /// way.
+    pub fn waits_for_sum(&self) -> bool {
+        match self {
+            GpuStep::Norm { op, touches_stream } => *touches_stream && !op.adds(),
+            GpuStep::Scale(_) => false,
+            _ => true,
+        }
+    }
+}
+
+/// The prepared steps of one layer, in the order of its program.
 #[derive(Debug)]
 pub(crate) struct GpuLayer {
-    pub norms: Vec<(NormStep, NormOp)>,
-    pub attention: Option<AttentionOps>,
-    pub per_layer: Option<PerLayerOps>,
-    pub recurrent: Option<RecurrentOps>,
-    /// Steps between streams.
-    pub altup: Option<AltupOps>,
-    /// Dense FFN beside the experts.
-    pub dense: Option<DenseFfn>,
-    /// Sums of registers, the second of which is the sum.
-    pub sums: Vec<((Register, Register), Elementwise)>,
-    /// Input of attention or of the recurrent mixer.
-    pub mixer_from: Register,
-    pub ffn_from: Register,
-    /// Input of the router, where experts are chosen ahead of the FFN.
-    pub router_from: Option<Register>,
-    /// The norm whose output the FFN reads; the predictor runs right behind it.
-    pub feeds_ffn: Option<NormStep>,
-    /// True if the residual stream is still the input of that norm when the FFN begins.
-    pub keeps_residual: bool,
+    pub steps: Vec<GpuStep>,
 }
 
 impl GpuLayer {
-    /// Uploads `layer` of `model` and prepares its steps. `before` is another layer's dense FFN, whose buffers are reused where they
-    /// fit.
-    pub fn new(
-        loader: &mut GpuLoader<'_, '_>,
-        registers: &Registers,
-        buffers: LayerBuffers<'_>,
-        model: &Model,
-        layer: usize,
-        before: Option<&DenseFfn>,
-    ) -> Result<Self> {
-        let LayerBuffers { attention, recurrent, per_layer, altup } = buffers;
-        let (shape, weights) = (&model.config.layers[layer], &model.weights.layers[layer]);
-        let (mut norms, mut mixer_from, mut ffn_from) = (Vec::new(), Register::Normed, Register::Normed);
-        let (mut sums, mut dense_from) = (Vec::new(), Register::Normed);
-        let out = registers.rows(Register::Out);
-        let mut feeds_ffn: Option<NormStep> = None;
-        for step in shape.steps.iter() {
-            match *step {
-                Step::Norm { norm, from, into } => {
-                    let Some(of) = weights.norm(norm) else { return Err(no_norm(layer, norm)) };
-                    let of = NormWeights::new(loader, of)?;
-                    let adds = from == Register::Residual && into != Register::Out;
-                    let delta = adds.then(|| registers.get(Register::Out));
-                    let op = NormOp::new(loader, &of, registers.get(from), delta, registers.get(into))?;
-                    norms.push((NormStep { norm, from, into }, op));
-                }
-                Step::Attention { from } | Step::Recurrent { from } => mixer_from = from,
-                Step::Ffn { from } => {
-                    let feeding = norms.iter().rev().find(|(step, _): &&(NormStep, NormOp)| step.into == from);
-                    (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
-                }
-                Step::DenseFfn { from } => dense_from = from,
-                Step::Add { from, into } => {
-                    let (of, cols, pitch) =
-                        ([registers.get(into), registers.get(from)], registers.d_model, registers.pitch);
-                    sums.push(((from, into), Elementwise::new(loader.gpu, "add", &[], &of, cols, pitch)?));
-                }
-                Step::Route { .. } | Step::AddOut | Step::PerLayerInput | Step::Scale | Step::Altup(_) => {}
-            }
+    /// Uploads `layer` of `model` and prepares its steps.
+    pub fn new(loader: &mut GpuLoader<'_, '_>, buffers: LayerBuffers<'_>, model: &Model, layer: usize) -> Result<Self> {
+        let mut steps = Vec::new();
+        for step in model.steps(layer) {
+            let prepared = buffers.prepare(loader, &step?, &steps)?;
+            steps.push(prepared);
         }
-        let router_from = shape.early_router_input();
-        for from in [mixer_from, ffn_from, dense_from].into_iter().chain(router_from) {
-            if from == Register::Out {
-                return Err(Error::invalid("layer program", "products that do not read `Out`", format!("{from:?}")));
-            }
-        }
-        let from = registers.get(mixer_from);
-        let of = shape.attention.as_ref().zip(weights.attention.as_ref());
-        let heads_norm = weights.norm(NormSlot::Heads);
-        let attention = of.map(|(shape, of)| AttentionOps::new(loader, attention, shape, of, heads_norm, from, out));
-        let attention = attention.transpose()?;
-        let of = shape.recurrent.as_ref().zip(weights.recurrent.as_ref());
-        let of = of.map(|(of, weights)| RecurrentOps::new(loader, recurrent, layer, of, weights, from, out));
-        let recurrent = of.transpose()?;
-        let residual = registers.get(Register::Residual);
-        let per_layer = per_layer.zip(weights.per_layer.as_ref());
-        let per_layer =
-            per_layer.map(|(buffers, of)| PerLayerOps::new(loader, buffers, of, residual, out)).transpose()?;
-        let altup = altup.zip(weights.altup.as_deref());
-        let altup = altup.map(|(buffers, of)| AltupOps::new(loader, buffers, of, registers)).transpose()?;
-        let dense = match &weights.beside_experts {
-            Some(ffn) => {
-                let (n_ff, gated) = (ffn.up.weight.rows(), ffn.gate.is_some());
-                let buffers = match before.map(|before| &before.buffers).filter(|buffers| buffers.fits(n_ff, gated)) {
-                    Some(buffers) => buffers.clone(),
-                    None => FfnBuffers::new(loader, loader.chunk, n_ff, gated)?,
-                };
-                Some(DenseFfn::new(loader, before, &buffers, ffn, registers.get(dense_from), out)?)
-            }
-            None => None,
-        };
-        let keeps_residual = shape.early_ffn_input().is_none();
-        Ok(GpuLayer {
-            norms,
-            attention,
-            per_layer,
-            recurrent,
-            altup,
-            dense,
-            sums,
-            mixer_from,
-            ffn_from,
-            router_from,
-            feeds_ffn,
-            keeps_residual,
+        Ok(GpuLayer { steps })
+    }
+
+    /// Attention, if the layer has one.
+    pub fn attention(&self) -> Option<&AttentionOps> {
+        self.steps.iter().find_map(|step| match step {
+            GpuStep::Attention(ops) => Some(&**ops),
+            _ => None,
+        })
+    }
+
+    /// The recurrent mixer, if the layer has one.
+    pub fn recurrent(&self) -> Option<&RecurrentOps> {
+        self.steps.iter().find_map(|step| match step {
+            GpuStep::Recurrent(ops) => Some(&**ops),
+            _ => None,
+        })
+    }
+
+    /// The dense FFN beside experts, if the layer has one.
+    pub fn dense(&self) -> Option<&DenseFfn> {
+        self.steps.iter().find_map(|step| match step {
+            GpuStep::DenseFfn(ffn) => Some(&**ffn),
+            _ => None,
         })
     }
 }
 
-/// The error of a norm that the layer does not have.
-pub(crate) fn no_norm(layer: usize, norm: NormSlot) -> Error {
-    Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}"))
-}
-
-/// The error of a recurrent mixer that the layer does not have.
-pub(crate) fn no_recurrence(layer: usize) -> Error {
-    Error::invalid("layer program", "a recurrent mixer that the model has", format!("one in layer {layer}"))
-}
-
-/// The error of attention that the layer does not have.
-pub(crate) fn no_attention(layer: usize) -> Error {
-    Error::invalid("layer program", "attention that the model has", format!("attention in layer {layer}"))
-}
-
-/// The error of an input of its own that the layer does not have.
-pub(crate) fn no_per_layer(layer: usize) -> Error {
-    Error::invalid("layer program", "an input of the layer's own that the model has", format!("none in layer {layer}"))
-}
-
-/// The error of a dense FFN beside experts that the layer does not have.
-pub(crate) fn no_dense_ffn(layer: usize) -> Error {
-    let got = format!("none in layer {layer}");
-    Error::invalid("layer program", "a dense FFN beside experts that the model has", got)
-}
-
-/// The error of several streams that the model does not have.
-pub(crate) fn no_streams(layer: usize) -> Error {
-    Error::invalid("layer program", "several streams that the model has", format!("some in layer {layer}"))
-}
-
-/// Refuses a step that reads another register than it was prepared for.
-pub(crate) fn same(prepared: Register, asked: Register) -> Result<()> {
-    if prepared == asked {
-        return Ok(());
+impl LayerBuffers<'_> {
+    /// Uploads the weights of a step and prepares it. `before` are the steps before it in its layer.
+    fn prepare(&self, loader: &mut GpuLoader<'_, '_>, step: &BoundStep<'_>, before: &[GpuStep]) -> Result<GpuStep> {
+        let registers = self.registers;
+        let out = registers.rows(Register::Out);
+        Ok(match step.operation {
+            BoundOperation::Norm { norm, from, into, .. } => {
+                let norm = NormWeights::new(loader, norm)?;
+                let adds = from == Register::Residual && into != Register::Out;
+                let delta = adds.then(|| registers.get(Register::Out));
+                let op = NormOp::new(loader, &norm, registers.get(from), delta, registers.get(into))?;
+                let touches_stream = [from, into].iter().any(|it| matches!(it, Register::Residual | Register::Out));
+                GpuStep::Norm { op, touches_stream }
+            }
+            BoundOperation::Attention { attention, from } => {
+                let ops = AttentionOps::new(loader, self.attention, attention, registers.get(from), out)?;
+                GpuStep::Attention(Box::new(ops))
+            }
+            BoundOperation::Recurrent { recurrent, from } => {
+                let ops = RecurrentOps::new(loader, self.recurrent, recurrent, registers.get(from), out)?;
+                GpuStep::Recurrent(Box::new(ops))
+            }
+            BoundOperation::Route { .. } | BoundOperation::Ffn(_) => GpuStep::Ffn,
+            BoundOperation::DenseFfn { weights, from } => {
+                GpuStep::DenseFfn(Box::new(self.dense_ffn(loader, weights, from)?))
+            }
+            BoundOperation::Add { from, into } => {
+                let of = [registers.get(into), registers.get(from)];
+                GpuStep::Add(Elementwise::new(loader.gpu, "add", &[], &of, registers.d_model, registers.pitch)?)
+            }
+            BoundOperation::AddOut => GpuStep::AddOut,
+            BoundOperation::PerLayerInput(weights) => {
+                let buffers = self.per_layer.ok_or_else(no_buffers)?;
+                let ops = PerLayerOps::new(loader, buffers, weights, registers.get(Register::Residual), out)?;
+                GpuStep::PerLayerInput(Box::new(ops))
+            }
+            BoundOperation::Altup { step, weights } => {
+                let known = before.iter().find_map(|step| match step {
+                    GpuStep::Altup { ops, .. } => Some(Arc::clone(ops)),
+                    _ => None,
+                });
+                let new =
+                    || AltupOps::new(loader, self.altup.ok_or_else(no_buffers)?, weights, registers).map(Arc::new);
+                GpuStep::Altup { step, ops: known.map_or_else(new, Ok)? }
+            }
+            BoundOperation::Scale(factor) => GpuStep::Scale(factor),
+        })
     }
-    Err(Error::invalid("layer program", format!("a step that reads {prepared:?}"), format!("{asked:?}")))
+
+    fn dense_ffn(&self, loader: &mut GpuLoader<'_, '_>, weights: &FfnWeights, from: Register) -> Result<DenseFfn> {
+        let (n_ff, gated) = (weights.up.weight.rows(), weights.gate.is_some());
+        let buffers = match self.dense.map(|before| &before.buffers).filter(|buffers| buffers.fits(n_ff, gated)) {
+            Some(buffers) => buffers.clone(),
+            None => FfnBuffers::new(loader, loader.chunk, n_ff, gated)?,
+        };
+        let (from, out) = (self.registers.get(from), self.registers.rows(Register::Out));
+        DenseFfn::new(loader, self.dense, &buffers, weights, from, out)
+    }
+}
+
+/// The error of a part for which no buffers were made: the configuration does not name it.
+pub(crate) fn no_buffers() -> Error {
+    Error::invalid("layer on the GPU", "parts that the configuration names", "others")
 }

@@ -9,10 +9,7 @@ use super::{
     altup::AltupBuffers,
     attention::{AttentionBuffers, AttentionOps, CacheRows, rotated},
     head::Head,
-    layer::{
-        GpuLayer, LayerBuffers, NormStep, no_attention, no_dense_ffn, no_norm, no_per_layer, no_recurrence, no_streams,
-        same,
-    },
+    layer::{GpuLayer, GpuStep, LayerBuffers, no_buffers},
     loader::GpuLoader,
     per_layer::PerLayerBuffers,
     recurrent::RecurrentBuffers,
@@ -23,12 +20,11 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, pitch},
-    model::{AltupStep, Model, ModelConfig, Position, Register, Weights},
+    model::{AltupStep, BoundStep, Model, ModelConfig, Position, Register, Weights},
     runtime::{KvCache, KvType, Sequences},
 };
 
-/// Layers from one on to the last, in a device's memory with every dispatch prepared, and the head if it is there. An FFN reads the
-/// register of [`GpuLayers::ffn_input`] and writes `Out`.
+/// Layers from one on to the last, in a device's memory with every dispatch prepared, and the head if it is there.
 #[derive(Debug)]
 pub(crate) struct GpuLayers {
     pub gpu: Gpu,
@@ -104,14 +100,15 @@ impl GpuLayers {
     }
 
     fn build(&self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<GpuLayer> {
-        let before = self.layers.iter().find_map(|layer| layer.dense.as_ref());
         let buffers = LayerBuffers {
+            registers: &self.registers,
             attention: &self.attention,
             recurrent: &self.recurrent,
             per_layer: self.per_layer.as_ref(),
             altup: self.altup.as_ref(),
+            dense: self.layers.iter().find_map(GpuLayer::dense),
         };
-        GpuLayer::new(loader, &self.registers, buffers, model, layer, before)
+        GpuLayer::new(loader, buffers, model, layer)
     }
 
     /// Uploads `layer`, which is the one before the first.
@@ -196,7 +193,7 @@ impl GpuLayers {
 
     /// Moves the recurrent state of `layer`, which is here, from RAM to the device, if it has one.
     fn state_to_device(&self, layer: usize, kv: &mut KvCache) -> Result<()> {
-        match (&self.layer(layer)?.recurrent, &self.recurrent.copies) {
+        match (self.layer(layer)?.recurrent(), &self.recurrent.copies) {
             (Some(ops), Some(copies)) if kv.device_state(layer).is_none() => {
                 kv.move_state_to_device(layer, GpuState::new(&self.gpu, &self.identity, ops, copies)?)
             }
@@ -209,7 +206,7 @@ impl GpuLayers {
     fn bind_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
         for layer in self.range() {
             let Some(source) = model.config.kv_source(layer).filter(|source| *source != layer) else { continue };
-            let Some(attention) = &self.layers[layer - self.first_layer].attention else { continue };
+            let Some(attention) = self.layers[layer - self.first_layer].attention() else { continue };
             let rope = model.config.rope(layer);
             if kv.on_device(source).is_none() {
                 let (gpu, owner) = (&self.gpu, &self.identity);
@@ -233,7 +230,7 @@ impl GpuLayers {
     /// `None` for a layer without attention.
     fn kv_layer(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
         let own = |attention: &&AttentionOps| attention.layout.shape.kv_from.is_none();
-        let Some(attention) = self.layer(layer)?.attention.as_ref().filter(own) else { return Ok(None) };
+        let Some(attention) = self.layer(layer)?.attention().filter(own) else { return Ok(None) };
         let rope = model.config.rope(layer);
         GpuKv::new(&self.gpu, &self.identity, rope, &self.attention, attention, capacity, ty).map(Some)
     }
@@ -242,7 +239,7 @@ impl GpuLayers {
     pub fn holds(&self, kv: &KvCache) -> bool {
         let rows = |layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
         let state = |layer| kv.device_state(layer).is_some_and(|state| state.is_of(&self.identity));
-        let has_rows = |layer: usize| self.layers[layer - self.first_layer].attention.is_some();
+        let has_rows = |layer: usize| self.layers[layer - self.first_layer].attention().is_some();
         let here = |layer| (!has_rows(layer) || rows(layer)) && (!kv.has_state(layer) || state(layer));
         let in_ram = |layer| kv.device_layer(layer).is_none() && kv.device_state(layer).is_none();
         (0..self.first_layer).all(in_ram) && self.range().all(here)
@@ -354,25 +351,13 @@ impl GpuLayers {
     /// Reads back the streams of some of the chunk's tokens, `[streams, tokens.len(), d_model]`, in place of the residual stream.
     pub fn read_streams(&mut self, tokens: Range<usize>) -> Result<()> {
         self.add_due();
-        let Some(altup) = &self.altup else { return Err(no_streams(self.first_layer)) };
+        let altup = self.altup.as_ref().ok_or_else(no_buffers)?;
         let (d_model, row_bytes, between) = (self.registers.d_model, self.registers.row_bytes(), self.stream_bytes());
         let (start, bytes) = (tokens.start as u64 * row_bytes, tokens.len() as u64 * row_bytes);
         let read_back = &mut self.read_back;
         let count = altup.streams.bytes() / between;
         let pieces: Vec<_> = (0..count).map(|at| (&altup.streams, at * between + start, bytes)).collect();
         self.segment.read(&pieces, |read| unpad(read, row_bytes as usize, d_model, read_back))
-    }
-
-    /// A step between the streams of a model that has several.
-    pub fn altup(&mut self, layer: usize, step: AltupStep) -> Result<()> {
-        self.segment.enter(Some(layer));
-        self.add_due();
-        self.layer(layer)?;
-        let Some(ops) = &self.layers[layer - self.first_layer].altup else { return Err(no_streams(layer)) };
-        ops.record(self.segment.recorder(), step, self.tokens);
-        // Counted once per layer.
-        let work = if step == AltupStep::Laurel { ops.work() * self.tokens as u64 } else { 0 };
-        self.segment.worked(work, self.tokens)
     }
 
     /// Uploads the residual stream's rows or the ids of `tokens`, the chunk's rotations, and inputs of layers.
@@ -397,121 +382,72 @@ impl GpuLayers {
         self.segment.begin(&pieces)
     }
 
-    /// `into = norm(from)`
-    pub fn norm(&mut self, layer: usize, step: NormStep) -> Result<()> {
-        let NormStep { norm, from, into } = step;
+    /// Computes a step of a layer that is here. Of a router or an FFN only the input is readied; what reads it is `hybrid`'s.
+    pub fn step(&mut self, step: &BoundStep<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+        let (layer, tokens) = (step.layer, self.tokens);
         self.segment.enter(Some(layer));
-        let touched = self.due && [from, into].iter().any(|it| matches!(it, Register::Residual | Register::Out));
-        let prepared = self.layer(layer)?.norms.iter().position(|(of, _)| *of == step);
-        let Some(at) = prepared else { return Err(no_norm(layer, norm)) };
-        let op = &self.layers[layer - self.first_layer].norms[at].1;
-        if touched && !op.adds() {
-            self.due = false;
-            self.registers.add.record(self.segment.recorder(), self.tokens);
+        if self.layer(layer)?.steps[step.index].waits_for_sum() {
+            self.add_due();
         }
-        op.record(self.segment.recorder(), self.tokens, self.due);
-        if op.adds() {
-            self.due = false;
-        }
-        Ok(())
-    }
-
-    /// `Out = attention(from)`; appends the chunk's keys and values to the layer's caches.
-    pub fn attention(&mut self, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
-        self.segment.enter(Some(layer));
-        self.add_due();
-        same(self.layer(layer)?.mixer_from, from)?;
-        let Some(ops) = &self.layers[layer - self.first_layer].attention else { return Err(no_attention(layer)) };
-        let (mut caches, mut work): (SmallVec<[CacheRows<'_>; 1]>, u64) = (SmallVec::new(), 0);
-        for (rows, kv) in sequences.iter_mut() {
-            let kv = &*kv;
-            let Some(cache) = kv.device_layer(layer).map(GpuKv::ops) else {
-                return Err(Error::invalid("KV cache", format!("one on the device with a layer {layer}"), "another"));
-            };
-            work += ops.work(rows.len(), kv.len() + rows.len());
-            caches.push(CacheRows { rows, ops: cache, position: kv.len(), capacity: kv.capacity() });
-        }
-        ops.record(self.segment.recorder(), &self.gpu, &self.attention, &caches, self.tokens);
-        self.segment.worked(work, self.tokens)
-    }
-
-    /// `Out = recurrent mixer(from)`; advances the layer's states by the chunk.
-    pub fn recurrent(&mut self, layer: usize, from: Register, sequences: &mut Sequences<'_>) -> Result<()> {
-        self.segment.enter(Some(layer));
-        self.add_due();
-        same(self.layer(layer)?.mixer_from, from)?;
-        let Some(ops) = &self.layers[layer - self.first_layer].recurrent else { return Err(no_recurrence(layer)) };
-        let mut states: SmallVec<[(Range<usize>, &StateOps); 1]> = SmallVec::new();
-        for (rows, kv) in sequences.iter_mut() {
-            let Some(state) = kv.advance_device_state(layer) else {
-                let expected = format!("one on the device for layer {layer}");
-                return Err(Error::invalid("recurrent state", expected, "another"));
-            };
-            states.push((rows, state.ops()));
-        }
-        ops.record(self.segment.recorder(), &states, self.tokens);
-        self.segment.worked(ops.work(self.tokens), self.tokens)
-    }
-
-    /// Readies `from`, `[tokens, pitch(d_model)]`, as the input of the layer's FFN.
-    pub fn ffn_input(&mut self, layer: usize, from: Register) -> Result<()> {
-        self.segment.enter(Some(layer));
-        self.add_due();
-        same(self.layer(layer)?.ffn_from, from)
-    }
-
-    /// `Out = dense FFN(from)`, of the one beside the layer's experts.
-    pub fn dense_ffn(&mut self, layer: usize) -> Result<()> {
-        self.segment.enter(Some(layer));
-        self.add_due();
-        self.layer(layer)?;
-        let Some(ffn) = &self.layers[layer - self.first_layer].dense else { return Err(no_dense_ffn(layer)) };
-        ffn.record(self.segment.recorder(), self.tokens, None);
-        self.segment.worked(ffn.work() * self.tokens as u64, self.tokens)
-    }
-
-    /// `into += from`
-    pub fn add(&mut self, layer: usize, from: Register, into: Register) -> Result<()> {
-        self.add_due();
-        self.layer(layer)?;
-        let sums = &self.layers[layer - self.first_layer].sums;
-        let Some((_, sum)) = sums.iter().find(|(of, _)| *of == (from, into)) else {
-            let got = format!("{into:?} += {from:?} in layer {layer}");
-            return Err(Error::invalid("layer program", "a sum that was prepared", got));
+        let (at, segment) = (layer - self.first_layer, &mut self.segment);
+        let work = match &self.layers[at].steps[step.index] {
+            GpuStep::Norm { op, .. } => {
+                op.record(segment.recorder(), tokens, self.due);
+                self.due &= !op.adds();
+                return Ok(());
+            }
+            GpuStep::Attention(ops) => {
+                let (mut caches, mut work): (SmallVec<[CacheRows<'_>; 1]>, u64) = (SmallVec::new(), 0);
+                for (rows, kv) in sequences.iter_mut() {
+                    let kv = &*kv;
+                    let Some(cache) = kv.device_layer(layer).map(GpuKv::ops) else {
+                        return Err(not_here("KV cache", layer));
+                    };
+                    work += ops.work(rows.len(), kv.len() + rows.len());
+                    caches.push(CacheRows { rows, ops: cache, position: kv.len(), capacity: kv.capacity() });
+                }
+                ops.record(segment.recorder(), &self.gpu, &self.attention, &caches, tokens);
+                work
+            }
+            GpuStep::Recurrent(ops) => {
+                let mut states: SmallVec<[(Range<usize>, &StateOps); 1]> = SmallVec::new();
+                for (rows, kv) in sequences.iter_mut() {
+                    let state = kv.advance_device_state(layer).ok_or_else(|| not_here("recurrent state", layer))?;
+                    states.push((rows, state.ops()));
+                }
+                ops.record(segment.recorder(), &states, tokens);
+                ops.work(tokens)
+            }
+            GpuStep::Ffn => return Ok(()),
+            GpuStep::DenseFfn(ffn) => {
+                ffn.record(segment.recorder(), tokens, None);
+                ffn.work() * tokens as u64
+            }
+            GpuStep::Add(sum) => {
+                sum.record(segment.recorder(), tokens);
+                return Ok(());
+            }
+            // Put off until a step reads the stream: usually the next norm, which adds on the way.
+            GpuStep::AddOut => {
+                self.due = true;
+                return Ok(());
+            }
+            GpuStep::PerLayerInput(ops) => {
+                ops.record(&self.gpu, segment.recorder(), tokens, at);
+                ops.work() * tokens as u64
+            }
+            GpuStep::Altup { step, ops } => {
+                ops.record(segment.recorder(), *step, tokens);
+                // Counted once per layer.
+                if *step == AltupStep::Laurel { ops.work() * tokens as u64 } else { 0 }
+            }
+            GpuStep::Scale(factor) => {
+                let add = std::mem::take(&mut self.due);
+                self.registers.record_scale(&self.gpu, segment.recorder(), tokens, add, *factor);
+                return Ok(());
+            }
         };
-        sum.record(self.segment.recorder(), self.tokens);
-        Ok(())
-    }
-
-    /// Readies `from` as the input of the router that chooses ahead of the layer's FFN.
-    pub fn router_input(&mut self, layer: usize, from: Register) -> Result<()> {
-        self.segment.enter(Some(layer));
-        self.add_due();
-        same(self.layer(layer)?.router_from.unwrap_or(Register::Out), from)
-    }
-
-    /// `Residual += Out`, put off until a step reads the stream: usually the next norm, which adds on the way.
-    pub fn add_out(&mut self) {
-        self.add_due();
-        self.due = true;
-    }
-
-    /// `Out =` what `layer` makes of its own input and `Residual`.
-    pub fn per_layer_input(&mut self, layer: usize) -> Result<()> {
-        self.segment.enter(Some(layer));
-        self.add_due();
-        self.layer(layer)?;
-        let at = layer - self.first_layer;
-        let Some(ops) = &self.layers[at].per_layer else { return Err(no_per_layer(layer)) };
-        ops.record(&self.gpu, self.segment.recorder(), self.tokens, at);
-        self.segment.worked(ops.work() * self.tokens as u64, self.tokens)
-    }
-
-    /// `Residual *= factor`
-    pub fn scale(&mut self, factor: f32) {
-        let add = std::mem::take(&mut self.due);
-        let (registers, recorder) = (&self.registers, self.segment.recorder());
-        registers.record_scale(&self.gpu, recorder, self.tokens, add, factor);
+        segment.worked(work, tokens)
     }
 
     /// Records the addition that was put off.
@@ -561,6 +497,11 @@ impl GpuLayers {
     pub fn forget_due(&mut self) {
         self.due = false;
     }
+}
+
+/// The error of a cache whose part for `layer` is elsewhere.
+fn not_here(what: &'static str, layer: usize) -> Error {
+    Error::invalid(what, format!("one on the device with a layer {layer}"), "another")
 }
 
 fn no_head() -> Error {

@@ -8,7 +8,7 @@ use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
 
 use super::{
     delta_net::DeltaNetOps,
-    layer::no_recurrence,
+    layer::no_buffers,
     loader::GpuLoader,
     mamba2::Mamba2Ops,
     product::Product,
@@ -18,7 +18,7 @@ use crate::{
     cpu::ops::ShortConv,
     error::Result,
     gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{Linear, ModelConfig, RecurrentConfig, RecurrentWeights},
+    model::{BoundMixer, BoundRecurrent, Linear, ModelConfig, RecurrentConfig, RecurrentWeights},
 };
 
 /// Invocations of a workgroup, for kernels written for any number.
@@ -165,17 +165,16 @@ pub(crate) struct RecurrentOps {
 }
 
 impl RecurrentOps {
-    /// Uploads the mixer of `layer`, which reads `from` and writes `out`.
+    /// Uploads a layer's mixer, which reads `from` and writes `out`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &RecurrentBuffers,
-        layer: usize,
-        of: &RecurrentConfig,
-        weights: &RecurrentWeights,
+        recurrent: BoundRecurrent<'_>,
         from: &Buffer,
         out: BufferRows<'_>,
     ) -> Result<Self> {
-        let Some(buffers) = buffers.kinds.iter().find(|kind| kind.of == *of) else { return Err(no_recurrence(layer)) };
+        let BoundRecurrent { config: of, weights, mixer } = recurrent;
+        let buffers = buffers.kinds.iter().find(|kind| kind.of == *of).ok_or_else(no_buffers)?;
         check(of)?;
         let MixerMatrices { projections, conv, output } = MixerMatrices::of(weights);
         let what = MemoryUse { purpose: Purpose::Attention, what: "weights of a recurrent mixer" };
@@ -183,15 +182,14 @@ impl RecurrentOps {
         let projections = Product::new(loader, what, &projections, from, into)?;
         let conv_weight = loader.vector("a convolution", conv.weight())?;
         let conv_bias = conv.bias().map(|bias| loader.vector("a bias", bias)).transpose()?;
-        let scan = match (of, weights) {
-            (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) => {
+        let scan = match mixer {
+            BoundMixer::DeltaNet { shape, weights } => {
                 Some(ScanOps::DeltaNet(DeltaNetOps::new(loader, buffers, *shape, weights)?))
             }
-            (RecurrentConfig::Mamba2 { shape, step_limits, .. }, RecurrentWeights::Mamba2(weights)) => {
-                Some(ScanOps::Mamba2(Mamba2Ops::new(loader, buffers, *shape, *step_limits, weights)?))
+            BoundMixer::Mamba2 { shape, step_limits, weights } => {
+                Some(ScanOps::Mamba2(Mamba2Ops::new(loader, buffers, *shape, step_limits, weights)?))
             }
-            (RecurrentConfig::ShortConv { .. }, RecurrentWeights::ShortConv(_)) => None,
-            _ => return Err(no_recurrence(layer)),
+            BoundMixer::ShortConv(_) => None,
         };
         let mixed = if scan.is_some() { &buffers.heads } else { &buffers.convolved };
         let output = Product::new(loader, what, &[output], mixed, out)?;

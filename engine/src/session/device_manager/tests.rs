@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     cpu::{Cpu, CpuOptions, Isa},
     gpu::Purpose,
-    model::{AltupStep, LoadOptions, Model, NormSlot, Register, Resident},
+    model::{BoundStep, LoadOptions, Model, Resident},
     placement::Machine,
     runtime::{CpuProcessor, KvType, Pass, Residency, Sequences, Sparsity},
     session::{
@@ -167,10 +167,6 @@ impl Processor for FailingProcessor {
         self.cpu.isa()
     }
 
-    fn route(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
-        self.cpu.route(pass, layer, from)
-    }
-
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
         self.cpu.kv_cache(model, capacity, ty)
     }
@@ -183,56 +179,8 @@ impl Processor for FailingProcessor {
         self.cpu.begin(pass, sequences)
     }
 
-    fn norm(&mut self, pass: &Pass<'_>, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
-        self.cpu.norm(pass, layer, norm, from, into)
-    }
-
-    fn attention(
-        &mut self,
-        pass: &Pass<'_>,
-        layer: usize,
-        from: Register,
-        sequences: &mut Sequences<'_>,
-    ) -> Result<()> {
-        self.cpu.attention(pass, layer, from, sequences)
-    }
-
-    fn recurrent(
-        &mut self,
-        pass: &Pass<'_>,
-        layer: usize,
-        from: Register,
-        sequences: &mut Sequences<'_>,
-    ) -> Result<()> {
-        self.cpu.recurrent(pass, layer, from, sequences)
-    }
-
-    fn ffn(&mut self, pass: &mut Pass<'_>, layer: usize, from: Register) -> Result<()> {
-        self.cpu.ffn(pass, layer, from)
-    }
-
-    fn dense_ffn(&mut self, pass: &Pass<'_>, layer: usize, from: Register) -> Result<()> {
-        self.cpu.dense_ffn(pass, layer, from)
-    }
-
-    fn add(&mut self, pass: &Pass<'_>, layer: usize, from: Register, into: Register) -> Result<()> {
-        self.cpu.add(pass, layer, from, into)
-    }
-
-    fn add_out(&mut self, pass: &Pass<'_>) -> Result<()> {
-        self.cpu.add_out(pass)
-    }
-
-    fn per_layer_input(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
-        self.cpu.per_layer_input(pass, layer)
-    }
-
-    fn altup(&mut self, pass: &Pass<'_>, layer: usize, step: AltupStep) -> Result<()> {
-        self.cpu.altup(pass, layer, step)
-    }
-
-    fn scale(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
-        self.cpu.scale(pass, layer)
+    fn step(&mut self, pass: &mut Pass<'_>, step: &BoundStep<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+        self.cpu.step(pass, step, sequences)
     }
 
     fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]> {

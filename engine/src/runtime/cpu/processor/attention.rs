@@ -13,33 +13,23 @@ use super::{
 };
 use crate::{
     cpu::ops::{AttentionShape, Queries, SeenRows},
-    error::{Error, Result},
-    model::{AttentionConfig, AttentionWeights, InputSite, NormSlot, Register},
+    error::Result,
+    model::{BoundAttention, BoundLatent, InputSite, Register},
     runtime::{Pass, Sequences},
 };
-
-/// The attention of a layer.
-#[derive(Clone, Copy)]
-struct LayerAttention<'m> {
-    layer: usize,
-    of: &'m AttentionConfig,
-    weights: &'m AttentionWeights,
-}
 
 impl CpuProcessor {
     /// Attention of a layer, of either form: `Out = ` the output projection of the heads.
     pub(super) fn attend(
         &mut self,
         pass: &Pass<'_>,
-        layer: usize,
+        attention: BoundAttention<'_>,
         from: Register,
         sequences: &mut Sequences<'_>,
     ) -> Result<()> {
-        let parts = (&pass.model.config.layers[layer].attention, &pass.model.weights.layers[layer].attention);
-        let (Some(of), Some(weights)) = parts else { return Err(no_attention(layer)) };
-        let attention = LayerAttention { layer, of, weights };
-        if of.latent.is_some() {
-            return self.latent_attention(pass, attention, from, sequences);
+        let of = attention.config;
+        if let Some(latent) = attention.latent {
+            return self.latent_attention(pass, attention, latent, from, sequences);
         }
         self.project_inputs(pass, attention, from)?;
         self.norm_and_rotate(pass, attention);
@@ -55,9 +45,9 @@ impl CpuProcessor {
     }
 
     /// Queries, keys, values and gates of the chunk, before norms and rotation.
-    fn project_inputs(&mut self, pass: &Pass<'_>, attention: LayerAttention<'_>, from: Register) -> Result<()> {
+    fn project_inputs(&mut self, pass: &Pass<'_>, attention: BoundAttention<'_>, from: Register) -> Result<()> {
         let tokens = pass.tokens.len();
-        let LayerAttention { layer, of, weights } = attention;
+        let BoundAttention { layer, config: of, weights, .. } = attention;
         let skipped = self.skipped(pass, layer);
         let (d, q_dim, kv_dim) = (pass.model.config.d_model, of.q_dim(), of.own_kv_dim());
         let (q, k, v) = (&mut self.q[..tokens * q_dim], &mut self.k[..tokens * kv_dim], &mut self.v[..tokens * kv_dim]);
@@ -102,7 +92,8 @@ impl CpuProcessor {
     }
 
     /// Norms of the heads, rotation by their tokens' positions, and growth of queries.
-    fn norm_and_rotate(&mut self, pass: &Pass<'_>, LayerAttention { of, weights, .. }: LayerAttention<'_>) {
+    fn norm_and_rotate(&mut self, pass: &Pass<'_>, attention: BoundAttention<'_>) {
+        let BoundAttention { config: of, weights, .. } = attention;
         let tokens = pass.tokens.len();
         let config = &pass.model.config;
         let (q_dim, kv_dim) = (of.q_dim(), of.own_kv_dim());
@@ -132,8 +123,8 @@ impl CpuProcessor {
 
     /// Each sequence's heads, `[tokens, n_head * head_dim]`; its keys and values are appended to its cache, unless the layer reads
     /// another's.
-    fn attend_sequences(&mut self, attention: LayerAttention<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
-        let LayerAttention { layer, of, weights } = attention;
+    fn attend_sequences(&mut self, attention: BoundAttention<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+        let BoundAttention { layer, config: of, weights, .. } = attention;
         let (q_dim, kv_dim) = (of.q_dim(), of.own_kv_dim());
         let source = of.kv_from.unwrap_or(layer);
         let shape = AttentionShape {
@@ -160,18 +151,19 @@ impl CpuProcessor {
         Ok(())
     }
 
-    /// Latent attention: [`Processor::attention`] of layers that have it.
+    /// The same where keys and values come from a latent.
     fn latent_attention(
         &mut self,
         pass: &Pass<'_>,
-        attention: LayerAttention<'_>,
+        attention: BoundAttention<'_>,
+        latent: BoundLatent<'_>,
         from: Register,
         sequences: &mut Sequences<'_>,
     ) -> Result<()> {
-        let LayerAttention { layer, of, weights } = attention;
+        let BoundAttention { layer, config: of, weights, .. } = attention;
         let tokens = pass.tokens.len();
         let rotation = of.rope.and_then(|table| self.rotations.get(table));
-        let task = LatentTask { config: &pass.model.config, layer, shape: of, weights, tokens, rotation };
+        let task = LatentTask { config: &pass.model.config, layer, shape: of, latent, weights, tokens, rotation };
         let x = &self.registers[from as usize][..pass.register_len()];
         let heads = &mut self.heads[..tokens * of.output_cols()];
         self.latent.run(&self.cpu, &task, x, sequences, &mut self.attention, heads)?;
@@ -179,12 +171,12 @@ impl CpuProcessor {
     }
 
     /// `Out = ` the output projection of the heads.
-    fn project_heads(&mut self, pass: &Pass<'_>, attention: LayerAttention<'_>) -> Result<()> {
-        let LayerAttention { layer, of, weights } = attention;
+    fn project_heads(&mut self, pass: &Pass<'_>, attention: BoundAttention<'_>) -> Result<()> {
+        let BoundAttention { layer, config: of, weights, heads_norm, .. } = attention;
         self.expect_ffn(pass, layer);
         let skipped = self.skipped(pass, layer);
         let heads = &mut self.heads[..pass.tokens.len() * of.output_cols()];
-        if let Some(norm) = pass.model.weights.layers[layer].norm(NormSlot::Heads) {
+        if let Some(norm) = heads_norm {
             norm_rows(&self.cpu, &pass.model.config, norm, heads, None);
         }
         self.calibration.record(InputSite::Heads, heads);
@@ -209,9 +201,4 @@ fn gate_by_softplus(heads: &mut [f32], gates: &[f32]) {
         let factor = softplus(*gate);
         head.iter_mut().for_each(|x| *x *= factor);
     }
-}
-
-/// The error of a step that the layer has no weights for.
-fn no_attention(layer: usize) -> Error {
-    Error::invalid("layer program", "attention that the model has", format!("attention in layer {layer}"))
 }
