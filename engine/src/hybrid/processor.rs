@@ -275,7 +275,7 @@ impl Processor for HybridProcessor {
         let streams = matches!(step.operation, BoundOperation::Ffn(_)) && self.streams(pass, step.layer);
         match &mut self.device {
             Some(device) if self.residual_on_device => device.step(pass, step, sequences, &mut self.cold, streams),
-            Some(device) if matches!(step.operation, BoundOperation::Attention { .. }) => {
+            Some(device) if matches!(step.operation, BoundOperation::Attention(_)) => {
                 self.cold.cpu.step(pass, step, sequences)?;
                 device.layers.update_copies(step.layer, sequences)
             }

@@ -37,19 +37,9 @@ pub enum BoundOperation<'m> {
         keeps_input: bool,
     },
     /// `Out = attention(from)`; the chunk's keys and values are appended to the layer's cache of each sequence.
-    Attention {
-        /// The layer's attention.
-        attention: BoundAttention<'m>,
-        /// Input.
-        from: Register,
-    },
+    Attention(BoundAttention<'m>),
     /// `Out = recurrent mixer(from)`; the layer's recurrent state of each sequence is advanced by its rows.
-    Recurrent {
-        /// The layer's mixer.
-        recurrent: BoundRecurrent<'m>,
-        /// Input.
-        from: Register,
-    },
+    Recurrent(BoundRecurrent<'m>),
     /// Chooses the experts of the layer's FFN by `from`.
     Route {
         /// The FFN.
@@ -95,6 +85,8 @@ pub enum BoundOperation<'m> {
 pub struct BoundAttention<'m> {
     /// Number of the layer.
     pub layer: usize,
+    /// Input.
+    pub from: Register,
     /// Sizes.
     pub config: &'m AttentionConfig,
     /// Weights.
@@ -117,6 +109,10 @@ pub struct BoundLatent<'m> {
 /// The recurrent mixer of a layer.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundRecurrent<'m> {
+    /// Number of the layer.
+    pub layer: usize,
+    /// Input.
+    pub from: Register,
     /// Kind and sizes.
     pub config: &'m RecurrentConfig,
     /// Weights of that kind.
@@ -223,14 +219,12 @@ impl<'m> BoundStep<'m> {
                 BoundOperation::Norm { norm, from, into, feeds_ffn, keeps_input }
             }
             Step::Attention { from } => {
-                let attention = BoundAttention::new(config, weights, layer).ok_or_else(|| absent("attention"))?;
-                BoundOperation::Attention { attention, from: input(from)? }
+                let bound = BoundAttention::new(config, weights, layer, input(from)?);
+                BoundOperation::Attention(bound.ok_or_else(|| absent("attention"))?)
             }
             Step::Recurrent { from } => {
-                let parts = shape.recurrent.as_ref().zip(of.recurrent.as_ref());
-                let bound = parts.and_then(|(config, weights)| BoundRecurrent::new(config, weights));
-                let recurrent = bound.ok_or_else(|| absent("a recurrent mixer"))?;
-                BoundOperation::Recurrent { recurrent, from: input(from)? }
+                let bound = BoundRecurrent::new(config, weights, layer, input(from)?);
+                BoundOperation::Recurrent(bound.ok_or_else(|| absent("a recurrent mixer"))?)
             }
             Step::Route { from } => {
                 let bound = BoundFfn::new(config, weights, layer);
@@ -266,7 +260,7 @@ impl<'m> BoundStep<'m> {
 
 impl<'m> BoundAttention<'m> {
     /// `None` for a layer without attention, or with half of a latent one.
-    fn new(config: &'m ModelConfig, weights: &'m Weights, layer: usize) -> Option<Self> {
+    fn new(config: &'m ModelConfig, weights: &'m Weights, layer: usize, from: Register) -> Option<Self> {
         let of = &weights.layers[layer];
         let (config, weights) = config.layers[layer].attention.as_ref().zip(of.attention.as_ref())?;
         let latent = match (&config.latent, weights.latent.as_deref()) {
@@ -274,13 +268,15 @@ impl<'m> BoundAttention<'m> {
             (None, None) => None,
             _ => return None,
         };
-        Some(BoundAttention { layer, config, weights, latent, heads_norm: of.norm(NormSlot::Heads) })
+        Some(BoundAttention { layer, from, config, weights, latent, heads_norm: of.norm(NormSlot::Heads) })
     }
 }
 
 impl<'m> BoundRecurrent<'m> {
-    /// `None` for weights of another kind than `config`'s.
-    fn new(config: &'m RecurrentConfig, weights: &'m RecurrentWeights) -> Option<Self> {
+    /// `None` for a layer without a recurrent mixer, or with the weights of another kind.
+    fn new(config: &'m ModelConfig, weights: &'m Weights, layer: usize, from: Register) -> Option<Self> {
+        let (config, weights) = (&config.layers[layer].recurrent, &weights.layers[layer].recurrent);
+        let (config, weights) = config.as_ref().zip(weights.as_ref())?;
         let mixer = match (config, weights) {
             (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) => {
                 BoundMixer::DeltaNet { shape, weights }
@@ -291,7 +287,7 @@ impl<'m> BoundRecurrent<'m> {
             (RecurrentConfig::ShortConv { .. }, RecurrentWeights::ShortConv(weights)) => BoundMixer::ShortConv(weights),
             _ => return None,
         };
-        Some(BoundRecurrent { config, weights, mixer })
+        Some(BoundRecurrent { layer, from, config, weights, mixer })
     }
 }
 

@@ -9,10 +9,7 @@ use super::{
 use crate::{
     cpu::Cpu,
     error::Result,
-    model::{
-        Activation, ExpertWeights, FfnKind, FfnWeights, ModelConfig, Norm, Predictor, PredictorInput, SkippedInputs,
-        mask,
-    },
+    model::{Activation, FfnKind, FfnWeights, ModelConfig, Norm, Predictor, PredictorInput, SkippedInputs, mask},
     runtime::{LayerFiring, Probe, Sparsity},
     telemetry::neurons::Strength,
 };
@@ -43,7 +40,7 @@ pub(crate) struct LayerTask<'a> {
     pub tokens: usize,
     /// True if the tokens are of different sequences.
     pub separate: bool,
-    /// True if the layer's experts were chosen before ([`LayerFfn::route`]).
+    /// True if the layer's experts were chosen before ([`MoeFfn::route`]).
     pub routed: bool,
 }
 
@@ -82,7 +79,8 @@ impl LayerTask<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct LayerFfn {
     ffn: CpuFfn,
-    moe: MoeFfn,
+    /// Its router may be asked ahead of [`LayerFfn::run`].
+    pub(super) moe: MoeFfn,
     /// `[tokens, words(n_ff)]`
     fired: Vec<u32>,
 }
@@ -99,17 +97,6 @@ impl LayerFfn {
             // Experts are not known before they are chosen.
             FfnKind::Experts(_) => cpu.prefetch(&[]),
         }
-    }
-
-    /// Chooses the experts of `task`, `weights`, by its `x`, the router's input, for the [`LayerFfn::run`] that follows.
-    pub(crate) fn route(
-        &mut self,
-        cpu: &Cpu,
-        config: &ModelConfig,
-        task: &LayerTask<'_>,
-        weights: &ExpertWeights,
-    ) -> Result<()> {
-        self.moe.route(cpu, config, task, weights)
     }
 
     /// `out = ffn(x)`, both `[tokens, d_model]`.

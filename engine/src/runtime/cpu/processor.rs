@@ -23,8 +23,8 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     model::{
-        AltupStep, AltupWeights, AttentionConfig, BoundFfn, BoundMixer, BoundOperation, BoundStep, ExpertWeights, Ffn,
-        FfnKind, InputSite, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, Position, Register,
+        AltupStep, AltupWeights, AttentionConfig, BoundFfn, BoundOperation, BoundRecurrent, BoundStep, ExpertWeights,
+        Ffn, FfnKind, InputSite, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, Position, Register,
         SkippedInputs,
     },
     runtime::{KvCache, KvType, Pass, Processor, Sequences, Sparsity, scratch::grow, shortlist},
@@ -178,7 +178,7 @@ impl CpuProcessor {
         x: &[f32],
     ) -> Result<()> {
         let task = self.task(pass, ffn, LayerInputs { x, residual: None, tokens: pass.tokens.len() });
-        self.ffn.route(&self.cpu, &pass.model.config, &task, experts)
+        self.ffn.moe.route(&self.cpu, &pass.model.config, &task, experts)
     }
 
     /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: ids past the last expert are skipped, `out` and
@@ -219,22 +219,18 @@ impl CpuProcessor {
         }
     }
 
-    /// `Out = mixer(from)`; each sequence's state of `layer` is advanced by its rows.
-    fn mix(
-        &mut self,
-        pass: &Pass<'_>,
-        layer: usize,
-        mixer: BoundMixer<'_>,
-        from: Register,
-        sequences: &mut Sequences<'_>,
-    ) -> Result<()> {
+    /// `Out = mixer(from)`; each sequence's state of the layer is advanced by its rows.
+    fn mix(&mut self, pass: &Pass<'_>, recurrent: BoundRecurrent<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+        let BoundRecurrent { layer, from, mixer, .. } = recurrent;
         let absent = || Error::invalid("recurrent state", format!("one in RAM for layer {layer}"), "another");
         let states = sequences.iter_mut().map(|(rows, kv)| Ok((rows, kv.advance_state(layer).ok_or_else(absent)?)));
         let mut states = states.collect::<Result<SmallVec<[RowsState<'_>; 1]>>>()?;
         let n = pass.register_len();
         let [registers @ .., out] = &mut self.registers;
         let inputs = TokenInputs { x: &registers[from as usize][..n], tokens: pass.tokens.len() };
-        self.recurrent.run(&self.cpu, mixer, pass.model.config.norm_eps, inputs, &mut states, &mut out[..n])
+        self.recurrent.run(&self.cpu, mixer, pass.model.config.norm_eps, inputs, &mut states, &mut out[..n])?;
+        self.expect_ffn(pass, layer);
+        Ok(())
     }
 
     /// `Out = ffn(from)`
@@ -425,12 +421,8 @@ impl Processor for CpuProcessor {
                 }
                 Ok(())
             }
-            BoundOperation::Attention { attention, from } => self.attend(pass, attention, from, sequences),
-            BoundOperation::Recurrent { recurrent, from } => {
-                self.mix(pass, step.layer, recurrent.mixer, from, sequences)?;
-                self.expect_ffn(pass, step.layer);
-                Ok(())
-            }
+            BoundOperation::Attention(attention) => self.attend(pass, attention, sequences),
+            BoundOperation::Recurrent(recurrent) => self.mix(pass, recurrent, sequences),
             BoundOperation::Route { ffn, experts, from } => {
                 let x = std::mem::take(&mut self.registers[from as usize]);
                 let done = self.route_of(pass, &ffn, experts, &x[..n]);

@@ -11,11 +11,12 @@ use super::{
     loader::GpuLoader,
     norm::{NormOp, NormWeights},
     product::Product,
+    registers::Registers,
 };
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{AttentionConfig, BoundAttention, Linear, ModelConfig, Norm, NormKind},
+    model::{AttentionConfig, BoundAttention, Linear, ModelConfig, Norm, NormKind, Register},
 };
 
 /// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
@@ -212,10 +213,10 @@ impl AttentionOps {
         loader: &mut GpuLoader<'_, '_>,
         buffers: &AttentionBuffers,
         attention: BoundAttention<'_>,
-        from: &Buffer,
-        out: BufferRows<'_>,
+        registers: &Registers,
     ) -> Result<Self> {
-        let BoundAttention { config: shape, weights, heads_norm, .. } = attention;
+        let BoundAttention { from, config: shape, weights, heads_norm, .. } = attention;
+        let (from, out) = (registers.get(from), registers.rows(Register::Out));
         let most = limits::ATTENTION_UNITS as usize * 4;
         if shape.head_dim > most {
             return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));

@@ -122,13 +122,11 @@ impl LayerBuffers<'_> {
                 let touches_stream = [from, into].iter().any(|it| matches!(it, Register::Residual | Register::Out));
                 GpuStep::Norm { op, touches_stream }
             }
-            BoundOperation::Attention { attention, from } => {
-                let ops = AttentionOps::new(loader, self.attention, attention, registers.get(from), out)?;
-                GpuStep::Attention(Box::new(ops))
+            BoundOperation::Attention(attention) => {
+                GpuStep::Attention(Box::new(AttentionOps::new(loader, self.attention, attention, registers)?))
             }
-            BoundOperation::Recurrent { recurrent, from } => {
-                let ops = RecurrentOps::new(loader, self.recurrent, recurrent, registers.get(from), out)?;
-                GpuStep::Recurrent(Box::new(ops))
+            BoundOperation::Recurrent(recurrent) => {
+                GpuStep::Recurrent(Box::new(RecurrentOps::new(loader, self.recurrent, recurrent, registers)?))
             }
             BoundOperation::Route { .. } | BoundOperation::Ffn(_) => GpuStep::Ffn,
             BoundOperation::DenseFfn { weights, from } => {

@@ -12,13 +12,14 @@ use super::{
     loader::GpuLoader,
     mamba2::Mamba2Ops,
     product::Product,
+    registers::Registers,
     state::{StateCopies, StateOps},
 };
 use crate::{
     cpu::ops::ShortConv,
     error::Result,
     gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{BoundMixer, BoundRecurrent, Linear, ModelConfig, RecurrentConfig, RecurrentWeights},
+    model::{BoundMixer, BoundRecurrent, Linear, ModelConfig, RecurrentConfig, RecurrentWeights, Register},
 };
 
 /// Invocations of a workgroup, for kernels written for any number.
@@ -165,15 +166,15 @@ pub(crate) struct RecurrentOps {
 }
 
 impl RecurrentOps {
-    /// Uploads a layer's mixer, which reads `from` and writes `out`.
+    /// Uploads a layer's mixer.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &RecurrentBuffers,
         recurrent: BoundRecurrent<'_>,
-        from: &Buffer,
-        out: BufferRows<'_>,
+        registers: &Registers,
     ) -> Result<Self> {
-        let BoundRecurrent { config: of, weights, mixer } = recurrent;
+        let BoundRecurrent { from, config: of, weights, mixer, .. } = recurrent;
+        let (from, out) = (registers.get(from), registers.rows(Register::Out));
         let buffers = buffers.kinds.iter().find(|kind| kind.of == *of).ok_or_else(no_buffers)?;
         check(of)?;
         let MixerMatrices { projections, conv, output } = MixerMatrices::of(weights);

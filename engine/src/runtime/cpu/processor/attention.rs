@@ -24,14 +24,13 @@ impl CpuProcessor {
         &mut self,
         pass: &Pass<'_>,
         attention: BoundAttention<'_>,
-        from: Register,
         sequences: &mut Sequences<'_>,
     ) -> Result<()> {
         let of = attention.config;
         if let Some(latent) = attention.latent {
-            return self.latent_attention(pass, attention, latent, from, sequences);
+            return self.latent_attention(pass, attention, latent, sequences);
         }
-        self.project_inputs(pass, attention, from)?;
+        self.project_inputs(pass, attention)?;
         self.norm_and_rotate(pass, attention);
         self.attend_sequences(attention, sequences)?;
         let tokens = pass.tokens.len();
@@ -45,13 +44,13 @@ impl CpuProcessor {
     }
 
     /// Queries, keys, values and gates of the chunk, before norms and rotation.
-    fn project_inputs(&mut self, pass: &Pass<'_>, attention: BoundAttention<'_>, from: Register) -> Result<()> {
+    fn project_inputs(&mut self, pass: &Pass<'_>, attention: BoundAttention<'_>) -> Result<()> {
         let tokens = pass.tokens.len();
         let BoundAttention { layer, config: of, weights, .. } = attention;
         let skipped = self.skipped(pass, layer);
         let (d, q_dim, kv_dim) = (pass.model.config.d_model, of.q_dim(), of.own_kv_dim());
         let (q, k, v) = (&mut self.q[..tokens * q_dim], &mut self.k[..tokens * kv_dim], &mut self.v[..tokens * kv_dim]);
-        let x = &self.registers[from as usize][..tokens * d];
+        let x = &self.registers[attention.from as usize][..tokens * d];
         let (gated, gates) = match of.gated {
             true => (&mut self.gated[..2 * tokens * q_dim], &mut self.gates[..tokens * q_dim]),
             false => (&mut [] as &mut [f32], &mut self.gates[..tokens * of.gate_rows]),
@@ -157,14 +156,13 @@ impl CpuProcessor {
         pass: &Pass<'_>,
         attention: BoundAttention<'_>,
         latent: BoundLatent<'_>,
-        from: Register,
         sequences: &mut Sequences<'_>,
     ) -> Result<()> {
         let BoundAttention { layer, config: of, weights, .. } = attention;
         let tokens = pass.tokens.len();
         let rotation = of.rope.and_then(|table| self.rotations.get(table));
         let task = LatentTask { config: &pass.model.config, layer, shape: of, latent, weights, tokens, rotation };
-        let x = &self.registers[from as usize][..pass.register_len()];
+        let x = &self.registers[attention.from as usize][..pass.register_len()];
         let heads = &mut self.heads[..tokens * of.output_cols()];
         self.latent.run(&self.cpu, &task, x, sequences, &mut self.attention, heads)?;
         self.project_heads(pass, attention)
