@@ -24,11 +24,11 @@ while IFS='|' read -r name seconds most shows line; do
 done <<'TABLE'
 format    |   3 |  120 | the sources are formatted                                | cargo fmt --all -- --check
 locks     |   2 |  120 | the lock files are current                               | for at in . fuzz; do cargo update --workspace --locked --manifest-path $at/Cargo.toml || exit 1; done
-build     | 970 | 3600 | everything compiles                                      | cargo build --workspace --all-targets --locked
+build     | 800 | 3600 | everything compiles                                      | cargo build --workspace --all-targets --locked
 lints     |   1 |   60 | the compiler and clippy have nothing to say              | ! grep -aE '^(warning|error)' "$logs/build"
-tests     | 720 | 3600 | unit, golden and end-to-end tests                        | bash tests/nextest.sh
+tests     | 600 | 3600 | unit, golden and end-to-end tests                        | bash tests/nextest.sh
 doctests  |  20 |  600 | examples in the documentation                            | cargo test --workspace --locked --doc
-window    |  90 |  600 | the window, by keyboard, mouse and accessibility bus     | bash tests/window.sh
+window    |  70 |  600 | the window, by keyboard, mouse and accessibility bus     | bash tests/window.sh
 extras    |  10 |  600 | published vocabularies, which lie beside the repository  | bash tests/extras.sh ../shared/fixtures/vocab
 backends  |  15 |  300 | the window while graphics drivers are missing            | bash tests/backends.sh
 drivers   |  75 |  600 | what drivers' own compilers make of the kernels          | bash tests/gpu_offline.sh
