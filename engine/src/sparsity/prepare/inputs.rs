@@ -103,8 +103,8 @@ impl<'t> Chunk<'t> {
         let mut processor = CpuProcessor::new(cpu);
         processor.calibration().in_chunks = true;
         let mut kv = processor.kv_cache(model, text.len(), KvType::F16)?;
-        let mut nobody = ();
-        let pass = &Pass::new(model, text, &mut nobody);
+        let mut unobserved = ();
+        let pass = &Pass::new(model, text, &mut unobserved);
         processor.begin(pass, &Sequences::one(&mut kv, text.len()))?;
         let input = processor.current_residual(pass).to_vec();
         Ok(Chunk { processor, kv, tokens: text, input, output: Vec::new() })
@@ -112,8 +112,8 @@ impl<'t> Chunk<'t> {
 
     /// Computes the layer from where the processor is.
     fn go_on(&mut self, model: &Model, layer: usize) -> Result<&[f32]> {
-        let (mut nobody, mut sequence) = ((), Sequences::one(&mut self.kv, self.tokens.len()));
-        let mut pass = Pass::new(model, self.tokens, &mut nobody);
+        let (mut unobserved, mut sequence) = ((), Sequences::one(&mut self.kv, self.tokens.len()));
+        let mut pass = Pass::new(model, self.tokens, &mut unobserved);
         compute_layer(&mut self.processor, &mut pass, layer, &mut sequence)?;
         Ok(self.processor.current_residual(&pass))
     }
