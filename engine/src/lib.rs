@@ -1,13 +1,14 @@
 //! The Thermocline inference engine: formats, tokenizer, models, CPU and GPU kernels and sessions.
 //!
 //! Floors, from the top; every arrow points down:
-//! [`bench`] and [`eval`]; [`session`]; [`calibration`]; [`hybrid`]; [`placement`] and [`sparsity`]; [`runtime`]; [`model`] and [`synth`];
+//! [`bench`] and [`eval`]; [`session`]; [`calibration`]; [`hybrid`]; [`device`] and [`sparsity`]; [`placement`]; [`runtime`]; [`model`] and [`synth`];
 //! [`cpu`], [`gpu`] and [`tokenizer`]; [`format`]; [`quant`]; on the ground [`error`], [`files`] and [`telemetry`]. `ARCHITECTURE.md` beside this crate has a line on each and
 //! follows one token through.
 
 pub mod bench;
 pub mod calibration;
 pub mod cpu;
+pub mod device;
 pub mod error;
 pub mod eval;
 pub mod files;

@@ -8,8 +8,9 @@ use std::{
 
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions},
+    device::GpuLoad,
     gpu::{AdapterChoice, Gpu, GpuOptions, Tier},
-    hybrid::{GpuLoad, HybridProcessor},
+    hybrid::HybridProcessor,
     model::Model,
     runtime::Forward,
 };

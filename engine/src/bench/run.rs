@@ -17,10 +17,11 @@ use super::{
 use crate::{
     calibration::{GpuSpeed, MemoryKind, gpu_speed},
     cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool},
+    device::GpuLoad,
     error::{Error, Result},
     format::ReadMode,
     gpu::Gpu,
-    hybrid::{GpuLoad, HybridProcessor},
+    hybrid::HybridProcessor,
     model::Model,
     runtime::{Forward, KvCache, Outputs, Probe, Sparsity},
     sparsity::sidecar,

@@ -21,20 +21,6 @@ pub(crate) struct ColdSide {
     pub neurons: Vec<Vec<u32>>,
 }
 
-/// The work of the CPU on one split layer.
-#[derive(Debug, Default)]
-pub(crate) struct ColdWork {
-    /// True if any neuron was active, or any expert computed; if not, the sum is zero.
-    pub any: bool,
-    /// `[tokens, words(n_ff)]`: mask of the cold neurons that fired; empty unless it is wanted.
-    pub fired: Vec<u32>,
-    /// Bytes of weights read, and of these the bytes of scattered rows.
-    pub bytes: u64,
-    pub scattered: u64,
-    /// Nanoseconds.
-    pub cpu_ns: u64,
-}
-
 impl ColdSide {
     /// Nothing of `n_layer` layers is cold yet.
     pub fn new(cpu: Cpu, n_layer: usize) -> Self {

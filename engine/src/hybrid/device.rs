@@ -5,22 +5,20 @@ use std::{
     time::Instant,
 };
 
-use super::{
-    cold_side::ColdSide,
-    device_ffn::{DeviceFfn, units},
-    firing_log::{FiringLog, log_bytes},
-    hand_over::{HandOver, hand_over_bytes},
-    load::{DevicePart, GpuLoad, bytes_to_upload, chunk_within},
-    streaming_buffer::StreamingBuffer,
-};
+use super::cold_side::ColdSide;
 use crate::{
+    device::{
+        GpuLayers, GpuLoader,
+        device_ffn::{DeviceFfn, units},
+        firing_log::{FiringLog, log_bytes},
+        hand_over::{HandOver, hand_over_bytes},
+        load::{DevicePart, GpuLoad, bytes_to_upload, chunk_within},
+        streaming_buffer::StreamingBuffer,
+    },
     error::{Error, Result},
     gpu::{Gpu, Uploader},
     model::{BoundOperation, BoundStep, Model, Resident, mask},
-    runtime::{
-        LayerFiring, Pass, Probe, Sequences,
-        gpu::{GpuLayers, GpuLoader},
-    },
+    runtime::{LayerFiring, Pass, Probe, Sequences},
 };
 
 /// The last layers of a model in a device's memory, with every dispatch prepared. The CPU computes the cold part of their FFNs.

@@ -5,7 +5,7 @@
 //!
 //! One token's way through a split layer:
 //! 1. [`HybridProcessor`] (`processor`) gets the layer's steps from the forward driver. Norms and attention it passes on to
-//!    `runtime::gpu`, which records them; behind the FFN's norm `device` records the predictor.
+//!    `device`, which records them; behind the FFN's norm `device` records the predictor.
 //! 2. `split_layer` submits the commands recorded so far, with a copy of the FFN's input and of the predictor's mask behind them, then
 //!    the resident neurons (`resident_neurons`, in `neuron_block`s) or experts (`resident_experts`, in `expert_block`s).
 //! 3. While the device computes those, `cold_side` computes the layer's cold neurons by `runtime::cpu`: `[d_model]` f32.
@@ -16,27 +16,12 @@
 
 mod cold_side;
 mod device;
-mod device_bytes;
-mod device_ffn;
-mod expert_block;
-mod expert_buffers;
-mod firing_log;
-mod hand_over;
-mod load;
 mod moves;
-mod neuron_block;
-mod neuron_buffers;
-mod neuron_weights;
 mod planner;
 mod processor;
-mod resident_experts;
-mod resident_neurons;
 mod split_layer;
 mod streaming;
-mod streaming_buffer;
 mod transition;
 
-pub use device_bytes::device_bytes;
-pub use load::{GpuLoad, device_support};
 pub use planner::{Moved, Planner};
 pub use processor::HybridProcessor;

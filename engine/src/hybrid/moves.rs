@@ -3,20 +3,21 @@
 
 use std::{collections::HashSet, ops::ControlFlow};
 
-use super::{
-    device::Device,
-    device_ffn::DeviceFfn,
-    firing_log::{FiringLog, log_bytes},
-    hand_over::hand_over_bytes,
-    load::FfnPart,
-    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
-    resident_experts::expert_matrices,
-};
+use super::device::Device;
 use crate::{
+    device::{
+        GpuLoader,
+        device_ffn::DeviceFfn,
+        firing_log::{FiringLog, log_bytes},
+        hand_over::hand_over_bytes,
+        load::FfnPart,
+        neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
+        resident_experts::expert_matrices,
+    },
     error::{Error, Result},
     gpu::Uploader,
     model::{Ffn, Model},
-    runtime::{KvCache, gpu::GpuLoader},
+    runtime::KvCache,
 };
 
 /// The resident part of a layer's FFN.

@@ -2,15 +2,13 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::{
-    cold_side::ColdSide,
-    device::Device,
-    device_ffn::{DeviceFfn, units},
-    load::{DevicePart, FfnPart, GpuLoad},
-    planner::Planner,
-};
+use super::{cold_side::ColdSide, device::Device, planner::Planner};
 use crate::{
     cpu::{Cpu, Isa},
+    device::{
+        device_ffn::{DeviceFfn, units},
+        load::{DevicePart, FfnPart, GpuLoad},
+    },
     error::{Error, Result},
     gpu::{Gpu, Purpose},
     model::{BoundOperation, BoundStep, Ffn, Model, Sparsity},

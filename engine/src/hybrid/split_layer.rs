@@ -6,25 +6,20 @@ use std::time::Instant;
 
 use thermocline_shaders::limits::NO_NEURON;
 
-use super::{
-    cold_side::{ColdSide, ColdWork},
-    device::Device,
-    device_ffn::DeviceFfn,
-    firing_log::{FiringEntry, FiringLog},
-    hand_over::HandOver,
-    resident_experts::ResidentExperts,
-    resident_neurons::{NeuronSelection, ResidentNeurons},
-};
+use super::{cold_side::ColdSide, device::Device};
 use crate::{
+    device::{
+        GpuLayers,
+        device_ffn::DeviceFfn,
+        firing_log::{FiringEntry, FiringLog},
+        hand_over::HandOver,
+        registers::{pad, unpad},
+        resident_experts::ResidentExperts,
+        resident_neurons::{NeuronSelection, ResidentNeurons},
+    },
     error::Result,
     model::{BoundFfn, Register, mask},
-    runtime::{
-        ChosenExperts, LayerFiring, LayerInputs, Pass, Probe, TokenInputs,
-        gpu::{
-            GpuLayers,
-            registers::{pad, unpad},
-        },
-    },
+    runtime::{ChosenExperts, LayerFiring, LayerInputs, Pass, Probe, TokenInputs},
 };
 
 /// One layer's FFN for one chunk.

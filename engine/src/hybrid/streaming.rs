@@ -5,16 +5,14 @@ use std::time::Instant;
 
 use thermocline_shaders::limits::NO_NEURON;
 
-use super::{
-    device::Device,
-    firing_log::FiringEntry,
-    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
-    processor::HybridProcessor,
-    resident_neurons::{NeuronSelection, ResidentNeurons},
-    split_layer::SplitLayer,
-    streaming_buffer::{BufferSize, StreamedNeurons, StreamingBuffer},
-};
+use super::{device::Device, processor::HybridProcessor, split_layer::SplitLayer};
 use crate::{
+    device::{
+        firing_log::FiringEntry,
+        neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
+        resident_neurons::{NeuronSelection, ResidentNeurons},
+        streaming_buffer::{BufferSize, StreamedNeurons, StreamingBuffer},
+    },
     error::{Error, Result},
     model::{Ffn, Model},
     placement::Streaming,

@@ -5,18 +5,17 @@ use std::{collections::HashSet, ops::ControlFlow};
 
 use super::{
     device::Device,
-    device_ffn::units,
-    load::DevicePart,
     moves::ResidentPart,
     planner::Moved,
     processor::{HybridProcessor, check},
 };
 use crate::{
+    device::{GpuLoader, device_ffn::units, load::DevicePart},
     error::{Error, Result},
     gpu::Recorder,
     model::{Model, Resident},
     placement::Placement,
-    runtime::{KvCache, Residency, gpu::GpuLoader},
+    runtime::{KvCache, Residency},
 };
 
 impl HybridProcessor {

@@ -9,7 +9,7 @@
 //! ```
 //! use thermocline_engine::{
 //!     calibration::caps_of,
-//!     hybrid::device_bytes,
+//!     device::device_bytes,
 //!     model::{LoadOptions, Model},
 //!     placement::{GpuUse, Machine, PlanInputs, PlacementSolver},
 //!     runtime::{KvType, Sparsity},

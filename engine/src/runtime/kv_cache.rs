@@ -1,15 +1,12 @@
 //! The KV cache: keys and values of the tokens seen so far, and recurrent states beside them.
 
-use super::{
-    KvLayer, RecurrentState, Rotary,
-    gpu::{GpuKv, GpuState, Segment},
-    recurrent_state::RecurrentStates,
-};
+use super::{KvLayer, RecurrentState, Rotary, recurrent_state::RecurrentStates};
 use crate::{
     cpu::{
         Isa,
         ops::{KvType, RopeRows},
     },
+    device::{GpuKv, GpuState, Segment},
     error::{Error, Result},
     gpu::Recorder,
     model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope},

@@ -4,7 +4,6 @@
 
 pub(crate) mod cpu;
 mod forward;
-pub(crate) mod gpu;
 mod kv_cache;
 mod kv_layer;
 mod pass;

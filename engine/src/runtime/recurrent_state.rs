@@ -5,8 +5,9 @@
 //! prompt is likely to branch off, and every [`INTERVAL`] tokens. Taking a conversation back to any token restores the snapshot before
 //! it; the tokens in between are computed again.
 
-use super::{gpu::GpuState, recurrent_layer::RecurrentState};
+use super::recurrent_layer::RecurrentState;
 use crate::{
+    device::GpuState,
     error::{Error, Result},
     model::ModelConfig,
 };

@@ -11,9 +11,9 @@ use super::{
 use crate::{
     calibration::known_machine,
     cpu::Cpu,
+    device::device_support,
     error::{Error, Result},
     gpu::AdapterReport,
-    hybrid::device_support,
     model::{Model, Resident},
     placement::{Forecast, GpuUse, Machine, Placement, PlacementSolver, Plan, PlanInputs},
     runtime::Sparsity,

@@ -14,9 +14,9 @@ use super::neurons::HotSetAdaptation;
 use crate::{
     calibration::{caps_of, known_machine},
     cpu::Cpu,
+    device::device_bytes,
     error::Result,
     gpu::{AdapterReport, Caps},
-    hybrid::device_bytes,
     model::Model,
     placement::{GpuUse, Machine, PlacementSolver, Plan, PlanInputs, PowerInferSplit},
     runtime::Sparsity,
@@ -195,10 +195,7 @@ pub(super) fn device_chunk(tokens: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        model::LoadOptions,
-        runtime::{KvType, gpu::GpuState},
-    };
+    use crate::{device::GpuState, model::LoadOptions, runtime::KvType};
 
     #[test]
     fn every_context_of_a_recurrent_model_is_planned_with_states_of_its_own() {

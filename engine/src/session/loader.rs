@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool},
+    device,
     error::{Error, Result},
     gpu::{Faults, Gpu, GpuOptions, Purpose},
     hybrid::{self, HybridProcessor},
@@ -83,7 +84,7 @@ impl DeviceLoadOptions {
 /// cancel.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if a layer of the model has no kernels on a device ([`hybrid::device_support`]),
+/// [`Error::Unsupported`] if a layer of the model has no kernels on a device ([`device::device_support`]),
 /// [`Error::Memory`] if nothing useful fits, [`Error::NoGpu`] if there is no such GPU, [`Error::SlowGpu`] if the CPU alone is
 /// expected to be quicker and that is asked, [`Error::Gpu`] if the device is lost, [`Error::Cancelled`].
 pub fn load_on_device(
@@ -95,7 +96,7 @@ pub fn load_on_device(
     let look_up = |gpu: Option<&Gpu>| {
         planner.look_up_machine(options.speeds.as_deref(), || options.open_cpu(), gpu.map(Gpu::report));
     };
-    hybrid::device_support(model).inspect_err(|_| look_up(None))?;
+    device::device_support(model).inspect_err(|_| look_up(None))?;
     let mut wanted = options.gpu.of_floats(options.cpu.activations == InputPrecision::Float);
     loop {
         let gpu = Gpu::open(&wanted).inspect_err(|_| look_up(None))?;
@@ -122,7 +123,7 @@ fn load_on(
 ) -> Result<HybridProcessor> {
     planner.set_chunk(options.chunk);
     let load =
-        hybrid::GpuLoad { chunk: planner.set_caps(*gpu.caps()), predictors: false, ..hybrid::GpuLoad::default() };
+        device::GpuLoad { chunk: planner.set_caps(*gpu.caps()), predictors: false, ..device::GpuLoad::default() };
     let mut placement_source =
         PlacementSource { planner: Arc::clone(planner), granularity: options.granularity, gpu_use: options.gpu_use };
     let mut target = gpu.arena().budget();

@@ -10,7 +10,8 @@ use std::{
 
 use thermocline_engine::{
     Error,
-    hybrid::{GpuLoad, HybridProcessor},
+    device::GpuLoad,
+    hybrid::HybridProcessor,
     model::{LoadOptions, Model},
     placement::Placement,
     runtime::{Forward, KvCache, KvType, Outputs, Sparsity},

@@ -10,8 +10,8 @@ use std::{
 
 use thermocline_engine::{
     cpu::Isa,
+    device::GpuLoad,
     gpu::{GpuOptions, Tier},
-    hybrid::GpuLoad,
     model::{LoadOptions, Model},
     runtime::{Forward, KvType, MAX_SHORTLIST, Outputs},
 };

@@ -6,8 +6,9 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use thermocline_engine::{
     Error,
+    device::GpuLoad,
     gpu::{GpuOptions, Purpose},
-    hybrid::{GpuLoad, HybridProcessor},
+    hybrid::HybridProcessor,
     model::{LoadOptions, Model},
     runtime::{KvType, Outputs, Probe},
 };

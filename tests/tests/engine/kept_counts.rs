@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thermocline_engine::{
     calibration::caps_of,
     cpu::CpuOptions,
-    hybrid::device_bytes,
+    device::device_bytes,
     model::{LoadOptions, Model},
     placement::{Assumption, GpuUse, Machine, PlacementSolver, Plan, PlanInputs},
     runtime::{KvType, Sparsity},

@@ -9,8 +9,9 @@ use std::{
 
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions, InputPrecision, Isa},
+    device::GpuLoad,
     gpu::{AdapterChoice, GpuOptions},
-    hybrid::{GpuLoad, HybridProcessor},
+    hybrid::HybridProcessor,
     model::{Activation, Ffn, LoadOptions, Model, mask},
     placement::Placement,
     runtime::{Forward, KvType, LayerFiring, Outputs, Probe, Sparsity},

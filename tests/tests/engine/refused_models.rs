@@ -4,8 +4,8 @@
 
 use thermocline_engine::{
     Error, Location,
+    device::device_support,
     format::{Array, Checkpoint, Opened, ReadMode, Tensor, Value, open as open_file},
-    hybrid::device_support,
     model::{LoadOptions, Model},
 };
 

@@ -20,8 +20,9 @@ use std::{
 use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions, InputPrecision, Isa},
+    device::{GpuLoad, device_bytes},
     gpu::{AdapterChoice, FaultPoint, Faults, Gpu, GpuOptions, Purpose, Tier},
-    hybrid::{GpuLoad, HybridProcessor, Planner, device_bytes},
+    hybrid::{HybridProcessor, Planner},
     model::{Ffn, LoadOptions, Model, mask},
     placement::{BLOCK, CostProfile, Machine, Placement, Plan, PlanInputs, Resident, Streaming},
     runtime::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe, Processor, Residency, Sparsity},

@@ -1,10 +1,11 @@
 //! The firing log of a chunk: masks of neurons that fired gather on the device and are read back with the chunk's results.
 
-use super::{cold_side::ColdWork, device_ffn::DeviceFfn};
+use super::device_ffn::DeviceFfn;
+
 use crate::{
+    device::{Segment, fired::DeviceMask},
     error::Result,
     gpu::{Buffer, Gpu, Purpose, Usage},
-    runtime::gpu::{Segment, fired::DeviceMask},
 };
 
 /// The masks that a chunk's layers have logged so far.
@@ -16,6 +17,20 @@ pub(crate) struct FiringLog {
     /// Those that have been.
     words: Vec<u32>,
     pub entries: Vec<FiringEntry>,
+}
+
+/// The work of the CPU on one split layer.
+#[derive(Debug, Default)]
+pub(crate) struct ColdWork {
+    /// True if any neuron was active, or any expert computed; if not, the sum is zero.
+    pub any: bool,
+    /// `[tokens, words(n_ff)]`: mask of the cold neurons that fired; empty unless it is wanted.
+    pub fired: Vec<u32>,
+    /// Bytes of weights read, and of these the bytes of scattered rows.
+    pub bytes: u64,
+    pub scattered: u64,
+    /// Nanoseconds.
+    pub cpu_ns: u64,
 }
 
 /// One layer's masks and measurements.

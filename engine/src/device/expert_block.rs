@@ -9,6 +9,7 @@ use thermocline_shaders::{
 
 use super::expert_buffers::ExpertBuffers;
 use crate::{
+    device::{GpuLoader, elementwise::kind, product::Product},
     error::{Error, Result},
     format::Matrix,
     gpu::{
@@ -17,7 +18,6 @@ use crate::{
     },
     model::{ExpertWeights, Linear},
     quant::device_type,
-    runtime::gpu::{GpuLoader, elementwise::kind, product::Product},
 };
 
 /// One product of every expert: its matrices, stacked.

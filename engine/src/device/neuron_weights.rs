@@ -3,11 +3,11 @@
 use thermocline_shaders::{WeightType, limits::NO_NEURON};
 
 use crate::{
+    device::{GpuLoader, neuron_rows::most_rows},
     error::{Error, Result},
     format::Matrix,
     model::{Down, Ffn, FfnWeights, LayerWeights, Linear},
     quant::device_type,
-    runtime::gpu::{GpuLoader, neuron_rows::most_rows},
 };
 
 /// Slots come in multiples of this: hidden activations of a block then begin where any device lets a binding begin.

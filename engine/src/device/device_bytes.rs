@@ -14,6 +14,19 @@ use super::{
     streaming_buffer::streaming_buffer_bytes,
 };
 use crate::{
+    device::{
+        altup::AltupBuffers,
+        attention::AttentionBuffers,
+        ffn::FfnBuffers,
+        fired::FiredMask,
+        head::{self, Head},
+        layers::upload_bytes,
+        neuron_rows::PartialSumBuffer,
+        per_layer::PerLayerBuffers,
+        recurrent::{self, MixerMatrices, RecurrentBuffers},
+        segment::timestamp_bytes,
+        state::{GpuState, StateCopies},
+    },
     error::Result,
     gpu::{Caps, ExpertPairs, GpuMatrix, pitch},
     model::{
@@ -22,22 +35,7 @@ use crate::{
     },
     placement::{DeviceBytes, LayerBytes},
     quant::{device_row_bytes, device_type},
-    runtime::{
-        KvType,
-        gpu::{
-            altup::AltupBuffers,
-            attention::AttentionBuffers,
-            ffn::FfnBuffers,
-            fired::FiredMask,
-            head::{self, Head},
-            layers::upload_bytes,
-            neuron_rows::PartialSumBuffer,
-            per_layer::PerLayerBuffers,
-            recurrent::{self, MixerMatrices, RecurrentBuffers},
-            segment::timestamp_bytes,
-            state::{GpuState, StateCopies},
-        },
-    },
+    runtime::KvType,
 };
 
 /// Buffers are multiples of this.

@@ -10,13 +10,13 @@ use super::{
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
 };
 use crate::{
-    error::{Error, Result},
-    gpu::{Binding, Buffer, GpuMatrix, Matmul, MatrixLayout, MemoryUse, Op, Purpose, Recorder, params},
-    runtime::gpu::{
+    device::{
         GpuLoader,
         elementwise::kind,
         neuron_rows::{NeuronRows, PartialSums},
     },
+    error::{Error, Result},
+    gpu::{Binding, Buffer, GpuMatrix, Matmul, MatrixLayout, MemoryUse, Op, Purpose, Recorder, params},
 };
 
 /// Neurons of a workgroup of `sparse_gate_up`, whose invocations all share their rows: small workgroups, and so many of them that a few

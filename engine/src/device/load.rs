@@ -2,16 +2,16 @@
 
 use super::{neuron_buffers::NeuronBuffers, neuron_weights::NeuronWeights, resident_experts::ResidentExperts};
 use crate::{
-    error::Result,
-    format::Matrix,
-    gpu::{Caps, pitch},
-    model::{Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Weights},
-    runtime::gpu::{
+    device::{
         altup::AltupBuffers,
         attention::AttentionBuffers,
         ffn::FfnBuffers,
         recurrent::{self, RecurrentBuffers},
     },
+    error::Result,
+    format::Matrix,
+    gpu::{Caps, pitch},
+    model::{Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Weights},
 };
 
 /// Settings of a model on a device.

@@ -7,15 +7,15 @@ use super::{
     resident_neurons::MOST_BLOCKS,
 };
 use crate::{
-    error::Result,
-    gpu::{Buffer, Purpose, Usage},
-    runtime::gpu::{
+    device::{
         GpuLoader,
         elementwise::{ActivationOp, GateUpRows},
         fired::FiredMask,
         neuron_rows::PartialSumBuffer,
         predictor::MaskBuffers,
     },
+    error::Result,
+    gpu::{Buffer, Purpose, Usage},
 };
 
 /// Scratch buffers of resident neurons; layers of one width share them.

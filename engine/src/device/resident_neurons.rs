@@ -12,19 +12,17 @@ use super::{
     streaming_buffer::StreamedNeurons,
 };
 use crate::{
+    device::{
+        GpuLoader, Segment,
+        fired::DeviceMask,
+        neuron_rows::{PartialSums, Sum},
+        predictor::PredictorOps,
+        registers::Registers,
+    },
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, params},
     model::{LayerWeights, Predictor, Register, SkipRule, Skips, mask},
-    runtime::{
-        Pass, Probe,
-        gpu::{
-            GpuLoader, Segment,
-            fired::DeviceMask,
-            neuron_rows::{PartialSums, Sum},
-            predictor::PredictorOps,
-            registers::Registers,
-        },
-    },
+    runtime::{Pass, Probe},
 };
 
 /// Most blocks of a layer. Each costs a few dispatches per token.

@@ -1,14 +1,14 @@
 //! Scratch buffers of MoE layers. A pair is a token and one of the experts it uses.
 
 use crate::{
-    error::{Error, Result},
-    gpu::{Buffer, ExpertPairs, Gpu, Op, Recorder, params, pitch},
-    model::{ExpertWeights, Experts, RouterScore},
-    runtime::gpu::{
+    device::{
         GpuLoader,
         elementwise::{WORKGROUP, flat_grid},
         ffn::FfnBuffers,
     },
+    error::{Error, Result},
+    gpu::{Buffer, ExpertPairs, Gpu, Op, Recorder, params, pitch},
+    model::{ExpertWeights, Experts, RouterScore},
 };
 
 /// Invocations of `route`, one workgroup of which takes a token.

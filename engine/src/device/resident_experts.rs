@@ -11,21 +11,19 @@ use super::{
     firing_log::{FiringEntry, FiringLog},
 };
 use crate::{
+    device::{
+        GpuLoader, Segment,
+        elementwise::Elementwise,
+        ffn::DenseFfn,
+        fired::DeviceMask,
+        norm::{NormOp, NormWeights},
+        product::Product,
+        registers::Registers,
+    },
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Epilogue, Gpu, Matmul, MatmulOutput, MemoryUse, Op, Purpose, Recorder, Usage, pitch},
     model::{ExpertWeights, Experts, Ffn, Register, SkipRule, mask},
-    runtime::{
-        Pass,
-        gpu::{
-            GpuLoader, Segment,
-            elementwise::Elementwise,
-            ffn::DenseFfn,
-            fired::DeviceMask,
-            norm::{NormOp, NormWeights},
-            product::Product,
-            registers::Registers,
-        },
-    },
+    runtime::Pass,
     telemetry::neurons::LayerNeurons,
 };
 

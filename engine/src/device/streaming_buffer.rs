@@ -10,13 +10,13 @@ use super::{
     resident_neurons::ResidentNeurons,
 };
 use crate::{
-    error::{Error, Result},
-    gpu::{Buffer, Caps, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, Recorder, RowLoad, RowStream, Usage},
-    model::{Ffn, LayerWeights},
-    runtime::gpu::{
+    device::{
         fired::DeviceMask,
         neuron_rows::{NeuronRows, PartialSums},
     },
+    error::{Error, Result},
+    gpu::{Buffer, Caps, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, Recorder, RowLoad, RowStream, Usage},
+    model::{Ffn, LayerWeights},
 };
 
 /// Room of a streaming buffer: neurons, and bytes per kind of row.

@@ -5,6 +5,7 @@ use std::{ops::ControlFlow, path::Path};
 use super::*;
 use crate::{
     cpu::{Cpu, CpuOptions},
+    device::segment::RingBytes,
     gpu::{AdapterChoice, GpuOptions, Uploader},
     model::{Activation, Ffn, LoadOptions, Model, Router, SharedExpert, Sparsity},
     runtime::{
@@ -13,7 +14,6 @@ use crate::{
             LayerFfn,
             tests::{D, config, ffn, linear, noise, task},
         },
-        gpu::segment::RingBytes,
     },
 };
 

@@ -8,16 +8,14 @@ use super::{
     resident_neurons::{NeuronUpload, ResidentNeurons},
 };
 use crate::{
+    device::{
+        GpuLoader, Segment,
+        ffn::{DenseFfn, FfnBuffers},
+        registers::Registers,
+    },
     error::{Error, Result},
     model::{Ffn, LayerConfig, LayerWeights, NormSlot, Register, SkipRule, Skips, mask},
-    runtime::{
-        Pass,
-        gpu::{
-            GpuLoader, Segment,
-            ffn::{DenseFfn, FfnBuffers},
-            registers::Registers,
-        },
-    },
+    runtime::Pass,
 };
 
 /// The FFN of one layer on a device, prepared.
