@@ -12,6 +12,7 @@ pub(crate) mod attention;
 mod delta_net;
 pub(crate) mod device_bytes;
 pub(crate) mod device_ffn;
+pub(crate) mod device_model;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
 pub(crate) mod expert_block;

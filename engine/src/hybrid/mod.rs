@@ -15,7 +15,7 @@
 //! placement, in `moves`; when, and to which placement, is a [`Planner`]'s decision. [`device_bytes`] reckons what plans are made with.
 
 mod cold_side;
-mod device;
+mod device_step;
 mod moves;
 mod planner;
 mod processor;

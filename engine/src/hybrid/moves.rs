@@ -3,11 +3,11 @@
 
 use std::{collections::HashSet, ops::ControlFlow};
 
-use super::device::Device;
 use crate::{
     device::{
         GpuLoader,
         device_ffn::DeviceFfn,
+        device_model::DeviceModel,
         firing_log::{FiringLog, log_bytes},
         hand_over::hand_over_bytes,
         load::FfnPart,
@@ -29,7 +29,7 @@ pub(crate) enum ResidentPart {
     Units(Vec<u32>),
 }
 
-impl Device {
+impl DeviceModel {
     /// The resident part of a layer's FFN.
     pub(super) fn resident_part(&self, layer: usize) -> Result<ResidentPart> {
         Ok(match self.ffn(layer)? {

@@ -2,11 +2,12 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::{cold_side::ColdSide, device::Device, planner::Planner};
+use super::{cold_side::ColdSide, planner::Planner};
 use crate::{
     cpu::{Cpu, Isa},
     device::{
         device_ffn::{DeviceFfn, units},
+        device_model::DeviceModel,
         load::{DevicePart, FfnPart, GpuLoad},
     },
     error::{Error, Result},
@@ -22,7 +23,7 @@ pub struct HybridProcessor {
     pub(super) gpu: Gpu,
     pub(super) cold: ColdSide,
     /// `None` while nothing is resident.
-    pub(super) device: Option<Device>,
+    pub(super) device: Option<DeviceModel>,
     pub(super) load: GpuLoad,
     /// The placement to reach, and true once it is reached.
     pub(super) wanted: Placement,
@@ -89,7 +90,7 @@ impl HybridProcessor {
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self> {
         let n_layer = model.config.n_layer();
-        let device = part.map(|part| Device::load(gpu, model, &part, load, progress)).transpose()?;
+        let device = part.map(|part| DeviceModel::load(gpu, model, &part, load, progress)).transpose()?;
         let mut processor = HybridProcessor {
             gpu: gpu.clone(),
             cold: ColdSide::new(cpu, n_layer),
@@ -183,7 +184,7 @@ impl HybridProcessor {
 /// One of the two sides.
 enum Side<'a> {
     Cpu(&'a mut ColdSide),
-    Device(&'a mut Device),
+    Device(&'a mut DeviceModel),
 }
 
 /// Refuses a placement that is not one of this model.

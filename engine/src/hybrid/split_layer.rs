@@ -6,11 +6,10 @@ use std::time::Instant;
 
 use thermocline_shaders::limits::NO_NEURON;
 
-use super::{cold_side::ColdSide, device::Device};
+use super::cold_side::ColdSide;
 use crate::{
     device::{
         GpuLayers,
-        device_ffn::DeviceFfn,
         firing_log::{FiringEntry, FiringLog},
         hand_over::HandOver,
         registers::{pad, unpad},
@@ -30,48 +29,6 @@ pub(crate) struct SplitLayer<'a, 'p> {
     hand_over: &'a mut HandOver,
     pub log: &'a mut FiringLog,
     pub cold: &'a mut ColdSide,
-}
-
-impl Device {
-    /// `Out = ffn(from)`, whose input is ready, with `cold` for the part that is not resident. `streams`: the layer's cold neurons are to
-    /// be streamed to the device, if they can be.
-    pub(super) fn run_ffn(
-        &mut self,
-        pass: &mut Pass<'_>,
-        of: &BoundFfn<'_>,
-        cold: &mut ColdSide,
-        streams: bool,
-    ) -> Result<()> {
-        let layer = of.layer;
-        let Device { layers, ffns, log, hand_over, streaming_buffer, .. } = self;
-        let (ffn, tokens) = (&ffns[layer - layers.range().start], pass.tokens.len());
-        let mut split = SplitLayer { pass, ffn: *of, layers, hand_over, log, cold };
-        match ffn {
-            DeviceFfn::Whole(whole) => {
-                whole.record(&mut split.layers.segment, split.pass, layer, split.log)?;
-            }
-            DeviceFfn::Neurons(neurons) if neurons.is_whole() => split.run_resident(neurons)?,
-            // An observer gets gate and up of all neurons only from the side that computes them all.
-            DeviceFfn::Neurons(neurons)
-                if split.pass.probe.wants_ffn_hidden() && split.selection(neurons) == NeuronSelection::All =>
-            {
-                split.run_cold()?;
-            }
-            DeviceFfn::Neurons(neurons) => match (&neurons.streamed, streaming_buffer) {
-                (Some(streamed), Some(buffer)) if streams && tokens > 1 => {
-                    split.run_streamed(neurons, streamed, buffer)?;
-                }
-                _ => split.run_neurons(neurons)?,
-            },
-            DeviceFfn::Experts(experts) if experts.is_whole() => {
-                experts.record(&mut split.layers.segment, split.pass, layer, split.log)?;
-            }
-            DeviceFfn::Experts(experts) => split.run_experts(experts)?,
-            DeviceFfn::Cold | DeviceFfn::Absent => split.run_cold()?,
-        }
-        let work = ffn.work() * tokens as u64;
-        self.layers.segment.worked(work, tokens)
-    }
 }
 
 impl SplitLayer<'_, '_> {

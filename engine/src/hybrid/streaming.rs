@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use thermocline_shaders::limits::NO_NEURON;
 
-use super::{device::Device, processor::HybridProcessor, split_layer::SplitLayer};
+use super::{processor::HybridProcessor, split_layer::SplitLayer};
 use crate::{
     device::{
+        device_model::DeviceModel,
         firing_log::FiringEntry,
         neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
         resident_neurons::{NeuronSelection, ResidentNeurons},
@@ -63,7 +64,7 @@ impl SplitLayer<'_, '_> {
     }
 }
 
-impl Device {
+impl DeviceModel {
     /// Makes a streaming buffer of at most `most` bytes, if some layer has cold neurons, and prepares such layers for it; one that is
     /// there stays as it is. Where no neuron could pass through it, there is none.
     ///
@@ -159,7 +160,7 @@ impl HybridProcessor {
 
     /// Frees the streaming buffer; false if there was none.
     pub(super) fn drop_streaming_buffer(&mut self) -> bool {
-        self.device.as_mut().is_some_and(Device::drop_streaming_buffer)
+        self.device.as_mut().is_some_and(DeviceModel::drop_streaming_buffer)
     }
 
     /// Runs `make`, and once more without the streaming buffer if there was no room.

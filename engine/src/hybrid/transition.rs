@@ -4,13 +4,12 @@
 use std::{collections::HashSet, ops::ControlFlow};
 
 use super::{
-    device::Device,
     moves::ResidentPart,
     planner::Moved,
     processor::{HybridProcessor, check},
 };
 use crate::{
-    device::{GpuLoader, device_ffn::units, load::DevicePart},
+    device::{GpuLoader, device_ffn::units, device_model::DeviceModel, load::DevicePart},
     error::{Error, Result},
     gpu::Recorder,
     model::{Model, Resident},
@@ -122,7 +121,7 @@ impl HybridProcessor {
         if self.device.is_none() {
             let nothing = DevicePart { first_layer: n_layer, ffn: Vec::new(), head: false, predictors: false };
             let mut go_on = |_, _| ControlFlow::Continue(());
-            let device = Device::load(&self.gpu, model, &nothing, &self.load, &mut go_on)?;
+            let device = DeviceModel::load(&self.gpu, model, &nothing, &self.load, &mut go_on)?;
             self.device = Some(device);
         }
         let goal = UploadGoal { placement: &self.wanted, predictors: self.wants_predictors(), limit };
@@ -157,7 +156,7 @@ struct UploadGoal<'a> {
     limit: u64,
 }
 
-impl Device {
+impl DeviceModel {
     /// Uploads what is wanted; true if anything is left. Counts units in `count`.
     fn upload_towards(
         &mut self,

@@ -1,29 +1,28 @@
-//! The device's side of a hybrid processor: the last layers of a model, and the parts of their FFNs that are resident.
+//! The part of a model that is in a device's memory: its last layers, and the parts of their FFNs that are resident.
 
 use std::{
     ops::{ControlFlow, Range},
     time::Instant,
 };
 
-use super::cold_side::ColdSide;
+use super::{
+    GpuLayers, GpuLoader,
+    device_ffn::{DeviceFfn, units},
+    firing_log::{FiringLog, log_bytes},
+    hand_over::{HandOver, hand_over_bytes},
+    load::{DevicePart, GpuLoad, bytes_to_upload, chunk_within},
+    streaming_buffer::StreamingBuffer,
+};
 use crate::{
-    device::{
-        GpuLayers, GpuLoader,
-        device_ffn::{DeviceFfn, units},
-        firing_log::{FiringLog, log_bytes},
-        hand_over::{HandOver, hand_over_bytes},
-        load::{DevicePart, GpuLoad, bytes_to_upload, chunk_within},
-        streaming_buffer::StreamingBuffer,
-    },
     error::{Error, Result},
     gpu::{Gpu, Uploader},
-    model::{BoundOperation, BoundStep, Model, Resident, mask},
+    model::{Model, Resident, mask},
     runtime::{LayerFiring, Pass, Probe, Sequences},
 };
 
 /// The last layers of a model in a device's memory, with every dispatch prepared. The CPU computes the cold part of their FFNs.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct DeviceModel {
     pub layers: GpuLayers,
     /// The FFN of each of them.
     pub ffns: Vec<DeviceFfn>,
@@ -36,7 +35,7 @@ pub(crate) struct Device {
     chosen: Vec<u32>,
 }
 
-impl Device {
+impl DeviceModel {
     /// Uploads `part` of `model` and prepares everything but caches. `progress` gets the bytes of the file that are uploaded and all
     /// there are; it may cancel.
     ///
@@ -74,7 +73,7 @@ impl Device {
         let log = FiringLog::new(gpu, log_bytes(&ffns, config.n_layer(), chunk))?;
         layers.reserve_results(log.bytes())?;
         layers.segment.reserve_hand_over(hand_over_bytes(&ffns, &layers.registers, chunk))?;
-        Ok(Device {
+        Ok(DeviceModel {
             layers,
             ffns,
             log,
@@ -125,45 +124,6 @@ impl Device {
         self.log.clear();
         self.layers.segment.time(pass.times);
         self.layers.begin(pass.model, pass.tokens, sequences)
-    }
-
-    /// Computes a step of a layer that is here, with `cold` for what is not resident of its FFN. `streams`: the layer's cold neurons are
-    /// to be streamed to the device, if they can be.
-    pub fn step(
-        &mut self,
-        pass: &mut Pass<'_>,
-        step: &BoundStep<'_>,
-        sequences: &mut Sequences<'_>,
-        cold: &mut ColdSide,
-        streams: bool,
-    ) -> Result<()> {
-        self.layers.step(step, sequences)?;
-        match step.operation {
-            BoundOperation::Norm { feeds_ffn: true, .. } => {
-                self.predict(pass, step.layer);
-                Ok(())
-            }
-            BoundOperation::Route { ffn, experts, from } => {
-                let tokens = pass.tokens.len();
-                if let DeviceFfn::Experts(resident) = &self.ffns[step.layer - self.layers.range().start] {
-                    resident.route(self.layers.segment.recorder(), tokens);
-                    return Ok(());
-                }
-                self.layers.read_register(from, 0..tokens)?;
-                cold.cpu.route_of(pass, &ffn, experts, self.layers.residual())
-            }
-            BoundOperation::Ffn(ffn) => self.run_ffn(pass, &ffn, cold, streams),
-            _ => Ok(()),
-        }
-    }
-
-    /// Computes the layer's predictor if the pass asks it.
-    fn predict(&mut self, pass: &Pass<'_>, layer: usize) {
-        let neurons = self.ffns[layer - self.layers.range().start].neurons();
-        let asked = neurons.filter(|neurons| neurons.predicts(pass));
-        if let Some(predictor) = asked.and_then(|neurons| neurons.predictor.as_ref()) {
-            predictor.record(self.layers.segment.recorder(), pass.threshold_shift(layer));
-        }
     }
 
     /// Reads the residual stream of some of the chunk's tokens back, `[tokens.len(), d_model]`, which ends the chunk.
