@@ -5,28 +5,26 @@ use std::collections::BTreeSet;
 use thermocline_shaders::WeightType;
 
 use super::{
+    altup::AltupBuffers,
+    attention::AttentionBuffers,
     device_ffn::{DeviceFfn, units},
     expert_buffers::ExpertShape,
+    ffn::FfnBuffers,
+    fired::FiredMask,
     hand_over::expert_choice_bytes,
+    head::{self, Head},
+    layers::upload_bytes,
     load::{GpuLoad, chunk_within},
     neuron_buffers::NeuronBuffers,
+    neuron_rows::PartialSumBuffer,
+    per_layer::PerLayerBuffers,
+    recurrent::{self, MixerMatrices, RecurrentBuffers},
     resident_experts::logged_words as expert_words,
+    segment::timestamp_bytes,
+    state::{GpuState, StateCopies},
     streaming_buffer::streaming_buffer_bytes,
 };
 use crate::{
-    device::{
-        altup::AltupBuffers,
-        attention::AttentionBuffers,
-        ffn::FfnBuffers,
-        fired::FiredMask,
-        head::{self, Head},
-        layers::upload_bytes,
-        neuron_rows::PartialSumBuffer,
-        per_layer::PerLayerBuffers,
-        recurrent::{self, MixerMatrices, RecurrentBuffers},
-        segment::timestamp_bytes,
-        state::{GpuState, StateCopies},
-    },
     error::Result,
     gpu::{Caps, ExpertPairs, GpuMatrix, pitch},
     model::{

@@ -1,18 +1,16 @@
 //! The part of a layer's FFN that is on a device.
 
 use super::{
+    GpuLoader, Segment,
+    ffn::{DenseFfn, FfnBuffers},
     firing_log::{FiringEntry, FiringLog},
     load::FfnPart,
     neuron_weights::NeuronWeights,
+    registers::Registers,
     resident_experts::{ExpertRegisters, ResidentExperts},
     resident_neurons::{NeuronUpload, ResidentNeurons},
 };
 use crate::{
-    device::{
-        GpuLoader, Segment,
-        ffn::{DenseFfn, FfnBuffers},
-        registers::Registers,
-    },
     error::{Error, Result},
     model::{Ffn, LayerConfig, LayerWeights, NormSlot, Register, SkipRule, Skips, mask},
     runtime::Pass,

@@ -7,9 +7,8 @@ use thermocline_shaders::{
     limits::{NO_NEURON, ROUTE_EXPERTS},
 };
 
-use super::expert_buffers::ExpertBuffers;
+use super::{GpuLoader, elementwise::kind, expert_buffers::ExpertBuffers, product::Product};
 use crate::{
-    device::{GpuLoader, elementwise::kind, product::Product},
     error::{Error, Result},
     format::Matrix,
     gpu::{

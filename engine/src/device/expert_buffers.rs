@@ -1,11 +1,11 @@
 //! Scratch buffers of MoE layers. A pair is a token and one of the experts it uses.
 
+use super::{
+    GpuLoader,
+    elementwise::{WORKGROUP, flat_grid},
+    ffn::FfnBuffers,
+};
 use crate::{
-    device::{
-        GpuLoader,
-        elementwise::{WORKGROUP, flat_grid},
-        ffn::FfnBuffers,
-    },
     error::{Error, Result},
     gpu::{Buffer, ExpertPairs, Gpu, Op, Recorder, params, pitch},
     model::{ExpertWeights, Experts, RouterScore},

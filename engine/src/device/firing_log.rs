@@ -1,9 +1,8 @@
 //! The firing log of a chunk: masks of neurons that fired gather on the device and are read back with the chunk's results.
 
-use super::device_ffn::DeviceFfn;
+use super::{Segment, device_ffn::DeviceFfn, fired::DeviceMask};
 
 use crate::{
-    device::{Segment, fired::DeviceMask},
     error::Result,
     gpu::{Buffer, Gpu, Purpose, Usage},
 };

@@ -1,7 +1,7 @@
 //! The buffers of a hand-over: one GPU-CPU synchronisation in a split layer.
 
-use super::device_ffn::DeviceFfn;
-use crate::{device::registers::Registers, model::mask};
+use super::{device_ffn::DeviceFfn, registers::Registers};
+use crate::model::mask;
 
 /// Buffers for the data the CPU reads from the device in a split layer, and for its uploads. Grows to the largest chunk and stays.
 #[derive(Debug, Default)]

@@ -1,13 +1,15 @@
 //! The part of a model that goes to a device, its bytes, and how it is loaded.
 
-use super::{neuron_buffers::NeuronBuffers, neuron_weights::NeuronWeights, resident_experts::ResidentExperts};
+use super::{
+    altup::AltupBuffers,
+    attention::AttentionBuffers,
+    ffn::FfnBuffers,
+    neuron_buffers::NeuronBuffers,
+    neuron_weights::NeuronWeights,
+    recurrent::{self, RecurrentBuffers},
+    resident_experts::ResidentExperts,
+};
 use crate::{
-    device::{
-        altup::AltupBuffers,
-        attention::AttentionBuffers,
-        ffn::FfnBuffers,
-        recurrent::{self, RecurrentBuffers},
-    },
     error::Result,
     format::Matrix,
     gpu::{Caps, pitch},

@@ -6,15 +6,13 @@ use thermocline_shaders::{
 };
 
 use super::{
+    GpuLoader,
+    elementwise::kind,
     neuron_buffers::NeuronBuffers,
+    neuron_rows::{NeuronRows, PartialSums},
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
 };
 use crate::{
-    device::{
-        GpuLoader,
-        elementwise::kind,
-        neuron_rows::{NeuronRows, PartialSums},
-    },
     error::{Error, Result},
     gpu::{Binding, Buffer, GpuMatrix, Matmul, MatrixLayout, MemoryUse, Op, Purpose, Recorder, params},
 };

@@ -3,17 +3,15 @@
 use thermocline_shaders::limits::SLOT_GRID;
 
 use super::{
+    GpuLoader,
+    elementwise::{ActivationOp, GateUpRows},
+    fired::FiredMask,
+    neuron_rows::PartialSumBuffer,
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
+    predictor::MaskBuffers,
     resident_neurons::MOST_BLOCKS,
 };
 use crate::{
-    device::{
-        GpuLoader,
-        elementwise::{ActivationOp, GateUpRows},
-        fired::FiredMask,
-        neuron_rows::PartialSumBuffer,
-        predictor::MaskBuffers,
-    },
     error::Result,
     gpu::{Buffer, Purpose, Usage},
 };

@@ -2,8 +2,8 @@
 
 use thermocline_shaders::{WeightType, limits::NO_NEURON};
 
+use super::{GpuLoader, neuron_rows::most_rows};
 use crate::{
-    device::{GpuLoader, neuron_rows::most_rows},
     error::{Error, Result},
     format::Matrix,
     model::{Down, Ffn, FfnWeights, LayerWeights, Linear},

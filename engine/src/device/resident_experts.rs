@@ -6,20 +6,18 @@ use std::collections::HashSet;
 use thermocline_shaders::limits::{NO_NEURON, ROUTE_GROUPS, ROUTE_USED};
 
 use super::{
+    GpuLoader, Segment,
+    elementwise::Elementwise,
     expert_block::{ExpertBlock, ExpertMatrices, ExpertUpload},
     expert_buffers::{ExpertBuffers, ExpertShape},
+    ffn::DenseFfn,
+    fired::DeviceMask,
     firing_log::{FiringEntry, FiringLog},
+    norm::{NormOp, NormWeights},
+    product::Product,
+    registers::Registers,
 };
 use crate::{
-    device::{
-        GpuLoader, Segment,
-        elementwise::Elementwise,
-        ffn::DenseFfn,
-        fired::DeviceMask,
-        norm::{NormOp, NormWeights},
-        product::Product,
-        registers::Registers,
-    },
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Epilogue, Gpu, Matmul, MatmulOutput, MemoryUse, Op, Purpose, Recorder, Usage, pitch},
     model::{ExpertWeights, Experts, Ffn, Register, SkipRule, mask},

@@ -6,19 +6,17 @@ use std::collections::HashSet;
 use thermocline_shaders::limits::NO_NEURON;
 
 use super::{
+    GpuLoader, Segment,
+    fired::DeviceMask,
     neuron_block::{NeuronBlock, PER_WORKGROUP},
     neuron_buffers::NeuronBuffers,
+    neuron_rows::{PartialSums, Sum},
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
+    predictor::PredictorOps,
+    registers::Registers,
     streaming_buffer::StreamedNeurons,
 };
 use crate::{
-    device::{
-        GpuLoader, Segment,
-        fired::DeviceMask,
-        neuron_rows::{PartialSums, Sum},
-        predictor::PredictorOps,
-        registers::Registers,
-    },
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, params},
     model::{LayerWeights, Predictor, Register, SkipRule, Skips, mask},

@@ -5,15 +5,13 @@
 //! The CPU's work overlaps: it repacks the next neurons into the other of two staging buffers meanwhile.
 
 use super::{
+    fired::DeviceMask,
     neuron_buffers::NeuronBuffers,
+    neuron_rows::{NeuronRows, PartialSums},
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     resident_neurons::ResidentNeurons,
 };
 use crate::{
-    device::{
-        fired::DeviceMask,
-        neuron_rows::{NeuronRows, PartialSums},
-    },
     error::{Error, Result},
     gpu::{Buffer, Caps, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, Recorder, RowLoad, RowStream, Usage},
     model::{Ffn, LayerWeights},
