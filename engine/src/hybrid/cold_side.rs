@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::{
     cpu::Cpu,
+    device::firing_log::ColdWork,
     error::{Error, Result},
     model::{BoundFfn, Ffn, mask},
     runtime::{

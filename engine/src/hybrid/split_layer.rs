@@ -10,7 +10,7 @@ use super::cold_side::ColdSide;
 use crate::{
     device::{
         GpuLayers,
-        firing_log::{FiringEntry, FiringLog},
+        firing_log::{ColdWork, FiringEntry, FiringLog},
         hand_over::HandOver,
         registers::{pad, unpad},
         resident_experts::ResidentExperts,
@@ -26,19 +26,19 @@ pub(crate) struct SplitLayer<'a, 'p> {
     pub pass: &'a mut Pass<'p>,
     pub ffn: BoundFfn<'a>,
     pub layers: &'a mut GpuLayers,
-    hand_over: &'a mut HandOver,
+    pub hand_over: &'a mut HandOver,
     pub log: &'a mut FiringLog,
     pub cold: &'a mut ColdSide,
 }
 
 impl SplitLayer<'_, '_> {
     /// The neurons of this chunk that the device computes.
-    fn selection(&mut self, neurons: &ResidentNeurons) -> NeuronSelection {
+    pub(super) fn selection(&mut self, neurons: &ResidentNeurons) -> NeuronSelection {
         neurons.selection(self.pass, self.ffn.layer)
     }
 
     /// All neurons are resident: records the FFN.
-    fn run_resident(&mut self, neurons: &ResidentNeurons) -> Result<()> {
+    pub(super) fn run_resident(&mut self, neurons: &ResidentNeurons) -> Result<()> {
         let (layer, tokens) = (self.ffn.layer, self.pass.tokens.len());
         let selection = self.selection(neurons);
         let (segment, probe) = (&mut self.layers.segment, &mut *self.pass.probe);
@@ -58,7 +58,7 @@ impl SplitLayer<'_, '_> {
     }
 
     /// Some neurons are cold: the device computes the resident ones while the CPU computes those.
-    fn run_neurons(&mut self, neurons: &ResidentNeurons) -> Result<()> {
+    pub(super) fn run_neurons(&mut self, neurons: &ResidentNeurons) -> Result<()> {
         let (layer, tokens) = (self.ffn.layer, self.pass.tokens.len());
         let (selection, observed) = (self.selection(neurons), self.pass.probe.wants_firing());
         let segment = &mut self.layers.segment;
@@ -112,7 +112,7 @@ impl SplitLayer<'_, '_> {
 
     /// Some experts are cold: the device routes and computes the resident ones of the experts that tokens use, while the CPU computes
     /// the others. If all of those are resident, the CPU has nothing to do.
-    fn run_experts(&mut self, experts: &ResidentExperts) -> Result<()> {
+    pub(super) fn run_experts(&mut self, experts: &ResidentExperts) -> Result<()> {
         let (layer, tokens) = (self.ffn.layer, self.pass.tokens.len());
         let observed = self.pass.probe.wants_firing();
         let segment = &mut self.layers.segment;
@@ -179,7 +179,7 @@ impl SplitLayer<'_, '_> {
     }
 
     /// The CPU computes all of the FFN.
-    fn run_cold(&mut self) -> Result<()> {
+    pub(super) fn run_cold(&mut self) -> Result<()> {
         let tokens = self.pass.tokens.len();
         let segment = &mut self.layers.segment;
         let registers = &self.layers.registers;

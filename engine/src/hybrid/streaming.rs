@@ -8,6 +8,7 @@ use thermocline_shaders::limits::NO_NEURON;
 use super::{processor::HybridProcessor, split_layer::SplitLayer};
 use crate::{
     device::{
+        device_ffn::DeviceFfn,
         device_model::DeviceModel,
         firing_log::FiringEntry,
         neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
@@ -105,7 +106,7 @@ impl DeviceModel {
 
     /// Frees the streaming buffer; false if there was none.
     pub fn drop_streaming_buffer(&mut self) -> bool {
-        for neurons in self.ffns.iter_mut().filter_map(super::device_ffn::DeviceFfn::neurons_mut) {
+        for neurons in self.ffns.iter_mut().filter_map(DeviceFfn::neurons_mut) {
             neurons.streamed = None;
         }
         self.streaming_buffer.take().is_some()
