@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage},
     model::{AttentionConfig, Rope, RopeOrder},
-    runtime::{KvLayer, KvType},
+    runtime::{KvLayer, KvType, OffHostRows},
 };
 
 /// Keys and values of one layer of one conversation on a device, each `[n_kv_head, capacity, head_pitch]`, with the dispatches that
@@ -114,11 +114,6 @@ impl GpuKv {
         Arc::ptr_eq(&self.owner, owner)
     }
 
-    /// Bytes of both buffers; 0 if they are another layer's.
-    pub(crate) fn bytes(&self) -> u64 {
-        if self.shared { 0 } else { self.rows.keys_and_values() }
-    }
-
     /// The dispatches that read and write it.
     pub(crate) fn ops(&self) -> &KvOps {
         &self.ops
@@ -149,21 +144,6 @@ impl GpuKv {
         Ok(())
     }
 
-    /// Records copies of `rows` of every head of `from`, which may have another capacity. Another layer's buffers are left to it.
-    pub(crate) fn copy_rows(&self, from: &Self, rows: Range<usize>, recorder: &mut Recorder) {
-        if self.shared {
-            return;
-        }
-        let bytes = (rows.len() * self.rows.row_bytes()) as u64;
-        let of = [(&from.keys, &self.keys, self.rows.heads), (&from.values, &self.values, self.rows.value_heads)];
-        for (from_buffer, to_buffer, heads) in of {
-            for head in 0..heads {
-                let (from_at, to_at) = (from.rows.offset(head, rows.start), self.rows.offset(head, rows.start));
-                recorder.copy(from_buffer, from_at, to_buffer, to_at, bytes);
-            }
-        }
-    }
-
     /// Reads the first `len` rows of every head back into `into`, which has none yet.
     pub(crate) fn drain(&self, into: &mut KvLayer, len: usize, segment: &mut Segment) -> Result<()> {
         let (at, mut row) = (self.rows, vec![0.0; self.rows.head_dim]);
@@ -184,6 +164,29 @@ impl GpuKv {
                     }
                 }
             })?;
+        }
+        Ok(())
+    }
+}
+
+impl OffHostRows for GpuKv {
+    fn bytes(&self) -> u64 {
+        if self.shared { 0 } else { self.rows.keys_and_values() }
+    }
+
+    fn copy_rows(&self, from: &dyn OffHostRows, rows: Range<usize>, recorder: &mut Recorder) -> Result<()> {
+        let from = from.of::<Self>()?;
+        // Another layer's buffers are left to it.
+        if self.shared {
+            return Ok(());
+        }
+        let bytes = (rows.len() * self.rows.row_bytes()) as u64;
+        let of = [(&from.keys, &self.keys, self.rows.heads), (&from.values, &self.values, self.rows.value_heads)];
+        for (from_buffer, to_buffer, heads) in of {
+            for head in 0..heads {
+                let (from_at, to_at) = (from.rows.offset(head, rows.start), self.rows.offset(head, rows.start));
+                recorder.copy(from_buffer, from_at, to_buffer, to_at, bytes);
+            }
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
 //! The last layers of a model on a device, but for their FFNs: embedding, norms, attention, residual stream and head.
 
-use std::{collections::BTreeSet, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 use smallvec::SmallVec;
 
 use super::{
     GpuKv, GpuState,
     altup::AltupBuffers,
-    attention::{AttentionBuffers, AttentionOps, CacheRows, rotated},
+    attention::{AttentionBuffers, CacheRows, rotated},
     head::Head,
     layer::{GpuLayer, GpuStep, LayerBuffers, no_buffers},
     loader::GpuLoader,
@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, pitch},
     model::{AltupStep, BoundStep, Model, ModelConfig, Position, Register, Weights},
-    runtime::{KvCache, KvType, Sequences},
+    runtime::Sequences,
 };
 
 /// Layers from one on to the last, in a device's memory with every dispatch prepared, and the head if it is there.
@@ -29,16 +29,16 @@ use crate::{
 pub(crate) struct GpuLayers {
     pub gpu: Gpu,
     /// Tells its caches from those of other processors.
-    identity: Arc<()>,
+    pub(super) identity: Arc<()>,
     /// Most tokens of a chunk: rows of a register.
     pub chunk: usize,
     pub registers: Registers,
-    attention: AttentionBuffers,
+    pub(super) attention: AttentionBuffers,
     per_layer: Option<PerLayerBuffers>,
-    recurrent: RecurrentBuffers,
+    pub(super) recurrent: RecurrentBuffers,
     altup: Option<AltupBuffers>,
     first_layer: usize,
-    layers: Vec<GpuLayer>,
+    pub(super) layers: Vec<GpuLayer>,
     head: Option<Head>,
     pub segment: Segment,
     /// Tokens of the current chunk.
@@ -119,15 +119,10 @@ impl GpuLayers {
         Ok(())
     }
 
-    /// Frees the first layer, whose keys and values move to RAM in all `caches`.
-    pub fn pop_front(&mut self, model: &Model, caches: &mut [&mut KvCache]) -> Result<()> {
-        for kv in caches.iter_mut() {
-            kv.unbind_kv();
-            kv.move_to_ram(self.first_layer, &mut self.segment)?;
-        }
+    /// Frees the first layer.
+    pub(super) fn remove_first(&mut self) {
         self.layers.remove(0);
         self.first_layer += 1;
-        caches.iter_mut().try_for_each(|kv| self.bind_kv(model, kv))
     }
 
     /// The layers that are here.
@@ -165,131 +160,6 @@ impl GpuLayers {
         // Several streams go back to be merged before the head, wherever that is.
         let streams = self.altup.as_ref().map(|altup| altup.streams.bytes());
         self.segment.reserve_down(head.max(streams).unwrap_or(rows) + more)
-    }
-
-    /// A cache for `capacity` tokens: keys and values of the layers here are on the device, the others in RAM.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] if there is no room, [`Error::Invalid`] for a capacity of 0, [`Error::Gpu`] if the device is lost.
-    pub fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
-        // A layer before these whose keys and values they read has a copy of them here.
-        let sources: BTreeSet<usize> = self.range().filter_map(|layer| model.config.kv_source(layer)).collect();
-        let shapes = sources.into_iter().filter_map(|layer| model.config.layers[layer].attention.as_ref());
-        let rows = shapes.map(|shape| GpuKv::bytes_of(shape, capacity, ty));
-        let recurrent = model.config.layers[self.range()].iter().filter_map(|layer| layer.recurrent.as_ref());
-        let all = rows.chain(recurrent.map(GpuState::bytes_of)).fold(0, u64::saturating_add);
-        let available = self.gpu.arena().available();
-        if all > available {
-            return Err(Error::Memory { what: "KV cache", wanted: all, available });
-        }
-        let mut kv = KvCache::split(&model.config, capacity, ty, |layer| match self.range().contains(&layer) {
-            true => self.kv_layer(model, layer, capacity, ty),
-            false => Ok(None),
-        })?;
-        self.bind_kv(model, &mut kv)?;
-        self.range().try_for_each(|layer| self.state_to_device(layer, &mut kv))?;
-        Ok(kv)
-    }
-
-    /// Moves the recurrent state of `layer`, which is here, from RAM to the device, if it has one.
-    fn state_to_device(&self, layer: usize, kv: &mut KvCache) -> Result<()> {
-        match (self.layer(layer)?.recurrent(), &self.recurrent.copies) {
-            (Some(ops), Some(copies)) if kv.device_state(layer).is_none() => {
-                kv.move_state_to_device(layer, GpuState::new(&self.gpu, &self.identity, ops, copies)?)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Lets the layers here that read other layers' keys and values find them on the device: where they are computed, or in a copy of
-    /// those in RAM.
-    fn bind_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
-        for layer in self.range() {
-            let Some(source) = model.config.kv_source(layer).filter(|source| *source != layer) else { continue };
-            let Some(attention) = self.layers[layer - self.first_layer].attention() else { continue };
-            let rope = model.config.rope(layer);
-            if kv.on_device(source).is_none() {
-                let (gpu, owner) = (&self.gpu, &self.identity);
-                let copy = GpuKv::new(gpu, owner, rope, &self.attention, attention, kv.capacity(), kv.ty())?;
-                kv.copy_to_device(source, copy, &mut self.segment)?;
-            }
-            if let Some(rows) = kv.on_device(source) {
-                let shared = rows.shared_with(&self.gpu, rope, &self.attention, attention)?;
-                kv.bind_on_device(layer, shared);
-            }
-        }
-        Ok(())
-    }
-
-    /// Brings the chunk's keys and values of `layer`, which the CPU has appended, to their copies on the device, if there are any.
-    pub fn update_copies(&mut self, layer: usize, sequences: &mut Sequences<'_>) -> Result<()> {
-        let segment = &mut self.segment;
-        sequences.iter_mut().try_for_each(|(rows, kv)| kv.update_copy(layer, rows.len(), segment))
-    }
-
-    /// `None` for a layer without attention.
-    fn kv_layer(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
-        let own = |attention: &&AttentionOps| attention.layout.shape.kv_from.is_none();
-        let Some(attention) = self.layer(layer)?.attention().filter(own) else { return Ok(None) };
-        let rope = model.config.rope(layer);
-        GpuKv::new(&self.gpu, &self.identity, rope, &self.attention, attention, capacity, ty).map(Some)
-    }
-
-    /// True if keys, values and states of the layers here are on this device, and the others in RAM.
-    pub fn holds(&self, kv: &KvCache) -> bool {
-        let rows = |layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
-        let state = |layer| kv.device_state(layer).is_some_and(|state| state.is_of(&self.identity));
-        let has_rows = |layer: usize| self.layers[layer - self.first_layer].attention().is_some();
-        let here = |layer| (!has_rows(layer) || rows(layer)) && (!kv.has_state(layer) || state(layer));
-        let in_ram = |layer| kv.device_layer(layer).is_none() && kv.device_state(layer).is_none();
-        (0..self.first_layer).all(in_ram) && self.range().all(here)
-    }
-
-    /// Moves keys and values, or the state, of `layer`, which is here, from RAM to the device.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] if there is no room, [`Error::Gpu`] if the device is lost; they are then still in RAM.
-    pub fn kv_to_device(&mut self, model: &Model, layer: usize, kv: &mut KvCache) -> Result<()> {
-        kv.unbind_kv();
-        self.move_to_device(model, layer, kv)?;
-        self.bind_kv(model, kv)
-    }
-
-    fn move_to_device(&mut self, model: &Model, layer: usize, kv: &mut KvCache) -> Result<()> {
-        self.state_to_device(layer, kv)?;
-        if kv.device_layer(layer).is_some() {
-            return Ok(());
-        }
-        let Some(to) = self.kv_layer(model, layer, kv.capacity(), kv.ty())? else { return Ok(()) };
-        kv.move_to_device(layer, to, &mut self.segment)
-    }
-
-    /// Moves all that this device holds of `kv` to RAM.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost.
-    pub fn kv_to_ram(&mut self, kv: &mut KvCache) -> Result<()> {
-        kv.unbind_kv();
-        for layer in 0..self.range().end {
-            let rows = kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
-            if rows || kv.device_state(layer).is_some_and(|state| state.is_of(&self.identity)) {
-                kv.move_to_ram(layer, &mut self.segment)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Moves the layers before the first one here to RAM, and those that are here to the device.
-    ///
-    /// # Errors
-    /// As [`GpuLayers::kv_to_device`] and [`GpuLayers::kv_to_ram`].
-    pub fn take_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
-        kv.unbind_kv();
-        for layer in 0..self.first_layer {
-            kv.move_to_ram(layer, &mut self.segment)?;
-        }
-        self.range().try_for_each(|layer| self.move_to_device(model, layer, kv))?;
-        self.bind_kv(model, kv)
     }
 
     /// Starts a chunk of `sequences`' rows, of which the first layers are computed elsewhere.
@@ -400,9 +270,8 @@ impl GpuLayers {
                 let (mut caches, mut work): (SmallVec<[CacheRows<'_>; 1]>, u64) = (SmallVec::new(), 0);
                 for (rows, kv) in sequences.iter_mut() {
                     let kv = &*kv;
-                    let Some(cache) = kv.device_layer(layer).map(GpuKv::ops) else {
-                        return Err(not_here("KV cache", layer));
-                    };
+                    let cache = kv.rows_off_host(layer).ok_or_else(|| not_here("KV cache", layer))?;
+                    let cache = cache.of::<GpuKv>()?.ops();
                     work += ops.work(rows.len(), kv.len() + rows.len());
                     caches.push(CacheRows { rows, ops: cache, position: kv.len(), capacity: kv.capacity() });
                 }
@@ -412,8 +281,8 @@ impl GpuLayers {
             GpuStep::Recurrent(ops) => {
                 let mut states: SmallVec<[(Range<usize>, &StateOps); 1]> = SmallVec::new();
                 for (rows, kv) in sequences.iter_mut() {
-                    let state = kv.advance_device_state(layer).ok_or_else(|| not_here("recurrent state", layer))?;
-                    states.push((rows, state.ops()));
+                    let state = kv.advance_state_off_host(layer).ok_or_else(|| not_here("recurrent state", layer))?;
+                    states.push((rows, state.of::<GpuState>()?.ops()));
                 }
                 ops.record(segment.recorder(), &states, tokens);
                 ops.work(tokens)

@@ -9,6 +9,7 @@
 
 pub(crate) mod altup;
 pub(crate) mod attention;
+mod caches;
 mod delta_net;
 pub(crate) mod device_bytes;
 pub(crate) mod device_ffn;

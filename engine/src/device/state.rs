@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage},
     model::{ModelConfig, RecurrentConfig},
-    runtime::RecurrentState,
+    runtime::{OffHostState, RecurrentState},
 };
 
 /// Most bytes of a ring that carries states.
@@ -74,25 +74,19 @@ impl GpuState {
     pub fn ops(&self) -> &StateOps {
         &self.ops
     }
+}
 
-    /// Uploads `from`, behind all that was submitted.
-    ///
-    /// # Errors
-    /// [`Error::Gpu`] if the device is lost.
-    pub fn fill(&self, from: &RecurrentState) -> Result<()> {
-        let mut copies = self.copies.lock();
-        copies.upload(&from.conv, &self.conv)?;
-        copies.upload(&from.scan, &self.scan)
-    }
-
-    /// Reads it back into `to`, behind all that was submitted.
-    ///
-    /// # Errors
-    /// [`Error::Gpu`] if the device is lost.
-    pub fn drain(&self, to: &mut RecurrentState) -> Result<()> {
+impl OffHostState for GpuState {
+    fn save(&self, to: &mut RecurrentState) -> Result<()> {
         let mut copies = self.copies.lock();
         copies.read(&self.conv, &mut to.conv)?;
         copies.read(&self.scan, &mut to.scan)
+    }
+
+    fn restore(&self, from: &RecurrentState) -> Result<()> {
+        let mut copies = self.copies.lock();
+        copies.upload(&from.conv, &self.conv)?;
+        copies.upload(&from.scan, &self.scan)
     }
 }
 

@@ -1,31 +1,32 @@
 //! The KV cache: keys and values of the tokens seen so far, and recurrent states beside them.
 
-use super::{KvLayer, RecurrentState, Rotary, recurrent_state::RecurrentStates};
+use super::{
+    KvLayer, RecurrentState, Rotary,
+    off_host::{OffHostRows, OffHostState},
+    recurrent_state::RecurrentStates,
+};
 use crate::{
     cpu::{
         Isa,
         ops::{KvType, RopeRows},
     },
-    device::{GpuKv, GpuState, Segment},
     error::{Error, Result},
     gpu::Recorder,
     model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope},
 };
 
-/// Keys and values of one layer, in the memory of the processor that computes the layer.
-#[derive(Debug)]
-enum LayerRows {
-    /// The layer has no keys and values of its own.
-    None,
-    Ram(KvLayer),
-    Device(GpuKv),
-    /// In RAM, where they are appended to, and a copy on a device for the layers there that read them.
-    Both(KvLayer, GpuKv),
+/// Keys and values of one layer, in the memory of the processor that computes the layer; none of either kind for a layer without any.
+#[derive(Debug, Default)]
+pub(crate) struct LayerRows {
+    /// In RAM, where the CPU appends to them.
+    pub ram: Option<KvLayer>,
+    /// In another processor's memory: there alone, or a copy of those in RAM for the layers there that read them.
+    pub off_host: Option<Box<dyn OffHostRows>>,
 }
 
-/// The KV cache of one conversation, with the recurrent states of models that have them. Every layer's keys and values are in the memory of the processor that computes the layer, and
-/// move with it. Memory for the whole context is reserved when it is made; the system provides it as tokens arrive, and nothing is
-/// allocated per token.
+/// The KV cache of one conversation, with the recurrent states of models that have them. Every layer's keys and values are in the
+/// memory of the processor that computes the layer, and move with it. Memory for the whole context is reserved when it is made; the
+/// system provides it as tokens arrive, and nothing is allocated per token.
 #[derive(Debug)]
 pub struct KvCache {
     ty: KvType,
@@ -47,6 +48,10 @@ struct CacheShape {
 }
 
 impl CacheShape {
+    fn new(config: &ModelConfig) -> Self {
+        CacheShape { position: config.position, ropes: config.ropes.clone(), layers: config.layers.clone() }
+    }
+
     /// Attention of a layer; `None` without keys and values of its own.
     fn attention(&self, layer: usize) -> Option<&AttentionConfig> {
         self.layers.get(layer)?.attention.as_ref().filter(|of| of.kv_from.is_none())
@@ -64,43 +69,39 @@ impl KvCache {
 
     /// Bytes of the keys and values of one token.
     pub fn token_bytes(config: &ModelConfig, ty: KvType) -> u64 {
-        let shape =
-            CacheShape { position: config.position, ropes: config.ropes.clone(), layers: config.layers.clone() };
+        let shape = CacheShape::new(config);
         let row = |of: &AttentionConfig| of.cached_rows() as u64 * ty.row_bytes(of.head_dim) as u64;
         (0..config.n_layer()).filter_map(|layer| shape.attention(layer)).map(row).sum()
     }
 
-    /// A cache for `capacity` tokens: the layers that `device` makes are on a device, the others in RAM.
+    /// A cache for `capacity` tokens: the keys and values that `off_host` makes of a layer are there, the others in RAM.
     ///
     /// # Errors
-    /// As [`KvCache::new`], and those of `device`.
+    /// As [`KvCache::new`], and those of `off_host`.
     pub(crate) fn split(
         config: &ModelConfig,
         capacity: usize,
         ty: KvType,
-        mut device: impl FnMut(usize) -> Result<Option<GpuKv>>,
+        mut off_host: impl FnMut(usize) -> Result<Option<Box<dyn OffHostRows>>>,
     ) -> Result<Self> {
         if capacity == 0 {
             return Err(Error::invalid("context length", "at least 1", capacity));
         }
-        let shape =
-            CacheShape { position: config.position, ropes: config.ropes.clone(), layers: config.layers.clone() };
+        let shape = CacheShape::new(config);
         let wanted = Self::token_bytes(config, ty).saturating_mul(capacity as u64);
         let (mut layers, mut available) = (Vec::with_capacity(config.n_layer()), 0);
         for layer in 0..config.n_layer() {
-            let Some(of) = shape.attention(layer) else {
-                layers.push(LayerRows::None);
-                continue;
-            };
-            layers.push(match device(layer)? {
-                Some(device) => LayerRows::Device(device),
-                None => {
-                    let rows = KvLayer::new(ty, of, capacity);
-                    let rows = rows.map_err(|_| Error::Memory { what: "KV cache", wanted, available })?;
-                    available += rows.bytes();
-                    LayerRows::Ram(rows)
+            let mut rows = LayerRows::default();
+            if let Some(of) = shape.attention(layer) {
+                rows.off_host = off_host(layer)?;
+                if rows.off_host.is_none() {
+                    let ram = KvLayer::new(ty, of, capacity);
+                    let ram = ram.map_err(|_| Error::Memory { what: "KV cache", wanted, available })?;
+                    available += ram.bytes();
+                    rows.ram = Some(ram);
                 }
-            });
+            }
+            layers.push(rows);
         }
         let (states, rotary) = (RecurrentStates::new(config)?, Rotary::new(config, capacity));
         Ok(KvCache { ty, capacity, len: 0, layers, states, rotary, shape: Box::new(shape) })
@@ -128,11 +129,8 @@ impl KvCache {
 
     /// Bytes reserved, to the byte, snapshots of recurrent states included.
     pub fn bytes(&self) -> u64 {
-        let bytes = |layer: &LayerRows| match layer {
-            LayerRows::None => 0,
-            LayerRows::Ram(rows) => rows.bytes(),
-            LayerRows::Device(rows) => rows.bytes(),
-            LayerRows::Both(rows, copy) => rows.bytes() + copy.bytes(),
+        let bytes = |layer: &LayerRows| {
+            layer.ram.as_ref().map_or(0, KvLayer::bytes) + layer.off_host.as_ref().map_or(0, |rows| rows.bytes())
         };
         self.layers.iter().map(bytes).sum::<u64>() + self.states.as_ref().map_or(0, RecurrentStates::bytes)
     }
@@ -142,10 +140,8 @@ impl KvCache {
     pub fn truncate(&mut self, n: usize) {
         let (n, now) = (self.len.min(n), self.len);
         self.len = self.states.as_mut().map_or(n, |states| states.rewind(n, now));
-        for layer in &mut self.layers {
-            if let LayerRows::Ram(layer) | LayerRows::Both(layer, _) = layer {
-                layer.rows_mut().for_each(|rows| rows.truncate(self.len));
-            }
+        for layer in self.layers.iter_mut().filter_map(|layer| layer.ram.as_mut()) {
+            layer.rows_mut().for_each(|rows| rows.truncate(self.len));
         }
     }
 
@@ -171,19 +167,35 @@ impl KvCache {
         self.states.as_mut()?.advance_layer(layer)
     }
 
-    /// The same on a device.
-    pub(crate) fn advance_device_state(&mut self, layer: usize) -> Option<&GpuState> {
-        self.states.as_mut()?.advance_device_layer(layer)
+    /// The same in another processor's memory.
+    pub(crate) fn advance_state_off_host(&mut self, layer: usize) -> Option<&dyn OffHostState> {
+        self.states.as_mut()?.advance_layer_off_host(layer)
     }
 
-    /// The recurrent state of `layer`, if it is on a device.
-    pub(crate) fn device_state(&self, layer: usize) -> Option<&GpuState> {
-        self.states.as_ref()?.device_layer(layer)
+    /// The recurrent state of `layer`, if it is in another processor's memory.
+    pub(crate) fn state_off_host(&self, layer: usize) -> Option<&dyn OffHostState> {
+        self.states.as_ref()?.layer_off_host(layer)
     }
 
     /// True if `layer` has a recurrent state.
     pub(crate) fn has_state(&self, layer: usize) -> bool {
         self.states.as_ref().is_some_and(|states| states.has_layer(layer))
+    }
+
+    /// Moves the recurrent state of `layer` from RAM into `to`. One that is in another processor's memory already stays where it is.
+    ///
+    /// # Errors
+    /// Those of [`OffHostState::restore`]; the state is then still in RAM.
+    pub(crate) fn move_state_off_host(&mut self, layer: usize, to: Box<dyn OffHostState>) -> Result<()> {
+        self.states.as_mut().map_or(Ok(()), |states| states.move_off_host(layer, to))
+    }
+
+    /// Moves the recurrent state of `layer` into RAM and frees its place elsewhere.
+    ///
+    /// # Errors
+    /// Those of [`OffHostState::save`]; the state is then still there.
+    pub(crate) fn move_state_to_ram(&mut self, layer: usize) -> Result<()> {
+        self.states.as_mut().map_or(Ok(()), |states| states.move_to_ram(layer))
     }
 
     /// Takes recurrent states back that have seen a part of a chunk.
@@ -224,7 +236,7 @@ impl KvCache {
         let rotations: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
         let mut key = Vec::new();
         for (index, layer) in self.layers.iter_mut().enumerate() {
-            let LayerRows::Ram(layer) = layer else { continue };
+            let Some(layer) = &mut layer.ram else { continue };
             for rows in layer.rows_mut() {
                 rows.truncate(self.len);
                 rows.remove(keep, discard);
@@ -255,162 +267,85 @@ impl KvCache {
     /// Layer `layer`, to append to and to read, if it is in RAM. Rows past [`KvCache::len`] belong to a chunk not yet
     /// complete.
     pub fn layer_mut(&mut self, layer: usize) -> Option<&mut KvLayer> {
-        match self.layers.get_mut(layer) {
-            Some(LayerRows::Ram(rows) | LayerRows::Both(rows, _)) => Some(rows),
-            _ => None,
-        }
+        self.layers.get_mut(layer)?.ram.as_mut()
     }
 
     /// True if all of it is in RAM.
     pub fn on_host(&self) -> bool {
-        let on_device = |rows: &LayerRows| matches!(rows, LayerRows::Device(_) | LayerRows::Both(..));
-        !self.states.as_ref().is_some_and(RecurrentStates::on_device) && !self.layers.iter().any(on_device)
+        let on_host = |rows: &LayerRows| rows.off_host.is_none();
+        !self.states.as_ref().is_some_and(RecurrentStates::off_host) && self.layers.iter().all(on_host)
     }
 
-    /// Takes away what layers on a device share: copies of keys and values that are in RAM, and the use of others'.
-    pub(crate) fn unbind_kv(&mut self) {
-        for (layer, shape) in self.layers.iter_mut().zip(&self.shape.layers) {
-            let reads_others = shape.attention.as_ref().is_some_and(|attention| attention.kv_from.is_some());
-            *layer = match std::mem::replace(layer, LayerRows::None) {
-                LayerRows::Both(rows, _) => LayerRows::Ram(rows),
-                LayerRows::Device(_) if reads_others => LayerRows::None,
-                other => other,
-            };
-        }
+    /// The keys and values of `layer`, wherever they are.
+    pub(crate) fn rows(&self, layer: usize) -> Option<&LayerRows> {
+        self.layers.get(layer)
     }
 
-    /// The keys and values of `layer` on a device, be it only as a copy.
-    pub(crate) fn on_device(&self, layer: usize) -> Option<&GpuKv> {
-        match self.layers.get(layer) {
-            Some(LayerRows::Device(rows) | LayerRows::Both(_, rows)) => Some(rows),
-            _ => None,
-        }
+    /// The keys and values of `layer`, if they are in another processor's memory alone.
+    pub(crate) fn rows_off_host(&self, layer: usize) -> Option<&dyn OffHostRows> {
+        self.rows(layer).filter(|rows| rows.ram.is_none())?.off_host.as_deref()
     }
 
-    /// Makes `to` the copy of `layer`'s keys and values, which are in RAM.
-    pub(crate) fn copy_to_device(&mut self, layer: usize, to: GpuKv, segment: &mut Segment) -> Result<()> {
-        let Some(place) = self.layers.get_mut(layer) else { return Ok(()) };
-        *place = match std::mem::replace(place, LayerRows::None) {
-            LayerRows::Ram(rows) => {
-                let filled = to.fill(&rows, 0..self.len, segment);
-                if filled.is_err() {
-                    *place = LayerRows::Ram(rows);
-                    return filled;
-                }
-                LayerRows::Both(rows, to)
-            }
-            other => other,
-        };
-        Ok(())
+    /// The keys and values of `layer`, to be moved.
+    pub(crate) fn rows_mut(&mut self, layer: usize) -> Option<&mut LayerRows> {
+        self.layers.get_mut(layer)
     }
 
-    /// Brings `tokens` rows behind the last ones to the copy of `layer`, if there is one.
-    pub(crate) fn update_copy(&self, layer: usize, tokens: usize, segment: &mut Segment) -> Result<()> {
-        match self.layers.get(layer) {
-            Some(LayerRows::Both(rows, copy)) => copy.fill(rows, self.len..self.len + tokens, segment),
-            _ => Ok(()),
-        }
-    }
-
-    /// Lets `layer`, which has no keys and values of its own, use others' on a device.
-    pub(crate) fn bind_on_device(&mut self, layer: usize, rows: GpuKv) {
-        if let Some(place @ LayerRows::None) = self.layers.get_mut(layer) {
-            *place = LayerRows::Device(rows);
-        }
-    }
-
-    /// Layer `layer`, if it is on a device.
-    pub(crate) fn device_layer(&self, layer: usize) -> Option<&GpuKv> {
-        match self.layers.get(layer) {
-            Some(LayerRows::Device(rows)) => Some(rows),
-            _ => None,
-        }
-    }
-
-    /// Moves layer `layer` from RAM to the device, into `to`, which has the same shape. A layer that is on a device already
-    /// stays where it is.
+    /// Room in RAM for the keys and values of `layer`; `None` for a layer without any of its own.
     ///
     /// # Errors
-    /// [`Error::Gpu`] if the device is lost; the layer is then still in RAM.
-    pub(crate) fn move_to_device(&mut self, layer: usize, to: GpuKv, segment: &mut Segment) -> Result<()> {
-        let len = self.len;
-        if let Some(place @ LayerRows::Ram(_)) = self.layers.get_mut(layer) {
-            if let LayerRows::Ram(rows) = place {
-                to.fill(rows, 0..len, segment)?;
-            }
-            *place = LayerRows::Device(to);
-        }
-        Ok(())
+    /// [`Error::Memory`] if there is no room.
+    pub(crate) fn room_in_ram(&self, layer: usize) -> Result<Option<KvLayer>> {
+        self.shape.attention(layer).map(|shape| KvLayer::new(self.ty, shape, self.capacity)).transpose()
     }
 
-    /// Moves the recurrent state of `layer` from RAM to the device, into `to`. One that is on a device already stays where it is.
-    ///
-    /// # Errors
-    /// [`Error::Gpu`] if the device is lost; the state is then still in RAM.
-    pub(crate) fn move_state_to_device(&mut self, layer: usize, to: GpuState) -> Result<()> {
-        self.states.as_mut().map_or(Ok(()), |states| states.move_to_device(layer, to))
-    }
-
-    /// Moves layer `layer`, keys and values or recurrent state, from the device into RAM and frees its place there.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; the layer is then still there.
-    pub(crate) fn move_to_ram(&mut self, layer: usize, segment: &mut Segment) -> Result<()> {
-        let (ty, capacity, len) = (self.ty, self.capacity, self.len);
-        if let Some(states) = &mut self.states {
-            states.move_to_ram(layer)?;
-        }
-        let Some(shape) = self.shape.attention(layer) else { return Ok(()) };
-        if let Some(place @ LayerRows::Device(_)) = self.layers.get_mut(layer) {
-            let mut rows = KvLayer::new(ty, shape, capacity)?;
-            if let LayerRows::Device(from) = place {
-                from.drain(&mut rows, len, segment)?;
+    /// Drops what is in another processor's memory only because layers there read it: copies of keys and values that are in RAM, and
+    /// the use of other layers'.
+    pub(crate) fn drop_copies(&mut self) {
+        for (at, layer) in self.layers.iter_mut().enumerate() {
+            if layer.ram.is_some() || self.shape.attention(at).is_none() {
+                layer.off_host = None;
             }
-            *place = LayerRows::Ram(rows);
         }
-        Ok(())
     }
 
     /// Copies keys, values and states of `from` until it holds `tokens` of the tokens that `from` holds; those it holds already are the
-    /// same. `device` records the copies on a device. Returns the number it holds then: less with recurrent states, and none is copied
-    /// from a cache of another type or place.
+    /// same. `recorder` records copies in another processor's memory. Returns the number it holds then: less with recurrent states, and
+    /// none is copied from a cache of another type or place.
     ///
     /// # Errors
-    /// As [`RecurrentStates::copy_from`]; nothing has changed then.
-    pub(crate) fn copy_prefix(&mut self, from: &Self, tokens: usize, device: Option<&mut Recorder>) -> Result<usize> {
+    /// As [`RecurrentStates::copy_from`] and [`OffHostRows::copy_rows`]; nothing has changed then, unless what is recorded is submitted.
+    pub(crate) fn copy_prefix(
+        &mut self,
+        from: &Self,
+        tokens: usize,
+        mut recorder: Option<&mut Recorder>,
+    ) -> Result<usize> {
         let mut tokens = tokens.min(from.len).min(self.capacity);
         if let Some(states) = &from.states {
             tokens = states.latest(tokens, from.len);
         }
-        let alike = |(to, from): (&LayerRows, &LayerRows)| match (to, from) {
-            (LayerRows::None, LayerRows::None) | (LayerRows::Ram(_), LayerRows::Ram(_)) => true,
-            (LayerRows::Device(_), LayerRows::Device(_)) | (LayerRows::Both(..), LayerRows::Both(..)) => {
-                device.is_some()
-            }
-            _ => false,
+        let alike = |(to, from): (&LayerRows, &LayerRows)| {
+            let places = |rows: &LayerRows| (rows.ram.is_some(), rows.off_host.is_some());
+            places(to) == places(from) && (to.off_host.is_none() || recorder.is_some())
         };
         let same = self.ty == from.ty && self.shape == from.shape && self.states.is_some() == from.states.is_some();
         if tokens <= self.len || !same || !self.layers.iter().zip(&from.layers).all(alike) {
             return Ok(self.len);
         }
+        let held = self.len;
+        for (to, from) in self.layers.iter().zip(&from.layers) {
+            if let (Some(to), Some(from), Some(recorder)) = (&to.off_host, &from.off_host, recorder.as_deref_mut()) {
+                to.copy_rows(&**from, held..tokens, recorder)?;
+            }
+        }
         if let (Some(to), Some(states)) = (&mut self.states, &from.states) {
             to.copy_from(states, tokens, from.len)?;
         }
-        let (held, mut device) = (self.len, device);
         for (to, from) in self.layers.iter_mut().zip(&from.layers) {
-            if let (LayerRows::Ram(to) | LayerRows::Both(to, _), LayerRows::Ram(from) | LayerRows::Both(from, _)) =
-                (&mut *to, from)
-            {
+            if let (Some(to), Some(from)) = (&mut to.ram, &from.ram) {
                 to.rows_mut().for_each(|rows| rows.truncate(held));
                 to.extend_to(from, tokens);
-            }
-            if let (
-                LayerRows::Device(to) | LayerRows::Both(_, to),
-                LayerRows::Device(from) | LayerRows::Both(_, from),
-                Some(recorder),
-            ) = (&mut *to, from, device.as_deref_mut())
-            {
-                to.copy_rows(from, held..tokens, recorder);
             }
         }
         self.len = tokens;

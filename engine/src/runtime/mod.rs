@@ -1,11 +1,12 @@
 //! The forward pass: [`Forward`] walks a model's steps, a [`Processor`] computes them. [`CpuProcessor`] (`cpu`) computes all of them
-//! from RAM; `gpu` computes those of the last layers from a device's memory, except their FFNs, of which it has the parts that are
-//! the same however an FFN is split. A [`Pass`] computes tokens of one or several [`Sequences`]. [`KvCache`] holds every layer's keys and values, a [`Probe`] observes the layers.
+//! from RAM. A [`Pass`] computes tokens of one or several [`Sequences`]. [`KvCache`] holds every layer's keys and values, those in
+//! another processor's memory as [`OffHostRows`], which it knows nothing more of; a [`Probe`] observes the layers.
 
 pub(crate) mod cpu;
 mod forward;
 mod kv_cache;
 mod kv_layer;
+mod off_host;
 mod pass;
 pub(crate) mod predict;
 mod probe;
@@ -23,7 +24,9 @@ pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource
 pub(crate) use forward::compute_layer;
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
 pub use kv_cache::KvCache;
+pub(crate) use kv_cache::LayerRows;
 pub use kv_layer::KvLayer;
+pub(crate) use off_host::{OffHostRows, OffHostState};
 pub use pass::{Pass, ThresholdCorrection};
 pub use probe::{LayerFiring, Probe};
 pub use processor::Processor;

@@ -5,9 +5,8 @@
 //! prompt is likely to branch off, and every [`INTERVAL`] tokens. Taking a conversation back to any token restores the snapshot before
 //! it; the tokens in between are computed again.
 
-use super::recurrent_layer::RecurrentState;
+use super::{off_host::OffHostState, recurrent_layer::RecurrentState};
 use crate::{
-    device::GpuState,
     error::{Error, Result},
     model::ModelConfig,
 };
@@ -25,7 +24,7 @@ const NEWEST: usize = 2;
 #[derive(Debug)]
 enum LayerState {
     Ram(RecurrentState),
-    Device(GpuState),
+    OffHost(Box<dyn OffHostState>),
 }
 
 impl LayerState {
@@ -35,16 +34,16 @@ impl LayerState {
                 to.copy_from(state);
                 Ok(())
             }
-            LayerState::Device(state) => state.drain(to),
+            LayerState::OffHost(state) => state.save(to),
         }
     }
 
-    /// Brings it back to `saved`. A state that its device does not take any more is in RAM from then on.
+    /// Brings it back to `saved`. A state that its processor does not take any more is in RAM from then on.
     fn restore(&mut self, saved: &RecurrentState) {
         match self {
             LayerState::Ram(state) => state.copy_from(saved),
-            LayerState::Device(state) => {
-                if let Err(error) = state.fill(saved) {
+            LayerState::OffHost(state) => {
+                if let Err(error) = state.restore(saved) {
                     tracing::warn!(%error, "a recurrent state is taken back to RAM");
                     *self = LayerState::Ram(saved.clone());
                 }
@@ -109,16 +108,16 @@ impl RecurrentStates {
         }
     }
 
-    /// The state of `layer`, if it is on a device, to be advanced by the chunk that is computed.
-    pub fn advance_device_layer(&mut self, layer: usize) -> Option<&GpuState> {
+    /// The state of `layer`, if it is in another processor's memory, to be advanced by the chunk that is computed.
+    pub fn advance_layer_off_host(&mut self, layer: usize) -> Option<&dyn OffHostState> {
         self.unfinished = true;
-        self.device_layer(layer)
+        self.layer_off_host(layer)
     }
 
-    /// The state of `layer`, if it is on a device.
-    pub fn device_layer(&self, layer: usize) -> Option<&GpuState> {
+    /// The state of `layer`, if it is in another processor's memory.
+    pub fn layer_off_host(&self, layer: usize) -> Option<&dyn OffHostState> {
         match self.layers.get(layer)? {
-            Some(LayerState::Device(state)) => Some(state),
+            Some(LayerState::OffHost(state)) => Some(&**state),
             _ => None,
         }
     }
@@ -128,31 +127,31 @@ impl RecurrentStates {
         matches!(self.layers.get(layer), Some(Some(_)))
     }
 
-    /// True if a state is on a device.
-    pub fn on_device(&self) -> bool {
-        self.layers.iter().any(|layer| matches!(layer, Some(LayerState::Device(_))))
+    /// True if a state is in another processor's memory.
+    pub fn off_host(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer, Some(LayerState::OffHost(_))))
     }
 
-    /// Moves the state of `layer` from RAM to the device, into `to`.
+    /// Moves the state of `layer` from RAM into `to`.
     ///
     /// # Errors
-    /// [`Error::Gpu`] if the device is lost; it is then still in RAM.
-    pub fn move_to_device(&mut self, layer: usize, to: GpuState) -> Result<()> {
+    /// Those of [`OffHostState::restore`]; it is then still in RAM.
+    pub fn move_off_host(&mut self, layer: usize, to: Box<dyn OffHostState>) -> Result<()> {
         if let Some(Some(place @ LayerState::Ram(_))) = self.layers.get_mut(layer) {
             if let LayerState::Ram(state) = place {
-                to.fill(state)?;
+                to.restore(state)?;
             }
-            *place = LayerState::Device(to);
+            *place = LayerState::OffHost(to);
         }
         Ok(())
     }
 
-    /// Moves the state of `layer` from the device into RAM and frees its place there.
+    /// Moves the state of `layer` into RAM and frees its place elsewhere.
     ///
     /// # Errors
-    /// [`Error::Gpu`] if the device is lost; it is then still there.
+    /// Those of [`OffHostState::save`]; it is then still there.
     pub fn move_to_ram(&mut self, layer: usize) -> Result<()> {
-        if let Some(Some(place @ LayerState::Device(_))) = self.layers.get_mut(layer) {
+        if let Some(Some(place @ LayerState::OffHost(_))) = self.layers.get_mut(layer) {
             let mut state = RecurrentState::default();
             place.save(&mut state)?;
             *place = LayerState::Ram(state);
