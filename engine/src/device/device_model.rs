@@ -126,6 +126,15 @@ impl DeviceModel {
         self.layers.begin(pass.model, pass.tokens, sequences)
     }
 
+    /// Computes the predictor of `layer`, which is here, if the pass asks it.
+    pub fn predict(&mut self, pass: &Pass<'_>, layer: usize) {
+        let neurons = self.ffns[layer - self.layers.range().start].neurons();
+        let asked = neurons.filter(|neurons| neurons.predicts(pass));
+        if let Some(predictor) = asked.and_then(|neurons| neurons.predictor.as_ref()) {
+            predictor.record(self.layers.segment.recorder(), pass.threshold_shift(layer));
+        }
+    }
+
     /// Reads the residual stream of some of the chunk's tokens back, `[tokens.len(), d_model]`, which ends the chunk.
     pub fn end_with_residual(&mut self, tokens: Range<usize>) -> Result<&[f32]> {
         self.log.read_back(&mut self.layers.segment);

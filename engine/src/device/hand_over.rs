@@ -6,16 +6,12 @@ use crate::model::mask;
 /// Buffers for the data the CPU reads from the device in a split layer, and for its uploads. Grows to the largest chunk and stays.
 #[derive(Debug, Default)]
 pub(crate) struct HandOver {
-    /// Inputs of the FFN and of the norm before it, `[tokens, d_model]`.
+    /// Input of the FFN, `[tokens, d_model]`.
     pub x: Vec<f32>,
-    pub residual: Vec<f32>,
     /// The CPU's part of the FFN's output, `[tokens, d_model]`.
     pub out: Vec<f32>,
     /// `out` in rows of the device's pitch.
     pub rows: Vec<f32>,
-    /// Experts that the tokens use, and their router weights, `[tokens, used]`.
-    pub ids: Vec<u32>,
-    pub router_weights: Vec<f32>,
 }
 
 /// Most bytes that a layer of `ffns` hands over to the CPU.

@@ -6,13 +6,11 @@ use std::collections::HashSet;
 use thermocline_shaders::limits::{NO_NEURON, ROUTE_GROUPS, ROUTE_USED};
 
 use super::{
-    GpuLoader, Segment,
+    GpuLoader,
     elementwise::Elementwise,
     expert_block::{ExpertBlock, ExpertMatrices, ExpertUpload},
     expert_buffers::{ExpertBuffers, ExpertShape},
     ffn::DenseFfn,
-    fired::DeviceMask,
-    firing_log::{FiringEntry, FiringLog},
     norm::{NormOp, NormWeights},
     product::Product,
     registers::Registers,
@@ -21,7 +19,6 @@ use crate::{
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Epilogue, Gpu, Matmul, MatmulOutput, MemoryUse, Op, Purpose, Recorder, Usage, pitch},
     model::{ExpertWeights, Experts, Ffn, Register, SkipRule, mask},
-    runtime::Pass,
     telemetry::neurons::LayerNeurons,
 };
 
@@ -34,7 +31,7 @@ const MOST_BLOCKS: usize = 8;
 /// An MoE layer's FFN, prepared: router, shared expert and resident experts.
 #[derive(Debug)]
 pub(crate) struct ResidentExperts {
-    gpu: Gpu,
+    pub(super) gpu: Gpu,
     experts: Experts,
     pub buffers: ExpertBuffers,
     /// Norm of the residual stream, where the router reads it.
@@ -46,18 +43,18 @@ pub(crate) struct ResidentExperts {
     /// True if experts are chosen ahead of the FFN.
     routes_early: bool,
     /// Hottest first.
-    blocks: Vec<ExpertBlock>,
+    pub(super) blocks: Vec<ExpertBlock>,
     /// The expert that is being uploaded.
     upload: Option<ExpertUpload>,
     /// Gate, if it has one, and FFN of the shared expert.
-    shared: Option<(Option<Product>, DenseFfn)>,
-    latent: Option<ExpertLatentOps>,
+    pub(super) shared: Option<(Option<Product>, DenseFfn)>,
+    pub(super) latent: Option<ExpertLatentOps>,
     neurons: LayerNeurons,
     /// Masks of the resident experts, and of their neurons with the shared expert's.
     resident: Vec<u32>,
     resident_neurons: Vec<u32>,
     /// The neurons of experts that may be skipped.
-    rule: SkipRule,
+    pub(super) rule: SkipRule,
     /// Input of the routed experts.
     from: Buffer,
     work: u64,
@@ -65,13 +62,13 @@ pub(crate) struct ResidentExperts {
 
 /// The routed experts' way into a latent and out of it.
 #[derive(Debug)]
-struct ExpertLatentOps {
-    down: Product,
+pub(super) struct ExpertLatentOps {
+    pub down: Product,
     /// `Out = up(sum)`, and `Out += up(sum)`.
-    up: Product,
-    up_added: Vec<Matmul>,
+    pub up: Product,
+    pub up_added: Vec<Matmul>,
     /// `Out +=` the shared expert's output.
-    add_shared: Option<Elementwise>,
+    pub add_shared: Option<Elementwise>,
 }
 
 impl ExpertLatentOps {
@@ -104,13 +101,6 @@ impl ExpertLatentOps {
             .map(|shared| Elementwise::new(loader.gpu, "add", &[], &[out, &shared.output], registers.d_model, pitch));
         Ok(Some(ExpertLatentOps { down, up, up_added, add_shared: add_shared.transpose()? }))
     }
-}
-
-/// Masks of neurons that fired: of the pairs, and of the shared expert.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FiredMasks<'a> {
-    pairs: DeviceMask<'a>,
-    shared: Option<DeviceMask<'a>>,
 }
 
 /// The registers that experts read and write.
@@ -360,33 +350,6 @@ impl ResidentExperts {
         self.experts.used
     }
 
-    /// The magnitude that gates' activations have to exceed in a pass: up rows of other neurons are not read. `None` without gates that
-    /// tell. Observers do not see hidden values of experts on a device.
-    pub fn threshold(&self, pass: &Pass<'_>) -> Option<f32> {
-        self.rule.skips(pass.sparsity, pass.is_single(), false).gate_threshold().filter(|_| self.rule.gated)
-    }
-
-    /// Records all of the FFN of a pass, every expert being resident. Fired masks go to `log`, if the observer wants them.
-    pub fn record(&self, segment: &mut Segment, pass: &mut Pass<'_>, layer: usize, log: &mut FiringLog) -> Result<()> {
-        let (tokens, threshold) = (pass.tokens.len(), self.threshold(pass));
-        self.route_late(segment.recorder(), tokens);
-        if pass.probe.wants_router() {
-            let pairs = tokens * self.experts.used;
-            let chosen = segment.read(&[(&self.buffers.ids, 0, (pairs * 4) as u64)], |read| {
-                bytemuck::pod_collect_to_vec::<u8, u32>(read).into_iter().map(|id| id as usize).collect::<Vec<_>>()
-            })?;
-            pass.probe.router(layer, &chosen);
-        }
-        self.compute(segment.recorder(), tokens, threshold);
-        self.combine(segment.recorder(), tokens, false);
-        if pass.probe.wants_firing() {
-            let fired = self.record_fired(segment.recorder(), tokens, threshold);
-            let entry = FiringEntry { complete: true, ..FiringEntry::new(layer, tokens) };
-            self.log_fired(segment, fired, entry, log)?;
-        }
-        Ok(())
-    }
-
     /// Records the router's choice for the first `tokens` rows.
     pub fn route(&self, recorder: &mut Recorder, tokens: usize) {
         if let Some(norm) = &self.router_norm {
@@ -401,75 +364,6 @@ impl ResidentExperts {
         if !self.routes_early {
             self.route(recorder, tokens);
         }
-    }
-
-    /// Records the chosen experts that are resident, and the shared expert, without neurons below `threshold`.
-    pub fn compute(&self, recorder: &mut Recorder, tokens: usize, threshold: Option<f32>) {
-        let (pairs, buffers) = (tokens * self.experts.used, &self.buffers);
-        if !self.blocks.is_empty() {
-            let grouped = buffers.groups.pay(pairs);
-            if grouped {
-                buffers.groups.record(recorder, pairs);
-            }
-            self.latent.iter().for_each(|latent| latent.down.record(recorder, tokens));
-            match threshold.filter(|_| buffers.ffn.gated) {
-                Some(threshold) => {
-                    self.blocks.iter().for_each(|block| block.record_firing(recorder, pairs, threshold));
-                }
-                None => {
-                    self.blocks.iter().for_each(|block| block.record_gate_up(recorder, pairs, grouped));
-                    buffers.ffn.activate(recorder, pairs, threshold);
-                }
-            }
-            self.blocks.iter().for_each(|block| block.record_down(recorder, pairs, grouped));
-        }
-        if let Some((gate, ffn)) = &self.shared {
-            gate.iter().for_each(|gate| gate.record(recorder, tokens));
-            ffn.record(recorder, tokens, threshold);
-        }
-    }
-
-    /// True if [`ResidentExperts::compute`] records anything.
-    pub fn computes(&self) -> bool {
-        !self.blocks.is_empty() || self.shared.is_some()
-    }
-
-    /// Records `Out =` the weighted sum of the experts; with `add` the contents of `Out` are added.
-    pub fn combine(&self, recorder: &mut Recorder, tokens: usize, add: bool) {
-        let Some(latent) = &self.latent else {
-            return self.buffers.combine(&self.gpu, recorder, tokens, self.places(), add);
-        };
-        self.buffers.combine(&self.gpu, recorder, tokens, self.places(), false);
-        if add {
-            latent.up_added.iter().for_each(|up| up.record(recorder, tokens));
-        } else {
-            latent.up.record(recorder, tokens);
-        }
-        latent.add_shared.iter().for_each(|add| add.record(recorder, tokens));
-    }
-
-    /// Records the neurons of the chosen experts that fired: a mask per pair, valid for resident experts. `computed_above`: the threshold
-    /// of [`ResidentExperts::compute`].
-    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize, computed_above: Option<f32>) -> FiredMasks<'_> {
-        let (pairs, buffers) = (tokens * self.experts.used, &self.buffers);
-        // Those below it are zero already.
-        let threshold = self.rule.fires_above().filter(|_| computed_above.is_none());
-        let fired = buffers.ffn.record_fired(recorder, pairs, threshold);
-        let shared = buffers.shared.as_ref().map(|shared| shared.ffn.record_fired(recorder, tokens, threshold));
-        FiredMasks { pairs: fired, shared }
-    }
-
-    /// Copies fired masks, and the experts of their pairs, to `log`.
-    pub fn log_fired(
-        &self,
-        segment: &mut Segment,
-        FiredMasks { pairs, shared }: FiredMasks<'_>,
-        entry: FiringEntry,
-        log: &mut FiringLog,
-    ) -> Result<()> {
-        let bytes = (entry.tokens * self.experts.used * 4) as u64;
-        let ids = DeviceMask { buffer: &self.buffers.ids, bytes };
-        log.push_experts(segment, pairs, ids, shared, entry)
     }
 
     /// Adds masks that were logged for `tokens` tokens to `fired`, `[tokens, words(neurons)]`, and to `chosen`,

@@ -8,9 +8,9 @@ use thermocline_shaders::limits::NO_NEURON;
 use super::{
     GpuLoader, Segment,
     fired::DeviceMask,
-    neuron_block::{NeuronBlock, PER_WORKGROUP},
+    neuron_block::NeuronBlock,
     neuron_buffers::NeuronBuffers,
-    neuron_rows::{PartialSums, Sum},
+    neuron_rows::Sum,
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     predictor::PredictorOps,
     registers::Registers,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, params},
+    gpu::{Buffer, Gpu, Op, Purpose, Usage},
     model::{LayerWeights, Predictor, Register, SkipRule, Skips, mask},
     runtime::{Pass, Probe},
 };
@@ -30,21 +30,10 @@ const BLOCKS_OF_LOAD: usize = 4;
 /// Invocations of the one workgroup that lists a block's neurons.
 const LIST_WORKGROUP: u32 = 1024;
 
-/// The resident neurons that are computed for a chunk.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum NeuronSelection {
-    /// All of them.
-    All,
-    /// Those whose gate's activation is above a threshold, in magnitude; one token only, in layers with gates.
-    Above(f32),
-    /// Those in the predictor's mask; one token only.
-    Predicted,
-}
-
 /// The resident neurons of one layer's FFN, prepared.
 #[derive(Debug)]
 pub(crate) struct ResidentNeurons {
-    gpu: Gpu,
+    pub(super) gpu: Gpu,
     pub buffers: NeuronBuffers,
     /// Hottest first. All but the last are full.
     pub blocks: Vec<NeuronBlock>,
@@ -53,13 +42,13 @@ pub(crate) struct ResidentNeurons {
     resident_count: usize,
     /// Input of `slot_list`: first slot and length of every block, then the neuron of every slot.
     table: Buffer,
-    list: Op,
+    pub(super) list: Op,
     pub sum: Sum,
     pub predictor: Option<PredictorOps>,
     /// Computes the cold neurons that pass through the streaming buffer, if there is one.
     pub streamed: Option<StreamedNeurons>,
     /// The neurons that may be skipped, without the predictor, which comes and goes.
-    rule: SkipRule,
+    pub(super) rule: SkipRule,
     /// Input, `[chunk, pitch(d_model)]`.
     pub from: Buffer,
     neurons: usize,
@@ -229,26 +218,13 @@ impl ResidentNeurons {
     }
 
     /// The neurons that may be left out of a pass. `shows`: an observer sees hidden values.
-    fn skips(&self, pass: &Pass<'_>, shows: bool) -> Skips {
+    pub(super) fn skips(&self, pass: &Pass<'_>, shows: bool) -> Skips {
         SkipRule { has_predictor: self.predictor.is_some(), ..self.rule }.skips(pass.sparsity, pass.is_single(), shows)
     }
 
     /// True if the predictor is needed for a pass.
     pub fn predicts(&self, pass: &Pass<'_>) -> bool {
         self.skips(pass, false) == Skips::NotPredicted
-    }
-
-    /// The resident neurons to compute in a pass: without gates that tell, silent ones are computed too. `layer`: that of the neurons,
-    /// whose predictor is not followed while its recall is checked.
-    pub fn selection(&self, pass: &mut Pass<'_>, layer: usize) -> NeuronSelection {
-        let shows = pass.probe.wants_ffn_hidden();
-        match self.skips(pass, shows) {
-            Skips::NotPredicted if !pass.checks_recall(layer) => NeuronSelection::Predicted,
-            skips => {
-                let threshold = skips.gate_threshold().filter(|_| self.rule.gated);
-                threshold.map_or(NeuronSelection::All, NeuronSelection::Above)
-            }
-        }
     }
 
     /// Activation threshold above which neurons count as fired though all were computed.
@@ -264,59 +240,6 @@ impl ResidentNeurons {
     /// The predictor's mask, `[n_ff.div_ceil(32)]`.
     pub fn predicted_mask(&self) -> DeviceMask<'_> {
         DeviceMask { buffer: &self.buffers.masks.mask, bytes: mask::words(self.neurons) as u64 * 4 }
-    }
-
-    /// Records the resident neurons' partial sums for the first `tokens` rows. `before` may read gate and up in between.
-    pub fn record(
-        &self,
-        segment: &mut Segment,
-        tokens: usize,
-        selection: NeuronSelection,
-        before: impl FnOnce(&mut Segment) -> Result<()>,
-    ) -> Result<PartialSums> {
-        let slots = self.slots();
-        let mut partials = PartialSums::new(tokens, slots);
-        if slots == 0 {
-            return Ok(partials);
-        }
-        let recorder = segment.recorder();
-        let stride = self.gpu.caps().max_groups;
-        let firing = |recorder: &mut Recorder, listed: bool, threshold: f32| {
-            let blocks = self.blocks.iter();
-            blocks.for_each(|block| block.record_firing(recorder, &self.buffers, listed, stride, threshold));
-        };
-        match selection {
-            NeuronSelection::Predicted => {
-                let params = params::SlotList { per_workgroup: PER_WORKGROUP, stride };
-                recorder.dispatch(&self.list, &params, [self.blocks.len() as u32, 1, 1]);
-                firing(recorder, true, 0.0);
-            }
-            NeuronSelection::Above(threshold) => firing(recorder, false, threshold),
-            NeuronSelection::All => {
-                self.blocks.iter().for_each(|block| block.record_all(recorder, tokens));
-                before(segment)?;
-                self.buffers.activation.record(segment.recorder(), tokens, slots, None);
-            }
-        }
-        let (recorder, skip) = (segment.recorder(), self.is_sparse() || selection != NeuronSelection::All);
-        for block in &self.blocks {
-            block.record_down(recorder, &self.buffers, skip, &mut partials);
-        }
-        Ok(partials)
-    }
-
-    /// Records, behind the sums, the activation threshold, where a layer has one though all neurons were computed: neurons above it
-    /// count as fired.
-    pub fn record_threshold(&self, recorder: &mut Recorder, tokens: usize, selection: NeuronSelection) {
-        if let (Some(threshold), NeuronSelection::All, false) = (self.fires_above(), selection, self.blocks.is_empty())
-        {
-            self.buffers.activation.record(recorder, tokens, self.slots(), Some(threshold));
-        }
-    }
-
-    /// Records the mask of resident neurons that fired, a bit per slot, `[tokens, slots / 32]`.
-    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> DeviceMask<'_> {
-        self.buffers.fired.record(recorder, tokens, self.slots())
     }
 
     /// Adds to `fired`, `[tokens, n_ff.div_ceil(32)]`, the neurons whose slots are in `slots`, `[tokens, slots / 32]`.

@@ -5,6 +5,8 @@
 //! The CPU's work overlaps: it repacks the next neurons into the other of two staging buffers meanwhile.
 
 use super::{
+    device_ffn::DeviceFfn,
+    device_model::DeviceModel,
     fired::DeviceMask,
     neuron_buffers::NeuronBuffers,
     neuron_rows::{NeuronRows, PartialSums},
@@ -14,7 +16,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Caps, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, Recorder, RowLoad, RowStream, Usage},
-    model::{Ffn, LayerWeights},
+    model::{Ffn, LayerWeights, Model},
 };
 
 /// Room of a streaming buffer: neurons, and bytes per kind of row.
@@ -193,5 +195,53 @@ impl StreamedNeurons {
             resident.buffers.activation.record(recorder, tokens, slots, Some(threshold));
         }
         resident.buffers.fired.record(recorder, tokens, slots)
+    }
+}
+
+impl DeviceModel {
+    /// Makes a streaming buffer of at most `most` bytes, if some layer has cold neurons, and prepares such layers for it; one that is
+    /// there stays as it is. Where no neuron could pass through it, there is none.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room for it, [`Error::Gpu`] if the device is lost. There is none then.
+    pub fn fit_streaming_buffer(&mut self, model: &Model, most: u64) -> Result<()> {
+        let fitted = self.try_streaming_buffer(model, most);
+        if fitted.is_err() {
+            self.drop_streaming_buffer();
+        }
+        fitted
+    }
+
+    fn try_streaming_buffer(&mut self, model: &Model, most: u64) -> Result<()> {
+        let gpu = &self.layers.gpu;
+        let size = BufferSize::within(gpu.caps(), &model.weights.layers, most);
+        let is_split = |neurons: &ResidentNeurons| !neurons.is_whole();
+        let Some(size) = size.filter(|_| self.ffns.iter().any(|ffn| ffn.neurons().is_some_and(is_split))) else {
+            self.drop_streaming_buffer();
+            return Ok(());
+        };
+        if self.streaming_buffer.is_none() {
+            let (wanted, available) = (size.total(), gpu.arena().available());
+            if wanted > available {
+                return Err(Error::Memory { what: "streaming buffer", wanted, available });
+            }
+            self.streaming_buffer = Some(StreamingBuffer::new(gpu, &size)?);
+        }
+        let Some(buffer) = &self.streaming_buffer else { return Ok(()) };
+        for (ffn, weights) in self.ffns.iter_mut().zip(&model.weights.layers[self.layers.range()]) {
+            if let Some(neurons) = ffn.neurons_mut().filter(|neurons| neurons.streamed.is_none()) {
+                let weights = NeuronWeights::of_ffn(&weights.ffn)?;
+                neurons.streamed = Some(StreamedNeurons::new(gpu, buffer, neurons, weights)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the streaming buffer; false if there was none.
+    pub fn drop_streaming_buffer(&mut self) -> bool {
+        for neurons in self.ffns.iter_mut().filter_map(DeviceFfn::neurons_mut) {
+            neurons.streamed = None;
+        }
+        self.streaming_buffer.take().is_some()
     }
 }

@@ -2,11 +2,18 @@
 
 use std::time::Instant;
 
+use bytemuck::Pod;
+use thermocline_shaders::limits::NO_NEURON;
+
+use super::deferred_firing::DeferredFiring;
 use crate::{
     cpu::Cpu,
-    device::firing_log::ColdWork,
-    error::{Error, Result},
-    model::{BoundFfn, Ffn, mask},
+    device::{
+        firing_log::{ColdWork, FiringEntry},
+        registers::{Registers, unpad},
+    },
+    error::Result,
+    model::{BoundFfn, FfnWeights, mask},
     runtime::{
         ChosenExperts, CpuFfn, CpuProcessor, FfnBlock, FfnTask, LayerInputs, Pass, PredictionSource, TokenInputs,
     },
@@ -20,37 +27,97 @@ pub(crate) struct ColdSide {
     ffn: CpuFfn,
     /// Per layer its cold neurons, ascending, where neurons are resident one by one.
     pub neurons: Vec<Vec<u32>>,
+    handed_over: HandedOver,
+}
+
+/// The part of a layer's FFN that the CPU computes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ColdPart<'a> {
+    /// The neurons that are not resident.
+    Neurons {
+        /// The layer's.
+        ffn: &'a FfnWeights,
+        /// True if those that the predictor rules out are left out.
+        predicted: bool,
+    },
+    /// The chosen experts that are not in this mask of the resident ones.
+    Experts(&'a [u32]),
+    /// All of it.
+    Whole,
+}
+
+/// Data that a device has handed over behind an FFN's input, by [`ColdPart`]: of neurons the predictor's mask, empty if it was not
+/// computed; of experts the pairs' experts and router weights, `[tokens, used]`; of whole FFNs the residual stream,
+/// `[tokens, d_model]`.
+#[derive(Debug, Default)]
+struct HandedOver {
+    predicted: Vec<u32>,
+    ids: Vec<u32>,
+    router_weights: Vec<f32>,
+    residual: Vec<f32>,
 }
 
 impl ColdSide {
     /// Nothing of `n_layer` layers is cold yet.
     pub fn new(cpu: Cpu, n_layer: usize) -> Self {
-        ColdSide { cpu: CpuProcessor::new(cpu), ffn: CpuFfn::default(), neurons: vec![Vec::new(); n_layer] }
+        ColdSide {
+            cpu: CpuProcessor::new(cpu),
+            ffn: CpuFfn::default(),
+            neurons: vec![Vec::new(); n_layer],
+            handed_over: HandedOver::default(),
+        }
     }
 
-    /// Computes the cold neurons' part of a layer's FFN output, without its bias: `out` is `[tokens, d_model]`, as are the FFN's
-    /// inputs. `predicted` is the predictor's mask of all neurons, if it is followed; `observed`: [`ColdWork::fired`] is wanted.
-    pub fn compute_neurons(
+    /// Takes over `bytes` that the device has handed over for `part` behind the FFN's input.
+    pub fn receive(&mut self, part: ColdPart<'_>, bytes: &[u8], registers: &Registers) {
+        let HandedOver { predicted, ids, router_weights, residual } = &mut self.handed_over;
+        match part {
+            ColdPart::Neurons { .. } => copy(bytes, predicted),
+            ColdPart::Experts(_) => {
+                let (chosen, weights) = bytes.split_at(bytes.len() / 2);
+                copy(chosen, ids);
+                copy(weights, router_weights);
+            }
+            ColdPart::Whole => unpad(bytes, registers.row_bytes() as usize, registers.d_model, residual),
+        }
+    }
+
+    /// Computes `part` of an FFN's output, without its bias unless it is the whole: `x` and `out` are `[tokens, d_model]`. Returns its
+    /// work, and the masks that an observer wants.
+    pub fn compute(
         &mut self,
-        pass: &Pass<'_>,
-        layer: usize,
-        TokenInputs { x, tokens }: TokenInputs<'_>,
-        predicted: Option<&[u32]>,
-        observed: bool,
+        pass: &mut Pass<'_>,
+        ffn: &BoundFfn<'_>,
+        part: ColdPart<'_>,
+        x: &[f32],
         out: &mut [f32],
-    ) -> Result<ColdWork> {
+    ) -> Result<FiringEntry> {
+        match part {
+            ColdPart::Neurons { ffn: weights, predicted } => {
+                self.compute_neurons(pass, ffn, ColdNeurons { weights, predicted, x }, out)
+            }
+            ColdPart::Experts(resident) => self.compute_experts(pass, ffn, resident, x, out),
+            ColdPart::Whole => self.compute_whole(pass, ffn, x, out),
+        }
+    }
+
+    fn compute_neurons(
+        &mut self,
+        pass: &mut Pass<'_>,
+        ffn: &BoundFfn<'_>,
+        ColdNeurons { weights, predicted, x }: ColdNeurons<'_>,
+        out: &mut [f32],
+    ) -> Result<FiringEntry> {
         let started = Instant::now();
-        let weights = &pass.model.weights.layers[layer];
-        let Ffn::Dense(ffn) = &weights.ffn else {
-            return Err(Error::invalid("cold neurons", "an FFN of neurons", "experts"));
-        };
+        let (layer, tokens, observed) = (ffn.layer, pass.tokens.len(), pass.probe.wants_firing());
+        let mask = Some(&self.handed_over.predicted[..]).filter(|mask| !mask.is_empty());
         let task = FfnTask {
-            blocks: &[FfnBlock { neurons: Some(&self.neurons[layer]), ..FfnBlock::whole(ffn) }],
+            blocks: &[FfnBlock { neurons: Some(&self.neurons[layer]), ..FfnBlock::whole(weights) }],
             activation: pass.model.config.activation,
             sparsity: pass.sparsity,
-            prediction: predicted.map(PredictionSource::Mask),
+            prediction: mask.filter(|_| predicted).map(PredictionSource::Mask),
             recall_check: false,
-            activation_threshold: weights.activation_threshold,
+            activation_threshold: ffn.weights.activation_threshold,
             x,
             tokens,
             observed,
@@ -59,43 +126,79 @@ impl ColdSide {
         let work = self.ffn.partial(self.cpu.cpu(), &task, out)?;
         let mut fired = Vec::new();
         if observed {
-            fired.resize(tokens * mask::words(ffn.up.weight.rows()), 0);
+            fired.resize(tokens * mask::words(weights.up.weight.rows()), 0);
             self.ffn.fired(0, &mut fired);
         }
         let (bytes, scattered) = (work.bytes(), work.scattered);
         let cpu_ns = started.elapsed().as_nanos() as u64;
-        Ok(ColdWork { any: work.active > 0, fired, bytes, scattered, cpu_ns })
+        let work = ColdWork { any: work.active > 0, fired, bytes, scattered, cpu_ns };
+        let predicted = mask.filter(|_| observed).map(<[u32]>::to_vec);
+        Ok(FiringEntry { work, predicted, ..FiringEntry::new(layer, tokens) })
     }
 
-    /// Computes the weighted sum of cold experts of an MoE layer; an id that is no expert's is left out. `out` and the inputs are
-    /// `[tokens, d_model]`; `observed` as before.
-    pub fn compute_experts(
-        &mut self,
-        pass: &Pass<'_>,
-        ffn: &BoundFfn<'_>,
-        TokenInputs { x, tokens }: TokenInputs<'_>,
-        chosen: ChosenExperts<'_>,
-        observed: bool,
-        out: &mut [f32],
-    ) -> Result<ColdWork> {
-        let started = Instant::now();
-        let neurons = ffn.weights.ffn.neurons().count();
-        let mut fired = vec![0; if observed { tokens * mask::words(neurons) } else { 0 }];
-        let masks = observed.then_some(&mut fired[..]);
-        let work = self.cpu.experts_of(pass, ffn, TokenInputs { x, tokens }, chosen, out, masks)?;
-        let (bytes, scattered) = (work.bytes(), work.scattered);
-        let cpu_ns = started.elapsed().as_nanos() as u64;
-        Ok(ColdWork { any: true, fired, bytes, scattered, cpu_ns })
-    }
-
-    /// Computes a whole FFN; `out` is `[tokens, d_model]`.
-    pub fn compute_ffn(
+    /// The weighted sum of the chosen experts that are not `resident`.
+    fn compute_experts(
         &mut self,
         pass: &mut Pass<'_>,
         ffn: &BoundFfn<'_>,
-        inputs: LayerInputs<'_>,
+        resident: &[u32],
+        x: &[f32],
         out: &mut [f32],
-    ) -> Result<()> {
-        self.cpu.ffn_of(pass, ffn, inputs, out)
+    ) -> Result<FiringEntry> {
+        let (layer, tokens) = (ffn.layer, pass.tokens.len());
+        let HandedOver { ids, router_weights, .. } = &mut self.handed_over;
+        if pass.probe.wants_router() {
+            pass.probe.router(layer, &ids.iter().map(|id| *id as usize).collect::<Vec<_>>());
+        }
+        let is_resident = |id: &&mut u32| mask::contains(resident, **id as usize);
+        ids.iter_mut().filter(is_resident).for_each(|id| *id = NO_NEURON);
+        let mut entry = FiringEntry::new(layer, tokens);
+        if ids.iter().all(|id| *id == NO_NEURON) {
+            return Ok(entry);
+        }
+        let started = Instant::now();
+        let neurons = ffn.weights.ffn.neurons().count();
+        let mut fired = vec![0; if pass.probe.wants_firing() { tokens * mask::words(neurons) } else { 0 }];
+        let masks = (!fired.is_empty()).then_some(&mut fired[..]);
+        let chosen = ChosenExperts { ids, router_weights };
+        let work = self.cpu.experts_of(pass, ffn, TokenInputs { x, tokens }, chosen, out, masks)?;
+        let (bytes, scattered) = (work.bytes(), work.scattered);
+        let cpu_ns = started.elapsed().as_nanos() as u64;
+        entry.work = ColdWork { any: true, fired, bytes, scattered, cpu_ns };
+        Ok(entry)
     }
+
+    fn compute_whole(
+        &mut self,
+        pass: &mut Pass<'_>,
+        ffn: &BoundFfn<'_>,
+        x: &[f32],
+        out: &mut [f32],
+    ) -> Result<FiringEntry> {
+        let inputs = LayerInputs {
+            x,
+            residual: ffn.keeps_residual.then_some(&self.handed_over.residual[..]),
+            tokens: pass.tokens.len(),
+        };
+        let work = ColdWork { any: true, ..ColdWork::default() };
+        let entry = FiringEntry { work, ..FiringEntry::new(ffn.layer, pass.tokens.len()) };
+        let Pass { model, tokens, separate, sparsity, correction, times, ref mut probe } = *pass;
+        let mut deferred = DeferredFiring { probe: &mut **probe, entry };
+        let mut pass = Pass { model, tokens, separate, sparsity, correction, times, probe: &mut deferred };
+        self.cpu.ffn_of(&mut pass, ffn, inputs, out)?;
+        Ok(deferred.entry)
+    }
+}
+
+/// The neurons of an FFN of which the CPU computes the cold ones, as in [`ColdPart::Neurons`], and its input.
+struct ColdNeurons<'a> {
+    weights: &'a FfnWeights,
+    predicted: bool,
+    x: &'a [f32],
+}
+
+/// Makes `to` the values in `bytes`.
+fn copy<T: Pod>(bytes: &[u8], to: &mut Vec<T>) {
+    to.resize(bytes.len() / size_of::<T>(), T::zeroed());
+    bytemuck::cast_slice_mut(to).copy_from_slice(bytes);
 }

@@ -1,10 +1,22 @@
 //! One step of a layer that is on the device: its FFN may be on both sides.
 
-use super::{cold_side::ColdSide, split_layer::SplitLayer};
+use super::{
+    cold_side::{ColdPart, ColdSide},
+    split_layer::SplitLayer,
+};
 use crate::{
-    device::{device_ffn::DeviceFfn, device_model::DeviceModel, resident_neurons::NeuronSelection},
+    device::{
+        device_ffn::DeviceFfn,
+        device_model::DeviceModel,
+        expert_pass::ExpertPass,
+        neuron_pass::{NeuronPass, NeuronSelection, NeuronStream},
+        neuron_weights::NeuronWeights,
+        resident_neurons::ResidentNeurons,
+        resident_pass::NothingResident,
+        streaming_buffer::StreamingBuffer,
+    },
     error::Result,
-    model::{BoundFfn, BoundOperation, BoundStep},
+    model::{BoundFfn, BoundOperation, BoundStep, FfnKind, FfnWeights},
     runtime::{Pass, Sequences},
 };
 
@@ -39,52 +51,61 @@ impl DeviceModel {
         }
     }
 
-    /// Computes the layer's predictor if the pass asks it.
-    fn predict(&mut self, pass: &Pass<'_>, layer: usize) {
-        let neurons = self.ffns[layer - self.layers.range().start].neurons();
-        let asked = neurons.filter(|neurons| neurons.predicts(pass));
-        if let Some(predictor) = asked.and_then(|neurons| neurons.predictor.as_ref()) {
-            predictor.record(self.layers.segment.recorder(), pass.threshold_shift(layer));
-        }
-    }
-
     /// `Out = ffn(from)`, whose input is ready, with `cold` for the part that is not resident. `streams`: the layer's cold neurons are to
     /// be streamed to the device, if they can be.
-    pub(super) fn run_ffn(
-        &mut self,
-        pass: &mut Pass<'_>,
-        of: &BoundFfn<'_>,
-        cold: &mut ColdSide,
-        streams: bool,
-    ) -> Result<()> {
-        let layer = of.layer;
+    fn run_ffn(&mut self, pass: &mut Pass<'_>, of: &BoundFfn<'_>, cold: &mut ColdSide, streams: bool) -> Result<()> {
+        let (layer, tokens) = (of.layer, pass.tokens.len());
         let DeviceModel { layers, ffns, log, hand_over, streaming_buffer, .. } = self;
-        let (ffn, tokens) = (&ffns[layer - layers.range().start], pass.tokens.len());
-        let mut split = SplitLayer { pass, ffn: *of, layers, hand_over, log, cold };
-        match ffn {
-            DeviceFfn::Whole(whole) => {
+        let ffn = &ffns[layer - layers.range().start];
+        let split = SplitLayer { pass, ffn: *of, layers, hand_over, log, cold };
+        match (ffn, of.kind) {
+            (DeviceFfn::Whole(whole), _) => {
                 whole.record(&mut split.layers.segment, split.pass, layer, split.log)?;
             }
-            DeviceFfn::Neurons(neurons) if neurons.is_whole() => split.run_resident(neurons)?,
-            // An observer gets gate and up of all neurons only from the side that computes them all.
-            DeviceFfn::Neurons(neurons)
-                if split.pass.probe.wants_ffn_hidden() && split.selection(neurons) == NeuronSelection::All =>
-            {
-                split.run_cold()?;
+            (DeviceFfn::Neurons(neurons), FfnKind::Dense(weights)) => {
+                split.run_neurons(neurons, weights, streaming_buffer.as_mut().filter(|_| streams && tokens > 1))?;
             }
-            DeviceFfn::Neurons(neurons) => match (&neurons.streamed, streaming_buffer) {
-                (Some(streamed), Some(buffer)) if streams && tokens > 1 => {
-                    split.run_streamed(neurons, streamed, buffer)?;
+            (DeviceFfn::Experts(experts), FfnKind::Experts(_)) => {
+                experts.route_late(split.layers.segment.recorder(), tokens);
+                let resident = ExpertPass::new(experts, split.pass);
+                if experts.is_whole() {
+                    resident.record_whole(&mut split.layers.segment, split.pass, layer, split.log)?;
+                } else {
+                    split.run(resident, ColdPart::Experts(experts.resident()))?;
                 }
-                _ => split.run_neurons(neurons)?,
-            },
-            DeviceFfn::Experts(experts) if experts.is_whole() => {
-                experts.record(&mut split.layers.segment, split.pass, layer, split.log)?;
             }
-            DeviceFfn::Experts(experts) => split.run_experts(experts)?,
-            DeviceFfn::Cold | DeviceFfn::Absent => split.run_cold()?,
+            _ => split.run(NothingResident { tokens }, ColdPart::Whole)?,
         }
         let work = ffn.work() * tokens as u64;
         self.layers.segment.worked(work, tokens)
+    }
+}
+
+impl SplitLayer<'_, '_> {
+    /// `Out = ffn` of one whose neurons are resident one by one: cold ones pass through `buffer`, if they can, or are the CPU's.
+    fn run_neurons(
+        self,
+        neurons: &ResidentNeurons,
+        weights: &FfnWeights,
+        buffer: Option<&mut StreamingBuffer>,
+    ) -> Result<()> {
+        let (layer, tokens) = (self.ffn.layer, self.pass.tokens.len());
+        let resident = NeuronPass::new(neurons, self.pass, layer);
+        let selection = resident.selection;
+        if neurons.is_whole() {
+            return resident.record_whole(&mut self.layers.segment, self.pass, self.log);
+        }
+        // An observer gets gate and up of all neurons only from the side that computes them all.
+        if self.pass.probe.wants_ffn_hidden() && selection == NeuronSelection::All {
+            return self.run(NothingResident { tokens }, ColdPart::Whole);
+        }
+        let Some((streamed, buffer)) = neurons.streamed.as_ref().zip(buffer) else {
+            let predicted = selection == NeuronSelection::Predicted;
+            return self.run(resident, ColdPart::Neurons { ffn: weights, predicted });
+        };
+        let weights = NeuronWeights::of_ffn(&self.ffn.weights.ffn)?;
+        let stream = NeuronStream { buffer, streamed, weights, cold: &self.cold.neurons[layer] };
+        let observed = self.pass.probe.wants_firing();
+        resident.record_streamed(&mut self.layers.segment, self.log, stream, observed)
     }
 }

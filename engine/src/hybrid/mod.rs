@@ -15,8 +15,8 @@
 //! placement, in `moves`; when, and to which placement, is a [`Planner`]'s decision. [`device_bytes`](crate::device::device_bytes) reckons what plans are made with.
 
 mod cold_side;
+mod deferred_firing;
 mod device_step;
-mod moves;
 mod planner;
 mod processor;
 mod split_layer;

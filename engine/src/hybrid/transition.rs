@@ -1,15 +1,19 @@
 //! Moving towards a placement. Parts that are to leave the device are freed at once; parts that are to come are uploaded a bounded
 //! number of bytes at a time. In between, whatever is not resident is computed by the CPU.
 
-use std::{collections::HashSet, ops::ControlFlow};
+use std::ops::ControlFlow;
 
 use super::{
-    moves::ResidentPart,
     planner::Moved,
     processor::{HybridProcessor, check},
 };
 use crate::{
-    device::{GpuLoader, device_ffn::units, device_model::DeviceModel, load::DevicePart},
+    device::{
+        device_ffn::units,
+        device_model::DeviceModel,
+        load::DevicePart,
+        moves::{ResidentPart, UploadGoal},
+    },
     error::{Error, Result},
     gpu::Recorder,
     model::{Model, Resident},
@@ -143,81 +147,6 @@ impl HybridProcessor {
         if let Some(neurons) = neurons {
             cold.extend(all.filter(|neuron| !neurons.is_resident(*neuron)));
         }
-    }
-}
-
-/// The parts to be resident, and how much of them is uploaded at once.
-#[derive(Clone, Copy)]
-struct UploadGoal<'a> {
-    placement: &'a Placement,
-    /// True if predictors are wanted too.
-    predictors: bool,
-    /// Bytes on their way after which the upload stops, about.
-    limit: u64,
-}
-
-impl DeviceModel {
-    /// Uploads what is wanted; true if anything is left. Counts units in `count`.
-    fn upload_towards(
-        &mut self,
-        loader: &mut GpuLoader<'_, '_>,
-        model: &Model,
-        goal: UploadGoal<'_>,
-        caches: &mut [&mut KvCache],
-        count: &mut usize,
-    ) -> Result<bool> {
-        let UploadGoal { placement: wanted, predictors, limit } = goal;
-        while self.layers.range().start > wanted.first_resident {
-            if loader.uploader.done() >= limit {
-                return Ok(true);
-            }
-            self.add_layer(loader, model, caches)?;
-        }
-        if predictors {
-            for layer in self.layers.range() {
-                if loader.uploader.done() >= limit {
-                    return Ok(true);
-                }
-                self.add_predictor(loader, model, layer)?;
-            }
-        }
-        if wanted.head && !self.layers.has_head() {
-            if loader.uploader.done() >= limit {
-                return Ok(true);
-            }
-            self.add_head(loader, model)?;
-        }
-        for layer in self.layers.range() {
-            let hot = &wanted.hot[layer];
-            let left = limit.saturating_sub(loader.uploader.done());
-            match self.resident_part(layer)? {
-                ResidentPart::Units(here) => {
-                    let (all, held): (HashSet<u32>, HashSet<u32>) =
-                        (hot.iter().copied().collect(), here.iter().copied().collect());
-                    let coming: Vec<u32> = hot.iter().filter(|unit| !held.contains(unit)).copied().collect();
-                    let going: HashSet<u32> = here.into_iter().filter(|unit| !all.contains(unit)).collect();
-                    if coming.is_empty() {
-                        continue;
-                    }
-                    if left == 0 {
-                        return Ok(true);
-                    }
-                    let (came, all) = self.add_units(loader, model, layer, &coming, &going, left)?;
-                    *count += came;
-                    if !all {
-                        return Ok(true);
-                    }
-                }
-                ResidentPart::Whole(false) if hot.len() == units(&model.weights.layers[layer].ffn) => {
-                    if left == 0 {
-                        return Ok(true);
-                    }
-                    self.add_ffn(loader, model, layer)?;
-                }
-                ResidentPart::Whole(_) => {}
-            }
-        }
-        Ok(false)
     }
 }
 

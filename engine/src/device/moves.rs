@@ -3,20 +3,21 @@
 
 use std::{collections::HashSet, ops::ControlFlow};
 
+use super::{
+    GpuLoader,
+    device_ffn::{DeviceFfn, units},
+    device_model::DeviceModel,
+    firing_log::{FiringLog, log_bytes},
+    hand_over::hand_over_bytes,
+    load::FfnPart,
+    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
+    resident_experts::expert_matrices,
+};
 use crate::{
-    device::{
-        GpuLoader,
-        device_ffn::DeviceFfn,
-        device_model::DeviceModel,
-        firing_log::{FiringLog, log_bytes},
-        hand_over::hand_over_bytes,
-        load::FfnPart,
-        neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
-        resident_experts::expert_matrices,
-    },
     error::{Error, Result},
     gpu::Uploader,
     model::{Ffn, Model},
+    placement::Placement,
     runtime::KvCache,
 };
 
@@ -29,9 +30,82 @@ pub(crate) enum ResidentPart {
     Units(Vec<u32>),
 }
 
+/// The parts to be resident, and how much of them is uploaded at once.
+#[derive(Clone, Copy)]
+pub(crate) struct UploadGoal<'a> {
+    pub placement: &'a Placement,
+    /// True if predictors are wanted too.
+    pub predictors: bool,
+    /// Bytes on their way after which the upload stops, about.
+    pub limit: u64,
+}
+
 impl DeviceModel {
+    /// Uploads what is wanted; true if anything is left. Counts units in `count`.
+    pub fn upload_towards(
+        &mut self,
+        loader: &mut GpuLoader<'_, '_>,
+        model: &Model,
+        goal: UploadGoal<'_>,
+        caches: &mut [&mut KvCache],
+        count: &mut usize,
+    ) -> Result<bool> {
+        let UploadGoal { placement: wanted, predictors, limit } = goal;
+        while self.layers.range().start > wanted.first_resident {
+            if loader.uploader.done() >= limit {
+                return Ok(true);
+            }
+            self.add_layer(loader, model, caches)?;
+        }
+        if predictors {
+            for layer in self.layers.range() {
+                if loader.uploader.done() >= limit {
+                    return Ok(true);
+                }
+                self.add_predictor(loader, model, layer)?;
+            }
+        }
+        if wanted.head && !self.layers.has_head() {
+            if loader.uploader.done() >= limit {
+                return Ok(true);
+            }
+            self.add_head(loader, model)?;
+        }
+        for layer in self.layers.range() {
+            let hot = &wanted.hot[layer];
+            let left = limit.saturating_sub(loader.uploader.done());
+            match self.resident_part(layer)? {
+                ResidentPart::Units(here) => {
+                    let (all, held): (HashSet<u32>, HashSet<u32>) =
+                        (hot.iter().copied().collect(), here.iter().copied().collect());
+                    let coming: Vec<u32> = hot.iter().filter(|unit| !held.contains(unit)).copied().collect();
+                    let going: HashSet<u32> = here.into_iter().filter(|unit| !all.contains(unit)).collect();
+                    if coming.is_empty() {
+                        continue;
+                    }
+                    if left == 0 {
+                        return Ok(true);
+                    }
+                    let (came, all) = self.add_units(loader, model, layer, &coming, &going, left)?;
+                    *count += came;
+                    if !all {
+                        return Ok(true);
+                    }
+                }
+                ResidentPart::Whole(false) if hot.len() == units(&model.weights.layers[layer].ffn) => {
+                    if left == 0 {
+                        return Ok(true);
+                    }
+                    self.add_ffn(loader, model, layer)?;
+                }
+                ResidentPart::Whole(_) => {}
+            }
+        }
+        Ok(false)
+    }
+
     /// The resident part of a layer's FFN.
-    pub(super) fn resident_part(&self, layer: usize) -> Result<ResidentPart> {
+    pub fn resident_part(&self, layer: usize) -> Result<ResidentPart> {
         Ok(match self.ffn(layer)? {
             DeviceFfn::Neurons(neurons) => ResidentPart::Units(neurons.by_slot().map(|(_, neuron)| neuron).collect()),
             DeviceFfn::Experts(experts) => ResidentPart::Units(experts.by_place().collect()),
@@ -40,7 +114,7 @@ impl DeviceModel {
     }
 
     /// Frees the layers before `first`, whose keys and values move to RAM.
-    pub(super) fn drop_layers(&mut self, model: &Model, first: usize, caches: &mut [&mut KvCache]) -> Result<()> {
+    pub fn drop_layers(&mut self, model: &Model, first: usize, caches: &mut [&mut KvCache]) -> Result<()> {
         while self.layers.range().start < first && !self.layers.range().is_empty() {
             self.layers.pop_front(model, caches)?;
             self.ffns.remove(0);
@@ -50,7 +124,7 @@ impl DeviceModel {
 
     /// Frees blocks of a layer from the cold end on until it has room for no more than `units` of its units, neurons rounded up to whole
     /// blocks; or all of its FFN, if that cannot be resident in part.
-    pub(super) fn drop_units(&mut self, layer: usize, units: usize) -> Result<()> {
+    pub fn drop_units(&mut self, layer: usize, units: usize) -> Result<()> {
         match self.ffn_mut(layer)? {
             DeviceFfn::Neurons(neurons) => neurons.drop_to(units.next_multiple_of(SLOT_MULTIPLE)),
             DeviceFfn::Experts(experts) => experts.drop_to(units),
@@ -60,7 +134,7 @@ impl DeviceModel {
     }
 
     /// Frees a layer's predictor.
-    pub(super) fn drop_predictor(&mut self, layer: usize) -> Result<()> {
+    pub fn drop_predictor(&mut self, layer: usize) -> Result<()> {
         if let DeviceFfn::Neurons(neurons) = self.ffn_mut(layer)? {
             neurons.predictor = None;
         }
@@ -68,7 +142,7 @@ impl DeviceModel {
     }
 
     /// Uploads more with `bring`, which reads the bytes uploaded so far from [`Uploader::done`], and waits for nothing.
-    pub(super) fn upload<R>(
+    pub fn upload<R>(
         &mut self,
         model: &Model,
         bring: impl FnOnce(&mut Self, &mut GpuLoader<'_, '_>) -> Result<R>,
@@ -84,12 +158,7 @@ impl DeviceModel {
     }
 
     /// Makes the layer before the first one resident, without its FFN, together with its keys and values.
-    pub(super) fn add_layer(
-        &mut self,
-        loader: &mut GpuLoader<'_, '_>,
-        model: &Model,
-        caches: &mut [&mut KvCache],
-    ) -> Result<()> {
+    fn add_layer(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, caches: &mut [&mut KvCache]) -> Result<()> {
         let Some(layer) = self.layers.range().start.checked_sub(1) else { return Ok(()) };
         self.layers.push_front(loader, model, layer)?;
         let weights = &model.weights.layers[layer];
@@ -111,7 +180,7 @@ impl DeviceModel {
     }
 
     /// Uploads the head.
-    pub(super) fn add_head(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model) -> Result<()> {
+    fn add_head(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model) -> Result<()> {
         self.layers.add_head(loader, &model.weights)?;
         let fitted = self.layers.reserve_results(self.log.bytes());
         if fitted.is_err() {
@@ -121,7 +190,7 @@ impl DeviceModel {
     }
 
     /// Uploads a layer's predictor, if it has one and its neurons are resident one by one.
-    pub(super) fn add_predictor(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
+    fn add_predictor(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
         let of = (model.config.layers[layer].ffn_input(), &model.weights.layers[layer].predictor);
         let (Some(from), Some(predictor)) = of else { return Ok(()) };
         let ffn = &mut self.ffns[layer - self.layers.range().start];
@@ -130,7 +199,7 @@ impl DeviceModel {
     }
 
     /// Uploads the FFN of a layer that cannot be resident in part.
-    pub(super) fn add_ffn(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
+    fn add_ffn(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
         let (registers, shape) = (&self.layers.registers, &model.config.layers[layer]);
         let weights = &model.weights.layers[layer];
         let ffn = DeviceFfn::new(loader, &self.ffns, weights, FfnPart::All, true, registers, shape)?;
@@ -144,7 +213,7 @@ impl DeviceModel {
 
     /// Uploads units of a layer: into the places of those in `unwanted`, into empty places, then into new blocks. At most
     /// about `bytes`; returns how many of `wanted` were uploaded, and true if none is left.
-    pub(super) fn add_units(
+    fn add_units(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
         model: &Model,
@@ -176,7 +245,7 @@ impl DeviceModel {
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room without any unit either.
-    pub(super) fn make_room(&mut self, model: &Model) -> Result<()> {
+    pub fn make_room(&mut self, model: &Model) -> Result<()> {
         loop {
             let error = match self.fit_buffers(model) {
                 Err(error @ Error::Memory { .. }) => error,

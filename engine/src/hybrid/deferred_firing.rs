@@ -1,0 +1,47 @@
+//! An observer of an FFN that the CPU computes in the middle of a device's layers.
+
+use crate::{
+    device::firing_log::{ColdWork, FiringEntry},
+    runtime::{LayerFiring, Probe},
+};
+
+/// Keeps an FFN's firing for the log, so that layers are reported in order when the chunk ends, and passes everything else on at once.
+pub(super) struct DeferredFiring<'a> {
+    pub probe: &'a mut dyn Probe,
+    pub entry: FiringEntry,
+}
+
+impl Probe for DeferredFiring<'_> {
+    fn wants_ffn_hidden(&mut self) -> bool {
+        self.probe.wants_ffn_hidden()
+    }
+
+    fn ffn_hidden(&mut self, layer: usize, tokens: usize, gate: &[f32], up: &[f32]) {
+        self.probe.ffn_hidden(layer, tokens, gate, up);
+    }
+
+    fn wants_firing(&mut self) -> bool {
+        self.probe.wants_firing()
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        let work = ColdWork {
+            any: true,
+            fired: firing.fired.to_vec(),
+            bytes: firing.cpu_bytes,
+            scattered: firing.cpu_scattered,
+            cpu_ns: firing.cpu_ns,
+        };
+        let [predicted, chosen] = [firing.predicted, firing.chosen].map(|mask| mask.map(<[u32]>::to_vec));
+        let new = FiringEntry::new(firing.layer, firing.tokens);
+        self.entry = FiringEntry { work, predicted, chosen, complete: firing.complete, ..new };
+    }
+
+    fn wants_router(&mut self) -> bool {
+        self.probe.wants_router()
+    }
+
+    fn router(&mut self, layer: usize, chosen: &[usize]) {
+        self.probe.router(layer, chosen);
+    }
+}
