@@ -106,7 +106,7 @@ impl GpuLayers {
             recurrent: &self.recurrent,
             per_layer: self.per_layer.as_ref(),
             altup: self.altup.as_ref(),
-            dense: self.layers.iter().find_map(GpuLayer::dense),
+            others: &self.layers,
         };
         GpuLayer::new(loader, buffers, model, layer)
     }
@@ -193,12 +193,16 @@ impl GpuLayers {
 
     /// Moves the recurrent state of `layer`, which is here, from RAM to the device, if it has one.
     fn state_to_device(&self, layer: usize, kv: &mut KvCache) -> Result<()> {
-        match (self.layer(layer)?.recurrent(), &self.recurrent.copies) {
-            (Some(ops), Some(copies)) if kv.device_state(layer).is_none() => {
-                kv.move_state_to_device(layer, GpuState::new(&self.gpu, &self.identity, ops, copies)?)
-            }
-            _ => Ok(()),
+        if kv.device_state(layer).is_some() {
+            return Ok(());
         }
+        self.new_state(layer)?.map_or(Ok(()), |state| kv.move_state_to_device(layer, state))
+    }
+
+    /// A recurrent state of `layer`, which is here; `None` for a layer without one.
+    pub(super) fn new_state(&self, layer: usize) -> Result<Option<GpuState>> {
+        let ops = self.layer(layer)?.recurrent().zip(self.recurrent.copies.as_ref());
+        ops.map(|(ops, copies)| GpuState::new(&self.gpu, &self.identity, ops, copies)).transpose()
     }
 
     /// Lets the layers here that read other layers' keys and values find them on the device: where they are computed, or in a copy of
@@ -208,9 +212,9 @@ impl GpuLayers {
             let Some(source) = model.config.kv_source(layer).filter(|source| *source != layer) else { continue };
             let Some(attention) = self.layers[layer - self.first_layer].attention() else { continue };
             let rope = model.config.rope(layer);
-            if kv.on_device(source).is_none() {
-                let (gpu, owner) = (&self.gpu, &self.identity);
-                let copy = GpuKv::new(gpu, owner, rope, &self.attention, attention, kv.capacity(), kv.ty())?;
+            if kv.on_device(source).is_none()
+                && let Some(copy) = self.new_kv(model, layer, kv.capacity(), kv.ty())?
+            {
                 kv.copy_to_device(source, copy, &mut self.segment)?;
             }
             if let Some(rows) = kv.on_device(source) {
@@ -227,10 +231,18 @@ impl GpuLayers {
         sequences.iter_mut().try_for_each(|(rows, kv)| kv.update_copy(layer, rows.len(), segment))
     }
 
-    /// `None` for a layer without attention.
+    /// `None` for a layer without keys and values of its own.
     fn kv_layer(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
-        let own = |attention: &&AttentionOps| attention.layout.shape.kv_from.is_none();
-        let Some(attention) = self.layer(layer)?.attention().filter(own) else { return Ok(None) };
+        let own = |attention: &AttentionOps| attention.layout.shape.kv_from.is_none();
+        if self.layer(layer)?.attention().is_some_and(own) {
+            return self.new_kv(model, layer, capacity, ty);
+        }
+        Ok(None)
+    }
+
+    /// Room for the keys and values that `layer`, which is here, reads: its own, or a copy of another's; `None` without attention.
+    pub(super) fn new_kv(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
+        let Some(attention) = self.layer(layer)?.attention() else { return Ok(None) };
         let rope = model.config.rope(layer);
         GpuKv::new(&self.gpu, &self.identity, rope, &self.attention, attention, capacity, ty).map(Some)
     }
@@ -510,7 +522,7 @@ fn no_head() -> Error {
 
 /// Most bytes uploaded at once: the rows that a chunk begins with and its rotations, or the CPU's partial sums of an FFN, whose rows
 /// are as wide as any weight type's blocks make them.
-pub(crate) fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
+fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
     let streams = config.altup.map_or(1, |altup| altup.streams);
     let begin = streams * pitch(config.d_model) + rotated(config) + config.per_layer_inputs();
     (chunk * begin.max(config.d_model.next_multiple_of(256)) * size_of::<f32>()) as u64

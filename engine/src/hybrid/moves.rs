@@ -8,8 +8,6 @@ use crate::{
         GpuLoader,
         device_ffn::DeviceFfn,
         device_model::DeviceModel,
-        firing_log::{FiringLog, log_bytes},
-        hand_over::hand_over_bytes,
         load::FfnPart,
         neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
         resident_experts::expert_matrices,
@@ -92,9 +90,7 @@ impl DeviceModel {
     ) -> Result<()> {
         let Some(layer) = self.layers.range().start.checked_sub(1) else { return Ok(()) };
         self.layers.push_front(loader, model, layer)?;
-        let weights = &model.weights.layers[layer];
-        let (registers, shape) = (&self.layers.registers, &model.config.layers[layer]);
-        match DeviceFfn::new(loader, &self.ffns, weights, FfnPart::None, false, registers, shape) {
+        match self.upload_ffn(loader, model, layer, FfnPart::None, false) {
             Ok(ffn) => self.ffns.insert(0, ffn),
             Err(error) => {
                 self.layers.pop_front(model, &mut [])?;
@@ -131,9 +127,7 @@ impl DeviceModel {
 
     /// Uploads the FFN of a layer that cannot be resident in part.
     pub(super) fn add_ffn(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
-        let (registers, shape) = (&self.layers.registers, &model.config.layers[layer]);
-        let weights = &model.weights.layers[layer];
-        let ffn = DeviceFfn::new(loader, &self.ffns, weights, FfnPart::All, true, registers, shape)?;
+        let ffn = self.upload_ffn(loader, model, layer, FfnPart::All, true)?;
         *self.ffn_mut(layer)? = ffn;
         let fitted = self.fit_buffers(model);
         if fitted.is_err() {
@@ -197,17 +191,5 @@ impl DeviceModel {
             let Some(largest) = moe.max_by_key(|experts| experts.places()) else { return Err(error) };
             largest.drop_to(largest.places() - 1);
         }
-    }
-
-    /// Makes room for hand-overs and the firing log of the layers that are here now.
-    fn fit_buffers(&mut self, model: &Model) -> Result<()> {
-        let (layers, n_layer) = (&mut self.layers, model.config.n_layer());
-        layers.segment.reserve_hand_over(hand_over_bytes(&self.ffns, &layers.registers, layers.chunk))?;
-        let logged = log_bytes(&self.ffns, n_layer, layers.chunk);
-        if self.log.bytes() < logged {
-            self.log = FiringLog::new(&layers.gpu, logged)?;
-            layers.reserve_results(self.log.bytes())?;
-        }
-        Ok(())
     }
 }

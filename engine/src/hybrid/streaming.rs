@@ -88,10 +88,6 @@ impl DeviceModel {
             return Ok(());
         };
         if self.streaming_buffer.is_none() {
-            let (wanted, available) = (size.total(), gpu.arena().available());
-            if wanted > available {
-                return Err(Error::Memory { what: "streaming buffer", wanted, available });
-            }
             self.streaming_buffer = Some(StreamingBuffer::new(gpu, &size)?);
         }
         let Some(buffer) = &self.streaming_buffer else { return Ok(()) };
