@@ -170,10 +170,11 @@ pub fn limits_of(caps: &Caps) -> Limits {
     Limits { max_buffer, max_binding, binding_alignment }
 }
 
-/// Capabilities with these limits, and none of the optional features.
+/// Capabilities with these limits, the least workgroups that a device has, and none of the optional features.
 pub fn caps_of(limits: Limits) -> Caps {
     let Limits { max_buffer, max_binding, binding_alignment } = limits;
-    Caps { max_buffer, max_binding, binding_alignment, ..Caps::default() }
+    let (max_groups, max_workgroup) = ((1 << 16) - 1, 256);
+    Caps { max_buffer, max_binding, binding_alignment, max_groups, max_workgroup, ..Caps::default() }
 }
 
 /// Name of the processor as the system has it, or its architecture.

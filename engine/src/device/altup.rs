@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{AltupConfig, AltupStep, AltupWeights, Linear, ModelConfig, Register},
+    model::{AltupConfig, AltupStep, AltupWeights, Linear, Register},
 };
 
 /// Streams that the kernels are written for.
@@ -38,7 +38,7 @@ impl AltupBuffers {
     /// # Errors
     /// [`Error::Unsupported`] for another number of streams than the kernels', [`Error::Memory`] if the budget is too small.
     pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Option<Self>> {
-        let Some(AltupConfig { streams, .. }) = loader.config.altup else { return Ok(None) };
+        let Some(AltupConfig { streams, rank }) = loader.config.altup else { return Ok(None) };
         if streams != STREAMS {
             return Err(Error::Unsupported {
                 what: "streams on the GPU",
@@ -46,21 +46,14 @@ impl AltupBuffers {
                 supported: STREAMS.to_string(),
             });
         }
-        let [streams, predicted, normed, modalities, low] = Self::scratch_floats(loader.config, loader.chunk);
+        let (row, rows) = (pitch(loader.config.d_model), |what, floats| loader.scratch(what, loader.chunk * floats));
         Ok(Some(AltupBuffers {
-            streams: loader.scratch("streams", streams)?,
-            predicted: loader.scratch("predicted streams", predicted)?,
-            normed: loader.scratch("input of the streams' router", normed)?,
-            modalities: loader.scratch("modalities", modalities)?,
-            low: loader.scratch("low-rank path", low)?,
+            streams: rows("streams", streams * row)?,
+            predicted: rows("predicted streams", streams * row)?,
+            normed: rows("input of the streams' router", row)?,
+            modalities: rows("modalities", pitch(streams))?,
+            low: rows("low-rank path", pitch(rank))?,
         }))
-    }
-
-    /// Sizes of the buffers, in floats.
-    pub fn scratch_floats(config: &ModelConfig, chunk: usize) -> [usize; 5] {
-        let Some(AltupConfig { streams, rank }) = config.altup else { return [0; 5] };
-        let row = pitch(config.d_model);
-        [streams * row, streams * row, row, pitch(streams), pitch(rank)].map(|floats| chunk * floats)
     }
 }
 
@@ -101,12 +94,13 @@ impl AltupOps {
             Op::new(gpu, &pipeline, &of.iter().map(|buffer| (*buffer).into()).collect::<Vec<_>>())
         };
         let add = op("altup_add", &[out, &buffers.streams, residual])?;
-        let map = loader.vector("coefficients of streams", &decoded(&weights.predict))?;
+        let mut coefficients =
+            |map: &Linear| loader.uploader.decoded(Purpose::Vectors, "coefficients of streams", &map.weight);
+        let (of_predict, of_correct) = (coefficients(&weights.predict)?, coefficients(&weights.correct)?);
         let (first, streams, predicted) = (&buffers.modalities, &buffers.streams, &buffers.predicted);
-        let predict = op("altup_predict", &[first, &map, streams, predicted, residual])?;
-        let map = loader.vector("coefficients of streams", &decoded(&weights.correct))?;
+        let predict = op("altup_predict", &[first, &of_predict, streams, predicted, residual])?;
         let scale = loader.vector("a stream's scale", &weights.scale)?;
-        let correct = op("altup_correct", &[first, &map, predicted, &scale, streams, residual])?;
+        let correct = op("altup_correct", &[first, &of_correct, predicted, &scale, streams, residual])?;
         let [left, right] = &weights.laurel;
         let rank = pitch(left.weight.rows());
         let norm = NormWeights::new(loader, &weights.laurel_norm)?;
@@ -156,12 +150,4 @@ impl AltupOps {
         let [(_, first), (_, result)] = &self.modalities;
         first.work + result.work + self.laurel.0.work + self.laurel.1.work
     }
-}
-
-/// The weights of a small matrix, `[rows, cols]`.
-fn decoded(linear: &Linear) -> Vec<f32> {
-    let (rows, cols) = (linear.weight.rows(), linear.weight.cols());
-    let mut values = vec![0.0; rows * cols];
-    values.chunks_exact_mut(cols.max(1)).enumerate().for_each(|(at, row)| linear.weight.dequantise_row(at, row));
-    values
 }

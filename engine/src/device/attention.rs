@@ -174,19 +174,6 @@ impl AttentionBuffers {
         layouts.map(of).fold([0; 4], |most, of| std::array::from_fn(|at| most[at].max(of[at])))
     }
 
-    /// Sizes of the scratch buffers, in floats.
-    pub fn scratch_floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> Vec<usize> {
-        let tables = config.ropes.iter().map(|rope| chunk * rope.dims);
-        let latent = LatentBuffers::scratch_words(config, chunk);
-        Self::floats(caps, config, chunk).into_iter().chain(tables).chain(latent).collect()
-    }
-
-    /// Elements of the longest row of a buffer.
-    pub fn widest(caps: &Caps, config: &ModelConfig) -> usize {
-        let [_, rows @ ..] = Self::floats(caps, config, 1);
-        rows.into_iter().chain(LatentBuffers::scratch_words(config, 1)).max().unwrap_or(0)
-    }
-
     /// Invocations of a workgroup of `attention_prompt`, fixed in the shader.
     pub const PROMPT_WORKGROUP: u32 = 128;
 }

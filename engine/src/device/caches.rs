@@ -36,8 +36,16 @@ impl GpuLayers {
 
     /// The keys and values of `layer` for `capacity` tokens; `None` for a layer without any of its own.
     fn kv_layer(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
-        let own = |attention: &&AttentionOps| attention.layout.shape.kv_from.is_none();
-        let Some(attention) = self.layer(layer)?.attention().filter(own) else { return Ok(None) };
+        let own = |attention: &AttentionOps| attention.layout.shape.kv_from.is_none();
+        if self.layer(layer)?.attention().is_some_and(own) {
+            return self.new_kv(model, layer, capacity, ty);
+        }
+        Ok(None)
+    }
+
+    /// Room for the keys and values that `layer`, which is here, reads: its own, or a copy of another's; `None` without attention.
+    pub(super) fn new_kv(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
+        let Some(attention) = self.layer(layer)?.attention() else { return Ok(None) };
         let rope = model.config.rope(layer);
         GpuKv::new(&self.gpu, &self.identity, rope, &self.attention, attention, capacity, ty).map(Some)
     }
@@ -88,13 +96,16 @@ impl GpuLayers {
 
     /// Moves the recurrent state of `layer`, which is here, from RAM to the device, if it has one.
     fn state_to_device(&self, layer: usize, kv: &mut KvCache) -> Result<()> {
-        match (self.layer(layer)?.recurrent(), &self.recurrent.copies) {
-            (Some(ops), Some(copies)) if kv.state_off_host(layer).is_none() => {
-                let to = GpuState::new(&self.gpu, &self.identity, ops, copies)?;
-                kv.move_state_off_host(layer, Box::new(to))
-            }
-            _ => Ok(()),
+        if kv.state_off_host(layer).is_some() {
+            return Ok(());
         }
+        self.new_state(layer)?.map_or(Ok(()), |state| kv.move_state_off_host(layer, Box::new(state)))
+    }
+
+    /// A recurrent state of `layer`, which is here; `None` for a layer without one.
+    pub(super) fn new_state(&self, layer: usize) -> Result<Option<GpuState>> {
+        let ops = self.layer(layer)?.recurrent().zip(self.recurrent.copies.as_ref());
+        ops.map(|(ops, copies)| GpuState::new(&self.gpu, &self.identity, ops, copies)).transpose()
     }
 
     /// Moves keys and values, and the state, of `layer` from the device into RAM and frees their place there.

@@ -1,419 +1,247 @@
-//! Bytes that a model takes on a device, reckoned before anything is there from the sizes of the buffers that a load makes.
+//! Bytes that a model takes on a device, counted: the model is loaded on a device that only counts, piece by piece, and the account is
+//! read before and after each. How large a buffer is, its constructor alone says.
 
-use std::collections::BTreeSet;
-
-use thermocline_shaders::WeightType;
+use std::{collections::HashSet, ops::ControlFlow};
 
 use super::{
-    altup::AltupBuffers,
-    attention::AttentionBuffers,
+    GpuLoader,
     device_ffn::{DeviceFfn, units},
-    expert_buffers::ExpertShape,
-    ffn::FfnBuffers,
-    fired::FiredMask,
-    hand_over::expert_choice_bytes,
-    head::{self, Head},
-    layers::upload_bytes,
-    load::{GpuLoad, chunk_within},
-    neuron_buffers::NeuronBuffers,
-    neuron_rows::PartialSumBuffer,
-    per_layer::PerLayerBuffers,
-    recurrent::{self, MixerMatrices, RecurrentBuffers},
-    resident_experts::logged_words as expert_words,
-    segment::timestamp_bytes,
-    state::{GpuState, StateCopies},
-    streaming_buffer::streaming_buffer_bytes,
+    device_model::DeviceModel,
+    load::{FfnPart, GpuLoad},
+    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
+    resident_experts::{ResidentExperts, expert_matrices},
+    resident_neurons::{MOST_BLOCKS, ResidentNeurons},
+    streaming_buffer::{BufferSize, StreamingBuffer},
 };
 use crate::{
-    error::Result,
-    gpu::{Caps, ExpertPairs, GpuMatrix, pitch},
-    model::{
-        AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Model, ModelConfig, Norm,
-        PerLayerWeights, Predictor, PredictorKind,
-    },
+    error::{Error, Result},
+    gpu::{Caps, Gpu, Purpose, Uploader},
+    model::{ExpertWeights, Ffn, Model},
     placement::{DeviceBytes, LayerBytes},
-    quant::{device_row_bytes, device_type},
     runtime::KvType,
 };
 
-/// Buffers are multiples of this.
-const ROUNDED: u64 = 16;
-/// Bytes that splitting one layer's neurons into blocks may cost in padding.
-const PIECES: u64 = 16 << 10;
-
-/// Bytes that `model` takes on a device with the limits of `caps`, computing `chunk` tokens at once, with caches of `kv_type`.
+/// Bytes that `model` takes on a device with the limits of `caps`, computing `chunk` tokens at once, with caches of `kv_type`; the most
+/// tokens with which every buffer keeps to the limits, if that is fewer. Where a device chooses between kernels, those with more memory
+/// count: no load takes more than the parts of its plan.
 ///
 /// # Errors
-/// [`crate::Error::Memory`] if a single row is larger than the limits allow.
+/// [`Error::Memory`] if a single row is larger than the limits allow, [`Error::Unsupported`] for a model that no device computes,
+/// [`Error::Gpu`] if the limits are too small for the kernels.
 pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<DeviceBytes> {
-    let (config, weights) = (&model.config, &model.weights);
-    let chunk = chunk_within(caps, config, weights, chunk);
-    let row = pitch(config.d_model);
-    let registers = 4 * floats(chunk * row);
-    let attention = AttentionBuffers::scratch_floats(caps, config, chunk).into_iter().map(floats).sum::<u64>();
-    let mixers = RecurrentBuffers::scratch_floats(config, chunk).into_iter().map(floats).sum::<u64>();
-    let mut ffn = 0;
-    for (at, layer) in weights.layers.iter().enumerate() {
-        let shared = at > 0 && same_scratch(&weights.layers[at - 1], layer);
-        if !shared {
-            ffn += ffn_scratch(caps, config, &layer.ffn, chunk);
+    let chunk = chunk.max(1);
+    match count(caps, model, chunk, kv_type) {
+        Err(Error::Memory { .. }) if chunk > 1 => {}
+        counted => return counted,
+    }
+    let (mut fits, mut above) = (count(caps, model, 1, kv_type)?, chunk);
+    while above - fits.chunk > 1 {
+        let middle = fits.chunk.midpoint(above);
+        match count(caps, model, middle, kv_type) {
+            Err(Error::Memory { .. }) => above = middle,
+            counted => fits = counted?,
         }
     }
-    // Layers reuse the buffers of dense FFNs beside experts.
-    let beside = weights.layers.iter().filter_map(|layer| layer.beside_experts.as_ref());
-    ffn += beside.map(|ffn| dense_scratch(caps, config, ffn, chunk)).max().unwrap_or(0);
-    let neurons = weights.layers.iter().map(|layer| units(&layer.ffn)).max().unwrap_or(0);
-    // Scores, masks and lists of one token, and the firing log: one token's in every layer, or a chunk's in one.
-    let words = weights.layers.iter().map(|layer| logged_words(config, &layer.ffn)).max().unwrap_or(0);
-    let logged = floats(words * config.n_layer().max(chunk));
-    let sparse = 4 * floats(pitch(neurons)) + logged + PIECES;
-    let quantised = quantised_bytes(model) + code_book_bytes(model);
-    let logits = floats(Head::logits_floats(caps, config, chunk));
-    let shortlists = 4 * floats(head::shortlist_floats(config.n_vocab));
-    let up = upload_bytes(config, chunk);
-    // Two uploads in flight, results, timestamps, and hand-overs: the FFN's input down, the CPU's partial sum up.
-    let pairs = config.experts.map_or(0, |experts| expert_choice_bytes(chunk, experts.used));
-    let handed = 3 * floats(chunk * row) + pairs;
-    let inputs = PerLayerBuffers::scratch_floats(config, chunk).map(floats).iter().sum::<u64>();
-    let inputs = if config.per_layer_input.is_some() { inputs } else { 0 };
-    let streams = AltupBuffers::scratch_floats(config, chunk).map(floats);
-    let streams_back = streams[0];
-    let streams = if config.altup.is_some() { streams.iter().sum::<u64>() } else { 0 };
-    let layers = weights.layers.iter().enumerate();
-    let layers = layers.map(|(at, layer)| layer_bytes(caps, config, at, layer, kv_type));
+    Ok(fits)
+}
+
+/// Bytes in use, by purpose.
+#[derive(Debug, Clone, Copy)]
+struct BytesByPurpose([u64; Purpose::ALL.len()]);
+
+impl BytesByPurpose {
+    fn on(gpu: &Gpu) -> Self {
+        BytesByPurpose(Purpose::ALL.map(|purpose| gpu.arena().used_for(purpose)))
+    }
+
+    fn of(&self, purpose: Purpose) -> u64 {
+        self.0[purpose as usize]
+    }
+
+    fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+/// Bytes that `make` adds to those in use on `gpu`. Its result is dropped behind the count.
+fn added<R>(gpu: &Gpu, make: impl FnOnce() -> Result<R>) -> Result<BytesByPurpose> {
+    let before = BytesByPurpose::on(gpu);
+    let made = make()?;
+    let after = BytesByPurpose::on(gpu);
+    drop(made);
+    Ok(BytesByPurpose(Purpose::ALL.map(|purpose| after.of(purpose).saturating_sub(before.of(purpose)))))
+}
+
+/// The bytes with exactly `chunk` tokens; [`Error::Memory`] if a buffer is then larger than the limits allow.
+fn count(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<DeviceBytes> {
+    let gpu = Gpu::counting(*caps, None)?;
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let uploader = Uploader::new(&gpu, &mut go_on)?;
+    let mut loader = GpuLoader { gpu: &gpu, config: &model.config, chunk, uploader };
+    let load = GpuLoad::default();
+    let mut device = DeviceModel::new(&mut loader, 0, load.submission)?;
+    let mut layers = Vec::with_capacity(model.config.n_layer());
+    for _ in 0..model.config.n_layer() {
+        layers.push(count_layer(&mut device, &mut loader, model)?);
+    }
+    // All layers are split now: no hand-over is larger.
+    device.fit_buffers(model)?;
+    for (layer, bytes) in layers.iter_mut().enumerate() {
+        count_cache(&device, model, layer, kv_type, bytes)?;
+        bytes.predictor = count_predictor(&mut device, &mut loader, model, layer)?;
+        let UnitBytes { unit, padding } = count_units(&mut device, &mut loader, model, layer)?;
+        bytes.unit = unit;
+        bytes.split_tables += padding;
+    }
+    // What is resident as a whole only is there now, and logs more.
+    device.fit_buffers(model)?;
+    let head = added(&gpu, || device.layers.add_head(&mut loader, &model.weights))?;
+    device.fit_buffers(model)?;
+    let streamed = BufferSize::within(caps, &model.weights.layers, load.streaming_buffer);
+    let streaming_buffer = added(&gpu, || streamed.map(|size| StreamingBuffer::new(&gpu, &size)).transpose())?;
+    loader.uploader.finish()?;
+    let all = BytesByPurpose::on(&gpu);
     Ok(DeviceBytes {
         chunk,
-        scratch: registers + attention + mixers + inputs + streams + ffn + sparse + quantised + ROUNDED,
-        staging: 2 * (up + StateCopies::ring_bytes(config))
-            + logits
-            + streams_back
-            + handed
-            + logged
-            + 2 * timestamp_bytes(caps.timestamps, config.n_layer()),
-        streaming_buffer: streaming_buffer_bytes(caps, &weights.layers, GpuLoad::default().streaming_buffer),
-        layers: layers.collect::<Result<_>>()?,
-        head: matrix(caps, &[&weights.output])?,
-        head_vectors: norm_bytes(&weights.output_norm) + bias_bytes(&weights.output),
-        // A tied head also has the tokens' ids.
-        head_scratch: logits + shortlists + floats(chunk),
+        scratch: all.of(Purpose::Scratch) - head.of(Purpose::Scratch),
+        staging: all.of(Purpose::Staging),
+        streaming_buffer: streaming_buffer.total(),
+        layers,
+        head: head.of(Purpose::Head),
+        head_vectors: head.of(Purpose::Vectors),
+        head_scratch: head.of(Purpose::Scratch),
     })
 }
 
-/// Bytes of `layer`, resident.
-fn layer_bytes(
-    caps: &Caps,
-    config: &ModelConfig,
-    at: usize,
-    layer: &LayerWeights,
-    kv_type: KvType,
-) -> Result<LayerBytes> {
-    let shape = &config.layers[at];
-    let element = if kv_type == KvType::F32 { 4 } else { 2 };
-    let head = |of: &AttentionConfig| u64::from(thermocline_shaders::head_pitch(of.head_dim as u32));
-    // Keys and values that several layers read are there, as themselves or as a copy, as soon as the last of these layers is.
-    let source = config.kv_source(at);
-    let is_last = !(at + 1..config.n_layer()).any(|later| config.kv_source(later) == source);
-    let kv = shape.attention.as_ref().filter(|_| is_last).map_or(0, |of| head(of) * of.cached_rows() as u64 * element);
-    let norms = layer.norms.iter().map(|(_, norm)| norm);
-    let of_heads = layer.attention.iter().flat_map(|attention| attention.q_norm.iter().chain(&attention.k_norm));
-    let of_latent = layer.attention.iter().filter_map(|attention| attention.latent.as_deref());
-    let of_latent = of_latent.flat_map(|latent| latent.low_q.iter().map(|(_, norm)| norm).chain([&latent.norm]));
-    let norms = norms.chain(of_heads).chain(of_latent).map(norm_bytes).sum::<u64>();
-    let biases = layer.mixers().map(bias_bytes).sum::<u64>();
-    let attention = match &layer.attention {
-        Some(of) => {
-            let keys_again = of.k.as_ref().filter(|_| of.v.is_none() && of.latent.is_none());
-            matrix(caps, &of.linears().chain(keys_again).collect::<Vec<_>>())?
-        }
-        None => 0,
+/// The next layer without any unit, which stays; its buffers are counted with all others.
+fn count_layer(device: &mut DeviceModel, loader: &mut GpuLoader<'_, '_>, model: &Model) -> Result<LayerBytes> {
+    let gpu = loader.gpu;
+    let bytes = added(gpu, || device.push(loader, model, FfnPart::None, false))?;
+    let ffn = bytes.of(Purpose::Ffn);
+    let (routing, split_tables) = match device.ffns.last() {
+        Some(DeviceFfn::Neurons(_)) => (0, ffn),
+        _ => (ffn, 0),
     };
-    let inputs = layer.per_layer.iter().flat_map(PerLayerWeights::linears);
-    let between = layer.altup.iter().flat_map(|altup| altup.linears());
-    // Streams are routed twice.
-    let again = layer.altup.iter().map(|altup| &altup.router);
-    let attention = attention + matrix(caps, &inputs.chain(between).chain(again).collect::<Vec<_>>())?;
-    let (mixer, mixer_vectors) = match &layer.recurrent {
-        Some(of) => {
-            let MixerMatrices { projections, output, .. } = MixerMatrices::of(of);
-            let vectors = recurrent::vectors(of).into_iter().map(vector).sum();
-            (matrix(caps, &projections)? + matrix(caps, &[output])?, vectors)
-        }
-        None => (0, 0),
-    };
-    let sinks = layer.attention.iter().filter_map(|attention| attention.sinks.as_ref());
-    let sinks: u64 = sinks.map(|sinks| vector(sinks.len())).sum();
-    let of_streams = layer.altup.iter().map(|altup| {
-        let norms = norm_bytes(&altup.router_norm) + norm_bytes(&altup.laurel_norm);
-        let maps = [&altup.predict, &altup.correct].map(|map| vector(map.weight.rows() * map.weight.cols()));
-        norms + vector(altup.scale.len()) + maps.iter().sum::<u64>()
-    });
-    let of_streams: u64 = of_streams.sum();
-    let (units, unit, routing, down_bias) = match &layer.ffn {
-        Ffn::None => (0, 0, 0, 0),
-        Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(ffn.down.linear())),
-        Ffn::Experts(moe) => {
-            let each = (0..moe.experts.len()).map(|at| expert_bytes(moe, at));
-            let expert = each.max().unwrap_or(0);
-            let beside = layer.beside_experts.iter().flat_map(FfnWeights::linears);
-            let beside = beside.map(|linear| Ok(matrix(caps, &[linear])? + bias_bytes(linear))).sum::<Result<u64>>()?;
-            (moe.experts.len(), expert, routing_bytes(caps, moe)? + beside, 0)
-        }
-    };
+    let weights = &model.weights.layers[device.ffns.len() - 1];
     Ok(LayerBytes {
-        attention: attention + mixer,
-        vectors: norms + sinks + of_streams + biases + mixer_vectors + down_bias,
-        kv_token: kv,
-        state: shape.recurrent.as_ref().map_or(0, GpuState::bytes_of),
-        predictor: layer.predictor.as_ref().map_or(Ok(0), |predictor| predictor_bytes(caps, predictor))?,
+        attention: bytes.of(Purpose::Attention),
+        vectors: bytes.of(Purpose::Vectors),
         routing,
-        // From slot to unit and back, and masks: fired, predicted, hot, of the read-back.
-        split_tables: 2 * floats(units) + 4 * floats(units.div_ceil(32)) + PIECES,
-        unit,
-        by_unit: DeviceFfn::places_units(layer),
+        split_tables,
+        by_unit: DeviceFfn::places_units(weights),
+        ..LayerBytes::default()
     })
 }
 
-/// A buffer of `n` floats.
-fn floats(n: usize) -> u64 {
-    (n.max(1) as u64 * 4).next_multiple_of(ROUNDED)
+/// Keys and values of one token, and the state. What several layers read is there, as itself or as a copy, as soon as the last of these
+/// layers is.
+fn count_cache(
+    device: &DeviceModel,
+    model: &Model,
+    layer: usize,
+    kv_type: KvType,
+    bytes: &mut LayerBytes,
+) -> Result<()> {
+    let (gpu, config) = (&device.layers.gpu, &model.config);
+    let source = config.kv_source(layer);
+    if !(layer + 1..config.n_layer()).any(|later| config.kv_source(later) == source) {
+        // Buffers of more tokens are rounded up less often.
+        bytes.kv_token = added(gpu, || device.layers.new_kv(model, layer, 1, kv_type))?.total();
+    }
+    bytes.state = added(gpu, || device.layers.new_state(layer))?.total();
+    Ok(())
 }
 
-fn vector(n: usize) -> u64 {
-    floats(pitch(n))
-}
-
-fn norm_bytes(norm: &Norm) -> u64 {
-    vector(norm.weight.len()) + norm.bias.as_ref().map_or(0, |bias| vector(bias.len()))
-}
-
-fn bias_bytes(linear: &Linear) -> u64 {
-    linear.bias.as_ref().map_or(0, |bias| vector(bias.len()))
-}
-
-/// Matrices that may be stacked.
-fn matrix(caps: &Caps, linears: &[&Linear]) -> Result<u64> {
-    let each = linears.iter().map(|linear| {
-        let weight = &linear.weight;
-        GpuMatrix::bytes_of(caps, device_type(weight.ty()), weight.rows(), weight.cols())
-    });
-    each.sum()
-}
-
-fn predictor_bytes(caps: &Caps, predictor: &Predictor) -> Result<u64> {
-    let of = |weight: &crate::format::Matrix| {
-        GpuMatrix::bytes_of(caps, device_type(weight.ty()), weight.rows(), weight.cols())
+/// The predictor with its buffers, where neurons are placed one by one.
+fn count_predictor(
+    device: &mut DeviceModel,
+    loader: &mut GpuLoader<'_, '_>,
+    model: &Model,
+    layer: usize,
+) -> Result<u64> {
+    let of = (model.config.layers[layer].ffn_input(), &model.weights.layers[layer].predictor);
+    let ((Some(from), Some(predictor)), DeviceFfn::Neurons(neurons)) = (of, &mut device.ffns[layer]) else {
+        return Ok(0);
     };
-    match &predictor.kind {
-        PredictorKind::LowRank { fc1, fc2 } => Ok(of(fc1)? + of(fc2)? + floats(fc1.rows().next_multiple_of(256))),
-        PredictorKind::Rows { rows, bias } => Ok(of(rows)? + bias.as_ref().map_or(0, |bias| vector(bias.len()))),
+    let gpu = loader.gpu;
+    let bytes = added(gpu, || neurons.add_predictor(loader, predictor, &device.layers.registers, from))?;
+    neurons.predictor = None;
+    Ok(bytes.total())
+}
+
+/// Bytes of the units of a layer.
+#[derive(Debug, Clone, Copy, Default)]
+struct UnitBytes {
+    /// One unit; of neurons, a slot.
+    unit: u64,
+    /// Most bytes more that blocks of units take, in as many blocks as a layer may have.
+    padding: u64,
+}
+
+/// The units of a layer. An FFN that is resident as a whole only stays, for its buffers.
+fn count_units(
+    device: &mut DeviceModel,
+    loader: &mut GpuLoader<'_, '_>,
+    model: &Model,
+    layer: usize,
+) -> Result<UnitBytes> {
+    let ffn = &model.weights.layers[layer].ffn;
+    match (&mut device.ffns[layer], ffn) {
+        (DeviceFfn::Neurons(neurons), _) => count_neurons(neurons, loader, NeuronWeights::of_ffn(ffn)?),
+        (DeviceFfn::Experts(experts), Ffn::Experts(weights)) => count_experts(experts, loader, weights),
+        (DeviceFfn::Cold, Ffn::Dense(_)) => {
+            let gpu = loader.gpu;
+            let whole = added(gpu, || {
+                device.ffns[layer] = device.upload_ffn(loader, model, layer, FfnPart::All, false)?;
+                Ok(())
+            })?;
+            let bytes = whole.of(Purpose::Ffn) + whole.of(Purpose::Vectors);
+            Ok(UnitBytes { unit: bytes.div_ceil(units(ffn).max(1) as u64), padding: 0 })
+        }
+        // Experts that cannot be there: a load refuses them.
+        _ => Ok(UnitBytes::default()),
     }
 }
 
-/// Device bytes of a neuron's rows of `linear`, bias included.
-fn rows_bytes(linear: &Linear) -> u64 {
-    let bias = if linear.bias.is_some() { 4 } else { 0 };
-    device_row_bytes(linear.weight.ty(), linear.weight.cols()) + bias
-}
-
-fn neuron_bytes(ffn: &FfnWeights) -> u64 {
-    let down = match &ffn.down {
-        Down::Neurons(down) => device_row_bytes(down.weight.ty(), down.weight.cols()),
-        Down::Outputs(down) => column_bytes(down),
+fn count_neurons(
+    neurons: &mut ResidentNeurons,
+    loader: &mut GpuLoader<'_, '_>,
+    weights: NeuronWeights<'_>,
+) -> Result<UnitBytes> {
+    let gpu = loader.gpu;
+    let mut bytes_of = |blocks: &[&[u32]]| {
+        let bytes = added(gpu, || blocks.iter().try_for_each(|block| neurons.append(loader, weights, block, 1)))?;
+        neurons.drop_to(0);
+        Ok::<_, Error>(bytes.total())
     };
-    ffn.gate.as_ref().map_or(0, rows_bytes) + rows_bytes(&ffn.up) + down
-}
-
-/// Device bytes of a neuron that is a column of `down`: its fraction of the matrix.
-fn column_bytes(down: &Linear) -> u64 {
-    let all = device_row_bytes(down.weight.ty(), down.weight.cols()) * down.weight.rows() as u64;
-    all.div_ceil(down.weight.cols().max(1) as u64)
-}
-
-/// Device bytes of an expert.
-fn expert_bytes(moe: &ExpertWeights, at: usize) -> u64 {
-    let ffn = &moe.experts[at];
-    let down = moe.output_major(at).unwrap_or_else(|| ffn.down.linear());
-    let neuron = ffn.gate.as_ref().map_or(0, rows_bytes) + rows_bytes(&ffn.up) + column_bytes(down);
-    neuron * ffn.up.weight.rows() as u64 + bias_bytes(down)
-}
-
-fn routing_bytes(caps: &Caps, moe: &ExpertWeights) -> Result<u64> {
-    let matrices = moe.always_read().map(|linear| Ok(matrix(caps, &[linear])? + bias_bytes(linear)));
-    let matrices = matrices.sum::<Result<u64>>()?;
-    let vectors = moe.selection_bias.iter().chain(&moe.scale).map(|vector| vector.len());
-    let vectors = vectors.chain(moe.router_norm.as_ref().map(|norm| norm.weight.len()));
-    let bias = vectors.map(vector).sum::<u64>();
-    Ok(matrices + bias)
-}
-
-/// Most words of one token of a layer in the firing log.
-fn logged_words(config: &ModelConfig, ffn: &Ffn) -> usize {
-    match ffn {
-        Ffn::None => 0,
-        Ffn::Dense(ffn) => 2 * NeuronBuffers::slots(ffn.up.weight.rows()) / 32,
-        Ffn::Experts(moe) => {
-            let shared = moe.shared.as_ref().map_or(0, |shared| shared.ffn.up.weight.rows());
-            config.experts.as_ref().map_or(0, |of| expert_words(of, shared))
-        }
-    }
-}
-
-/// True if `layer` shares the scratch buffers of the one before it.
-fn same_scratch(before: &LayerWeights, layer: &LayerWeights) -> bool {
-    match (&before.ffn, &layer.ffn) {
-        (Ffn::Dense(a), Ffn::Dense(b)) => {
-            let of =
-                |ffn: &FfnWeights| (ffn.up.weight.rows(), ffn.gate.is_some(), matches!(ffn.down, Down::Neurons(_)));
-            of(a) == of(b)
-        }
-        (Ffn::Experts(a), Ffn::Experts(b)) => ExpertShape::of(a) == ExpertShape::of(b),
-        _ => false,
-    }
-}
-
-fn hidden_bytes(rows: usize, n_ff: usize, gated: bool) -> u64 {
-    let fired = floats(FiredMask::words(rows, pitch(n_ff)));
-    floats(rows * FfnBuffers::gate_up_pitch(n_ff, gated)) + floats(rows * pitch(n_ff)) + fired
-}
-
-fn dense_scratch(caps: &Caps, config: &ModelConfig, ffn: &FfnWeights, chunk: usize) -> u64 {
-    let down = ffn.down.linear();
-    // With or without cold neurons, resident ones are summed neuron by neuron.
-    let ty = device_type(down.weight.ty());
-    let chunks = config.d_model.next_multiple_of(ty.block()) / 32;
-    let sums =
-        floats(PartialSumBuffer::rows(caps, chunks, chunk) * chunks * 32) + floats(chunk * pitch(config.d_model));
-    hidden_bytes(chunk, NeuronBuffers::slots(ffn.up.weight.rows()), ffn.gate.is_some()) + sums
-}
-
-fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u64 {
-    match ffn {
-        Ffn::None => 0,
-        Ffn::Dense(ffn) => dense_scratch(caps, config, ffn, chunk),
-        Ffn::Experts(moe) => {
-            let (used, n_ff) = config.experts.as_ref().map_or((1, 0), |experts| (experts.used, experts.n_ff));
-            let pairs = chunk * used;
-            let row = pitch(config.d_model);
-            let latent = moe.latent.as_ref().map(|latent| pitch(latent.down.weight.rows()));
-            let shared = moe.shared.as_ref().map_or(0, |shared| {
-                floats(chunk * pitch(1)) + floats(chunk * row) + dense_scratch(caps, config, &shared.ffn, chunk)
-            });
-            let router_input = if moe.router_norm.is_some() { floats(chunk * row) } else { 0 };
-            router_input
-                + floats(chunk * pitch(moe.experts.len()))
-                + 3 * floats(pairs)
-                + ExpertPairs::words(pairs, moe.experts.len()).map(floats).iter().sum::<u64>()
-                + hidden_bytes(pairs, n_ff, moe.gated())
-                + floats(pairs * latent.unwrap_or(row))
-                + latent.map_or(0, |row| 2 * floats(chunk * row))
-                + shared
-        }
-    }
-}
-
-/// Bytes of activations rounded to eight bits, which every product with packed weights may hold.
-fn quantised_bytes(model: &Model) -> u64 {
-    let of = |linear: &Linear| {
-        let (ty, cols) = (device_type(linear.weight.ty()), linear.weight.cols());
-        let packed = WeightType::PACKED.contains(&ty);
-        if packed { (cols.next_multiple_of(ty.block()) as u64 / 32 * 36).next_multiple_of(ROUNDED) } else { 0 }
+    let some: Vec<u32> = (0..weights.neurons().min(MOST_BLOCKS * SLOT_MULTIPLE) as u32).collect();
+    let blocks: Vec<&[u32]> = some.chunks(SLOT_MULTIPLE).collect();
+    let Some(first) = blocks.first() else { return Ok(UnitBytes::default()) };
+    // Code books of the kernels come with the first and stay.
+    bytes_of(&[first])?;
+    let (one, several, slots) = (bytes_of(&[first])?, bytes_of(&blocks)?, SLOT_MULTIPLE as u64);
+    let unit = match some.get(..2 * SLOT_MULTIPLE) {
+        Some(twice) => (bytes_of(&[twice])? - one) / slots,
+        None => one / slots,
     };
-    let ffn = |ffn: &FfnWeights| ffn.linears().map(of).sum::<u64>();
-    let layers = model.weights.layers.iter().map(|layer| {
-        layer.mixers().map(of).sum::<u64>()
-            + match &layer.ffn {
-                Ffn::None => 0,
-                Ffn::Dense(weights) => ffn(weights),
-                Ffn::Experts(moe) => {
-                    // The way out of a latent is prepared twice.
-                    let again = moe.latent.as_ref().map_or(0, |latent| of(&latent.up));
-                    moe.always_read().map(of).sum::<u64>() + again
-                }
-            }
-    });
-    layers.sum::<u64>() + of(&model.weights.output)
+    Ok(UnitBytes { unit, padding: several.saturating_sub(blocks.len() as u64 * slots * unit) })
 }
 
-/// Bytes of the code books of the types in the file, each there once.
-fn code_book_bytes(model: &Model) -> u64 {
-    let types: BTreeSet<WeightType> = model.checkpoint.tensors().iter().map(|tensor| device_type(tensor.ty)).collect();
-    types.into_iter().filter_map(WeightType::code_book).map(|words| size_of_val(words) as u64).sum()
+fn count_experts(
+    experts: &mut ResidentExperts,
+    loader: &mut GpuLoader<'_, '_>,
+    weights: &ExpertWeights,
+) -> Result<UnitBytes> {
+    let (gpu, matrices, none) = (loader.gpu, expert_matrices(loader.gpu, weights)?, HashSet::new());
+    let mut one = || {
+        let bytes = added(gpu, || experts.bring(loader, &matrices, &[0], &none, u64::MAX))?;
+        experts.drop_to(0);
+        Ok::<_, Error>(bytes.total())
+    };
+    // Code books of the kernels come with the first and stay. Larger blocks are rounded up less often.
+    one()?;
+    Ok(UnitBytes { unit: one()?, padding: 0 })
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{ops::ControlFlow, path::Path};
-
-    use super::*;
-    use crate::{
-        cpu::{Cpu, CpuOptions},
-        gpu::{AdapterChoice, Gpu, GpuOptions, Purpose},
-        hybrid::HybridProcessor,
-        model::LoadOptions,
-        runtime::Processor,
-    };
-
-    /// The reckoned bytes are enough for the allocations, purpose by purpose, and not much more.
-    #[test]
-    fn device_bytes_match_the_allocations_of_whole_models() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
-        for name in [
-            "llama-relu",
-            "mixtral",
-            "gemma2",
-            "gemma4",
-            "gemma4-e2b",
-            "gemma4-moe",
-            "opt",
-            "falcon-mqa",
-            "qwen3_5",
-            "qwen3_5-moe",
-            "qwen3-next",
-            "nemotron-h",
-            "nemotron-3-nano",
-            "granite-4-h",
-            "lfm2",
-            "lfm2-moe",
-            "laguna",
-            "bitnet",
-            "plm",
-            "glm4-moe-lite",
-            "gemma3n",
-        ] {
-            let model = Model::open(&folder.join(name), &LoadOptions::default()).unwrap();
-            let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
-            let bytes = device_bytes(gpu.caps(), &model, 24, KvType::F32).unwrap();
-            let load = GpuLoad { chunk: 24, ..GpuLoad::default() };
-            let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
-            let mut go_on = |_, _| ControlFlow::Continue(());
-            let mut processor = HybridProcessor::load_whole(&gpu, cpu, &model, &load, &mut go_on).unwrap();
-            let kv = processor.kv_cache(&model, 40, KvType::F32).unwrap();
-            let sum = |of: fn(&LayerBytes) -> u64| bytes.layers.iter().map(of).sum::<u64>();
-            let ffn =
-                bytes.layers.iter().zip(&model.weights.layers).map(|(layer, weights)| {
-                    layer.routing + layer.split_tables + layer.unit * units(&weights.ffn) as u64
-                });
-            // A neuron's biases are reckoned with its rows.
-            let with_vectors = ffn.sum::<u64>() + sum(|layer| layer.vectors) + bytes.head_vectors;
-            let used = gpu.arena().used_for(Purpose::Ffn) + gpu.arena().used_for(Purpose::Vectors);
-            assert!(used <= with_vectors, "{name}, FFN and vectors: {used} bytes, {with_vectors} reckoned");
-            let mut total = with_vectors;
-            for (purpose, reckoned) in [
-                (Purpose::Attention, sum(|layer| layer.attention)),
-                (Purpose::Kv, sum(|layer| layer.kv_token) * 40 + sum(|layer| layer.state)),
-                (Purpose::Head, bytes.head),
-                (Purpose::Scratch, bytes.scratch + bytes.head_scratch),
-                (Purpose::Staging, bytes.staging),
-                (Purpose::Predictor, sum(|layer| layer.predictor)),
-            ] {
-                let used = gpu.arena().used_for(purpose);
-                assert!(used <= reckoned, "{name}, {}: {used} bytes, {reckoned} reckoned", purpose.name());
-                total += reckoned;
-            }
-            let (used, slack) = (gpu.arena().used(), 64 << 10);
-            let most = used + used / 2 + bytes.layers.len() as u64 * slack;
-            assert!(total <= most, "{name}: {used} bytes, {total} reckoned");
-            drop(kv);
-        }
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 
 use super::{
     GpuLoader, Segment,
+    expert_buffers::ExpertShape,
     ffn::{DenseFfn, FfnBuffers},
     firing_log::{FiringEntry, FiringLog},
     load::FfnPart,
@@ -43,7 +44,8 @@ pub(crate) struct WholeFfn {
 
 impl DeviceFfn {
     /// Uploads `part` of a layer's FFN, which reads the register that the program in `shape` says and writes `Out`, and the layer's
-    /// predictor if `with_predictor`. `before` are other layers', whose buffers are shared where they fit.
+    /// predictor if `with_predictor`. `before` are all other layers', whose buffers are shared where they fit: there are those of each
+    /// shape once, whichever layers are here.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: &[DeviceFfn],
@@ -65,7 +67,8 @@ impl DeviceFfn {
                     FfnPart::Hot(neurons) => (true, neurons.to_vec()),
                     FfnPart::None => (false, Vec::new()),
                 };
-                let before = before.iter().rev().find_map(DeviceFfn::neurons);
+                let fits = |it: &&ResidentNeurons| NeuronWeights::of(ffn).is_some_and(|of| it.buffers.fits(of));
+                let before = before.iter().filter_map(DeviceFfn::neurons).find(fits);
                 let upload = NeuronUpload { neurons: &neurons, several, with_predictor };
                 let neurons = ResidentNeurons::new(loader, before, weights, upload, registers, from)?;
                 Ok(DeviceFfn::Neurons(Box::new(neurons)))
@@ -76,12 +79,13 @@ impl DeviceFfn {
                 supported: "a down projection with a row per neuron, gate and up of one type".to_owned(),
             }),
             (Ffn::Dense(ffn), _) => {
-                let before = before.iter().rev().find_map(|ffn| match ffn {
+                let (n_ff, gated) = (ffn.up.weight.rows(), ffn.gate.is_some());
+                let whole = before.iter().filter_map(|ffn| match ffn {
                     DeviceFfn::Whole(whole) => Some(&whole.ffn),
                     _ => None,
                 });
-                let (n_ff, gated) = (ffn.up.weight.rows(), ffn.gate.is_some());
-                let buffers = match before.filter(|before| before.buffers.fits(n_ff, gated)) {
+                let before = whole.into_iter().find(|it| it.buffers.fits(n_ff, gated));
+                let buffers = match before {
                     Some(before) => before.buffers.clone(),
                     None => FfnBuffers::new(loader, loader.chunk, n_ff, gated)?,
                 };
@@ -98,7 +102,8 @@ impl DeviceFfn {
                     FfnPart::Hot(experts) => experts.to_vec(),
                     FfnPart::None => Vec::new(),
                 };
-                let before = before.iter().rev().find_map(DeviceFfn::experts);
+                let shape_of = ExpertShape::of(ffn);
+                let before = before.iter().filter_map(DeviceFfn::experts).find(|it| it.buffers.fits(shape_of));
                 let router_from = shape.early_router_input().map(|from| registers.get(from));
                 let rule = SkipRule::of(weights, loader.config.activation);
                 let inputs = ExpertRegisters { registers, from: input, router_from };

@@ -7,17 +7,18 @@ use std::{
 
 use super::{
     GpuLayers, GpuLoader,
+    device_bytes::device_bytes,
     device_ffn::{DeviceFfn, units},
     firing_log::{FiringLog, log_bytes},
     hand_over::{HandOver, hand_over_bytes},
-    load::{DevicePart, GpuLoad, bytes_to_upload, chunk_within},
+    load::{DevicePart, FfnPart, GpuLoad, bytes_to_upload},
     streaming_buffer::StreamingBuffer,
 };
 use crate::{
     error::{Error, Result},
     gpu::{Gpu, Uploader},
     model::{Model, Resident, mask},
-    runtime::{LayerFiring, Pass, Probe, Sequences},
+    runtime::{KvType, LayerFiring, Pass, Probe, Sequences},
 };
 
 /// The last layers of a model in a device's memory, with every dispatch prepared. The CPU computes the cold part of their FFNs.
@@ -49,39 +50,86 @@ impl DeviceModel {
         load: &GpuLoad,
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self> {
-        let (config, weights) = (&model.config, &model.weights);
+        let chunk = device_bytes(gpu.caps(), model, load.chunk, KvType::F32)?.chunk;
+        let wanted = bytes_to_upload(gpu.caps(), model, part, chunk)?;
         let mut uploader = Uploader::new(gpu, progress)?;
-        let (wanted, available) = (bytes_to_upload(weights, part), gpu.arena().available());
+        let available = gpu.arena().available();
         // No type is smaller on a device than in the file: a load that cannot fit is not begun.
         if wanted > available {
             return Err(Error::Memory { what: "weights in GPU memory", wanted, available });
         }
         uploader.expect(wanted);
-        let chunk = chunk_within(gpu.caps(), config, weights, load.chunk);
-        let mut loader = GpuLoader { gpu, config, chunk, uploader };
-        let mut layers = GpuLayers::new(&mut loader, part.first_layer, load.submission)?;
-        let mut ffns = Vec::with_capacity(part.ffn.len());
+        Self::build(GpuLoader { gpu, config: &model.config, chunk, uploader }, model, part, load.submission)
+    }
+
+    /// `part` of `model` on the device of `loader`, be it a real one or one that only counts.
+    pub(super) fn build(
+        mut loader: GpuLoader<'_, '_>,
+        model: &Model,
+        part: &DevicePart<'_>,
+        submission: u64,
+    ) -> Result<Self> {
+        let mut device = Self::new(&mut loader, part.first_layer, submission)?;
         for ffn in &part.ffn {
-            let layer = layers.push(&mut loader, model)?;
-            let (of, registers, shape) = (&weights.layers[layer], &layers.registers, &config.layers[layer]);
-            ffns.push(DeviceFfn::new(&mut loader, &ffns, of, *ffn, part.predictors, registers, shape)?);
+            device.push(&mut loader, model, *ffn, part.predictors)?;
         }
         if part.head {
-            layers.add_head(&mut loader, weights)?;
+            device.layers.add_head(&mut loader, &model.weights)?;
         }
         loader.uploader.finish()?;
-        let log = FiringLog::new(gpu, log_bytes(&ffns, config.n_layer(), chunk))?;
-        layers.reserve_results(log.bytes())?;
-        layers.segment.reserve_hand_over(hand_over_bytes(&ffns, &layers.registers, chunk))?;
+        device.fit_buffers(model)?;
+        Ok(device)
+    }
+
+    /// No layer yet; the first that [`DeviceModel::push`] adds is `first_layer`.
+    pub(super) fn new(loader: &mut GpuLoader<'_, '_>, first_layer: usize, submission: u64) -> Result<Self> {
         Ok(DeviceModel {
-            layers,
-            ffns,
-            log,
+            layers: GpuLayers::new(loader, first_layer, submission)?,
+            ffns: Vec::new(),
+            log: FiringLog::new(loader.gpu, 0)?,
             hand_over: HandOver::default(),
             streaming_buffer: None,
             fired: Vec::new(),
             chosen: Vec::new(),
         })
+    }
+
+    /// Uploads the layer behind the last one with `part` of its FFN, and its predictor if `with_predictor`.
+    pub(super) fn push(
+        &mut self,
+        loader: &mut GpuLoader<'_, '_>,
+        model: &Model,
+        part: FfnPart<'_>,
+        with_predictor: bool,
+    ) -> Result<()> {
+        let layer = self.layers.push(loader, model)?;
+        let ffn = self.upload_ffn(loader, model, layer, part, with_predictor)?;
+        self.ffns.push(ffn);
+        Ok(())
+    }
+
+    /// Uploads `part` of the FFN of `layer`, whose steps are here, and its predictor if `with_predictor`.
+    pub fn upload_ffn(
+        &self,
+        loader: &mut GpuLoader<'_, '_>,
+        model: &Model,
+        layer: usize,
+        part: FfnPart<'_>,
+        with_predictor: bool,
+    ) -> Result<DeviceFfn> {
+        let (weights, shape) = (&model.weights.layers[layer], &model.config.layers[layer]);
+        DeviceFfn::new(loader, &self.ffns, weights, part, with_predictor, &self.layers.registers, shape)
+    }
+
+    /// Makes room for hand-overs, the firing log and the results of the layers that are here now.
+    pub fn fit_buffers(&mut self, model: &Model) -> Result<()> {
+        let layers = &mut self.layers;
+        layers.segment.reserve_hand_over(hand_over_bytes(&self.ffns, &layers.registers, layers.chunk))?;
+        let logged = log_bytes(&self.ffns, model.config.n_layer(), layers.chunk);
+        if self.log.bytes() < logged {
+            self.log = FiringLog::new(&layers.gpu, logged)?;
+        }
+        layers.reserve_results(self.log.bytes())
     }
 
     /// The FFN of `layer`.

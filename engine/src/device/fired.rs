@@ -29,15 +29,10 @@ pub(crate) struct FiredMask {
 impl FiredMask {
     /// For up to `rows` rows of `hidden`, `pitch` elements each, a multiple of 4.
     pub fn new(loader: &GpuLoader<'_, '_>, hidden: &Buffer, rows: usize, pitch: usize) -> Result<Self> {
-        let mask = loader.scratch("a mask of neurons that fired", Self::words(rows, pitch))?;
+        let mask = loader.scratch("a mask of neurons that fired", rows * pitch.div_ceil(32))?;
         let pipeline = loader.gpu.pipelines().get("active_mask", None, WORKGROUP, &[("TEST", 1.0)])?;
         let op = Op::new(loader.gpu, &pipeline, &[hidden.into(), (&mask).into()])?;
         Ok(FiredMask { mask, op, pitch })
-    }
-
-    /// Words of its mask.
-    pub const fn words(rows: usize, pitch: usize) -> usize {
-        rows * pitch.div_ceil(32)
     }
 
     /// Records the mask of the first `neurons` of the first `rows` rows; returns its buffer, `[rows, words]`, and its length in bytes.

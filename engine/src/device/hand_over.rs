@@ -20,14 +20,10 @@ pub(crate) fn hand_over_bytes(ffns: &[DeviceFfn], registers: &Registers, chunk: 
     let split = ffns.iter().filter(|ffn| !ffn.is_whole());
     let bytes = split.map(|ffn| match ffn {
         DeviceFfn::Neurons(neurons) => 2 * rows + mask::words(neurons.neurons()) as u64 * 4,
-        DeviceFfn::Experts(experts) => rows + expert_choice_bytes(chunk, experts.used()),
+        // Experts that tokens use, and their router weights.
+        DeviceFfn::Experts(experts) => rows + 2 * (chunk * experts.used() * 4) as u64,
         DeviceFfn::Absent => 0,
         DeviceFfn::Whole(_) | DeviceFfn::Cold => 2 * rows,
     });
     bytes.max().unwrap_or(0)
-}
-
-/// Bytes of the experts that `tokens` tokens use, and of their router weights.
-pub(crate) fn expert_choice_bytes(tokens: usize, used: usize) -> u64 {
-    2 * (tokens * used * 4) as u64
 }

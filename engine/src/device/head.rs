@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{ModelConfig, Register, Weights},
+    gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
+    model::{Register, Weights},
     runtime::MAX_SHORTLIST,
 };
 
@@ -49,8 +49,9 @@ impl Head {
     pub fn new(loader: &mut GpuLoader<'_, '_>, registers: &Registers, weights: &Weights) -> Result<Self> {
         let (gpu, config) = (loader.gpu, loader.config);
         let row = pitch(config.n_vocab);
-        let logits = Self::logits_floats(gpu.caps(), config, loader.chunk);
-        let (rows, logits) = (logits / row, loader.scratch("logits", logits)?);
+        let most = LOGITS_BYTES.min(gpu.caps().max_binding as usize);
+        let rows = (most / (row * 4)).clamp(1, loader.chunk);
+        let logits = loader.scratch("logits", rows * row)?;
         let [residual, normed, out] = [Register::Residual, Register::Normed, Register::Out].map(|it| registers.get(it));
         let norm = NormWeights::new(loader, &weights.output_norm)?;
         let what = MemoryUse { purpose: Purpose::Head, what: "the head" };
@@ -79,13 +80,6 @@ impl Head {
             rows,
             n_vocab: config.n_vocab,
         })
-    }
-
-    /// Floats of the logits buffer: whole rows, at most `chunk`.
-    pub fn logits_floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> usize {
-        let row = pitch(config.n_vocab);
-        let most = LOGITS_BYTES.min(caps.max_binding as usize);
-        (most / (row * 4)).clamp(1, chunk) * row
     }
 
     /// Bytes of the logits buffer, which is read back as a whole.
@@ -167,11 +161,6 @@ impl Head {
     }
 }
 
-/// Elements of a list after the first round.
-pub(crate) fn shortlist_floats(n_vocab: usize) -> usize {
-    n_vocab.div_ceil(TOP_K_RANGE as usize) * MAX_SHORTLIST
-}
-
 /// The `k` largest logits in rounds: each keeps `k` of every [`TOP_K_RANGE`] values, until one workgroup is left.
 #[derive(Debug)]
 struct TopK {
@@ -187,7 +176,8 @@ struct TopK {
 impl TopK {
     fn new(loader: &GpuLoader<'_, '_>, logits: &Buffer, n_vocab: usize) -> Result<Self> {
         let gpu = loader.gpu;
-        let longest = shortlist_floats(n_vocab);
+        // Elements of a list after the first round.
+        let longest = n_vocab.div_ceil(TOP_K_RANGE as usize) * MAX_SHORTLIST;
         let list = || Ok((loader.scratch("a shortlist", longest)?, loader.scratch("a shortlist", longest)?));
         let lists = [list()?, list()?];
         let first = gpu.pipelines().get("top_k", None, WORKGROUP, &[("FIRST", 1.0)])?;

@@ -97,15 +97,6 @@ impl LatentBuffers {
             heads,
         }))
     }
-
-    /// Sizes of the buffers, in words.
-    pub fn scratch_words(config: &ModelConfig, chunk: usize) -> Vec<usize> {
-        let Some(of) = Sizes::of(config) else { return Vec::new() };
-        let pairs = chunk * of.n_head;
-        let rows = [chunk * of.projected, chunk * of.inputs, chunk * of.values + 32, pairs];
-        let groups = ExpertPairs::words(pairs, of.n_head);
-        rows.into_iter().chain(groups).chain([chunk * of.low]).collect()
-    }
 }
 
 /// One layer's matrices around its attention.

@@ -26,8 +26,8 @@ pub(crate) struct LayerBuffers<'a> {
     pub recurrent: &'a RecurrentBuffers,
     pub per_layer: Option<&'a PerLayerBuffers>,
     pub altup: Option<&'a AltupBuffers>,
-    /// Another layer's dense FFN beside experts, whose buffers are reused where they fit.
-    pub dense: Option<&'a DenseFfn>,
+    /// All other layers: buffers of dense FFNs beside experts are shared where they fit.
+    pub others: &'a [GpuLayer],
 }
 
 /// A step in its prepared form, bound to its registers.
@@ -157,12 +157,13 @@ impl LayerBuffers<'_> {
 
     fn dense_ffn(&self, loader: &mut GpuLoader<'_, '_>, weights: &FfnWeights, from: Register) -> Result<DenseFfn> {
         let (n_ff, gated) = (weights.up.weight.rows(), weights.gate.is_some());
-        let buffers = match self.dense.map(|before| &before.buffers).filter(|buffers| buffers.fits(n_ff, gated)) {
-            Some(buffers) => buffers.clone(),
+        let other = self.others.iter().filter_map(GpuLayer::dense).find(|dense| dense.buffers.fits(n_ff, gated));
+        let buffers = match other {
+            Some(other) => other.buffers.clone(),
             None => FfnBuffers::new(loader, loader.chunk, n_ff, gated)?,
         };
         let (from, out) = (self.registers.get(from), self.registers.rows(Register::Out));
-        DenseFfn::new(loader, self.dense, &buffers, weights, from, out)
+        DenseFfn::new(loader, other, &buffers, weights, from, out)
     }
 }
 

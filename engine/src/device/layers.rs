@@ -106,7 +106,7 @@ impl GpuLayers {
             recurrent: &self.recurrent,
             per_layer: self.per_layer.as_ref(),
             altup: self.altup.as_ref(),
-            dense: self.layers.iter().find_map(GpuLayer::dense),
+            others: &self.layers,
         };
         GpuLayer::new(loader, buffers, model, layer)
     }
@@ -379,7 +379,7 @@ fn no_head() -> Error {
 
 /// Most bytes uploaded at once: the rows that a chunk begins with and its rotations, or the CPU's partial sums of an FFN, whose rows
 /// are as wide as any weight type's blocks make them.
-pub(crate) fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
+fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
     let streams = config.altup.map_or(1, |altup| altup.streams);
     let begin = streams * pitch(config.d_model) + rotated(config) + config.per_layer_inputs();
     (chunk * begin.max(config.d_model.next_multiple_of(256)) * size_of::<f32>()) as u64

@@ -1,19 +1,12 @@
 //! The part of a model that goes to a device, its bytes, and how it is loaded.
 
-use super::{
-    altup::AltupBuffers,
-    attention::AttentionBuffers,
-    ffn::FfnBuffers,
-    neuron_buffers::NeuronBuffers,
-    neuron_weights::NeuronWeights,
-    recurrent::{self, RecurrentBuffers},
-    resident_experts::ResidentExperts,
-};
+use std::ops::ControlFlow;
+
+use super::{GpuLoader, device_model::DeviceModel, recurrent};
 use crate::{
     error::Result,
-    format::Matrix,
-    gpu::{Caps, pitch},
-    model::{Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Weights},
+    gpu::{Caps, Gpu, Uploader},
+    model::Model,
 };
 
 /// Settings of a model on a device.
@@ -78,71 +71,19 @@ pub fn device_support(model: &Model) -> Result<()> {
     model.config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()).try_for_each(recurrent::check)
 }
 
-/// The most tokens of a chunk, up to `wanted`, with which every buffer fits one binding.
-pub(crate) fn chunk_within(caps: &Caps, config: &ModelConfig, weights: &Weights, wanted: usize) -> usize {
-    let ffn = weights.layers.iter().map(|layer| match &layer.ffn {
-        Ffn::None => 0,
-        Ffn::Dense(ffn) => {
-            let hidden = FfnBuffers::gate_up_pitch(NeuronBuffers::slots(ffn.up.weight.rows()), ffn.gate.is_some());
-            // Two partial sums of the down projection.
-            hidden.max(2 * config.d_model.next_multiple_of(256))
-        }
-        Ffn::Experts(moe) => {
-            let (used, n_ff) = config.experts.as_ref().map_or((1, 0), |experts| (experts.used, experts.n_ff));
-            let shared = moe.shared.as_ref().map_or(0, |shared| shared.ffn.up.weight.rows());
-            let routed = used * FfnBuffers::gate_up_pitch(n_ff, true).max(pitch(config.d_model));
-            routed.max(FfnBuffers::gate_up_pitch(shared, true)).max(pitch(moe.experts.len()))
-        }
-    });
-    let mixers = [AttentionBuffers::widest(caps, config), RecurrentBuffers::widest(config)];
-    let streams = AltupBuffers::scratch_floats(config, 1);
-    let others = [pitch(config.d_model), config.per_layer_inputs()];
-    let widest = ffn.chain(mixers).chain(others).chain(streams).max().unwrap_or(1);
-    let most = caps.max_binding.min(caps.max_buffer) / (widest as u64 * 4);
-    wanted.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
-}
-
-/// Bytes of the file that are uploaded.
-pub(crate) fn bytes_to_upload(weights: &Weights, part: &DevicePart<'_>) -> u64 {
-    let layers = weights.layers[part.first_layer..].iter().zip(&part.ffn);
-    let head = if part.head { size(&weights.output.weight) } else { 0 };
-    layers.map(|(layer, ffn)| layer_bytes(layer, *ffn, part.predictors)).sum::<u64>() + head
-}
-
-fn size(matrix: &Matrix) -> u64 {
-    matrix.data().len() as u64
-}
-
-/// Those of one layer.
-fn layer_bytes(layer: &LayerWeights, part: FfnPart<'_>, predictors: bool) -> u64 {
-    let attention: u64 = layer.mixers().map(|linear| size(&linear.weight)).sum();
-    let used = layer.predictor.as_ref().filter(|_| predictors && NeuronWeights::places_neurons(layer));
-    let predictor = match used.map(|predictor| &predictor.kind) {
-        Some(PredictorKind::LowRank { fc1, fc2 }) => size(fc1) + size(fc2),
-        Some(PredictorKind::Rows { rows, .. }) => size(rows),
-        None => 0,
+/// Bytes of the file that a load of `part` reads: those of the same load on a device that only counts.
+///
+/// # Errors
+/// Those of the load that have nothing to do with its budget.
+pub(crate) fn bytes_to_upload(caps: &Caps, model: &Model, part: &DevicePart<'_>, chunk: usize) -> Result<u64> {
+    let gpu = Gpu::counting(*caps, None)?;
+    let mut read = 0;
+    let mut progress = |done, _| {
+        read = done;
+        ControlFlow::Continue(())
     };
-    let down = |ffn: &FfnWeights| size(&ffn.down.linear().weight);
-    let rows = |ffn: &FfnWeights| ffn.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + size(&ffn.up.weight);
-    let ffn = |ffn: &FfnWeights| rows(ffn) + down(ffn);
-    let here = match (part, &layer.ffn) {
-        (_, Ffn::None) | (FfnPart::None, Ffn::Dense(_)) => 0,
-        (FfnPart::All, Ffn::Dense(weights)) => ffn(weights),
-        (FfnPart::Hot(neurons), Ffn::Dense(weights)) => {
-            ffn(weights) / weights.up.weight.rows().max(1) as u64 * neurons.len() as u64
-        }
-        (FfnPart::None, Ffn::Experts(_)) if !ResidentExperts::can_hold(&layer.ffn) => 0,
-        (part, Ffn::Experts(moe)) => {
-            let is_hot = |expert: usize| match part {
-                FfnPart::All => true,
-                FfnPart::Hot(hot) => hot.contains(&(expert as u32)),
-                FfnPart::None => false,
-            };
-            let down_of = |at: usize| moe.output_major(at).map_or(0, |down| size(&down.weight));
-            let experts = moe.experts.iter().enumerate().filter(|(expert, _)| is_hot(*expert));
-            moe.always_read().map(|linear| size(&linear.weight)).sum::<u64>()
-                + experts.map(|(at, expert)| rows(expert) + down_of(at)).sum::<u64>()
-        }
-    };
-    attention + here + predictor
+    let uploader = Uploader::new(&gpu, &mut progress)?;
+    let loader = GpuLoader { gpu: &gpu, config: &model.config, chunk, uploader };
+    DeviceModel::build(loader, model, part, GpuLoad::default().submission)?;
+    Ok(read)
 }

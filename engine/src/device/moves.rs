@@ -7,8 +7,6 @@ use super::{
     GpuLoader,
     device_ffn::{DeviceFfn, units},
     device_model::DeviceModel,
-    firing_log::{FiringLog, log_bytes},
-    hand_over::hand_over_bytes,
     load::FfnPart,
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     resident_experts::expert_matrices,
@@ -161,9 +159,7 @@ impl DeviceModel {
     fn add_layer(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, caches: &mut [&mut KvCache]) -> Result<()> {
         let Some(layer) = self.layers.range().start.checked_sub(1) else { return Ok(()) };
         self.layers.push_front(loader, model, layer)?;
-        let weights = &model.weights.layers[layer];
-        let (registers, shape) = (&self.layers.registers, &model.config.layers[layer]);
-        match DeviceFfn::new(loader, &self.ffns, weights, FfnPart::None, false, registers, shape) {
+        match self.upload_ffn(loader, model, layer, FfnPart::None, false) {
             Ok(ffn) => self.ffns.insert(0, ffn),
             Err(error) => {
                 self.layers.pop_front(model, &mut [])?;
@@ -200,9 +196,7 @@ impl DeviceModel {
 
     /// Uploads the FFN of a layer that cannot be resident in part.
     fn add_ffn(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
-        let (registers, shape) = (&self.layers.registers, &model.config.layers[layer]);
-        let weights = &model.weights.layers[layer];
-        let ffn = DeviceFfn::new(loader, &self.ffns, weights, FfnPart::All, true, registers, shape)?;
+        let ffn = self.upload_ffn(loader, model, layer, FfnPart::All, true)?;
         *self.ffn_mut(layer)? = ffn;
         let fitted = self.fit_buffers(model);
         if fitted.is_err() {
@@ -266,17 +260,5 @@ impl DeviceModel {
             let Some(largest) = moe.max_by_key(|experts| experts.places()) else { return Err(error) };
             largest.drop_to(largest.places() - 1);
         }
-    }
-
-    /// Makes room for hand-overs and the firing log of the layers that are here now.
-    fn fit_buffers(&mut self, model: &Model) -> Result<()> {
-        let (layers, n_layer) = (&mut self.layers, model.config.n_layer());
-        layers.segment.reserve_hand_over(hand_over_bytes(&self.ffns, &layers.registers, layers.chunk))?;
-        let logged = log_bytes(&self.ffns, n_layer, layers.chunk);
-        if self.log.bytes() < logged {
-            self.log = FiringLog::new(&layers.gpu, logged)?;
-            layers.reserve_results(self.log.bytes())?;
-        }
-        Ok(())
     }
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Binding, Buffer, Caps, Gpu, MatrixPart, Op, Purpose, Recorder, params, pitch},
+    gpu::{Binding, Buffer, Gpu, MatrixPart, Op, Purpose, Recorder, params, pitch},
     model::Linear,
     quant::device_type,
 };
@@ -67,15 +67,10 @@ impl PartialSumBuffer {
     /// For rows of `cols` weights of type `ty`.
     pub fn new(loader: &GpuLoader<'_, '_>, ty: WeightType, cols: usize) -> Result<Self> {
         let chunks = chunks(ty, cols);
-        let rows = Self::rows(loader.gpu.caps(), chunks, loader.chunk);
-        Ok(PartialSumBuffer { buffer: loader.scratch("partial sums", rows * chunks * 32)?, rows, chunks })
-    }
-
-    /// Rows of the buffer for chunks of `chunk` tokens.
-    pub fn rows(caps: &Caps, chunks: usize, chunk: usize) -> usize {
-        let most = caps.max_binding as usize / (chunks * 128);
+        let most = loader.gpu.caps().max_binding as usize / (chunks * 128);
         // For each token at least one partial sum from the device, and one from the CPU.
-        (WORKGROUPS / strips(chunks) + MATRICES).min(most).max(2 * chunk)
+        let rows = (WORKGROUPS / strips(chunks) + MATRICES).min(most).max(2 * loader.chunk);
+        Ok(PartialSumBuffer { buffer: loader.scratch("partial sums", rows * chunks * 32)?, rows, chunks })
     }
 
     /// True if rows of `cols` weights of type `ty` fit.

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::Result,
     gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{ModelConfig, PerLayerWeights},
+    model::PerLayerWeights,
 };
 
 /// Buffers that all layers share.
@@ -35,19 +35,13 @@ impl PerLayerBuffers {
     /// `None` for a model whose layers have no inputs of their own.
     pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Option<Self>> {
         let Some(width) = loader.config.per_layer_input else { return Ok(None) };
-        let [inputs, gate, hidden] = Self::scratch_floats(loader.config, loader.chunk);
+        let rows = |what, floats| loader.scratch(what, loader.chunk * floats);
         Ok(Some(PerLayerBuffers {
-            inputs: loader.scratch("inputs of layers", inputs)?,
-            gate: loader.scratch("gates of layers' inputs", gate)?,
-            hidden: loader.scratch("gated inputs of layers", hidden)?,
+            inputs: rows("inputs of layers", loader.config.per_layer_inputs())?,
+            gate: rows("gates of layers' inputs", pitch(width))?,
+            hidden: rows("gated inputs of layers", pitch(width))?,
             width,
         }))
-    }
-
-    /// Sizes of the buffers, in floats.
-    pub fn scratch_floats(config: &ModelConfig, chunk: usize) -> [usize; 3] {
-        let row = config.per_layer_input.map_or(0, pitch);
-        [chunk * config.per_layer_inputs(), chunk * row, chunk * row]
     }
 }
 

@@ -51,15 +51,10 @@ impl RecurrentLayout {
             RecurrentConfig::ShortConv { channels, .. } => RecurrentLayout::new(3 * channels, *channels, 0),
         }
     }
-
-    /// The pitches.
-    pub fn rows(self) -> [usize; 3] {
-        [self.projected, self.convolved, self.heads]
-    }
 }
 
 /// Different recurrent mixers of a model's layers.
-pub(crate) fn kinds(config: &ModelConfig) -> Vec<&RecurrentConfig> {
+fn kinds(config: &ModelConfig) -> Vec<&RecurrentConfig> {
     let mut kinds: Vec<&RecurrentConfig> = Vec::new();
     for of in config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()) {
         if !kinds.contains(&of) {
@@ -107,17 +102,6 @@ impl RecurrentBuffers {
             kinds: each.collect::<Result<_>>()?,
             copies: StateCopies::new(loader.gpu, loader.config)?,
         })
-    }
-
-    /// Sizes of the scratch buffers, in floats.
-    pub fn scratch_floats(config: &ModelConfig, chunk: usize) -> Vec<usize> {
-        let rows = kinds(config).into_iter().flat_map(|of| RecurrentLayout::of(of).rows());
-        rows.map(|row| chunk * row).collect()
-    }
-
-    /// Elements of the longest row of a buffer.
-    pub fn widest(config: &ModelConfig) -> usize {
-        Self::scratch_floats(config, 1).into_iter().max().unwrap_or(0)
     }
 }
 
@@ -274,19 +258,6 @@ impl RecurrentOps {
             None => Ok(None),
         }
     }
-}
-
-/// Floats of each vector that a mixer has on a device.
-pub(crate) fn vectors(of: &RecurrentWeights) -> Vec<usize> {
-    let conv = MixerMatrices::of(of).conv;
-    let mut vectors = vec![conv.weight().len()];
-    vectors.extend(conv.bias().map(<[f32]>::len));
-    match of {
-        RecurrentWeights::DeltaNet(of) => vectors.extend([of.a.len(), of.dt_bias.len(), of.norm.weight.len()]),
-        RecurrentWeights::Mamba2(of) => vectors.extend([of.a.len() + of.dt_bias.len() + of.d.len(), of.norm.len()]),
-        RecurrentWeights::ShortConv(_) => {}
-    }
-    vectors
 }
 
 /// Refuses a mixer that the kernels cannot compute.

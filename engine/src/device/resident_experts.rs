@@ -321,8 +321,10 @@ impl ResidentExperts {
         self.resident.fill(0);
         here.iter().for_each(|expert| mask::insert(&mut self.resident, *expert as usize));
         let (width, routed) = (self.experts.n_ff, self.experts.count * self.experts.n_ff);
-        let is_here = |neuron| neuron >= routed || mask::contains(&self.resident, neuron / width);
-        mask::fill(&mut self.resident_neurons, self.neurons.count(), is_here);
+        let (neurons, shared) = (&mut self.resident_neurons, routed..self.neurons.count());
+        neurons.fill(0);
+        let of_experts = here.iter().map(|expert| *expert as usize * width..(*expert as usize + 1) * width);
+        of_experts.chain([shared]).for_each(|range| mask::insert_range(neurons, range));
     }
 
     /// The resident experts, by place.
@@ -406,7 +408,8 @@ impl ResidentExperts {
 
     /// Words of one token in the firing log.
     pub fn logged_words(&self) -> usize {
-        logged_words(&self.experts, self.neurons.count() - self.experts.count * self.experts.n_ff)
+        let shared = self.neurons.count() - self.experts.count * self.experts.n_ff;
+        self.experts.used * (1 + mask::words(self.experts.n_ff)) + mask::words(shared)
     }
 
     /// Multiply-adds of a token.
@@ -426,11 +429,6 @@ fn check_routing(experts: &Experts) -> Result<()> {
         got: format!("{} of {} at a time in {groups} groups", experts.used, experts.count),
         supported: format!("up to {ROUTE_USED} at a time in {ROUTE_GROUPS} groups"),
     })
-}
-
-/// Words of one token in the firing log, for experts with a shared one of `shared` neurons.
-pub(crate) const fn logged_words(experts: &Experts, shared: usize) -> usize {
-    experts.used * (1 + mask::words(experts.n_ff)) + mask::words(shared)
 }
 
 /// The matrices of experts that are to be resident one by one.

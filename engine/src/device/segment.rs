@@ -45,7 +45,7 @@ impl Segment {
     /// Rings for uploads and results, and GPU timestamps of `layers` layers ([`Segment::time`]).
     pub fn new(gpu: &Gpu, rings: RingBytes, layers: usize, most_work: u64) -> Result<Self> {
         let timestamps = GpuTimestamps::new(gpu, layers * PASSES)?;
-        let times_bytes = timestamp_bytes(gpu.caps().timestamps, layers);
+        let times_bytes = timestamps.as_ref().map_or(0, |_| GpuTimestamps::bytes(layers * PASSES));
         let down_bytes = rings.down + times_bytes;
         Ok(Segment {
             gpu: gpu.clone(),
@@ -252,11 +252,6 @@ fn token_submits_after(recorded: usize, layers: usize) -> bool {
     let step = layers.div_ceil(3).max(LEAST);
     // The last ones go with the head.
     recorded >= FIRST && (recorded - FIRST).is_multiple_of(step) && recorded + LEAST <= layers
-}
-
-/// Bytes of the timestamps of so many layers, on the device and in the read-back ring each; 0 for a device without a clock.
-pub(crate) fn timestamp_bytes(timestamps: bool, layers: usize) -> u64 {
-    if timestamps { GpuTimestamps::bytes(layers * PASSES) } else { 0 }
 }
 
 #[cfg(test)]

@@ -110,7 +110,8 @@ impl StateCopies {
     /// # Errors
     /// [`Error::Memory`] if they do not fit the budget.
     pub fn new(gpu: &Gpu, config: &ModelConfig) -> Result<Option<Arc<Mutex<Self>>>> {
-        let bytes = Self::ring_bytes(config);
+        let states = config.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
+        let bytes = states.flat_map(RecurrentConfig::state).map(bytes_of).max().unwrap_or(0).min(MOST_BYTES);
         if bytes == 0 {
             return Ok(None);
         }
@@ -120,12 +121,6 @@ impl StateCopies {
             down: ReadbackRing::new(gpu, 1, bytes)?,
         };
         Ok(Some(Arc::new(Mutex::new(copies))))
-    }
-
-    /// Bytes of each of the two rings.
-    pub fn ring_bytes(config: &ModelConfig) -> u64 {
-        let states = config.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
-        states.flat_map(RecurrentConfig::state).map(bytes_of).max().unwrap_or(0).min(MOST_BYTES)
     }
 
     fn upload(&mut self, from: &[f32], to: &StateBuffer) -> Result<()> {

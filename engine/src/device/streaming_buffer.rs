@@ -71,17 +71,6 @@ impl BufferSize {
     fn load(&self) -> u64 {
         RowStream::bytes_of([self.gate_up, self.down, self.bias])
     }
-
-    /// All bytes, as buffers are rounded up.
-    pub fn total(&self) -> u64 {
-        let place = [self.gate_up, self.down, self.bias].map(|bytes| bytes.next_multiple_of(16));
-        place.iter().sum::<u64>() + 2 * self.load().next_multiple_of(16)
-    }
-}
-
-/// Bytes of the streaming buffer of at most `most` bytes for a model of these `layers`; 0 if there can be none.
-pub(crate) fn streaming_buffer_bytes(caps: &Caps, layers: &[LayerWeights], most: u64) -> u64 {
-    BufferSize::within(caps, layers, most).map_or(0, |shape| shape.total())
 }
 
 /// The place on the device, and the staging that fills it.
@@ -221,10 +210,6 @@ impl DeviceModel {
             return Ok(());
         };
         if self.streaming_buffer.is_none() {
-            let (wanted, available) = (size.total(), gpu.arena().available());
-            if wanted > available {
-                return Err(Error::Memory { what: "streaming buffer", wanted, available });
-            }
             self.streaming_buffer = Some(StreamingBuffer::new(gpu, &size)?);
         }
         let Some(buffer) = &self.streaming_buffer else { return Ok(()) };

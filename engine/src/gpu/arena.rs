@@ -112,10 +112,11 @@ pub struct MemoryUse {
     pub what: &'static str,
 }
 
-/// Makes buffers, as long as the budget lasts.
+/// Makes buffers, as long as the budget lasts. That of a device that only counts makes them without memory, under the same rules.
 #[derive(Debug, Clone)]
 pub struct Arena {
-    device: wgpu::Device,
+    /// `None`: buffers are only counted.
+    device: Option<wgpu::Device>,
     health: Health,
     max_buffer: u64,
     ledger: Arc<Ledger>,
@@ -127,25 +128,28 @@ pub struct Buffer(Arc<BufferInner>);
 
 #[derive(Debug)]
 struct BufferInner {
-    buffer: wgpu::Buffer,
+    /// `None` on a device that only counts.
+    raw: Option<wgpu::Buffer>,
+    bytes: u64,
     purpose: Purpose,
     ledger: Arc<Ledger>,
 }
 
 impl Drop for BufferInner {
     fn drop(&mut self) {
-        self.ledger.give_back(self.purpose, self.buffer.size());
+        self.ledger.give_back(self.purpose, self.bytes);
     }
 }
 
 impl Buffer {
     /// Bytes.
     pub fn bytes(&self) -> u64 {
-        self.0.buffer.size()
+        self.0.bytes
     }
 
-    pub(super) fn raw(&self) -> &wgpu::Buffer {
-        &self.0.buffer
+    /// The driver's buffer; `None` on a device that only counts.
+    pub(super) fn raw(&self) -> Option<&wgpu::Buffer> {
+        self.0.raw.as_ref()
     }
 }
 
@@ -167,7 +171,7 @@ impl Ledger {
 
 impl Arena {
     pub(super) fn new(
-        device: wgpu::Device,
+        device: Option<wgpu::Device>,
         health: Health,
         budget: u64,
         max_buffer: u64,
@@ -201,43 +205,49 @@ impl Arena {
             return Err(refused(self.max_buffer));
         }
         self.ledger.reserve(purpose, size).map_err(refused)?;
+        // From here on an error gives the bytes back.
+        let mut buffer = BufferInner { raw: None, bytes: size, purpose, ledger: Arc::clone(&self.ledger) };
         if self.ledger.faults.at(FaultPoint::Allocation) {
-            self.ledger.give_back(purpose, size);
             return Err(refused(0));
         }
         if self.ledger.faults.at(FaultPoint::FirstUse) {
             self.health.fail_on_first_use();
         }
-        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-        let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
-        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+        if let Some(device) = &self.device {
+            buffer.raw = Some(self.on_device(device, what, size, usage)?);
+        }
+        if let Some(reserved) = self.reserved().filter(|reserved| *reserved > self.budget()) {
+            return Err(refused(self.budget().saturating_sub(reserved.saturating_sub(size))));
+        }
+        self.ledger.made.fetch_add(1, Relaxed);
+        Ok(Buffer(Arc::new(buffer)))
+    }
+
+    /// The driver's buffer of `size` bytes.
+    fn on_device(&self, device: &wgpu::Device, what: &'static str, size: u64, usage: Usage) -> Result<wgpu::Buffer> {
+        let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let buffer = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some(what),
             size,
             usage: usage.into(),
             mapped_at_creation: usage == Usage::Upload,
         });
         let failed = [validation, internal, memory].map(|scope| pollster::block_on(scope.pop()));
-        if let Some(error) = failed.into_iter().flatten().next() {
-            self.ledger.give_back(purpose, size);
-            self.health.check()?;
-            return Err(match error {
-                wgpu::Error::OutOfMemory { .. } => refused(0),
-                error => self.health.failed(format_args!("a buffer for {what}"), &error),
-            });
-        }
-        if let Some(reserved) = self.reserved().filter(|reserved| *reserved > self.budget()) {
-            self.ledger.give_back(purpose, size);
-            return Err(refused(self.budget().saturating_sub(reserved.saturating_sub(size))));
-        }
-        self.ledger.made.fetch_add(1, Relaxed);
-        Ok(Buffer(Arc::new(BufferInner { buffer, purpose, ledger: Arc::clone(&self.ledger) })))
+        let Some(error) = failed.into_iter().flatten().next() else { return Ok(buffer) };
+        self.health.check()?;
+        Err(match error {
+            wgpu::Error::OutOfMemory { .. } => Error::Memory { what, wanted: size, available: 0 },
+            error => self.health.failed(format_args!("a buffer for {what}"), &error),
+        })
     }
 
     /// Bytes the driver's allocator holds, if it tells and they are to be held against the budget.
     fn reserved(&self) -> Option<u64> {
         let counts = (MEASURED_FROM..u64::MAX).contains(&self.budget());
-        counts.then(|| self.device.generate_allocator_report())?.map(|report| report.total_reserved_bytes)
+        let device = self.device.as_ref().filter(|_| counts)?;
+        device.generate_allocator_report().map(|report| report.total_reserved_bytes)
     }
 
     /// Changes the budget, which must not be below the bytes held.

@@ -60,9 +60,8 @@ pub struct Gpu(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    device: wgpu::Device,
-    queue: wgpu::Queue,
-    adapter: wgpu::Adapter,
+    /// `None`: the device only counts.
+    driver: Option<DriverHandles>,
     report: AdapterReport,
     health: Health,
     arena: Arena,
@@ -76,6 +75,14 @@ struct Inner {
     nothing: Buffer,
     /// Code books that kernels have been prepared with.
     code_books: Mutex<HashMap<WeightType, Buffer>>,
+}
+
+/// The driver's objects of an open device.
+#[derive(Debug)]
+pub(super) struct DriverHandles {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    adapter: wgpu::Adapter,
 }
 
 impl GpuOptions {
@@ -128,18 +135,31 @@ impl Gpu {
 
         let free = report.vram.iter().find_map(VramReading::available);
         let budget = options.budget.or(free.map(|free| free / 10 * 9)).unwrap_or(u64::MAX);
-        let faults = || FaultCounter::new(options.faults);
-        let arena = Arena::new(device.clone(), health.clone(), budget, caps.max_buffer, faults());
-        let nothing = arena.buffer(Purpose::Scratch, "placeholder", 16, Usage::Storage)?;
         let cache = cached.and_then(|folder| PipelineCache::open(&device, &adapter, folder));
-        let pipelines = Pipelines::new(device.clone(), health.clone(), report.caps, cache, faults());
+        let options = GpuOptions { budget: Some(budget), ..options.clone() };
+        Self::with(&options, Some(DriverHandles { device, queue, adapter }), report, health, cache)?
+            .with_true_subgroups()
+    }
+
+    /// The device of an adapter whose `report` has the limits and features that it may use; without a driver it only counts.
+    pub(super) fn with(
+        options: &GpuOptions,
+        driver: Option<DriverHandles>,
+        mut report: AdapterReport,
+        health: Health,
+        cache: Option<PipelineCache>,
+    ) -> Result<Self> {
+        let faults = || FaultCounter::new(options.faults);
+        let device = || driver.as_ref().map(|driver| driver.device.clone());
+        let budget = options.budget.unwrap_or(u64::MAX);
+        let arena = Arena::new(device(), health.clone(), budget, report.caps.max_buffer, faults());
+        let nothing = arena.buffer(Purpose::Scratch, "placeholder", 16, Usage::Storage)?;
+        let pipelines = Pipelines::new(device(), health.clone(), report.caps, cache, faults());
         if faults().at(FaultPoint::Subgroups) {
             report.caps.subgroups = (128, 128);
         }
-        let gpu = Gpu(Arc::new(Inner {
-            device,
-            queue,
-            adapter,
+        Ok(Gpu(Arc::new(Inner {
+            driver,
             report,
             health,
             arena,
@@ -151,8 +171,7 @@ impl Gpu {
             tuning: Tuning::new(options.packed_dot),
             nothing,
             code_books: Mutex::default(),
-        }));
-        gpu.with_true_subgroups()
+        })))
     }
 
     /// Without subgroups, if they are not as the adapter says.
@@ -207,7 +226,9 @@ impl Gpu {
             return Ok(Some(buffer.clone()));
         }
         let buffer = self.arena().buffer(Purpose::Scratch, "code book", size_of_val(words) as u64, Usage::Storage)?;
-        self.0.queue.write_buffer(buffer.raw(), 0, bytemuck::cast_slice(words));
+        if let (Some(driver), Some(raw)) = (&self.0.driver, buffer.raw()) {
+            driver.queue.write_buffer(raw, 0, bytemuck::cast_slice(words));
+        }
         self.check()?;
         made.insert(ty, buffer.clone());
         Ok(Some(buffer))
@@ -225,15 +246,17 @@ impl Gpu {
 
     /// Loses the device, as a driver update or an unplugged cable would.
     pub(super) fn lose(&self) {
-        self.0.device.destroy();
-        // The callback comes out of a poll; whatever that says, the device is gone.
-        let _ = self.0.device.poll(wgpu::PollType::Poll);
+        if let Some(device) = self.device() {
+            device.destroy();
+            // The callback comes out of a poll; whatever that says, the device is gone.
+            let _ = device.poll(wgpu::PollType::Poll);
+        }
         self.0.health.lose("destroyed");
     }
 
     /// Readings of the adapter's memory now, one per source. Takes up to a few milliseconds.
     pub fn vram(&self) -> Vec<VramReading> {
-        vram::readings(&self.0.adapter)
+        self.0.driver.as_ref().map_or_else(Vec::new, |driver| vram::readings(&driver.adapter))
     }
 
     /// The types whose products for one token round activations to eight bits, of those used so far.
@@ -246,8 +269,9 @@ impl Gpu {
         self.0.tuning.shape(self, ty)
     }
 
-    pub(super) fn device(&self) -> &wgpu::Device {
-        &self.0.device
+    /// The driver's device; `None` if this one only counts.
+    pub(super) fn device(&self) -> Option<&wgpu::Device> {
+        self.0.driver.as_ref().map(|driver| &driver.device)
     }
 
     pub(super) fn profiler(&self) -> &GpuProfiler {
@@ -256,7 +280,7 @@ impl Gpu {
 
     /// Nanoseconds of one step of the device's clock.
     pub(super) fn timestamp_period(&self) -> f32 {
-        self.0.queue.get_timestamp_period()
+        self.0.driver.as_ref().map_or(1.0, |driver| driver.queue.get_timestamp_period())
     }
 
     /// Counts for tests.
@@ -266,21 +290,24 @@ impl Gpu {
     }
 
     pub(super) fn submit(&self, commands: wgpu::CommandBuffer) -> Result<wgpu::SubmissionIndex> {
+        let DriverHandles { device, queue, .. } = self.0.driver.as_ref().ok_or_else(|| self.only_counts())?;
         if self.0.faults.at(FaultPoint::Submit) {
             self.lose();
         }
-        if self.0.faults.at(FaultPoint::Validation) {
+        if self.0.faults.at(FaultPoint::Validation)
+            && let Some(nothing) = self.0.nothing.raw()
+        {
             // Copies of three bytes do not exist.
-            let mut encoder = self.0.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            encoder.copy_buffer_to_buffer(self.0.nothing.raw(), 0, self.0.nothing.raw(), 0, 3);
-            self.0.queue.submit([encoder.finish()]);
+            let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            encoder.copy_buffer_to_buffer(nothing, 0, nothing, 0, 3);
+            queue.submit([encoder.finish()]);
         }
         if self.0.health.used_in_vain() {
-            self.0.device.destroy();
+            device.destroy();
             return Err(self.0.health.lost("out of memory at the first use of what was allocated"));
         }
         self.check()?;
-        let index = self.0.queue.submit([commands]);
+        let index = queue.submit([commands]);
         #[cfg(any(test, feature = "test-hooks"))]
         if !self.0.faults.paused() {
             self.0.counts.add_submit();
@@ -292,7 +319,7 @@ impl Gpu {
     /// Waits until the submission `index` is done.
     ///
     /// # Errors
-    /// [`crate::Error::Gpu`] if the device is lost or does not answer.
+    /// [`crate::Error::Gpu`] if the device is lost, does not answer, or only counts.
     pub fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
         if self.0.faults.at(FaultPoint::Readback) {
             self.lose();
@@ -307,10 +334,10 @@ impl Gpu {
             self.lose();
         }
         let hangs = self.0.faults.at(FaultPoint::Hang);
-        if self.0.report.kind != AdapterKind::Software {
+        if let Some(device) = self.device().filter(|_| self.0.report.kind != AdapterKind::Software) {
             let started = Instant::now();
             while !arrived.load(Acquire) && started.elapsed() < SPIN {
-                if self.0.device.poll(wgpu::PollType::Poll).is_err() {
+                if device.poll(wgpu::PollType::Poll).is_err() {
                     break;
                 }
                 std::hint::spin_loop();
@@ -339,10 +366,16 @@ impl Gpu {
 
     fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
         self.check()?;
+        let device = match (self.device(), &submission_index) {
+            (Some(device), _) => device,
+            // Nothing was submitted.
+            (None, None) => return Ok(()),
+            (None, Some(_)) => return Err(self.only_counts()),
+        };
         let software = self.0.report.kind == AdapterKind::Software;
         let patience = if software { SOFTWARE_PATIENCE } else { PATIENCE };
         let wait = wgpu::PollType::Wait { submission_index, timeout: Some(patience) };
-        if let Err(error) = self.0.device.poll(wait) {
+        if let Err(error) = device.poll(wait) {
             self.0.health.lose(&format!("no answer: {error}"));
         }
         self.check()

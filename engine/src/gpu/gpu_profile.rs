@@ -224,10 +224,12 @@ impl DispatchTiming {
     /// Records the way of the timestamps to the CPU.
     pub fn resolve(&self, encoder: &mut wgpu::CommandEncoder) {
         for DispatchTimer { timestamps, readback } in &self.timers {
-            if let Some((resolved, bytes)) = timestamps.resolve_into(encoder) {
-                encoder.copy_buffer_to_buffer(resolved.raw(), 0, readback.raw(), 0, bytes);
+            if let Some((resolved, bytes)) = timestamps.resolve_into(encoder)
+                && let (Some(resolved), Some(readback)) = (resolved.raw(), readback.raw())
+            {
+                encoder.copy_buffer_to_buffer(resolved, 0, readback, 0, bytes);
                 // Whether it worked is seen when it is read.
-                encoder.map_buffer_on_submit(readback.raw(), wgpu::MapMode::Read, 0..bytes, |_| ());
+                encoder.map_buffer_on_submit(readback, wgpu::MapMode::Read, 0..bytes, |_| ());
             }
         }
     }
@@ -258,7 +260,7 @@ impl DispatchTiming {
 }
 
 fn read_times(gpu: &Gpu, timer: &DispatchTimer, dispatches: &mut [TimedDispatch]) -> Result<()> {
-    let raw = timer.readback.raw();
+    let raw = timer.readback.raw().ok_or_else(|| gpu.only_counts())?;
     let view = raw.get_mapped_range(0..GpuTimestamps::bytes(dispatches.len())).map_err(|error| {
         let reason = format!("timestamps: {error}");
         gpu.check().err().unwrap_or(Error::Gpu { adapter: gpu.report().name.clone(), reason })

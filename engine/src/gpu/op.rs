@@ -39,7 +39,8 @@ impl From<&Buffer> for Binding {
 #[derive(Debug, Clone)]
 pub struct Op {
     pub(super) pipeline: Arc<Pipeline>,
-    pub(super) group: wgpu::BindGroup,
+    /// `None` on a device that only counts.
+    pub(super) group: Option<wgpu::BindGroup>,
     /// The bind group holds the driver's buffers; these hold the accountant's entries.
     buffers: Arc<[Buffer]>,
 }
@@ -62,24 +63,7 @@ impl Op {
         if let Some(large) = bindings.iter().find(|binding| binding.bytes > most) {
             return Err(Error::Memory { what: "one binding", wanted: large.bytes, available: most });
         }
-        let entries: Vec<wgpu::BindGroupEntry<'_>> = pipeline
-            .kernel()
-            .bindings_of(pipeline.weights())
-            .zip(&bindings)
-            .map(|((binding, _), part)| wgpu::BindGroupEntry {
-                binding,
-                resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                    buffer: part.buffer.raw(),
-                    offset: part.offset,
-                    size: std::num::NonZeroU64::new(part.bytes),
-                }),
-            })
-            .collect();
-        let group = gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some(pipeline.kernel().name),
-            layout: &pipeline.layout,
-            entries: &entries,
-        });
+        let group = gpu.device().and_then(|device| bind_group(device, pipeline, &bindings));
         #[cfg(any(test, feature = "test-hooks"))]
         gpu.counts().add_bind_group();
         gpu.check()?;
@@ -96,6 +80,20 @@ impl Op {
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
+}
+
+/// The driver's group of `bindings`.
+fn bind_group(device: &wgpu::Device, pipeline: &Pipeline, bindings: &[Binding]) -> Option<wgpu::BindGroup> {
+    let layout = &pipeline.compiled.as_ref()?.layout;
+    let places = pipeline.kernel().bindings_of(pipeline.weights()).zip(bindings);
+    let entries = places.map(|((binding, _), part)| {
+        let size = std::num::NonZeroU64::new(part.bytes);
+        let range = wgpu::BufferBinding { buffer: part.buffer.raw()?, offset: part.offset, size };
+        Some(wgpu::BindGroupEntry { binding, resource: wgpu::BindingResource::Buffer(range) })
+    });
+    let entries: Vec<_> = entries.collect::<Option<_>>()?;
+    let label = Some(pipeline.kernel().name);
+    Some(device.create_bind_group(&wgpu::BindGroupDescriptor { label, layout, entries: &entries }))
 }
 
 /// Elements from one row of `cols` to the next: rows are padded so that kernels can read whole chunks of 32.

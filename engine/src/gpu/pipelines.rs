@@ -27,8 +27,15 @@ pub struct Pipeline {
     weights: Option<WeightType>,
     workgroup: u32,
     overrides: Vec<(&'static str, f64)>,
-    pub(super) raw: wgpu::ComputePipeline,
-    pub(super) layout: wgpu::BindGroupLayout,
+    /// `None` on a device that only counts.
+    pub(super) compiled: Option<CompiledKernel>,
+}
+
+/// The driver's objects of a kernel.
+#[derive(Debug)]
+pub(super) struct CompiledKernel {
+    pub raw: wgpu::ComputePipeline,
+    pub layout: wgpu::BindGroupLayout,
 }
 
 impl Pipeline {
@@ -59,7 +66,8 @@ type Key = (&'static str, Option<WeightType>, Vec<(&'static str, u64)>);
 /// Every variant that was asked for.
 #[derive(Debug)]
 pub struct Pipelines {
-    device: wgpu::Device,
+    /// `None`: nothing is compiled.
+    device: Option<wgpu::Device>,
     health: Health,
     caps: Caps,
     made: Mutex<HashMap<Key, Arc<Pipeline>>>,
@@ -79,7 +87,7 @@ impl Drop for Pipelines {
 
 impl Pipelines {
     pub(super) fn new(
-        device: wgpu::Device,
+        device: Option<wgpu::Device>,
         health: Health,
         caps: Caps,
         cache: Option<PipelineCache>,
@@ -143,21 +151,34 @@ impl Pipelines {
         workgroup: u32,
         overrides: &[(&'static str, f64)],
     ) -> Result<Pipeline> {
+        let kernel = Kernel::named(name).ok_or_else(|| self.health.error(format!("there is no kernel `{name}`")))?;
+        let compiled = self.device.as_ref().map(|device| self.compile(device, kernel, weights, workgroup, overrides));
+        Ok(Pipeline { kernel, weights, workgroup, overrides: overrides.to_vec(), compiled: compiled.transpose()? })
+    }
+
+    fn compile(
+        &self,
+        device: &wgpu::Device,
+        kernel: &'static Kernel,
+        weights: Option<WeightType>,
+        workgroup: u32,
+        overrides: &[(&'static str, f64)],
+    ) -> Result<CompiledKernel> {
+        let name = kernel.name;
         let failed = |error: &(dyn std::error::Error + 'static)| {
             self.health.failed(format_args!("the kernel `{name}` does not compile"), error)
         };
-        let kernel = Kernel::named(name).ok_or_else(|| self.health.error(format!("there is no kernel `{name}`")))?;
         let source = kernel.source(self.caps.tier, weights).map_err(|error| self.health.error(first_line(&error)))?;
         if self.faults.at(FaultPoint::CompileLost) {
-            self.device.destroy();
+            device.destroy();
             // The callback comes out of a poll; whatever that says, the device is gone.
-            let _ = self.device.poll(wgpu::PollType::Poll);
+            let _ = device.poll(wgpu::PollType::Poll);
         }
         // A text that no compiler accepts.
         let source = if self.faults.at(FaultPoint::Compile) { format!("{source}\n(") } else { source };
-        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
-        let module = raw::shader_module(&self.device, name, source);
+        let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let module = raw::shader_module(device, name, source);
         let entries: Vec<wgpu::BindGroupLayoutEntry> = kernel
             .bindings_of(weights)
             .map(|(binding, access)| wgpu::BindGroupLayoutEntry {
@@ -171,17 +192,16 @@ impl Pipelines {
                 count: None,
             })
             .collect();
-        let layout = self
-            .device
-            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(name), entries: &entries });
-        let pipeline_layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        let layout =
+            device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(name), entries: &entries });
+        let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some(name),
             bind_group_layouts: &[Some(&layout)],
             immediate_size: kernel.params_bytes,
         });
         let constants: Vec<(&str, f64)> =
             overrides.iter().copied().chain([("WORKGROUP_SIZE", f64::from(workgroup))]).collect();
-        let raw = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(name),
             layout: Some(&pipeline_layout),
             module: &module,
@@ -199,6 +219,6 @@ impl Pipelines {
             self.refused.store(true, Relaxed);
             return Err(failed(&error));
         }
-        Ok(Pipeline { kernel, weights, workgroup, overrides: overrides.to_vec(), raw, layout })
+        Ok(CompiledKernel { raw, layout })
     }
 }

@@ -17,11 +17,13 @@ use super::{
 };
 use crate::error::Result;
 
-/// Records dispatches and copies in order; wgpu sees to it that each sees what those before it wrote.
+/// Records dispatches and copies in order; wgpu sees to it that each sees what those before it wrote. On a device that only counts
+/// nothing is recorded, and there is nothing to submit.
 #[derive(Debug)]
 pub struct Recorder {
     gpu: Gpu,
-    encoder: wgpu::CommandEncoder,
+    /// `None` on a device that only counts.
+    encoder: Option<wgpu::CommandEncoder>,
     pass: Option<wgpu::ComputePass<'static>>,
     /// Only while a profile is taken.
     timing: Option<DispatchTiming>,
@@ -48,10 +50,10 @@ impl Recorder {
         }
     }
 
-    /// The encoder, with the pass before ended.
-    pub(super) fn encoder_between_passes(&mut self) -> &mut wgpu::CommandEncoder {
+    /// The encoder, with the pass before ended; `None` on a device that only counts.
+    pub(super) fn encoder_between_passes(&mut self) -> Option<&mut wgpu::CommandEncoder> {
         self.pass = None;
-        &mut self.encoder
+        self.encoder.as_mut()
     }
 
     /// `op` over `groups` workgroups.
@@ -62,7 +64,10 @@ impl Recorder {
 
     /// `op` over as many workgroups as three words of `groups` at `offset` bytes say.
     pub fn dispatch_indirect<P: Params>(&mut self, op: &Op, params: &P, groups: &Buffer, offset: u64) {
-        self.record_dispatch(op, params, None, |pass| pass.dispatch_workgroups_indirect(groups.raw(), offset));
+        let groups = groups.raw();
+        self.record_dispatch(op, params, None, |pass| {
+            groups.into_iter().for_each(|groups| pass.dispatch_workgroups_indirect(groups, offset));
+        });
     }
 
     fn record_dispatch<P: Params>(
@@ -82,9 +87,9 @@ impl Recorder {
             self.flush();
         }
         let started = Instant::now();
-        let pass = self.pass();
-        pass.set_pipeline(&op.pipeline.raw);
-        pass.set_bind_group(0, &op.group, &[]);
+        let (Some(kernel), Some(group), Some(pass)) = (&op.pipeline.compiled, &op.group, self.pass()) else { return };
+        pass.set_pipeline(&kernel.raw);
+        pass.set_bind_group(0, group, &[]);
         pass.set_immediates(0, bytes_of(params));
         dispatch(pass);
         if self.by_the_wall() {
@@ -99,22 +104,24 @@ impl Recorder {
         self.timing.as_ref().is_some_and(|timing| timing.clock == Clock::Wall)
     }
 
-    fn pass(&mut self) -> &mut wgpu::ComputePass<'static> {
+    fn pass(&mut self) -> Option<&mut wgpu::ComputePass<'static>> {
         let Recorder { gpu, encoder, pass, timing, timestamps } = self;
-        pass.get_or_insert_with(|| {
+        let encoder = encoder.as_mut()?;
+        Some(pass.get_or_insert_with(|| {
             let timestamp_writes = match timing {
                 Some(timing) => timing.next_pass(gpu),
                 None => timestamps.as_ref().and_then(GpuTimestamps::next_pass),
             };
             encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes }).forget_lifetime()
-        })
+        }))
     }
 
     /// Submits what was recorded so far and waits for it, where every dispatch is timed by itself.
     fn flush(&mut self) {
         self.pass = None;
         let recorded = std::mem::replace(&mut self.encoder, encoder(&self.gpu));
-        let done = self.gpu.submit(recorded.finish()).and_then(|_| self.gpu.idle());
+        let done = finished(&self.gpu, recorded).and_then(|commands| self.gpu.submit(commands));
+        let done = done.and_then(|_| self.gpu.idle());
         if let Some(timing) = &mut self.timing {
             timing.failed(done);
         }
@@ -123,7 +130,9 @@ impl Recorder {
     /// Copies between buffers; offsets and length are multiples of 4.
     pub fn copy(&mut self, from: &Buffer, from_offset: u64, to: &Buffer, to_offset: u64, bytes: u64) {
         self.pass = None;
-        self.encoder.copy_buffer_to_buffer(from.raw(), from_offset, to.raw(), to_offset, bytes);
+        if let (Some(encoder), Some(from), Some(to)) = (&mut self.encoder, from.raw(), to.raw()) {
+            encoder.copy_buffer_to_buffer(from, from_offset, to, to_offset, bytes);
+        }
     }
 
     /// Maps `buffer` for reading once the segment is done, and sets `arrived`.
@@ -132,25 +141,33 @@ impl Recorder {
         let arrived = Arc::clone(arrived);
         // Whether it worked is seen when it is read.
         let tell = move |_| arrived.store(true, Release);
-        self.encoder.map_buffer_on_submit(buffer.raw(), wgpu::MapMode::Read, 0..bytes, tell);
+        if let (Some(encoder), Some(buffer)) = (&mut self.encoder, buffer.raw()) {
+            encoder.map_buffer_on_submit(buffer, wgpu::MapMode::Read, 0..bytes, tell);
+        }
     }
 
     /// Submits what was recorded.
     ///
     /// # Errors
-    /// [`crate::Error::Gpu`] if the device is lost.
+    /// [`crate::Error::Gpu`] if the device is lost, or only counts.
     pub fn submit(mut self) -> Result<wgpu::SubmissionIndex> {
         self.pass = None;
         self.gpu.check()?;
-        if let Some(timing) = &self.timing {
-            timing.resolve(&mut self.encoder);
+        if let (Some(timing), Some(encoder)) = (&self.timing, &mut self.encoder) {
+            timing.resolve(encoder);
         }
-        let index = self.gpu.submit(self.encoder.finish())?;
+        let index = self.gpu.submit(finished(&self.gpu, self.encoder)?)?;
         self.timing.map_or(Ok(()), |timing| timing.finish(&self.gpu))?;
         Ok(index)
     }
 }
 
-fn encoder(gpu: &Gpu) -> wgpu::CommandEncoder {
-    gpu.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+fn encoder(gpu: &Gpu) -> Option<wgpu::CommandEncoder> {
+    let create = |device: &wgpu::Device| device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    gpu.device().map(create)
+}
+
+/// The commands that were recorded.
+fn finished(gpu: &Gpu, encoder: Option<wgpu::CommandEncoder>) -> Result<wgpu::CommandBuffer> {
+    encoder.map(wgpu::CommandEncoder::finish).ok_or_else(|| gpu.only_counts())
 }

@@ -34,6 +34,6 @@ impl Gpu {
 
     /// Bytes the driver's allocator holds for this device, where known.
     pub fn allocated(&self) -> Option<u64> {
-        self.device().generate_allocator_report().map(|report| report.total_reserved_bytes)
+        self.device()?.generate_allocator_report().map(|report| report.total_reserved_bytes)
     }
 }

@@ -20,7 +20,8 @@ pub struct GpuTimestamps(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    queries: wgpu::QuerySet,
+    /// `None` on a device that only counts.
+    queries: Option<wgpu::QuerySet>,
     /// `[room, 2]` timestamps of u64, steps of the device's clock.
     resolved: Buffer,
     /// Passes there is room for.
@@ -52,7 +53,8 @@ impl GpuTimestamps {
         let (room, bytes) = (room(passes), Self::bytes(passes));
         let resolved = gpu.arena().buffer(Purpose::Staging, "timestamps", bytes, Usage::Query)?;
         let (label, ty) = (Some("timestamps"), wgpu::QueryType::Timestamp);
-        let queries = gpu.device().create_query_set(&wgpu::QuerySetDescriptor { label, ty, count: 2 * room });
+        let descriptor = wgpu::QuerySetDescriptor { label, ty, count: 2 * room };
+        let queries = gpu.device().map(|device| device.create_query_set(&descriptor));
         gpu.check()?;
         let passes = Mutex::new(TimedPasses { parts: Vec::with_capacity(room as usize), ..TimedPasses::default() });
         let period = f64::from(gpu.timestamp_period());
@@ -78,6 +80,7 @@ impl GpuTimestamps {
 
     /// The timestamps of the next pass, if it is timed.
     pub(super) fn next_pass(&self) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
+        let query_set = self.0.queries.as_ref()?;
         let mut passes = self.0.passes.lock();
         let part = passes.part?;
         let pass = passes.parts.len() as u32;
@@ -87,7 +90,7 @@ impl GpuTimestamps {
         }
         passes.parts.push(part);
         Some(wgpu::ComputePassTimestampWrites {
-            query_set: &self.0.queries,
+            query_set,
             beginning_of_pass_write_index: Some(2 * pass),
             end_of_pass_write_index: Some(2 * pass + 1),
         })
@@ -95,7 +98,7 @@ impl GpuTimestamps {
 
     /// Records that the timestamps of all passes so far, each of which was recorded, become bytes; returns their buffer and number.
     pub fn resolve(&self, recorder: &mut Recorder) -> Option<(&Buffer, u64)> {
-        self.resolve_into(recorder.encoder_between_passes())
+        self.resolve_into(recorder.encoder_between_passes()?)
     }
 
     /// [`GpuTimestamps::resolve`], into the encoder itself.
@@ -104,7 +107,7 @@ impl GpuTimestamps {
         if passes == 0 {
             return None;
         }
-        encoder.resolve_query_set(&self.0.queries, 0..2 * passes, self.0.resolved.raw(), 0);
+        encoder.resolve_query_set(self.0.queries.as_ref()?, 0..2 * passes, self.0.resolved.raw()?, 0);
         Some((&self.0.resolved, u64::from(passes) * PASS_BYTES))
     }
 

@@ -52,7 +52,7 @@ impl UploadRing {
     /// that is none of 8 takes the room of the next that is. To be followed by `recorder`'s submission and [`UploadRing::submitted`], unless `recorder` is dropped.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the device is lost, or only counts.
     pub fn record(&mut self, recorder: &mut Recorder, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
         let wanted = pieces.iter().fold(0, |end: usize, (data, ..)| end.next_multiple_of(PIECE) + data.len()) as u64;
         if wanted > self.bytes {
@@ -65,7 +65,7 @@ impl UploadRing {
         if !stage.mapped.load(SeqCst) && !self.gpu.idle_and_mapped(&stage.mapped)? {
             return Err(self.lost("a buffer did not come back"));
         }
-        let raw = stage.buffer.raw();
+        let raw = stage.buffer.raw().ok_or_else(|| self.gpu.only_counts())?;
         let mut at = 0_u64;
         for (data, to, offset) in pieces {
             let length = data.len() as u64;
@@ -92,7 +92,9 @@ impl UploadRing {
         }
         let stage = &self.stages[self.next];
         let mapped = Arc::clone(&stage.mapped);
-        stage.buffer.raw().map_async(wgpu::MapMode::Write, .., move |result| mapped.store(result.is_ok(), SeqCst));
+        if let Some(raw) = stage.buffer.raw() {
+            raw.map_async(wgpu::MapMode::Write, .., move |result| mapped.store(result.is_ok(), SeqCst));
+        }
         self.next = (self.next + 1) % self.stages.len();
     }
 
@@ -159,15 +161,16 @@ impl ReadbackRing {
     /// Submits as [`ReadbackRing::read`] does, without waiting. Results not taken before the next call are lost.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the pieces are longer than a stage, [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if the pieces are longer than a stage, [`Error::Gpu`] if the device is lost, or only counts.
     pub fn submit(&mut self, mut recorder: Recorder, pieces: &[(&Buffer, u64, u64)]) -> Result<Coming> {
         let stage = &self.stages[self.next];
         let wanted = pieces.iter().map(|(.., length)| length).sum::<u64>();
         if wanted > stage.bytes() {
             return Err(Error::Memory { what: "one readback", wanted, available: stage.bytes() });
         }
+        let raw = stage.raw().ok_or_else(|| self.gpu.only_counts())?;
         if std::mem::take(&mut self.coming) {
-            stage.raw().unmap();
+            raw.unmap();
         }
         let mut bytes = 0;
         for (from, offset, length) in pieces {
@@ -187,14 +190,14 @@ impl ReadbackRing {
     /// [`Error::Gpu`] if the device is lost or does not answer.
     pub fn wait_and_read<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
         self.gpu.wait_for_results(coming.index, &coming.arrived)?;
-        let stage = &self.stages[self.next];
-        let view = stage.raw().get_mapped_range(0..coming.bytes).map_err(|error| {
+        let raw = self.stages[self.next].raw().ok_or_else(|| self.gpu.only_counts())?;
+        let view = raw.get_mapped_range(0..coming.bytes).map_err(|error| {
             let reason = format!("readback: {error}");
             self.gpu.check().err().unwrap_or(Error::Gpu { adapter: self.gpu.report().name.clone(), reason })
         })?;
         let result = read(&view);
         drop(view);
-        stage.raw().unmap();
+        raw.unmap();
         self.coming = false;
         self.next = (self.next + 1) % self.stages.len();
         Ok(result)

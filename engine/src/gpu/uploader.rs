@@ -27,7 +27,8 @@ const MOST_THREADS: usize = 8;
 /// Source of each row on the device: a matrix and a row of it; `None`: zeros.
 pub type RowOf<'a, 'm> = &'a (dyn Fn(usize) -> Option<(&'m Matrix, usize)> + Sync);
 
-/// Uploads weights. Neither it nor the driver holds more of them than a few MiB at a time.
+/// Uploads weights. Neither it nor the driver holds more of them than a few MiB at a time. To a device that only counts nothing is
+/// uploaded, and of files the bytes that would be read are counted.
 pub struct Uploader<'a> {
     gpu: Gpu,
     ring: UploadRing,
@@ -56,7 +57,7 @@ impl<'a> Uploader<'a> {
     /// [`Error::Memory`] if the staging buffers do not fit the budget.
     pub fn new(gpu: &Gpu, progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<Self> {
         // A small budget is not spent on staging.
-        let load = (gpu.arena().available() / 64).clamp(16 << 10, LOAD) / 16 * 16;
+        let load = (gpu.arena().available() / 64).clamp(16 << 10, LOAD).min(gpu.caps().max_buffer) / 16 * 16;
         let threads = packing_threads();
         let ring = UploadRing::new(gpu, 2, load)?;
         Ok(Uploader {
@@ -97,6 +98,11 @@ impl<'a> Uploader<'a> {
             return Err(Error::invalid("matrices to stack", format!("{ty} with {cols} columns"), got));
         }
         let rows = stacked.iter().map(|it| it.rows()).sum();
+        let (what, layout) = (MemoryUse { purpose, what }, MatrixLayout { ty, rows, cols, rows_together: 1 });
+        if self.gpu.is_counting() {
+            self.advance(stacked.iter().map(|it| it.data().len() as u64).sum())?;
+            return self.room(what, layout);
+        }
         let starts: Vec<usize> = stacked
             .iter()
             .scan(0, |end, it| {
@@ -108,7 +114,7 @@ impl<'a> Uploader<'a> {
             let at = starts.partition_point(|start| *start <= row) - 1;
             Some((stacked[at], row - starts[at]))
         };
-        self.gathered(MemoryUse { purpose, what }, MatrixLayout { ty, rows, cols, rows_together: 1 }, &row)
+        self.gathered(what, layout, &row)
     }
 
     /// A matrix whose rows are rows of others, or zeros.
@@ -149,6 +155,10 @@ impl<'a> Uploader<'a> {
         rows: Range<usize>,
         row: RowOf<'_, 'm>,
     ) -> Result<()> {
+        let bytes = |at| row(at).map_or(0, |(matrix, _)| matrix.row_bytes() as u64);
+        if self.gpu.is_counting() {
+            return self.advance(rows.map(bytes).sum());
+        }
         let (ty, cols) = (matrix.ty(), matrix.cols());
         let (main_row, aux_row) = (ty.main_len(cols) * 16, ty.aux_len(cols) * 4);
         let step = (self.ring.bytes() as usize / (main_row + aux_row)).max(1);
@@ -165,7 +175,6 @@ impl<'a> Uploader<'a> {
             let at = (start - part.rows().start) as u64;
             self.send(part.buffer(), [(main, at * main_row as u64), (aux, part.aux_offset() + at * aux_row as u64)])?;
             self.packed = packed;
-            let bytes = |at| row(at).map_or(0, |(matrix, _)| matrix.row_bytes() as u64);
             self.advance((start..start + count).map(bytes).sum())?;
         }
         Ok(())
@@ -180,6 +189,19 @@ impl<'a> Uploader<'a> {
         self.send(&buffer, [(bytemuck::cast_slice(values), 0), (&[], 0)])?;
         self.advance(size_of_val(values) as u64)?;
         Ok(buffer)
+    }
+
+    /// The weights of a small `matrix`, row by row, as [`Uploader::vector`].
+    ///
+    /// # Errors
+    /// As [`Uploader::vector`].
+    pub fn decoded(&mut self, purpose: Purpose, what: &'static str, matrix: &Matrix) -> Result<Buffer> {
+        let mut values = vec![0.0; matrix.rows() * matrix.cols()];
+        if !self.gpu.is_counting() {
+            let rows = values.chunks_exact_mut(matrix.cols().max(1)).enumerate();
+            rows.for_each(|(at, row)| matrix.dequantise_row(at, row));
+        }
+        self.vector(purpose, what, &values)
     }
 
     /// Bytes, a multiple of 4, to an offset in `to`, a multiple of 4 as well.
@@ -217,6 +239,9 @@ impl<'a> Uploader<'a> {
 
     /// Two pieces to their offsets in `to`, in one load if they fit.
     fn send(&mut self, to: &Buffer, [first, second]: [(&[u8], u64); 2]) -> Result<()> {
+        if self.gpu.is_counting() {
+            return Ok(());
+        }
         let room = self.ring.bytes() as usize;
         let both = first.0.len().next_multiple_of(PIECE) + second.0.len();
         if both <= room / SMALL {

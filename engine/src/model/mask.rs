@@ -1,5 +1,7 @@
 //! Masks: sets of neurons as bits, in the form that processors and observers exchange. Bit `i % 32` of word `i / 32` is neuron `i`'s.
 
+use std::ops::Range;
+
 /// Words of a mask of `n` neurons.
 pub const fn words(n: usize) -> usize {
     n.div_ceil(32)
@@ -40,6 +42,17 @@ pub fn insert_shifted(mask: &mut [u32], first: usize, from: &[u32]) {
         if carried != 0 {
             mask[word + at + 1] |= carried;
         }
+    }
+}
+
+/// Adds the neurons in `range`.
+///
+/// # Panics
+/// If the mask is not that long.
+pub fn insert_range(mask: &mut [u32], range: Range<usize>) {
+    for word in range.start / 32..range.end.div_ceil(32) {
+        let (start, end) = (range.start.saturating_sub(32 * word), range.end - 32 * word);
+        mask[word] |= (u32::MAX << start) & (u32::MAX >> (32 - end.min(32)));
     }
 }
 
@@ -109,6 +122,15 @@ mod tests {
             assert!((0..200).all(|i| contains(&filled, i) == members.contains(&(i as u32))));
         }
         assert_eq!(neurons(&[]).count(), 0);
+    }
+
+    #[test]
+    fn ranges_are_inserted_at_any_place() {
+        for range in [0..0, 0..1, 5..5, 3..31, 31..33, 32..64, 10..200, 64..65, 96..96] {
+            let mut mask = vec![0; words(range.end)];
+            insert_range(&mut mask, range.clone());
+            assert_eq!(neurons(&mask).map(|neuron| neuron as usize).collect::<Vec<_>>(), range.collect::<Vec<_>>());
+        }
     }
 
     #[test]

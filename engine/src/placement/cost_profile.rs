@@ -387,9 +387,14 @@ impl LayerCosts {
         self.attention + self.vectors + self.kv + self.predictor + self.routing + self.split_tables
     }
 
+    /// Device bytes of `hot` units: those of whole blocks, in which they lie.
+    pub fn hot_bytes(&self, hot: usize) -> u64 {
+        hot.next_multiple_of(self.block.max(1)) as u64 * self.unit
+    }
+
     /// Device bytes of the layer with all units hot.
     pub fn whole(&self) -> u64 {
-        self.base() + self.units() as u64 * self.unit
+        self.base() + self.hot_bytes(self.units())
     }
 
     /// Number of neurons, or experts.

@@ -208,7 +208,7 @@ fn layer_option(timer: &LayerTimer<'_>, layer: &LayerCosts, blocks: usize) -> La
 
 /// Device bytes of `layer` with its first `blocks` hot.
 fn layer_bytes(layer: &LayerCosts, blocks: usize) -> u64 {
-    layer.base() + layer.units_in(blocks) as u64 * layer.unit
+    layer.base() + layer.hot_bytes(layer.units_in(blocks))
 }
 
 /// The numbers of hot blocks to consider in `layer`. Numbers that take longer than a smaller one are left out.

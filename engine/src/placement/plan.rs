@@ -179,7 +179,7 @@ impl Plan {
             let hot_rows = layer.rows_of(hot);
             let mut layer_bytes = 0;
             if resident {
-                let ffn = layer.routing + layer.split_tables + hot.len() as u64 * layer.unit;
+                let ffn = layer.routing + layer.split_tables + layer.hot_bytes(hot.len());
                 layer_bytes = layer.attention + layer.vectors + layer.kv + layer.predictor + ffn;
                 bytes.attention += layer.attention;
                 bytes.vectors += layer.vectors;

@@ -113,7 +113,7 @@ impl Placement {
             return 0;
         }
         let layers = profile.layers.iter().zip(&self.hot).skip(self.first_resident);
-        let layers: u64 = layers.map(|(layer, hot)| layer.base() + hot.len() as u64 * layer.unit).sum();
+        let layers: u64 = layers.map(|(layer, hot)| layer.base() + layer.hot_bytes(hot.len())).sum();
         profile.scratch + profile.staging + layers + if self.head { profile.head.bytes() } else { 0 }
     }
 
@@ -129,13 +129,16 @@ impl Placement {
             coldest.extend(hot.iter().map(|unit| (frequency[*unit as usize], at, *unit)));
         }
         coldest.sort_by(|a, b| a.0.total_cmp(&b.0).then((b.1, b.2).cmp(&(a.1, a.2))));
+        let mut left: Vec<usize> = self.hot.iter().map(Vec::len).collect();
         let mut gone: Vec<Vec<bool>> = profile.layers.iter().map(|layer| vec![false; layer.units()]).collect();
         for (_, at, unit) in coldest {
             if over == 0 {
                 break;
             }
             gone[at][unit as usize] = true;
-            over = over.saturating_sub(profile.layers[at].unit);
+            let (layer, before) = (&profile.layers[at], left[at]);
+            left[at] -= 1;
+            over = over.saturating_sub(layer.hot_bytes(before) - layer.hot_bytes(left[at]));
         }
         self.hot.iter_mut().zip(gone).for_each(|(hot, gone)| hot.retain(|unit| !gone[*unit as usize]));
         if over > 0 && self.head {

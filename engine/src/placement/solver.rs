@@ -96,7 +96,7 @@ impl PlacementSolver {
             return Ok(plan);
         }
         let refuse = |wanted| Error::Memory { what: "the least of the model in VRAM", wanted, available: budget };
-        let least = profile.least_bytes(|layer| layer.base() + layer.unit);
+        let least = profile.least_bytes(|layer| layer.base() + layer.hot_bytes(1));
         if least > budget {
             return Err(refuse(least));
         }

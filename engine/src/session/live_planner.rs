@@ -15,21 +15,25 @@ use crate::{
     calibration::{caps_of, known_machine},
     cpu::Cpu,
     device::device_bytes,
-    error::Result,
+    error::{Error, Result},
     gpu::{AdapterReport, Caps},
     model::Model,
-    placement::{GpuUse, Machine, PlacementSolver, Plan, PlanInputs, PowerInferSplit},
+    placement::{DeviceBytes, GpuUse, Machine, PlacementSolver, Plan, PlanInputs, PowerInferSplit},
     runtime::Sparsity,
 };
 
 /// The planner of `model` on a device with the limits of `caps`; `None`: those of the GPU in `inputs.machine`.
 ///
 /// # Errors
-/// [`Error::Memory`](crate::Error::Memory) if the limits are too narrow for a row of the model's weights,
-/// [`Error::Invalid`](crate::Error::Invalid) if its sidecar has not one frequency per neuron.
+/// [`Error::Memory`] if the limits are too narrow for a row of the model's weights,
+/// [`Error::Invalid`] if its sidecar has not one frequency per neuron.
 pub fn planner(model: &Model, caps: Option<Caps>, inputs: PlanInputs) -> Result<PlacementSolver> {
     let caps = caps.unwrap_or_else(|| caps_of(inputs.limits()));
-    let bytes = device_bytes(&caps, model, inputs.chunk, inputs.kv_type)?;
+    let bytes = match device_bytes(&caps, model, inputs.chunk, inputs.kv_type) {
+        // The CPU's plans remain, and a load says why there are no others.
+        Err(Error::Unsupported { .. }) => DeviceBytes::none(model.config.n_layer()),
+        bytes => bytes?,
+    };
     PlacementSolver::new(model, &bytes, inputs)
 }
 

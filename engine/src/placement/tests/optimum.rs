@@ -39,8 +39,8 @@ fn exact(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
         let mut on_cpu: Expression = resident[at] * ms(rest) + hand_over + away;
         let of_layer = &hot[at];
         for (block, hot) in of_layer.iter().enumerate() {
-            let units = (layer.units_in(block + 1) - layer.units_in(block)) as u64;
-            bytes += *hot * mib(units * layer.unit);
+            let units = [block + 1, block].map(|blocks| layer.hot_bytes(layer.units_in(blocks)));
+            bytes += *hot * mib(units[0] - units[1]);
             on_gpu += *hot * ms(gpu_time(layer, gpu, block..block + 1));
             on_cpu += (resident[at] - *hot) * ms(cpu_time(layer, machine, block..block + 1));
             let before = if block == 0 { resident[at] } else { of_layer[block - 1] };
@@ -116,7 +116,7 @@ fn by_frequency(profile: &CostProfile, machine: &Machine, budget: u64) -> Option
     blocks.sort_by(|a, b| b.0.total_cmp(&a.0));
     for (_, at, of) in blocks {
         let layer = &profile.layers[at];
-        room = match room.checked_sub(of.len() as u64 * layer.unit) {
+        room = match room.checked_sub(layer.hot_bytes(of.end) - layer.hot_bytes(of.start)) {
             Some(room) => room,
             None => break,
         };
@@ -175,7 +175,7 @@ fn bound(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
 
 fn curve(timer: &LayerTimer<'_>, layer: &LayerCosts) -> Vec<(f64, f64)> {
     let of = |blocks: usize| {
-        let bytes = layer.base() + layer.units_in(blocks) as u64 * layer.unit;
+        let bytes = layer.base() + layer.hot_bytes(layer.units_in(blocks));
         (bytes as f64, timer.resident(layer.prefix_rows[blocks]).seconds)
     };
     (0..=layer.blocks()).map(of).collect()
