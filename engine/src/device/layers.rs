@@ -240,7 +240,8 @@ impl GpuLayers {
         Ok(None)
     }
 
-    /// Room for the keys and values that `layer`, which is here, reads: its own, or a copy of another's; `None` without attention.
+    /// Room for the keys and values that `layer`, which is here, reads: its own, or a copy of another's; `None` without
+    /// attention.
     pub(super) fn new_kv(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
         let Some(attention) = self.layer(layer)?.attention() else { return Ok(None) };
         let rope = model.config.rope(layer);
