@@ -1,5 +1,5 @@
-//! Bytes that a model takes on a device, counted: the model is loaded on a device that only counts, piece by piece, and the account is
-//! read before and after each. How large a buffer is, its constructor alone says.
+//! Bytes that a model takes on a device, counted: the model is loaded on a device that only counts, piece by piece, and the
+//! account is read before and after each. How large a buffer is, its constructor alone says.
 
 use std::{collections::HashSet, ops::ControlFlow};
 
@@ -21,9 +21,9 @@ use crate::{
     runtime::KvType,
 };
 
-/// Bytes that `model` takes on a device with the limits of `caps`, computing `chunk` tokens at once, with caches of `kv_type`; the most
-/// tokens with which every buffer keeps to the limits, if that is fewer. Where a device chooses between kernels, those with more memory
-/// count: no load takes more than the parts of its plan.
+/// Bytes that `model` takes on a device with the limits of `caps`, computing `chunk` tokens at once, with caches of `kv_type`;
+/// the most tokens with which every buffer keeps to the limits, if that is fewer. Where a device chooses between kernels, those
+/// with more memory count: no load takes more than the parts of its plan.
 ///
 /// # Errors
 /// [`Error::Memory`] if a single row is larger than the limits allow, [`Error::Unsupported`] for a model that no device computes,
@@ -99,7 +99,7 @@ fn count(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<De
     device.fit_buffers(model)?;
     let streamed = BufferSize::within(caps, &model.weights.layers, load.streaming_buffer);
     let streaming_buffer = added(&gpu, || streamed.map(|size| StreamingBuffer::new(&gpu, &size)).transpose())?;
-    loader.uploader.finish()?;
+    // The uploader's staging is counted too, the least there is: it comes back with every move.
     let all = BytesByPurpose::on(&gpu);
     Ok(DeviceBytes {
         chunk,
@@ -133,8 +133,8 @@ fn count_layer(device: &mut DeviceModel, loader: &mut GpuLoader<'_, '_>, model: 
     })
 }
 
-/// Keys and values of one token, and the state. What several layers read is there, as itself or as a copy, as soon as the last of these
-/// layers is.
+/// Keys and values of one token, and the state. What several layers read is there, as itself or as a copy, as soon as the last
+/// of these layers is.
 fn count_cache(
     device: &DeviceModel,
     model: &Model,

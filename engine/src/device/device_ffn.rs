@@ -43,9 +43,9 @@ pub(crate) struct WholeFfn {
 }
 
 impl DeviceFfn {
-    /// Uploads `part` of a layer's FFN, which reads the register that the program in `shape` says and writes `Out`, and the layer's
-    /// predictor if `with_predictor`. `before` are all other layers', whose buffers are shared where they fit: there are those of each
-    /// shape once, whichever layers are here.
+    /// Uploads `part` of a layer's FFN, which reads the register that the program in `shape` says and writes `Out`, and the
+    /// layer's predictor if `with_predictor`. `before` are all other layers', whose buffers are shared where they fit: there
+    /// are those of each shape once, whichever layers are here.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: &[DeviceFfn],

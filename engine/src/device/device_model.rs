@@ -11,7 +11,7 @@ use super::{
     device_ffn::{DeviceFfn, units},
     firing_log::{FiringLog, log_bytes},
     hand_over::{HandOver, hand_over_bytes},
-    load::{DevicePart, FfnPart, GpuLoad, bytes_to_upload},
+    load::{DevicePart, FfnPart, GpuLoad, LoadBytes},
     streaming_buffer::StreamingBuffer,
 };
 use crate::{
@@ -51,13 +51,14 @@ impl DeviceModel {
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self> {
         let chunk = device_bytes(gpu.caps(), model, load.chunk, KvType::F32)?.chunk;
-        let wanted = bytes_to_upload(gpu.caps(), model, part, chunk)?;
-        let mut uploader = Uploader::new(gpu, progress)?;
+        let LoadBytes { file: wanted, device } = LoadBytes::new(gpu.caps(), model, part, chunk)?;
         let available = gpu.arena().available();
         // No type is smaller on a device than in the file: a load that cannot fit is not begun.
         if wanted > available {
             return Err(Error::Memory { what: "weights in GPU memory", wanted, available });
         }
+        // Staging takes a part of what the load leaves.
+        let mut uploader = Uploader::with_loads(gpu, available.saturating_sub(device) / 4, progress)?;
         uploader.expect(wanted);
         Self::build(GpuLoader { gpu, config: &model.config, chunk, uploader }, model, part, load.submission)
     }

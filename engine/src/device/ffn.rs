@@ -34,18 +34,13 @@ pub(crate) struct FfnBuffers {
 impl FfnBuffers {
     /// For `rows` tokens (or pairs of a token and an expert) and FFNs of `n_ff` neurons.
     pub fn new(loader: &GpuLoader<'_, '_>, rows: usize, n_ff: usize, gated: bool) -> Result<Self> {
-        let gate_up_pitch = Self::gate_up_pitch(n_ff, gated);
+        let gate_up_pitch = pitch(n_ff) * if gated { 2 } else { 1 };
         let gate_up = loader.scratch("gate and up", rows * gate_up_pitch)?;
         let hidden = loader.scratch("hidden activations", rows * pitch(n_ff))?;
         let from = GateUpRows { buffer: &gate_up, gated, interleaved: false };
         let activation = ActivationOp::new(loader.gpu, loader.config.activation, from, &hidden, pitch(n_ff))?;
         let fired = FiredMask::new(loader, &hidden, rows, pitch(n_ff))?;
         Ok(FfnBuffers { gate_up, gate_up_pitch, hidden, activation, fired, n_ff, gated })
-    }
-
-    /// Elements from one row of gate and up to the next.
-    pub const fn gate_up_pitch(n_ff: usize, gated: bool) -> usize {
-        pitch(n_ff) * if gated { 2 } else { 1 }
     }
 
     /// True if they are those of FFNs of this width.

@@ -71,19 +71,32 @@ pub fn device_support(model: &Model) -> Result<()> {
     model.config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()).try_for_each(recurrent::check)
 }
 
-/// Bytes of the file that a load of `part` reads: those of the same load on a device that only counts.
-///
-/// # Errors
-/// Those of the load that have nothing to do with its budget.
-pub(crate) fn bytes_to_upload(caps: &Caps, model: &Model, part: &DevicePart<'_>, chunk: usize) -> Result<u64> {
-    let gpu = Gpu::counting(*caps, None)?;
-    let mut read = 0;
-    let mut progress = |done, _| {
-        read = done;
-        ControlFlow::Continue(())
-    };
-    let uploader = Uploader::new(&gpu, &mut progress)?;
-    let loader = GpuLoader { gpu: &gpu, config: &model.config, chunk, uploader };
-    DeviceModel::build(loader, model, part, GpuLoad::default().submission)?;
-    Ok(read)
+/// Bytes of a load: those of the same load on a device that only counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LoadBytes {
+    /// Read of the file.
+    pub file: u64,
+    /// Held on the device, without caches; no fewer than on a real one.
+    pub device: u64,
+}
+
+impl LoadBytes {
+    /// Of `part`, for chunks of `chunk` tokens.
+    ///
+    /// # Errors
+    /// Those of the load that have nothing to do with its budget.
+    pub fn new(caps: &Caps, model: &Model, part: &DevicePart<'_>, chunk: usize) -> Result<Self> {
+        let gpu = Gpu::counting(*caps, None)?;
+        let mut file = 0;
+        let mut progress = |done, _| {
+            file = done;
+            ControlFlow::Continue(())
+        };
+        let uploader = Uploader::new(&gpu, &mut progress)?;
+        let loader = GpuLoader { gpu: &gpu, config: &model.config, chunk, uploader };
+        let device = DeviceModel::build(loader, model, part, GpuLoad::default().submission)?;
+        let held = gpu.arena().used();
+        drop(device);
+        Ok(LoadBytes { file, device: held })
+    }
 }

@@ -114,15 +114,15 @@ enum ScanOps {
 
 /// The matrices and the convolution of a mixer, in the order of a row of projections.
 #[derive(Debug)]
-pub(crate) struct MixerMatrices<'a> {
+struct MixerMatrices<'a> {
     /// Stacked: the convolution's channels, gates, rates.
-    pub projections: Vec<&'a Linear>,
-    pub conv: &'a ShortConv,
-    pub output: &'a Linear,
+    projections: Vec<&'a Linear>,
+    conv: &'a ShortConv,
+    output: &'a Linear,
 }
 
 impl<'a> MixerMatrices<'a> {
-    pub fn of(weights: &'a RecurrentWeights) -> Self {
+    fn of(weights: &'a RecurrentWeights) -> Self {
         let (projections, conv, output) = match weights {
             RecurrentWeights::DeltaNet(of) => (vec![&of.qkv, &of.gate, &of.alpha, &of.beta], &of.conv, &of.output),
             RecurrentWeights::Mamba2(of) => (vec![&of.xbc, &of.gate, &of.dt], &of.conv, &of.output),

@@ -90,7 +90,7 @@ impl From<Usage> for wgpu::BufferUsages {
 
 /// Least budget, in bytes, that holds not only for buffers but also for the blocks of a few MiB per kind of memory that the driver's
 /// allocator reserves for them. Smaller budgets would be all blocks.
-const MEASURED_FROM: u64 = 64 << 20;
+pub(super) const MEASURED_FROM: u64 = 64 << 20;
 
 /// Bytes in use, by purpose, and the budget.
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use super::{AdapterKind, AdapterReport, Caps, Gpu, GpuOptions, health::Health};
 use crate::error::{Error, Result};
 
 impl Gpu {
-    /// A device with the limits of `caps` that only counts: whatever is made on it takes its bytes in the arena, by the rules of a real
-    /// device and without a budget, but nothing is allocated, compiled or uploaded. What needs a real device is an error. `packed_dot` is
-    /// as in [`GpuOptions`]; `None`: the choice that takes more memory.
+    /// A device with the limits of `caps` that only counts: whatever is made on it takes its bytes in the arena, by the rules
+    /// of a real device and without a budget, but nothing is allocated, compiled or uploaded. What needs a real device is an
+    /// error. `packed_dot` is as in [`GpuOptions`]; `None`: the choice that takes more memory.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the limits are too small for the kernels.

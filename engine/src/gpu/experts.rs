@@ -49,17 +49,12 @@ impl ExpertPairs {
     /// # Errors
     /// [`Error::Memory`] if the budget is too small, [`Error::Gpu`] if the device is lost.
     pub fn new(gpu: &Gpu, places: &Buffer, pairs: usize, experts: usize) -> Result<Self> {
-        let [order, tiles] = Self::words(pairs, experts).map(|words| words as u64 * 4);
-        let order = gpu.arena().buffer(Purpose::Scratch, "pairs in order", order, Usage::Storage)?;
-        let tiles = gpu.arena().buffer(Purpose::Scratch, "tiles of pairs", tiles, Usage::Storage)?;
+        let scratch = |what, words: usize| gpu.arena().buffer(Purpose::Scratch, what, words as u64 * 4, Usage::Storage);
+        let order = scratch("pairs in order", pairs)?;
+        let tiles = scratch("tiles of pairs", 3 * expert_tiles(pairs, experts))?;
         let pipeline = gpu.pipelines().get("group_slots", None, GROUP_WORKGROUP, &[])?;
         let op = Op::new(gpu, &pipeline, &[places.into(), (&order).into(), (&tiles).into()])?;
         Ok(ExpertPairs { order, tiles, op, experts })
-    }
-
-    /// Words of its two buffers.
-    pub const fn words(pairs: usize, experts: usize) -> [usize; 2] {
-        [pairs, 3 * expert_tiles(pairs, experts)]
     }
 
     /// True if `pairs` pairs are so many that grouping them by expert saves time.

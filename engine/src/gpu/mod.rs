@@ -1,10 +1,11 @@
-//! The GPU through wgpu: which adapters there are ([`adapters`]), a device of the engine's own ([`Gpu`]) with what it can
-//! do ([`Caps`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
+//! The GPU through wgpu: which adapters there are ([`adapters`]), a device of the engine's own ([`Gpu`]) with what it can do
+//! ([`Caps`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
 //! dispatches ([`Op`]) recorded into one submission per segment ([`Recorder`]), and the rings that carry data up and down
 //! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`crate::quant::repack`]) on their way up ([`Uploader`]) into a
-//! [`GpuMatrix`], which [`Matmul`] multiplies. [`GpuTimestamps`] is its timer, behind the times of kernels ([`GpuProfile`]) and of
-//! layers; [`VramReading`] is the system's view of memory. [`Gpu::counting`] is a device that is not there and counts the bytes that
-//! a real one would hold. It knows weight formats but no models: what is computed in which order is [`crate::model`]'s business.
+//! [`GpuMatrix`], which [`Matmul`] multiplies. [`GpuTimestamps`] is its timer, behind the times of kernels ([`GpuProfile`]) and
+//! of layers; [`VramReading`] is the system's view of memory. [`Gpu::counting`] is a device that is not there and counts the
+//! bytes that a real one would hold. It knows weight formats but no models: what is computed in which order is
+//! [`crate::model`]'s business.
 
 mod adapter;
 mod arena;

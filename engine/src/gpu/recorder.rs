@@ -17,8 +17,8 @@ use super::{
 };
 use crate::error::Result;
 
-/// Records dispatches and copies in order; wgpu sees to it that each sees what those before it wrote. On a device that only counts
-/// nothing is recorded, and there is nothing to submit.
+/// Records dispatches and copies in order; wgpu sees to it that each sees what those before it wrote. On a device that only
+/// counts nothing is recorded, and there is nothing to submit.
 #[derive(Debug)]
 pub struct Recorder {
     gpu: Gpu,

@@ -59,8 +59,8 @@ impl Tuning {
         Tuning { packed, ..Tuning::default() }
     }
 
-    /// The shape for weights of `ty`. On a device that only counts nothing is measured: where the kind of kernel is not settled, it is
-    /// the one with more memory.
+    /// The shape for weights of `ty`. On a device that only counts nothing is measured: where the kind of kernel is not
+    /// settled, it is the one with more memory.
     pub fn shape(&self, gpu: &Gpu, ty: WeightType) -> Result<KernelShape> {
         if gpu.is_counting() {
             let packed = WeightType::PACKED.contains(&ty) && self.packed.unwrap_or(true);

@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    Buffer, Gpu, GpuMatrix, MatrixLayout, MemoryUse, Purpose, Recorder, UploadRing, Usage, matrix::MatrixPart,
-    op::pitch, transfer::PIECE,
+    Buffer, Gpu, GpuMatrix, MatrixLayout, MemoryUse, Purpose, Recorder, UploadRing, Usage, arena::MEASURED_FROM,
+    matrix::MatrixPart, op::pitch, transfer::PIECE,
 };
 use crate::{
     error::{Error, Result},
@@ -15,7 +15,8 @@ use crate::{
     quant::{device_type, repack},
 };
 
-/// Most bytes of one load.
+/// Least and most bytes of one load.
+const LEAST: u64 = 16 << 10;
 const LOAD: u64 = 4 << 20;
 /// Pieces of at most a load's `SMALL`th part go up together.
 const SMALL: usize = 8;
@@ -27,8 +28,8 @@ const MOST_THREADS: usize = 8;
 /// Source of each row on the device: a matrix and a row of it; `None`: zeros.
 pub type RowOf<'a, 'm> = &'a (dyn Fn(usize) -> Option<(&'m Matrix, usize)> + Sync);
 
-/// Uploads weights. Neither it nor the driver holds more of them than a few MiB at a time. To a device that only counts nothing is
-/// uploaded, and of files the bytes that would be read are counted.
+/// Uploads weights. Neither it nor the driver holds more of them than a few MiB at a time. To a device that only counts nothing
+/// is uploaded, and of files the bytes that would be read are counted.
 pub struct Uploader<'a> {
     gpu: Gpu,
     ring: UploadRing,
@@ -51,13 +52,23 @@ impl std::fmt::Debug for Uploader<'_> {
 
 impl<'a> Uploader<'a> {
     /// An uploader that calls `progress` after each load with the bytes of files done and those announced
-    /// ([`Uploader::expect`]); it may cancel.
+    /// ([`Uploader::expect`]); it may cancel. A small budget, which plans use to the last byte, is not spent on staging; nor is that
+    /// of a device that only counts.
     ///
     /// # Errors
     /// [`Error::Memory`] if the staging buffers do not fit the budget.
     pub fn new(gpu: &Gpu, progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<Self> {
-        // A small budget is not spent on staging.
-        let load = (gpu.arena().available() / 64).clamp(16 << 10, LOAD).min(gpu.caps().max_buffer) / 16 * 16;
+        let arena = gpu.arena();
+        let least = gpu.is_counting() || arena.budget() < MEASURED_FROM;
+        Self::with_loads(gpu, if least { LEAST } else { arena.available() / 64 }, progress)
+    }
+
+    /// [`Uploader::new`] with two staging buffers of about `load` bytes.
+    ///
+    /// # Errors
+    /// As [`Uploader::new`].
+    pub fn with_loads(gpu: &Gpu, load: u64, progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<Self> {
+        let load = load.clamp(LEAST, LOAD).min(gpu.caps().max_buffer) / 16 * 16;
         let threads = packing_threads();
         let ring = UploadRing::new(gpu, 2, load)?;
         Ok(Uploader {

@@ -12,7 +12,7 @@
 //! 4. `split_layer` uploads that as one more partial sum, and records the sum of all of them into `Out`.
 //!
 //! For the chunks of a prompt, `streaming` may send cold neurons to the device instead. `transition` moves what is resident towards a
-//! placement, in `moves`; when, and to which placement, is a [`Planner`]'s decision. [`device_bytes`](crate::device::device_bytes) reckons what plans are made with.
+//! placement, in `moves`; when, and to which placement, is a [`Planner`]'s decision.
 
 mod cold_side;
 mod deferred_firing;

@@ -47,8 +47,8 @@ pub struct LayerBytes {
     pub routing: u64,
     /// Slot tables, and the most that blocks of units take beside their units.
     pub split_tables: u64,
-    /// One unit: a neuron's rows of gate, up and down, and its biases; in an MoE layer an expert. Neurons take room in whole blocks
-    /// ([`BLOCK`](super::BLOCK)).
+    /// One unit: a neuron's rows of gate, up and down, and its biases; in an MoE layer an expert. Neurons take room in whole
+    /// blocks ([`BLOCK`](super::BLOCK)).
     pub unit: u64,
     /// True if the layer's units can be resident one by one; false: all or none.
     pub by_unit: bool,
