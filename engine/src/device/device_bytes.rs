@@ -18,7 +18,7 @@ use super::{
     neuron_buffers::NeuronBuffers,
     neuron_rows::PartialSumBuffer,
     per_layer::PerLayerBuffers,
-    recurrent::{self, MixerMatrices, RecurrentBuffers},
+    recurrent::{self, RecurrentBuffers},
     resident_experts::logged_words as expert_words,
     segment::timestamp_bytes,
     state::{GpuState, StateCopies},
@@ -134,9 +134,8 @@ fn layer_bytes(
     let attention = attention + matrix(caps, &inputs.chain(between).chain(again).collect::<Vec<_>>())?;
     let (mixer, mixer_vectors) = match &layer.recurrent {
         Some(of) => {
-            let MixerMatrices { projections, output, .. } = MixerMatrices::of(of);
             let vectors = recurrent::vectors(of).into_iter().map(vector).sum();
-            (matrix(caps, &projections)? + matrix(caps, &[output])?, vectors)
+            (matrix(caps, &of.linears().collect::<Vec<_>>())?, vectors)
         }
         None => (0, 0),
     };
@@ -163,7 +162,7 @@ fn layer_bytes(
         attention: attention + mixer,
         vectors: norms + sinks + of_streams + biases + mixer_vectors + down_bias,
         kv_token: kv,
-        state: shape.recurrent.as_ref().map_or(0, GpuState::bytes_of),
+        state: shape.state().map_or(0, GpuState::bytes_of),
         predictor: layer.predictor.as_ref().map_or(Ok(0), |predictor| predictor_bytes(caps, predictor))?,
         routing,
         // From slot to unit and back, and masks: fired, predicted, hot, of the read-back.

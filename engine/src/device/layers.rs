@@ -20,7 +20,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, pitch},
-    model::{AltupStep, BoundStep, Model, ModelConfig, Position, Register, Weights},
+    model::{AltupStep, BoundStep, LayerConfig, Model, ModelConfig, Position, Register, Weights},
     runtime::{KvCache, KvType, Sequences},
 };
 
@@ -176,8 +176,8 @@ impl GpuLayers {
         let sources: BTreeSet<usize> = self.range().filter_map(|layer| model.config.kv_source(layer)).collect();
         let shapes = sources.into_iter().filter_map(|layer| model.config.layers[layer].attention.as_ref());
         let rows = shapes.map(|shape| GpuKv::bytes_of(shape, capacity, ty));
-        let recurrent = model.config.layers[self.range()].iter().filter_map(|layer| layer.recurrent.as_ref());
-        let all = rows.chain(recurrent.map(GpuState::bytes_of)).fold(0, u64::saturating_add);
+        let states = model.config.layers[self.range()].iter().filter_map(LayerConfig::state);
+        let all = rows.chain(states.map(GpuState::bytes_of)).fold(0, u64::saturating_add);
         let available = self.gpu.arena().available();
         if all > available {
             return Err(Error::Memory { what: "KV cache", wanted: all, available });

@@ -9,7 +9,6 @@
 
 pub(crate) mod altup;
 pub(crate) mod attention;
-mod delta_net;
 pub(crate) mod device_bytes;
 pub(crate) mod device_ffn;
 pub(crate) mod device_model;
@@ -28,7 +27,6 @@ pub(crate) mod layer;
 pub(crate) mod layers;
 pub(crate) mod load;
 pub(crate) mod loader;
-mod mamba2;
 pub(crate) mod neuron_block;
 pub(crate) mod neuron_buffers;
 pub(crate) mod neuron_rows;

@@ -79,7 +79,7 @@ impl ColdSide {
         out: &mut [f32],
     ) -> Result<ColdWork> {
         let started = Instant::now();
-        let neurons = ffn.weights.ffn.neurons().count();
+        let neurons = ffn.kind.neurons().count();
         let mut fired = vec![0; if observed { tokens * mask::words(neurons) } else { 0 }];
         let masks = observed.then_some(&mut fired[..]);
         let work = self.cpu.experts_of(pass, ffn, TokenInputs { x, tokens }, chosen, out, masks)?;

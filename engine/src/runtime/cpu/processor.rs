@@ -12,7 +12,7 @@ use super::{
     latent::LatentAttention,
     layer_ffn::{LayerFfn, LayerTask},
     per_layer::PerLayerInputs,
-    recurrent::{RecurrentMixer, RowsState},
+    recurrent::{MixerTask, RecurrentMixer, RowsState},
     skipped_inputs::InputCalibration,
 };
 use crate::{
@@ -199,14 +199,14 @@ impl CpuProcessor {
     /// The task of a layer's FFN. Of what is computed elsewhere otherwise, the CPU's part is dense for several tokens.
     fn task<'t, 'p: 't>(&self, pass: &Pass<'p>, ffn: &BoundFfn<'t>, inputs: LayerInputs<'t>) -> LayerTask<'t> {
         let LayerInputs { x, residual, tokens } = inputs;
-        let BoundFfn { layer, kind, hidden_norm, weights, routed, .. } = *ffn;
+        let BoundFfn { layer, kind, hidden_norm, gate_deviations, predictor, activation_threshold, routed, .. } = *ffn;
         LayerTask {
             layer,
             ffn: kind,
             hidden_norm,
-            gate_deviations: weights.gate_deviations,
-            predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
-            activation_threshold: weights.activation_threshold,
+            gate_deviations,
+            predictor: predictor.filter(|_| residual.is_some()),
+            activation_threshold,
             skipped: self.skipped_in_ffn(pass, layer),
             sparsity: pass.sparsity,
             shift: pass.threshold_shift(layer),
@@ -227,8 +227,15 @@ impl CpuProcessor {
         let mut states = states.collect::<Result<SmallVec<[RowsState<'_>; 1]>>>()?;
         let n = pass.register_len();
         let [registers @ .., out] = &mut self.registers;
-        let inputs = TokenInputs { x: &registers[from as usize][..n], tokens: pass.tokens.len() };
-        self.recurrent.run(&self.cpu, mixer, pass.model.config.norm_eps, inputs, &mut states, &mut out[..n])?;
+        let task = MixerTask {
+            cpu: &self.cpu,
+            norm_eps: pass.model.config.norm_eps,
+            x: &registers[from as usize][..n],
+            tokens: pass.tokens.len(),
+            states: &mut states,
+            out: &mut out[..n],
+        };
+        self.recurrent.run(mixer, task)?;
         self.expect_ffn(pass, layer);
         Ok(())
     }
@@ -346,8 +353,8 @@ impl CpuProcessor {
                     self.cpu.prefetch(&inputs);
                 }
                 Some(LayerWeights { recurrent: Some(next), .. }) => {
-                    let first = next.linears();
-                    self.cpu.prefetch(&[&first[0].weight, &first[1].weight]);
+                    let first: SmallVec<[&Matrix; 2]> = next.linears().take(2).map(|linear| &linear.weight).collect();
+                    self.cpu.prefetch(&first);
                 }
                 // A layer that is an FFN alone.
                 Some(LayerWeights { ffn: Ffn::Dense(_), .. }) => self.expect_ffn(pass, layer),

@@ -6,13 +6,12 @@ use super::{
     super::{
         TokenInputs,
         latent::LatentTask,
-        recurrent::softplus,
         skipped_inputs::{self, SiteJobs, SkippedSite},
     },
     CpuProcessor, job, norm_rows, not_in_ram,
 };
 use crate::{
-    cpu::ops::{AttentionShape, Queries, SeenRows},
+    cpu::ops::{AttentionShape, Queries, SeenRows, softplus},
     error::Result,
     model::{BoundAttention, BoundLatent, InputSite, Register},
     runtime::{Pass, Sequences},
