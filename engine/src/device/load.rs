@@ -1,12 +1,7 @@
 //! The part of a model that goes to a device, its bytes, and how it is loaded.
 
 use super::{
-    altup::AltupBuffers,
-    attention::AttentionBuffers,
-    ffn::FfnBuffers,
-    neuron_buffers::NeuronBuffers,
-    neuron_weights::NeuronWeights,
-    recurrent::{self, RecurrentBuffers},
+    ffn::FfnBuffers, neuron_buffers::NeuronBuffers, neuron_weights::NeuronWeights, part_buffers::PartBuffers,
     resident_experts::ResidentExperts,
 };
 use crate::{
@@ -75,7 +70,7 @@ impl DevicePart<'_> {
 /// # Errors
 /// [`Error::Unsupported`] with what the kernels lack.
 pub fn device_support(model: &Model) -> Result<()> {
-    model.config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()).try_for_each(recurrent::check)
+    PartBuffers::check(&model.config)
 }
 
 /// The most tokens of a chunk, up to `wanted`, with which every buffer fits one binding.
@@ -94,10 +89,8 @@ pub(crate) fn chunk_within(caps: &Caps, config: &ModelConfig, weights: &Weights,
             routed.max(FfnBuffers::gate_up_pitch(shared, true)).max(pitch(moe.experts.len()))
         }
     });
-    let mixers = [AttentionBuffers::widest(caps, config), RecurrentBuffers::widest(config)];
-    let streams = AltupBuffers::scratch_floats(config, 1);
-    let others = [pitch(config.d_model), config.per_layer_inputs()];
-    let widest = ffn.chain(mixers).chain(others).chain(streams).max().unwrap_or(1);
+    let others = [pitch(config.d_model), PartBuffers::widest(caps, config)];
+    let widest = ffn.chain(others).max().unwrap_or(1);
     let most = caps.max_binding.min(caps.max_buffer) / (widest as u64 * 4);
     wanted.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
 }

@@ -32,6 +32,7 @@ pub(crate) mod neuron_buffers;
 pub(crate) mod neuron_rows;
 pub(crate) mod neuron_weights;
 pub(crate) mod norm;
+pub(crate) mod part_buffers;
 pub(crate) mod per_layer;
 pub(crate) mod predictor;
 pub(crate) mod product;
@@ -41,6 +42,7 @@ pub(crate) mod resident_experts;
 pub(crate) mod resident_neurons;
 pub(crate) mod segment;
 pub(crate) mod state;
+pub(crate) mod step;
 pub(crate) mod streaming_buffer;
 
 pub use device_bytes::device_bytes;

@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use scan::ScanOps;
 
 use super::{
-    layer::no_buffers,
     loader::GpuLoader,
+    part_buffers::no_buffers,
     product::Product,
     registers::Registers,
     state::{StateCopies, StateOps},

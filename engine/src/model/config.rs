@@ -129,6 +129,16 @@ impl ModelConfig {
         self.per_layer_input.map_or(0, |width| width * self.n_layer())
     }
 
+    /// Streams of the model: the residual one, and those beside it where there are several.
+    pub fn streams(&self) -> usize {
+        self.altup.map_or(1, |altup| altup.streams)
+    }
+
+    /// True if a chunk begins with embeddings alone: no stream or input of a layer is made of them.
+    pub fn begins_with_embeddings(&self) -> bool {
+        self.per_layer_input.is_none() && self.streams() == 1
+    }
+
     /// The layer whose keys and values `layer` reads: itself, or the one it shares them with; `None` without attention.
     pub fn kv_source(&self, layer: usize) -> Option<usize> {
         let attention = self.layers.get(layer)?.attention.as_ref()?;

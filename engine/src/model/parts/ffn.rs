@@ -62,6 +62,16 @@ impl Ffn {
         self.kind().map_or(LayerNeurons::Dense(0), |kind| kind.neurons())
     }
 
+    /// Its FFNs: the dense one, or the routed experts and then the shared one.
+    pub fn ffns_mut(&mut self) -> impl Iterator<Item = &mut FfnWeights> {
+        let (dense, experts, shared) = match self {
+            Ffn::Dense(ffn) => (Some(ffn), &mut [][..], None),
+            Ffn::Experts(moe) => (None, &mut moe.experts[..], moe.shared.as_mut().map(|shared| &mut shared.ffn)),
+            Ffn::None => (None, &mut [][..], None),
+        };
+        dense.into_iter().chain(experts).chain(shared)
+    }
+
     /// Its matrices, unless the layer has none.
     pub fn kind(&self) -> Option<FfnKind<'_>> {
         match self {
