@@ -3,7 +3,7 @@
 
 use super::{
     AltupStep, AltupWeights, BoundAttention, BoundFfn, BoundRecurrent, ExpertWeights, FfnKind, FfnWeights, Model,
-    ModelConfig, Norm, NormSlot, PerLayerWeights, Register, Step, Weights,
+    ModelConfig, Norm, PerLayerWeights, Register, Step, Weights,
 };
 use crate::error::{Error, Result};
 
@@ -109,19 +109,20 @@ impl<'m> BoundStep<'m> {
         let input = |from| if from == Register::Out { Err(refused("an input that is not `Out`")) } else { Ok(from) };
         let operation = match step {
             Step::Norm { norm, from, into } => {
-                let norm = of.norm(norm).ok_or_else(|| absent("norms"))?;
+                let norm =
+                    of.norm(norm).filter(|_| !norm.is_within_part()).ok_or_else(|| absent("norms of registers"))?;
                 let feeds_ffn = shape.ffn_norm() == Some(index);
                 let keeps_input = feeds_ffn && shape.early_ffn_input().is_some();
                 BoundOperation::Norm { norm, from, into, feeds_ffn, keeps_input }
             }
             Step::Attention { from } => {
-                let heads_norm = of.norm(NormSlot::Heads);
                 let (config, weights) = (shape.attention.as_ref(), of.attention.as_ref());
-                let bound = BoundAttention::new(layer, input(from)?, config, weights, heads_norm);
+                let bound = BoundAttention::new(layer, input(from)?, config, weights, of.layer_norms());
                 BoundOperation::Attention(bound.ok_or_else(|| absent("attention"))?)
             }
             Step::Recurrent { from } => {
-                let bound = BoundRecurrent::new(layer, input(from)?, shape.recurrent.as_ref(), of.recurrent.as_ref());
+                let (config, weights) = (shape.recurrent.as_ref(), of.recurrent.as_ref());
+                let bound = BoundRecurrent::new(layer, input(from)?, config, weights, of.layer_norms());
                 BoundOperation::Recurrent(bound.ok_or_else(|| absent("a recurrent mixer"))?)
             }
             Step::Route { from } => {
@@ -163,7 +164,7 @@ fn bound_ffn<'m>(config: &'m ModelConfig, weights: &'m Weights, layer: usize) ->
         layer,
         from: shape.ffn_input()?,
         kind: weights.ffn.kind()?,
-        hidden_norm: weights.norm(NormSlot::Hidden),
+        norms: weights.layer_norms(),
         gate_deviations: weights.gate_deviations,
         predictor: weights.predictor.as_ref(),
         activation_threshold: weights.activation_threshold,
@@ -188,7 +189,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::model::LoadOptions;
+    use crate::model::{LoadOptions, NormSlot};
 
     fn model() -> Model {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/qwen3");

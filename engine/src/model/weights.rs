@@ -1,8 +1,8 @@
 //! Weights of a model and of its layers by role. Matrices keep their file type and share the file's bytes; vectors are f32.
 
 use super::{
-    AltupTable, AltupWeights, AttentionWeights, Ffn, FfnWeights, InputCurves, InputFigures, Linear, Norm, NormSlot,
-    Part, PerLayerTable, PerLayerWeights, Predictor, RecurrentWeights, SkippedInputs,
+    AltupTable, AltupWeights, AttentionWeights, Ffn, FfnWeights, InputCurves, InputFigures, LayerNorms, Linear, Norm,
+    NormSlot, Part, PerLayerTable, PerLayerWeights, Predictor, RecurrentWeights, SkippedInputs,
 };
 use crate::format::Matrix;
 
@@ -103,7 +103,12 @@ impl LayerWeights {
 
     /// The norm in `slot`. Loading checks that every norm the program names is there.
     pub fn norm(&self, slot: NormSlot) -> Option<&Norm> {
-        self.norms.iter().find(|(at, _)| *at == slot).map(|(_, norm)| norm)
+        self.layer_norms().get(slot)
+    }
+
+    /// All norms.
+    pub fn layer_norms(&self) -> LayerNorms<'_> {
+        LayerNorms::new(&self.norms)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attention of a layer: sizes, weights, and both bound to a step.
 
-use super::{BoundLatent, LatentConfig, LatentWeights, Linear, Norm};
+use super::{BoundLatent, LatentConfig, LatentWeights, LayerNorms, Linear, Norm};
 use crate::{
     error::Result,
     format::Tensor,
@@ -192,8 +192,8 @@ pub struct BoundAttention<'m> {
     pub weights: &'m AttentionWeights,
     /// The rest of latent attention.
     pub latent: Option<BoundLatent<'m>>,
-    /// Norm of all heads' outputs.
-    pub heads_norm: Option<&'m Norm>,
+    /// Norms of the layer, of which attention has that of all heads' outputs.
+    pub norms: LayerNorms<'m>,
 }
 
 impl<'m> BoundAttention<'m> {
@@ -203,7 +203,7 @@ impl<'m> BoundAttention<'m> {
         from: Register,
         config: Option<&'m AttentionConfig>,
         weights: Option<&'m AttentionWeights>,
-        heads_norm: Option<&'m Norm>,
+        norms: LayerNorms<'m>,
     ) -> Option<Self> {
         let (config, weights) = config.zip(weights)?;
         let latent = match (&config.latent, weights.latent.as_deref()) {
@@ -211,6 +211,6 @@ impl<'m> BoundAttention<'m> {
             (None, None) => None,
             _ => return None,
         };
-        Some(BoundAttention { layer, from, config, weights, latent, heads_norm })
+        Some(BoundAttention { layer, from, config, weights, latent, norms })
     }
 }

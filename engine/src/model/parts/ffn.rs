@@ -1,6 +1,6 @@
 //! FFN of a layer, dense or MoE: weights, and all that its step names.
 
-use super::{ExpertWeights, Linear, Norm, Predictor};
+use super::{ExpertWeights, LayerNorms, Linear, Predictor};
 use crate::{format::Matrix, model::Register, telemetry::neurons::LayerNeurons};
 
 /// The down projection, in either orientation.
@@ -110,8 +110,8 @@ pub struct BoundFfn<'m> {
     pub from: Register,
     /// Its matrices.
     pub kind: FfnKind<'m>,
-    /// Norm of a dense FFN's hidden values.
-    pub hidden_norm: Option<&'m Norm>,
+    /// Norms of the layer, of which a dense FFN has that of its hidden values.
+    pub norms: LayerNorms<'m>,
     /// As [`LayerWeights::gate_deviations`](crate::model::LayerWeights::gate_deviations).
     pub gate_deviations: Option<f32>,
     /// Predictor of a dense FFN.

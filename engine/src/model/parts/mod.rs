@@ -25,7 +25,7 @@ pub(super) use latent::load_latent_attention;
 pub use latent::{BoundLatent, LatentConfig, LatentWeights};
 pub use linear::Linear;
 pub use mixer::{MixerConfig, MixerWeights};
-pub use norm::{Norm, NormKind, NormSlot};
+pub use norm::{LayerNorms, Norm, NormKind, NormSlot};
 pub use part::Part;
 pub use per_layer::{PerLayerTable, PerLayerWeights};
 pub use predictor::{Predictor, PredictorInput, PredictorKind, PredictorQuality};

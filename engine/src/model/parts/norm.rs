@@ -42,3 +42,31 @@ pub enum NormSlot {
     /// `blk.N.ffn_sub_norm`, of the hidden values before the down projection, `[n_ff]` (BitNet)
     Hidden,
 }
+
+impl NormSlot {
+    /// True if it is of a vector within a part, which the part norms on its way: no step of the layer's program names it.
+    pub fn is_within_part(self) -> bool {
+        matches!(self, NormSlot::Heads | NormSlot::Hidden)
+    }
+}
+
+/// The norms of a layer. Each part has them with its step, and norms with them those of its vectors that have one.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerNorms<'m>(&'m [(NormSlot, Norm)]);
+
+impl<'m> LayerNorms<'m> {
+    /// Those of a layer's weights.
+    pub(in crate::model) fn new(norms: &'m [(NormSlot, Norm)]) -> Self {
+        LayerNorms(norms)
+    }
+
+    /// The norm in `slot`, if the layer has it.
+    pub fn get(self, slot: NormSlot) -> Option<&'m Norm> {
+        self.0.iter().find(|(at, _)| *at == slot).map(|(_, norm)| norm)
+    }
+
+    /// True if a vector within a part has one.
+    pub fn any_within_part(self) -> bool {
+        self.0.iter().any(|(slot, _)| slot.is_within_part())
+    }
+}

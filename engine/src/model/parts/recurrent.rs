@@ -11,7 +11,7 @@ pub use mamba2::{Mamba2Config, Mamba2Weights};
 pub(in crate::model) use short_conv::load_short_conv;
 pub use short_conv::{ShortConvConfig, ShortConvWeights};
 
-use super::{Linear, MixerConfig, MixerWeights, StateShape};
+use super::{LayerNorms, Linear, MixerConfig, MixerWeights, StateShape};
 use crate::model::Register;
 
 /// Sizes of a recurrent mixer by kind.
@@ -97,6 +97,8 @@ pub struct BoundRecurrent<'m> {
     pub weights: &'m RecurrentWeights,
     /// Both, by kind.
     pub mixer: BoundMixer<'m>,
+    /// Norms of the layer.
+    pub norms: LayerNorms<'m>,
 }
 
 impl<'m> BoundRecurrent<'m> {
@@ -106,6 +108,7 @@ impl<'m> BoundRecurrent<'m> {
         from: Register,
         config: Option<&'m RecurrentConfig>,
         weights: Option<&'m RecurrentWeights>,
+        norms: LayerNorms<'m>,
     ) -> Option<Self> {
         let (config, weights) = config.zip(weights)?;
         let mixer = match (config, weights) {
@@ -114,6 +117,6 @@ impl<'m> BoundRecurrent<'m> {
             (RecurrentConfig::ShortConv(config), RecurrentWeights::ShortConv(of)) => BoundMixer::ShortConv(config, of),
             _ => return None,
         };
-        Some(BoundRecurrent { layer, from, config, weights, mixer })
+        Some(BoundRecurrent { layer, from, config, weights, mixer, norms })
     }
 }

@@ -5,10 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    WHAT,
-    processor::{norm_rows, not_in_ram},
-};
+use super::{WHAT, norm::norm_rows, processor::not_in_ram};
 use crate::{
     cpu::{
         Cpu, MatmulJob, RowsJob,

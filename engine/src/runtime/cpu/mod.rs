@@ -9,6 +9,7 @@ mod ffn;
 mod inputs;
 mod latent;
 mod layer_ffn;
+mod norm;
 mod per_layer;
 mod processor;
 mod products;

@@ -11,6 +11,7 @@ use super::{
     altup::AltupStreams,
     latent::LatentAttention,
     layer_ffn::{LayerFfn, LayerTask},
+    norm::norm_rows,
     per_layer::PerLayerInputs,
     recurrent::{MixerTask, RecurrentMixer, RowsState},
     skipped_inputs::InputCalibration,
@@ -24,8 +25,7 @@ use crate::{
     format::Matrix,
     model::{
         AltupStep, AltupWeights, AttentionConfig, BoundFfn, BoundOperation, BoundRecurrent, BoundStep, ExpertWeights,
-        Ffn, FfnKind, InputSite, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, Position, Register,
-        SkippedInputs,
+        Ffn, FfnKind, InputSite, LayerWeights, Linear, Model, ModelConfig, NormSlot, Position, Register, SkippedInputs,
     },
     runtime::{KvCache, KvType, Pass, Processor, Sequences, Sparsity, scratch::grow, shortlist},
 };
@@ -199,11 +199,11 @@ impl CpuProcessor {
     /// The task of a layer's FFN. Of what is computed elsewhere otherwise, the CPU's part is dense for several tokens.
     fn task<'t, 'p: 't>(&self, pass: &Pass<'p>, ffn: &BoundFfn<'t>, inputs: LayerInputs<'t>) -> LayerTask<'t> {
         let LayerInputs { x, residual, tokens } = inputs;
-        let BoundFfn { layer, kind, hidden_norm, gate_deviations, predictor, activation_threshold, routed, .. } = *ffn;
+        let BoundFfn { layer, kind, norms, gate_deviations, predictor, activation_threshold, routed, .. } = *ffn;
         LayerTask {
             layer,
             ffn: kind,
-            hidden_norm,
+            hidden_norm: norms.get(NormSlot::Hidden),
             gate_deviations,
             predictor: predictor.filter(|_| residual.is_some()),
             activation_threshold,
@@ -300,14 +300,6 @@ impl CpuProcessor {
             grow(buffer, tokens.checked_mul(dim), WHAT)?;
         }
         Ok(())
-    }
-}
-
-/// `x = norm(from)`, or `norm(x)` without `from`, row by row; rows are as long as the norm's weight.
-pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: Option<&[f32]>) {
-    match config.norm {
-        NormKind::Rms => cpu.rms_norm(x, from, &norm.weight, config.norm_eps),
-        NormKind::Layer => cpu.layer_norm(x, from, &norm.weight, norm.bias.as_deref(), config.norm_eps),
     }
 }
 

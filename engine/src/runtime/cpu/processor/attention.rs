@@ -6,14 +6,15 @@ use super::{
     super::{
         TokenInputs,
         latent::LatentTask,
+        norm::{norm_rows, norm_within},
         skipped_inputs::{self, SiteJobs, SkippedSite},
     },
-    CpuProcessor, job, norm_rows, not_in_ram,
+    CpuProcessor, job, not_in_ram,
 };
 use crate::{
     cpu::ops::{AttentionShape, Queries, SeenRows, softplus},
     error::Result,
-    model::{BoundAttention, BoundLatent, InputSite, Register},
+    model::{BoundAttention, BoundLatent, InputSite, NormSlot, Register},
     runtime::{Pass, Sequences},
 };
 
@@ -169,13 +170,11 @@ impl CpuProcessor {
 
     /// `Out = ` the output projection of the heads.
     fn project_heads(&mut self, pass: &Pass<'_>, attention: BoundAttention<'_>) -> Result<()> {
-        let BoundAttention { layer, config: of, weights, heads_norm, .. } = attention;
+        let BoundAttention { layer, config: of, weights, norms, .. } = attention;
         self.expect_ffn(pass, layer);
         let skipped = self.skipped(pass, layer);
         let heads = &mut self.heads[..pass.tokens.len() * of.output_cols()];
-        if let Some(norm) = heads_norm {
-            norm_rows(&self.cpu, &pass.model.config, norm, heads, None);
-        }
+        norm_within(&self.cpu, &pass.model.config, norms, NormSlot::Heads, heads);
         self.calibration.record(InputSite::Heads, heads);
         let out = &mut self.registers[Register::Out as usize][..pass.register_len()];
         let (job, tokens) = (job(&weights.output, out), pass.tokens.len());
