@@ -1,5 +1,7 @@
 //! Weights of a model and of its layers by role. Matrices keep their file type and share the file's bytes; vectors are f32.
 
+use smallvec::SmallVec;
+
 use super::{
     AltupTable, AltupWeights, AttentionWeights, Ffn, FfnWeights, InputCurves, InputFigures, LayerNorms, Linear, Norm,
     NormSlot, Part, PerLayerTable, PerLayerWeights, Predictor, RecurrentWeights, SkippedInputs,
@@ -89,6 +91,11 @@ impl LayerWeights {
         let altup = self.altup.iter().map(|altup| Part::Altup(altup));
         let dense = self.beside_experts.iter().map(Part::DenseFfn);
         attention.chain(recurrent).chain(per_layer).chain(altup).chain(dense)
+    }
+
+    /// The matrices that the layer reads first, of its mixer of tokens; none of a layer without one.
+    pub fn first_read(&self) -> SmallVec<[&Matrix; 3]> {
+        self.parts().flat_map(Part::first_read).map(|linear| &linear.weight).collect()
     }
 
     /// The matrices of those parts.

@@ -1,6 +1,6 @@
 //! A linear map, which all parts are made of.
 
-use crate::{error::Result, format::Matrix, model::load::Loader};
+use crate::{cpu::MatmulJob, error::Result, format::Matrix, model::load::Loader};
 
 /// A linear map, `y = W x + b`.
 #[derive(Debug, Clone)]
@@ -12,6 +12,11 @@ pub struct Linear {
 }
 
 impl Linear {
+    /// Its product, into `out`.
+    pub fn job<'a>(&'a self, out: &'a mut [f32]) -> MatmulJob<'a> {
+        MatmulJob { weight: &self.weight, bias: self.bias.as_deref(), out }
+    }
+
     /// The linear maps stacked in `{stem}.weight`, `rows[i]` rows each, sharing its data.
     pub(in crate::model) fn split<const N: usize>(
         loader: &Loader<'_>,

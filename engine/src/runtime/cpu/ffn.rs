@@ -143,10 +143,7 @@ impl CpuFfn {
         let (tokens, values) = (task.tokens, task.tokens.saturating_mul(all));
         grow(&mut self.hidden, Some(values), WHAT)?;
         let mut work = FfnWork::default();
-        match task.gated() {
-            true => self.gate_and_up(cpu, task, values, before, &mut work)?,
-            false => self.up_alone(cpu, task, values, before, &mut work)?,
-        }
+        self.gate_and_up(cpu, task, values, before, &mut work)?;
         let skipped = task.skipped();
         if skipped.is_none() {
             for (block, span) in task.blocks.iter().zip(&self.spans) {
@@ -196,7 +193,7 @@ impl CpuFfn {
         all
     }
 
-    /// The hidden values of FFNs with gates.
+    /// The hidden values of FFNs, with gates or without.
     fn gate_and_up(
         &mut self,
         cpu: &Cpu,
@@ -206,24 +203,35 @@ impl CpuFfn {
         work: &mut FfnWork,
     ) -> Result<()> {
         let CpuFfn { hidden, up, scratch, part, spans, outcome, .. } = self;
-        let (tokens, skipped) = (task.tokens, task.skipped());
-        grow(up, Some(values), WHAT)?;
-        let (hidden, up) = (&mut hidden[..values], &mut up[..values]);
+        let (tokens, skipped, gated) = (task.tokens, task.skipped(), task.gated());
+        let held = if gated { values } else { 0 };
+        grow(up, Some(held), WHAT)?;
+        let (hidden, up) = (&mut hidden[..values], &mut up[..held]);
         let mut jobs = Few::new();
+        // Without gates the up matrix's outputs are what becomes hidden values.
         let (mut gates, mut ups) = (&mut *hidden, &mut *up);
+        if !gated {
+            std::mem::swap(&mut gates, &mut ups);
+        }
         for (block, span) in task.blocks.iter().zip(&*spans) {
-            let (gate, up);
-            (gate, gates) = gates.split_at_mut(tokens * span.len);
-            (up, ups) = ups.split_at_mut(tokens * span.len);
             if let Some(of) = &block.ffn.gate {
+                let gate;
+                (gate, gates) = gates.split_at_mut(tokens * span.len);
                 jobs.push(job(of, block.neurons, gate));
                 if skipped.is_none() {
                     work.read_rows(&of.weight, span.len);
                 }
             }
+            let up;
+            (up, ups) = ups.split_at_mut(tokens * span.len);
             jobs.push(job(&block.ffn.up, block.neurons, up));
         }
         work.sequential += products(cpu, task, jobs, part)?;
+        if !gated {
+            before(&[], hidden);
+            cpu.activate(task.activation, hidden, None);
+            return Ok(());
+        }
         if let Some(deviations) = task.gate_deviations() {
             cpu.gate_excess(hidden, values / tokens.max(1), deviations);
         }
@@ -239,28 +247,6 @@ impl CpuFfn {
             outcome.fires = Fires::Above(threshold);
         }
         cpu.activate(task.activation, hidden, Some(up));
-        Ok(())
-    }
-
-    /// The hidden values of FFNs without gates.
-    fn up_alone(
-        &mut self,
-        cpu: &Cpu,
-        task: &FfnTask<'_>,
-        values: usize,
-        before: &mut dyn FnMut(&[f32], &[f32]),
-        work: &mut FfnWork,
-    ) -> Result<()> {
-        let hidden = &mut self.hidden[..values];
-        let (mut jobs, mut ups) = (Few::new(), &mut *hidden);
-        for (block, span) in task.blocks.iter().zip(&self.spans) {
-            let up;
-            (up, ups) = ups.split_at_mut(task.tokens * span.len);
-            jobs.push(job(&block.ffn.up, block.neurons, up));
-        }
-        work.sequential += products(cpu, task, jobs, &mut self.part)?;
-        before(&[], hidden);
-        cpu.activate(task.activation, hidden, None);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! calls it for the neurons that are not on the device.
 
 mod altup;
+mod attention;
 mod expert_firing;
 mod experts;
 mod ffn;
@@ -14,7 +15,7 @@ mod per_layer;
 mod processor;
 mod products;
 mod recurrent;
-mod routing;
+mod router;
 mod skipped_inputs;
 mod sparse_rows;
 mod task;
@@ -27,7 +28,7 @@ pub(crate) use inputs::{ChosenExperts, LayerInputs, TokenInputs};
 pub(crate) use layer_ffn::LayerFfn;
 use layer_ffn::LayerTask;
 pub use processor::CpuProcessor;
-pub use routing::{RouterInputs, Routing};
+pub use router::{RouterInputs, Routing};
 pub use task::{FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource};
 
 /// The purpose of scratch memory, in errors.

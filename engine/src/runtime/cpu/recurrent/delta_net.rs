@@ -1,6 +1,6 @@
 //! Gated delta net on the CPU.
 
-use super::mixer_task::{MixerScratch, MixerTask, job};
+use super::mixer_task::{MixerScratch, MixerTask};
 use crate::{
     cpu::ops::{Activation, DeltaNetScratch, DeltaNetTokens, softplus},
     error::Result,
@@ -31,8 +31,7 @@ pub(super) fn delta_net(
     let (projected, convolved) = (&mut scratch.projected[..qkv], &mut scratch.convolved[..qkv]);
     let (gate, mixed) = (&mut scratch.gate[..values], &mut scratch.heads[..values]);
     let (decay, rate) = (&mut scratch.decay[..heads], &mut scratch.rate[..heads]);
-    let jobs =
-        [job(&weights.qkv, projected), job(&weights.gate, gate), job(&weights.alpha, decay), job(&weights.beta, rate)];
+    let jobs = [weights.qkv.job(projected), weights.gate.job(gate), weights.alpha.job(decay), weights.beta.job(rate)];
     task.project(jobs, &weights.output);
     task.convolve(&weights.conv, projected, convolved, true);
     for (decay, rate) in decay.chunks_exact_mut(shape.v_heads).zip(rate.chunks_exact_mut(shape.v_heads)) {

@@ -1,6 +1,6 @@
 //! Mamba-2 on the CPU.
 
-use super::mixer_task::{MixerScratch, MixerTask, job};
+use super::mixer_task::{MixerScratch, MixerTask};
 use crate::{
     cpu::ops::{Activation, Mamba2Scratch, Mamba2Tokens, softplus},
     error::Result,
@@ -29,7 +29,7 @@ pub(super) fn mamba2(
     }
     let (projected, convolved) = (&mut scratch.projected[..channels], &mut scratch.convolved[..channels]);
     let (gate, mixed, dt) = (&mut scratch.gate[..inner], &mut scratch.heads[..inner], &mut scratch.decay[..heads]);
-    let jobs = [job(&weights.xbc, projected), job(&weights.gate, gate), job(&weights.dt, dt)];
+    let jobs = [weights.xbc.job(projected), weights.gate.job(gate), weights.dt.job(dt)];
     task.project(jobs, &weights.output);
     task.convolve(&weights.conv, projected, convolved, true);
     for dt in dt.chunks_exact_mut(shape.heads) {

@@ -44,7 +44,7 @@ impl MixerTask<'_, '_> {
 
     /// `out = output mixed`
     pub fn finish(self, output: &Linear, mixed: &[f32]) {
-        self.cpu.matmul(&mut [job(output, self.out)], mixed, self.tokens);
+        self.cpu.matmul(&mut [output.job(self.out)], mixed, self.tokens);
     }
 }
 
@@ -68,9 +68,4 @@ impl MixerScratch {
         let all = [&self.projected, &self.convolved, &self.gate, &self.heads, &self.decay, &self.rate];
         (all.into_iter().map(Vec::capacity).sum::<usize>() * size_of::<f32>()) as u64
     }
-}
-
-/// The product with `linear` into `out`.
-pub(super) fn job<'a>(linear: &'a Linear, out: &'a mut [f32]) -> MatmulJob<'a> {
-    MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
 }

@@ -1,6 +1,6 @@
 //! Short convolution between two gates on the CPU.
 
-use super::mixer_task::{MixerScratch, MixerTask, job};
+use super::mixer_task::{MixerScratch, MixerTask};
 use crate::{
     error::Result,
     model::recurrent::ShortConvWeights,
@@ -20,8 +20,7 @@ pub(super) fn short_conv(
     }
     let (inputs, convolved) = (&mut scratch.projected[..n], &mut scratch.convolved[..n]);
     let (input_gates, output_gates) = (&mut scratch.heads[..n], &mut scratch.gate[..n]);
-    let jobs =
-        [job(&weights.input, inputs), job(&weights.input_gate, input_gates), job(&weights.output_gate, output_gates)];
+    let jobs = [weights.input.job(inputs), weights.input_gate.job(input_gates), weights.output_gate.job(output_gates)];
     task.project(jobs, &weights.output);
     inputs.iter_mut().zip(input_gates).for_each(|(x, gate)| *x *= *gate);
     task.convolve(&weights.conv, inputs, convolved, false);
