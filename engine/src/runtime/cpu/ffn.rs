@@ -8,6 +8,7 @@ use smallvec::smallvec;
 
 use super::{
     TokenInputs, WHAT,
+    ffn_values::{FfnOutcome, Fires, Span},
     products::{DownScratch, Few, Part, Values, down, some_rows},
     skipped_inputs::{self, SkippedSite},
     sparse_rows::SparseRows,
@@ -48,54 +49,6 @@ pub struct CpuFfn {
     /// Places of the values of the last task's blocks.
     spans: Vec<Span>,
     pub(super) outcome: FfnOutcome,
-}
-
-/// The rule by which held values count as fired.
-#[derive(Debug, Default, Clone, Copy, PartialEq)]
-pub(super) enum Fires {
-    /// Those that are not zero.
-    #[default]
-    NonZero,
-    /// All: silent neurons are no longer held.
-    Held,
-    /// Those whose gate's activation, in `scratch`, exceeds this threshold.
-    Above(f32),
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct FfnOutcome {
-    pub tokens: usize,
-    pub fires: Fires,
-    /// True if there was a prediction.
-    pub predicted: bool,
-    /// True if each token had neurons of its own ([`CpuFfn::rows`]).
-    pub rows: bool,
-    /// Values of all their neurons, zeros included.
-    pub values: usize,
-}
-
-/// The place of a block's values.
-#[derive(Debug, Clone, Copy)]
-struct Span {
-    /// Neurons of the block.
-    n_ff: usize,
-    /// Values held of a token, and those of the blocks before.
-    len: usize,
-    first: usize,
-    /// Where the list of them begins in `held`; `None`: they are all neurons.
-    list: Option<usize>,
-}
-
-impl Span {
-    /// The block's values among those of all blocks.
-    fn values<'v>(&self, values: &'v [f32], tokens: usize) -> &'v [f32] {
-        &values[tokens * self.first..][..tokens * self.len]
-    }
-
-    /// The block's neurons among those held.
-    fn listed<'h>(&self, held: &'h [u32]) -> Option<&'h [u32]> {
-        self.list.map(|list| &held[list..][..self.len])
-    }
 }
 
 impl CpuFfn {

@@ -7,6 +7,7 @@ mod attention;
 mod expert_firing;
 mod experts;
 mod ffn;
+mod ffn_values;
 mod inputs;
 mod latent;
 mod layer_ffn;
