@@ -172,8 +172,8 @@ impl DenseFfn {
         Ok(DenseFfn { buffers: buffers.clone(), gate_up, gate_first, gate_excess: None, hidden_norm: None, down })
     }
 
-    /// Puts the norm of hidden values before the down projection, if the layer has one, and, between gate and activation, the excess of gates over the mean of a token's and
-    /// `deviations` standard deviations.
+    /// Puts the norm of hidden values before the down projection, if the layer has one, and, between gate and activation, the excess of
+    /// gates over the mean of a token's and `deviations` standard deviations.
     pub fn set_inner(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,

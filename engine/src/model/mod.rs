@@ -34,8 +34,8 @@ pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use parts::{
     AltupConfig, AltupStep, AltupTable, AltupWeights, AttentionConfig, AttentionWeights, BoundAttention, BoundFfn,
     BoundLatent, BoundMixer, BoundRecurrent, Down, ExpertGroups, ExpertLatent, ExpertWeights, Experts, Ffn, FfnKind,
-    FfnWeights, LatentConfig, LatentWeights, LayerNorms, Linear, MixerConfig, MixerWeights, Norm, NormKind, NormSlot,
-    Part, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality, QueryScale,
+    FfnWeights, LatentConfig, LatentWeights, LayerNorms, LayerPart, Linear, MixerConfig, MixerWeights, Norm, NormKind,
+    NormSlot, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality, QueryScale,
     RecurrentConfig, RecurrentWeights, Router, RouterScore, SharedExpert, StateShape, recurrent,
 };
 pub use resident::Resident;

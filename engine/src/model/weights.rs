@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use super::{
-    AltupTable, AltupWeights, AttentionWeights, Ffn, FfnWeights, InputCurves, InputFigures, LayerNorms, Linear, Norm,
-    NormSlot, Part, PerLayerTable, PerLayerWeights, Predictor, RecurrentWeights, SkippedInputs,
+    AltupTable, AltupWeights, AttentionWeights, Ffn, FfnWeights, InputCurves, InputFigures, LayerNorms, LayerPart,
+    Linear, Norm, NormSlot, PerLayerTable, PerLayerWeights, Predictor, RecurrentWeights, SkippedInputs,
 };
 use crate::format::Matrix;
 
@@ -84,23 +84,23 @@ impl LayerWeights {
     }
 
     /// The parts that are where the layer's attention is, whatever becomes of its FFN.
-    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
-        let attention = self.attention.iter().map(Part::Attention);
-        let recurrent = self.recurrent.iter().map(Part::Recurrent);
-        let per_layer = self.per_layer.iter().map(Part::PerLayer);
-        let altup = self.altup.iter().map(|altup| Part::Altup(altup));
-        let dense = self.beside_experts.iter().map(Part::DenseFfn);
+    pub fn parts(&self) -> impl Iterator<Item = LayerPart<'_>> {
+        let attention = self.attention.iter().map(LayerPart::Attention);
+        let recurrent = self.recurrent.iter().map(LayerPart::Recurrent);
+        let per_layer = self.per_layer.iter().map(LayerPart::PerLayer);
+        let altup = self.altup.iter().map(|altup| LayerPart::Altup(altup));
+        let dense = self.beside_experts.iter().map(LayerPart::DenseFfn);
         attention.chain(recurrent).chain(per_layer).chain(altup).chain(dense)
     }
 
     /// The matrices that the layer reads first, of its mixer of tokens; none of a layer without one.
     pub fn first_read(&self) -> SmallVec<[&Matrix; 3]> {
-        self.parts().flat_map(Part::first_read).map(|linear| &linear.weight).collect()
+        self.parts().flat_map(LayerPart::first_read).map(|linear| &linear.weight).collect()
     }
 
     /// The matrices of those parts.
     pub fn mixers(&self) -> impl Iterator<Item = &Linear> {
-        self.parts().flat_map(Part::linears)
+        self.parts().flat_map(LayerPart::linears)
     }
 
     /// True if what a neuron of the dense FFN yields depends on the others: by a norm of them all, or a threshold from their gates.

@@ -225,7 +225,7 @@ fn recurrent_states_match_the_reference() {
 /// heads of delta nets in the order of their key heads.
 fn reference_order(of: &RecurrentConfig, state: &RecurrentState) -> (Vec<f32>, Vec<f32>) {
     let by_channel = |channels: usize| -> Vec<f32> {
-        let taps = state.conv.len() / channels;
+        let taps = state.conv.len() / channels.max(1);
         (0..state.conv.len()).map(|i| state.conv[i % taps * channels + i / taps]).collect()
     };
     match of {
@@ -235,7 +235,6 @@ fn reference_order(of: &RecurrentConfig, state: &RecurrentState) -> (Vec<f32>, V
             let scan = heads.flat_map(|head| (0..dim * size).map(|i| head[i % size * dim + i / size]));
             (by_channel(shape.channels()), scan.collect())
         }
-        RecurrentConfig::ShortConv(of) => (by_channel(of.channels), Vec::new()),
         RecurrentConfig::DeltaNet(DeltaNetConfig { shape, .. }) => {
             let group = shape.v_heads / shape.k_heads;
             let ours = |head: usize| if shape.interleaved { head % group * shape.k_heads + head / group } else { head };
@@ -248,6 +247,7 @@ fn reference_order(of: &RecurrentConfig, state: &RecurrentState) -> (Vec<f32>, V
             let conv = [keys, &of_heads(values, shape.v_dim * taps)].concat();
             (conv, of_heads(&state.scan, shape.k_dim * shape.v_dim))
         }
+        _ => (by_channel(of.state().conv[1]), state.scan.clone()),
     }
 }
 

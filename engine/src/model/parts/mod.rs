@@ -1,6 +1,6 @@
 //! The parts of a layer, one file each: sizes, weights, how they are loaded where families share that, and the form in which a step
 //! names them ([`BoundAttention`] and the like). A part has the same name in `runtime/cpu`, which computes it on the CPU, and in
-//! `device`, which records it; [`Part`] is the table of those that are not an FFN, and `recurrent` that of recurrent mixers.
+//! `device`, which records it; [`LayerPart`] is the table of those that are not an FFN, and `recurrent` that of recurrent mixers.
 
 mod altup;
 mod attention;
@@ -26,7 +26,7 @@ pub use latent::{BoundLatent, LatentConfig, LatentWeights};
 pub use linear::Linear;
 pub use mixer::{MixerConfig, MixerWeights};
 pub use norm::{LayerNorms, Norm, NormKind, NormSlot};
-pub use part::Part;
+pub use part::LayerPart;
 pub use per_layer::{PerLayerTable, PerLayerWeights};
 pub use predictor::{Predictor, PredictorInput, PredictorKind, PredictorQuality};
 pub use recurrent::{BoundMixer, BoundRecurrent, RecurrentConfig, RecurrentWeights};

@@ -7,7 +7,7 @@ use super::{AltupWeights, AttentionWeights, FfnWeights, Linear, PerLayerWeights,
 
 /// A part of a layer, by its weights.
 #[derive(Debug, Clone, Copy)]
-pub enum Part<'m> {
+pub enum LayerPart<'m> {
     /// Attention, latent or not.
     Attention(&'m AttentionWeights),
     /// A recurrent mixer.
@@ -20,24 +20,24 @@ pub enum Part<'m> {
     DenseFfn(&'m FfnWeights),
 }
 
-impl<'m> Part<'m> {
+impl<'m> LayerPart<'m> {
     /// Its matrices.
     pub fn linears(self) -> SmallVec<[&'m Linear; 8]> {
         match self {
-            Part::Attention(of) => of.linears().collect(),
-            Part::Recurrent(of) => of.linears().collect(),
-            Part::PerLayer(of) => of.linears().into_iter().collect(),
-            Part::Altup(of) => of.linears().collect(),
-            Part::DenseFfn(of) => of.linears().collect(),
+            LayerPart::Attention(of) => of.linears().collect(),
+            LayerPart::Recurrent(of) => of.linears().collect(),
+            LayerPart::PerLayer(of) => of.linears().into_iter().collect(),
+            LayerPart::Altup(of) => of.linears().collect(),
+            LayerPart::DenseFfn(of) => of.linears().collect(),
         }
     }
 
     /// The matrices that a mixer of tokens reads first, by which a layer begins; none of other parts.
     pub fn first_read(self) -> SmallVec<[&'m Linear; 3]> {
         match self {
-            Part::Attention(of) => of.inputs().collect(),
-            Part::Recurrent(of) => of.linears().take(2).collect(),
-            Part::PerLayer(_) | Part::Altup(_) | Part::DenseFfn(_) => SmallVec::new(),
+            LayerPart::Attention(of) => of.inputs().collect(),
+            LayerPart::Recurrent(of) => of.linears().take(2).collect(),
+            LayerPart::PerLayer(_) | LayerPart::Altup(_) | LayerPart::DenseFfn(_) => SmallVec::new(),
         }
     }
 }

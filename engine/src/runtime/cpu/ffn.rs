@@ -8,7 +8,7 @@ use smallvec::smallvec;
 
 use super::{
     TokenInputs, WHAT,
-    ffn_values::{FfnOutcome, Fires, Span},
+    ffn_values::{BlockSpan, FfnOutcome, Fires},
     products::{DownScratch, Few, Part, Values, down, some_rows},
     skipped_inputs::{self, SkippedSite},
     sparse_rows::SparseRows,
@@ -47,7 +47,7 @@ pub struct CpuFfn {
     /// Neurons and values of tokens of different sequences.
     pub(super) rows: SparseRows,
     /// Places of the values of the last task's blocks.
-    spans: Vec<Span>,
+    spans: Vec<BlockSpan>,
     pub(super) outcome: FfnOutcome,
 }
 
@@ -139,7 +139,7 @@ impl CpuFfn {
         for block in task.blocks {
             let n_ff = block.ffn.up.weight.rows();
             let len = block.neurons.map_or(n_ff, <[u32]>::len);
-            self.spans.push(Span { n_ff, len, first: all, list: block.neurons.map(|_| self.held.len()) });
+            self.spans.push(BlockSpan { n_ff, len, first: all, list: block.neurons.map(|_| self.held.len()) });
             self.held.extend(block.neurons.filter(|_| task.observed).into_iter().flatten());
             all += len;
         }
@@ -243,7 +243,7 @@ impl CpuFfn {
             if let Some(list) = part.1 {
                 held[first..].iter_mut().for_each(|at| *at = list[*at as usize]);
             }
-            spans.push(Span { n_ff: part.0.weight.rows(), len: held.len() - first, first, list: Some(first) });
+            spans.push(BlockSpan { n_ff: part.0.weight.rows(), len: held.len() - first, first, list: Some(first) });
             from += n;
         }
         let hidden = &mut hidden[..held.len()];

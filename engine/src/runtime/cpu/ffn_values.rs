@@ -27,7 +27,7 @@ pub(super) struct FfnOutcome {
 
 /// The place of a block's values.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Span {
+pub(super) struct BlockSpan {
     /// Neurons of the block.
     pub n_ff: usize,
     /// Values held of a token, and those of the blocks before.
@@ -37,7 +37,7 @@ pub(super) struct Span {
     pub list: Option<usize>,
 }
 
-impl Span {
+impl BlockSpan {
     /// The block's values among those of all blocks.
     pub fn values<'v>(&self, values: &'v [f32], tokens: usize) -> &'v [f32] {
         &values[tokens * self.first..][..tokens * self.len]

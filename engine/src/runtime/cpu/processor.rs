@@ -132,7 +132,7 @@ impl CpuProcessor {
         let [registers @ .., out] = &mut self.registers;
         let task = MixerTask {
             cpu: &self.cpu,
-            norm_eps: pass.model.config.norm_eps,
+            config: &pass.model.config,
             x: &registers[from as usize][..n],
             tokens: pass.tokens.len(),
             states: &mut states,

@@ -47,7 +47,7 @@ pub(super) fn delta_net(
         let mixed = &mut mixed[of(shape.values())];
         task.cpu.gated_delta_net(shape, &scanned, &mut state.scan, mixed, scan);
     }
-    task.cpu.rms_norm(mixed, None, &weights.norm.weight, task.norm_eps);
+    task.cpu.rms_norm(mixed, None, &weights.norm.weight, task.config.norm_eps);
     task.cpu.activate(Activation::Silu, gate, Some(mixed));
     task.finish(&weights.output, gate);
     Ok(())

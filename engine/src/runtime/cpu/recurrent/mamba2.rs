@@ -44,7 +44,7 @@ pub(super) fn mamba2(
         task.cpu.mamba2_scan(shape, &scanned, &mut state.scan, &mut mixed[of(shape.inner())], scan);
     }
     task.cpu.activate(Activation::Silu, gate, Some(mixed));
-    task.cpu.rms_norm_groups(gate, &weights.norm, shape.groups, task.norm_eps);
+    task.cpu.rms_norm_groups(gate, &weights.norm, shape.groups, task.config.norm_eps);
     task.finish(&weights.output, gate);
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::{
     cpu::{Cpu, MatmulJob, ops::ShortConv},
-    model::Linear,
+    model::{Linear, ModelConfig},
     runtime::RecurrentState,
 };
 
@@ -15,8 +15,7 @@ pub(in crate::runtime::cpu) type RowsState<'a> = (Range<usize>, &'a mut Recurren
 #[derive(Debug)]
 pub(in crate::runtime::cpu) struct MixerTask<'a, 's> {
     pub cpu: &'a Cpu,
-    /// Constant of its norms.
-    pub norm_eps: f32,
+    pub config: &'a ModelConfig,
     /// `[tokens, d_model]`
     pub x: &'a [f32],
     pub tokens: usize,
