@@ -9,14 +9,14 @@ use super::{
     kv::KvOps,
     latent::{LatentBuffers, LatentOps},
     loader::GpuLoader,
-    norm::{NormOp, NormWeights},
+    norm::NormOp,
     product::Product,
     registers::Registers,
 };
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{AttentionConfig, BoundAttention, Linear, ModelConfig, Norm, NormKind, Register},
+    model::{AttentionConfig, BoundAttention, Linear, ModelConfig, Norm, NormKind, NormSlot, Register},
 };
 
 /// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
@@ -202,7 +202,7 @@ impl AttentionOps {
         attention: BoundAttention<'_>,
         registers: &Registers,
     ) -> Result<Self> {
-        let BoundAttention { from, config: shape, weights, heads_norm, .. } = attention;
+        let BoundAttention { from, config: shape, weights, norms, .. } = attention;
         let (from, out) = (registers.get(from), registers.rows(Register::Out));
         let most = limits::ATTENTION_UNITS as usize * 4;
         if shape.head_dim > most {
@@ -254,11 +254,7 @@ impl AttentionOps {
             Op::new(loader.gpu, &pipeline, &[(&buffers.heads).into(), (&buffers.qkv).into()])
         });
         let gate = gate.transpose()?;
-        let heads_norm = heads_norm.map(|norm| {
-            let norm = NormWeights::new(loader, norm)?;
-            NormOp::new(loader, &norm, &buffers.heads, None, &buffers.heads)
-        });
-        let heads_norm = heads_norm.transpose()?;
+        let heads_norm = NormOp::within(loader, norms, NormSlot::Heads, &buffers.heads)?;
         Ok(AttentionOps { layout, inputs, output, merge, gate, heads_norm, q_norm, k_norm, norms_all, sinks })
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{GpuKv, GpuLayers, GpuState, attention::AttentionOps};
 use crate::{
     error::{Error, Result},
-    model::Model,
+    model::{LayerConfig, Model},
     runtime::{KvCache, KvType, LayerRows, OffHostRows, OffHostState, Sequences},
 };
 
@@ -19,8 +19,8 @@ impl GpuLayers {
         let sources: BTreeSet<usize> = self.range().filter_map(|layer| model.config.kv_source(layer)).collect();
         let shapes = sources.into_iter().filter_map(|layer| model.config.layers[layer].attention.as_ref());
         let rows = shapes.map(|shape| GpuKv::bytes_of(shape, capacity, ty));
-        let recurrent = model.config.layers[self.range()].iter().filter_map(|layer| layer.recurrent.as_ref());
-        let all = rows.chain(recurrent.map(GpuState::bytes_of)).fold(0, u64::saturating_add);
+        let states = model.config.layers[self.range()].iter().filter_map(LayerConfig::state);
+        let all = rows.chain(states.map(GpuState::bytes_of)).fold(0, u64::saturating_add);
         let available = self.gpu.arena().available();
         if all > available {
             return Err(Error::Memory { what: "KV cache", wanted: all, available });
@@ -47,7 +47,7 @@ impl GpuLayers {
     pub(super) fn new_kv(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
         let Some(attention) = self.layer(layer)?.attention() else { return Ok(None) };
         let rope = model.config.rope(layer);
-        GpuKv::new(&self.gpu, &self.identity, rope, &self.attention, attention, capacity, ty).map(Some)
+        GpuKv::new(&self.gpu, &self.identity, rope, &self.parts.attention, attention, capacity, ty).map(Some)
     }
 
     /// True if keys, values and states of the layers here are on this device, and the others in RAM.
@@ -104,7 +104,7 @@ impl GpuLayers {
 
     /// A recurrent state of `layer`, which is here; `None` for a layer without one.
     pub(super) fn new_state(&self, layer: usize) -> Result<Option<GpuState>> {
-        let ops = self.layer(layer)?.recurrent().zip(self.recurrent.copies.as_ref());
+        let ops = self.layer(layer)?.recurrent().zip(self.parts.recurrent.copies.as_ref());
         ops.map(|(ops, copies)| GpuState::new(&self.gpu, &self.identity, ops, copies)).transpose()
     }
 
@@ -168,7 +168,7 @@ impl GpuLayers {
             let Some(source) = model.config.kv_source(layer).filter(|source| *source != layer) else { continue };
             let Some(attention) = steps.attention() else { continue };
             let Some(rows) = kv.rows_mut(source) else { continue };
-            let (gpu, buffers, rope) = (&self.gpu, &self.attention, model.config.rope(layer));
+            let (gpu, buffers, rope) = (&self.gpu, &self.parts.attention, model.config.rope(layer));
             if let LayerRows { ram: Some(ram), off_host: off_host @ None } = rows {
                 let copy = GpuKv::new(gpu, &self.identity, rope, buffers, attention, capacity, ty)?;
                 copy.fill(ram, held.clone(), &mut self.segment)?;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    model::{Ffn, LayerConfig, LayerWeights, NormSlot, Register, SkipRule, Skips, mask},
+    model::{Ffn, LayerConfig, LayerWeights, Register, SkipRule, Skips, mask},
     runtime::Pass,
 };
 
@@ -92,7 +92,7 @@ impl DeviceFfn {
                 let mut resident = vec![0; mask::words(n_ff)];
                 mask::fill(&mut resident, n_ff, |_| true);
                 let mut ffn = DenseFfn::new(loader, before, &buffers, ffn, input, out)?;
-                ffn.set_inner(loader, weights.norm(NormSlot::Hidden), weights.gate_deviations)?;
+                ffn.set_inner(loader, weights.layer_norms(), weights.gate_deviations)?;
                 let rule = SkipRule { has_predictor: false, ..SkipRule::of(weights, loader.config.activation) };
                 Ok(DeviceFfn::Whole(Box::new(WholeFfn { ffn, resident, rule })))
             }

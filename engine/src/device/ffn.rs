@@ -5,14 +5,14 @@ use super::{
     fired::{DeviceMask, FiredMask},
     loader::GpuLoader,
     neuron_rows::NeuronsDown,
-    norm::{NormOp, NormWeights},
+    norm::NormOp,
     product::Product,
     segment::Segment,
 };
 use crate::{
     error::Result,
     gpu::{Buffer, BufferRows, ExpertGateUp, GateFirst, Gpu, MemoryUse, Op, Purpose, Recorder, grid, params, pitch},
-    model::{Down, FfnWeights, Norm},
+    model::{Down, FfnWeights, LayerNorms, NormSlot},
     runtime::Probe,
 };
 
@@ -167,19 +167,15 @@ impl DenseFfn {
         Ok(DenseFfn { buffers: buffers.clone(), gate_up, gate_first, gate_excess: None, hidden_norm: None, down })
     }
 
-    /// Puts a norm before the down projection and, between gate and activation, the excess of gates over the mean of a token's and
-    /// `deviations` standard deviations.
+    /// Puts the norm of hidden values before the down projection, if the layer has one, and, between gate and activation, the excess of
+    /// gates over the mean of a token's and `deviations` standard deviations.
     pub fn set_inner(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
-        hidden_norm: Option<&Norm>,
+        norms: LayerNorms<'_>,
         deviations: Option<f32>,
     ) -> Result<()> {
-        if let Some(norm) = hidden_norm {
-            let norm = NormWeights::new(loader, norm)?;
-            let hidden = &self.buffers.hidden;
-            self.hidden_norm = Some(NormOp::new(loader, &norm, hidden, None, hidden)?);
-        }
+        self.hidden_norm = NormOp::within(loader, norms, NormSlot::Hidden, &self.buffers.hidden)?;
         if let Some(deviations) = deviations.filter(|_| self.buffers.gated) {
             let pipeline = loader.gpu.pipelines().get("gate_excess", None, GateExcess::WORKGROUP, &[])?;
             let op = Op::new(loader.gpu, &pipeline, &[(&self.buffers.gate_up).into()])?;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::{
     attention::{AttentionBuffers, AttentionLayout},
     loader::GpuLoader,
-    norm::{NormOp, NormWeights},
+    norm::NormOp,
     product::Product,
 };
 use crate::{
@@ -148,8 +148,7 @@ impl LatentOps {
             (Some((linear, norm)), Some(low)) => {
                 let into = BufferRows { buffer: low, pitch: pitch(linear.weight.rows()) };
                 let product = Product::new(loader, what, &[linear], x, into)?;
-                let norm = NormWeights::new(loader, norm)?;
-                let norm = NormOp::new(loader, &norm, low, None, low)?;
+                let norm = NormOp::in_place(loader, norm, low)?;
                 let queries = Product::new(loader, what, &[&weights.q], low, queries)?;
                 (Some((product, norm)), queries)
             }

@@ -2,25 +2,20 @@
 
 use std::{ops::Range, sync::Arc};
 
-use smallvec::SmallVec;
-
 use super::{
-    GpuKv, GpuState,
-    altup::AltupBuffers,
-    attention::{AttentionBuffers, CacheRows, rotated},
+    attention::rotated,
     head::Head,
-    layer::{GpuLayer, GpuStep, LayerBuffers, no_buffers},
+    layer::GpuLayer,
     loader::GpuLoader,
-    per_layer::PerLayerBuffers,
-    recurrent::RecurrentBuffers,
+    part_buffers::{PartBuffers, no_buffers},
     registers::{Registers, pad, unpad},
     segment::{RingBytes, Segment},
-    state::StateOps,
+    step::{LayerBuffers, StepContext},
 };
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, pitch},
-    model::{AltupStep, BoundStep, Model, ModelConfig, Position, Register, Weights},
+    model::{BoundStep, Model, ModelConfig, Position, Register, Weights},
     runtime::Sequences,
 };
 
@@ -33,10 +28,7 @@ pub(crate) struct GpuLayers {
     /// Most tokens of a chunk: rows of a register.
     pub chunk: usize,
     pub registers: Registers,
-    pub(super) attention: AttentionBuffers,
-    per_layer: Option<PerLayerBuffers>,
-    pub(super) recurrent: RecurrentBuffers,
-    altup: Option<AltupBuffers>,
+    pub(super) parts: PartBuffers,
     first_layer: usize,
     pub(super) layers: Vec<GpuLayer>,
     head: Option<Head>,
@@ -63,11 +55,8 @@ impl GpuLayers {
     pub fn new(loader: &mut GpuLoader<'_, '_>, first_layer: usize, most_work: u64) -> Result<Self> {
         let (gpu, config, chunk) = (loader.gpu, loader.config, loader.chunk);
         let registers = Registers::new(loader)?;
-        let attention = AttentionBuffers::new(loader)?;
-        let per_layer = PerLayerBuffers::new(loader)?;
-        let recurrent = RecurrentBuffers::new(loader)?;
-        let altup = AltupBuffers::new(loader)?;
-        let rotations = vec![Vec::new(); attention.tables.len()];
+        let parts = PartBuffers::new(loader)?;
+        let rotations = vec![Vec::new(); parts.attention.tables.len()];
         let rings = RingBytes { up: upload_bytes(config, chunk), down: registers.row_bytes() };
         let segment = Segment::new(gpu, rings, config.n_layer(), most_work)?;
         Ok(GpuLayers {
@@ -75,10 +64,7 @@ impl GpuLayers {
             identity: Arc::new(()),
             chunk,
             registers,
-            attention,
-            per_layer,
-            recurrent,
-            altup,
+            parts,
             first_layer,
             layers: Vec::new(),
             head: None,
@@ -100,14 +86,7 @@ impl GpuLayers {
     }
 
     fn build(&self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<GpuLayer> {
-        let buffers = LayerBuffers {
-            registers: &self.registers,
-            attention: &self.attention,
-            recurrent: &self.recurrent,
-            per_layer: self.per_layer.as_ref(),
-            altup: self.altup.as_ref(),
-            others: &self.layers,
-        };
+        let buffers = LayerBuffers { registers: &self.registers, parts: &self.parts, others: &self.layers };
         GpuLayer::new(loader, buffers, model, layer)
     }
 
@@ -158,7 +137,7 @@ impl GpuLayers {
         let rows = self.chunk as u64 * self.registers.row_bytes();
         let head = self.head.as_ref().map(Head::bytes);
         // Several streams go back to be merged before the head, wherever that is.
-        let streams = self.altup.as_ref().map(|altup| altup.streams.bytes());
+        let streams = self.parts.altup.as_ref().map(|altup| altup.streams.bytes());
         self.segment.reserve_down(head.max(streams).unwrap_or(rows) + more)
     }
 
@@ -221,7 +200,7 @@ impl GpuLayers {
     /// Reads back the streams of some of the chunk's tokens, `[streams, tokens.len(), d_model]`, in place of the residual stream.
     pub fn read_streams(&mut self, tokens: Range<usize>) -> Result<()> {
         self.add_due();
-        let altup = self.altup.as_ref().ok_or_else(no_buffers)?;
+        let altup = self.parts.altup.as_ref().ok_or_else(no_buffers)?;
         let (d_model, row_bytes, between) = (self.registers.d_model, self.registers.row_bytes(), self.stream_bytes());
         let (start, bytes) = (tokens.start as u64 * row_bytes, tokens.len() as u64 * row_bytes);
         let read_back = &mut self.read_back;
@@ -236,7 +215,7 @@ impl GpuLayers {
             Some((ids, to)) => (bytemuck::cast_slice(ids), to),
             None => (bytemuck::cast_slice(&self.rows), self.registers.get(Register::Residual)),
         };
-        let mut pieces: Vec<(&[u8], &Buffer, u64)> = match &self.altup {
+        let mut pieces: Vec<(&[u8], &Buffer, u64)> = match &self.parts.altup {
             Some(altup) => {
                 let one = self.tokens * self.registers.pitch * size_of::<f32>();
                 let streams = input.chunks(one.max(1)).zip((0..).step_by(self.stream_bytes() as usize));
@@ -244,9 +223,9 @@ impl GpuLayers {
             }
             None => vec![(input, to, 0)],
         };
-        let rotations = self.rotations.iter().zip(&self.attention.tables);
+        let rotations = self.rotations.iter().zip(&self.parts.attention.tables);
         pieces.extend(rotations.map(|(rotations, table)| (bytemuck::cast_slice(rotations), table, 0)));
-        if let Some(buffers) = self.per_layer.as_ref().filter(|_| !per_layer.is_empty()) {
+        if let Some(buffers) = self.parts.per_layer.as_ref().filter(|_| !per_layer.is_empty()) {
             pieces.push((bytemuck::cast_slice(per_layer), &buffers.inputs, 0));
         }
         self.segment.begin(&pieces)
@@ -259,64 +238,18 @@ impl GpuLayers {
         if self.layer(layer)?.steps[step.index].waits_for_sum() {
             self.add_due();
         }
-        let (at, segment) = (layer - self.first_layer, &mut self.segment);
-        let work = match &self.layers[at].steps[step.index] {
-            GpuStep::Norm { op, .. } => {
-                op.record(segment.recorder(), tokens, self.due);
-                self.due &= !op.adds();
-                return Ok(());
-            }
-            GpuStep::Attention(ops) => {
-                let (mut caches, mut work): (SmallVec<[CacheRows<'_>; 1]>, u64) = (SmallVec::new(), 0);
-                for (rows, kv) in sequences.iter_mut() {
-                    let kv = &*kv;
-                    let cache = kv.rows_off_host(layer).ok_or_else(|| not_here("KV cache", layer))?;
-                    let cache = cache.of::<GpuKv>()?.ops();
-                    work += ops.work(rows.len(), kv.len() + rows.len());
-                    caches.push(CacheRows { rows, ops: cache, position: kv.len(), capacity: kv.capacity() });
-                }
-                ops.record(segment.recorder(), &self.gpu, &self.attention, &caches, tokens);
-                work
-            }
-            GpuStep::Recurrent(ops) => {
-                let mut states: SmallVec<[(Range<usize>, &StateOps); 1]> = SmallVec::new();
-                for (rows, kv) in sequences.iter_mut() {
-                    let state = kv.advance_state_off_host(layer).ok_or_else(|| not_here("recurrent state", layer))?;
-                    states.push((rows, state.of::<GpuState>()?.ops()));
-                }
-                ops.record(segment.recorder(), &states, tokens);
-                ops.work(tokens)
-            }
-            GpuStep::Ffn => return Ok(()),
-            GpuStep::DenseFfn(ffn) => {
-                ffn.record(segment.recorder(), tokens, None);
-                ffn.work() * tokens as u64
-            }
-            GpuStep::Add(sum) => {
-                sum.record(segment.recorder(), tokens);
-                return Ok(());
-            }
-            // Put off until a step reads the stream: usually the next norm, which adds on the way.
-            GpuStep::AddOut => {
-                self.due = true;
-                return Ok(());
-            }
-            GpuStep::PerLayerInput(ops) => {
-                ops.record(&self.gpu, segment.recorder(), tokens, at);
-                ops.work() * tokens as u64
-            }
-            GpuStep::Altup { step, ops } => {
-                ops.record(segment.recorder(), *step, tokens);
-                // Counted once per layer.
-                if *step == AltupStep::Laurel { ops.work() * tokens as u64 } else { 0 }
-            }
-            GpuStep::Scale(factor) => {
-                let add = std::mem::take(&mut self.due);
-                self.registers.record_scale(&self.gpu, segment.recorder(), tokens, add, *factor);
-                return Ok(());
-            }
+        let at = layer - self.first_layer;
+        let context = StepContext {
+            gpu: &self.gpu,
+            segment: &mut self.segment,
+            registers: &self.registers,
+            parts: &self.parts,
+            layer,
+            at,
+            tokens,
+            due: &mut self.due,
         };
-        segment.worked(work, tokens)
+        self.layers[at].steps[step.index].record(context, sequences)
     }
 
     /// Records the addition that was put off.
@@ -368,11 +301,6 @@ impl GpuLayers {
     }
 }
 
-/// The error of a cache whose part for `layer` is elsewhere.
-fn not_here(what: &'static str, layer: usize) -> Error {
-    Error::invalid(what, format!("one on the device with a layer {layer}"), "another")
-}
-
 fn no_head() -> Error {
     Error::invalid("head on the GPU", "one that is loaded", "none")
 }
@@ -380,7 +308,6 @@ fn no_head() -> Error {
 /// Most bytes uploaded at once: the rows that a chunk begins with and its rotations, or the CPU's partial sums of an FFN, whose rows
 /// are as wide as any weight type's blocks make them.
 fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
-    let streams = config.altup.map_or(1, |altup| altup.streams);
-    let begin = streams * pitch(config.d_model) + rotated(config) + config.per_layer_inputs();
+    let begin = config.streams() * pitch(config.d_model) + rotated(config) + config.per_layer_inputs();
     (chunk * begin.max(config.d_model.next_multiple_of(256)) * size_of::<f32>()) as u64
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{GpuLoader, device_model::DeviceModel, recurrent};
+use super::{GpuLoader, device_model::DeviceModel, part_buffers::PartBuffers};
 use crate::{
     error::Result,
     gpu::{Caps, Gpu, Uploader},
@@ -68,7 +68,7 @@ impl DevicePart<'_> {
 /// # Errors
 /// [`Error::Unsupported`] with what the kernels lack.
 pub fn device_support(model: &Model) -> Result<()> {
-    model.config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()).try_for_each(recurrent::check)
+    PartBuffers::check(&model.config)
 }
 
 /// Bytes of a load: those of the same load on a device that only counts.

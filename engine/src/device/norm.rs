@@ -4,7 +4,7 @@ use super::{loader::GpuLoader, registers::residual_scale};
 use crate::{
     error::Result,
     gpu::{Buffer, Gpu, Op, Recorder, grid, params, pitch},
-    model::{Norm, NormKind},
+    model::{LayerNorms, Norm, NormKind, NormSlot},
 };
 
 /// Fewest and most invocations of a workgroup, which takes a row: four columns each, if there are as many.
@@ -66,6 +66,22 @@ impl NormOp {
         let plain = Op::new(gpu, &pipeline(false)?, &bindings)?;
         let adding = delta.map(|_| Ok(plain.variant(&pipeline(true)?))).transpose()?;
         Ok(NormOp { gpu: gpu.clone(), plain, adding, cols: weights.cols, eps: config.norm_eps })
+    }
+
+    /// The norm of rows in place.
+    pub fn in_place(loader: &mut GpuLoader<'_, '_>, norm: &Norm, rows: &Buffer) -> Result<Self> {
+        let weights = NormWeights::new(loader, norm)?;
+        NormOp::new(loader, &weights, rows, None, rows)
+    }
+
+    /// The norm of a vector within a part, if its layer has one.
+    pub fn within(
+        loader: &mut GpuLoader<'_, '_>,
+        norms: LayerNorms<'_>,
+        slot: NormSlot,
+        rows: &Buffer,
+    ) -> Result<Option<Self>> {
+        norms.get(slot).map(|norm| NormOp::in_place(loader, norm, rows)).transpose()
     }
 
     /// True if [`NormOp::record`] can add on the way.

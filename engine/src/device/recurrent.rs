@@ -1,80 +1,87 @@
 //! Recurrent mixers of layers on the device: projections, short convolution, scan and output matrix. The kernels that are bound to a
-//! conversation's state are its own ([`StateOps`]).
+//! conversation's state are its own ([`StateOps`]). A kind has an arm in [`layout`] and in [`scan()`], and a file of its name if it
+//! has a scan.
+
+mod delta_net;
+mod mamba2;
+mod mixer_buffers;
+mod scan;
 
 use std::{ops::Range, sync::Arc};
 
+use delta_net::DeltaNetOps;
+use mamba2::Mamba2Ops;
+use mixer_buffers::{MixerBuffers, RecurrentLayout, WORKGROUP};
 use parking_lot::Mutex;
-use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
+use scan::ScanOps;
 
 use super::{
-    delta_net::DeltaNetOps,
-    layer::no_buffers,
     loader::GpuLoader,
-    mamba2::Mamba2Ops,
+    part_buffers::no_buffers,
     product::Product,
     registers::Registers,
     state::{StateCopies, StateOps},
 };
 use crate::{
-    cpu::ops::ShortConv,
-    error::Result,
-    gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{BoundMixer, BoundRecurrent, Linear, ModelConfig, RecurrentConfig, RecurrentWeights, Register},
+    error::{Error, Result},
+    gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params},
+    model::{BoundMixer, BoundRecurrent, ModelConfig, RecurrentConfig, RecurrentWeights, Register, StateShape},
 };
 
-/// Invocations of a workgroup, for kernels written for any number.
-pub(super) const WORKGROUP: u32 = 128;
 /// Tokens of a convolution's run: more runs of a prompt are computed at once.
 const RUN: usize = 32;
 
-/// Row pitches of a recurrent mixer's buffers, in floats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RecurrentLayout {
-    /// Projections of a token: first the convolution's channels, then gates and rates.
-    pub projected: usize,
-    /// Channels behind the convolution.
-    pub convolved: usize,
-    /// Outputs of the heads; 0 without a scan.
-    pub heads: usize,
+/// Row pitches of a mixer's buffers, by kind: the mixers that have kernels.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a mixer that the kernels cannot compute.
+fn layout(of: &RecurrentConfig) -> Result<RecurrentLayout> {
+    match of {
+        RecurrentConfig::DeltaNet(of) => DeltaNetOps::layout(of),
+        RecurrentConfig::Mamba2(of) => Mamba2Ops::layout(of),
+        RecurrentConfig::ShortConv(of) => Ok(RecurrentLayout::new(3 * of.channels, of.channels, 0)),
+    }
 }
 
-impl RecurrentLayout {
-    /// For rows of so many floats.
-    pub(super) fn new(projected: usize, convolved: usize, heads: usize) -> Self {
-        RecurrentLayout { projected: pitch(projected), convolved: pitch(convolved), heads: pitch(heads) }
-    }
+/// The scan behind a mixer's convolution, by kind; `None` if the gated convolution is all there is.
+fn scan(
+    loader: &mut GpuLoader<'_, '_>,
+    buffers: &MixerBuffers,
+    mixer: BoundMixer<'_>,
+) -> Result<Option<Box<dyn ScanOps>>> {
+    Ok(match mixer {
+        BoundMixer::DeltaNet(of, weights) => Some(Box::new(DeltaNetOps::new(loader, buffers, of, weights)?)),
+        BoundMixer::Mamba2(of, weights) => Some(Box::new(Mamba2Ops::new(loader, buffers, of, weights)?)),
+        BoundMixer::ShortConv(..) => None,
+    })
+}
 
-    fn of(of: &RecurrentConfig) -> Self {
-        match of {
-            RecurrentConfig::DeltaNet { shape, .. } => DeltaNetOps::layout(shape),
-            RecurrentConfig::Mamba2 { shape, .. } => Mamba2Ops::layout(shape),
-            RecurrentConfig::ShortConv { channels, .. } => RecurrentLayout::new(3 * channels, *channels, 0),
-        }
+/// Refuses a mixer that the kernels cannot compute.
+///
+/// # Errors
+/// [`Error::Unsupported`] with its sizes.
+pub(crate) fn check(of: &RecurrentConfig) -> Result<()> {
+    layout(of).map(drop)
+}
+
+/// The error of a mixer without kernels.
+fn no_kernel(of: &RecurrentConfig) -> Error {
+    Error::Unsupported {
+        what: "recurrent mixer on the GPU",
+        got: of.name().to_owned(),
+        supported: "mixers behind a short convolution".to_owned(),
     }
 }
 
 /// Different recurrent mixers of a model's layers.
-fn kinds(config: &ModelConfig) -> Vec<&RecurrentConfig> {
+fn kinds(config: &ModelConfig) -> impl Iterator<Item = &RecurrentConfig> {
     let mut kinds: Vec<&RecurrentConfig> = Vec::new();
     for of in config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()) {
         if !kinds.contains(&of) {
             kinds.push(of);
         }
     }
-    kinds
-}
-
-/// Buffers of one kind of mixer, which its layers share.
-#[derive(Debug, Clone)]
-pub(crate) struct MixerBuffers {
-    of: RecurrentConfig,
-    layout: RecurrentLayout,
-    /// `[chunk, layout.projected]`
-    pub projected: Buffer,
-    /// `[chunk, layout.convolved]`
-    pub convolved: Buffer,
-    /// `[chunk, layout.heads]`
-    pub heads: Buffer,
+    kinds.into_iter()
 }
 
 /// Buffers of all recurrent mixers, and the rings that carry states up and down.
@@ -87,17 +94,9 @@ pub(crate) struct RecurrentBuffers {
 
 impl RecurrentBuffers {
     pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Self> {
-        let each = kinds(loader.config).into_iter().map(|of| {
-            let layout = RecurrentLayout::of(of);
-            let buffer = |what, pitch: usize| loader.scratch(what, loader.chunk * pitch);
-            Ok(MixerBuffers {
-                of: of.clone(),
-                layout,
-                projected: buffer("a recurrent mixer's projections", layout.projected)?,
-                convolved: buffer("convolved channels", layout.convolved)?,
-                heads: buffer("a recurrent mixer's heads", layout.heads)?,
-            })
-        });
+        // Mixers without kernels are on no device.
+        let each = kinds(loader.config).filter_map(|of| Some((of, layout(of).ok()?)));
+        let each = each.map(|(of, layout)| MixerBuffers::new(loader, of, layout));
         Ok(RecurrentBuffers {
             kinds: each.collect::<Result<_>>()?,
             copies: StateCopies::new(loader.gpu, loader.config)?,
@@ -105,37 +104,10 @@ impl RecurrentBuffers {
     }
 }
 
-/// A scan between convolution and output matrix.
-#[derive(Debug)]
-enum ScanOps {
-    DeltaNet(DeltaNetOps),
-    Mamba2(Mamba2Ops),
-}
-
-/// The matrices and the convolution of a mixer, in the order of a row of projections.
-#[derive(Debug)]
-struct MixerMatrices<'a> {
-    /// Stacked: the convolution's channels, gates, rates.
-    projections: Vec<&'a Linear>,
-    conv: &'a ShortConv,
-    output: &'a Linear,
-}
-
-impl<'a> MixerMatrices<'a> {
-    fn of(weights: &'a RecurrentWeights) -> Self {
-        let (projections, conv, output) = match weights {
-            RecurrentWeights::DeltaNet(of) => (vec![&of.qkv, &of.gate, &of.alpha, &of.beta], &of.conv, &of.output),
-            RecurrentWeights::Mamba2(of) => (vec![&of.xbc, &of.gate, &of.dt], &of.conv, &of.output),
-            RecurrentWeights::ShortConv(of) => (vec![&of.input, &of.input_gate, &of.output_gate], &of.conv, &of.output),
-        };
-        MixerMatrices { projections, conv, output }
-    }
-}
-
 /// One layer's recurrent mixer.
 #[derive(Debug)]
 pub(crate) struct RecurrentOps {
-    pub of: RecurrentConfig,
+    pub state: StateShape,
     buffers: MixerBuffers,
     projections: Product,
     /// `[taps, channels]`
@@ -145,7 +117,7 @@ pub(crate) struct RecurrentOps {
     channels: usize,
     taps: usize,
     /// `None`: the gated convolution is all there is.
-    scan: Option<ScanOps>,
+    scan: Option<Box<dyn ScanOps>>,
     output: Product,
 }
 
@@ -159,27 +131,20 @@ impl RecurrentOps {
     ) -> Result<Self> {
         let BoundRecurrent { from, config: of, weights, mixer, .. } = recurrent;
         let (from, out) = (registers.get(from), registers.rows(Register::Out));
-        let buffers = buffers.kinds.iter().find(|kind| kind.of == *of).ok_or_else(no_buffers)?;
         check(of)?;
-        let MixerMatrices { projections, conv, output } = MixerMatrices::of(weights);
+        let buffers = buffers.kinds.iter().find(|kind| kind.of == *of).ok_or_else(no_buffers)?;
+        let weights = weights.mixer();
+        let conv = weights.conv().ok_or_else(|| no_kernel(of))?;
         let what = MemoryUse { purpose: Purpose::Attention, what: "weights of a recurrent mixer" };
         let into = BufferRows { buffer: &buffers.projected, pitch: buffers.layout.projected };
-        let projections = Product::new(loader, what, &projections, from, into)?;
+        let projections = Product::new(loader, what, &weights.inputs(), from, into)?;
         let conv_weight = loader.vector("a convolution", conv.weight())?;
         let conv_bias = conv.bias().map(|bias| loader.vector("a bias", bias)).transpose()?;
-        let scan = match mixer {
-            BoundMixer::DeltaNet { shape, weights } => {
-                Some(ScanOps::DeltaNet(DeltaNetOps::new(loader, buffers, *shape, weights)?))
-            }
-            BoundMixer::Mamba2 { shape, step_limits, weights } => {
-                Some(ScanOps::Mamba2(Mamba2Ops::new(loader, buffers, *shape, step_limits, weights)?))
-            }
-            BoundMixer::ShortConv(_) => None,
-        };
+        let scan = scan(loader, buffers, mixer)?;
         let mixed = if scan.is_some() { &buffers.heads } else { &buffers.convolved };
-        let output = Product::new(loader, what, &[output], mixed, out)?;
+        let output = Product::new(loader, what, &[weights.output()], mixed, out)?;
         Ok(RecurrentOps {
-            of: of.clone(),
+            state: of.state(),
             buffers: buffers.clone(),
             projections,
             conv_weight,
@@ -198,10 +163,8 @@ impl RecurrentOps {
         for (rows, state) in states {
             self.record_conv(recorder, &state.conv, rows);
         }
-        match &self.scan {
-            Some(ScanOps::DeltaNet(ops)) => ops.record(recorder, layout, states, tokens),
-            Some(ScanOps::Mamba2(ops)) => ops.record(recorder, layout, states, tokens),
-            None => {}
+        if let Some(scan) = &self.scan {
+            scan.record(recorder, layout, states, tokens);
         }
         self.output.record(recorder, tokens);
     }
@@ -228,11 +191,7 @@ impl RecurrentOps {
 
     /// Multiply-adds of `tokens` tokens.
     pub fn work(&self, tokens: usize) -> u64 {
-        let scan = match &self.scan {
-            Some(ScanOps::DeltaNet(ops)) => ops.work(),
-            Some(ScanOps::Mamba2(ops)) => ops.work(),
-            None => 0,
-        };
+        let scan = self.scan.as_ref().map_or(0, |scan| scan.work());
         (self.projections.work + self.output.work + scan) * tokens as u64
     }
 
@@ -252,32 +211,6 @@ impl RecurrentOps {
 
     /// The scan of a conversation whose memory is `state`; `None` if the convolution's inputs are all its memory.
     pub fn scan(&self, gpu: &Gpu, state: &Buffer) -> Result<Option<Op>> {
-        match &self.scan {
-            Some(ScanOps::DeltaNet(ops)) => ops.scan(gpu, &self.buffers, state).map(Some),
-            Some(ScanOps::Mamba2(ops)) => ops.scan(gpu, &self.buffers, state).map(Some),
-            None => Ok(None),
-        }
+        self.scan.as_ref().map(|scan| scan.op(gpu, &self.buffers, state)).transpose()
     }
-}
-
-/// Refuses a mixer that the kernels cannot compute.
-///
-/// # Errors
-/// [`Error::Unsupported`](crate::Error::Unsupported) with its sizes.
-pub(crate) fn check(of: &RecurrentConfig) -> Result<()> {
-    match of {
-        RecurrentConfig::DeltaNet { shape, .. } => DeltaNetOps::check(shape),
-        RecurrentConfig::Mamba2 { shape, .. } => Mamba2Ops::check(shape),
-        RecurrentConfig::ShortConv { .. } => Ok(()),
-    }
-}
-
-/// Lanes of a scan that share a column of a state of `rows` rows.
-pub(super) fn scan_slices(rows: usize) -> u32 {
-    (rows as u32).div_ceil(SCAN_ROWS).max(1)
-}
-
-/// Columns of a state of `rows` rows that a workgroup of a scan takes, of `width`.
-pub(super) fn scan_columns(rows: usize, width: usize) -> u32 {
-    (SCAN_LANES / scan_slices(rows)).clamp(1, (width as u32).next_multiple_of(16))
 }

@@ -8,7 +8,7 @@ use super::recurrent::RecurrentOps;
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage},
-    model::{ModelConfig, RecurrentConfig},
+    model::{LayerConfig, ModelConfig, StateShape},
     runtime::{OffHostState, RecurrentState},
 };
 
@@ -54,15 +54,15 @@ impl GpuState {
             let buffer = gpu.arena().buffer(Purpose::Kv, "recurrent state", bytes_of(floats), Usage::Storage)?;
             Ok::<_, Error>(StateBuffer { buffer, floats })
         };
-        let [conv, scan] = ops.of.state();
+        let [conv, scan] = ops.state.floats();
         let (conv, scan) = (buffer(conv)?, buffer(scan)?);
         let ops = StateOps { conv: ops.conv(gpu, &conv.buffer)?, scan: ops.scan(gpu, &scan.buffer)? };
         Ok(GpuState { owner: Arc::clone(owner), ops, conv, scan, copies: Arc::clone(copies) })
     }
 
-    /// Bytes on the device of the state of a mixer.
-    pub fn bytes_of(of: &RecurrentConfig) -> u64 {
-        of.state().map(bytes_of).iter().sum()
+    /// Bytes on the device of a state of this shape.
+    pub fn bytes_of(shape: StateShape) -> u64 {
+        shape.floats().map(bytes_of).iter().sum()
     }
 
     /// True if it was made for the layers of this identity.
@@ -110,8 +110,8 @@ impl StateCopies {
     /// # Errors
     /// [`Error::Memory`] if they do not fit the budget.
     pub fn new(gpu: &Gpu, config: &ModelConfig) -> Result<Option<Arc<Mutex<Self>>>> {
-        let states = config.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
-        let bytes = states.flat_map(RecurrentConfig::state).map(bytes_of).max().unwrap_or(0).min(MOST_BYTES);
+        let states = config.layers.iter().filter_map(LayerConfig::state);
+        let bytes = states.flat_map(|shape| shape.floats()).map(bytes_of).max().unwrap_or(0).min(MOST_BYTES);
         if bytes == 0 {
             return Ok(None);
         }

@@ -157,7 +157,7 @@ impl ColdSide {
             return Ok(entry);
         }
         let started = Instant::now();
-        let neurons = ffn.weights.ffn.neurons().count();
+        let neurons = ffn.kind.neurons().count();
         let mut fired = vec![0; if pass.probe.wants_firing() { tokens * mask::words(neurons) } else { 0 }];
         let masks = (!fired.is_empty()).then_some(&mut fired[..]);
         let chosen = ChosenExperts { ids, router_weights };

@@ -151,7 +151,7 @@ impl HybridProcessor {
     /// are then what the head reads. True if they were.
     fn merge_streams(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
         match &mut self.device {
-            Some(device) if self.residual_on_device && device.layers.has_head() && model.weights.altup.is_some() => {
+            Some(device) if self.residual_on_device && device.layers.has_head() && model.config.streams() > 1 => {
                 let cpu = &mut self.cold.cpu;
                 cpu.take_streams(model, device.end_with_streams(tokens.clone())?, tokens.len())?;
                 device.layers.replace_residual(cpu.merged_streams(model, 0..tokens.len())?)?;
@@ -172,7 +172,7 @@ impl HybridProcessor {
     fn end_on_cpu(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
         let Some(device) = self.device.as_mut().filter(|_| self.residual_on_device) else { return Ok(false) };
         let n = tokens.len();
-        if model.weights.altup.is_some() {
+        if model.config.streams() > 1 {
             self.cold.cpu.take_streams(model, device.end_with_streams(tokens)?, n)?;
         } else {
             self.cold.cpu.take_residual(model, device.end_with_residual(tokens)?, n)?;
@@ -256,8 +256,8 @@ impl Processor for HybridProcessor {
     fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()> {
         self.residual_on_device = false;
         match &mut self.device {
-            // The CPU computes the inputs that layers have of their own: their table is not on the device.
-            Some(device) if device.layers.range().start == 0 && pass.model.config.per_layer_input.is_none() => {
+            // The CPU computes what else is made of embeddings: its weights are not on the device.
+            Some(device) if device.layers.range().start == 0 && pass.model.config.begins_with_embeddings() => {
                 self.residual_on_device = true;
                 device.begin(pass, sequences)
             }

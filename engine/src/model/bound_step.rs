@@ -2,9 +2,8 @@
 //! loading a model binds every step once, so that a processor asks for nothing that a layer may not have.
 
 use super::{
-    AltupStep, AltupWeights, AttentionConfig, AttentionWeights, DeltaNetShape, DeltaNetWeights, ExpertWeights, Ffn,
-    FfnWeights, LatentConfig, LatentWeights, LayerWeights, Mamba2Shape, Mamba2Weights, Model, ModelConfig, Norm,
-    NormSlot, PerLayerWeights, RecurrentConfig, RecurrentWeights, Register, ShortConvWeights, Step, Weights,
+    AltupStep, AltupWeights, BoundAttention, BoundFfn, BoundRecurrent, ExpertWeights, FfnKind, FfnWeights, Model,
+    ModelConfig, Norm, PerLayerWeights, Register, Step, Weights,
 };
 use crate::error::{Error, Result};
 
@@ -80,109 +79,6 @@ pub enum BoundOperation<'m> {
     Scale(f32),
 }
 
-/// The attention of a layer.
-#[derive(Debug, Clone, Copy)]
-pub struct BoundAttention<'m> {
-    /// Number of the layer.
-    pub layer: usize,
-    /// Input.
-    pub from: Register,
-    /// Sizes.
-    pub config: &'m AttentionConfig,
-    /// Weights.
-    pub weights: &'m AttentionWeights,
-    /// The rest of latent attention.
-    pub latent: Option<BoundLatent<'m>>,
-    /// Norm of all heads' outputs.
-    pub heads_norm: Option<&'m Norm>,
-}
-
-/// The latent of a layer's attention.
-#[derive(Debug, Clone, Copy)]
-pub struct BoundLatent<'m> {
-    /// Sizes.
-    pub config: &'m LatentConfig,
-    /// Weights.
-    pub weights: &'m LatentWeights,
-}
-
-/// The recurrent mixer of a layer.
-#[derive(Debug, Clone, Copy)]
-pub struct BoundRecurrent<'m> {
-    /// Number of the layer.
-    pub layer: usize,
-    /// Input.
-    pub from: Register,
-    /// Kind and sizes.
-    pub config: &'m RecurrentConfig,
-    /// Weights of that kind.
-    pub weights: &'m RecurrentWeights,
-    /// Both, by kind.
-    pub mixer: BoundMixer<'m>,
-}
-
-/// Sizes and weights of a recurrent mixer by kind.
-#[derive(Debug, Clone, Copy)]
-pub enum BoundMixer<'m> {
-    /// A gated delta net.
-    DeltaNet {
-        /// Heads and their sizes.
-        shape: &'m DeltaNetShape,
-        /// Weights.
-        weights: &'m DeltaNetWeights,
-    },
-    /// Mamba-2.
-    Mamba2 {
-        /// Heads and their sizes.
-        shape: &'m Mamba2Shape,
-        /// Least and largest step of a token.
-        step_limits: [f32; 2],
-        /// Weights.
-        weights: &'m Mamba2Weights,
-    },
-    /// A short convolution between two gates.
-    ShortConv(&'m ShortConvWeights),
-}
-
-/// The FFN of a layer.
-#[derive(Debug, Clone, Copy)]
-pub struct BoundFfn<'m> {
-    /// Number of the layer.
-    pub layer: usize,
-    /// Input.
-    pub from: Register,
-    /// Its matrices.
-    pub kind: FfnKind<'m>,
-    /// Norm of a dense FFN's hidden values.
-    pub hidden_norm: Option<&'m Norm>,
-    /// The layer's weights, of which the FFN's predictor and thresholds are.
-    pub weights: &'m LayerWeights,
-    /// True if a step before it chooses its experts.
-    pub routed: bool,
-    /// True if the residual stream is still the input of the norm before the FFN when the FFN begins.
-    pub keeps_residual: bool,
-}
-
-/// The matrices of an FFN that is there.
-#[derive(Debug, Clone, Copy)]
-pub enum FfnKind<'m> {
-    /// One FFN for every token.
-    Dense(&'m FfnWeights),
-    /// MoE.
-    Experts(&'m ExpertWeights),
-}
-
-impl Ffn {
-    /// Its matrices, unless the layer has none.
-    pub fn kind(&self) -> Option<FfnKind<'_>> {
-        match self {
-            Ffn::Dense(weights) => Some(FfnKind::Dense(weights)),
-            Ffn::Experts(weights) => Some(FfnKind::Experts(weights)),
-            Ffn::None => None,
-        }
-    }
-}
-
 impl Model {
     /// The steps of `layer` in the order of its program.
     ///
@@ -195,7 +91,7 @@ impl Model {
 
     /// The FFN of `layer`, if it has one.
     pub fn ffn(&self, layer: usize) -> Option<BoundFfn<'_>> {
-        BoundFfn::new(&self.config, &self.weights, layer)
+        bound_ffn(&self.config, &self.weights, layer)
     }
 }
 
@@ -213,21 +109,24 @@ impl<'m> BoundStep<'m> {
         let input = |from| if from == Register::Out { Err(refused("an input that is not `Out`")) } else { Ok(from) };
         let operation = match step {
             Step::Norm { norm, from, into } => {
-                let norm = of.norm(norm).ok_or_else(|| absent("norms"))?;
+                let norm =
+                    of.norm(norm).filter(|_| !norm.is_within_part()).ok_or_else(|| absent("norms of registers"))?;
                 let feeds_ffn = shape.ffn_norm() == Some(index);
                 let keeps_input = feeds_ffn && shape.early_ffn_input().is_some();
                 BoundOperation::Norm { norm, from, into, feeds_ffn, keeps_input }
             }
             Step::Attention { from } => {
-                let bound = BoundAttention::new(config, weights, layer, input(from)?);
+                let (config, weights) = (shape.attention.as_ref(), of.attention.as_ref());
+                let bound = BoundAttention::new(layer, input(from)?, config, weights, of.layer_norms());
                 BoundOperation::Attention(bound.ok_or_else(|| absent("attention"))?)
             }
             Step::Recurrent { from } => {
-                let bound = BoundRecurrent::new(config, weights, layer, input(from)?);
+                let (config, weights) = (shape.recurrent.as_ref(), of.recurrent.as_ref());
+                let bound = BoundRecurrent::new(layer, input(from)?, config, weights, of.layer_norms());
                 BoundOperation::Recurrent(bound.ok_or_else(|| absent("a recurrent mixer"))?)
             }
             Step::Route { from } => {
-                let bound = BoundFfn::new(config, weights, layer);
+                let bound = bound_ffn(config, weights, layer);
                 let (ffn, experts) = bound
                     .and_then(|ffn| Some((ffn, routed_early(&shape.steps, ffn.kind)?)))
                     .ok_or_else(|| absent("a router ahead of experts without a gated one"))?;
@@ -235,7 +134,7 @@ impl<'m> BoundStep<'m> {
             }
             Step::Ffn { from } => {
                 input(from)?;
-                BoundOperation::Ffn(BoundFfn::new(config, weights, layer).ok_or_else(|| absent("an FFN"))?)
+                BoundOperation::Ffn(bound_ffn(config, weights, layer).ok_or_else(|| absent("an FFN"))?)
             }
             Step::DenseFfn { from } => {
                 let weights = of.beside_experts.as_ref().ok_or_else(|| absent("a dense FFN beside experts"))?;
@@ -258,53 +157,20 @@ impl<'m> BoundStep<'m> {
     }
 }
 
-impl<'m> BoundAttention<'m> {
-    /// `None` for a layer without attention, or with half of a latent one.
-    fn new(config: &'m ModelConfig, weights: &'m Weights, layer: usize, from: Register) -> Option<Self> {
-        let of = &weights.layers[layer];
-        let (config, weights) = config.layers[layer].attention.as_ref().zip(of.attention.as_ref())?;
-        let latent = match (&config.latent, weights.latent.as_deref()) {
-            (Some(config), Some(weights)) => Some(BoundLatent { config, weights }),
-            (None, None) => None,
-            _ => return None,
-        };
-        Some(BoundAttention { layer, from, config, weights, latent, heads_norm: of.norm(NormSlot::Heads) })
-    }
-}
-
-impl<'m> BoundRecurrent<'m> {
-    /// `None` for a layer without a recurrent mixer, or with the weights of another kind.
-    fn new(config: &'m ModelConfig, weights: &'m Weights, layer: usize, from: Register) -> Option<Self> {
-        let (config, weights) = (&config.layers[layer].recurrent, &weights.layers[layer].recurrent);
-        let (config, weights) = config.as_ref().zip(weights.as_ref())?;
-        let mixer = match (config, weights) {
-            (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) => {
-                BoundMixer::DeltaNet { shape, weights }
-            }
-            (RecurrentConfig::Mamba2 { shape, step_limits, .. }, RecurrentWeights::Mamba2(weights)) => {
-                BoundMixer::Mamba2 { shape, step_limits: *step_limits, weights }
-            }
-            (RecurrentConfig::ShortConv { .. }, RecurrentWeights::ShortConv(weights)) => BoundMixer::ShortConv(weights),
-            _ => return None,
-        };
-        Some(BoundRecurrent { layer, from, config, weights, mixer })
-    }
-}
-
-impl<'m> BoundFfn<'m> {
-    /// `None` for a layer without an FFN.
-    fn new(config: &'m ModelConfig, weights: &'m Weights, layer: usize) -> Option<Self> {
-        let (shape, weights) = (&config.layers[layer], &weights.layers[layer]);
-        Some(BoundFfn {
-            layer,
-            from: shape.ffn_input()?,
-            kind: weights.ffn.kind()?,
-            hidden_norm: weights.norm(NormSlot::Hidden),
-            weights,
-            routed: shape.early_router_input().is_some(),
-            keeps_residual: shape.early_ffn_input().is_none(),
-        })
-    }
+/// `None` for a layer without an FFN.
+fn bound_ffn<'m>(config: &'m ModelConfig, weights: &'m Weights, layer: usize) -> Option<BoundFfn<'m>> {
+    let (shape, weights) = (&config.layers[layer], &weights.layers[layer]);
+    Some(BoundFfn {
+        layer,
+        from: shape.ffn_input()?,
+        kind: weights.ffn.kind()?,
+        norms: weights.layer_norms(),
+        gate_deviations: weights.gate_deviations,
+        predictor: weights.predictor.as_ref(),
+        activation_threshold: weights.activation_threshold,
+        routed: shape.early_router_input().is_some(),
+        keeps_residual: shape.early_ffn_input().is_none(),
+    })
 }
 
 /// The experts of `ffn` if they can be chosen ahead of it: by one router, before they are computed, with no gate that reads the same
@@ -323,7 +189,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::model::LoadOptions;
+    use crate::model::{LoadOptions, NormSlot};
 
     fn model() -> Model {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/qwen3");

@@ -1,308 +1,13 @@
-//! Sizes and variants of a model: everything that the forward pass needs beside the weights.
+//! Sizes and variants of a model and of its layers: everything that the forward pass needs beside the weights.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
-use super::{Register, Step};
-pub use crate::cpu::ops::{Activation, DeltaNetShape, Mamba2Shape};
-
-/// Kind of norm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NormKind {
-    /// `x / sqrt(mean(x^2) + eps) * w`
-    Rms,
-    /// `(x - mean) / sqrt(var + eps) * w + b`
-    Layer,
-}
-
-/// Pairs of a head's elements that are rotated together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RopeOrder {
-    /// Neighbours `(2i, 2i+1)`: GGUF files of the llama family.
-    Normal,
-    /// Halves `(i, i + dims/2)`: GPT-NeoX, Falcon, Qwen, Gemma, Phi, and every Hugging Face layout.
-    NeoX,
-}
-
-/// Scaling of positions beyond the training length.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RopeScaling {
-    /// Positions as they are.
-    None,
-    /// Positions divided by `factor`.
-    Linear {
-        /// Ratio of the wanted to the original length.
-        factor: f32,
-    },
-    /// YaRN (Peng et al. 2023): low frequencies interpolated, high ones kept, attention rescaled.
-    Yarn {
-        /// Ratio of the wanted to the original length.
-        factor: f32,
-        /// Length the model was trained with.
-        original_context: usize,
-        /// Magnitude factor applied to cos and sin; computed from `factor` when the file has none.
-        attention_factor: f32,
-        /// Rotations at or above which a dimension is kept (default 32).
-        beta_fast: f32,
-        /// Rotations at or below which a dimension is interpolated (default 1).
-        beta_slow: f32,
-        /// True if the dimensions of both limits are rounded outwards (default; gpt-oss does not).
-        truncate: bool,
-    },
-    /// One divisor per rotated pair, `[dims / 2]` (Llama 3.1's `rope_freqs.weight`, Phi-3's long and short factors).
-    Factors {
-        /// Divisors used while the context is at most `original_context` (or always, when there is only one set).
-        short: Vec<f32>,
-        /// Divisors for longer contexts.
-        long: Option<Vec<f32>>,
-        /// Length the model was trained with.
-        original_context: usize,
-        /// Magnitude factor applied to cos and sin.
-        attention_factor: f32,
-    },
-}
-
-/// Rotary position embedding (Su et al. 2021): one table of rotations, used by any number of layers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rope {
-    /// Rotated elements of each head, from its first; fewer than `head_dim` when partial.
-    pub dims: usize,
-    /// Base of the frequencies.
-    pub base: f32,
-    /// Pairing.
-    pub order: RopeOrder,
-    /// Scaling of positions.
-    pub scaling: RopeScaling,
-}
-
-/// Encoding of positions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Position {
-    /// Queries and keys are rotated in the layers that name a table ([`AttentionConfig::rope`]); others see no positions.
-    Rotary,
-    /// A row of `position_embd` is added to the embedding (OPT).
-    Learned {
-        /// Added to the position to find the row (OPT: 2).
-        offset: usize,
-    },
-}
-
-/// Numbers that a router's logits become.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RouterScore {
-    /// `softmax` over all experts.
-    Softmax,
-    /// The logits themselves choose; weights are their `softmax` over the chosen experts (gpt-oss).
-    SoftmaxOfChosen,
-    /// `sigmoid` of each (DeepSeek V3, GLM 4.5).
-    Sigmoid,
-    /// The logits themselves choose; each of the two chosen is weighted by the `softmax` over itself and the experts not chosen before it
-    /// whose logits are within 2 % of its own (SparseMixer, Liu et al. 2023; Phi-3.5-MoE).
-    SparseMixer,
-}
-
-/// Experts in groups of equal size, of which the best groups are chosen first (DeepSeek).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExpertGroups {
-    /// Groups.
-    pub count: usize,
-    /// Groups whose experts may be chosen.
-    pub used: usize,
-    /// A group is as good as the sum of that many of its best experts (DeepSeek V2: 1, V3: 2).
-    pub best: usize,
-}
-
-/// How experts are chosen and weighted: those with the largest scores plus selection bias
-/// ([`ExpertWeights::selection_bias`](super::ExpertWeights::selection_bias)), by their scores.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Router {
-    /// Scores.
-    pub score: RouterScore,
-    /// Groups, where choosing is limited to some of them.
-    pub groups: Option<ExpertGroups>,
-    /// True to divide the weights of the chosen experts by their sum.
-    pub renormalise: bool,
-    /// Factor on the weights.
-    pub scale: f32,
-}
-
-impl Router {
-    /// A softmax over all experts.
-    pub const fn softmax(renormalise: bool) -> Self {
-        Router { score: RouterScore::Softmax, groups: None, renormalise, scale: 1.0 }
-    }
-
-    /// A sigmoid of each expert's logit.
-    pub const fn sigmoid(renormalise: bool) -> Self {
-        Router { score: RouterScore::Sigmoid, ..Router::softmax(renormalise) }
-    }
-}
-
-impl fmt::Display for Router {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.score {
-            RouterScore::Softmax => "softmax",
-            RouterScore::SoftmaxOfChosen => "softmax of the chosen",
-            RouterScore::Sigmoid => "sigmoid",
-            RouterScore::SparseMixer => "SparseMixer",
-        })?;
-        if let Some(groups) = self.groups {
-            write!(f, " in {} of {} groups", groups.used, groups.count)?;
-        }
-        if self.scale != 1.0 {
-            write!(f, " times {}", self.scale)?;
-        }
-        Ok(())
-    }
-}
-
-/// Sizes of the experts of an MoE model.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Experts {
-    /// Experts per layer.
-    pub count: usize,
-    /// Experts used per token.
-    pub used: usize,
-    /// Choice of experts.
-    pub router: Router,
-    /// Neurons per expert.
-    pub n_ff: usize,
-}
-
-/// Multi-head latent attention (DeepSeek V2): keys and values of all heads are products of one latent, which is what is cached. Queries
-/// are brought to the latent's width, attend to it, and each head's values are a product of the latents' weighted sum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LatentConfig {
-    /// Elements of the latent.
-    pub rank: usize,
-    /// Elements of a head's query that are not rotated.
-    pub nope_dim: usize,
-    /// Elements of a head's value.
-    pub v_dim: usize,
-    /// Elements that queries are projected from, where they are low-rank.
-    pub q_rank: Option<usize>,
-}
-
-/// Attention of one layer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AttentionConfig {
-    /// Query heads.
-    pub n_head: usize,
-    /// Key/value heads; divides `n_head`.
-    pub n_kv_head: usize,
-    /// Elements per head (queries, keys and values alike).
-    pub head_dim: usize,
-    /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
-    pub window: Option<usize>,
-    /// Table in [`ModelConfig::ropes`] by which queries and keys are rotated; `None`: they are not.
-    pub rope: Option<usize>,
-    /// Factor on query-key products (usually `1/sqrt(head_dim)`).
-    pub scale: f32,
-    /// `cap * tanh(s / cap)` on attention scores.
-    pub softcap: Option<f32>,
-    /// True if the query matrix also has a gate per head, `[query | gate]` for each: outputs of heads are multiplied by its sigmoid.
-    pub gated: bool,
-    /// True if each head's values are divided by their root mean square (Gemma 4).
-    pub norm_values: bool,
-    /// The earlier layer whose keys and values this one reads; it has none of its own then.
-    pub kv_from: Option<usize>,
-    /// Latent from which keys and values come: a key is `[rotated | latent]`, `head_dim` elements of one head, and its own value.
-    pub latent: Option<LatentConfig>,
-    /// Rows of a gate matrix of its own: one per head or per element, by whose softplus outputs of heads are multiplied; 0 without.
-    pub gate_rows: usize,
-}
-
-impl AttentionConfig {
-    /// Elements of all query heads together.
-    pub fn q_dim(&self) -> usize {
-        self.n_head * self.head_dim
-    }
-
-    /// Elements of a key that are rotated ahead of its latent.
-    pub fn latent_rope_dim(&self) -> usize {
-        self.head_dim - self.latent.map_or(self.head_dim, |latent| latent.rank)
-    }
-
-    /// Columns of the output matrix.
-    pub fn output_cols(&self) -> usize {
-        self.latent.map_or(self.q_dim(), |latent| self.n_head * latent.v_dim)
-    }
-
-    /// Heads whose values are cached beside the keys: none where keys are their own values.
-    pub fn value_heads(&self) -> usize {
-        if self.latent.is_some() { 0 } else { self.n_kv_head }
-    }
-
-    /// Rows of keys and values that a token caches.
-    pub fn cached_rows(&self) -> usize {
-        self.n_kv_head + self.value_heads()
-    }
-
-    /// Rows of the query matrix.
-    pub fn q_rows(&self) -> usize {
-        if let Some(latent) = self.latent {
-            return self.n_head * (latent.nope_dim + self.latent_rope_dim());
-        }
-        if self.gated { 2 * self.q_dim() } else { self.q_dim() }
-    }
-
-    /// Elements of all key (or value) heads together.
-    pub fn kv_dim(&self) -> usize {
-        self.n_kv_head * self.head_dim
-    }
-
-    /// Elements that are appended to its keys (or values) by a token: none where they are another layer's.
-    pub fn own_kv_dim(&self) -> usize {
-        if self.kv_from.is_some() { 0 } else { self.kv_dim() }
-    }
-}
-
-/// A mixer of tokens whose memory is a state of fixed size, in place of keys and values.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RecurrentConfig {
-    /// Gated delta net (Yang et al. 2024) behind a short convolution.
-    DeltaNet {
-        /// Heads and their sizes.
-        shape: DeltaNetShape,
-        /// Taps of the convolution.
-        taps: usize,
-    },
-    /// Mamba-2 (Dao and Gu 2024): a selective state space behind a short convolution.
-    Mamba2 {
-        /// Heads and their sizes.
-        shape: Mamba2Shape,
-        /// Taps of the convolution.
-        taps: usize,
-        /// Least and largest step of a token.
-        step_limits: [f32; 2],
-    },
-    /// A short convolution between two gates (LFM2).
-    ShortConv {
-        /// Channels, each with its own filter.
-        channels: usize,
-        /// Taps of the convolution.
-        taps: usize,
-    },
-}
-
-impl RecurrentConfig {
-    /// Its name in messages.
-    pub fn name(&self) -> &'static str {
-        match self {
-            RecurrentConfig::DeltaNet { .. } => "gated delta net",
-            RecurrentConfig::Mamba2 { .. } => "Mamba-2",
-            RecurrentConfig::ShortConv { .. } => "short convolution",
-        }
-    }
-
-    /// Floats of its state: the last inputs of the convolution, and what the scan remembers.
-    pub fn state(&self) -> [usize; 2] {
-        match self {
-            RecurrentConfig::DeltaNet { shape, taps } => [shape.qkv() * (taps - 1), shape.state()],
-            RecurrentConfig::Mamba2 { shape, taps, .. } => [shape.channels() * (taps - 1), shape.state_len()],
-            RecurrentConfig::ShortConv { channels, taps } => [channels * (taps - 1), 0],
-        }
-    }
-}
+use super::{
+    AltupConfig, AttentionConfig, Experts, NormKind, Position, QueryScale, RecurrentConfig, Register, Rope, StateShape,
+    Step,
+    load::{LayerTensors, Loader},
+};
+pub use crate::cpu::ops::Activation;
 
 /// Configuration of one layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -351,32 +56,11 @@ impl LayerConfig {
         let ((ffn, from), norm) = (self.ffn_step()?, self.ffn_norm()?);
         self.steps[norm..ffn].contains(&Step::AddOut).then_some(from)
     }
-}
 
-/// Growth of queries with their position `p`, by which attention stays sharp in long contexts (Llama 4, Ministral 3):
-/// `q *= 1 + beta * ln(1 + floor(p / length))`
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct QueryScale {
-    /// Weight of the logarithm.
-    pub beta: f32,
-    /// Positions per step, at least 1: the length the model was trained with.
-    pub length: usize,
-}
-
-impl QueryScale {
-    /// Factor of the query at `position`.
-    pub fn at(&self, position: usize) -> f32 {
-        1.0 + self.beta * ((1 + position / self.length) as f32).ln()
+    /// Shape of its recurrent state, if it has one.
+    pub fn state(&self) -> Option<StateShape> {
+        self.recurrent.as_ref().map(RecurrentConfig::state)
     }
-}
-
-/// Sizes of a model with several streams ([`AltupWeights`](super::AltupWeights)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AltupConfig {
-    /// Streams, of which layers compute the first.
-    pub streams: usize,
-    /// Rank of the path beside attention.
-    pub rank: usize,
 }
 
 /// Sizes and variants of one model. All sizes are checked against the weights when it is loaded.
@@ -445,6 +129,16 @@ impl ModelConfig {
         self.per_layer_input.map_or(0, |width| width * self.n_layer())
     }
 
+    /// Streams of the model: the residual one, and those beside it where there are several.
+    pub fn streams(&self) -> usize {
+        self.altup.map_or(1, |altup| altup.streams)
+    }
+
+    /// True if a chunk begins with embeddings alone: no stream or input of a layer is made of them.
+    pub fn begins_with_embeddings(&self) -> bool {
+        self.per_layer_input.is_none() && self.streams() == 1
+    }
+
     /// The layer whose keys and values `layer` reads: itself, or the one it shares them with; `None` without attention.
     pub fn kv_source(&self, layer: usize) -> Option<usize> {
         let attention = self.layers.get(layer)?.attention.as_ref()?;
@@ -453,13 +147,12 @@ impl ModelConfig {
 
     /// True if a layer has a recurrent state, which cannot be taken back to an earlier token.
     pub fn is_recurrent(&self) -> bool {
-        self.layers.iter().any(|layer| layer.recurrent.is_some())
+        self.layers.iter().any(|layer| layer.state().is_some())
     }
 
     /// Bytes of the recurrent states of one conversation.
     pub fn state_bytes(&self) -> u64 {
-        let states = self.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
-        states.flat_map(RecurrentConfig::state).map(|floats| (floats * size_of::<f32>()) as u64).sum()
+        self.layers.iter().filter_map(LayerConfig::state).map(|state| state.bytes()).sum()
     }
 
     /// Gives every layer the program `steps`.
@@ -479,5 +172,10 @@ impl ModelConfig {
     /// The rotations of `layer`'s queries and keys.
     pub fn rope(&self, layer: usize) -> Option<&Rope> {
         self.ropes.get(self.layers.get(layer)?.attention.as_ref()?.rope?)
+    }
+
+    /// The tensors of layer `n` in a checkpoint.
+    pub(in crate::model) fn layer_tensors<'a>(&self, loader: &'a Loader<'a>, n: usize) -> LayerTensors<'a> {
+        LayerTensors { loader, n, d_model: self.d_model, norm: self.norm }
     }
 }

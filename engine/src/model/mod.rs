@@ -12,9 +12,11 @@ mod load;
 pub mod mask;
 mod neuron_major;
 mod outline;
+mod parts;
 mod pruned;
 mod read_bytes;
 mod resident;
+mod rope;
 mod skips;
 mod sparsity;
 mod step;
@@ -24,27 +26,25 @@ mod without_neurons;
 
 use std::{mem, path::Path};
 
-pub use bound_step::{
-    BoundAttention, BoundFfn, BoundLatent, BoundMixer, BoundOperation, BoundRecurrent, BoundStep, FfnKind,
-};
-pub use config::{
-    Activation, AltupConfig, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LatentConfig, LayerConfig,
-    Mamba2Shape, ModelConfig, NormKind, Position, QueryScale, RecurrentConfig, Rope, RopeOrder, RopeScaling, Router,
-    RouterScore,
-};
+pub use bound_step::{BoundOperation, BoundStep};
+pub use config::{Activation, LayerConfig, ModelConfig};
 pub use convert::{CONVERT_TYPES, ConvertReport, TypeFallback, convert};
 pub use input_sparsity::{InputCopies, InputCurves, InputFigures, InputSite, SiteCurve, SiteThreshold, SkippedInputs};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
+pub use parts::{
+    AltupConfig, AltupStep, AltupTable, AltupWeights, AttentionConfig, AttentionWeights, BoundAttention, BoundFfn,
+    BoundLatent, BoundMixer, BoundRecurrent, Down, ExpertGroups, ExpertLatent, ExpertWeights, Experts, Ffn, FfnKind,
+    FfnWeights, LatentConfig, LatentWeights, LayerNorms, LayerPart, Linear, MixerConfig, MixerWeights, Norm, NormKind,
+    NormSlot, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality, QueryScale,
+    RecurrentConfig, RecurrentWeights, Router, RouterScore, SharedExpert, StateShape, recurrent,
+};
 pub use resident::Resident;
+pub use rope::{Position, Rope, RopeOrder, RopeScaling};
 pub use skips::{SkipRule, Skips};
 pub use sparsity::Sparsity;
-pub use step::{AltupStep, NormSlot, Register, Step};
+pub use step::{Register, Step};
 pub use traits::{expected_sparsity, traits};
-pub use weights::{
-    AltupTable, AltupWeights, AttentionWeights, DeltaNetWeights, Down, ExpertLatent, ExpertWeights, Ffn, FfnWeights,
-    LatentWeights, LayerWeights, Linear, Mamba2Weights, Norm, PerLayerTable, PerLayerWeights, Predictor,
-    PredictorInput, PredictorKind, PredictorQuality, RecurrentWeights, SharedExpert, ShortConvWeights, Weights,
-};
+pub use weights::{LayerWeights, Weights};
 pub use without_neurons::NeuronIndex;
 
 use crate::{

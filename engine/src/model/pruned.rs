@@ -28,20 +28,16 @@ impl Model {
                     "neurons that do not depend on each other",
                 ));
             }
+            let mut start = 0;
+            for ffn in layer.ffn.ffns_mut() {
+                let end = start + ffn.up.weight.rows();
+                *ffn = without_lowest(ffn, &ranks[start..end], fraction, at)?;
+                start = end;
+            }
             match &mut layer.ffn {
                 Ffn::None => continue,
-                Ffn::Dense(ffn) => {
-                    *ffn = without_lowest(ffn, ranks, fraction, at)?;
-                    config.layers[at].n_ff = ffn.up.weight.rows();
-                }
+                Ffn::Dense(ffn) => config.layers[at].n_ff = ffn.up.weight.rows(),
                 Ffn::Experts(moe) => {
-                    let mut start = 0;
-                    let shared = moe.shared.as_mut().map(|shared| &mut shared.ffn);
-                    for ffn in moe.experts.iter_mut().chain(shared) {
-                        let end = start + ffn.up.weight.rows();
-                        *ffn = without_lowest(ffn, &ranks[start..end], fraction, at)?;
-                        start = end;
-                    }
                     moe.file_down.clear();
                     if let (Some(experts), Some(first)) = (&mut config.experts, moe.experts.first()) {
                         experts.n_ff = first.up.weight.rows();

@@ -1,5 +1,7 @@
 //! The program of a layer, as data.
 
+use super::{AltupStep, NormSlot};
+
 /// A `[tokens, d_model]` buffer of the forward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Register {
@@ -11,31 +13,6 @@ pub enum Register {
     NormedFfn,
     /// Output of attention or FFN, before it is added to the residual.
     Out,
-}
-
-/// A layer's norms by position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NormSlot {
-    /// `blk.N.attn_norm`
-    Attention,
-    /// `blk.N.post_attention_norm` (Gemma, OLMo 2)
-    PostAttention,
-    /// `blk.N.ffn_norm` (Falcon 40B: `attn_norm_2` is the attention's, `attn_norm` the FFN's; Seed-OSS: `post_attention_norm`)
-    Ffn,
-    /// `blk.N.post_ffw_norm` (Gemma, OLMo 2)
-    PostFfn,
-    /// `blk.N.post_ffw_norm_1`, of the dense FFN beside experts (Gemma 4)
-    PostDense,
-    /// `blk.N.pre_ffw_norm_2`, before the experts beside a dense FFN (Gemma 4)
-    Experts,
-    /// `blk.N.post_ffw_norm_2`, of the experts beside a dense FFN (Gemma 4)
-    PostExperts,
-    /// `blk.N.post_norm`, of what the layer's own input yields (Gemma 3n and 4)
-    PostPerLayer,
-    /// `blk.N.attn_sub_norm`, of all heads' outputs before attention's output matrix, `[n_head * head_dim]` (BitNet)
-    Heads,
-    /// `blk.N.ffn_sub_norm`, of the hidden values before the down projection, `[n_ff]` (BitNet)
-    Hidden,
 }
 
 /// One coarse operation of a layer.
@@ -90,19 +67,6 @@ pub enum Step {
     Altup(AltupStep),
     /// `Residual *=` [`LayerWeights::output_scale`](super::LayerWeights::output_scale).
     Scale,
-}
-
-/// A step between the streams of a model that has several, of which a layer computes one, the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AltupStep {
-    /// Every stream is predicted from all; `Residual =` the first's prediction.
-    Predict,
-    /// `NormedFfn = Normed + norm(low-rank map of Normed)`
-    Laurel,
-    /// Every prediction is corrected by the difference between `Residual` and the first's; `Residual =` the first, scaled.
-    Correct,
-    /// Every stream but the first `+= Out`; `Residual =` the first.
-    AddOut,
 }
 
 impl Step {

@@ -1,6 +1,6 @@
 //! Traits of a model that set it apart from a plain transformer, and the sparsity to expect of it, as text for people.
 
-use super::{Ffn, Model, NormSlot};
+use super::{Ffn, Model};
 
 /// Traits of `model`, one line each, from its configuration and its weights' shapes; none for a plain transformer.
 pub fn traits(model: &Model) -> Vec<String> {
@@ -26,7 +26,7 @@ pub fn traits(model: &Model) -> Vec<String> {
     add(with(|attention| attention.latent.is_some()), "latent attention (MLA: one compressed row cached per token)");
     add(with(|attention| attention.gate_rows > 0), "heads gated by a softplus");
     add(with(|attention| attention.kv_from.is_some()), "keys and values of an earlier layer");
-    let inner = |layer: &&super::LayerWeights| layer.norm(NormSlot::Hidden).is_some();
+    let inner = |layer: &&super::LayerWeights| layer.layer_norms().any_within_part();
     add(weights.layers.iter().filter(inner).count(), "norms inside attention and FFN");
     add(thresholded(model), "gates silent below a threshold of the token's own");
     let mut mixers: Vec<(&str, usize)> = Vec::new();

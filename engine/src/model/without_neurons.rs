@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Ffn, FfnWeights, Linear, Model};
+use super::{FfnWeights, Linear, Model};
 use crate::{
     error::{Error, Result},
     format::{Bytes, Matrix},
@@ -47,15 +47,8 @@ impl Model {
         }
         let mut weights = self.weights.clone();
         for ((layer, group), rows) in rows {
-            match &mut weights.layers[layer].ffn {
-                Ffn::Dense(ffn) => silence(ffn, &rows)?,
-                Ffn::Experts(moe) => {
-                    let shared = moe.shared.as_mut().map(|shared| &mut shared.ffn);
-                    if let Some(ffn) = moe.experts.get_mut(group).or(shared) {
-                        silence(ffn, &rows)?;
-                    }
-                }
-                Ffn::None => {}
+            if let Some(ffn) = weights.layers[layer].ffn.ffns_mut().nth(group) {
+                silence(ffn, &rows)?;
             }
         }
         Ok(Model { config: self.config.clone(), weights, checkpoint: self.checkpoint.clone() })

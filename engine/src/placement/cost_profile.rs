@@ -449,9 +449,9 @@ fn attention_reads(
         let device = if bytes.kv_token == 0 { kv_row(of) } else { bytes.kv_token };
         reads.push(ReadBytes { ty, cpu: kv_row(of) * seen, device: device * seen });
     }
-    if let Some(of) = &shape.recurrent {
+    if let Some(state) = shape.state() {
         // Read and written.
-        let both = 2 * of.state().iter().sum::<usize>() as u64 * size_of::<f32>() as u64;
+        let both = 2 * state.bytes();
         reads.push(ReadBytes { ty: TensorType::F32, cpu: both, device: both });
     }
     reads

@@ -1,24 +1,27 @@
 //! Recurrent state of one layer, in RAM.
 
+use crate::model::StateShape;
+
 /// The recurrent state of one layer.
 #[derive(Debug, Clone, Default)]
 pub struct RecurrentState {
-    /// Last inputs of the short convolution, `[taps - 1, channels]`, the newest last.
+    /// As [`StateShape::conv`], the newest input last.
     pub conv: Vec<f32>,
-    /// Memory of the scan: `[heads, k_dim, v_dim]` of a delta net, `[heads, state, head_dim]` of Mamba-2.
+    /// As [`StateShape::scan`]: `[heads, k_dim, v_dim]` of a delta net, `[heads, state, head_dim]` of Mamba-2.
     pub scan: Vec<f32>,
 }
 
 impl RecurrentState {
-    /// Zeros, so many for each of the two; `None` if there is no room.
-    pub(super) fn new(floats: [usize; 2]) -> Option<Self> {
+    /// Zeros; `None` if there is no room.
+    pub(super) fn new(shape: StateShape) -> Option<Self> {
         let zeros = |n: usize| {
             let mut zeros = Vec::new();
             zeros.try_reserve_exact(n).ok()?;
             zeros.resize(n, 0.0);
             Some(zeros)
         };
-        Some(RecurrentState { conv: zeros(floats[0])?, scan: zeros(floats[1])? })
+        let [conv, scan] = shape.floats();
+        Some(RecurrentState { conv: zeros(conv)?, scan: zeros(scan)? })
     }
 
     /// Becomes equal to `from`, of the same sizes.

@@ -8,7 +8,7 @@
 use super::{off_host::OffHostState, recurrent_layer::RecurrentState};
 use crate::{
     error::{Error, Result},
-    model::ModelConfig,
+    model::{LayerConfig, ModelConfig, StateShape},
 };
 
 /// Tokens after which a snapshot is taken at the latest.
@@ -64,8 +64,8 @@ struct Snapshot {
 pub(crate) struct RecurrentStates {
     /// By layer.
     layers: Vec<Option<LayerState>>,
-    /// Floats of each layer's state.
-    floats: Vec<[usize; 2]>,
+    /// Of each of those.
+    shapes: Vec<StateShape>,
     /// By number of tokens, ascending.
     snapshots: Vec<Snapshot>,
     /// True while a chunk is computed: some layers have seen it and others have not.
@@ -82,13 +82,13 @@ impl RecurrentStates {
             return Ok(None);
         }
         let no_room = || Error::Memory { what: "recurrent states", wanted: config.state_bytes(), available: 0 };
-        let states = config.layers.iter().map(|layer| match &layer.recurrent {
-            Some(of) => RecurrentState::new(of.state()).map(LayerState::Ram).map(Some).ok_or_else(no_room),
+        let states = config.layers.iter().map(|layer| match layer.state() {
+            Some(shape) => RecurrentState::new(shape).map(LayerState::Ram).map(Some).ok_or_else(no_room),
             None => Ok(None),
         });
         let layers = states.collect::<Result<Vec<_>>>()?;
-        let floats = config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()).map(|of| of.state()).collect();
-        Ok(Some(RecurrentStates { layers, floats, snapshots: Vec::new(), unfinished: false }))
+        let shapes = config.layers.iter().filter_map(LayerConfig::state).collect();
+        Ok(Some(RecurrentStates { layers, shapes, snapshots: Vec::new(), unfinished: false }))
     }
 
     /// The state of `layer`, if it is in RAM.
@@ -179,11 +179,11 @@ impl RecurrentStates {
         if tokens == 0 || self.unfinished || known {
             return;
         }
-        let one = self.floats.iter().flatten().map(|n| (n * size_of::<f32>()) as u64).sum::<u64>().max(1);
+        let one = self.shapes.iter().map(StateShape::bytes).sum::<u64>().max(1);
         let most = MOST_SNAPSHOTS.min((MOST_BYTES / one) as usize).max(FEW_SNAPSHOTS);
         let states = match self.redundant().filter(|_| self.snapshots.len() >= most) {
             Some(at) => Some(self.snapshots.remove(at).states),
-            None => self.floats.iter().map(|floats| RecurrentState::new(*floats)).collect(),
+            None => self.shapes.iter().map(|shape| RecurrentState::new(*shape)).collect(),
         };
         let Some(mut states) = states else {
             tracing::debug!(tokens, bytes = one, "no room for a snapshot of the recurrent states");
@@ -217,9 +217,11 @@ impl RecurrentStates {
                 last.tokens
             }
             None => {
-                let zeros =
-                    |[conv, scan]: &[usize; 2]| RecurrentState { conv: vec![0.0; *conv], scan: vec![0.0; *scan] };
-                states.zip(&self.floats).for_each(|(state, floats)| state.restore(&zeros(floats)));
+                let zeros = |shape: &StateShape| {
+                    let [conv, scan] = shape.floats().map(|floats| vec![0.0; floats]);
+                    RecurrentState { conv, scan }
+                };
+                states.zip(&self.shapes).for_each(|(state, shape)| state.restore(&zeros(shape)));
                 0
             }
         }
@@ -242,7 +244,7 @@ impl RecurrentStates {
         let saved = match snapshot {
             Some(snapshot) => snapshot.states.clone(),
             None if tokens == now && !from.unfinished => {
-                let room = from.floats.iter().map(|floats| RecurrentState::new(*floats)).collect::<Option<Vec<_>>>();
+                let room = from.shapes.iter().map(|shape| RecurrentState::new(*shape)).collect::<Option<Vec<_>>>();
                 let no_room = || Error::Memory { what: "recurrent states", wanted: from.bytes(), available: 0 };
                 let mut states = room.ok_or_else(no_room)?;
                 let mut all = states.iter_mut().zip(from.layers.iter().flatten());
@@ -259,7 +261,7 @@ impl RecurrentStates {
 
     /// Bytes of the states and their snapshots.
     pub fn bytes(&self) -> u64 {
-        let one: u64 = self.floats.iter().flatten().map(|n| (n * size_of::<f32>()) as u64).sum();
+        let one: u64 = self.shapes.iter().map(StateShape::bytes).sum();
         one * (1 + self.snapshots.len() as u64)
     }
 }
@@ -269,8 +271,9 @@ mod tests {
     use super::*;
 
     fn states() -> RecurrentStates {
-        let state = RecurrentState::new([2, 3]).map(LayerState::Ram);
-        RecurrentStates { layers: vec![None, state], floats: vec![[2, 3]], snapshots: Vec::new(), unfinished: false }
+        let shape = StateShape { conv: [1, 2], scan: [1, 1, 3] };
+        let state = RecurrentState::new(shape).map(LayerState::Ram);
+        RecurrentStates { layers: vec![None, state], shapes: vec![shape], snapshots: Vec::new(), unfinished: false }
     }
 
     /// The first element of layer 1's memory.

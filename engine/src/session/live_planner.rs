@@ -199,7 +199,11 @@ pub(super) fn device_chunk(tokens: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{device::GpuState, model::LoadOptions, runtime::KvType};
+    use crate::{
+        device::GpuState,
+        model::{LayerConfig, LoadOptions},
+        runtime::KvType,
+    };
 
     #[test]
     fn every_context_of_a_recurrent_model_is_planned_with_states_of_its_own() {
@@ -211,8 +215,7 @@ mod tests {
             let planner = live.planner(&model).unwrap();
             planner.plan(u64::MAX, GpuUse::Always).unwrap().bytes.kv
         };
-        let states: u64 =
-            model.config.layers.iter().filter_map(|it| it.recurrent.as_ref()).map(GpuState::bytes_of).sum();
+        let states: u64 = model.config.layers.iter().filter_map(LayerConfig::state).map(GpuState::bytes_of).sum();
         let one = kv(0, 0);
         assert!(states > 0 && one == kv(64, 1), "{states} {one}");
         assert_eq!(kv(128, 1) - one, one - states);

@@ -6,7 +6,10 @@ use std::{collections::HashSet, path::PathBuf, sync::Arc};
 use thermocline_engine::{
     Error,
     cpu::{InputPrecision, Isa},
-    model::{Activation, Ffn, LoadOptions, Model, RecurrentConfig, RouterScore, mask},
+    model::{
+        Activation, Ffn, LoadOptions, Model, RecurrentConfig, RouterScore, mask,
+        recurrent::{DeltaNetConfig, Mamba2Config},
+    },
     runtime::{KvType, LayerFiring, MAX_SHORTLIST, Outputs, Probe, RecurrentState, Sparsity},
 };
 use thermocline_tests::golden::{
@@ -222,18 +225,17 @@ fn recurrent_states_match_the_reference() {
 /// heads of delta nets in the order of their key heads.
 fn reference_order(of: &RecurrentConfig, state: &RecurrentState) -> (Vec<f32>, Vec<f32>) {
     let by_channel = |channels: usize| -> Vec<f32> {
-        let taps = state.conv.len() / channels;
+        let taps = state.conv.len() / channels.max(1);
         (0..state.conv.len()).map(|i| state.conv[i % taps * channels + i / taps]).collect()
     };
     match of {
-        RecurrentConfig::Mamba2 { shape, .. } => {
+        RecurrentConfig::Mamba2(Mamba2Config { shape, .. }) => {
             let (dim, size) = (shape.head_dim, shape.state);
             let heads = state.scan.chunks(dim * size);
             let scan = heads.flat_map(|head| (0..dim * size).map(|i| head[i % size * dim + i / size]));
             (by_channel(shape.channels()), scan.collect())
         }
-        RecurrentConfig::ShortConv { channels, .. } => (by_channel(*channels), Vec::new()),
-        RecurrentConfig::DeltaNet { shape, .. } => {
+        RecurrentConfig::DeltaNet(DeltaNetConfig { shape, .. }) => {
             let group = shape.v_heads / shape.k_heads;
             let ours = |head: usize| if shape.interleaved { head % group * shape.k_heads + head / group } else { head };
             let conv = by_channel(shape.qkv());
@@ -245,6 +247,7 @@ fn reference_order(of: &RecurrentConfig, state: &RecurrentState) -> (Vec<f32>, V
             let conv = [keys, &of_heads(values, shape.v_dim * taps)].concat();
             (conv, of_heads(&state.scan, shape.k_dim * shape.v_dim))
         }
+        _ => (by_channel(of.state().conv[1]), state.scan.clone()),
     }
 }
 

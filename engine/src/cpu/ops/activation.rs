@@ -235,6 +235,11 @@ impl Cpu {
     }
 }
 
+/// `ln(1 + e^x)`
+pub fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

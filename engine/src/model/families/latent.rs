@@ -1,18 +1,15 @@
-//! Parts of families with multi-head latent attention: its configuration and weights, and the keys and names of a Hugging Face folder.
-//!
-//! Newer GGUF files keep per head the matrix from queries to the latent (`attn_k_b`, transposed) and the one from the latent to values
-//! (`attn_v_b`); older ones, and Hugging Face folders, have both in `attn_kv_b`: per head the rows of keys, then those of values.
+//! Families with multi-head latent attention: its keys in a file, and the keys and names of a Hugging Face folder.
 
 use super::Loader;
 use crate::{
     error::Result,
-    format::{Bytes, Matrix, Value},
+    format::Value,
     model::{
-        AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear, ModelConfig, NormKind, RopeScaling,
+        AttentionConfig, AttentionWeights, LatentConfig, ModelConfig, RopeScaling,
         import::{Draft, HfConfig, HfSizes},
-        load::yarn_magnitude,
+        parts::load_latent_attention,
+        rope::yarn_magnitude,
     },
-    quant::TensorType,
 };
 
 /// Elements of a head, and of a latent, that are believed.
@@ -62,85 +59,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
     let Some((shape, latent)) = shape.and_then(|shape| Some((shape, shape.latent?))) else {
         return Err(loader.key_error("attention.kv_lora_rank", format!("a latent for layer {n}"), "none"));
     };
-    let stem = |which: &str| format!("blk.{n}.attn_{which}");
-    let d = config.d_model;
-    let (q, low_q) = match latent.q_rank {
-        Some(rank) => {
-            let low = (loader.linear(&stem("q_a"), rank, d)?, loader.norm(&stem("q_a_norm"), NormKind::Rms, rank)?);
-            (loader.linear(&stem("q_b"), shape.q_rows(), rank)?, Some(low))
-        }
-        None => (loader.linear(&stem("q"), shape.q_rows(), d)?, None),
-    };
-    let (keys, values) = heads(loader, shape, latent, n)?;
-    let linear = |weight| Linear { weight, bias: None };
-    let latent_weights = LatentWeights {
-        low_q,
-        norm: loader.norm(&stem("kv_a_norm"), NormKind::Rms, latent.rank)?,
-        keys: keys.into_iter().map(linear).collect(),
-        values: values.into_iter().map(linear).collect(),
-    };
-    Ok(AttentionWeights {
-        q,
-        k: Some(loader.linear(&stem("kv_a_mqa"), shape.head_dim, d)?),
-        v: None,
-        output: loader.linear(&stem("output"), d, shape.output_cols())?,
-        q_norm: None,
-        k_norm: None,
-        sinks: None,
-        latent: Some(Box::new(latent_weights)),
-        gate: None,
-    })
-}
-
-/// Per head, its query's way to the latent, `[rank, nope_dim]`, and the latent's way to its value, `[v_dim, rank]`.
-fn heads(
-    loader: &Loader<'_>,
-    shape: &AttentionConfig,
-    LatentConfig { rank, nope_dim, v_dim, .. }: LatentConfig,
-    n: usize,
-) -> Result<(Vec<Matrix>, Vec<Matrix>)> {
-    let both = format!("blk.{n}.attn_kv_b.weight");
-    if !loader.has(&both) {
-        let [keys, values] = ["k", "v"].map(|which| format!("blk.{n}.attn_{which}_b.weight"));
-        let stacked = |name: &str, rows, cols| {
-            let matrices = loader.stacked(name, shape.n_head, rows, cols)?;
-            matrices.ok_or_else(|| loader.missing_tensor(name, format!("shape {:?}", [shape.n_head, rows, cols])))
-        };
-        return Ok((stacked(&keys, rank, nope_dim)?, stacked(&values, v_dim, rank)?));
-    }
-    let each = nope_dim + v_dim;
-    let all = loader.matrix(&both, shape.n_head * each, rank)?;
-    let mut heads = (Vec::with_capacity(shape.n_head), Vec::with_capacity(shape.n_head));
-    for head in 0..shape.n_head {
-        let keys = loader.slice(&all, &both, head * each, nope_dim)?;
-        let transposed = transposed(&keys).ok_or_else(|| loader.missing_tensor(&both, "whole rows of keys"))?;
-        heads.0.push(transposed);
-        heads.1.push(loader.slice(&all, &both, head * each + nope_dim, v_dim)?);
-    }
-    Ok(heads)
-}
-
-/// `matrix` with rows and columns exchanged. Floats keep their type, blocks become half precision.
-fn transposed(matrix: &Matrix) -> Option<Matrix> {
-    let (rows, cols) = (matrix.rows(), matrix.cols());
-    let ty = match matrix.ty() {
-        ty @ (TensorType::F32 | TensorType::BF16) => ty,
-        _ => TensorType::F16,
-    };
-    let element = ty.block_bytes();
-    let (mut bytes, mut row) = (vec![0; rows * cols * element], vec![0.0; cols]);
-    for at in 0..rows {
-        matrix.dequantise_row(at, &mut row);
-        for (col, value) in row.iter().enumerate() {
-            let to = &mut bytes[(col * rows + at) * element..][..element];
-            match ty {
-                TensorType::F32 => to.copy_from_slice(&value.to_le_bytes()),
-                TensorType::BF16 => to.copy_from_slice(&half::bf16::from_f32(*value).to_le_bytes()),
-                _ => to.copy_from_slice(&half::f16::from_f32(*value).to_le_bytes()),
-            }
-        }
-    }
-    Matrix::new(ty, cols, rows, Bytes::new(bytes))
+    load_latent_attention(&config.layer_tensors(loader, n), shape, latent)
 }
 
 /// The keys of latent attention, with those that every architecture has, and the names of its tensors.
@@ -181,32 +100,4 @@ pub(super) fn import(hf: &HfConfig, draft: &mut Draft, arch: &'static str, defau
         naming.add(format!("model.layers.*.self_attn.{hf}"), format!("blk.*.{gguf}"));
     }
     Ok(sizes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transposed_exchanges_rows_and_columns_of_every_float_type() {
-        let values: Vec<f32> = (0..6).map(|i| i as f32 - 2.5).collect();
-        let bytes = |ty: TensorType| -> Vec<u8> {
-            let one = |value: &f32| match ty {
-                TensorType::F32 => value.to_le_bytes().to_vec(),
-                TensorType::BF16 => half::bf16::from_f32(*value).to_le_bytes().to_vec(),
-                _ => half::f16::from_f32(*value).to_le_bytes().to_vec(),
-            };
-            values.iter().flat_map(one).collect()
-        };
-        for ty in [TensorType::F32, TensorType::F16, TensorType::BF16] {
-            let matrix = Matrix::new(ty, 2, 3, Bytes::new(bytes(ty))).unwrap();
-            let exchanged = transposed(&matrix).unwrap();
-            assert_eq!((exchanged.ty(), exchanged.rows(), exchanged.cols()), (ty, 3, 2));
-            let mut row = [0.0; 2];
-            for col in 0..3 {
-                exchanged.dequantise_row(col, &mut row);
-                assert_eq!(row, [values[col], values[3 + col]], "{ty}");
-            }
-        }
-    }
 }

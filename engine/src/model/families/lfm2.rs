@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use super::{
     Family, Loader,
-    parts::{USUAL_NORMS, attention, ffn, norms, recurrent_without_attention, short_conv, split},
+    parts::{USUAL_NORMS, attention, ffn, norms, recurrent_without_attention},
 };
 use crate::{
     error::Result,
     format::{Array, Value},
     model::{
-        Activation, AttentionWeights, LayerWeights, ModelConfig, NormKind, RecurrentConfig, RecurrentWeights,
-        RopeOrder, Router, ShortConvWeights,
+        Activation, AttentionWeights, LayerWeights, Linear, ModelConfig, NormKind, RecurrentConfig, RecurrentWeights,
+        RopeOrder, Router,
         import::{Draft, Gather, HfConfig, Transform},
         load::Sizes,
+        recurrent::{ShortConvConfig, ShortConvWeights, load_short_conv},
     },
 };
 
@@ -34,24 +35,27 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
     }
     let taps = loader.required_size("shortconv.l_cache", 1..=MOST_TAPS)?;
-    recurrent_without_attention(&mut config, &RecurrentConfig::ShortConv { channels: sizes.d_model, taps });
+    recurrent_without_attention(
+        &mut config,
+        &RecurrentConfig::ShortConv(ShortConvConfig { channels: sizes.d_model, taps }),
+    );
     Ok(config)
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
     let (norms, ffn) = (norms(loader, config, n, USUAL_NORMS)?, ffn(loader, config, n)?);
     let predictor = loader.predictor(n, config)?;
-    let Some(RecurrentConfig::ShortConv { channels, taps }) = config.layers[n].recurrent else {
+    let Some(RecurrentConfig::ShortConv(ShortConvConfig { channels, taps })) = config.layers[n].recurrent else {
         return Ok(LayerWeights::new(norms, attention(loader, config, n)?, ffn, predictor));
     };
     let mut layer = LayerWeights::new(norms, None::<AttentionWeights>, ffn, predictor);
     let stem = |role: &str| format!("blk.{n}.shortconv.{role}");
-    let [input_gate, output_gate, input] = split(loader, &stem("in_proj"), config.d_model, [channels; 3])?;
+    let [input_gate, output_gate, input] = Linear::split(loader, &stem("in_proj"), config.d_model, [channels; 3])?;
     layer.recurrent = Some(RecurrentWeights::ShortConv(Box::new(ShortConvWeights {
         input_gate,
         output_gate,
         input,
-        conv: short_conv(loader, &stem("conv"), channels, taps)?,
+        conv: load_short_conv(loader, &stem("conv"), channels, taps)?,
         output: loader.linear(&stem("out_proj"), config.d_model, channels)?,
     })));
     Ok(layer)

@@ -1,68 +1,31 @@
-//! Mamba-2 layers, which several families have: their sizes, weights and names in folders.
-//!
-//! GGUF and Hugging Face have gates, inputs, `B`, `C` and steps in one matrix, in this order.
+//! Mamba-2 layers, which several families have, and their names in folders.
 
 use std::sync::Arc;
 
-use super::{
-    Loader,
-    parts::{short_conv, split},
-};
+use super::Loader;
 use crate::{
     error::Result,
     format::{Array, Value},
     model::{
-        Mamba2Shape, Mamba2Weights, ModelConfig, RecurrentConfig, RecurrentWeights,
+        ModelConfig, RecurrentConfig, RecurrentWeights,
         import::{Draft, Gather, HfConfig, Transform},
+        recurrent::{Mamba2Config, Mamba2Weights, STEP_LIMITS},
     },
 };
 
-/// Taps of a convolution, and heads, groups or elements that are believed.
-const MOST_TAPS: usize = 64;
+/// Heads, groups or elements that are believed.
 const LARGEST: usize = 1 << 16;
-/// Least and largest step of a token, a key of this engine's own; without it there are no limits.
-const STEP_LIMITS: &str = "ssm.time_step_limit";
 
-/// Sizes of the Mamba-2 layers, checked against each other.
+/// Sizes of the Mamba-2 layers.
 pub(super) fn config(loader: &Loader<'_>) -> Result<RecurrentConfig> {
-    let size = |key: &str, most: usize| loader.required_size(key, 1..=most);
-    let taps = size("ssm.conv_kernel", MOST_TAPS)?;
-    let (heads, groups) = (size("ssm.time_step_rank", LARGEST)?, size("ssm.group_count", LARGEST)?);
-    let (inner, state) = (size("ssm.inner_size", LARGEST * LARGEST)?, size("ssm.state_size", LARGEST)?);
-    if !heads.is_multiple_of(groups) {
-        return Err(loader.key_error("ssm.group_count", format!("a divisor of time_step_rank {heads}"), groups));
-    }
-    if !inner.is_multiple_of(heads) {
-        return Err(loader.key_error("ssm.inner_size", format!("a multiple of time_step_rank {heads}"), inner));
-    }
-    let step_limits = match loader.floats(STEP_LIMITS, 2)?.as_deref() {
-        Some(&[least, most]) if (0.0..=most).contains(&least) => [least, most],
-        Some(other) => return Err(loader.key_error(STEP_LIMITS, "two ascending numbers from 0", format!("{other:?}"))),
-        None => [0.0, f32::INFINITY],
-    };
-    let shape = Mamba2Shape { heads, head_dim: inner / heads, groups, state };
-    Ok(RecurrentConfig::Mamba2 { shape, taps, step_limits })
+    Mamba2Config::read(loader).map(RecurrentConfig::Mamba2)
 }
 
 /// Weights of layer `n`, if `config` says that it is such a layer.
 pub(super) fn weights(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<Option<RecurrentWeights>> {
-    let Some(RecurrentConfig::Mamba2 { shape, taps, .. }) = &config.layers[n].recurrent else { return Ok(None) };
-    let (d, heads, inner, channels) = (config.d_model, shape.heads, shape.inner(), shape.channels());
-    let stem = |role: &str| format!("blk.{n}.{role}");
-    let [gate, xbc, dt] = split(loader, &stem("ssm_in"), d, [inner, channels, heads])?;
-    let by_head = |role: &str| loader.vector_of_shape(&stem(role), &[&[heads], &[heads, 1]]);
-    let by_group = [shape.groups, inner / shape.groups];
-    Ok(Some(RecurrentWeights::Mamba2(Box::new(Mamba2Weights {
-        gate,
-        xbc,
-        dt,
-        conv: short_conv(loader, &stem("ssm_conv1d"), channels, *taps)?,
-        a: by_head("ssm_a")?,
-        d: by_head("ssm_d")?,
-        dt_bias: loader.vector(&stem("ssm_dt.bias"), heads)?,
-        norm: loader.vector_of_shape(&stem("ssm_norm.weight"), &[&[inner], &by_group])?,
-        output: loader.linear(&stem("ssm_out"), d, inner)?,
-    }))))
+    let Some(RecurrentConfig::Mamba2(of)) = &config.layers[n].recurrent else { return Ok(None) };
+    let weights = Mamba2Weights::load(&config.layer_tensors(loader, n), of)?;
+    Ok(Some(RecurrentWeights::Mamba2(Box::new(weights))))
 }
 
 /// Sizes of the Mamba-2 layers of a folder.

@@ -9,7 +9,8 @@ use crate::{
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, QueryScale, RopeOrder, RopeScaling, Router,
         import::{Draft, HfConfig},
-        load::{Sizes, yarn_magnitude},
+        load::Sizes,
+        rope::yarn_magnitude,
     },
 };
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use super::{
     Family, Loader, mamba2,
-    parts::{attention, moe, norms},
+    parts::{attention, norms},
 };
 use crate::{
     error::Result,
     format::{Array, Value},
     model::{
-        Activation, AttentionWeights, Ffn, LayerWeights, ModelConfig, NormKind, NormSlot, Register, RopeOrder, Router,
-        Step,
+        Activation, AttentionWeights, ExpertWeights, Ffn, LayerWeights, ModelConfig, NormKind, NormSlot, Register,
+        RopeOrder, Router, Step,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -106,7 +106,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     let has_ffn = of.steps.iter().any(|step| matches!(step, Step::Ffn { .. }));
     let ffn = match &config.experts {
         _ if !has_ffn => Ffn::None,
-        Some(experts) if of.n_ff == 0 => Ffn::Experts(moe(loader, config, experts, n)?),
+        Some(experts) if of.n_ff == 0 => Ffn::Experts(ExpertWeights::load(&config.layer_tensors(loader, n), experts)?),
         _ => Ffn::Dense(loader.dense_ffn(n, config, false)?),
     };
     let attention = of.attention.as_ref().map(|_| attention(loader, config, n)).transpose()?;

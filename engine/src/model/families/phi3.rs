@@ -3,12 +3,12 @@
 
 use super::{
     Family, Loader,
-    parts::{USUAL_NORMS, attention, norms, split},
+    parts::{USUAL_NORMS, attention, norms},
 };
 use crate::{
     error::Result,
     model::{
-        Activation, Ffn, FfnWeights, LayerWeights, ModelConfig, NormKind, RopeOrder,
+        Activation, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, NormKind, RopeOrder,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -25,7 +25,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
     let (d, n_ff) = (config.d_model, loader.dense_width(config, n)?);
-    let [gate, up] = split(loader, &format!("blk.{n}.ffn_up"), d, [n_ff, n_ff])?;
+    let [gate, up] = Linear::split(loader, &format!("blk.{n}.ffn_up"), d, [n_ff, n_ff])?;
     let down = loader.down(n, d, n_ff)?;
     let (norms, attention) = (norms(loader, config, n, USUAL_NORMS)?, attention(loader, config, n)?);
     let ffn = Ffn::Dense(FfnWeights { gate: Some(gate), up, down });

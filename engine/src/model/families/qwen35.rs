@@ -8,16 +8,18 @@ use std::sync::Arc;
 
 use super::{
     Family, Loader,
-    parts::{attention, ffn, norms, short_conv},
+    parts::{attention, ffn, norms},
 };
 use crate::{
+    cpu::ops::DeltaNetShape,
     error::Result,
     format::{Array, Bytes, Matrix, Value},
     model::{
-        Activation, AttentionWeights, DeltaNetShape, DeltaNetWeights, LayerWeights, Linear, ModelConfig, NormKind,
-        NormSlot, RecurrentConfig, RecurrentWeights, Register, RopeOrder, Router, Step,
+        Activation, AttentionWeights, LayerWeights, Linear, ModelConfig, NormKind, NormSlot, RecurrentConfig,
+        RecurrentWeights, Register, RopeOrder, Router, Step,
         import::{Draft, Gather, HfConfig, Transform},
         load::Sizes,
+        recurrent::{DeltaNetConfig, DeltaNetWeights, load_short_conv},
     },
 };
 
@@ -70,7 +72,7 @@ fn delta_net(loader: &Loader<'_>) -> Result<RecurrentConfig> {
     }
     let interleaved = loader.arch != "qwen3next";
     let shape = DeltaNetShape { k_heads, v_heads, k_dim, v_dim: values / v_heads, interleaved };
-    Ok(RecurrentConfig::DeltaNet { shape, taps })
+    Ok(RecurrentConfig::DeltaNet(DeltaNetConfig { shape, taps }))
 }
 
 /// Per layer, true if it has a delta net.
@@ -94,19 +96,18 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     let stems = [(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, "post_attention_norm")];
     let (norms, ffn) = (norms(loader, config, n, &stems)?, ffn(loader, config, n)?);
     let predictor = loader.predictor(n, config)?;
-    let Some(RecurrentConfig::DeltaNet { shape, taps }) = &config.layers[n].recurrent else {
+    let Some(RecurrentConfig::DeltaNet(of)) = &config.layers[n].recurrent else {
         return Ok(LayerWeights::new(norms, attention(loader, config, n)?, ffn, predictor));
     };
     let mut layer = LayerWeights::new(norms, None::<AttentionWeights>, ffn, predictor);
-    layer.recurrent = Some(RecurrentWeights::DeltaNet(Box::new(delta_net_weights(loader, config, shape, *taps, n)?)));
+    layer.recurrent = Some(RecurrentWeights::DeltaNet(Box::new(delta_net_weights(loader, config, of, n)?)));
     Ok(layer)
 }
 
 fn delta_net_weights(
     loader: &Loader<'_>,
     config: &ModelConfig,
-    shape: &DeltaNetShape,
-    taps: usize,
+    DeltaNetConfig { shape, taps }: &DeltaNetConfig,
     n: usize,
 ) -> Result<DeltaNetWeights> {
     let (d, heads) = (config.d_model, shape.v_heads);
@@ -121,7 +122,7 @@ fn delta_net_weights(
         gate: loader.linear(&stem("attn_gate"), shape.values(), d)?,
         alpha,
         beta,
-        conv: short_conv(loader, &stem("ssm_conv1d"), shape.qkv(), taps)?,
+        conv: load_short_conv(loader, &stem("ssm_conv1d"), shape.qkv(), *taps)?,
         a: loader.vector(&stem("ssm_a"), heads)?,
         dt_bias: loader.vector(&stem("ssm_dt.bias"), heads)?,
         norm: loader.norm(&stem("ssm_norm"), NormKind::Rms, shape.v_dim)?,

@@ -6,7 +6,7 @@ use super::{HfConfig, Transform, hf_config::HfRope, naming::Naming};
 use crate::{
     error::{Error, Result},
     format::{Array, Bytes, Metadata, Tensor, Value},
-    model::{Activation, Router, RouterScore, load::yarn_magnitude},
+    model::{Activation, Router, RouterScore, rope::yarn_magnitude},
     quant::TensorType,
 };
 

@@ -8,7 +8,7 @@ use crate::{
     format::{Array, Container},
     model::{
         Activation, AttentionConfig, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope,
-        RopeOrder, RopeScaling, Router, RouterScore, Step,
+        RopeOrder, RopeScaling, Router, RouterScore, Step, rope::yarn_magnitude,
     },
 };
 
@@ -320,9 +320,4 @@ impl Loader<'_> {
         let scale = self.switchable("expert_weights_scale")?.unwrap_or(default.scale);
         Ok(Router { score, groups, renormalise, scale })
     }
-}
-
-/// The magnitude YaRN gives cos and sin when a file names none (equation 22 of the paper, with `scale` 1).
-pub(in crate::model) fn yarn_magnitude(factor: f32, scale: f32) -> f32 {
-    if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
 }

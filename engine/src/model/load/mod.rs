@@ -2,19 +2,21 @@
 //! against the range the engine can work with, and every tensor against the sizes the metadata promised, before anything
 //! is computed or allocated from it.
 //!
-//! [`metadata`] reads numbers, [`config`] what architectures have in common, [`tensors`] weights;
+//! [`metadata`] reads numbers, [`config`] what architectures have in common, [`tensors`] weights, [`layer`] those
+//! of one layer;
 //! [`uniform`] compares layers.
 
 mod config;
 mod factors;
+mod layer;
 mod metadata;
 mod tensors;
 mod uniform;
 
 use std::{cell::RefCell, collections::HashSet, fmt::Display};
 
-pub(in crate::model) use config::yarn_magnitude;
 pub(in crate::model) use factors::{factor_names, factors};
+pub(in crate::model) use layer::LayerTensors;
 pub(in crate::model) use uniform::LayerKind;
 
 use super::LoadOptions;

@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use super::WHAT;
 use crate::{
-    cpu::{Cpu, MatmulJob},
+    cpu::Cpu,
     error::Result,
-    model::{AltupTable, AltupWeights, Linear},
+    model::{AltupStep, AltupTable, AltupWeights, Linear},
     runtime::scratch::grow,
 };
 
@@ -44,7 +44,7 @@ impl AltupStreams {
         let (first, others) = self.streams.split_at_mut(x.len());
         first.copy_from_slice(x);
         for (map, stream) in table.projections.iter().zip(others.chunks_exact_mut(x.len())) {
-            product(cpu, map, x, self.tokens, stream);
+            cpu.matmul(&mut [map.job(stream)], x, self.tokens);
             stream.chunks_exact_mut(d).zip(x.chunks_exact(d)).for_each(|(row, like)| scale_as(row, mean_square(like)));
         }
         Ok(())
@@ -63,8 +63,28 @@ impl AltupStreams {
         &self.streams[..self.count * self.tokens * self.d]
     }
 
+    /// Computes a step between the streams; the registers are those of [`Register`](crate::model::Register), `[tokens, d]` each.
+    pub fn step(
+        &mut self,
+        cpu: &Cpu,
+        step: AltupStep,
+        weights: &AltupWeights,
+        eps: f32,
+        [residual, normed, normed_ffn, out]: [&mut [f32]; 4],
+    ) -> Result<()> {
+        match step {
+            AltupStep::Predict => self.predict(cpu, weights, eps, residual),
+            AltupStep::Laurel => self.laurel(cpu, weights, eps, normed, normed_ffn),
+            AltupStep::Correct => self.correct(cpu, weights, eps, residual),
+            AltupStep::AddOut => {
+                self.add_out(cpu, out, residual);
+                Ok(())
+            }
+        }
+    }
+
     /// Predicts all streams; `x`, `[tokens, d]`, becomes the first's prediction.
-    pub fn predict(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &mut [f32]) -> Result<()> {
+    fn predict(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &mut [f32]) -> Result<()> {
         let (n, d, len) = (self.count, self.d, x.len());
         self.route(cpu, weights, eps, None)?;
         self.mix(cpu, &weights.predict)?;
@@ -84,19 +104,19 @@ impl AltupStreams {
     }
 
     /// `out = x + norm(right (left x))`, both `[tokens, d]`.
-    pub fn laurel(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &[f32], out: &mut [f32]) -> Result<()> {
+    fn laurel(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &[f32], out: &mut [f32]) -> Result<()> {
         let [left, right] = &weights.laurel;
         let low = self.tokens * left.weight.rows();
         grow(&mut self.scratch, Some(low), WHAT)?;
-        product(cpu, left, x, self.tokens, &mut self.scratch[..low]);
-        product(cpu, right, &self.scratch[..low], self.tokens, out);
+        cpu.matmul(&mut [left.job(&mut self.scratch[..low])], x, self.tokens);
+        cpu.matmul(&mut [right.job(out)], &self.scratch[..low], self.tokens);
         cpu.rms_norm(out, None, &weights.laurel_norm.weight, eps);
         cpu.add(out, x);
         Ok(())
     }
 
     /// Corrects all predictions by the first stream's result `x`, `[tokens, d]`, which becomes the corrected first stream, scaled.
-    pub fn correct(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &mut [f32]) -> Result<()> {
+    fn correct(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &mut [f32]) -> Result<()> {
         let (n, d, len) = (self.count, self.d, x.len());
         self.route(cpu, weights, eps, Some(x))?;
         self.mix(cpu, &weights.correct)?;
@@ -117,7 +137,7 @@ impl AltupStreams {
     }
 
     /// Adds `out`, `[tokens, d]`, to all streams but the first, which `x` becomes.
-    pub fn add_out(&mut self, cpu: &Cpu, out: &[f32], x: &mut [f32]) {
+    fn add_out(&mut self, cpu: &Cpu, out: &[f32], x: &mut [f32]) {
         let (first, others) = self.streams[..self.count * x.len()].split_at_mut(x.len());
         others.chunks_exact_mut(out.len().max(1)).for_each(|stream| cpu.add(stream, out));
         x.copy_from_slice(first);
@@ -132,7 +152,7 @@ impl AltupStreams {
         let part = &mut self.scratch[..len];
         for (at, map) in table.unembed.iter().enumerate() {
             let stream = &self.streams[(at + 1) * all..][tokens.start * d..tokens.end * d];
-            product(cpu, map, stream, tokens.len(), part);
+            cpu.matmul(&mut [map.job(part)], stream, tokens.len());
             part.chunks_exact_mut(d)
                 .zip(first.chunks_exact(d))
                 .for_each(|(row, like)| scale_as(row, mean_square(like)));
@@ -150,7 +170,7 @@ impl AltupStreams {
         let normed = &mut self.scratch[..len];
         cpu.rms_norm(normed, Some(x.unwrap_or(&self.streams[..len])), &weights.router_norm.weight, eps);
         let modalities = &mut self.modalities[..self.tokens * self.count];
-        product(cpu, &weights.router, normed, self.tokens, modalities);
+        cpu.matmul(&mut [weights.router.job(modalities)], normed, self.tokens);
         modalities.iter_mut().for_each(|x| *x = x.tanh());
         Ok(())
     }
@@ -160,7 +180,7 @@ impl AltupStreams {
         let all = self.tokens * map.weight.rows();
         grow(&mut self.coefficients, Some(all), WHAT)?;
         let modalities = &self.modalities[..self.tokens * self.count];
-        product(cpu, map, modalities, self.tokens, &mut self.coefficients[..all]);
+        cpu.matmul(&mut [map.job(&mut self.coefficients[..all])], modalities, self.tokens);
         Ok(())
     }
 
@@ -179,9 +199,4 @@ fn mean_square(row: &[f32]) -> f32 {
 fn scale_as(row: &mut [f32], wanted: f32) {
     let factor = (wanted / mean_square(row).max(LEAST)).sqrt();
     row.iter_mut().for_each(|x| *x *= factor);
-}
-
-fn product(cpu: &Cpu, linear: &Linear, x: &[f32], tokens: usize, out: &mut [f32]) {
-    let mut job = [MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }];
-    cpu.matmul(&mut job, x, tokens);
 }

@@ -4,7 +4,7 @@ use std::{ops::Range, time::Instant};
 
 use super::{
     ChosenExperts, CpuFfn, FfnBlock, FfnTask, FfnWork, LayerTask, RouterInputs, TokenInputs, WHAT,
-    expert_firing::ExpertFiring, ffn::HiddenObserver, layer_ffn::add_bias, products::Few, routing::Routing,
+    expert_firing::ExpertFiring, ffn::HiddenObserver, layer_ffn::add_bias, products::Few, router::Routing,
 };
 use crate::{
     cpu::{Cpu, MatmulJob},
@@ -183,7 +183,7 @@ impl MoeFfn {
         let len = task.tokens * latent.down.weight.rows();
         grow(&mut x, Some(len), WHAT)?;
         grow(&mut sum, Some(len), WHAT)?;
-        let down = MatmulJob { weight: &latent.down.weight, bias: latent.down.bias.as_deref(), out: &mut x[..len] };
+        let down = latent.down.job(&mut x[..len]);
         cpu.matmul(&mut [down], task.x, task.tokens);
         let routed = LayerTask { x: &x[..len], ..*task };
         let job = LayerJob { task: &routed, ..expert_task.job };

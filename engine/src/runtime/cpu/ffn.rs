@@ -8,6 +8,7 @@ use smallvec::smallvec;
 
 use super::{
     TokenInputs, WHAT,
+    ffn_values::{BlockSpan, FfnOutcome, Fires},
     products::{DownScratch, Few, Part, Values, down, some_rows},
     skipped_inputs::{self, SkippedSite},
     sparse_rows::SparseRows,
@@ -46,56 +47,8 @@ pub struct CpuFfn {
     /// Neurons and values of tokens of different sequences.
     pub(super) rows: SparseRows,
     /// Places of the values of the last task's blocks.
-    spans: Vec<Span>,
+    spans: Vec<BlockSpan>,
     pub(super) outcome: FfnOutcome,
-}
-
-/// The rule by which held values count as fired.
-#[derive(Debug, Default, Clone, Copy, PartialEq)]
-pub(super) enum Fires {
-    /// Those that are not zero.
-    #[default]
-    NonZero,
-    /// All: silent neurons are no longer held.
-    Held,
-    /// Those whose gate's activation, in `scratch`, exceeds this threshold.
-    Above(f32),
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct FfnOutcome {
-    pub tokens: usize,
-    pub fires: Fires,
-    /// True if there was a prediction.
-    pub predicted: bool,
-    /// True if each token had neurons of its own ([`CpuFfn::rows`]).
-    pub rows: bool,
-    /// Values of all their neurons, zeros included.
-    pub values: usize,
-}
-
-/// The place of a block's values.
-#[derive(Debug, Clone, Copy)]
-struct Span {
-    /// Neurons of the block.
-    n_ff: usize,
-    /// Values held of a token, and those of the blocks before.
-    len: usize,
-    first: usize,
-    /// Where the list of them begins in `held`; `None`: they are all neurons.
-    list: Option<usize>,
-}
-
-impl Span {
-    /// The block's values among those of all blocks.
-    fn values<'v>(&self, values: &'v [f32], tokens: usize) -> &'v [f32] {
-        &values[tokens * self.first..][..tokens * self.len]
-    }
-
-    /// The block's neurons among those held.
-    fn listed<'h>(&self, held: &'h [u32]) -> Option<&'h [u32]> {
-        self.list.map(|list| &held[list..][..self.len])
-    }
 }
 
 impl CpuFfn {
@@ -143,10 +96,7 @@ impl CpuFfn {
         let (tokens, values) = (task.tokens, task.tokens.saturating_mul(all));
         grow(&mut self.hidden, Some(values), WHAT)?;
         let mut work = FfnWork::default();
-        match task.gated() {
-            true => self.gate_and_up(cpu, task, values, before, &mut work)?,
-            false => self.up_alone(cpu, task, values, before, &mut work)?,
-        }
+        self.gate_and_up(cpu, task, values, before, &mut work)?;
         let skipped = task.skipped();
         if skipped.is_none() {
             for (block, span) in task.blocks.iter().zip(&self.spans) {
@@ -189,14 +139,14 @@ impl CpuFfn {
         for block in task.blocks {
             let n_ff = block.ffn.up.weight.rows();
             let len = block.neurons.map_or(n_ff, <[u32]>::len);
-            self.spans.push(Span { n_ff, len, first: all, list: block.neurons.map(|_| self.held.len()) });
+            self.spans.push(BlockSpan { n_ff, len, first: all, list: block.neurons.map(|_| self.held.len()) });
             self.held.extend(block.neurons.filter(|_| task.observed).into_iter().flatten());
             all += len;
         }
         all
     }
 
-    /// The hidden values of FFNs with gates.
+    /// The hidden values of FFNs, with gates or without.
     fn gate_and_up(
         &mut self,
         cpu: &Cpu,
@@ -206,24 +156,35 @@ impl CpuFfn {
         work: &mut FfnWork,
     ) -> Result<()> {
         let CpuFfn { hidden, up, scratch, part, spans, outcome, .. } = self;
-        let (tokens, skipped) = (task.tokens, task.skipped());
-        grow(up, Some(values), WHAT)?;
-        let (hidden, up) = (&mut hidden[..values], &mut up[..values]);
+        let (tokens, skipped, gated) = (task.tokens, task.skipped(), task.gated());
+        let held = if gated { values } else { 0 };
+        grow(up, Some(held), WHAT)?;
+        let (hidden, up) = (&mut hidden[..values], &mut up[..held]);
         let mut jobs = Few::new();
+        // Without gates the up matrix's outputs are what becomes hidden values.
         let (mut gates, mut ups) = (&mut *hidden, &mut *up);
+        if !gated {
+            std::mem::swap(&mut gates, &mut ups);
+        }
         for (block, span) in task.blocks.iter().zip(&*spans) {
-            let (gate, up);
-            (gate, gates) = gates.split_at_mut(tokens * span.len);
-            (up, ups) = ups.split_at_mut(tokens * span.len);
             if let Some(of) = &block.ffn.gate {
+                let gate;
+                (gate, gates) = gates.split_at_mut(tokens * span.len);
                 jobs.push(job(of, block.neurons, gate));
                 if skipped.is_none() {
                     work.read_rows(&of.weight, span.len);
                 }
             }
+            let up;
+            (up, ups) = ups.split_at_mut(tokens * span.len);
             jobs.push(job(&block.ffn.up, block.neurons, up));
         }
         work.sequential += products(cpu, task, jobs, part)?;
+        if !gated {
+            before(&[], hidden);
+            cpu.activate(task.activation, hidden, None);
+            return Ok(());
+        }
         if let Some(deviations) = task.gate_deviations() {
             cpu.gate_excess(hidden, values / tokens.max(1), deviations);
         }
@@ -239,28 +200,6 @@ impl CpuFfn {
             outcome.fires = Fires::Above(threshold);
         }
         cpu.activate(task.activation, hidden, Some(up));
-        Ok(())
-    }
-
-    /// The hidden values of FFNs without gates.
-    fn up_alone(
-        &mut self,
-        cpu: &Cpu,
-        task: &FfnTask<'_>,
-        values: usize,
-        before: &mut dyn FnMut(&[f32], &[f32]),
-        work: &mut FfnWork,
-    ) -> Result<()> {
-        let hidden = &mut self.hidden[..values];
-        let (mut jobs, mut ups) = (Few::new(), &mut *hidden);
-        for (block, span) in task.blocks.iter().zip(&self.spans) {
-            let up;
-            (up, ups) = ups.split_at_mut(task.tokens * span.len);
-            jobs.push(job(&block.ffn.up, block.neurons, up));
-        }
-        work.sequential += products(cpu, task, jobs, &mut self.part)?;
-        before(&[], hidden);
-        cpu.activate(task.activation, hidden, None);
         Ok(())
     }
 
@@ -304,7 +243,7 @@ impl CpuFfn {
             if let Some(list) = part.1 {
                 held[first..].iter_mut().for_each(|at| *at = list[*at as usize]);
             }
-            spans.push(Span { n_ff: part.0.weight.rows(), len: held.len() - first, first, list: Some(first) });
+            spans.push(BlockSpan { n_ff: part.0.weight.rows(), len: held.len() - first, first, list: Some(first) });
             from += n;
         }
         let hidden = &mut hidden[..held.len()];

@@ -5,10 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    WHAT,
-    processor::{norm_rows, not_in_ram},
-};
+use super::{WHAT, attention::not_in_ram, norm::norm_rows};
 use crate::{
     cpu::{
         Cpu, MatmulJob, RowsJob,
@@ -118,12 +115,12 @@ impl LatentAttention {
         let first = if behind.low_q.is_some() { &mut *low } else { &mut *queries };
         let outputs = [first, &mut *projected];
         let mut jobs: SmallVec<[MatmulJob<'_>; 2]> =
-            weights.inputs().zip(outputs).map(|(linear, out)| job(linear, out)).collect();
+            weights.inputs().zip(outputs).map(|(linear, out)| linear.job(out)).collect();
         cpu.matmul(&mut jobs, x, tokens);
         drop(jobs);
         if let Some((_, norm)) = &behind.low_q {
             norm_rows(cpu, config, norm, low, None);
-            cpu.matmul(&mut [job(&weights.q, queries)], low, tokens);
+            cpu.matmul(&mut [weights.q.job(queries)], low, tokens);
         }
         let keys = &mut self.keys[..tokens * width];
         for (key, row) in keys.chunks_exact_mut(width).zip(projected.chunks_exact(width)) {
@@ -193,10 +190,6 @@ impl LatentAttention {
         let floats: usize = buffers.into_iter().chain(wide).map(Vec::capacity).sum();
         (floats * size_of::<f32>()) as u64
     }
-}
-
-fn job<'a>(linear: &'a Linear, out: &'a mut [f32]) -> MatmulJob<'a> {
-    MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
 }
 
 /// `outputs[head] = linears[head] inputs[head]`

@@ -3,17 +3,20 @@
 //! calls it for the neurons that are not on the device.
 
 mod altup;
+mod attention;
 mod expert_firing;
 mod experts;
 mod ffn;
+mod ffn_values;
 mod inputs;
 mod latent;
 mod layer_ffn;
+mod norm;
 mod per_layer;
 mod processor;
 mod products;
 mod recurrent;
-mod routing;
+mod router;
 mod skipped_inputs;
 mod sparse_rows;
 mod task;
@@ -26,7 +29,7 @@ pub(crate) use inputs::{ChosenExperts, LayerInputs, TokenInputs};
 pub(crate) use layer_ffn::LayerFfn;
 use layer_ffn::LayerTask;
 pub use processor::CpuProcessor;
-pub use routing::{RouterInputs, Routing};
+pub use router::{RouterInputs, Routing};
 pub use task::{FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource};
 
 /// The purpose of scratch memory, in errors.

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::WHAT;
 use crate::{
-    cpu::{Cpu, MatmulJob},
+    cpu::Cpu,
     error::Result,
-    model::{Linear, ModelConfig, PerLayerTable, PerLayerWeights},
+    model::{ModelConfig, PerLayerTable, PerLayerWeights},
     runtime::scratch::grow,
 };
 
@@ -39,7 +39,7 @@ impl PerLayerInputs {
         grow(&mut self.row, Some(all), WHAT)?;
         self.layer = tokens.len() * width;
         let projected = &mut self.projected[..tokens.len() * all];
-        product(cpu, &table.projection, x, tokens.len(), projected);
+        cpu.matmul(&mut [table.projection.job(projected)], x, tokens.len());
         cpu.scale(projected, 1.0 / (config.d_model as f32).sqrt());
         cpu.rms_norm(projected, None, &table.norm.weight, config.norm_eps);
         let scale = (width as f32).sqrt();
@@ -70,9 +70,9 @@ impl PerLayerInputs {
         grow(&mut self.row, Some(self.layer), WHAT)?;
         let tokens = self.layer / weights.gate.weight.rows().max(1);
         let gate = &mut self.row[..self.layer];
-        product(cpu, &weights.gate, x, tokens, gate);
+        cpu.matmul(&mut [weights.gate.job(gate)], x, tokens);
         cpu.activate(config.activation, gate, Some(&self.inputs[layer * self.layer..][..self.layer]));
-        product(cpu, &weights.output, gate, tokens, out);
+        cpu.matmul(&mut [weights.output.job(out)], gate, tokens);
         Ok(())
     }
 
@@ -86,9 +86,4 @@ impl PerLayerInputs {
         let floats: usize = [&self.inputs, &self.projected, &self.row].map(Vec::capacity).iter().sum();
         (floats * size_of::<f32>()) as u64
     }
-}
-
-fn product(cpu: &Cpu, linear: &Linear, x: &[f32], tokens: usize, out: &mut [f32]) {
-    let mut job = [MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }];
-    cpu.matmul(&mut job, x, tokens);
 }

@@ -1,31 +1,27 @@
-//! The CPU as a [`Processor`].
+//! The CPU as a [`Processor`]: registers, and the part that each step goes to.
 
-mod attention;
+mod shared_layers;
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::{
-    ChosenExperts, FfnWork, LayerInputs, TokenInputs, WHAT,
+    LayerInputs, TokenInputs, WHAT,
     altup::AltupStreams,
-    latent::LatentAttention,
+    attention::{AttentionTask, CpuAttention},
     layer_ffn::{LayerFfn, LayerTask},
+    norm::norm_rows,
     per_layer::PerLayerInputs,
-    recurrent::{RecurrentMixer, RowsState},
+    recurrent::{MixerTask, RecurrentMixer, RowsState},
     skipped_inputs::InputCalibration,
 };
 use crate::{
-    cpu::{
-        Cpu, Isa, MatmulJob,
-        ops::{AttentionScratch, RopeRows},
-    },
+    cpu::{Cpu, Isa},
     error::{Error, Result},
-    format::Matrix,
     model::{
-        AltupStep, AltupWeights, AttentionConfig, BoundFfn, BoundOperation, BoundRecurrent, BoundStep, ExpertWeights,
-        Ffn, FfnKind, InputSite, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, Position, Register,
-        SkippedInputs,
+        BoundAttention, BoundFfn, BoundOperation, BoundRecurrent, BoundStep, Ffn, FfnKind, InputSite, Model,
+        ModelConfig, NormSlot, Position, Register, SkippedInputs,
     },
     runtime::{KvCache, KvType, Pass, Processor, Sequences, Sparsity, scratch::grow, shortlist},
 };
@@ -34,36 +30,18 @@ use crate::{
 #[derive(Debug)]
 pub struct CpuProcessor {
     cpu: Cpu,
-    /// Position of each of the chunk's tokens in its sequence.
-    positions: Vec<usize>,
     /// By [`Register`], `[tokens, d_model]`.
     registers: [Vec<f32>; 4],
-    /// `[tokens, n_head * head_dim]`, rotated in place.
-    q: Vec<f32>,
-    /// `[tokens, n_kv_head * head_dim]`, rotated in place.
-    k: Vec<f32>,
-    /// `[tokens, n_kv_head * head_dim]`
-    v: Vec<f32>,
-    /// `[tokens, n_head * head_dim]`
-    heads: Vec<f32>,
-    /// `[tokens, n_head, query | gate]`, and `[tokens, n_head * head_dim]` gates, where heads are gated.
-    gated: Vec<f32>,
-    gates: Vec<f32>,
+    attention: CpuAttention,
     recurrent: RecurrentMixer,
     per_layer: PerLayerInputs,
     altup: AltupStreams,
-    latent: LatentAttention,
-    /// One per table of the cache's rotations, for the chunk's positions.
-    rotations: Vec<RopeRows>,
-    attention: AttentionScratch,
     ffn: LayerFfn,
     /// Input of the norm before the FFN, `[tokens, d_model]`, where the residual stream moves on before the FFN
     /// ([`BoundFfn::keeps_residual`]).
     normed_from: Vec<f32>,
     /// `[n_vocab]`, where only the largest are asked for.
     logits: Vec<f32>,
-    /// `[tokens, inputs]`: what is left of a product's input where small ones are skipped.
-    large: Vec<f32>,
     calibration: InputCalibration,
 }
 
@@ -72,24 +50,14 @@ impl CpuProcessor {
     pub fn new(cpu: Cpu) -> Self {
         CpuProcessor {
             cpu,
-            positions: Vec::new(),
             registers: Default::default(),
-            q: Vec::new(),
-            k: Vec::new(),
-            v: Vec::new(),
-            heads: Vec::new(),
-            gated: Vec::new(),
-            gates: Vec::new(),
+            attention: CpuAttention::default(),
             recurrent: RecurrentMixer::default(),
             per_layer: PerLayerInputs::default(),
             altup: AltupStreams::default(),
-            latent: LatentAttention::default(),
-            rotations: Vec::new(),
-            attention: AttentionScratch::default(),
             ffn: LayerFfn::default(),
             normed_from: Vec::new(),
             logits: Vec::new(),
-            large: Vec::new(),
             calibration: InputCalibration::default(),
         }
     }
@@ -116,97 +84,17 @@ impl CpuProcessor {
         &self.cpu
     }
 
-    /// `Residual = residual`, `[tokens, d_model]`, for the head of a chunk whose layers were computed elsewhere.
-    pub(crate) fn take_residual(&mut self, model: &Model, residual: &[f32], tokens: usize) -> Result<()> {
-        self.fit(&model.config, tokens)?;
-        self.registers[Register::Residual as usize][..residual.len()].copy_from_slice(residual);
-        Ok(())
-    }
-
-    /// The same of a model with several streams, `[streams, tokens, d_model]`.
-    pub(crate) fn take_streams(&mut self, model: &Model, streams: &[f32], tokens: usize) -> Result<()> {
-        self.fit(&model.config, tokens)?;
-        self.altup.take(streams, tokens, model.config.d_model)
-    }
-
-    /// The residual stream, or all streams of a model that has several, `[streams, tokens, d_model]`.
-    pub(crate) fn current_streams(&self, pass: &Pass<'_>) -> &[f32] {
-        match self.altup.all() {
-            [] => self.current_residual(pass),
-            streams => streams,
-        }
-    }
-
-    /// Several streams of `tokens` merged for the head, `[tokens.len(), d_model]`.
-    pub(crate) fn merged_streams(&mut self, model: &Model, tokens: Range<usize>) -> Result<&[f32]> {
-        let d = model.config.d_model;
-        let x = &mut self.registers[Register::Residual as usize][tokens.start * d..tokens.end * d];
-        if let Some(table) = &model.weights.altup {
-            self.altup.merge(&self.cpu, table, tokens, x)?;
-        }
-        Ok(x)
-    }
-
-    /// The residual stream, `[tokens, d_model]`.
-    pub(crate) fn current_residual(&self, pass: &Pass<'_>) -> &[f32] {
-        &self.registers[Register::Residual as usize][..pass.register_len()]
-    }
-
-    /// The inputs that `layers` have of their own for the current chunk, `[layers, tokens, w]`; empty if the model has none.
-    pub(crate) fn per_layer_inputs(&self, layers: Range<usize>) -> &[f32] {
-        self.per_layer.of(layers)
-    }
-
-    /// `out = ffn(x)` of a layer that is otherwise computed elsewhere, both `[tokens, d_model]`.
-    pub(crate) fn ffn_of(
-        &mut self,
-        pass: &mut Pass<'_>,
-        ffn: &BoundFfn<'_>,
-        inputs: LayerInputs<'_>,
-        out: &mut [f32],
-    ) -> Result<()> {
-        let task = self.task(pass, ffn, inputs);
-        self.ffn.run(&self.cpu, &pass.model.config, &task, out, pass.probe)
-    }
-
-    /// Chooses the experts of a layer that is otherwise computed elsewhere by `x`, `[tokens, d_model]`, for [`CpuProcessor::ffn_of`].
-    pub(crate) fn route_of(
-        &mut self,
-        pass: &Pass<'_>,
-        ffn: &BoundFfn<'_>,
-        experts: &ExpertWeights,
-        x: &[f32],
-    ) -> Result<()> {
-        let task = self.task(pass, ffn, LayerInputs { x, residual: None, tokens: pass.tokens.len() });
-        self.ffn.moe.route(&self.cpu, &pass.model.config, &task, experts)
-    }
-
-    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: ids past the last expert are skipped, `out` and
-    /// the inputs are `[tokens, d_model]`. Neurons that fired are added to `fired`, `[tokens, words(neurons)]`.
-    pub(crate) fn experts_of(
-        &mut self,
-        pass: &Pass<'_>,
-        ffn: &BoundFfn<'_>,
-        TokenInputs { x, tokens }: TokenInputs<'_>,
-        chosen: ChosenExperts<'_>,
-        out: &mut [f32],
-        fired: Option<&mut [u32]>,
-    ) -> Result<FfnWork> {
-        let task = self.task(pass, ffn, LayerInputs { x, residual: None, tokens });
-        self.ffn.experts(&self.cpu, &pass.model.config, &task, chosen, out, fired)
-    }
-
     /// The task of a layer's FFN. Of what is computed elsewhere otherwise, the CPU's part is dense for several tokens.
     fn task<'t, 'p: 't>(&self, pass: &Pass<'p>, ffn: &BoundFfn<'t>, inputs: LayerInputs<'t>) -> LayerTask<'t> {
         let LayerInputs { x, residual, tokens } = inputs;
-        let BoundFfn { layer, kind, hidden_norm, weights, routed, .. } = *ffn;
+        let BoundFfn { layer, kind, norms, gate_deviations, predictor, activation_threshold, routed, .. } = *ffn;
         LayerTask {
             layer,
             ffn: kind,
-            hidden_norm,
-            gate_deviations: weights.gate_deviations,
-            predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
-            activation_threshold: weights.activation_threshold,
+            hidden_norm: norms.get(NormSlot::Hidden),
+            gate_deviations,
+            predictor: predictor.filter(|_| residual.is_some()),
+            activation_threshold,
             skipped: self.skipped_in_ffn(pass, layer),
             sparsity: pass.sparsity,
             shift: pass.threshold_shift(layer),
@@ -219,6 +107,21 @@ impl CpuProcessor {
         }
     }
 
+    /// `Out = attention(from)`; each sequence's keys and values are appended to its cache.
+    fn attend(&mut self, pass: &Pass<'_>, of: BoundAttention<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+        let (n, tokens, skipped) = (pass.register_len(), pass.tokens.len(), self.skipped(pass, of.layer));
+        let mut out = std::mem::take(&mut self.registers[Register::Out as usize]);
+        let x = &self.registers[of.from as usize][..n];
+        let task = AttentionTask { cpu: &self.cpu, config: &pass.model.config, attention: of, x, tokens, skipped };
+        let mut done = self.attention.attend(&task, sequences, &mut self.calibration);
+        if done.is_ok() {
+            self.expect_ffn(pass, of.layer);
+            done = self.attention.project(&task, &mut self.calibration, &mut out[..n]);
+        }
+        self.registers[Register::Out as usize] = out;
+        done
+    }
+
     /// `Out = mixer(from)`; each sequence's state of the layer is advanced by its rows.
     fn mix(&mut self, pass: &Pass<'_>, recurrent: BoundRecurrent<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let BoundRecurrent { layer, from, mixer, .. } = recurrent;
@@ -227,8 +130,15 @@ impl CpuProcessor {
         let mut states = states.collect::<Result<SmallVec<[RowsState<'_>; 1]>>>()?;
         let n = pass.register_len();
         let [registers @ .., out] = &mut self.registers;
-        let inputs = TokenInputs { x: &registers[from as usize][..n], tokens: pass.tokens.len() };
-        self.recurrent.run(&self.cpu, mixer, pass.model.config.norm_eps, inputs, &mut states, &mut out[..n])?;
+        let task = MixerTask {
+            cpu: &self.cpu,
+            config: &pass.model.config,
+            x: &registers[from as usize][..n],
+            tokens: pass.tokens.len(),
+            states: &mut states,
+            out: &mut out[..n],
+        };
+        self.recurrent.run(mixer, task)?;
         self.expect_ffn(pass, layer);
         Ok(())
     }
@@ -257,61 +167,13 @@ impl CpuProcessor {
         done
     }
 
-    /// A step between streams.
-    fn altup(&mut self, pass: &Pass<'_>, step: AltupStep, weights: &AltupWeights) -> Result<()> {
-        let n = pass.register_len();
-        let [residual, normed, normed_ffn, out] = &mut self.registers;
-        let (cpu, eps) = (&self.cpu, pass.model.config.norm_eps);
-        match step {
-            AltupStep::Predict => self.altup.predict(cpu, weights, eps, &mut residual[..n]),
-            AltupStep::Laurel => self.altup.laurel(cpu, weights, eps, &normed[..n], &mut normed_ffn[..n]),
-            AltupStep::Correct => self.altup.correct(cpu, weights, eps, &mut residual[..n]),
-            AltupStep::AddOut => {
-                self.altup.add_out(cpu, &out[..n], &mut residual[..n]);
-                Ok(())
-            }
-        }
-    }
-
     /// Reserves the buffers of `tokens` tokens.
     fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
         for register in &mut self.registers {
             grow(register, tokens.checked_mul(config.d_model), WHAT)?;
         }
-        let widest = |of: fn(&AttentionConfig) -> usize| config.attentions().map(of).max().unwrap_or(0);
-        let plain = |of: &AttentionConfig, dim: usize| if of.latent.is_some() { 0 } else { dim };
-        let q_dim = config.attentions().map(|of| plain(of, of.q_dim())).max().unwrap_or(0);
-        let kv_dim = config.attentions().map(|of| plain(of, of.kv_dim())).max().unwrap_or(0);
-        for (buffer, dim) in [
-            (&mut self.q, q_dim),
-            (&mut self.heads, widest(AttentionConfig::output_cols)),
-            (&mut self.gated, widest(|of| if of.gated { of.q_rows() } else { 0 })),
-            (&mut self.gates, widest(|of| if of.gated { of.q_dim() } else { of.gate_rows })),
-            (&mut self.k, kv_dim),
-            (&mut self.v, kv_dim),
-        ] {
-            grow(buffer, tokens.checked_mul(dim), WHAT)?;
-        }
-        Ok(())
+        self.attention.fit(config, tokens)
     }
-}
-
-/// `x = norm(from)`, or `norm(x)` without `from`, row by row; rows are as long as the norm's weight.
-pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: Option<&[f32]>) {
-    match config.norm {
-        NormKind::Rms => cpu.rms_norm(x, from, &norm.weight, config.norm_eps),
-        NormKind::Layer => cpu.layer_norm(x, from, &norm.weight, norm.bias.as_deref(), config.norm_eps),
-    }
-}
-
-/// The product with `linear` into `out`.
-fn job<'a>(linear: &'a Linear, out: &'a mut [f32]) -> MatmulJob<'a> {
-    MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
-}
-
-/// The error of a cache that is not where the CPU works.
-pub(super) fn not_in_ram(layer: usize) -> Error {
-    Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another")
 }
 
 /// Prefetch of the weights that one token reads next, as soon as they are known.
@@ -341,17 +203,15 @@ impl CpuProcessor {
                 {
                     self.cpu.prefetch(&[]);
                 }
-                Some(LayerWeights { attention: Some(next), .. }) => {
-                    let inputs: SmallVec<[&Matrix; 3]> = next.inputs().map(|linear| &linear.weight).collect();
-                    self.cpu.prefetch(&inputs);
+                Some(next) => {
+                    let first = next.first_read();
+                    match next.ffn {
+                        // A layer that is an FFN alone.
+                        Ffn::Dense(_) if first.is_empty() => self.expect_ffn(pass, layer),
+                        _ if first.is_empty() => {}
+                        _ => self.cpu.prefetch(&first),
+                    }
                 }
-                Some(LayerWeights { recurrent: Some(next), .. }) => {
-                    let first = next.linears();
-                    self.cpu.prefetch(&[&first[0].weight, &first[1].weight]);
-                }
-                // A layer that is an FFN alone.
-                Some(LayerWeights { ffn: Ffn::Dense(_), .. }) => self.expect_ffn(pass, layer),
-                Some(_) => {}
                 None => self.cpu.prefetch(&[&pass.model.weights.output.weight]),
             }
         }
@@ -375,16 +235,10 @@ impl Processor for CpuProcessor {
         let Pass { model, tokens, .. } = *pass;
         let (config, weights) = (&model.config, &model.weights);
         self.fit(config, tokens.len())?;
-        self.positions.clear();
-        self.positions.extend(sequences.positions());
-        let tables = sequences.rotary().map_or(&[][..], |rotary| rotary.tables());
-        self.rotations.resize_with(tables.len(), RopeRows::default);
-        for (rows, table) in self.rotations.iter_mut().zip(tables) {
-            rows.fill(table, self.positions.iter().copied());
-        }
+        self.attention.begin(sequences);
         let d = config.d_model;
         let [residual, position, ..] = &mut self.registers;
-        for ((x, id), at) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.positions) {
+        for ((x, id), at) in residual.chunks_exact_mut(d).zip(tokens).zip(self.attention.positions()) {
             weights.token_embedding.dequantise_row(*id as usize, x);
             if config.embedding_scale != 1.0 {
                 x.iter_mut().for_each(|x| *x *= config.embedding_scale);
@@ -450,7 +304,10 @@ impl Processor for CpuProcessor {
                 let [residual, .., out] = &mut self.registers;
                 self.per_layer.apply(&self.cpu, config, step.layer, weights, &residual[..n], &mut out[..n])
             }
-            BoundOperation::Altup { step, weights } => self.altup(pass, step, weights),
+            BoundOperation::Altup { step, weights } => {
+                let registers = self.registers.each_mut().map(|register| &mut register[..n]);
+                self.altup.step(&self.cpu, step, weights, config.norm_eps, registers)
+            }
             BoundOperation::Scale(factor) => {
                 self.cpu.scale(&mut self.registers[Register::Residual as usize][..n], factor);
                 Ok(())
@@ -474,8 +331,7 @@ impl Processor for CpuProcessor {
         }
         norm_rows(&self.cpu, config, &weights.output_norm, x, None);
         let output = &weights.output;
-        let mut job = [MatmulJob { weight: &output.weight, bias: output.bias.as_deref(), out: &mut *logits }];
-        self.cpu.matmul(&mut job, x, tokens.len());
+        self.cpu.matmul(&mut [output.job(&mut *logits)], x, tokens.len());
         if let Some(cap) = config.final_softcap {
             self.cpu.soft_cap(logits, cap);
         }
@@ -509,16 +365,12 @@ impl Processor for CpuProcessor {
     }
 
     fn scratch_bytes(&self) -> u64 {
-        let vectors =
-            self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads, &self.logits, &self.normed_from]);
-        let vectors = vectors.chain([&self.large]);
-        let vectors = vectors.chain([&self.gated, &self.gates]);
+        let vectors = self.registers.iter().chain([&self.logits, &self.normed_from]);
         let floats: usize = vectors.map(Vec::capacity).sum();
         let parts = [
             self.attention.bytes(),
             self.ffn.bytes(),
             self.recurrent.bytes(),
-            self.latent.bytes(),
             self.per_layer.bytes(),
             self.altup.bytes(),
         ];

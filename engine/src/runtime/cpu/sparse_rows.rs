@@ -3,7 +3,8 @@
 
 use super::{
     CpuFfn, TokenInputs, WHAT,
-    ffn::{FfnOutcome, Fires, job, keep},
+    ffn::{job, keep},
+    ffn_values::{FfnOutcome, Fires},
     task::{FfnTask, FfnWork, PredictionSource, lists_pay},
 };
 use crate::{

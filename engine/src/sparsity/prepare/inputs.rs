@@ -8,10 +8,7 @@ use super::workspace::Workspace;
 use crate::{
     cpu::{Cpu, CpuOptions, ThreadPool},
     error::Result,
-    model::{
-        Down, Ffn, InputCurves, InputFigures, InputSite, LayerWeights, Linear, Model, SiteCurve, SiteThreshold,
-        SkippedInputs,
-    },
+    model::{Down, Ffn, InputCurves, InputFigures, InputSite, Linear, Model, SiteCurve, SiteThreshold, SkippedInputs},
     runtime::{CpuProcessor, Forward, KvCache, KvType, Outputs, Pass, Processor, Sequences, compute_layer},
 };
 
@@ -50,7 +47,7 @@ pub(super) fn find(
     for layer in 0..n_layer {
         progress(layer as f64 / (n_layer + MEASURED.len()) as f64, layer)?;
         let known = workspace.inputs(layer);
-        let wanted = known.is_none() && has_sites(&model.weights.layers[layer]) && !chunks.is_empty();
+        let wanted = known.is_none() && has_sites(&model, layer) && !chunks.is_empty();
         let recorded = pass(&model, layer, &mut chunks, wanted)?;
         let curves = match known {
             Some(curves) => curves,
@@ -84,8 +81,9 @@ pub(super) fn find(
 }
 
 /// True if small inputs of the layer can be skipped, and the layer computed again and again.
-fn has_sites(layer: &LayerWeights) -> bool {
-    layer.recurrent.is_none() && InputSite::ALL.iter().any(|site| site.inputs(layer) > 0)
+fn has_sites(model: &Model, layer: usize) -> bool {
+    let (config, weights) = (&model.config.layers[layer], &model.weights.layers[layer]);
+    config.state().is_none() && InputSite::ALL.iter().any(|site| site.inputs(weights) > 0)
 }
 
 /// A text at some layer of its way.
@@ -136,7 +134,7 @@ fn pass(model: &Model, layer: usize, chunks: &mut [Chunk<'_>], wanted: bool) -> 
     for chunk in chunks {
         chunk.processor.calibration().recorded = wanted.then(|| std::mem::take(&mut recorded));
         // Several streams are not one residual: such layers go on from where the processor is.
-        if model.weights.altup.is_some() {
+        if model.config.streams() > 1 {
             chunk.output = chunk.go_on(model, layer)?.to_vec();
         } else {
             chunk.output = chunk.compute(model, layer)?.to_vec();

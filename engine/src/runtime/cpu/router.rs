@@ -3,7 +3,7 @@
 use super::{ChosenExperts, WHAT};
 use crate::{
     cpu::{
-        Cpu, MatmulJob,
+        Cpu,
         ops::{softmax_in_place, top_k},
     },
     error::{Error, Result},
@@ -80,10 +80,10 @@ impl Routing {
         grow(&mut self.gates, Some(tokens), WHAT)?;
         let (scores, gates) = (&mut self.scores[..tokens * n], &mut self.gates[..tokens]);
         let router = &weights.router;
-        let router = MatmulJob { weight: &router.weight, bias: router.bias.as_deref(), out: &mut *scores };
+        let router = router.job(&mut *scores);
         match weights.shared.as_ref().and_then(|shared| shared.gate.as_ref()) {
             Some(gate) => {
-                let gate = MatmulJob { weight: &gate.weight, bias: gate.bias.as_deref(), out: &mut *gates };
+                let gate = gate.job(&mut *gates);
                 cpu.matmul(&mut [router], router_x, tokens);
                 cpu.matmul(&mut [gate], x, tokens);
                 gates.iter_mut().for_each(|gate| *gate = sigmoid(*gate));

@@ -5,14 +5,15 @@ use std::ops::Range;
 use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
 
 use super::{
-    loader::GpuLoader,
-    recurrent::{MixerBuffers, RecurrentLayout, WORKGROUP, scan_columns, scan_slices},
-    state::StateOps,
+    mixer_buffers::{MixerBuffers, RecurrentLayout, WORKGROUP},
+    scan::{ScanOps, scan_columns, scan_slices},
 };
 use crate::{
+    cpu::ops::DeltaNetShape,
+    device::{GpuLoader, state::StateOps},
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Recorder, params},
-    model::{DeltaNetShape, DeltaNetWeights},
+    model::recurrent::{DeltaNetConfig, DeltaNetWeights},
 };
 
 /// Inputs and norm of a gated delta net.
@@ -26,29 +27,27 @@ pub(super) struct DeltaNetOps {
 }
 
 impl DeltaNetOps {
-    /// Refuses keys that are too wide for the kernels.
-    pub fn check(shape: &DeltaNetShape) -> Result<()> {
-        let most = SCAN_LANES * SCAN_ROWS;
-        if shape.k_dim <= most as usize {
-            return Ok(());
-        }
-        Err(Error::Unsupported {
-            what: "gated delta net on the GPU",
-            got: format!("keys of {} elements", shape.k_dim),
-            supported: format!("up to {most}"),
-        })
-    }
-
     /// Pitches of its buffers.
-    pub fn layout(shape: &DeltaNetShape) -> RecurrentLayout {
-        RecurrentLayout::new(shape.qkv() + shape.values() + 2 * shape.v_heads, shape.qkv(), shape.values())
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for keys that are too wide for the kernels.
+    pub fn layout(DeltaNetConfig { shape, .. }: &DeltaNetConfig) -> Result<RecurrentLayout> {
+        let most = SCAN_LANES * SCAN_ROWS;
+        if shape.k_dim > most as usize {
+            return Err(Error::Unsupported {
+                what: "gated delta net on the GPU",
+                got: format!("keys of {} elements", shape.k_dim),
+                supported: format!("up to {most}"),
+            });
+        }
+        Ok(RecurrentLayout::new(shape.qkv() + shape.values() + 2 * shape.v_heads, shape.qkv(), shape.values()))
     }
 
     /// Uploads `weights`, but for matrices and convolution.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &MixerBuffers,
-        shape: DeltaNetShape,
+        DeltaNetConfig { shape, .. }: &DeltaNetConfig,
         weights: &DeltaNetWeights,
     ) -> Result<Self> {
         let (a, dt_bias) = (loader.vector("decays", &weights.a)?, loader.vector("a bias", &weights.dt_bias)?);
@@ -58,11 +57,16 @@ impl DeltaNetOps {
         let inputs = Op::new(loader.gpu, &pipelines.get("delta_inputs", None, WORKGROUP, &[])?, &bindings)?;
         let bindings = [&buffers.heads, &buffers.projected, &norm].map(Into::into);
         let norm = Op::new(loader.gpu, &pipelines.get("gated_norm", None, WORKGROUP, &[])?, &bindings)?;
-        Ok(DeltaNetOps { shape, eps: loader.config.norm_eps, inputs, norm })
+        Ok(DeltaNetOps { shape: *shape, eps: loader.config.norm_eps, inputs, norm })
     }
 
-    /// The scan of a conversation whose memory is `state`.
-    pub fn scan(&self, gpu: &Gpu, buffers: &MixerBuffers, state: &Buffer) -> Result<Op> {
+    fn columns(&self) -> u32 {
+        scan_columns(self.shape.k_dim, self.shape.v_dim)
+    }
+}
+
+impl ScanOps for DeltaNetOps {
+    fn op(&self, gpu: &Gpu, buffers: &MixerBuffers, state: &Buffer) -> Result<Op> {
         let (shape, columns) = (&self.shape, self.columns());
         let overrides = [
             ("STATE_ROWS", shape.k_dim as f64),
@@ -75,12 +79,7 @@ impl DeltaNetOps {
         Op::new(gpu, &pipeline, &[convolved, projected, state, heads].map(Into::into))
     }
 
-    fn columns(&self) -> u32 {
-        scan_columns(self.shape.k_dim, self.shape.v_dim)
-    }
-
-    /// Records it for `tokens` tokens, from convolved channels to normed heads; each of `states` is advanced by its rows.
-    pub fn record(
+    fn record(
         &self,
         recorder: &mut Recorder,
         layout: RecurrentLayout,
@@ -115,8 +114,7 @@ impl DeltaNetOps {
         recorder.dispatch(&self.norm, &norm, [v_heads, tokens as u32, 1]);
     }
 
-    /// Multiply-adds of a token.
-    pub fn work(&self) -> u64 {
+    fn work(&self) -> u64 {
         3 * self.shape.state() as u64
     }
 }

@@ -5,14 +5,15 @@ use std::ops::Range;
 use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
 
 use super::{
-    loader::GpuLoader,
-    recurrent::{MixerBuffers, RecurrentLayout, WORKGROUP, scan_columns, scan_slices},
-    state::StateOps,
+    mixer_buffers::{MixerBuffers, RecurrentLayout, WORKGROUP},
+    scan::{ScanOps, scan_columns, scan_slices},
 };
 use crate::{
+    cpu::ops::Mamba2Shape,
+    device::{GpuLoader, state::StateOps},
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Recorder, params},
-    model::{Mamba2Shape, Mamba2Weights},
+    model::recurrent::{Mamba2Config, Mamba2Weights},
 };
 
 /// Scan and norm of Mamba-2. A row of projections is `[x | B | C | gate | steps]`.
@@ -28,30 +29,27 @@ pub(super) struct Mamba2Ops {
 }
 
 impl Mamba2Ops {
-    /// Refuses a state that is too large for the kernels.
-    pub fn check(shape: &Mamba2Shape) -> Result<()> {
-        let most = SCAN_LANES * SCAN_ROWS;
-        if shape.state <= most as usize {
-            return Ok(());
-        }
-        Err(Error::Unsupported {
-            what: "Mamba-2 on the GPU",
-            got: format!("states of {} elements", shape.state),
-            supported: format!("up to {most}"),
-        })
-    }
-
     /// Pitches of its buffers.
-    pub fn layout(shape: &Mamba2Shape) -> RecurrentLayout {
-        RecurrentLayout::new(shape.channels() + shape.inner() + shape.heads, shape.channels(), shape.inner())
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for states that are too large for the kernels.
+    pub fn layout(Mamba2Config { shape, .. }: &Mamba2Config) -> Result<RecurrentLayout> {
+        let most = SCAN_LANES * SCAN_ROWS;
+        if shape.state > most as usize {
+            return Err(Error::Unsupported {
+                what: "Mamba-2 on the GPU",
+                got: format!("states of {} elements", shape.state),
+                supported: format!("up to {most}"),
+            });
+        }
+        Ok(RecurrentLayout::new(shape.channels() + shape.inner() + shape.heads, shape.channels(), shape.inner()))
     }
 
     /// Uploads `weights`, but for matrices and convolution.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &MixerBuffers,
-        shape: Mamba2Shape,
-        [least, most]: [f32; 2],
+        Mamba2Config { shape, step_limits: [least, most], .. }: &Mamba2Config,
         weights: &Mamba2Weights,
     ) -> Result<Self> {
         let of_heads = [&weights.a[..], &weights.dt_bias, &weights.d].concat();
@@ -60,12 +58,17 @@ impl Mamba2Ops {
         let overrides = [("GATE_FIRST", 1.0), ("WEIGHT_PER_HEAD", 1.0)];
         let pipeline = loader.gpu.pipelines().get("gated_norm", None, WORKGROUP, &overrides)?;
         let norm = Op::new(loader.gpu, &pipeline, &[&buffers.heads, &buffers.projected, &norm].map(Into::into))?;
-        let step_limits = [least, most.min(f32::MAX)];
-        Ok(Mamba2Ops { shape, step_limits, eps: loader.config.norm_eps, heads, norm })
+        let step_limits = [*least, most.min(f32::MAX)];
+        Ok(Mamba2Ops { shape: *shape, step_limits, eps: loader.config.norm_eps, heads, norm })
     }
 
-    /// The scan of a conversation whose memory is `state`.
-    pub fn scan(&self, gpu: &Gpu, buffers: &MixerBuffers, state: &Buffer) -> Result<Op> {
+    fn columns(&self) -> u32 {
+        scan_columns(self.shape.state, self.shape.head_dim)
+    }
+}
+
+impl ScanOps for Mamba2Ops {
+    fn op(&self, gpu: &Gpu, buffers: &MixerBuffers, state: &Buffer) -> Result<Op> {
         let columns = self.columns();
         let overrides = [("STATE_ROWS", self.shape.state as f64), ("COLUMNS", f64::from(columns))];
         let lanes = scan_slices(self.shape.state) * columns;
@@ -74,12 +77,7 @@ impl Mamba2Ops {
         Op::new(gpu, &pipeline, &[convolved, projected, &self.heads, state, heads].map(Into::into))
     }
 
-    fn columns(&self) -> u32 {
-        scan_columns(self.shape.state, self.shape.head_dim)
-    }
-
-    /// Records it for `tokens` tokens, from convolved channels to normed heads; each of `states` is advanced by its rows.
-    pub fn record(
+    fn record(
         &self,
         recorder: &mut Recorder,
         layout: RecurrentLayout,
@@ -113,8 +111,7 @@ impl Mamba2Ops {
         recorder.dispatch(&self.norm, &norm, [groups, tokens as u32, 1]);
     }
 
-    /// Multiply-adds of a token.
-    pub fn work(&self) -> u64 {
+    fn work(&self) -> u64 {
         3 * self.shape.state_len() as u64
     }
 }
