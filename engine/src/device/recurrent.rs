@@ -25,7 +25,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params},
-    model::{BoundMixer, BoundRecurrent, ModelConfig, RecurrentConfig, RecurrentWeights, Register, StateShape},
+    model::{BoundMixer, BoundRecurrent, ModelConfig, RecurrentConfig, Register, StateShape},
 };
 
 /// Tokens of a convolution's run: more runs of a prompt are computed at once.

@@ -117,7 +117,7 @@ impl ColdSide {
             sparsity: pass.sparsity,
             prediction: mask.filter(|_| predicted).map(PredictionSource::Mask),
             recall_check: false,
-            activation_threshold: ffn.weights.activation_threshold,
+            activation_threshold: ffn.activation_threshold,
             x,
             tokens,
             observed,

@@ -103,7 +103,7 @@ impl SplitLayer<'_, '_> {
             let predicted = selection == NeuronSelection::Predicted;
             return self.run(resident, ColdPart::Neurons { ffn: weights, predicted });
         };
-        let weights = NeuronWeights::of_ffn(&self.ffn.weights.ffn)?;
+        let weights = NeuronWeights::of_ffn(&self.pass.model.weights.layers[layer].ffn)?;
         let stream = NeuronStream { buffer, streamed, weights, cold: &self.cold.neurons[layer] };
         let observed = self.pass.probe.wants_firing();
         resident.record_streamed(&mut self.layers.segment, self.log, stream, observed)
