@@ -98,7 +98,7 @@ impl<'a> ExpertPass<'a> {
     fn combine(&self, recorder: &mut Recorder, add: bool) {
         let (experts, tokens) = (self.experts, self.tokens);
         let combine = |recorder: &mut Recorder, add: bool| {
-            experts.buffers.combine(&experts.gpu, recorder, tokens, experts.places(), add);
+            experts.buffers.combine(&experts.gpu, recorder, tokens, experts.slots.len(), add);
         };
         let Some(latent) = &experts.latent else { return combine(recorder, add) };
         combine(recorder, false);

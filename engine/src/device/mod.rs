@@ -18,6 +18,7 @@ pub(crate) mod elementwise;
 pub(crate) mod embedding;
 pub(crate) mod expert_block;
 pub(crate) mod expert_buffers;
+mod expert_latent;
 pub(crate) mod expert_pass;
 pub(crate) mod ffn;
 pub(crate) mod fired;
@@ -47,6 +48,7 @@ pub(crate) mod resident_experts;
 pub(crate) mod resident_neurons;
 pub(crate) mod resident_pass;
 pub(crate) mod segment;
+pub(crate) mod slot_table;
 pub(crate) mod state;
 pub(crate) mod streaming_buffer;
 

@@ -70,7 +70,7 @@ impl<'a> NeuronPass<'a> {
             }
         };
         let tokens = pass.tokens.len();
-        let partials = PartialSums::new(tokens, neurons.slots());
+        let partials = PartialSums::new(tokens, neurons.slots.len());
         NeuronPass { neurons, layer, tokens, selection, predicts: neurons.predicts(pass), partials, fired: None }
     }
 
@@ -129,7 +129,7 @@ impl<'a> NeuronPass<'a> {
 
     /// Records the neurons' partial sums. `before` may read gate and up in between.
     fn record_sums(&mut self, segment: &mut Segment, before: impl FnOnce(&mut Segment) -> Result<()>) -> Result<()> {
-        let (neurons, slots) = (self.neurons, self.neurons.slots());
+        let (neurons, slots) = (self.neurons, self.neurons.slots.len());
         if slots == 0 {
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl<'a> NeuronPass<'a> {
     /// Records, behind the sums, the mask of neurons that fired: those above the layer's activation threshold, if it has one though all
     /// neurons were computed.
     fn record_fired(&mut self, recorder: &mut Recorder) {
-        let (neurons, slots) = (self.neurons, self.neurons.slots());
+        let (neurons, slots) = (self.neurons, self.neurons.slots.len());
         if let (Some(threshold), NeuronSelection::All, 1..) = (neurons.fires_above(), self.selection, slots) {
             neurons.buffers.activation.record(recorder, self.tokens, slots, Some(threshold));
         }
@@ -195,7 +195,7 @@ impl ResidentPass for NeuronPass<'_> {
     }
 
     fn computes(&self) -> bool {
-        self.neurons.slots() > 0
+        self.neurons.slots.len() > 0
     }
 
     fn sum_place<'s>(&'s mut self, _: &'s Registers) -> SumPlace<'s> {

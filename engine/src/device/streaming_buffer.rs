@@ -215,7 +215,7 @@ impl DeviceModel {
     fn try_streaming_buffer(&mut self, model: &Model, most: u64) -> Result<()> {
         let gpu = &self.layers.gpu;
         let size = BufferSize::within(gpu.caps(), &model.weights.layers, most);
-        let is_split = |neurons: &ResidentNeurons| !neurons.is_whole();
+        let is_split = |neurons: &ResidentNeurons| !neurons.slots.is_whole();
         let Some(size) = size.filter(|_| self.ffns.iter().any(|ffn| ffn.neurons().is_some_and(is_split))) else {
             self.drop_streaming_buffer();
             return Ok(());

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::cold_side::{ColdPart, ColdSide};
+use super::cold_side::{ColdInput, ColdPart, ColdSide};
 use crate::{
     device::{
         GpuLayers,
@@ -55,7 +55,7 @@ impl SplitLayer<'_, '_> {
         let wait_ns = started.elapsed().as_nanos() as u64;
         out.clear();
         out.resize(tokens * d_model, 0.0);
-        let entry = cold.compute(pass, &ffn, part, x, out)?;
+        let entry = cold.compute(pass, &ffn, part, ColdInput { x, observed }, out)?;
         let added = entry.work.any;
         if added {
             let to = resident.sum_place(registers);
