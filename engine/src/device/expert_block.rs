@@ -128,7 +128,8 @@ struct Stacked {
 }
 
 impl ExpertBlock {
-    /// Room for experts of `matrices` in these slots of the layer. They read `from`, a row of it `used` of them, and write to `buffers`.
+    /// Room for experts of `matrices` in these slots of the layer. They read `from`, a row of it `used` of them, and write to
+    /// `buffers`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &ExpertBuffers,
@@ -184,7 +185,8 @@ impl ExpertBlock {
         Ok(ExpertBlock { products, gate_first })
     }
 
-    /// Uploads more of an expert to slot `at` of this block: about `bytes` of it, or all that is left. True if all of it is uploaded now.
+    /// Uploads more of an expert to slot `at` of this block: about `bytes` of it, or all that is left. True if all of it is
+    /// uploaded now.
     pub fn upload(
         &self,
         loader: &mut GpuLoader<'_, '_>,

@@ -166,8 +166,8 @@ impl ExpertBuffers {
         self.shape == shape
     }
 
-    /// The router's choice of experts, whose slots are in `table`, prepared; with the bias that is added where it chooses, and factors
-    /// on the weights of experts.
+    /// The router's choice of experts, whose slots are in `table`, prepared; with the bias that is added where it chooses, and
+    /// factors on the weights of experts.
     pub fn route_op(&self, gpu: &Gpu, table: &Buffer, bias: Option<&Buffer>, scale: Option<&Buffer>) -> Result<Op> {
         let score = match self.experts.router.score {
             RouterScore::Softmax => 0.0,
@@ -201,8 +201,8 @@ impl ExpertBuffers {
         recorder.dispatch(op, &params, [tokens as u32, 1, 1]);
     }
 
-    /// Records `out =` the weighted sum of the outputs of the experts in the first `resident` slots and of the shared expert, and with
-    /// `add` of what is in `out`. In a latent it is the routed experts' sum.
+    /// Records `out =` the weighted sum of the outputs of the experts in the first `resident` slots and of the shared expert, and
+    /// with `add` of what is in `out`. In a latent it is the routed experts' sum.
     pub fn combine(&self, gpu: &Gpu, recorder: &mut Recorder, tokens: usize, resident: usize, add: bool) {
         let (grid, stride) = flat_grid(gpu, tokens * self.width, self.combine.pipeline().workgroup());
         let params = params::Combine {

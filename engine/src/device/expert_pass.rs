@@ -19,7 +19,8 @@ use crate::{
 pub(crate) struct ExpertPass<'a> {
     experts: &'a ResidentExperts,
     tokens: usize,
-    /// The magnitude that gates' activations have to exceed: up rows of other neurons are not read. `None` without gates that tell.
+    /// The magnitude that gates' activations have to exceed: up rows of other neurons are not read. `None` without gates that
+    /// tell.
     threshold: Option<f32>,
     fired: Option<FiredMasks<'a>>,
 }

@@ -123,8 +123,8 @@ impl DeviceModel {
         Ok(())
     }
 
-    /// Frees blocks of a layer from the cold end on until it has room for no more than `units` of its units, rounded up to whole blocks;
-    /// or all of its FFN, if that cannot be resident in part.
+    /// Frees blocks of a layer from the cold end on until it has room for no more than `units` of its units, rounded up to whole
+    /// blocks; or all of its FFN, if that cannot be resident in part.
     pub fn drop_units(&mut self, layer: usize, units: usize) -> Result<()> {
         let ffn = self.ffn_mut(layer)?;
         match ffn.slots().map(|slots| slots.slots_for(units)) {
@@ -255,7 +255,7 @@ impl DeviceModel {
             if self.drop_streaming_buffer() {
                 continue;
             }
-            // Neurons before experts: a layer of experts is routed here even if none is left.
+            // Neurons give way before experts.
             let slots = |ffn: &DeviceFfn| ffn.slots().map_or(0, SlotTable::len);
             let used = self.ffns.iter_mut().filter(|ffn| slots(ffn) > 0);
             let Some(largest) = used.max_by_key(|ffn| (ffn.neurons().is_some(), slots(ffn))) else { return Err(error) };

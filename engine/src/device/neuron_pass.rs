@@ -58,8 +58,8 @@ pub(crate) struct NeuronStream<'a> {
 }
 
 impl<'a> NeuronPass<'a> {
-    /// The neurons that a pass needs of `layer`: without gates that tell, silent ones are computed too, and the predictor is not followed
-    /// while its recall is checked.
+    /// The neurons that a pass needs of `layer`: without gates that tell, silent ones are computed too, and the predictor is not
+    /// followed while its recall is checked.
     pub fn new(neurons: &'a ResidentNeurons, pass: &mut Pass<'_>, layer: usize) -> Self {
         let shows = pass.probe.wants_ffn_hidden();
         let selection = match neurons.skips(pass, shows) {
@@ -74,8 +74,8 @@ impl<'a> NeuronPass<'a> {
         NeuronPass { neurons, layer, tokens, selection, predicts: neurons.predicts(pass), partials, fired: None }
     }
 
-    /// Records all of an FFN whose neurons are all resident. Fired masks go to `log`, gate and up of all neurons to the observer, if
-    /// it wants them.
+    /// Records all of an FFN whose neurons are all resident. Fired masks go to `log`, gate and up of all neurons to the observer,
+    /// if it wants them.
     pub fn record_whole(mut self, segment: &mut Segment, pass: &mut Pass<'_>, log: &mut FiringLog) -> Result<()> {
         let (neurons, layer, tokens, probe) = (self.neurons, self.layer, self.tokens, &mut *pass.probe);
         self.record_sums(segment, |segment| match probe.wants_ffn_hidden() {
@@ -89,8 +89,8 @@ impl<'a> NeuronPass<'a> {
         self.finish(segment, log, false, entry)
     }
 
-    /// Records all of the FFN of several tokens: the cold neurons pass through the streaming buffer. No hand-over is needed; the CPU
-    /// waits for nothing but room in the staging.
+    /// Records all of the FFN of several tokens: the cold neurons pass through the streaming buffer. No hand-over is needed; the
+    /// CPU waits for nothing but room in the staging.
     pub fn record_streamed(
         mut self,
         segment: &mut Segment,
@@ -159,8 +159,8 @@ impl<'a> NeuronPass<'a> {
         Ok(())
     }
 
-    /// Records, behind the sums, the mask of neurons that fired: those above the layer's activation threshold, if it has one though all
-    /// neurons were computed.
+    /// Records, behind the sums, the mask of neurons that fired: those above the layer's activation threshold, if it has one
+    /// though all neurons were computed.
     fn record_fired(&mut self, recorder: &mut Recorder) {
         let (neurons, slots) = (self.neurons, self.neurons.slots.len());
         if let (Some(threshold), NeuronSelection::All, 1..) = (neurons.fires_above(), self.selection, slots) {

@@ -1,5 +1,5 @@
-//! The resident experts of an MoE layer: the device routes, and computes the resident ones of the experts that a token uses. An expert
-//! is resident once all of it is there.
+//! The resident experts of an MoE layer: the device routes, and computes the resident ones of the experts that a token uses. An
+//! expert is resident once all of it is there.
 
 use std::collections::HashSet;
 
@@ -73,8 +73,8 @@ impl ResidentExperts {
         matches!(ffn, Ffn::Experts(weights) if ExpertMatrices::exist(weights))
     }
 
-    /// Uploads the router, the shared expert and the experts `hot`, hottest first, with the rule by which their neurons are skipped.
-    /// `before` is another layer's, whose buffers are shared where they fit.
+    /// Uploads the router, the shared expert and the experts `hot`, hottest first, with the rule by which their neurons are
+    /// skipped. `before` is another layer's, whose buffers are shared where they fit.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: Option<&ResidentExperts>,
@@ -247,8 +247,8 @@ impl ResidentExperts {
         }
     }
 
-    /// Drops blocks from the end until at most `slots` slots are left. (The device's table is updated with the next upload; until then
-    /// [`ExpertBuffers::combine`] leaves out slots past the end.)
+    /// Drops blocks from the end until at most `slots` slots are left. (The device's table is updated with the next upload; until
+    /// then [`ExpertBuffers::combine`] leaves out slots past the end.)
     pub fn drop_to(&mut self, slots: usize) {
         self.slots.drop_to(slots);
         self.blocks.truncate(self.slots.blocks());

@@ -228,8 +228,8 @@ impl ResidentNeurons {
         (self.slots.len() * (self.rows + 1) * self.d_model) as u64
     }
 
-    /// Drops blocks from the end until at most `slots` slots are left. (The device's table is updated with the next upload; until then
-    /// no dispatch reads the slots that are gone.)
+    /// Drops blocks from the end until at most `slots` slots are left. (The device's table is updated with the next upload; until
+    /// then no dispatch reads the slots that are gone.)
     pub fn drop_to(&mut self, slots: usize) {
         self.slots.drop_to(slots);
         self.blocks.truncate(self.slots.blocks());

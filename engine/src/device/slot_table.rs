@@ -1,5 +1,6 @@
-//! The slots of a layer on a device, each of which has room for a unit: a neuron, or an expert of an MoE layer. Slots come and go in
-//! blocks, the hottest units first, and each block is in matrices of its own, so that memory is freed by dropping the last ones.
+//! The slots of a layer on a device, each of which has room for a unit: a neuron, or an expert of an MoE layer. Slots come and go
+//! in blocks, the hottest units first, and each block is in matrices of its own, so that memory is freed by dropping the last
+//! ones.
 
 use std::ops::Range;
 

@@ -199,8 +199,8 @@ impl StreamedNeurons {
 }
 
 impl DeviceModel {
-    /// Makes a streaming buffer of at most `most` bytes, if some layer has cold neurons, and prepares such layers for it; one that is
-    /// there stays as it is. Where no neuron could pass through it, there is none.
+    /// Makes a streaming buffer of at most `most` bytes, if some layer has cold neurons, and prepares such layers for it; one
+    /// that is there stays as it is. Where no neuron could pass through it, there is none.
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room for it, [`Error::Gpu`] if the device is lost. There is none then.

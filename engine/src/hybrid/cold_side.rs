@@ -55,14 +55,15 @@ pub(crate) struct ColdInput<'a> {
     pub observed: bool,
 }
 
-/// Data that a device has handed over behind an FFN's input, by [`ColdPart`]: of neurons the predictor's mask, empty if it was not
-/// computed; of experts the pairs' experts and router weights, `[tokens, used]`; of whole FFNs the residual stream,
-/// `[tokens, d_model]`.
+/// Data that a device has handed over behind an FFN's input, by [`ColdPart`].
 #[derive(Debug, Default)]
 struct HandedOver {
+    /// Of neurons: the predictor's mask, empty if it was not computed.
     predicted: Vec<u32>,
+    /// Of experts: those of the pairs and their router weights, `[tokens, used]`.
     ids: Vec<u32>,
     router_weights: Vec<f32>,
+    /// Of the whole: the residual stream, `[tokens, d_model]`.
     residual: Vec<f32>,
 }
 
@@ -91,8 +92,8 @@ impl ColdSide {
         }
     }
 
-    /// Computes `part` of an FFN's output, `[tokens, d_model]`, without its bias unless it is the whole. Returns its work, and the
-    /// masks that an observer wants.
+    /// Computes `part` of an FFN's output, `[tokens, d_model]`, without its bias unless it is the whole. Returns its work, and
+    /// the masks that an observer wants.
     pub fn compute(
         &mut self,
         pass: &mut Pass<'_>,
@@ -103,7 +104,7 @@ impl ColdSide {
     ) -> Result<FiringEntry> {
         match part {
             ColdPart::Neurons { ffn: weights, predicted } => {
-                self.compute_neurons(pass, ffn, ColdNeurons { weights, predicted }, input, out)
+                self.compute_neurons(pass, ffn, weights, predicted, input, out)
             }
             ColdPart::Experts(resident) => self.compute_experts(pass, ffn, resident, input, out),
             ColdPart::Whole => self.compute_whole(pass, ffn, input, out),
@@ -114,7 +115,8 @@ impl ColdSide {
         &mut self,
         pass: &mut Pass<'_>,
         ffn: &BoundFfn<'_>,
-        ColdNeurons { weights, predicted }: ColdNeurons<'_>,
+        weights: &FfnWeights,
+        predicted: bool,
         ColdInput { x, observed }: ColdInput<'_>,
         out: &mut [f32],
     ) -> Result<FiringEntry> {
@@ -198,12 +200,6 @@ impl ColdSide {
         self.cpu.ffn_of(&mut pass, ffn, inputs, out)?;
         Ok(deferred.entry)
     }
-}
-
-/// The neurons of an FFN of which the CPU computes the cold ones, as in [`ColdPart::Neurons`].
-struct ColdNeurons<'a> {
-    weights: &'a FfnWeights,
-    predicted: bool,
 }
 
 /// Makes `to` the values in `bytes`.

@@ -5,7 +5,8 @@ use crate::{
     runtime::{LayerFiring, Probe},
 };
 
-/// Keeps an FFN's firing for the log, so that layers are reported in order when the chunk ends, and passes everything else on at once.
+/// Keeps an FFN's firing for the log, so that layers are reported in order when the chunk ends, and passes everything else on at
+/// once.
 pub(super) struct DeferredFiring<'a> {
     pub probe: &'a mut dyn Probe,
     /// True if the probe wants the firing.
