@@ -111,7 +111,8 @@ impl GpuLayers {
     /// Moves keys and values, and the state, of `layer` from the device into RAM and frees their place there.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; what is not in RAM is then still there.
+    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; what is not in RAM is then still
+    /// there.
     fn layer_to_ram(&mut self, layer: usize, kv: &mut KvCache) -> Result<()> {
         kv.move_state_to_ram(layer)?;
         let Some(there) = kv.rows_off_host(layer) else { return Ok(()) };
@@ -160,8 +161,8 @@ impl GpuLayers {
         caches.iter_mut().try_for_each(|kv| self.bind_kv(model, kv))
     }
 
-    /// Lets the layers here that read other layers' keys and values find them on the device: where they are computed, or in a copy of
-    /// those in RAM.
+    /// Lets the layers here that read other layers' keys and values find them on the device: where they are computed, or in a
+    /// copy of those in RAM.
     fn bind_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
         let (held, capacity, ty) = (0..kv.len(), kv.capacity(), kv.ty());
         for (layer, steps) in self.range().zip(&self.layers) {
@@ -183,7 +184,8 @@ impl GpuLayers {
         Ok(())
     }
 
-    /// Brings the chunk's keys and values of `layer`, which the CPU has appended, to their copies on the device, if there are any.
+    /// Brings the chunk's keys and values of `layer`, which the CPU has appended, to their copies on the device, if there are
+    /// any.
     pub fn update_copies(&mut self, layer: usize, sequences: &mut Sequences<'_>) -> Result<()> {
         sequences.iter_mut().try_for_each(|(rows, kv)| match kv.rows(layer) {
             Some(LayerRows { ram: Some(ram), off_host: Some(copy) }) => {

@@ -10,6 +10,7 @@ use super::{
     registers::Registers,
     resident_experts::{ExpertRegisters, ResidentExperts},
     resident_neurons::{NeuronUpload, ResidentNeurons},
+    slot_table::SlotTable,
 };
 use crate::{
     error::{Error, Result},
@@ -135,10 +136,28 @@ impl DeviceFfn {
     }
 
     /// The resident experts, in an MoE layer.
-    pub fn experts(&self) -> Option<&ResidentExperts> {
+    fn experts(&self) -> Option<&ResidentExperts> {
         match self {
             DeviceFfn::Experts(experts) => Some(experts),
             _ => None,
+        }
+    }
+
+    /// The resident units by slot, if they are placed one by one.
+    pub fn slots(&self) -> Option<&SlotTable> {
+        match self {
+            DeviceFfn::Neurons(neurons) => Some(&neurons.slots),
+            DeviceFfn::Experts(experts) => Some(&experts.slots),
+            DeviceFfn::Whole(_) | DeviceFfn::Cold | DeviceFfn::Absent => None,
+        }
+    }
+
+    /// Drops blocks of slots from the cold end until at most `slots` are left.
+    pub fn drop_to(&mut self, slots: usize) {
+        match self {
+            DeviceFfn::Neurons(neurons) => neurons.drop_to(slots),
+            DeviceFfn::Experts(experts) => experts.drop_to(slots),
+            DeviceFfn::Whole(_) | DeviceFfn::Cold | DeviceFfn::Absent => {}
         }
     }
 
@@ -155,7 +174,7 @@ impl DeviceFfn {
     /// Mask of the resident neurons (in an MoE layer: of all experts, one after the other); `None` where none can be.
     pub fn resident_neurons(&self) -> Option<&[u32]> {
         match self {
-            DeviceFfn::Neurons(neurons) => Some(&neurons.resident),
+            DeviceFfn::Neurons(neurons) => Some(neurons.slots.resident()),
             DeviceFfn::Experts(experts) => Some(experts.resident_neurons()),
             DeviceFfn::Whole(whole) => Some(&whole.resident),
             DeviceFfn::Cold | DeviceFfn::Absent => None,
@@ -166,9 +185,9 @@ impl DeviceFfn {
     pub fn is_whole(&self) -> bool {
         match self {
             DeviceFfn::Whole(_) | DeviceFfn::Absent => true,
-            DeviceFfn::Experts(experts) => experts.is_whole(),
-            DeviceFfn::Neurons(neurons) => neurons.is_whole(),
-            DeviceFfn::Cold => false,
+            DeviceFfn::Experts(_) | DeviceFfn::Neurons(_) | DeviceFfn::Cold => {
+                self.slots().is_some_and(SlotTable::is_whole)
+            }
         }
     }
 

@@ -149,15 +149,16 @@ impl DeviceModel {
     pub fn resident(&self, model: &Model) -> Resident {
         let range = self.layers.range();
         let mut hot = vec![Vec::new(); range.start];
-        hot.extend(self.ffns.iter().zip(&model.weights.layers[range.clone()]).map(|(ffn, weights)| match ffn {
-            DeviceFfn::Neurons(neurons) => neurons.resident.clone(),
-            DeviceFfn::Experts(experts) => experts.resident().to_vec(),
-            ffn => {
-                let mut all = vec![0; mask::words(units(&weights.ffn))];
-                mask::fill(&mut all, units(&weights.ffn), |_| ffn.is_whole());
-                all
-            }
-        }));
+        hot.extend(self.ffns.iter().zip(&model.weights.layers[range.clone()]).map(
+            |(ffn, weights)| match ffn.slots() {
+                Some(slots) => slots.resident().to_vec(),
+                None => {
+                    let mut all = vec![0; mask::words(units(&weights.ffn))];
+                    mask::fill(&mut all, units(&weights.ffn), |_| ffn.is_whole());
+                    all
+                }
+            },
+        ));
         Resident { first_layer: range.start, hot, head: self.layers.has_head() }
     }
 

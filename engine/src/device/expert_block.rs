@@ -2,10 +2,7 @@
 
 use std::ops::Range;
 
-use thermocline_shaders::{
-    WeightType,
-    limits::{NO_NEURON, ROUTE_EXPERTS},
-};
+use thermocline_shaders::{WeightType, limits::ROUTE_EXPERTS};
 
 use super::{GpuLoader, elementwise::kind, expert_buffers::ExpertBuffers, product::Product};
 use crate::{
@@ -109,19 +106,14 @@ fn roles(weights: &ExpertWeights) -> Option<Vec<Vec<&Linear>>> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpertUpload {
     pub expert: u32,
-    /// Block, and place in it.
-    pub at: (usize, usize),
+    pub slot: usize,
     /// Rows of its stacks that are uploaded.
     pub rows: usize,
 }
 
-/// Resident experts of one layer, one per place. Places are numbered through all blocks of a layer.
+/// The weights of an MoE layer's experts in one block of slots.
 #[derive(Debug)]
 pub(crate) struct ExpertBlock {
-    /// First place.
-    pub start: usize,
-    /// Expert of every place; [`NO_NEURON`] where there is none, or not all of it.
-    pub experts: Vec<u32>,
     /// Gate and up, then down.
     products: Vec<Stacked>,
     /// Gate, up and activation of one token, of experts with gates.
@@ -136,16 +128,17 @@ struct Stacked {
 }
 
 impl ExpertBlock {
-    /// Room for experts of `matrices` in places `of_layer`. They read `from`, a row of it `used` of them, and write to `buffers`.
+    /// Room for experts of `matrices` in these slots of the layer. They read `from`, a row of it `used` of them, and write to
+    /// `buffers`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &ExpertBuffers,
         matrices: &ExpertMatrices<'_>,
-        of_layer: Range<usize>,
+        slots: Range<usize>,
         from: &Buffer,
         used: usize,
     ) -> Result<Self> {
-        let (start, count) = (of_layer.start, of_layer.len());
+        let count = slots.len();
         let gpu = loader.gpu;
         let ffn = &buffers.ffn;
         let last = matrices.stacks.len() - 1;
@@ -159,7 +152,7 @@ impl ExpertBlock {
                 gpu.arena().buffer(Purpose::Vectors, "biases of experts", bytes, Usage::Storage)
             });
             let bias = bias.transpose()?;
-            let (places, groups, bias_of) = (&buffers.places, &buffers.groups, bias.as_ref());
+            let (places, groups, bias_of) = (&buffers.slots, &buffers.groups, bias.as_ref());
             let (x, pairs_per_row) = if at == last { (&ffn.hidden, 1) } else { (from, used) };
             let (buffer, row, offset) = match at == last {
                 true => (&buffers.outputs, buffers.row, 0),
@@ -167,7 +160,7 @@ impl ExpertBlock {
             };
             let input = ExpertInput { x, x_pitch: pitch(stack.cols), pairs_per_row, places, groups, bias: bias_of };
             let output = MatmulOutput { buffer, pitch: row, offset, epilogue: Epilogue::Store };
-            let product = ExpertMatmul::new(gpu, &matrix, start..start + count, &input, &output)?;
+            let product = ExpertMatmul::new(gpu, &matrix, slots.clone(), &input, &output)?;
             Ok(Stacked { matrix, bias, product })
         });
         let products: Vec<Stacked> = products.collect::<Result<_>>()?;
@@ -177,7 +170,7 @@ impl ExpertBlock {
                     x: from,
                     x_pitch: pitch(matrix.cols()),
                     pairs_per_row: used,
-                    places: &buffers.places,
+                    places: &buffers.slots,
                     bias: bias.as_ref(),
                     kind: kind(loader.config.activation),
                     neurons: ffn.n_ff,
@@ -185,26 +178,28 @@ impl ExpertBlock {
                     gates: (last == 2).then_some((&ffn.gate_up, ffn.gate_up_pitch)),
                     hidden: (&ffn.hidden, pitch(ffn.n_ff)),
                 };
-                Some(ExpertGateUp::new(gpu, matrix, start..start + count, &input)?)
+                Some(ExpertGateUp::new(gpu, matrix, slots.clone(), &input)?)
             }
             _ => None,
         };
-        Ok(ExpertBlock { start, experts: vec![NO_NEURON; count], products, gate_first })
+        Ok(ExpertBlock { products, gate_first })
     }
 
-    /// Uploads more of an expert: about `bytes` of it, or all that is left. True if all of it is uploaded now.
+    /// Uploads more of an expert to slot `at` of this block: about `bytes` of it, or all that is left. True if all of it is
+    /// uploaded now.
     pub fn upload(
-        &mut self,
+        &self,
         loader: &mut GpuLoader<'_, '_>,
         matrices: &ExpertMatrices<'_>,
         upload: &mut ExpertUpload,
+        at: usize,
         bytes: u64,
     ) -> Result<bool> {
-        let (place, expert) = (upload.at.1, upload.expert as usize);
+        let expert = upload.expert as usize;
         let goal = loader.uploader.done().saturating_add(bytes);
         let mut before = 0;
         for (stacked, stack) in self.products.iter().zip(&matrices.stacks) {
-            let (first, end) = (place * stack.rows, before + stack.rows);
+            let (first, end) = (at * stack.rows, before + stack.rows);
             while upload.rows < end {
                 let done = upload.rows - before;
                 let Some((matrix, _)) = stack.row(expert, done) else {
@@ -225,11 +220,10 @@ impl ExpertBlock {
             if let Some(buffer) = &stacked.bias {
                 let mut bias = Product::stacked_bias(&stack.experts[expert]).unwrap_or_default();
                 bias.resize(stack.rows, 0.0);
-                let offset = (place * stack.rows * 4) as u64;
+                let offset = (at * stack.rows * 4) as u64;
                 loader.uploader.bytes(buffer, offset, bytemuck::cast_slice(&bias))?;
             }
         }
-        self.experts[place] = upload.expert;
         Ok(true)
     }
 

@@ -19,10 +19,10 @@ const ROUTE_WORKGROUP: u32 = 64;
 pub(crate) struct ExpertBuffers {
     /// `[chunk, pitch(experts)]`
     pub scores: Buffer,
-    /// `[pairs]` u32: the expert, and its place among those on the device ([`NO_NEURON`](thermocline_shaders::limits::NO_NEURON) if
-    /// it is not there).
+    /// `[pairs]` u32: the expert, and its slot ([`NO_NEURON`](thermocline_shaders::limits::NO_NEURON) if it is not
+    /// resident).
     pub ids: Buffer,
-    pub places: Buffer,
+    pub slots: Buffer,
     /// `[pairs]` f32: the expert's router weight.
     pub router_weights: Buffer,
     pub groups: ExpertPairs,
@@ -103,9 +103,9 @@ impl ExpertBuffers {
         let (pairs, row) = (chunk * experts.used, pitch(width));
         let scores = loader.scratch("scores of experts", chunk * pitch(experts.count))?;
         let ids = loader.scratch("chosen experts", pairs)?;
-        let places = loader.scratch("places of chosen experts", pairs)?;
+        let slots = loader.scratch("slots of chosen experts", pairs)?;
         let router_weights = loader.scratch("router weights", pairs)?;
-        let groups = ExpertPairs::new(gpu, &places, pairs, experts.count)?;
+        let groups = ExpertPairs::new(gpu, &slots, pairs, experts.count)?;
         let ffn = FfnBuffers::new(loader, pairs, experts.n_ff, shape.gated)?;
         let outputs = loader.scratch("outputs of experts", pairs * row)?;
         let shared = shape.shared.map(|SharedShape { n_ff, gated, weighed }| {
@@ -139,13 +139,13 @@ impl ExpertBuffers {
         let nothing = gpu.nothing();
         let shared_output = added.map_or(nothing, |shared| &shared.output);
         let shared_gate = added.and_then(|shared| shared.gate.as_ref()).unwrap_or(nothing);
-        let bindings = [&outputs, &router_weights, &places, shared_output, shared_gate, sum].map(Into::into);
+        let bindings = [&outputs, &router_weights, &slots, shared_output, shared_gate, sum].map(Into::into);
         let combine = Op::new(gpu, &combine, &bindings)?;
         let experts = *experts;
         Ok(ExpertBuffers {
             scores,
             ids,
-            places,
+            slots,
             router_weights,
             groups,
             ffn,
@@ -166,8 +166,8 @@ impl ExpertBuffers {
         self.shape == shape
     }
 
-    /// The router's choice of experts, whose places are in `table`, prepared; with the bias that is added where it chooses, and factors
-    /// on the weights of experts.
+    /// The router's choice of experts, whose slots are in `table`, prepared; with the bias that is added where it chooses, and
+    /// factors on the weights of experts.
     pub fn route_op(&self, gpu: &Gpu, table: &Buffer, bias: Option<&Buffer>, scale: Option<&Buffer>) -> Result<Op> {
         let score = match self.experts.router.score {
             RouterScore::Softmax => 0.0,
@@ -180,7 +180,7 @@ impl ExpertBuffers {
         let route = gpu.pipelines().get("route", None, ROUTE_WORKGROUP, &overrides)?;
         let (bias, scale) = (bias.unwrap_or(gpu.nothing()), scale.unwrap_or(gpu.nothing()));
         let out = &self.router_weights;
-        Op::new(gpu, &route, &[&self.scores, bias, table, &self.ids, &self.places, out, scale].map(Into::into))
+        Op::new(gpu, &route, &[&self.scores, bias, table, &self.ids, &self.slots, out, scale].map(Into::into))
     }
 
     /// Records that choice.
@@ -201,8 +201,8 @@ impl ExpertBuffers {
         recorder.dispatch(op, &params, [tokens as u32, 1, 1]);
     }
 
-    /// Records `out =` the weighted sum of the outputs of the experts in the first `resident` places and of the shared expert, and with
-    /// `add` of what is in `out`. In a latent it is the routed experts' sum.
+    /// Records `out =` the weighted sum of the outputs of the experts in the first `resident` slots and of the shared expert, and
+    /// with `add` of what is in `out`. In a latent it is the routed experts' sum.
     pub fn combine(&self, gpu: &Gpu, recorder: &mut Recorder, tokens: usize, resident: usize, add: bool) {
         let (grid, stride) = flat_grid(gpu, tokens * self.width, self.combine.pipeline().workgroup());
         let params = params::Combine {

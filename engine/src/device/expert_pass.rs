@@ -19,7 +19,8 @@ use crate::{
 pub(crate) struct ExpertPass<'a> {
     experts: &'a ResidentExperts,
     tokens: usize,
-    /// The magnitude that gates' activations have to exceed: up rows of other neurons are not read. `None` without gates that tell.
+    /// The magnitude that gates' activations have to exceed: up rows of other neurons are not read. `None` without gates that
+    /// tell.
     threshold: Option<f32>,
     fired: Option<FiredMasks<'a>>,
 }
@@ -98,7 +99,7 @@ impl<'a> ExpertPass<'a> {
     fn combine(&self, recorder: &mut Recorder, add: bool) {
         let (experts, tokens) = (self.experts, self.tokens);
         let combine = |recorder: &mut Recorder, add: bool| {
-            experts.buffers.combine(&experts.gpu, recorder, tokens, experts.places(), add);
+            experts.buffers.combine(&experts.gpu, recorder, tokens, experts.slots.len(), add);
         };
         let Some(latent) = &experts.latent else { return combine(recorder, add) };
         combine(recorder, false);

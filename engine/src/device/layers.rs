@@ -231,7 +231,8 @@ impl GpuLayers {
         self.segment.begin(&pieces)
     }
 
-    /// Computes a step of a layer that is here. Of a router or an FFN only the input is readied; what reads it is `hybrid`'s.
+    /// Computes a step of a layer that is here. Of a router or an FFN only the input is readied: what is here of it is a
+    /// [`DeviceFfn`](super::device_ffn::DeviceFfn)'s.
     pub fn step(&mut self, step: &BoundStep<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let (layer, tokens) = (step.layer, self.tokens);
         self.segment.enter(Some(layer));

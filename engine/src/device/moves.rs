@@ -8,8 +8,9 @@ use super::{
     device_ffn::{DeviceFfn, units},
     device_model::DeviceModel,
     load::FfnPart,
-    neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
+    neuron_weights::NeuronWeights,
     resident_experts::expert_matrices,
+    slot_table::SlotTable,
 };
 use crate::{
     error::{Error, Result},
@@ -104,10 +105,10 @@ impl DeviceModel {
 
     /// The resident part of a layer's FFN.
     pub fn resident_part(&self, layer: usize) -> Result<ResidentPart> {
-        Ok(match self.ffn(layer)? {
-            DeviceFfn::Neurons(neurons) => ResidentPart::Units(neurons.by_slot().map(|(_, neuron)| neuron).collect()),
-            DeviceFfn::Experts(experts) => ResidentPart::Units(experts.by_place().collect()),
-            ffn => ResidentPart::Whole(ffn.is_whole()),
+        let ffn = self.ffn(layer)?;
+        Ok(match ffn.slots() {
+            Some(slots) => ResidentPart::Units(slots.by_slot().map(|(_, unit)| unit).collect()),
+            None => ResidentPart::Whole(ffn.is_whole()),
         })
     }
 
@@ -120,13 +121,13 @@ impl DeviceModel {
         Ok(())
     }
 
-    /// Frees blocks of a layer from the cold end on until it has room for no more than `units` of its units, neurons rounded up to whole
+    /// Frees blocks of a layer from the cold end on until it has room for no more than `units` of its units, rounded up to whole
     /// blocks; or all of its FFN, if that cannot be resident in part.
     pub fn drop_units(&mut self, layer: usize, units: usize) -> Result<()> {
-        match self.ffn_mut(layer)? {
-            DeviceFfn::Neurons(neurons) => neurons.drop_to(units.next_multiple_of(SLOT_MULTIPLE)),
-            DeviceFfn::Experts(experts) => experts.drop_to(units),
-            ffn => *ffn = DeviceFfn::Cold,
+        let ffn = self.ffn_mut(layer)?;
+        match ffn.slots().map(|slots| slots.slots_for(units)) {
+            Some(slots) => ffn.drop_to(slots),
+            None => *ffn = DeviceFfn::Cold,
         }
         Ok(())
     }
@@ -205,7 +206,7 @@ impl DeviceModel {
         fitted
     }
 
-    /// Uploads units of a layer: into the places of those in `unwanted`, into empty places, then into new blocks. At most
+    /// Uploads units of a layer: into empty slots and slots of those in `unwanted`, then into new blocks. At most
     /// about `bytes`; returns how many of `wanted` were uploaded, and true if none is left.
     fn add_units(
         &mut self,
@@ -248,17 +249,11 @@ impl DeviceModel {
             if self.drop_streaming_buffer() {
                 continue;
             }
-            let split = self.ffns.iter_mut().filter_map(DeviceFfn::neurons_mut).filter(|neurons| neurons.slots() > 0);
-            if let Some(largest) = split.max_by_key(|neurons| neurons.slots()) {
-                largest.drop_to(largest.slots() - 1);
-                continue;
-            }
-            let moe = self.ffns.iter_mut().filter_map(|ffn| match ffn {
-                DeviceFfn::Experts(experts) if experts.places() > 0 => Some(experts),
-                _ => None,
-            });
-            let Some(largest) = moe.max_by_key(|experts| experts.places()) else { return Err(error) };
-            largest.drop_to(largest.places() - 1);
+            // Neurons give way before experts.
+            let slots = |ffn: &DeviceFfn| ffn.slots().map_or(0, SlotTable::len);
+            let used = self.ffns.iter_mut().filter(|ffn| slots(ffn) > 0);
+            let Some(largest) = used.max_by_key(|ffn| (ffn.neurons().is_some(), slots(ffn))) else { return Err(error) };
+            largest.drop_to(slots(largest) - 1);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use thermocline_shaders::{
     WeightType,
-    limits::{NO_NEURON, SLOT_GRID, SPARSE_NEURONS},
+    limits::{SLOT_GRID, SPARSE_NEURONS},
 };
 
 use super::{
@@ -11,6 +11,7 @@ use super::{
     neuron_buffers::NeuronBuffers,
     neuron_rows::{NeuronRows, PartialSums},
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
+    slot_table::SlotBlock,
 };
 use crate::{
     error::{Error, Result},
@@ -27,15 +28,12 @@ fn workgroup(ty: WeightType, chunks: usize) -> u32 {
     places.next_power_of_two().clamp(32, 128) as u32
 }
 
-/// Resident neurons of one layer, one per slot. Slots are numbered through all blocks of a layer.
+/// The weights of a layer's neurons in one block of slots.
 #[derive(Debug)]
 pub(crate) struct NeuronBlock {
     /// Number among the layer's blocks.
     at: usize,
-    /// First slot.
-    pub start: usize,
-    /// Neuron of every slot; [`NO_NEURON`] in an empty one.
-    pub neurons: Vec<u32>,
+    slots: usize,
     gate_up: GpuMatrix,
     down: GpuMatrix,
     bias: Option<Buffer>,
@@ -49,28 +47,25 @@ pub(crate) struct NeuronBlock {
 }
 
 impl NeuronBlock {
-    /// Uploads `neurons` to slots from `start` on, a multiple of [`SLOT_MULTIPLE`] of them.
+    /// Uploads the neurons of `block`, whose slots are a multiple of [`SLOT_MULTIPLE`]. They read `x`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &NeuronBuffers,
         weights: NeuronWeights<'_>,
-        neurons: &[u32],
-        at: usize,
-        start: usize,
+        block: &SlotBlock,
         x: &Buffer,
     ) -> Result<Self> {
         const WHAT: MemoryUse = MemoryUse { purpose: Purpose::Ffn, what: "FFN weights" };
         let gpu = loader.gpu;
-        let mut slots = neurons.to_vec();
-        slots.resize(neurons.len().next_multiple_of(SLOT_MULTIPLE), NO_NEURON);
+        let SlotBlock { index: at, start, units: ref slots } = *block;
         let (ty, down_ty) = weights.types();
         let rows = weights.rows();
         let layout = MatrixLayout { ty, rows: slots.len() * rows, cols: weights.up.weight.cols(), rows_together: rows };
-        let gate_up = loader.uploader.gathered(WHAT, layout, &|row| weights.gate_up(&slots, row))?;
+        let gate_up = loader.uploader.gathered(WHAT, layout, &|row| weights.gate_up(slots, row))?;
         let layout =
             MatrixLayout { ty: down_ty, rows: slots.len(), cols: weights.down.weight.cols(), rows_together: 1 };
-        let down = loader.uploader.gathered(WHAT, layout, &|row| weights.down(&slots, row))?;
-        let bias = weights.biases(&slots).map(|bias| loader.vector("a bias", &bias)).transpose()?;
+        let down = loader.uploader.gathered(WHAT, layout, &|row| weights.down(slots, row))?;
+        let bias = weights.biases(slots).map(|bias| loader.vector("a bias", &bias)).transpose()?;
         let ([gate_up_part], [down_part]) = (gate_up.parts(), down.parts()) else {
             let (wanted, available) = (gate_up.bytes().max(down.bytes()), gpu.caps().max_binding);
             return Err(Error::Memory { what: "FFN weights of a few neurons", wanted, available });
@@ -107,8 +102,7 @@ impl NeuronBlock {
         let (step, chunks) = (rows as u32, gate_up.chunks() as u32);
         Ok(NeuronBlock {
             at,
-            start,
-            neurons: slots,
+            slots: slots.len(),
             gate_up,
             down,
             bias,
@@ -119,11 +113,6 @@ impl NeuronBlock {
             step,
             chunks,
         })
-    }
-
-    /// Slots.
-    pub fn slots(&self) -> usize {
-        self.neurons.len()
     }
 
     /// Records gate and up of every neuron for the first `tokens` rows.
@@ -141,7 +130,7 @@ impl NeuronBlock {
         stride: u32,
         threshold: f32,
     ) {
-        let (step, count) = (self.step, self.slots() as u32);
+        let (step, count) = (self.step, self.slots as u32);
         let params = params::SparseGateUp { chunks: self.chunks, step, up_at: step - 1, stride, count, threshold };
         if listed {
             let grid = u64::from(SLOT_GRID) * 4 * self.at as u64;
@@ -164,7 +153,7 @@ impl NeuronBlock {
 
     /// Replaces the neuron in `slot` (counted in this block) by `neuron`.
     pub fn replace(
-        &mut self,
+        &self,
         loader: &mut GpuLoader<'_, '_>,
         weights: NeuronWeights<'_>,
         slot: usize,
@@ -179,7 +168,6 @@ impl NeuronBlock {
         if let (Some(buffer), Some(bias)) = (&self.bias, weights.biases(&one)) {
             loader.uploader.bytes(buffer, (slot * rows * 4) as u64, bytemuck::cast_slice(&bias))?;
         }
-        self.neurons[slot] = neuron;
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::{
     neuron_rows::PartialSumBuffer,
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     predictor::MaskBuffers,
-    resident_neurons::MOST_BLOCKS,
+    slot_table::MOST_BLOCKS,
 };
 use crate::{
     error::Result,

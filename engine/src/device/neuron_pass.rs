@@ -58,8 +58,8 @@ pub(crate) struct NeuronStream<'a> {
 }
 
 impl<'a> NeuronPass<'a> {
-    /// The neurons that a pass needs of `layer`: without gates that tell, silent ones are computed too, and the predictor is not followed
-    /// while its recall is checked.
+    /// The neurons that a pass needs of `layer`: without gates that tell, silent ones are computed too, and the predictor is not
+    /// followed while its recall is checked.
     pub fn new(neurons: &'a ResidentNeurons, pass: &mut Pass<'_>, layer: usize) -> Self {
         let shows = pass.probe.wants_ffn_hidden();
         let selection = match neurons.skips(pass, shows) {
@@ -70,12 +70,12 @@ impl<'a> NeuronPass<'a> {
             }
         };
         let tokens = pass.tokens.len();
-        let partials = PartialSums::new(tokens, neurons.slots());
+        let partials = PartialSums::new(tokens, neurons.slots.len());
         NeuronPass { neurons, layer, tokens, selection, predicts: neurons.predicts(pass), partials, fired: None }
     }
 
-    /// Records all of an FFN whose neurons are all resident. Fired masks go to `log`, gate and up of all neurons to the observer, if
-    /// it wants them.
+    /// Records all of an FFN whose neurons are all resident. Fired masks go to `log`, gate and up of all neurons to the observer,
+    /// if it wants them.
     pub fn record_whole(mut self, segment: &mut Segment, pass: &mut Pass<'_>, log: &mut FiringLog) -> Result<()> {
         let (neurons, layer, tokens, probe) = (self.neurons, self.layer, self.tokens, &mut *pass.probe);
         self.record_sums(segment, |segment| match probe.wants_ffn_hidden() {
@@ -89,8 +89,8 @@ impl<'a> NeuronPass<'a> {
         self.finish(segment, log, false, entry)
     }
 
-    /// Records all of the FFN of several tokens: the cold neurons pass through the streaming buffer. No hand-over is needed; the CPU
-    /// waits for nothing but room in the staging.
+    /// Records all of the FFN of several tokens: the cold neurons pass through the streaming buffer. No hand-over is needed; the
+    /// CPU waits for nothing but room in the staging.
     pub fn record_streamed(
         mut self,
         segment: &mut Segment,
@@ -129,7 +129,7 @@ impl<'a> NeuronPass<'a> {
 
     /// Records the neurons' partial sums. `before` may read gate and up in between.
     fn record_sums(&mut self, segment: &mut Segment, before: impl FnOnce(&mut Segment) -> Result<()>) -> Result<()> {
-        let (neurons, slots) = (self.neurons, self.neurons.slots());
+        let (neurons, slots) = (self.neurons, self.neurons.slots.len());
         if slots == 0 {
             return Ok(());
         }
@@ -159,10 +159,10 @@ impl<'a> NeuronPass<'a> {
         Ok(())
     }
 
-    /// Records, behind the sums, the mask of neurons that fired: those above the layer's activation threshold, if it has one though all
-    /// neurons were computed.
+    /// Records, behind the sums, the mask of neurons that fired: those above the layer's activation threshold, if it has one
+    /// though all neurons were computed.
     fn record_fired(&mut self, recorder: &mut Recorder) {
-        let (neurons, slots) = (self.neurons, self.neurons.slots());
+        let (neurons, slots) = (self.neurons, self.neurons.slots.len());
         if let (Some(threshold), NeuronSelection::All, 1..) = (neurons.fires_above(), self.selection, slots) {
             neurons.buffers.activation.record(recorder, self.tokens, slots, Some(threshold));
         }
@@ -195,7 +195,7 @@ impl ResidentPass for NeuronPass<'_> {
     }
 
     fn computes(&self) -> bool {
-        self.neurons.slots() > 0
+        self.neurons.slots.len() > 0
     }
 
     fn sum_place<'s>(&'s mut self, _: &'s Registers) -> SumPlace<'s> {

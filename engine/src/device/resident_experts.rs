@@ -1,33 +1,30 @@
-//! The resident experts of an MoE layer: the device routes, and computes the resident ones of the experts that a token uses. They lie
-//! in blocks, the hottest first, so that memory is freed by dropping the last ones. An expert is resident once all of it is there.
+//! The resident experts of an MoE layer: the device routes, and computes the resident ones of the experts that a token uses. An
+//! expert is resident once all of it is there.
 
 use std::collections::HashSet;
 
-use thermocline_shaders::limits::{NO_NEURON, ROUTE_GROUPS, ROUTE_USED};
+use thermocline_shaders::limits::{ROUTE_GROUPS, ROUTE_USED};
 
 use super::{
     GpuLoader,
-    elementwise::Elementwise,
     expert_block::{ExpertBlock, ExpertMatrices, ExpertUpload},
     expert_buffers::{ExpertBuffers, ExpertShape},
+    expert_latent::ExpertLatentOps,
     ffn::DenseFfn,
     norm::{NormOp, NormWeights},
     product::Product,
     registers::Registers,
+    slot_table::SlotTable,
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, BufferRows, Epilogue, Gpu, Matmul, MatmulOutput, MemoryUse, Op, Purpose, Recorder, Usage, pitch},
+    gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, Usage, pitch},
     model::{ExpertWeights, Experts, Ffn, Register, SkipRule, mask},
     telemetry::neurons::LayerNeurons,
 };
 
-const WHAT: MemoryUse = MemoryUse { purpose: Purpose::Ffn, what: "experts" };
-/// Blocks that experts are put into as they come, where only some of a layer's are resident; all of a layer's are one block.
-const BLOCKS: usize = 4;
-/// Most blocks of a layer: each costs a few dispatches per token.
-const MOST_BLOCKS: usize = 8;
-
+/// The use of their memory.
+pub(super) const WHAT: MemoryUse = MemoryUse { purpose: Purpose::Ffn, what: "experts" };
 /// An MoE layer's FFN, prepared: router, shared expert and resident experts.
 #[derive(Debug)]
 pub(crate) struct ResidentExperts {
@@ -37,12 +34,13 @@ pub(crate) struct ResidentExperts {
     /// Norm of the residual stream, where the router reads it.
     router_norm: Option<NormOp>,
     router: Product,
-    /// `[experts]` u32: the place of every expert, [`NO_NEURON`] if it is not resident.
+    /// Input of `route`: [`SlotTable::slot_words`].
     table: Buffer,
     route: Op,
     /// True if experts are chosen ahead of the FFN.
     routes_early: bool,
-    /// Hottest first.
+    /// The experts by slot, and the weights of every block of slots.
+    pub slots: SlotTable,
     pub(super) blocks: Vec<ExpertBlock>,
     /// The expert that is being uploaded.
     upload: Option<ExpertUpload>,
@@ -50,57 +48,13 @@ pub(crate) struct ResidentExperts {
     pub(super) shared: Option<(Option<Product>, DenseFfn)>,
     pub(super) latent: Option<ExpertLatentOps>,
     neurons: LayerNeurons,
-    /// Masks of the resident experts, and of their neurons with the shared expert's.
-    resident: Vec<u32>,
+    /// Mask of the neurons of resident experts, and of the shared one's.
     resident_neurons: Vec<u32>,
     /// The neurons of experts that may be skipped.
     pub(super) rule: SkipRule,
     /// Input of the routed experts.
     from: Buffer,
     work: u64,
-}
-
-/// The routed experts' way into a latent and out of it.
-#[derive(Debug)]
-pub(super) struct ExpertLatentOps {
-    pub down: Product,
-    /// `Out = up(sum)`, and `Out += up(sum)`.
-    pub up: Product,
-    pub up_added: Vec<Matmul>,
-    /// `Out +=` the shared expert's output.
-    pub add_shared: Option<Elementwise>,
-}
-
-impl ExpertLatentOps {
-    /// Uploads the two maps. The way in reads `from`, the way out writes to `registers`' `Out`.
-    fn new(
-        loader: &mut GpuLoader<'_, '_>,
-        buffers: &ExpertBuffers,
-        weights: &ExpertWeights,
-        registers: &Registers,
-        from: &Buffer,
-    ) -> Result<Option<Self>> {
-        let (Some(latent), Some(own)) = (&weights.latent, &buffers.latent) else { return Ok(None) };
-        if buffers.shared.as_ref().is_some_and(|shared| shared.gate.is_some()) {
-            return Err(Error::Unsupported {
-                what: "experts on the GPU",
-                got: "a latent beside a shared expert with a gate".to_owned(),
-                supported: "a shared expert without one".to_owned(),
-            });
-        }
-        let (out, pitch) = (registers.get(Register::Out), registers.pitch);
-        let x = BufferRows { buffer: &own.x, pitch: buffers.row };
-        let down = Product::new(loader, WHAT, &[&latent.down], from, x)?;
-        let up = Product::new(loader, WHAT, &[&latent.up], &own.sum, registers.rows(Register::Out))?;
-        let into = MatmulOutput { buffer: out, pitch, offset: 0, epilogue: Epilogue::Accumulate };
-        let up_added = up.matrices.iter().map(|matrix| Matmul::with(loader.gpu, matrix, &own.sum, None, &into));
-        let up_added = up_added.collect::<Result<_>>()?;
-        let add_shared = buffers
-            .shared
-            .as_ref()
-            .map(|shared| Elementwise::new(loader.gpu, "add", &[], &[out, &shared.output], registers.d_model, pitch));
-        Ok(Some(ExpertLatentOps { down, up, up_added, add_shared: add_shared.transpose()? }))
-    }
 }
 
 /// The registers that experts read and write.
@@ -119,9 +73,8 @@ impl ResidentExperts {
         matches!(ffn, Ffn::Experts(weights) if ExpertMatrices::exist(weights))
     }
 
-    /// Uploads the router, the shared expert and the experts `hot`, hottest first, with the
-    /// rule by which their neurons are skipped.
-    /// `before` is another layer's, whose buffers are shared where they fit.
+    /// Uploads the router, the shared expert and the experts `hot`, hottest first, with the rule by which their neurons are
+    /// skipped. `before` is another layer's, whose buffers are shared where they fit.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: Option<&ResidentExperts>,
@@ -144,7 +97,7 @@ impl ResidentExperts {
             None => ExpertBuffers::new(loader, &experts, shape, out)?,
         };
         let bytes = (experts.count * 4) as u64;
-        let table = gpu.arena().buffer(Purpose::Ffn, "places of experts", bytes, Usage::Storage)?;
+        let table = gpu.arena().buffer(Purpose::Ffn, "slots of experts", bytes, Usage::Storage)?;
         let bias = weights.selection_bias.as_ref();
         let bias = bias.map(|bias| loader.vector("selection bias of experts", bias)).transpose()?;
         let scale = weights.scale.as_ref();
@@ -191,11 +144,11 @@ impl ResidentExperts {
             table,
             route,
             routes_early,
+            slots: SlotTable::new(experts.count, 1),
             blocks: Vec::new(),
             upload: None,
             shared,
             latent,
-            resident: vec![0; mask::words(experts.count)],
             resident_neurons: vec![0; mask::words(neurons.count())],
             neurons,
             rule,
@@ -206,7 +159,7 @@ impl ResidentExperts {
         Ok(ops)
     }
 
-    /// Uploads experts, about `bytes` of them: into free places, into the places of those in `unwanted`, then into new blocks.
+    /// Uploads experts, about `bytes` of them: into empty slots, into slots of those in `unwanted`, then into new blocks.
     /// Returns how many of `wanted` are resident now, and true if nothing is left to upload.
     pub fn bring(
         &mut self,
@@ -224,9 +177,10 @@ impl ResidentExperts {
             None => self.upload = None,
         }
         let done = self.upload_experts(loader, matrices, &mut left, unwanted, bytes);
-        let written = self.write_table(loader);
+        self.mark_neurons();
+        let written = loader.uploader.bytes(&self.table, 0, bytemuck::cast_slice(&self.slots.slot_words()));
         done.and(written)?;
-        Ok((wanted.iter().filter(|expert| mask::contains(&self.resident, **expert as usize)).count(), left.is_empty()))
+        Ok((wanted.iter().filter(|expert| self.slots.holds(**expert)).count(), left.is_empty()))
     }
 
     fn upload_experts(
@@ -241,13 +195,15 @@ impl ResidentExperts {
         while let Some(expert) = left.first().copied() {
             let mut upload = match self.upload.take() {
                 Some(upload) => upload,
-                None => ExpertUpload { expert, at: self.free_place(loader, matrices, left, unwanted)?, rows: 0 },
+                None => ExpertUpload { expert, slot: self.free_slot(loader, matrices, left, unwanted)?, rows: 0 },
             };
             let room = goal.saturating_sub(loader.uploader.done());
-            if !self.blocks[upload.at.0].upload(loader, matrices, &mut upload, room)? {
+            let Some((block, at)) = self.slots.block_of(upload.slot) else { continue };
+            if !self.blocks[block].upload(loader, matrices, &mut upload, at, room)? {
                 self.upload = Some(upload);
                 return Ok(());
             }
+            self.slots.put(upload.slot, expert);
             left.remove(0);
             if loader.uploader.done() >= goal {
                 return Ok(());
@@ -256,35 +212,33 @@ impl ResidentExperts {
         Ok(())
     }
 
-    /// A place that is free now: the block and the place in it. A new block has room for more of those that are `left`.
-    fn free_place(
+    /// A slot that is free now. A new block has room for more of those that are `left`.
+    fn free_slot(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
         matrices: &ExpertMatrices<'_>,
         left: &mut Vec<u32>,
         unwanted: &HashSet<u32>,
-    ) -> Result<(usize, usize)> {
-        let find = |which: &dyn Fn(&u32) -> bool| {
-            let mut blocks = self.blocks.iter().enumerate();
-            blocks.find_map(|(at, block)| Some((at, block.experts.iter().position(which)?)))
-        };
-        if let Some(free) = find(&|expert| *expert == NO_NEURON).or_else(|| find(&|expert| unwanted.contains(expert))) {
-            self.blocks[free.0].experts[free.1] = NO_NEURON;
-            return Ok(free);
+    ) -> Result<usize> {
+        let empty = self.slots.empty().next();
+        let free = empty.or_else(|| self.slots.slots_of(|expert| unwanted.contains(&expert)).next());
+        if let Some(slot) = free {
+            self.slots.vacate(slot);
+            return Ok(slot);
         }
-        if self.blocks.len() == MOST_BLOCKS {
-            // The last blocks are merged with the new experts.
-            let small = self.blocks.drain(MOST_BLOCKS / 2..).flat_map(|block| block.experts);
-            left.extend(small.filter(|expert| *expert != NO_NEURON));
-        }
-        let all = left.len() == self.experts.count || self.blocks.len() + 1 >= BLOCKS;
-        let mut count = if all { left.len() } else { left.len().div_ceil(2) };
+        // The later of many blocks are merged with the new experts.
+        left.extend(self.slots.drop_small());
+        self.blocks.truncate(self.slots.blocks());
+        let all = left.len() == self.experts.count;
+        let mut count = if all { left.len() } else { self.slots.units_of_next(left.len()) };
         loop {
-            let places = self.places()..self.places() + count;
-            match ExpertBlock::new(loader, &self.buffers, matrices, places, &self.from, self.experts.used) {
-                Ok(block) => {
-                    self.blocks.push(block);
-                    return Ok((self.blocks.len() - 1, 0));
+            let block = self.slots.next_block(&[], count)?;
+            match ExpertBlock::new(loader, &self.buffers, matrices, block.slots(), &self.from, self.experts.used) {
+                Ok(made) => {
+                    let slot = block.start;
+                    self.blocks.push(made);
+                    self.slots.push(block);
+                    return Ok(slot);
                 }
                 // Better some than none.
                 Err(Error::Memory { .. }) if count > 1 => count /= 2,
@@ -293,58 +247,23 @@ impl ResidentExperts {
         }
     }
 
-    /// Drops blocks from the end until there are at most `places` places. (The device's table is updated with the next upload; until
-    /// then [`ExpertBuffers::combine`] leaves out places past the end.)
-    pub fn drop_to(&mut self, places: usize) {
-        while self.places() > places {
-            self.blocks.pop();
-        }
-        self.upload = self.upload.filter(|upload| upload.at.0 < self.blocks.len());
-        self.count();
+    /// Drops blocks from the end until at most `slots` slots are left. (The device's table is updated with the next upload; until
+    /// then [`ExpertBuffers::combine`] leaves out slots past the end.)
+    pub fn drop_to(&mut self, slots: usize) {
+        self.slots.drop_to(slots);
+        self.blocks.truncate(self.slots.blocks());
+        self.upload = self.upload.filter(|upload| upload.slot < self.slots.len());
+        self.mark_neurons();
     }
 
-    /// Updates the table of places, here and on the device.
-    fn write_table(&mut self, loader: &mut GpuLoader<'_, '_>) -> Result<()> {
-        self.count();
-        let mut table = vec![NO_NEURON; self.experts.count];
-        for (place, expert) in (0..).zip(self.blocks.iter().flat_map(|block| &block.experts)) {
-            if let Some(to) = table.get_mut(*expert as usize) {
-                *to = place;
-            }
-        }
-        loader.uploader.bytes(&self.table, 0, bytemuck::cast_slice(&table))
-    }
-
-    /// Updates the masks of resident experts and neurons.
-    fn count(&mut self) {
-        let here: Vec<u32> = self.by_place().collect();
-        self.resident.fill(0);
-        here.iter().for_each(|expert| mask::insert(&mut self.resident, *expert as usize));
+    /// Updates the mask of resident experts' neurons.
+    fn mark_neurons(&mut self) {
         let (width, routed) = (self.experts.n_ff, self.experts.count * self.experts.n_ff);
         let (neurons, shared) = (&mut self.resident_neurons, routed..self.neurons.count());
         neurons.fill(0);
-        let of_experts = here.iter().map(|expert| *expert as usize * width..(*expert as usize + 1) * width);
+        let here = (0..self.experts.count).filter(|expert| mask::contains(self.slots.resident(), *expert));
+        let of_experts = here.map(|expert| expert * width..(expert + 1) * width);
         of_experts.chain([shared]).for_each(|range| mask::insert_range(neurons, range));
-    }
-
-    /// The resident experts, by place.
-    pub fn by_place(&self) -> impl Iterator<Item = u32> {
-        self.blocks.iter().flat_map(|block| &block.experts).copied().filter(|expert| *expert != NO_NEURON)
-    }
-
-    /// Places of all blocks.
-    pub fn places(&self) -> usize {
-        self.blocks.last().map_or(0, |last| last.start + last.experts.len())
-    }
-
-    /// True if every expert is resident.
-    pub fn is_whole(&self) -> bool {
-        mask::count(&self.resident) == self.experts.count
-    }
-
-    /// Mask of the resident experts.
-    pub fn resident(&self) -> &[u32] {
-        &self.resident
     }
 
     /// Experts that each token uses.
@@ -390,7 +309,7 @@ impl ResidentExperts {
                 continue;
             }
             mask::insert(&mut chosen[token * expert_words..], expert);
-            if mask::contains(&self.resident, expert) {
+            if mask::contains(self.slots.resident(), expert) {
                 mask::insert_shifted(&mut fired[token * words..][..words], expert * width, mask);
             }
         }

@@ -1,5 +1,4 @@
-//! The resident neurons of a layer's FFN, in blocks: the hottest first, each block in matrices of its own, so that memory is freed by
-//! dropping the last ones. The cold neurons' output comes from the CPU, as one more partial sum.
+//! The resident neurons of a layer's FFN. The cold neurons' output comes from the CPU, as one more partial sum.
 
 use std::collections::HashSet;
 
@@ -14,19 +13,16 @@ use super::{
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     predictor::PredictorOps,
     registers::Registers,
+    slot_table::{MOST_BLOCKS, SlotTable},
     streaming_buffer::StreamedNeurons,
 };
 use crate::{
-    error::{Error, Result},
+    error::Result,
     gpu::{Buffer, Gpu, Op, Purpose, Usage},
     model::{LayerWeights, Predictor, Register, SkipRule, Skips, mask},
     runtime::{Pass, Probe},
 };
 
-/// Most blocks of a layer. Each costs a few dispatches per token.
-pub(crate) const MOST_BLOCKS: usize = 16;
-/// Blocks that the hot neurons of a load are put into.
-const BLOCKS_OF_LOAD: usize = 4;
 /// Invocations of the one workgroup that lists a block's neurons.
 const LIST_WORKGROUP: u32 = 1024;
 
@@ -35,12 +31,10 @@ const LIST_WORKGROUP: u32 = 1024;
 pub(crate) struct ResidentNeurons {
     pub(super) gpu: Gpu,
     pub buffers: NeuronBuffers,
-    /// Hottest first. All but the last are full.
-    pub blocks: Vec<NeuronBlock>,
-    /// Mask of the resident neurons, and how many they are.
-    pub resident: Vec<u32>,
-    resident_count: usize,
-    /// Input of `slot_list`: first slot and length of every block, then the neuron of every slot.
+    /// The neurons by slot, and the weights of every block of slots.
+    pub slots: SlotTable,
+    pub(super) blocks: Vec<NeuronBlock>,
+    /// Input of `slot_list`: [`SlotTable::unit_words`].
     table: Buffer,
     pub(super) list: Op,
     pub sum: Sum,
@@ -51,7 +45,6 @@ pub(crate) struct ResidentNeurons {
     pub(super) rule: SkipRule,
     /// Input, `[chunk, pitch(d_model)]`.
     pub from: Buffer,
-    neurons: usize,
     d_model: usize,
     rows: usize,
 }
@@ -61,7 +54,7 @@ pub(crate) struct ResidentNeurons {
 pub(crate) struct NeuronUpload<'a> {
     /// Hottest first.
     pub neurons: &'a [u32],
-    /// True for a few blocks, false for as few as possible.
+    /// True for a few blocks, of which some may be dropped; false for as few as possible.
     pub several: bool,
     /// True if the layer's predictor comes with them.
     pub with_predictor: bool,
@@ -96,9 +89,8 @@ impl ResidentNeurons {
         let mut ops = ResidentNeurons {
             gpu: gpu.clone(),
             buffers,
+            slots: SlotTable::new(rows_of.neurons(), SLOT_MULTIPLE),
             blocks: Vec::new(),
-            resident: vec![0; mask::words(rows_of.neurons())],
-            resident_count: 0,
             table,
             list,
             sum,
@@ -106,14 +98,13 @@ impl ResidentNeurons {
             streamed: None,
             rule: SkipRule::of(weights, loader.config.activation),
             from: registers.get(from).clone(),
-            neurons: rows_of.neurons(),
             d_model,
             rows: rows_of.rows(),
         };
         if let Some(predictor) = weights.predictor.as_ref().filter(|_| with_predictor) {
             ops.add_predictor(loader, predictor, registers, from)?;
         }
-        ops.append(loader, rows_of, neurons, if several { BLOCKS_OF_LOAD } else { 1 })?;
+        ops.append(loader, rows_of, neurons, several)?;
         Ok(ops)
     }
 
@@ -127,19 +118,19 @@ impl ResidentNeurons {
     ) -> Result<()> {
         let (residual, from) = (registers.get(Register::Residual), registers.get(from));
         let masks = &self.buffers.masks;
-        self.predictor = Some(PredictorOps::new(loader, masks, predictor, self.neurons, residual, from)?);
+        self.predictor = Some(PredictorOps::new(loader, masks, predictor, self.neurons(), residual, from)?);
         Ok(())
     }
 
-    /// Uploads `neurons` as up to `blocks` further blocks: the first half of them, then a quarter, and so on.
-    pub fn append(
+    /// Uploads `neurons` as further blocks, `several` or as few as possible, and the table of slots.
+    fn append(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
         weights: NeuronWeights<'_>,
         neurons: &[u32],
-        blocks: usize,
+        several: bool,
     ) -> Result<()> {
-        let done = self.append_blocks(loader, weights, neurons, blocks);
+        let done = self.append_blocks(loader, weights, neurons, several);
         done.and(self.write_table(loader))
     }
 
@@ -148,73 +139,29 @@ impl ResidentNeurons {
         loader: &mut GpuLoader<'_, '_>,
         weights: NeuronWeights<'_>,
         neurons: &[u32],
-        blocks: usize,
+        several: bool,
     ) -> Result<()> {
         let most = weights.most_slots(loader);
-        let (mut left, mut made) = (neurons, 0);
+        let mut left = neurons;
         while !left.is_empty() {
-            let start = self.slots();
-            made += 1;
-            let half = if made < blocks { (left.len() / 2).next_multiple_of(SLOT_MULTIPLE) } else { left.len() };
-            let (now, later) = left.split_at(half.clamp(1, left.len()).min(most));
-            if self.blocks.len() == MOST_BLOCKS
-                || start + now.len().next_multiple_of(SLOT_MULTIPLE) > self.buffers.slots
-            {
-                let wanted = (self.blocks.len() + 1) as u64;
-                return Err(Error::Memory { what: "neuron blocks of a layer", wanted, available: MOST_BLOCKS as u64 });
-            }
-            let at = self.blocks.len();
-            self.blocks.push(NeuronBlock::new(loader, &self.buffers, weights, now, at, start, &self.from)?);
+            let now = if several { self.slots.units_of_next(left.len()) } else { left.len() };
+            let (now, later) = left.split_at(now.min(most));
+            let block = self.slots.next_block(now, 0)?;
+            self.blocks.push(NeuronBlock::new(loader, &self.buffers, weights, &block, &self.from)?);
+            self.slots.push(block);
             left = later;
         }
         Ok(())
     }
 
-    /// Updates the slot tables, here and on the device.
-    fn write_table(&mut self, loader: &mut GpuLoader<'_, '_>) -> Result<()> {
-        self.count();
-        let mut table = vec![0; 2 * MOST_BLOCKS];
-        for (range, block) in table.chunks_exact_mut(2).zip(&self.blocks) {
-            range.copy_from_slice(&[block.start as u32, block.slots() as u32]);
-        }
-        table.extend(self.blocks.iter().flat_map(|block| &block.neurons));
-        loader.uploader.bytes(&self.table, 0, bytemuck::cast_slice(&table))
-    }
-
-    /// Updates the mask of resident neurons.
-    fn count(&mut self) {
-        self.resident.fill(0);
-        self.resident_count = 0;
-        for neuron in self.blocks.iter().flat_map(|block| &block.neurons).filter(|neuron| **neuron != NO_NEURON) {
-            mask::insert(&mut self.resident, *neuron as usize);
-            self.resident_count += 1;
-        }
-    }
-
-    /// Slots of all blocks.
-    pub fn slots(&self) -> usize {
-        self.blocks.last().map_or(0, |last| last.start + last.slots())
-    }
-
-    /// Slot and neuron of every resident neuron.
-    pub fn by_slot(&self) -> impl Iterator<Item = (usize, u32)> {
-        let slots = self.blocks.iter().flat_map(|block| &block.neurons).copied().enumerate();
-        slots.filter(|(_, neuron)| *neuron != NO_NEURON)
-    }
-
-    /// True if every neuron is resident.
-    pub fn is_whole(&self) -> bool {
-        self.resident_count == self.neurons
+    /// Uploads the table of slots.
+    fn write_table(&self, loader: &mut GpuLoader<'_, '_>) -> Result<()> {
+        loader.uploader.bytes(&self.table, 0, bytemuck::cast_slice(&self.slots.unit_words()))
     }
 
     /// Neurons of the layer, resident or not.
     pub fn neurons(&self) -> usize {
-        self.neurons
-    }
-
-    /// True if neuron `neuron` is resident.
-    pub fn is_resident(&self, neuron: u32) -> bool {
-        mask::contains(&self.resident, neuron as usize)
+        self.slots.of_layer()
     }
 
     /// The neurons that may be left out of a pass. `shows`: an observer sees hidden values.
@@ -239,17 +186,17 @@ impl ResidentNeurons {
 
     /// The predictor's mask, `[n_ff.div_ceil(32)]`.
     pub fn predicted_mask(&self) -> DeviceMask<'_> {
-        DeviceMask { buffer: &self.buffers.masks.mask, bytes: mask::words(self.neurons) as u64 * 4 }
+        DeviceMask { buffer: &self.buffers.masks.mask, bytes: mask::words(self.neurons()) as u64 * 4 }
     }
 
     /// Adds to `fired`, `[tokens, n_ff.div_ceil(32)]`, the neurons whose slots are in `slots`, `[tokens, slots / 32]`.
     pub fn add_fired(&self, slots: &[u32], fired: &mut [u32]) {
-        let (from, to) = (self.slots() / 32, mask::words(self.neurons));
+        let (from, to) = (self.slots.len() / 32, mask::words(self.neurons()));
         if from == 0 {
             return;
         }
         for (slots, fired) in slots.chunks_exact(from).zip(fired.chunks_exact_mut(to)) {
-            for (slot, neuron) in self.by_slot() {
+            for (slot, neuron) in self.slots.by_slot() {
                 fired[neuron as usize / 32] |= (slots[slot / 32] >> (slot % 32) & 1) << (neuron % 32);
             }
         }
@@ -258,13 +205,13 @@ impl ResidentNeurons {
     /// Reads gate and up of a layer that is whole back for `probe`.
     pub fn show(&self, segment: &mut Segment, tokens: usize, layer: usize, probe: &mut dyn Probe) -> Result<()> {
         let row = self.buffers.slots * self.rows;
-        let n = tokens * self.neurons;
+        let (neurons, n) = (self.neurons(), tokens * self.neurons());
         let (mut gate, mut up) = (vec![0.0; if self.rows == 2 { n } else { 0 }], vec![0.0; n]);
         segment.read(&[(&self.buffers.gate_up, 0, (tokens * row * 4) as u64)], |read| {
             let read: Vec<f32> = bytemuck::pod_collect_to_vec(read);
             for (token, read) in read.chunks_exact(row).enumerate() {
-                for (slot, neuron) in self.by_slot() {
-                    let to = token * self.neurons + neuron as usize;
+                for (slot, neuron) in self.slots.by_slot() {
+                    let to = token * neurons + neuron as usize;
                     up[to] = read[slot * self.rows + self.rows - 1];
                     if let Some(gate) = gate.get_mut(to) {
                         *gate = read[slot * 2];
@@ -278,16 +225,14 @@ impl ResidentNeurons {
 
     /// Multiply-adds of a token, with every resident neuron.
     pub fn work(&self) -> u64 {
-        (self.slots() * (self.rows + 1) * self.d_model) as u64
+        (self.slots.len() * (self.rows + 1) * self.d_model) as u64
     }
 
-    /// Drops blocks from the end until at most `slots` slots are left. (The device's slot table is updated with the next upload; until
+    /// Drops blocks from the end until at most `slots` slots are left. (The device's table is updated with the next upload; until
     /// then no dispatch reads the slots that are gone.)
     pub fn drop_to(&mut self, slots: usize) {
-        while self.slots() > slots {
-            self.blocks.pop();
-        }
-        self.count();
+        self.slots.drop_to(slots);
+        self.blocks.truncate(self.slots.blocks());
     }
 
     /// Uploads `wanted` into empty slots and slots of `unwanted` neurons, then into new blocks. Returns how many were uploaded.
@@ -298,38 +243,35 @@ impl ResidentNeurons {
         wanted: &[u32],
         unwanted: &HashSet<u32>,
     ) -> Result<usize> {
-        let free: Vec<(usize, usize)> = self
-            .blocks
-            .iter()
-            .enumerate()
-            .flat_map(|(at, block)| block.neurons.iter().enumerate().map(move |(slot, neuron)| (at, slot, *neuron)))
-            .filter(|(.., neuron)| *neuron == NO_NEURON || unwanted.contains(neuron))
-            .map(|(at, slot, _)| (at, slot))
-            .collect();
-        let mut left = wanted;
-        let mut done = Ok(());
-        for (at, slot) in free {
-            let Some((neuron, later)) = left.split_first() else { break };
-            done = self.blocks[at].replace(loader, weights, slot, *neuron);
-            if done.is_err() {
-                break;
-            }
-            left = later;
-        }
-        if done.is_ok() && !left.is_empty() {
-            let mut more = left.to_vec();
-            if self.blocks.len() >= MOST_BLOCKS / 2 {
-                // Many small blocks cost dispatches: the last are merged with the new neurons.
-                let kept = self.blocks.len() / 2;
-                let small: Vec<u32> = self.blocks.drain(kept..).flat_map(|block| block.neurons).collect();
-                more.splice(0..0, small.into_iter().filter(|neuron| *neuron != NO_NEURON));
-            }
-            done = self.append(loader, weights, &more, 1);
-            left = &[];
+        let free = |neuron| neuron == NO_NEURON || unwanted.contains(&neuron);
+        let free: Vec<usize> = self.slots.slots_of(free).take(wanted.len()).collect();
+        let (replacing, more) = wanted.split_at(free.len());
+        let mut slots = free.into_iter().zip(replacing);
+        let mut done = slots.try_for_each(|(slot, neuron)| self.replace(loader, weights, slot, *neuron));
+        if done.is_ok() && !more.is_empty() {
+            // The later of many blocks are merged with the new neurons.
+            let mut neurons = self.slots.drop_small();
+            self.blocks.truncate(self.slots.blocks());
+            neurons.extend(more);
+            done = self.append(loader, weights, &neurons, false);
         } else {
             done = done.and(self.write_table(loader));
         }
-        self.count();
-        done.map(|()| wanted.len() - left.len())
+        done.map(|()| wanted.len())
+    }
+
+    /// Uploads `neuron` into `slot`, in place of what is there.
+    fn replace(
+        &mut self,
+        loader: &mut GpuLoader<'_, '_>,
+        weights: NeuronWeights<'_>,
+        slot: usize,
+        neuron: u32,
+    ) -> Result<()> {
+        if let Some((block, at)) = self.slots.block_of(slot) {
+            self.blocks[block].replace(loader, weights, at, neuron)?;
+            self.slots.put(slot, neuron);
+        }
+        Ok(())
     }
 }

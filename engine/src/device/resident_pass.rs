@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{error::Result, gpu::Buffer, model::Register};
 
-/// The resident units of a layer's FFN in one pass, in the order of its calls: while the device computes them, the CPU computes the
-/// cold ones from what was handed over, and its partial sum joins theirs.
+/// The resident units of a layer's FFN in one pass, in the order of its calls: while the device computes them, the CPU computes
+/// the cold ones from what was handed over, and its partial sum joins theirs.
 pub(crate) trait ResidentPass {
     /// Data that the CPU needs behind the FFN's input: buffers, offsets and lengths.
     fn handed_over<'s>(&'s self, registers: &'s Registers) -> Vec<(&'s Buffer, u64, u64)>;
@@ -25,7 +25,8 @@ pub(crate) trait ResidentPass {
     /// Room for the CPU's partial sum.
     fn sum_place<'s>(&'s mut self, registers: &'s Registers) -> SumPlace<'s>;
 
-    /// Records `Out =` the sum of all partial sums, the CPU's too if it was `added`; `entry` goes to the log, if the pass is observed.
+    /// Records `Out =` the sum of all partial sums, the CPU's too if it was `added`; `entry` goes to the log, if the pass is
+    /// observed.
     ///
     /// # Errors
     /// [`Error::Gpu`](crate::Error::Gpu) if the device is lost.

@@ -188,8 +188,8 @@ impl StreamedNeurons {
 }
 
 impl DeviceModel {
-    /// Makes a streaming buffer of at most `most` bytes, if some layer has cold neurons, and prepares such layers for it; one that is
-    /// there stays as it is. Where no neuron could pass through it, there is none.
+    /// Makes a streaming buffer of at most `most` bytes, if some layer has cold neurons, and prepares such layers for it; one
+    /// that is there stays as it is. Where no neuron could pass through it, there is none.
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room for it, [`Error::Gpu`] if the device is lost. There is none then.
@@ -204,7 +204,7 @@ impl DeviceModel {
     fn try_streaming_buffer(&mut self, model: &Model, most: u64) -> Result<()> {
         let gpu = &self.layers.gpu;
         let size = BufferSize::within(gpu.caps(), &model.weights.layers, most);
-        let is_split = |neurons: &ResidentNeurons| !neurons.is_whole();
+        let is_split = |neurons: &ResidentNeurons| !neurons.slots.is_whole();
         let Some(size) = size.filter(|_| self.ffns.iter().any(|ffn| ffn.neurons().is_some_and(is_split))) else {
             self.drop_streaming_buffer();
             return Ok(());

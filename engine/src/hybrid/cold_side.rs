@@ -46,14 +46,24 @@ pub(crate) enum ColdPart<'a> {
     Whole,
 }
 
-/// Data that a device has handed over behind an FFN's input, by [`ColdPart`]: of neurons the predictor's mask, empty if it was not
-/// computed; of experts the pairs' experts and router weights, `[tokens, used]`; of whole FFNs the residual stream,
-/// `[tokens, d_model]`.
+/// The input of an FFN's cold part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ColdInput<'a> {
+    /// `[tokens, d_model]`
+    pub x: &'a [f32],
+    /// True if the neurons that fire are wanted.
+    pub observed: bool,
+}
+
+/// Data that a device has handed over behind an FFN's input, by [`ColdPart`].
 #[derive(Debug, Default)]
 struct HandedOver {
+    /// Of neurons: the predictor's mask, empty if it was not computed.
     predicted: Vec<u32>,
+    /// Of experts: those of the pairs and their router weights, `[tokens, used]`.
     ids: Vec<u32>,
     router_weights: Vec<f32>,
+    /// Of the whole: the residual stream, `[tokens, d_model]`.
     residual: Vec<f32>,
 }
 
@@ -82,22 +92,22 @@ impl ColdSide {
         }
     }
 
-    /// Computes `part` of an FFN's output, without its bias unless it is the whole: `x` and `out` are `[tokens, d_model]`. Returns its
-    /// work, and the masks that an observer wants.
+    /// Computes `part` of an FFN's output, `[tokens, d_model]`, without its bias unless it is the whole. Returns its work, and
+    /// the masks that an observer wants.
     pub fn compute(
         &mut self,
         pass: &mut Pass<'_>,
         ffn: &BoundFfn<'_>,
         part: ColdPart<'_>,
-        x: &[f32],
+        input: ColdInput<'_>,
         out: &mut [f32],
     ) -> Result<FiringEntry> {
         match part {
             ColdPart::Neurons { ffn: weights, predicted } => {
-                self.compute_neurons(pass, ffn, ColdNeurons { weights, predicted, x }, out)
+                self.compute_neurons(pass, ffn, weights, predicted, input, out)
             }
-            ColdPart::Experts(resident) => self.compute_experts(pass, ffn, resident, x, out),
-            ColdPart::Whole => self.compute_whole(pass, ffn, x, out),
+            ColdPart::Experts(resident) => self.compute_experts(pass, ffn, resident, input, out),
+            ColdPart::Whole => self.compute_whole(pass, ffn, input, out),
         }
     }
 
@@ -105,11 +115,13 @@ impl ColdSide {
         &mut self,
         pass: &mut Pass<'_>,
         ffn: &BoundFfn<'_>,
-        ColdNeurons { weights, predicted, x }: ColdNeurons<'_>,
+        weights: &FfnWeights,
+        predicted: bool,
+        ColdInput { x, observed }: ColdInput<'_>,
         out: &mut [f32],
     ) -> Result<FiringEntry> {
         let started = Instant::now();
-        let (layer, tokens, observed) = (ffn.layer, pass.tokens.len(), pass.probe.wants_firing());
+        let (layer, tokens) = (ffn.layer, pass.tokens.len());
         let mask = Some(&self.handed_over.predicted[..]).filter(|mask| !mask.is_empty());
         let task = FfnTask {
             blocks: &[FfnBlock { neurons: Some(&self.neurons[layer]), ..FfnBlock::whole(weights) }],
@@ -142,7 +154,7 @@ impl ColdSide {
         pass: &mut Pass<'_>,
         ffn: &BoundFfn<'_>,
         resident: &[u32],
-        x: &[f32],
+        ColdInput { x, observed }: ColdInput<'_>,
         out: &mut [f32],
     ) -> Result<FiringEntry> {
         let (layer, tokens) = (ffn.layer, pass.tokens.len());
@@ -158,8 +170,8 @@ impl ColdSide {
         }
         let started = Instant::now();
         let neurons = ffn.kind.neurons().count();
-        let mut fired = vec![0; if pass.probe.wants_firing() { tokens * mask::words(neurons) } else { 0 }];
-        let masks = (!fired.is_empty()).then_some(&mut fired[..]);
+        let mut fired = vec![0; if observed { tokens * mask::words(neurons) } else { 0 }];
+        let masks = observed.then_some(&mut fired[..]);
         let chosen = ChosenExperts { ids, router_weights };
         let work = self.cpu.experts_of(pass, ffn, TokenInputs { x, tokens }, chosen, out, masks)?;
         let (bytes, scattered) = (work.bytes(), work.scattered);
@@ -172,7 +184,7 @@ impl ColdSide {
         &mut self,
         pass: &mut Pass<'_>,
         ffn: &BoundFfn<'_>,
-        x: &[f32],
+        ColdInput { x, observed }: ColdInput<'_>,
         out: &mut [f32],
     ) -> Result<FiringEntry> {
         let inputs = LayerInputs {
@@ -183,18 +195,11 @@ impl ColdSide {
         let work = ColdWork { any: true, ..ColdWork::default() };
         let entry = FiringEntry { work, ..FiringEntry::new(ffn.layer, pass.tokens.len()) };
         let Pass { model, tokens, separate, sparsity, correction, times, ref mut probe } = *pass;
-        let mut deferred = DeferredFiring { probe: &mut **probe, entry };
+        let mut deferred = DeferredFiring { probe: &mut **probe, observed, entry };
         let mut pass = Pass { model, tokens, separate, sparsity, correction, times, probe: &mut deferred };
         self.cpu.ffn_of(&mut pass, ffn, inputs, out)?;
         Ok(deferred.entry)
     }
-}
-
-/// The neurons of an FFN of which the CPU computes the cold ones, as in [`ColdPart::Neurons`], and its input.
-struct ColdNeurons<'a> {
-    weights: &'a FfnWeights,
-    predicted: bool,
-    x: &'a [f32],
 }
 
 /// Makes `to` the values in `bytes`.

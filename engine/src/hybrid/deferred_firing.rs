@@ -5,9 +5,12 @@ use crate::{
     runtime::{LayerFiring, Probe},
 };
 
-/// Keeps an FFN's firing for the log, so that layers are reported in order when the chunk ends, and passes everything else on at once.
+/// Keeps an FFN's firing for the log, so that layers are reported in order when the chunk ends, and passes everything else on at
+/// once.
 pub(super) struct DeferredFiring<'a> {
     pub probe: &'a mut dyn Probe,
+    /// True if the probe wants the firing.
+    pub observed: bool,
     pub entry: FiringEntry,
 }
 
@@ -21,7 +24,7 @@ impl Probe for DeferredFiring<'_> {
     }
 
     fn wants_firing(&mut self) -> bool {
-        self.probe.wants_firing()
+        self.observed
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {

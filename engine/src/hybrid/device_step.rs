@@ -68,10 +68,10 @@ impl DeviceModel {
             (DeviceFfn::Experts(experts), FfnKind::Experts(_)) => {
                 experts.route_late(split.layers.segment.recorder(), tokens);
                 let resident = ExpertPass::new(experts, split.pass);
-                if experts.is_whole() {
+                if experts.slots.is_whole() {
                     resident.record_whole(&mut split.layers.segment, split.pass, layer, split.log)?;
                 } else {
-                    split.run(resident, ColdPart::Experts(experts.resident()))?;
+                    split.run(resident, ColdPart::Experts(experts.slots.resident()))?;
                 }
             }
             _ => split.run(NothingResident { tokens }, ColdPart::Whole)?,
@@ -92,7 +92,7 @@ impl SplitLayer<'_, '_> {
         let (layer, tokens) = (self.ffn.layer, self.pass.tokens.len());
         let resident = NeuronPass::new(neurons, self.pass, layer);
         let selection = resident.selection;
-        if neurons.is_whole() {
+        if neurons.slots.is_whole() {
             return resident.record_whole(&mut self.layers.segment, self.pass, self.log);
         }
         // An observer gets gate and up of all neurons only from the side that computes them all.

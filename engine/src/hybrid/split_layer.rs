@@ -1,10 +1,10 @@
-//! The FFN of a layer for one chunk, computed on both sides. The commands recorded so far are submitted with a copy of the FFN's input
-//! behind them; the resident units follow at once, and while the device computes them the CPU computes the cold ones. Its partial sum
-//! is uploaded with the commands recorded next.
+//! The FFN of a layer for one chunk, computed on both sides. The commands recorded so far are submitted with a copy of the FFN's
+//! input behind them; the resident units follow at once, and while the device computes them the CPU computes the cold ones. Its
+//! partial sum is uploaded with the commands recorded next.
 
 use std::time::Instant;
 
-use super::cold_side::{ColdPart, ColdSide};
+use super::cold_side::{ColdInput, ColdPart, ColdSide};
 use crate::{
     device::{
         GpuLayers,
@@ -29,8 +29,8 @@ pub(crate) struct SplitLayer<'a, 'p> {
 }
 
 impl SplitLayer<'_, '_> {
-    /// `Out = ffn`: the device computes the `resident` part while the CPU computes the cold one. If the CPU has nothing to add, no
-    /// partial sum is uploaded.
+    /// `Out = ffn`: the device computes the `resident` part while the CPU computes the cold one. If the CPU has nothing to add,
+    /// no partial sum is uploaded.
     pub fn run(self, mut resident: impl ResidentPass, part: ColdPart<'_>) -> Result<()> {
         let SplitLayer { pass, ffn, layers, hand_over, log, cold } = self;
         let (tokens, observed) = (pass.tokens.len(), pass.probe.wants_firing());
@@ -55,7 +55,7 @@ impl SplitLayer<'_, '_> {
         let wait_ns = started.elapsed().as_nanos() as u64;
         out.clear();
         out.resize(tokens * d_model, 0.0);
-        let entry = cold.compute(pass, &ffn, part, x, out)?;
+        let entry = cold.compute(pass, &ffn, part, ColdInput { x, observed }, out)?;
         let added = entry.work.any;
         if added {
             let to = resident.sum_place(registers);

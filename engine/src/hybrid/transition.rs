@@ -145,7 +145,7 @@ impl HybridProcessor {
         let cold = &mut self.cold.neurons[layer];
         cold.clear();
         if let Some(neurons) = neurons {
-            cold.extend(all.filter(|neuron| !neurons.is_resident(*neuron)));
+            cold.extend(all.filter(|neuron| !neurons.slots.holds(*neuron)));
         }
     }
 }

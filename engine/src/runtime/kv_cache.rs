@@ -15,7 +15,8 @@ use crate::{
     model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope},
 };
 
-/// Keys and values of one layer, in the memory of the processor that computes the layer; none of either kind for a layer without any.
+/// Keys and values of one layer, in the memory of the processor that computes the layer; none of either kind for a layer without
+/// any.
 #[derive(Debug, Default)]
 pub(crate) struct LayerRows {
     /// In RAM, where the CPU appends to them.
@@ -25,8 +26,8 @@ pub(crate) struct LayerRows {
 }
 
 /// The KV cache of one conversation, with the recurrent states of models that have them. Every layer's keys and values are in the
-/// memory of the processor that computes the layer, and move with it. Memory for the whole context is reserved when it is made; the
-/// system provides it as tokens arrive, and nothing is allocated per token.
+/// memory of the processor that computes the layer, and move with it. Memory for the whole context is reserved when it is made;
+/// the system provides it as tokens arrive, and nothing is allocated per token.
 #[derive(Debug)]
 pub struct KvCache {
     ty: KvType,
@@ -182,7 +183,8 @@ impl KvCache {
         self.states.as_ref().is_some_and(|states| states.has_layer(layer))
     }
 
-    /// Moves the recurrent state of `layer` from RAM into `to`. One that is in another processor's memory already stays where it is.
+    /// Moves the recurrent state of `layer` from RAM into `to`. One that is in another processor's memory already stays where it
+    /// is.
     ///
     /// # Errors
     /// Those of [`OffHostState::restore`]; the state is then still in RAM.
@@ -299,8 +301,8 @@ impl KvCache {
         self.shape.attention(layer).map(|shape| KvLayer::new(self.ty, shape, self.capacity)).transpose()
     }
 
-    /// Drops what is in another processor's memory only because layers there read it: copies of keys and values that are in RAM, and
-    /// the use of other layers'.
+    /// Drops what is in another processor's memory only because layers there read it: copies of keys and values that are in RAM,
+    /// and the use of other layers'.
     pub(crate) fn drop_copies(&mut self) {
         for (at, layer) in self.layers.iter_mut().enumerate() {
             if layer.ram.is_some() || self.shape.attention(at).is_none() {
@@ -309,12 +311,13 @@ impl KvCache {
         }
     }
 
-    /// Copies keys, values and states of `from` until it holds `tokens` of the tokens that `from` holds; those it holds already are the
-    /// same. `recorder` records copies in another processor's memory. Returns the number it holds then: less with recurrent states, and
-    /// none is copied from a cache of another type or place.
+    /// Copies keys, values and states of `from` until it holds `tokens` of the tokens that `from` holds; those it holds already
+    /// are the same. `recorder` records copies in another processor's memory. Returns the number it holds then: less with
+    /// recurrent states, and none is copied from a cache of another type or place.
     ///
     /// # Errors
-    /// As [`RecurrentStates::copy_from`] and [`OffHostRows::copy_rows`]; nothing has changed then, unless what is recorded is submitted.
+    /// As [`RecurrentStates::copy_from`] and [`OffHostRows::copy_rows`]; nothing has changed then, unless what is recorded is
+    /// submitted.
     pub(crate) fn copy_prefix(
         &mut self,
         from: &Self,

@@ -1,6 +1,6 @@
-//! Keys, values and recurrent states in the memory of another processor than the CPU, as a conversation's cache sees them: it counts,
-//! copies, saves and restores them. Where they are and how they are computed is their owner's business, who gets its own type back
-//! from the cache.
+//! Keys, values and recurrent states in the memory of another processor than the CPU, as a conversation's cache sees them: it
+//! counts, copies, saves and restores them. Where they are and how they are computed is their owner's business, who gets its own
+//! type back from the cache.
 
 use std::{any::Any, fmt::Debug, ops::Range};
 
