@@ -57,9 +57,9 @@ pub(super) fn weights(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Re
         xbc,
         dt,
         conv: short_conv(loader, &stem("ssm_conv1d"), channels, *taps)?,
+        dt_bias: loader.vector(&stem("ssm_dt.bias"), heads)?,
         a: by_head("ssm_a")?,
         d: by_head("ssm_d")?,
-        dt_bias: loader.vector(&stem("ssm_dt.bias"), heads)?,
         norm: loader.vector_of_shape(&stem("ssm_norm.weight"), &[&[inner], &by_group])?,
         output: loader.linear(&stem("ssm_out"), d, inner)?,
     }))))

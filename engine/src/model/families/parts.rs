@@ -6,7 +6,7 @@ use super::Loader;
 use crate::{
     cpu::ops::ShortConv,
     error::Result,
-    format::{Matrix, Tensor},
+    format::Matrix,
     model::{
         AttentionWeights, Down, ExpertLatent, ExpertWeights, Experts, Ffn, FfnWeights, LayerWeights, Linear,
         ModelConfig, Norm, NormSlot, PerLayerTable, PerLayerWeights, RecurrentConfig, Register, SharedExpert, Step,
@@ -39,7 +39,8 @@ pub(super) fn norms(
     stems: &[(NormSlot, &str)],
 ) -> Result<Vec<(NormSlot, Norm)>> {
     let norm = |&(slot, stem): &(NormSlot, &str)| {
-        Ok((slot, loader.norm(&format!("blk.{n}.{stem}"), config.norm, config.d_model)?))
+        let norm = loader.norm_at(Some(slot), &format!("blk.{n}.{stem}"), config.norm, config.d_model)?;
+        Ok((slot, norm))
     };
     stems.iter().map(norm).collect()
 }
@@ -58,10 +59,11 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
     };
     let (d, q_rows, kv_dim) = (config.d_model, shape.q_rows(), shape.kv_dim());
     let fused = format!("blk.{n}.attn_qkv");
-    let (q, k, v) = if loader.find(&format!("{fused}.weight")).is_some() {
+    let (q, k, v) = if loader.has(&format!("{fused}.weight")) {
         let [q, k, v] = split(loader, &fused, d, [q_rows, kv_dim, kv_dim])?;
         (q, Some(k), Some(v))
     } else {
+        let q = loader.linear(&format!("blk.{n}.attn_q"), q_rows, d)?;
         let own = |which: &str| loader.linear(&format!("blk.{n}.attn_{which}"), kv_dim, d);
         let keys_are_values = shape.norm_values && !loader.has(&format!("blk.{n}.attn_v.weight"));
         let (k, v) = match shape.kv_from {
@@ -69,13 +71,13 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
             None if keys_are_values => (Some(own("k")?), None),
             None => (Some(own("k")?), Some(own("v")?)),
         };
-        (loader.linear(&format!("blk.{n}.attn_q"), q_rows, d)?, k, v)
+        (q, k, v)
     };
     // Of each head, or of all together: the length tells.
     let head_norm = |which: &str, all: usize| {
         let stem = format!("blk.{n}.attn_{which}_norm");
-        let len = loader.find(&format!("{stem}.weight")).map_or(0, Tensor::len);
-        loader.optional_norm(&stem, config.norm, if len == all { all } else { shape.head_dim })
+        let of_all = loader.rows(&format!("{stem}.weight")) == Some(all);
+        loader.optional_norm(&stem, config.norm, if of_all { all } else { shape.head_dim })
     };
     Ok(AttentionWeights {
         q,
@@ -124,6 +126,7 @@ struct StackShape {
 /// (`ffn_gate_up_exps`), or, in older files, one by one (`ffn_up.3`). Experts without a gate have only `ffn_up`.
 pub(super) fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: usize) -> Result<ExpertWeights> {
     let (d, n_ff, count) = (config.d_model, experts.n_ff, experts.count);
+    let router = loader.linear(&format!("blk.{n}.ffn_gate_inp"), count, d)?;
     let latent = expert_latent(loader, d, n)?;
     let width = latent.as_ref().map_or(d, |latent| latent.down.weight.rows());
     let shape = StackShape { count, rows: n_ff, cols: width };
@@ -136,14 +139,15 @@ pub(super) fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, 
             (gates, linears(loader, "ffn_up", shape, n)?)
         }
     };
+    let selection_bias = loader.optional_vector(&format!("blk.{n}.exp_probs_b.bias"), count)?;
     let downs = linears(loader, "ffn_down", StackShape { count, rows: width, cols: n_ff }, n)?;
     let mut gates = gates.into_iter().flatten();
     let ffn = |(up, down)| FfnWeights { gate: gates.next(), up, down: Down::Outputs(down) };
     Ok(ExpertWeights {
-        router: loader.linear(&format!("blk.{n}.ffn_gate_inp"), count, d)?,
+        router,
         router_norm: None,
         scale: None,
-        selection_bias: loader.optional_vector(&format!("blk.{n}.exp_probs_b.bias"), count)?,
+        selection_bias,
         latent: latent.map(Box::new),
         experts: ups.into_iter().zip(downs).map(ffn).collect(),
         shared: shared_expert(loader, d, n)?.map(Box::new),
@@ -154,7 +158,7 @@ pub(super) fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, 
 /// The routed experts' way into a latent and out of it, if layer `n` has one: the tensors' shapes tell its width.
 fn expert_latent(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<ExpertLatent>> {
     let [down, up] = ["down", "up"].map(|which| format!("blk.{n}.ffn_latent_{which}"));
-    let Some(width) = loader.find(&format!("{down}.weight")).map(Tensor::rows) else { return Ok(None) };
+    let Some(width) = loader.rows(&format!("{down}.weight")) else { return Ok(None) };
     let latent = ExpertLatent { down: loader.linear(&down, width, d)?, up: loader.linear(&up, d, width)? };
     match &latent.up.bias {
         Some(bias) => Err(loader.tensor_error(&format!("{up}.bias"), "no bias of latent experts", bias.len())),
@@ -236,11 +240,9 @@ fn gates_and_ups(loader: &Loader<'_>, gate: StackShape, n: usize) -> Result<Opti
 /// The expert of layer `n` that every token uses, if there is one; its gate is a row, stored with or without its unit dimension.
 fn shared_expert(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<SharedExpert>> {
     let stem = |role: &str| format!("blk.{n}.ffn_{role}_shexp");
-    let Some(up) = loader.find(&format!("{}.weight", stem("up"))) else { return Ok(None) };
-    let n_ff = up.rows();
+    let Some(n_ff) = loader.rows(&format!("{}.weight", stem("up"))) else { return Ok(None) };
     let gated = loader.has(&format!("{}.weight", stem("gate")));
-    let gate_row =
-        loader.find(&format!("{}.weight", stem("gate_inp"))).map(|tensor| loader.row(tensor, d)).transpose()?;
+    let gate_row = loader.optional_row(&format!("{}.weight", stem("gate_inp")), d)?;
     Ok(Some(SharedExpert {
         gate: gate_row.map(|weight| Linear { weight, bias: None }),
         ffn: FfnWeights {
