@@ -134,7 +134,7 @@ impl ShapeDraft {
     pub(super) fn record(&self) -> Result<RecordedModel> {
         Model::recorded(self.metadata.clone(), self.choice.clone()).map_err(|error| match error {
             Error::Malformed { location, expected, got, .. } => {
-                Error::invalid("shape", format!("{expected} at {location}"), got)
+                Error::invalid("shape", format!("{expected}{location}"), got)
             }
             other => other,
         })

@@ -93,7 +93,7 @@ pub(super) struct RowSource {
 }
 
 impl RowSource {
-    /// The stream of one row; of a purpose there are 256.
+    /// The stream of one row; a purpose is a number below 256.
     pub(super) fn stream(self, purpose: impl Into<u64>, row: usize) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream((self.layer as u64) << 40 | purpose.into() << 32 | row as u64);
