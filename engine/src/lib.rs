@@ -1,7 +1,7 @@
 //! The Thermocline inference engine: formats, tokenizer, models, CPU and GPU kernels and sessions.
 //!
 //! Floors, from the top; every arrow points down:
-//! [`bench`] and [`eval`]; [`session`]; [`calibration`]; [`hybrid`]; [`device`] and [`sparsity`]; [`placement`]; [`runtime`]; [`model`] and [`synth`];
+//! [`bench`] and [`eval`]; [`session`]; [`calibration`]; [`hybrid`]; [`device`] and [`sparsity`]; [`placement`]; [`runtime`] and [`synth`]; [`model`];
 //! [`cpu`], [`gpu`] and [`tokenizer`]; [`format`]; [`quant`]; on the ground [`error`], [`files`] and [`telemetry`]. `ARCHITECTURE.md` beside this crate has a line on each and
 //! follows one token through.
 

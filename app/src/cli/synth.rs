@@ -102,7 +102,7 @@ pub fn synth(args: &SynthArgs) -> Outcome {
         threads: args.threads.map(usize::from),
         ..SynthOptions::new(args.shape, &args.out)
     };
-    if args.sidecar && !args.shape.relu && args.shape.moe.is_none() {
+    if args.sidecar && !args.shape.relu() && args.shape.moe.is_none() {
         return Err(Failure::usage("--sidecar: expected a ReLU shape, or a mixture of experts"));
     }
     let mut progress = TerminalProgress::new("making", ProgressUnit::Bytes);

@@ -61,7 +61,7 @@ pub(crate) enum GpuStep {
     },
     Attention(Box<AttentionOps>),
     Recurrent(Box<RecurrentOps>),
-    /// The router or the FFN, which are `hybrid`'s.
+    /// The router or the FFN, which may be here in part ([`DeviceFfn`](super::device_ffn::DeviceFfn)).
     Ffn,
     DenseFfn(Box<DenseFfn>),
     Add(Elementwise),

@@ -3,6 +3,7 @@
 //! against the file before it is used. Whatever the container, what comes out is a [`Checkpoint`]: metadata under
 //! GGUF's key names and tensors under GGUF's tensor names.
 
+mod blank;
 mod byte_range;
 mod bytes;
 mod checkpoint;
@@ -16,6 +17,7 @@ pub mod powerinfer;
 mod safetensors;
 mod tensor;
 
+pub(crate) use blank::Blank;
 pub use bytes::Bytes;
 pub use checkpoint::{Checkpoint, Container, TokenizerSource};
 pub use hf::HfFolder;

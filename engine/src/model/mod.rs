@@ -30,6 +30,7 @@ pub use bound_step::{BoundOperation, BoundStep};
 pub use config::{Activation, LayerConfig, ModelConfig};
 pub use convert::{CONVERT_TYPES, ConvertReport, TypeFallback, convert};
 pub use input_sparsity::{InputCopies, InputCurves, InputFigures, InputSite, SiteCurve, SiteThreshold, SkippedInputs};
+pub(crate) use load::{RecordedModel, RecordedTensor, TensorChoice, TensorRole};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use parts::{
     AltupConfig, AltupStep, AltupTable, AltupWeights, AttentionConfig, AttentionWeights, BoundAttention, BoundFfn,
@@ -49,7 +50,7 @@ pub use without_neurons::NeuronIndex;
 
 use crate::{
     error::{Error, Result},
-    format::{self, Checkpoint, Opened, ReadMode},
+    format::{self, Checkpoint, Container, Metadata, Opened, ReadMode, TokenizerSource},
     telemetry::neurons::NeuronShape,
 };
 
@@ -109,25 +110,49 @@ impl Model {
     /// # Errors
     /// As [`Model::open`].
     pub fn from_checkpoint(checkpoint: Checkpoint, options: &LoadOptions) -> Result<Model> {
-        let metadata = &checkpoint.metadata;
-        let key = "general.architecture";
-        let arch = metadata.str(key)?.ok_or_else(|| metadata.missing(key, "the name of an architecture"))?;
-        let family = families::by_architecture(arch)?;
+        let (arch, family) = family(&checkpoint.metadata)?;
         let loader = load::Loader::new(&checkpoint, arch, options);
-        let mut config = (family.config)(&loader, &loader.sizes()?)?;
-        let weights = families::weights(&loader, &mut config, family)?;
-        check_program(&config, &weights)?;
-        let kinds = config.layers.iter().zip(&weights.layers).map(|(shape, layer)| load::LayerKind {
-            steps: &shape.steps,
-            attention: shape.attention.as_ref(),
-            ffn: mem::discriminant(&layer.ffn),
-        });
-        loader.check_uniform(&kinds.collect::<Vec<_>>())?;
+        let (config, weights) = read(&loader, family)?;
         for name in loader.unused() {
             tracing::debug!(tensor = name, "not used");
         }
         Ok(Model { config, weights, checkpoint })
     }
+
+    /// The model that `metadata` describes, without a file: its configuration, blank weights, and the tensors that its family asks for.
+    ///
+    /// # Errors
+    /// As [`Model::open`]; [`Error::Memory`] if there is no address space for a tensor.
+    pub(crate) fn recorded(metadata: Metadata, choice: TensorChoice) -> Result<RecordedModel> {
+        let (path, options) = (metadata.path().to_owned(), LoadOptions::default());
+        let source = TokenizerSource::Metadata;
+        let checkpoint = Checkpoint::new(path, Container::Gguf(3), metadata, source, Vec::new())?;
+        let (arch, family) = family(&checkpoint.metadata)?;
+        let loader = load::Loader::recording(&checkpoint, arch, &options, choice);
+        let (config, weights) = read(&loader, family)?;
+        Ok(RecordedModel { config, weights, tensors: loader.recorded() })
+    }
+}
+
+/// The architecture that `metadata` names, and its family.
+fn family(metadata: &Metadata) -> Result<(&str, &'static families::Family)> {
+    let key = "general.architecture";
+    let arch = metadata.str(key)?.ok_or_else(|| metadata.missing(key, "the name of an architecture"))?;
+    Ok((arch, families::by_architecture(arch)?))
+}
+
+/// Configuration and weights, every size checked against every tensor.
+fn read(loader: &load::Loader<'_>, family: &families::Family) -> Result<(ModelConfig, Weights)> {
+    let mut config = (family.config)(loader, &loader.sizes()?)?;
+    let weights = families::weights(loader, &mut config, family)?;
+    check_program(&config, &weights)?;
+    let kinds = config.layers.iter().zip(&weights.layers).map(|(shape, layer)| load::LayerKind {
+        steps: &shape.steps,
+        attention: shape.attention.as_ref(),
+        ffn: mem::discriminant(&layer.ffn),
+    });
+    loader.check_uniform(&kinds.collect::<Vec<_>>())?;
+    Ok((config, weights))
 }
 
 /// Binds every step, and checks further assumptions of the forward pass than sizes.

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     cpu::ThreadPool,
     error::Result,
-    format::{Bytes, Matrix, anonymous},
+    format::{Blank, Matrix},
     quant::TensorType,
 };
 
@@ -39,8 +39,7 @@ impl Model {
 /// Blank matrices of the expected types.
 #[derive(Debug, Default)]
 struct Outline {
-    /// Zeros that all matrices share; they are never read and take no memory.
-    blank: Option<Bytes>,
+    blank: Blank,
     /// File types and row lengths, with the types selected for them.
     types: Vec<((TensorType, usize), TensorType)>,
 }
@@ -52,11 +51,7 @@ impl Outline {
         let ty = self.selected_type(down.ty(), d)?;
         let no_matrix = || no_matrix(ty, n_ff, d);
         let bytes = ty.row_bytes(d).and_then(|row| row.checked_mul(n_ff)).ok_or_else(no_matrix)?;
-        let data = match self.blank.as_ref().and_then(|blank| blank.slice(0..bytes)) {
-            Some(data) => data,
-            None if bytes == 0 => Bytes::new(Vec::new()),
-            None => self.blank.insert(Bytes::new(anonymous(bytes, "outline of a down projection")?)).clone(),
-        };
+        let data = self.blank.bytes(bytes, "outline of a down projection")?;
         Matrix::new(ty, n_ff, d, data).ok_or_else(no_matrix)
     }
 
@@ -88,7 +83,7 @@ pub(crate) fn normal(n: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{model::neuron_major, quant};
+    use crate::{format::Bytes, model::neuron_major, quant};
 
     #[test]
     fn outlines_have_the_types_and_shapes_of_transposed_matrices() {

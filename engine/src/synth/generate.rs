@@ -3,11 +3,12 @@
 use std::{ops::Range, time::Instant};
 
 use super::{
+    content::Content,
     metadata::metadata,
     neurons::{Neurons, quantised},
     options::SynthOptions,
     parallel::in_order,
-    plan::{Content, SynthPlan, SynthTensor},
+    plan::{SynthPlan, SynthTensor},
     random::RowSource,
     report::{Firing, SynthProgress, SynthReport},
     sample::{Counts, Sample, embedding_row, position_row},
@@ -56,7 +57,7 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(SynthProgress<'
         plan: &plan,
         threads: threads.max(1),
         output: Output { writer, progress, done: 0, total },
-        sample: if plan.shape.relu { Some(Sample::new(&plan)?) } else { None },
+        sample: if plan.shape.relu() { Some(Sample::new(&plan)?) } else { None },
         hot_firings: options.hot_firings,
         measured: Vec::new(),
         frequencies: Vec::new(),
@@ -86,7 +87,7 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(SynthProgress<'
         bytes: total,
         seconds: start.elapsed().as_secs_f64(),
         hot_firings: options.hot_firings,
-        asked: plan.shape.relu.then(|| Firing {
+        asked: plan.shape.relu().then(|| Firing {
             active: options.active,
             hot_fraction: options.hot_fraction,
             recall: plan.predictor_rank.map(|_| options.recall),
@@ -168,9 +169,9 @@ impl Maker<'_, '_> {
                 quant::quantise(tensor.info.ty, values, &mut bytes)?;
                 self.output.write(&tensor.info.name, &bytes)
             }
-            &Content::Normal { purpose, std, quiet } => self.rows(tensor, |row, out| match row < quiet {
+            &Content::Normal { stream, std, quiet } => self.rows(tensor, |row, out| match row < quiet {
                 true => out.fill(0.0),
-                false => source.normal(purpose, row, std, out),
+                false => source.normal(stream, row, std, out),
             }),
             Content::Positions => self.rows(tensor, |position, out| position_row(plan, position, out)),
             _ => self.rows(tensor, |token, out| embedding_row(plan, token, out)),

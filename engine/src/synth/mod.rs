@@ -1,6 +1,9 @@
 //! Synthetic models: random weights at published shapes whose neurons fire as those of trained ReLU models do, so that
 //! speed, placement and prediction can be measured without downloading anything.
 //!
+//! A shape is metadata and a choice among optional tensors (`shapes`, `architectures`). The architecture's family, asked without a file,
+//! says which tensors there are; they are filled by their roles (`content`).
+//!
 //! One channel of the residual stream (`plan`) is constant over tokens and no layer writes to it. Through that channel every
 //! neuron gets its own bias, chosen so that it fires with a given probability; the probabilities follow a power law
 //! (`firing`). Firing rows are sums of a few common directions plus noise (`neurons`), so a small predictor can find most of
@@ -16,12 +19,12 @@
 //! Everything is a function of the seed: each row has its own random stream (`random`), so the number of threads does
 //! not matter.
 
+mod architectures;
+mod content;
+mod draft;
 mod expert_choice;
 mod firing;
-mod gemma4;
 mod generate;
-mod latent;
-mod mamba2;
 mod metadata;
 mod neurons;
 mod options;
@@ -38,7 +41,7 @@ pub use generate::generate;
 pub use options::SynthOptions;
 pub use outline::{Outline, outline};
 pub use report::{Firing, SynthProgress, SynthReport};
-pub use shape::{DeltaNetSizes, ExpertCounts, LatentSizes, Mamba2Sizes, SynthFamily, SynthShape};
+pub use shape::{ExpertCounts, SynthShape};
 pub use shapes::shapes;
 
 #[cfg(test)]

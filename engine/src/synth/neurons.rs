@@ -48,7 +48,7 @@ impl<'a> Neurons<'a> {
             plan.choice.as_ref().map_or(Vec::new(), |of| ranks(order(StreamPurpose::Experts, 0, of.frequencies.len())));
         let (rank, directions) = (rank.collect(), Vec::new());
         let mut neurons = Neurons { plan, source, scale: plan.scale(layer), rank, experts, directions };
-        if plan.shape.relu {
+        if plan.shape.relu() {
             let d = plan.shape.d_model;
             let mut directions = Vec::with_capacity(plan.features * d);
             let square = WEIGHTS.iter().map(|weight| weight * weight).sum::<f32>() / WEIGHTS.len() as f32;

@@ -75,7 +75,7 @@ impl SynthOptions {
         if let Some(layers) = self.layers.filter(|layers| !(1..=1024).contains(layers)) {
             return Err(Error::invalid("layers", "1 to 1024", layers));
         }
-        if self.shape.relu {
+        if self.shape.relu() {
             within("active", self.active, 0.0, 0.95)?;
             within("hot fraction", self.hot_fraction, 0.0, 1.0)?;
             within("hot firings", self.hot_firings, 0.0, 1.0)?;

@@ -1,14 +1,15 @@
 //! A model file of a published shape without content: sizes, types and firing frequencies, for plans of models that are not at hand.
 
 use super::{
+    content::Content,
     firing::cdf,
     metadata::metadata,
     options::SynthOptions,
-    plan::{Content, DRELU_UP, SynthPlan},
+    plan::{DRELU_UP, SynthPlan},
 };
 use crate::{
-    error::{Error, Location, Result},
-    format::{Bytes, Checkpoint, Container, Tensor, TokenizerSource, anonymous},
+    error::{Error, Result},
+    format::{Blank, Bytes, Checkpoint, Container, Tensor, TokenizerSource},
     quant,
 };
 
@@ -30,15 +31,7 @@ pub struct Outline {
 /// [`Error::Invalid`] or [`Error::Unsupported`] for options out of range, [`Error::Memory`] if there is no address space.
 pub fn outline(options: &SynthOptions) -> Result<Outline> {
     let plan = SynthPlan::new(options)?;
-    let bytes_of = |elements: usize, ty: quant::TensorType| {
-        let no_length = || Error::invalid("matrix", "whole blocks of its type", format!("{elements} elements of {ty}"));
-        ty.row_bytes(elements).ok_or_else(no_length)
-    };
-    let mut longest = 0;
-    for planned in &plan.tensors {
-        longest = longest.max(bytes_of(planned.info.shape.iter().product(), planned.info.ty)?);
-    }
-    let blank = Bytes::new(anonymous(longest, "outline of a model")?);
+    let mut blank = Blank::default();
     let mut tensors = Vec::with_capacity(plan.tensors.len());
     for planned in &plan.tensors {
         let info = &planned.info;
@@ -49,9 +42,9 @@ pub fn outline(options: &SynthOptions) -> Result<Outline> {
                 Bytes::new(bytes)
             }
             _ => {
-                let bytes = bytes_of(info.shape.iter().product(), info.ty)?;
-                let missing = || Error::malformed(&options.out, Location::Tensor(info.name.clone()), "a length", bytes);
-                blank.slice(0..bytes).ok_or_else(missing)?
+                let elements = info.shape.iter().product();
+                let no_length = || Error::invalid("matrix", "whole blocks of its type", format!("{info:?}"));
+                blank.bytes(info.ty.row_bytes(elements).ok_or_else(no_length)?, "outline of a model")?
             }
         };
         tensors.push(Tensor { name: info.name.clone(), ty: info.ty, shape: info.shape.clone(), data });

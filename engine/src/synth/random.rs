@@ -42,6 +42,49 @@ pub(super) enum StreamPurpose {
     FirstDown,
 }
 
+/// Streams of purposes that have no name here, from this one to the 255th.
+const NAMED: u64 = 64;
+
+impl StreamPurpose {
+    /// The purpose of a matrix's weights, if it is known; `recurrent` for layers without attention.
+    pub(super) fn of_weights(stem: &str, recurrent: bool) -> Option<Self> {
+        Some(match stem {
+            "output" => StreamPurpose::Output,
+            "attn_qkv" | "ssm_in" => StreamPurpose::AttentionQkv,
+            "attn_q" | "attn_q_b" => StreamPurpose::AttentionQ,
+            "attn_gate" if recurrent => StreamPurpose::AttentionQ,
+            "attn_k" | "attn_k_b" | "ssm_alpha" => StreamPurpose::AttentionK,
+            "attn_v" | "attn_v_b" | "ssm_beta" => StreamPurpose::AttentionV,
+            "attn_output" | "ssm_out" => StreamPurpose::AttentionOutput,
+            "attn_q_a" => StreamPurpose::LatentQueries,
+            "attn_kv_a_mqa" => StreamPurpose::LatentKeys,
+            "ffn_gate_shexp" => StreamPurpose::SharedGate,
+            "ffn_up_shexp" => StreamPurpose::SharedUp,
+            "ffn_down_shexp" => StreamPurpose::SharedDown,
+            "ffn_gate" => StreamPurpose::FirstGate,
+            "ffn_up" => StreamPurpose::FirstUp,
+            "ffn_down" => StreamPurpose::FirstDown,
+            "per_layer_token_embd" => StreamPurpose::PerLayerTable,
+            "per_layer_model_proj" => StreamPurpose::PerLayerProjection,
+            "inp_gate" => StreamPurpose::PerLayerGate,
+            "proj" => StreamPurpose::PerLayerOutput,
+            _ => return None,
+        })
+    }
+
+    /// The stream of a matrix whose purpose is not known, by its name.
+    pub(super) fn of_name(stem: &str) -> u64 {
+        let hash = stem.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+        NAMED + hash % (256 - NAMED)
+    }
+}
+
+impl From<StreamPurpose> for u64 {
+    fn from(purpose: StreamPurpose) -> u64 {
+        purpose as u64
+    }
+}
+
 /// Source of random rows: a seed and a layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowSource {
@@ -50,15 +93,15 @@ pub(super) struct RowSource {
 }
 
 impl RowSource {
-    /// The stream of one row.
-    pub(super) fn stream(self, purpose: StreamPurpose, row: usize) -> ChaCha8Rng {
+    /// The stream of one row; a purpose is a number below 256.
+    pub(super) fn stream(self, purpose: impl Into<u64>, row: usize) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-        rng.set_stream((self.layer as u64) << 40 | (purpose as u64) << 32 | row as u64);
+        rng.set_stream((self.layer as u64) << 40 | purpose.into() << 32 | row as u64);
         rng
     }
 
     /// Fills `row` with numbers of mean 0 and standard deviation `std`.
-    pub(super) fn normal(self, purpose: StreamPurpose, at: usize, std: f32, row: &mut [f32]) {
+    pub(super) fn normal(self, purpose: impl Into<u64>, at: usize, std: f32, row: &mut [f32]) {
         fill_normal(&mut self.stream(purpose, at), std, row);
     }
 }

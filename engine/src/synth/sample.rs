@@ -171,7 +171,7 @@ impl Sample {
 /// The FFN's norm with the weights of [`super::plan`].
 fn norm(plan: &SynthPlan, x: &mut [f32]) {
     let d = x.len() as f32;
-    if plan.shape.family.layer_norm() {
+    if plan.layer_norm() {
         let mean = x.iter().sum::<f32>() / d;
         let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / d;
         let gain = 1.0 / (variance + NORM_EPS).sqrt();

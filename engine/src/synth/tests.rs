@@ -1,11 +1,16 @@
 //! Small synthetic files, opened as models.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::{
+    cpu::{Cpu, CpuOptions},
     error::Error,
-    format::{Container, Opened, ReadMode, open},
+    format::{Array, Container, Opened, ReadMode, Value, open},
+    model::{Activation, LoadOptions, Model},
     quant,
     quant::TensorType,
+    runtime::{Forward, KvType, Outputs},
 };
 
 fn options(shape: &str, out: &std::path::Path) -> SynthOptions {
@@ -35,7 +40,9 @@ fn generated_files_match_their_options() {
     ] {
         let mut options = options(shape, &out);
         options.predictor = predictor;
-        options.layers = Some(2);
+        // Of Nemotron 3, the fourth layer is the first with attention.
+        options.layers = Some(if shape == "tiny-nemotron-3" { 4 } else { 2 });
+        let layers = 0..options.layers.unwrap();
         let mut last = 0;
         let report = generate(&options, &mut |at| {
             assert!(at.done > last && at.done <= at.total);
@@ -46,15 +53,16 @@ fn generated_files_match_their_options() {
         println!("{shape} {:?}", report.measured);
         let Opened::Checkpoint(file) = open(&out, ReadMode::Map).unwrap() else { panic!("not a GGUF") };
         let moe = options.shape.moe;
-        let sparse = options.shape.relu && predictor && moe.is_none();
+        let sparse = options.shape.relu() && predictor && moe.is_none();
         assert_eq!(file.container, if sparse { Container::PowerInfer(3) } else { Container::Gguf(3) });
         assert_eq!(file.tensor_bytes(), report.bytes);
         assert_eq!(file.tensor("blk.1.ffn_down_t.weight").is_some(), sparse);
         assert_eq!(file.tensor("blk.1.fc2.weight").is_some(), sparse);
         assert!(report.deviation() < 0.1, "{shape}: {report:?}");
-        let with = |stem: &str| (0..2).filter(|n| file.tensor(&format!("blk.{n}.{stem}.weight")).is_some()).count();
+        let with =
+            |stem: &str| layers.clone().filter(|n| file.tensor(&format!("blk.{n}.{stem}.weight")).is_some()).count();
         let (with_experts, with_ffn) = (with("ffn_gate_inp"), with("ffn_up") + with("ffn_up_exps"));
-        assert_eq!(report.measured_layers.len(), if options.shape.relu { with_ffn } else { 0 });
+        assert_eq!(report.measured_layers.len(), if options.shape.relu() { with_ffn } else { 0 });
         assert_eq!(report.frequencies.len(), report.measured_layers.len());
         assert_eq!((report.moe, report.chosen.len()), (moe, with_experts));
         assert_eq!(with_experts > 0, moe.is_some());
@@ -63,7 +71,7 @@ fn generated_files_match_their_options() {
             assert_eq!(sizes("gate_inp"), [experts, 256]);
             let n_ff = options.shape.n_ff;
             assert_eq!(sizes("up_exps"), [experts, n_ff, 256]);
-            if options.shape.family.gated() {
+            if shape != "tiny-nemotron-3" {
                 assert_eq!(sizes("gate_exps"), [experts, n_ff, 256]);
             }
             assert_eq!(sizes("down_exps"), [experts, 256, n_ff]);
@@ -149,11 +157,94 @@ fn options_out_of_range_are_refused_before_anything_is_written() {
     refused(&|o| o.ty = TensorType::Q2_K);
     refused(&|o| o.shape.n_head = 0);
     refused(&|o| o.shape.n_kv_head = 3);
+    refused(&|o| o.shape.architecture = "lstm");
+    refused(&|o| (o.shape, o.layers) = (SynthShape::named("tiny-nemotron-3").unwrap(), Some(6)));
     let moe = |experts, used| Some(ExpertCounts { experts, used });
     refused(&|o| o.shape.moe = moe(8, 8));
     refused(&|o| o.shape.moe = moe(8, 0));
     refused(&|o| o.shape.moe = moe(1000, 2));
-    refused(&|o| (o.shape.moe, o.shape.family) = (moe(8, 2), SynthFamily::Opt));
+    refused(&|o| o.shape = SynthShape { moe: moe(8, 2), ..SynthShape::named("tiny-opt").unwrap() });
     refused(&|o| (o.shape.moe, o.predictor_rank) = (moe(8, 2), Some(128)));
     assert!(matches!(SynthShape::named("llama-8t"), Err(Error::Unsupported { .. })));
+}
+
+/// Shapes of architectures that no shape of the list has.
+fn unlisted() -> [SynthShape; 5] {
+    let of = |architecture, activation, describe| SynthShape {
+        name: architecture,
+        architecture,
+        activation,
+        describe,
+        ..SynthShape::named("tiny-llama").unwrap()
+    };
+    let laguna = of("laguna", Activation::Silu, |shape, draft| {
+        draft.rms_and_rope(64, 500_000.0);
+        draft.shared_expert(shape);
+        draft.sigmoid_router(2.0);
+        draft.have(&draft::EXPERTS);
+        draft.have(&["attn_q_norm.weight", "attn_k_norm.weight", "ffn_gate_shexp.weight"]);
+        draft.rows("attn_gate.weight", shape.n_head);
+        draft.choice.dense_layers = 1;
+        Ok(())
+    });
+    [
+        of("qwen3", Activation::Silu, |_, draft| {
+            draft.rms_and_rope(64, 1e6);
+            draft.have(&["attn_q_norm.weight", "attn_k_norm.weight"]);
+            Ok(())
+        }),
+        of("gemma3", Activation::GeluTanh, |_, draft| {
+            draft.rms_and_rope(64, 1e6);
+            draft.size("attention.sliding_window", 16);
+            draft.have(&["attn_q_norm.weight", "attn_k_norm.weight"]);
+            Ok(())
+        }),
+        of("lfm2", Activation::Silu, |shape, draft| {
+            let heads = (0..shape.n_layer).map(|layer| if layer == 2 { 2 } else { 0 });
+            draft.set("attention.head_count_kv", Value::Array(Array::U32(heads.collect())));
+            draft.rms_and_rope(64, 1e6);
+            draft.size("shortconv.l_cache", 3);
+            Ok(())
+        }),
+        of("nemotron", Activation::ReluSquared, |_, draft| {
+            draft.layer_norms(&["attn_norm.bias", "ffn_norm.bias", "output_norm.bias"]);
+            draft.rope(32, 1e4);
+            Ok(())
+        }),
+        SynthShape { moe: Some(ExpertCounts { experts: 8, used: 2 }), shared_ff: Some(128), ..laguna },
+    ]
+}
+
+/// Metadata, and which optional tensors there are, are all that a synthetic model of an architecture needs.
+#[test]
+fn architectures_of_no_shape_are_synthesised_from_metadata() {
+    let folder = tempfile::tempdir().unwrap();
+    for shape in unlisted() {
+        let options = SynthOptions::new(shape, folder.path().join("m.gguf"));
+        let report = generate(&options, &mut |_| {}).unwrap();
+        assert!(report.deviation() < 0.1, "{}: {report:?}", shape.name);
+        assert_eq!(report.measured.is_some(), shape.relu());
+        let model = Model::open(&options.out, &LoadOptions::default()).unwrap();
+        let mut forward = Forward::new(Arc::new(model), Cpu::new(&CpuOptions::default()).unwrap());
+        let mut kv = forward.kv_cache(16, KvType::F16).unwrap();
+        let logits = forward.run(&[2, 3, 5, 7], &mut kv, Outputs::All, &mut ()).unwrap();
+        let spread = (logits.iter().map(|x| x * x).sum::<f32>() / logits.len() as f32).sqrt();
+        assert!((1.0..4.0).contains(&spread), "{}: logits have a standard deviation of {spread}", shape.name);
+    }
+}
+
+/// A shape chooses no optional tensor that its architecture does not ask for.
+#[test]
+fn chosen_tensors_are_asked_for() {
+    for shape in shapes().iter().copied().chain(unlisted()) {
+        let options = SynthOptions::new(shape, "m.gguf");
+        let draft = draft::ShapeDraft::new(&shape, &options).unwrap();
+        let recorded = draft.record().unwrap().tensors;
+        let names: Vec<&str> = recorded.iter().map(|tensor| tensor.layer_and_name().1).collect();
+        let chosen = draft.choice.optional.iter().chain(draft.choice.rows.iter().map(|(name, _)| name));
+        for name in chosen {
+            // Of two layouts of a down projection, its predictor tells which.
+            assert!(names.contains(&name.as_str()) || name == "ffn_down_t.bias", "{}: {name}", shape.name);
+        }
+    }
 }

@@ -24,9 +24,9 @@ const SHARING: [&str; 3] = ["gemma4-e2b-F16.gguf", "gemma4-e2b", "gemma3n"];
 /// Kinds of tensors, and the name that stands in an error for one that is not there or has another size: that of the tensor which the
 /// model would need instead, or whose size contradicts it.
 const STANDS_FOR: [(&str, &str); 8] = [
-    ("attn_qkv", "attn_k"),
+    ("attn_qkv", "attn_q"),
     ("attn_kv_b", "attn_k_b"),
-    ("ssm_ba", "ssm_beta"),
+    ("ssm_ba", "ssm_alpha"),
     ("ffn_gate_up_exps", "ffn_up_exps"),
     ("ffn_up_shexp", "ffn_gate_shexp"),
     ("ffn_up_shexp", "ffn_down_shexp"),

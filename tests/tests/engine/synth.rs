@@ -10,7 +10,7 @@ use thermocline_engine::{
     model::{Activation, Down, Ffn, LoadOptions, Model, Predictor, PredictorKind, mask},
     quant::TensorType,
     runtime::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe, Sparsity},
-    synth::{SynthFamily, SynthOptions, SynthShape, generate},
+    synth::{SynthOptions, SynthShape, generate},
 };
 use thermocline_tests::golden::max_diff;
 
@@ -148,9 +148,9 @@ fn check(shape: &str, ty: TensorType, active: f64, skew: f64) {
 
         let (Some(predictor), Ffn::Dense(ffn)) = (&weights.predictor, &weights.ffn) else { panic!("no predictor") };
         // The predictor looks at the stream before the FFN; where attention stands beside the FFN, at the layer's input.
-        let seen = match options.shape.family {
-            SynthFamily::Falcon if layer == 0 => continue,
-            SynthFamily::Falcon => recorder.outputs[layer - 1].clone(),
+        let seen = match options.shape.architecture {
+            "falcon" if layer == 0 => continue,
+            "falcon" => recorder.outputs[layer - 1].clone(),
             _ => {
                 let added = ffn_output(&ffn.down, hidden);
                 recorder.outputs[layer].iter().zip(added).map(|(x, added)| x - added).collect()
@@ -249,7 +249,7 @@ fn expert_choice_and_firing_meet_the_request() {
         let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
         let experts = model.config.experts.unwrap();
         assert_eq!((experts.count, experts.used), (8, 2));
-        let rectified = options.shape.relu;
+        let rectified = options.shape.relu();
         let activation = match (rectified, shape) {
             (true, "tiny-smallthinker") => Activation::Relu,
             (true, "tiny-nemotron-3") => Activation::ReluSquared,

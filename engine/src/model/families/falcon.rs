@@ -27,7 +27,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
     let default = if loader.is_powerinfer() { Activation::Relu } else { Activation::GeluErf };
     config.activation = loader.activation(default)?;
-    let two_norms = loader.find("blk.0.attn_norm_2.weight").is_some();
+    let two_norms = loader.has("blk.0.attn_norm_2.weight");
     config.set_steps(steps(two_norms));
     Ok(config)
 }

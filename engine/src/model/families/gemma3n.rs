@@ -51,7 +51,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     }
     share_keys_and_values(loader, &mut config)?;
     config.per_layer_input = Some(loader.required_size("embedding_length_per_layer_input", 1..=1 << 16)?);
-    let rank = loader.find("blk.0.laurel_l.weight").map_or(1, |tensor| tensor.rows());
+    let rank = loader.rows("blk.0.laurel_l.weight").unwrap_or(1);
     config.altup = Some(AltupConfig { streams: STREAMS, rank });
     config.set_steps(steps());
     Ok(config)

@@ -41,8 +41,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     for (n, attention) in config.layers.iter_mut().enumerate().filter_map(|(n, it)| Some((n, it.attention.as_mut()?))) {
         let name = format!("blk.{n}.attn_gate.weight");
         let expected = format!("{} rows, one per head, or {}", attention.n_head, attention.q_dim());
-        let Some(gate) = loader.find(&name) else { return Err(loader.missing_tensor(&name, expected)) };
-        let rows = gate.rows();
+        let Some(rows) = loader.rows(&name) else { return Err(loader.missing_tensor(&name, expected)) };
         if ![attention.n_head, attention.q_dim()].contains(&rows) {
             return Err(loader.tensor_error(&name, expected, rows));
         }

@@ -3,7 +3,8 @@
 //! To add an architecture, write a file beside `llama.rs` (the shortest, to copy from) and name it in the two lists below. It
 //! provides a [`Family`]: `config` reads GGUF keys into a [`ModelConfig`] and sets the layer's program of [`Step`](super::Step)s,
 //! `layer` reads a layer's tensors (most combine functions of [`parts`]), `import` maps the names of a Hugging Face folder to
-//! GGUF's. Then add a fixture under `tests/fixtures/models` with golden logits.
+//! GGUF's. A tensor is asked for through the [`Loader`], with its shape; of what only a file tells, `has` says whether a tensor is there,
+//! and `rows` its size. A loader without a file answers, too, so `synth` can make a model of the family. Then add a fixture under `tests/fixtures/models` with golden logits.
 
 mod bitnet;
 mod cohere;
@@ -126,7 +127,7 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
     let renamed = loader.has("token_embd_norm.weight") && !loader.has("output_norm.weight");
     let stem = if renamed { "token_embd_norm" } else { "output_norm" };
     let mut output_norm = loader.norm(stem, config.norm, d)?;
-    let tied = loader.find("output.weight").is_none();
+    let tied = !loader.has("output.weight");
     let mut output = if tied {
         let bias = loader.optional_vector("output.bias", n_vocab)?;
         Linear { weight: token_embedding.clone(), bias }

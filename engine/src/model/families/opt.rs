@@ -33,7 +33,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 pub(super) fn position_embedding(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<Option<Matrix>> {
     let Position::Learned { offset } = config.position else { return Ok(None) };
     let name = "position_embd.weight";
-    let rows = loader.find(name).map_or(0, |tensor| tensor.rows());
+    let rows = loader.rows(name).unwrap_or(0);
     if rows <= offset {
         return Err(loader.missing_tensor(name, format!("more than {offset} rows")));
     }

@@ -29,7 +29,8 @@ pub(super) fn norms(
     stems: &[(NormSlot, &str)],
 ) -> Result<Vec<(NormSlot, Norm)>> {
     let norm = |&(slot, stem): &(NormSlot, &str)| {
-        Ok((slot, loader.norm(&format!("blk.{n}.{stem}"), config.norm, config.d_model)?))
+        let norm = loader.norm_at(Some(slot), &format!("blk.{n}.{stem}"), config.norm, config.d_model)?;
+        Ok((slot, norm))
     };
     stems.iter().map(norm).collect()
 }

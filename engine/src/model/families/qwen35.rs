@@ -112,14 +112,16 @@ fn delta_net_weights(
 ) -> Result<DeltaNetWeights> {
     let (d, heads) = (config.d_model, shape.v_heads);
     let stem = |role: &str| format!("blk.{n}.{role}");
+    let qkv = loader.linear(&stem("attn_qkv"), shape.qkv(), d)?;
+    let gate = loader.linear(&stem("attn_gate"), shape.values(), d)?;
     let both = stem("ssm_ba");
-    let [beta, alpha] = match loader.has(&format!("{both}.weight")) {
-        true => rates_and_decays(loader, &both, shape, d)?,
-        false => [loader.linear(&stem("ssm_beta"), heads, d)?, loader.linear(&stem("ssm_alpha"), heads, d)?],
+    let [alpha, beta] = match loader.has(&format!("{both}.weight")) {
+        true => decays_and_rates(loader, &both, shape, d)?,
+        false => [loader.linear(&stem("ssm_alpha"), heads, d)?, loader.linear(&stem("ssm_beta"), heads, d)?],
     };
     Ok(DeltaNetWeights {
-        qkv: loader.linear(&stem("attn_qkv"), shape.qkv(), d)?,
-        gate: loader.linear(&stem("attn_gate"), shape.values(), d)?,
+        qkv,
+        gate,
         alpha,
         beta,
         conv: load_short_conv(loader, &stem("ssm_conv1d"), shape.qkv(), *taps)?,
@@ -130,8 +132,8 @@ fn delta_net_weights(
     })
 }
 
-/// Rates and decays out of one matrix, in which they alternate by key head.
-fn rates_and_decays(loader: &Loader<'_>, stem: &str, shape: &DeltaNetShape, d: usize) -> Result<[Linear; 2]> {
+/// Decays and rates out of one matrix, in which they alternate by key head, rates first.
+fn decays_and_rates(loader: &Loader<'_>, stem: &str, shape: &DeltaNetShape, d: usize) -> Result<[Linear; 2]> {
     let name = format!("{stem}.weight");
     let both = loader.matrix(&name, 2 * shape.v_heads, d)?;
     let group = shape.v_heads / shape.k_heads;
@@ -142,7 +144,7 @@ fn rates_and_decays(loader: &Loader<'_>, stem: &str, shape: &DeltaNetShape, d: u
         let weight = matrix.ok_or_else(|| loader.missing_tensor(&name, "whole rows"))?;
         Ok(Linear { weight: weight.with_factor(both.factor()), bias: None })
     };
-    Ok([half(0)?, half(1)?])
+    Ok([half(1)?, half(0)?])
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {

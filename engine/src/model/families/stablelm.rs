@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family =
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::Silu)?;
-    if loader.find("blk.0.attn_q_norm.weight").is_some() {
+    if loader.has("blk.0.attn_q_norm.weight") {
         return Err(Error::Unsupported {
             what: "variant of StableLM 2",
             got: "norms of heads".to_owned(),

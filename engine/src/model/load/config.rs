@@ -17,7 +17,8 @@ impl Loader<'_> {
     pub(in crate::model) fn sizes(&self) -> Result<Sizes> {
         let d_model = self.required_size("embedding_length", 1..=MAX_SIZE)?;
         // Every layer has tensors of its own, so a believable count is bounded by the file.
-        let n_layer = self.required_size("block_count", 1..=self.checkpoint.tensors().len().max(1))?;
+        let most_layers = if self.recording.is_some() { MAX_SIZE } else { self.checkpoint.tensors().len().max(1) };
+        let n_layer = self.required_size("block_count", 1..=most_layers)?;
         let heads = self.heads(n_layer)?;
         let n_head = heads.iter().map(|heads| heads.0).max().unwrap_or(1);
         let head_dim = match self.size("attention.key_length", 1..=MAX_HEADS)? {
@@ -38,10 +39,11 @@ impl Loader<'_> {
         }
         let n_ff = self.widths(n_layer)?.into_iter().max().unwrap_or(0);
         let context_length = self.required_size("context_length", 1..=MAX_SIZE)?;
-        let embedding = self.tensor("token_embd.weight", "the embedding, [n_vocab, d_model]")?;
-        let n_vocab = embedding.rows();
+        let embedding = "token_embd.weight";
+        let n_vocab = self.rows(embedding);
+        let n_vocab = n_vocab.ok_or_else(|| self.missing_tensor(embedding, "the embedding, [n_vocab, d_model]"))?;
         if n_vocab == 0 || n_vocab > MAX_SIZE {
-            return Err(self.tensor_error("token_embd.weight", "at least one row", format!("{:?}", embedding.shape)));
+            return Err(self.tensor_error(embedding, "at least one row", format!("{n_vocab} rows")));
         }
         self.check_vocabulary(n_vocab)?;
         Ok(Sizes { d_model, n_layer, n_head, head_dim, n_ff, n_vocab, context_length })

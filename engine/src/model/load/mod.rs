@@ -3,13 +3,13 @@
 //! is computed or allocated from it.
 //!
 //! [`metadata`] reads numbers, [`config`] what architectures have in common, [`tensors`] weights, [`layer`] those
-//! of one layer;
-//! [`uniform`] compares layers.
+//! of one layer; [`uniform`] compares layers. Without a file a loader writes down what it is asked for ([`recording`]).
 
 mod config;
 mod factors;
 mod layer;
 mod metadata;
+mod recording;
 mod tensors;
 mod uniform;
 
@@ -17,7 +17,10 @@ use std::{cell::RefCell, collections::HashSet, fmt::Display};
 
 pub(in crate::model) use factors::{factor_names, factors};
 pub(in crate::model) use layer::LayerTensors;
+pub(crate) use recording::{RecordedModel, RecordedTensor, TensorChoice, TensorRole};
 pub(in crate::model) use uniform::LayerKind;
+
+use recording::Recording;
 
 use super::LoadOptions;
 use crate::{
@@ -36,6 +39,7 @@ pub(in crate::model) struct Loader<'a> {
     pub(in crate::model) arch: &'a str,
     pub(in crate::model) options: &'a LoadOptions,
     used: RefCell<HashSet<String>>,
+    recording: Option<Recording>,
 }
 
 /// The sizes every architecture has; of those that differ from layer to layer, the largest.
@@ -53,7 +57,22 @@ pub(in crate::model) struct Sizes {
 
 impl<'a> Loader<'a> {
     pub(in crate::model) fn new(checkpoint: &'a Checkpoint, arch: &'a str, options: &'a LoadOptions) -> Self {
-        Loader { checkpoint, arch, options, used: RefCell::default() }
+        Loader { checkpoint, arch, options, used: RefCell::default(), recording: None }
+    }
+
+    /// A loader that writes down the tensors it is asked for; of `checkpoint`, it reads the metadata alone.
+    pub(in crate::model) fn recording(
+        checkpoint: &'a Checkpoint,
+        arch: &'a str,
+        options: &'a LoadOptions,
+        choice: TensorChoice,
+    ) -> Self {
+        Loader { recording: Some(Recording::new(choice)), ..Loader::new(checkpoint, arch, options) }
+    }
+
+    /// The tensors that a loader wrote down.
+    pub(in crate::model) fn recorded(&self) -> Vec<RecordedTensor> {
+        self.recording.as_ref().map(Recording::take).unwrap_or_default()
     }
 
     fn metadata(&self) -> &'a Metadata {
@@ -75,7 +94,6 @@ impl<'a> Loader<'a> {
 
     /// True for PowerInfer files, whose models all use a ReLU without naming it.
     pub(in crate::model) fn is_powerinfer(&self) -> bool {
-        matches!(self.checkpoint.container, Container::PowerInfer(_))
-            || self.checkpoint.tensor("blk.0.ffn_down_t.weight").is_some()
+        matches!(self.checkpoint.container, Container::PowerInfer(_)) || self.has("blk.0.ffn_down_t.weight")
     }
 }

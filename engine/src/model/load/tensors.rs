@@ -1,10 +1,12 @@
 //! Tensors by name and expected shape, and the parts of a layer made of them.
 
-use super::{Loader, factors::factors};
+use super::{Loader, TensorRole, factors::factors};
 use crate::{
     error::{Error, Result},
     format::{Matrix, Tensor},
-    model::{Down, FfnWeights, Linear, ModelConfig, Norm, NormKind, Predictor, PredictorInput, PredictorKind},
+    model::{
+        Down, FfnWeights, Linear, ModelConfig, Norm, NormKind, NormSlot, Predictor, PredictorInput, PredictorKind,
+    },
     quant,
 };
 
@@ -13,19 +15,42 @@ impl<'a> Loader<'a> {
         self.tensor_error(name, expected, "nothing: the tensor is missing")
     }
 
-    pub(in crate::model) fn find(&self, name: &str) -> Option<&'a Tensor> {
-        let tensor = self.checkpoint.tensor(name)?;
-        self.used.borrow_mut().insert(name.to_owned());
-        Some(tensor)
-    }
-
     /// True if there is a tensor of this name.
     pub(in crate::model) fn has(&self, name: &str) -> bool {
-        self.checkpoint.tensor(name).is_some()
+        match &self.recording {
+            Some(recording) => recording.has(name),
+            None => self.checkpoint.tensor(name).is_some(),
+        }
     }
 
-    pub(super) fn tensor(&self, name: &str, expected: &str) -> Result<&'a Tensor> {
-        self.find(name).ok_or_else(|| self.missing_tensor(name, expected))
+    /// First dimension of a tensor whose size no key tells: rows of a matrix, elements of a vector. `None` if there is no such tensor.
+    pub(in crate::model) fn rows(&self, name: &str) -> Option<usize> {
+        match &self.recording {
+            Some(recording) => recording.rows(name),
+            None => self.checkpoint.tensor(name).map(|tensor| tensor.shape.first().copied().unwrap_or(0)),
+        }
+    }
+
+    /// The tensor `name`, which has one of these `shapes`; of those a recording takes the last.
+    fn tensor(&self, name: &str, shapes: &[&[usize]], role: TensorRole) -> Result<Tensor> {
+        let expected = || {
+            let shapes: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
+            format!("shape {}", shapes.join(" or "))
+        };
+        let tensor = match &self.recording {
+            Some(recording) => recording.record(name, shapes.last().copied().unwrap_or_default(), role)?,
+            None => self.checkpoint.tensor(name).cloned().ok_or_else(|| self.missing_tensor(name, expected()))?,
+        };
+        self.used.borrow_mut().insert(name.to_owned());
+        match shapes.contains(&&tensor.shape[..]) {
+            true => Ok(tensor),
+            false => Err(self.tensor_error(name, expected(), format!("{:?}", tensor.shape))),
+        }
+    }
+
+    /// The tensor `name`, if it is there.
+    fn optional(&self, name: &str, shape: &[usize], role: TensorRole) -> Result<Option<Tensor>> {
+        self.has(name).then(|| self.tensor(name, &[shape], role)).transpose()
     }
 
     /// Tensors no role asked for.
@@ -34,32 +59,46 @@ impl<'a> Loader<'a> {
         self.checkpoint.tensors().iter().map(|tensor| tensor.name.as_str()).filter(move |name| !used.contains(*name))
     }
 
-    fn as_matrix(&self, tensor: &Tensor, shape: &[usize]) -> Result<Matrix> {
-        if tensor.shape != shape {
-            let expected = format!("shape {shape:?}");
-            return Err(self.tensor_error(&tensor.name, expected, format!("{:?}", tensor.shape)));
+    fn as_matrix(&self, tensor: &Tensor) -> Result<Matrix> {
+        let matrix = tensor.matrix();
+        matrix.ok_or_else(|| self.tensor_error(&tensor.name, "a weight type and whole blocks per row", tensor.ty))
+    }
+
+    /// A matrix with its factor, if the file has one beside it.
+    fn with_factor(&self, tensor: &Tensor) -> Result<Matrix> {
+        let matrix = self.as_matrix(tensor)?;
+        let factor = factors(self.checkpoint, tensor, 1)?.and_then(|factors| factors.first().copied());
+        Ok(matrix.with_factor(factor.unwrap_or(1.0)))
+    }
+
+    /// Elements of a tensor; those of a recording are ones.
+    fn values(&self, tensor: &Tensor) -> Result<Vec<f32>> {
+        let mut values = vec![1.0; tensor.len()];
+        if self.recording.is_none() {
+            if !tensor.ty.is_weight() || tensor.ty.row_bytes(tensor.len()) != Some(tensor.data.len()) {
+                return Err(self.tensor_error(&tensor.name, "a weight type and whole blocks", tensor.ty));
+            }
+            quant::dequantise(tensor.ty, &tensor.data, &mut values);
         }
-        tensor
-            .matrix()
-            .ok_or_else(|| self.tensor_error(&tensor.name, "a weight type and whole blocks per row", tensor.ty))
+        Ok(values)
     }
 
     pub(in crate::model) fn optional_matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Matrix>> {
-        let Some(tensor) = self.find(name) else { return Ok(None) };
-        let matrix = self.as_matrix(tensor, &[rows, cols])?;
-        let factor = factors(self.checkpoint, tensor, 1)?.and_then(|factors| factors.first().copied());
-        Ok(Some(matrix.with_factor(factor.unwrap_or(1.0))))
+        let tensor = self.optional(name, &[rows, cols], TensorRole::Matrix)?;
+        tensor.map(|tensor| self.with_factor(&tensor)).transpose()
     }
 
     pub(in crate::model) fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
-        self.optional_matrix(name, rows, cols)?
-            .ok_or_else(|| self.missing_tensor(name, format!("shape {:?}", [rows, cols])))
+        self.with_factor(&self.tensor(name, &[&[rows, cols]], TensorRole::Matrix)?)
     }
 
     /// A tensor of `cols` elements as a matrix of one row, stored with or without its unit dimension.
-    pub(in crate::model) fn row(&self, tensor: &Tensor, cols: usize) -> Result<Matrix> {
-        let flat = Tensor { shape: vec![1, tensor.len()], ..tensor.clone() };
-        self.as_matrix(&flat, &[1, cols])
+    pub(in crate::model) fn optional_row(&self, name: &str, cols: usize) -> Result<Option<Matrix>> {
+        if !self.has(name) {
+            return Ok(None);
+        }
+        let tensor = self.tensor(name, &[&[1, cols], &[cols]], TensorRole::Vector)?;
+        self.as_matrix(&Tensor { shape: vec![1, cols], ..tensor }).map(Some)
     }
 
     /// Neurons of layer `n`'s dense FFN.
@@ -78,9 +117,9 @@ impl<'a> Loader<'a> {
         rows: usize,
         cols: usize,
     ) -> Result<Option<Vec<Matrix>>> {
-        let Some(tensor) = self.find(name) else { return Ok(None) };
-        let all = self.as_matrix(tensor, &[count, rows, cols])?;
-        let factors = factors(self.checkpoint, tensor, count)?;
+        let Some(tensor) = self.optional(name, &[count, rows, cols], TensorRole::Stack)? else { return Ok(None) };
+        let all = self.as_matrix(&tensor)?;
+        let factors = factors(self.checkpoint, &tensor, count)?;
         let factor = |at: usize| factors.as_ref().map_or(1.0, |factors| factors[at]);
         let slice = |at: usize| Ok(self.slice(&all, name, at * rows, rows)?.with_factor(factor(at)));
         (0..count).map(slice).collect::<Result<_>>().map(Some)
@@ -93,7 +132,8 @@ impl<'a> Loader<'a> {
         count: usize,
         len: usize,
     ) -> Result<Option<Vec<Vec<f32>>>> {
-        let Some(all) = self.optional_matrix(name, count, len)? else { return Ok(None) };
+        let Some(tensor) = self.optional(name, &[count, len], TensorRole::Bias)? else { return Ok(None) };
+        let all = self.with_factor(&tensor)?;
         let vector = |at: usize| {
             let mut values = vec![0.0; len];
             all.dequantise_row(at, &mut values);
@@ -110,56 +150,52 @@ impl<'a> Loader<'a> {
     }
 
     pub(in crate::model) fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
-        let Some(tensor) = self.find(name) else { return Ok(None) };
-        if tensor.shape != [len] {
-            return Err(self.tensor_error(name, format!("shape {:?}", [len]), format!("{:?}", tensor.shape)));
-        }
-        if !tensor.ty.is_weight() || tensor.ty.row_bytes(len) != Some(tensor.data.len()) {
-            return Err(self.tensor_error(name, "a weight type and whole blocks", tensor.ty));
-        }
-        let mut values = vec![0.0; len];
-        quant::dequantise(tensor.ty, &tensor.data, &mut values);
-        Ok(Some(values))
+        self.optional_values(name, len, TensorRole::Vector)
+    }
+
+    fn optional_values(&self, name: &str, len: usize, role: TensorRole) -> Result<Option<Vec<f32>>> {
+        self.optional(name, &[len], role)?.map(|tensor| self.values(&tensor)).transpose()
     }
 
     pub(in crate::model) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
-        self.optional_vector(name, len)?.ok_or_else(|| self.missing_tensor(name, format!("shape {:?}", [len])))
+        self.vector_of_shape(name, &[&[len]])
     }
 
     /// A vector that files store in one of these `shapes`, of equally many elements.
     pub(in crate::model) fn vector_of_shape(&self, name: &str, shapes: &[&[usize]]) -> Result<Vec<f32>> {
-        let expected = || shapes.iter().map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(" or ");
-        let tensor = self.find(name).ok_or_else(|| self.missing_tensor(name, format!("shape {}", expected())))?;
-        if !shapes.contains(&&tensor.shape[..]) {
-            return Err(self.tensor_error(name, format!("shape {}", expected()), format!("{:?}", tensor.shape)));
-        }
-        let row = self.row(tensor, tensor.len())?;
-        let mut values = vec![0.0; tensor.len()];
-        row.dequantise_row(0, &mut values);
-        Ok(values)
+        self.values(&self.tensor(name, shapes, TensorRole::Vector)?)
     }
 
     /// `{stem}.weight` and, where there is one, `{stem}.bias`.
     pub(in crate::model) fn linear(&self, stem: &str, rows: usize, cols: usize) -> Result<Linear> {
         let weight = self.matrix(&format!("{stem}.weight"), rows, cols)?;
-        Ok(Linear { weight, bias: self.optional_vector(&format!("{stem}.bias"), rows)? })
+        Ok(Linear { weight, bias: self.optional_values(&format!("{stem}.bias"), rows, TensorRole::Bias)? })
     }
 
     /// The norm `{stem}`; a layer norm's bias may be absent.
     pub(in crate::model) fn norm(&self, stem: &str, kind: NormKind, len: usize) -> Result<Norm> {
-        let weight = self.vector(&format!("{stem}.weight"), len)?;
+        self.norm_at(None, stem, kind, len)
+    }
+
+    /// The same, of a norm that has a place in a layer's program.
+    pub(in crate::model) fn norm_at(
+        &self,
+        slot: Option<NormSlot>,
+        stem: &str,
+        kind: NormKind,
+        len: usize,
+    ) -> Result<Norm> {
+        let role = TensorRole::Norm(slot);
+        let weight = self.values(&self.tensor(&format!("{stem}.weight"), &[&[len]], role)?)?;
         let bias = match kind {
             NormKind::Rms => None,
-            NormKind::Layer => self.optional_vector(&format!("{stem}.bias"), len)?,
+            NormKind::Layer => self.optional_values(&format!("{stem}.bias"), len, role)?,
         };
         Ok(Norm { weight, bias })
     }
 
     pub(in crate::model) fn optional_norm(&self, stem: &str, kind: NormKind, len: usize) -> Result<Option<Norm>> {
-        match self.checkpoint.tensor(&format!("{stem}.weight")) {
-            Some(_) => self.norm(stem, kind, len).map(Some),
-            None => Ok(None),
-        }
+        self.has(&format!("{stem}.weight")).then(|| self.norm(stem, kind, len)).transpose()
     }
 
     /// The down projection of layer `n`, in the orientation the file has.
@@ -167,8 +203,8 @@ impl<'a> Loader<'a> {
         let transposed = format!("blk.{n}.ffn_down_t");
         if let Some(weight) = self.optional_matrix(&format!("{transposed}.weight"), n_ff, d_model)? {
             // The bias belongs to outputs; files have it under either name.
-            let bias = match self.optional_vector(&format!("{transposed}.bias"), d_model)? {
-                None => self.optional_vector(&format!("blk.{n}.ffn_down.bias"), d_model)?,
+            let bias = match self.optional_values(&format!("{transposed}.bias"), d_model, TensorRole::Bias)? {
+                None => self.optional_values(&format!("blk.{n}.ffn_down.bias"), d_model, TensorRole::Bias)?,
                 bias => bias,
             };
             return Ok(Down::Neurons(Linear { weight, bias }));
@@ -186,9 +222,8 @@ impl<'a> Loader<'a> {
     /// The activation predictor of layer `n`, if the file has one.
     pub(in crate::model) fn predictor(&self, n: usize, config: &ModelConfig) -> Result<Option<Predictor>> {
         let name = format!("blk.{n}.fc1.weight");
-        let Some(fc1) = self.find(&name) else { return Ok(None) };
-        let rank = fc1.rows();
-        let fc1 = self.as_matrix(fc1, &[rank, config.d_model])?;
+        let Some(rank) = self.rows(&name) else { return Ok(None) };
+        let fc1 = self.matrix(&name, rank, config.d_model)?;
         let fc2 = self.matrix(&format!("blk.{n}.fc2.weight"), self.dense_width(config, n)?, rank)?;
         let threshold = self.metadata().f32("powerinfer.sparse_threshold")?.unwrap_or(0.0);
         let (kind, input) = (PredictorKind::LowRank { fc1, fc2 }, PredictorInput::Residual);

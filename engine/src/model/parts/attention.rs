@@ -143,10 +143,11 @@ impl AttentionWeights {
         let LayerTensors { loader, n, d_model: d, norm } = *at;
         let (q_rows, kv_dim) = (shape.q_rows(), shape.kv_dim());
         let fused = format!("blk.{n}.attn_qkv");
-        let (q, k, v) = if loader.find(&format!("{fused}.weight")).is_some() {
+        let (q, k, v) = if loader.has(&format!("{fused}.weight")) {
             let [q, k, v] = Linear::split(loader, &fused, d, [q_rows, kv_dim, kv_dim])?;
             (q, Some(k), Some(v))
         } else {
+            let q = loader.linear(&format!("blk.{n}.attn_q"), q_rows, d)?;
             let own = |which: &str| loader.linear(&format!("blk.{n}.attn_{which}"), kv_dim, d);
             let keys_are_values = shape.norm_values && !loader.has(&format!("blk.{n}.attn_v.weight"));
             let (k, v) = match shape.kv_from {
@@ -154,13 +155,13 @@ impl AttentionWeights {
                 None if keys_are_values => (Some(own("k")?), None),
                 None => (Some(own("k")?), Some(own("v")?)),
             };
-            (loader.linear(&format!("blk.{n}.attn_q"), q_rows, d)?, k, v)
+            (q, k, v)
         };
         // Of each head, or of all together: the length tells.
         let head_norm = |which: &str, all: usize| {
             let stem = format!("blk.{n}.attn_{which}_norm");
-            let len = loader.find(&format!("{stem}.weight")).map_or(0, Tensor::len);
-            loader.optional_norm(&stem, norm, if len == all { all } else { shape.head_dim })
+            let of_all = loader.rows(&format!("{stem}.weight")) == Some(all);
+            loader.optional_norm(&stem, norm, if of_all { all } else { shape.head_dim })
         };
         Ok(AttentionWeights {
             q,

@@ -104,6 +104,7 @@ impl ExpertWeights {
     pub(in crate::model) fn load(at: &LayerTensors<'_>, experts: &Experts) -> Result<Self> {
         let LayerTensors { loader, n, d_model: d, .. } = *at;
         let (n_ff, count) = (experts.n_ff, experts.count);
+        let router = loader.linear(&format!("blk.{n}.ffn_gate_inp"), count, d)?;
         let latent = expert_latent(loader, d, n)?;
         let width = latent.as_ref().map_or(d, |latent| latent.down.weight.rows());
         let shape = StackShape { count, rows: n_ff, cols: width };
@@ -116,14 +117,15 @@ impl ExpertWeights {
                 (gates, linears(loader, "ffn_up", shape, n)?)
             }
         };
+        let selection_bias = loader.optional_vector(&format!("blk.{n}.exp_probs_b.bias"), count)?;
         let downs = linears(loader, "ffn_down", StackShape { count, rows: width, cols: n_ff }, n)?;
         let mut gates = gates.into_iter().flatten();
         let ffn = |(up, down)| FfnWeights { gate: gates.next(), up, down: Down::Outputs(down) };
         Ok(ExpertWeights {
-            router: loader.linear(&format!("blk.{n}.ffn_gate_inp"), count, d)?,
+            router,
             router_norm: None,
             scale: None,
-            selection_bias: loader.optional_vector(&format!("blk.{n}.exp_probs_b.bias"), count)?,
+            selection_bias,
             latent: latent.map(Box::new),
             experts: ups.into_iter().zip(downs).map(ffn).collect(),
             shared: shared_expert(loader, d, n)?.map(Box::new),
@@ -163,7 +165,7 @@ struct StackShape {
 /// The routed experts' way into a latent and out of it, if layer `n` has one: the tensors' shapes tell its width.
 fn expert_latent(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<ExpertLatent>> {
     let [down, up] = ["down", "up"].map(|which| format!("blk.{n}.ffn_latent_{which}"));
-    let Some(width) = loader.find(&format!("{down}.weight")).map(Tensor::rows) else { return Ok(None) };
+    let Some(width) = loader.rows(&format!("{down}.weight")) else { return Ok(None) };
     let latent = ExpertLatent { down: loader.linear(&down, width, d)?, up: loader.linear(&up, d, width)? };
     match &latent.up.bias {
         Some(bias) => Err(loader.tensor_error(&format!("{up}.bias"), "no bias of latent experts", bias.len())),
@@ -209,11 +211,9 @@ fn gates_and_ups(loader: &Loader<'_>, gate: StackShape, n: usize) -> Result<Opti
 /// The expert of layer `n` that every token uses, if there is one; its gate is a row, stored with or without its unit dimension.
 fn shared_expert(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<SharedExpert>> {
     let stem = |role: &str| format!("blk.{n}.ffn_{role}_shexp");
-    let Some(up) = loader.find(&format!("{}.weight", stem("up"))) else { return Ok(None) };
-    let n_ff = up.rows();
+    let Some(n_ff) = loader.rows(&format!("{}.weight", stem("up"))) else { return Ok(None) };
     let gated = loader.has(&format!("{}.weight", stem("gate")));
-    let gate_row =
-        loader.find(&format!("{}.weight", stem("gate_inp"))).map(|tensor| loader.row(tensor, d)).transpose()?;
+    let gate_row = loader.optional_row(&format!("{}.weight", stem("gate_inp")), d)?;
     Ok(Some(SharedExpert {
         gate: gate_row.map(|weight| Linear { weight, bias: None }),
         ffn: FfnWeights {

@@ -24,7 +24,8 @@ fn own_predictors_are_measured_at_both_thresholds() {
 fn own_predictors_are_kept_with_the_threshold_of_the_target() {
     let folder = tempfile::tempdir().unwrap();
     // Wide enough for a predictor of the least size that is made to be worth its bytes.
-    let shape = SynthShape { d_model: 256, n_ff: 3072, ..SynthShape::named("tiny-relu-llama").unwrap() };
+    let mut shape = SynthShape::named("tiny-relu-llama").unwrap();
+    (shape.d_model, shape.n_ff) = (256, 3072);
     let mut made_as = SynthOptions::new(shape, folder.path().join("m.gguf"));
     (made_as.layers, made_as.predictor_rank, made_as.recall) = (Some(2), Some(96), 0.90);
     generate(&made_as, &mut |_| {}).unwrap();

@@ -104,9 +104,9 @@ impl Mamba2Weights {
             xbc,
             dt,
             conv: load_short_conv(loader, &stem("ssm_conv1d"), channels, of.taps)?,
+            dt_bias: loader.vector(&stem("ssm_dt.bias"), heads)?,
             a: by_head("ssm_a")?,
             d: by_head("ssm_d")?,
-            dt_bias: loader.vector(&stem("ssm_dt.bias"), heads)?,
             norm: loader.vector_of_shape(&stem("ssm_norm.weight"), &[&[inner], &by_group])?,
             output: loader.linear(&stem("ssm_out"), d, inner)?,
         })
