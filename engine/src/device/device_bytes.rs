@@ -10,7 +10,8 @@ use super::{
     load::{FfnPart, GpuLoad},
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     resident_experts::{ResidentExperts, expert_matrices},
-    resident_neurons::{MOST_BLOCKS, ResidentNeurons},
+    resident_neurons::ResidentNeurons,
+    slot_table::MOST_BLOCKS,
     streaming_buffer::{BufferSize, StreamingBuffer},
 };
 use crate::{
@@ -210,7 +211,7 @@ fn count_neurons(
 ) -> Result<UnitBytes> {
     let gpu = loader.gpu;
     let mut bytes_of = |blocks: &[&[u32]]| {
-        let bytes = added(gpu, || blocks.iter().try_for_each(|block| neurons.append(loader, weights, block, 1)))?;
+        let bytes = added(gpu, || blocks.iter().try_for_each(|block| neurons.append(loader, weights, block, false)))?;
         neurons.drop_to(0);
         Ok::<_, Error>(bytes.total())
     };

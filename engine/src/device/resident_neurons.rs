@@ -123,7 +123,7 @@ impl ResidentNeurons {
     }
 
     /// Uploads `neurons` as further blocks, `several` or as few as possible, and the table of slots.
-    fn append(
+    pub(super) fn append(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
         weights: NeuronWeights<'_>,

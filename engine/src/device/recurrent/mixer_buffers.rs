@@ -26,11 +26,6 @@ impl RecurrentLayout {
     pub fn new(projected: usize, convolved: usize, heads: usize) -> Self {
         RecurrentLayout { projected: pitch(projected), convolved: pitch(convolved), heads: pitch(heads) }
     }
-
-    /// The pitches.
-    pub fn rows(self) -> [usize; 3] {
-        [self.projected, self.convolved, self.heads]
-    }
 }
 
 /// Buffers of one kind of mixer, which its layers share.

@@ -3,7 +3,6 @@
 use super::{BoundLatent, LatentConfig, LatentWeights, LayerNorms, Linear, Norm};
 use crate::{
     error::Result,
-    format::Tensor,
     model::{Register, load::LayerTensors},
 };
 

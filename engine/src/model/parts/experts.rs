@@ -3,7 +3,7 @@
 use super::{Down, FfnWeights, Linear, Norm, Router};
 use crate::{
     error::Result,
-    format::{Matrix, Tensor},
+    format::Matrix,
     model::load::{LayerTensors, Loader},
     telemetry::neurons::LayerNeurons,
 };
