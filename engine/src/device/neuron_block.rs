@@ -1,4 +1,4 @@
-//! A neuron block: resident neurons of one layer in matrices of their own, which come and go together.
+//! A neuron block: resident neurons of one layer in matrices of their own, which come and go together, and the sparse GEMV of them.
 
 use thermocline_shaders::{
     WeightType,

@@ -14,7 +14,7 @@ pub enum LayerPart<'m> {
     Recurrent(&'m RecurrentWeights),
     /// The use of the layer's own input.
     PerLayer(&'m PerLayerWeights),
-    /// What is between the streams of a model that has several.
+    /// The maps between the streams of a model that has several.
     Altup(&'m AltupWeights),
     /// The dense FFN beside experts.
     DenseFfn(&'m FfnWeights),

@@ -11,11 +11,16 @@ enum Script {
 
 /// As many neurons of as many layers as fit.
 pub(super) fn most(model: &Model, demand: &CostProfile, budget: u64) -> Placement {
+    most_up_to(12, model, demand, budget)
+}
+
+/// The same with at most so many twelfths of a layer's neurons.
+pub(super) fn most_up_to(twelfths: usize, model: &Model, demand: &CostProfile, budget: u64) -> Placement {
     let machine = Machine::typical();
     let n_layer = model.config.n_layer();
-    let dozens = (0..=12).rev().flat_map(|dozen| (0..n_layer).map(move |first| (first, dozen)));
-    let candidates = dozens.map(|(first, dozen)| {
-        placement(model, first, first == 0, |_, n| (0..n as u32).rev().take(n * dozen / 12).collect())
+    let parts = (0..=twelfths).rev().flat_map(|part| (0..n_layer).map(move |first| (first, part)));
+    let candidates = parts.map(|(first, part)| {
+        placement(model, first, first == 0, |_, n| (0..n as u32).rev().take(n * part / 12).collect())
     });
     let fits = |placement: &Placement| Plan::new(demand, &machine, placement.clone()).bytes.total() <= budget;
     candidates.into_iter().find(fits).unwrap_or_else(|| Placement::cpu(n_layer))

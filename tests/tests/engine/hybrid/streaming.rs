@@ -1,6 +1,10 @@
 //! Prompts whose cold rows are sent to the device.
 
-use super::{firing::Heard, moving::most, *};
+use super::{
+    firing::Heard,
+    moving::{most, most_up_to},
+    *,
+};
 
 /// The same as [`hybrid`], with the cold neurons of prompts passing through a buffer of at most `buffer` bytes.
 fn streaming(gpu: &Gpu, model: &Arc<Model>, placement: &Placement, chunk: usize, buffer: u64) -> Forward {
@@ -208,13 +212,13 @@ fn streaming_buffer_stays_within_the_budget_and_is_released() {
     assert!(with_buffer > 0, "never was there room");
 }
 
-/// Plans as many neurons as fit beside the buffer.
+/// Plans as many neurons as fit beside the buffer, never all of a layer.
 #[derive(Debug)]
 struct Beside(CostProfile, u64);
 
 impl Planner for Beside {
     fn plan(&mut self, model: &Model, budget: u64) -> thermocline_engine::Result<Placement> {
-        Ok(most(model, &self.0, budget.saturating_sub(self.1)))
+        Ok(most_up_to(9, model, &self.0, budget.saturating_sub(self.1)))
     }
 
     fn streaming(&mut self, _: &Model, _: u64) -> thermocline_engine::Result<Option<(Streaming, u64)>> {
@@ -265,7 +269,7 @@ fn streaming_buffer_stays_within_changing_budgets() {
         let rows = |(_, cpu_bytes, bus_bytes): &(usize, u64, u64)| *cpu_bytes == 0 && *bus_bytes > 0;
         streamed += usize::from(loads.0.iter().any(rows));
     }
-    assert!(streamed > 3, "of 40 chunks {streamed} had rows that were streamed");
+    assert!(streamed > 8, "of 40 chunks {streamed} had rows that were streamed");
 }
 
 #[test]
