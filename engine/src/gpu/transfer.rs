@@ -51,8 +51,8 @@ impl UploadRing {
     /// Records one load: each piece goes to its buffer and offset, in order. Lengths and offsets are multiples of 4; a length
     /// that is none of 8 takes the room of the next that is. To be followed by `recorder`'s submission and [`UploadRing::submitted`], unless `recorder` is dropped.
     ///
-    /// # Errors [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the device is lost, or
-    /// only counts.
+    /// # Errors
+    /// [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the device is lost, or only counts.
     pub fn record(&mut self, recorder: &mut Recorder, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
         let wanted = pieces.iter().fold(0, |end: usize, (data, ..)| end.next_multiple_of(PIECE) + data.len()) as u64;
         if wanted > self.bytes {

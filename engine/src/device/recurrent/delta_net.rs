@@ -2,16 +2,14 @@
 
 use std::ops::Range;
 
-use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
-
 use super::{
     mixer_buffers::{MixerBuffers, RecurrentLayout, WORKGROUP},
-    scan::{ScanOps, scan_columns, scan_slices},
+    scan::{ScanOps, check_rows, scan_columns, scan_slices},
 };
 use crate::{
     cpu::ops::DeltaNetShape,
     device::{GpuLoader, state::StateOps},
-    error::{Error, Result},
+    error::Result,
     gpu::{Buffer, Gpu, Op, Recorder, params},
     model::recurrent::{DeltaNetConfig, DeltaNetWeights},
 };
@@ -30,16 +28,9 @@ impl DeltaNetOps {
     /// Pitches of its buffers.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for keys that are too wide for the kernels.
+    /// [`crate::Error::Unsupported`] for keys that are too wide for the kernels.
     pub fn layout(DeltaNetConfig { shape, .. }: &DeltaNetConfig) -> Result<RecurrentLayout> {
-        let most = SCAN_LANES * SCAN_ROWS;
-        if shape.k_dim > most as usize {
-            return Err(Error::Unsupported {
-                what: "gated delta net on the GPU",
-                got: format!("keys of {} elements", shape.k_dim),
-                supported: format!("up to {most}"),
-            });
-        }
+        check_rows("gated delta net on the GPU", "keys", shape.k_dim)?;
         Ok(RecurrentLayout::new(shape.qkv() + shape.values() + 2 * shape.v_heads, shape.qkv(), shape.values()))
     }
 

@@ -2,16 +2,14 @@
 
 use std::ops::Range;
 
-use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
-
 use super::{
     mixer_buffers::{MixerBuffers, RecurrentLayout, WORKGROUP},
-    scan::{ScanOps, scan_columns, scan_slices},
+    scan::{ScanOps, check_rows, scan_columns, scan_slices},
 };
 use crate::{
     cpu::ops::Mamba2Shape,
     device::{GpuLoader, state::StateOps},
-    error::{Error, Result},
+    error::Result,
     gpu::{Buffer, Gpu, Op, Recorder, params},
     model::recurrent::{Mamba2Config, Mamba2Weights},
 };
@@ -32,16 +30,9 @@ impl Mamba2Ops {
     /// Pitches of its buffers.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for states that are too large for the kernels.
+    /// [`crate::Error::Unsupported`] for states that are too large for the kernels.
     pub fn layout(Mamba2Config { shape, .. }: &Mamba2Config) -> Result<RecurrentLayout> {
-        let most = SCAN_LANES * SCAN_ROWS;
-        if shape.state > most as usize {
-            return Err(Error::Unsupported {
-                what: "Mamba-2 on the GPU",
-                got: format!("states of {} elements", shape.state),
-                supported: format!("up to {most}"),
-            });
-        }
+        check_rows("Mamba-2 on the GPU", "states", shape.state)?;
         Ok(RecurrentLayout::new(shape.channels() + shape.inner() + shape.heads, shape.channels(), shape.inner()))
     }
 

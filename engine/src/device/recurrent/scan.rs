@@ -7,7 +7,7 @@ use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
 use super::mixer_buffers::{MixerBuffers, RecurrentLayout};
 use crate::{
     device::state::StateOps,
-    error::Result,
+    error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Recorder},
 };
 
@@ -27,6 +27,19 @@ pub(in crate::device) trait ScanOps: Debug + Send + Sync {
 
     /// Multiply-adds of a token.
     fn work(&self) -> u64;
+}
+
+/// Refuses a state of more `rows`, of which `what` names the mixer and `of` the vectors, than a scan's lanes can hold.
+///
+/// # Errors
+/// [`Error::Unsupported`].
+pub(super) fn check_rows(what: &'static str, of: &str, rows: usize) -> Result<()> {
+    let most = SCAN_LANES * SCAN_ROWS;
+    if rows <= most as usize {
+        return Ok(());
+    }
+    let (got, supported) = (format!("{of} of {rows} elements"), format!("up to {most}"));
+    Err(Error::Unsupported { what, got, supported })
 }
 
 /// Lanes of a scan that share a column of a state of `rows` rows.
