@@ -371,7 +371,7 @@ impl Engine {
     pub fn set_device(&self, choice: &DeviceChoice) -> Result<()> {
         let budget = choice.budget();
         let state = &self.handle.state;
-        // After the command below the thread takes all settings anyway.
+        // The command below applies all settings, too.
         let _ = state.settings.change(|settings| settings.budget = budget);
         *state.choice.lock() = choice.clone();
         state.decode_rates.forget_device();

@@ -220,6 +220,8 @@ impl Worker<'_> {
             Command::SwitchDevice { source } => {
                 self.move_caches_to_ram();
                 self.device.switch_source(&mut self.forward, source);
+                // The switch has changed settings, too, and where nothing is loaded no event would apply them.
+                self.apply_settings();
             }
             Command::ApplySettings => self.apply_settings(),
             Command::RetryDevice => self.device.retry(),

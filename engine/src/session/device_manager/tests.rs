@@ -477,3 +477,27 @@ fn sparsity_mode_runs_from_the_next_token_on_with_its_reason() {
         assert!(now.mode == mode && !now.reason.is_empty(), "{now:?}");
     }
 }
+
+#[test]
+fn settings_are_applied_after_a_switch_to_the_cpu() {
+    // With a device before, and with the CPU alone.
+    for outcomes in [&[Outcome::Works][..], &[]] {
+        let engine = engine(outcomes);
+        let loaded = |status: &DeviceStatus| matches!(status, DeviceStatus::Gpu(_)) != outcomes.is_empty();
+        wait(&engine, "the first processor", loaded);
+        engine.set_device(&crate::session::DeviceChoice::Cpu).unwrap();
+        wait(&engine, "the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: None }));
+        for (mode, adaptive) in [(Sparsity::Dense, true), (Sparsity::Exact, false)] {
+            let choice = SparsityChoice::Mode(mode);
+            engine.set_sparsity(choice).unwrap();
+            engine.set_adaptive(adaptive).unwrap();
+            engine.set_vram_budget(7).unwrap();
+            let state = engine.state();
+            let applied = || engine.sparsity().asked == choice && state.planner.adaptation.is_on() == adaptive;
+            wait(&engine, "mode and adaptation", |_| applied());
+            // True once the thread has taken all of them, so that the next change notifies it.
+            wait(&engine, "the budget", |_| state.settings.change(|settings| assert_eq!(settings.budget, Some(7))));
+            engine.command(Command::ApplySettings).unwrap();
+        }
+    }
+}
