@@ -33,6 +33,8 @@ pub enum Command {
     Search,
     /// Put the cursor where messages are written.
     Compose,
+    /// Show the end of the conversation.
+    ToEnd,
     /// Choose files that go with the message being written.
     Attach,
     /// End the answer that is being written.
@@ -75,6 +77,7 @@ pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
         KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), Key::C),
         "Copy the last answer",
     ),
+    (Command::ToEnd, ctrl(Key::End), "To the end of the chat"),
     (Command::ToggleChats, ctrl(Key::B), "Show or hide the chats"),
     (Command::ToggleNeurons, ctrl(Key::J), "Show or hide the neurons"),
     (Command::Show(Page::Models), ctrl(Key::M), "Models"),
@@ -84,6 +87,15 @@ pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
 
 /// Commands typed since the last frame.
 pub fn typed(ctx: &Context) -> Vec<Command> {
-    let pressed = |shortcut| ctx.input_mut(|input| input.consume_shortcut(shortcut));
-    SHORTCUTS.iter().filter(|(_, shortcut, _)| pressed(shortcut)).map(|(command, ..)| command.clone()).collect()
+    let pressed = |command: &Command, shortcut: &KeyboardShortcut| {
+        ctx.input_mut(|input| match command {
+            // A field that is written in goes to its own end with the same key.
+            Command::ToEnd => {
+                input.modifiers.matches_exact(shortcut.modifiers) && input.key_pressed(shortcut.logical_key)
+            }
+            _ => input.consume_shortcut(shortcut),
+        })
+    };
+    let typed = SHORTCUTS.iter().filter(|(command, shortcut, _)| pressed(command, shortcut));
+    typed.map(|(command, ..)| command.clone()).collect()
 }

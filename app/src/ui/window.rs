@@ -327,7 +327,7 @@ impl Window {
                 (self.page, self.over) = (Page::Chat, None);
                 self.conversation.handle_command(&command, &mut self.shell);
             }
-            Command::Stop | Command::Regenerate | Command::CopyAnswer => {
+            Command::Stop | Command::Regenerate | Command::CopyAnswer | Command::ToEnd => {
                 self.conversation.handle_command(&command, &mut self.shell);
             }
             Command::Search => {

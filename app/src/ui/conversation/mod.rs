@@ -28,7 +28,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egui::{CentralPanel, Key, Panel, Ui};
+use egui::{Button, CentralPanel, Key, Panel, Rect, Role, Ui, Vec2, WidgetInfo};
+use egui_material_icons::icons::ICON_ARROW_DOWNWARD;
 
 use self::{
     attaching::Attaching,
@@ -44,6 +45,7 @@ use self::{
 use super::{
     command::Command,
     shell::{self, Shell},
+    theme::Palette,
 };
 use crate::{
     chat::{AnswerStats, Explanation, SamplingOverrides, prompt_before},
@@ -172,6 +174,7 @@ impl Conversation {
                 }
             }
             Command::Compose => self.composer.focus(),
+            Command::ToEnd => self.rows.go_to_end(),
             Command::Attach => self.choosing = true,
             Command::Stop => {
                 if let Some(chat) = &self.chat {
@@ -293,9 +296,10 @@ impl Conversation {
             shell.ok_or_show_error(kept);
         }
         self.refresh(shell);
+        self.rows.go_to_end();
     }
 
-    /// Reads the chat again after it was changed here, and shows its end.
+    /// Reads the chat again after it was changed here.
     fn refresh(&mut self, shell: &mut Shell) {
         self.seen = None;
         self.read(shell);
@@ -341,6 +345,9 @@ impl Conversation {
             MessageAction::Keep => {
                 let Some((id, text)) = self.editing.take() else { return };
                 let Some(message) = self.branch.iter().find(|message| message.id == id) else { return };
+                if message.speaker == Speaker::User {
+                    self.rows.go_to_end();
+                }
                 let kept = match message.speaker {
                     Speaker::User => shell.chat_controller.change_message(
                         &mut shell.store,
@@ -355,6 +362,7 @@ impl Conversation {
                 shell.ok_or_show_error(kept);
             }
             MessageAction::Again(parent) => {
+                self.rows.go_to_end();
                 let started = shell.chat_controller.start_answer(&mut shell.store, &shell.engine_handle, chat, parent);
                 shell.ok_or_show_error(started);
             }
@@ -491,7 +499,7 @@ impl Conversation {
             self.blocks.clear();
         }
         let Conversation { branch, blocks, rows, editing, words, attaching, .. } = self;
-        let count = branch.len();
+        let (count, place) = (branch.len(), ui.max_rect());
         rows.show(ui, ("messages", chat), |ui, row| {
             let Some(message) = branch.get(row) else { return };
             let draft = editing.as_mut().filter(|(id, _)| *id == message.id).map(|(_, text)| text);
@@ -521,6 +529,9 @@ impl Conversation {
                 }
             });
         });
+        if !rows.is_at_end() && to_end(ui, place) {
+            rows.go_to_end();
+        }
         if let Some(act) = act {
             self.act(act, shell);
         }
@@ -556,6 +567,18 @@ fn is_keyboard_elsewhere(ctx: &egui::Context) -> bool {
     let (focused, modal) = ctx.memory(|memory| (memory.focused(), memory.top_modal_layer().is_some()));
     let own = focused == Some(composer::id()) || focused == Some(message::id_of_change());
     modal || egui::Popup::is_any_open(ctx) || (ctx.text_edit_focused() && !own)
+}
+
+/// The round button above the composer that leads to the end of the messages, which fill `place`. True if it is pressed.
+fn to_end(ui: &mut Ui, place: Rect) -> bool {
+    let palette = Palette::of(ui);
+    let size = Vec2::splat(32.0);
+    let rect = Rect::from_center_size(place.center_bottom() - Vec2::new(0.0, size.y), size);
+    let glyph = ICON_ARROW_DOWNWARD.rich_text().size(16.0).color(palette.text);
+    let button = Button::new(glyph).fill(palette.raised).corner_radius(size.x / 2.0).min_size(size);
+    let response = ui.put(rect, button);
+    response.widget_info(|| WidgetInfo::labeled(Role::Button, true, "To the end"));
+    response.on_hover_text("To the end (Ctrl+End)").clicked()
 }
 
 /// A column in the middle, no wider than a line of text should be.
