@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use eframe::{CreationContext, NativeOptions};
 use egui::{
-    Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Shape, Stroke, Ui, Vec2,
+    Align2, Area, CentralPanel, Color32, Context, Frame, Key, Margin, Modifiers, Order, Panel, ScrollArea, Shape,
+    Stroke, Ui, Vec2,
 };
 
 use self::{drops::Destination, frame_throttle::FrameThrottle, ground::Ground};
@@ -18,6 +19,7 @@ use super::{
     conversation::Conversation,
     fonts,
     icon::icon,
+    keyboard,
     models::ModelsPage,
     neurons::NeuronsPanel,
     opening::{self, Backend, BackendOrder, Chosen, NoWindow, Watch},
@@ -130,6 +132,8 @@ pub struct Window {
     keys: bool,
     /// Columns that lie over the middle one now.
     over: Option<Side>,
+    /// True if a field, a menu or an overlay had the keyboard when the last frame ended: then Escape leaves that.
+    keyboard_taken: bool,
     /// When there was input last.
     touched: Instant,
     /// True if the background is drawn by the surface's clear colour: with a software driver, half a window of pixels less.
@@ -171,6 +175,7 @@ impl Window {
             preferences: PreferencesPage::default(),
             keys: false,
             over: None,
+            keyboard_taken: false,
             touched: Instant::now(),
             cleared: false,
             frame_throttle: None,
@@ -229,6 +234,7 @@ impl Window {
         for command in command::typed(ui) {
             self.shell.queue_command(command);
         }
+        self.escape(ui);
         for path in drops::dropped(ui) {
             match Destination::of(&path, self.page) {
                 Destination::Message => self.conversation.attach(path),
@@ -256,11 +262,7 @@ impl Window {
             self.column(ui, column, |window, ui| window.right(ui));
         }
         Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell));
-        let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| match self.page {
-            Page::Chat => self.conversation.show(ui, &mut self.shell),
-            Page::Models => self.models.show(ui, &mut self.shell),
-            Page::Preferences => self.preferences.show(ui, &mut self.shell),
-        });
+        let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| self.middle(ui));
         match self.over {
             Some(Side::Chats) if !room_for_chats => {
                 over(ui, "chats over", Align2::LEFT_TOP, CHATS, palette, |ui| self.chats.show(ui, &mut self.shell));
@@ -280,9 +282,33 @@ impl Window {
         for command in self.shell.take_commands() {
             self.handle_command(command, room_for_chats, room_for_neurons);
         }
+        self.keyboard_taken = keyboard::is_taken(ui);
         if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
             // With a delay, because what is asked for at once is drawn twice.
             ui.request_repaint_after(Duration::from_millis(1));
+        }
+    }
+
+    /// Escape closes a column that lies over the others, and leaves a page; in a chat the conversation has it.
+    fn escape(&mut self, ctx: &Context) {
+        let opened = self.over.is_some() || self.page != Page::Chat;
+        if opened && !self.keyboard_taken && ctx.input_mut(|input| input.consume_key(Modifiers::NONE, Key::Escape)) {
+            if self.over.take().is_none() {
+                self.page = Page::Chat;
+            }
+            self.conversation.handle_command(&Command::Compose, &mut self.shell);
+        }
+    }
+
+    /// The page, with the way back to the chat from another one.
+    fn middle(&mut self, ui: &mut Ui) {
+        if self.page != Page::Chat && ui.button("Back to the chat").on_hover_text("Esc").clicked() {
+            self.shell.queue_command(Command::Compose);
+        }
+        match self.page {
+            Page::Chat => self.conversation.show(ui, &mut self.shell),
+            Page::Models => self.models.show(ui, &mut self.shell),
+            Page::Preferences => self.preferences.show(ui, &mut self.shell),
         }
     }
 

@@ -44,6 +44,7 @@ use self::{
 };
 use super::{
     command::Command,
+    keyboard,
     shell::{self, Shell},
     theme::Palette,
 };
@@ -390,10 +391,7 @@ impl Conversation {
         }
         self.attaching.show(ui);
         if ui.input(|input| input.key_pressed(Key::Escape)) {
-            if !self.keyboard_elsewhere && self.editing.take().is_none() {
-                self.handle_command(&Command::Stop, shell);
-            }
-            self.composer.focus();
+            self.escape(ui, shell);
         }
         self.settings(ui, shell);
         let action = Panel::bottom("composer")
@@ -425,7 +423,28 @@ impl Conversation {
         }
         CentralPanel::no_frame()
             .show(ui, |ui| if self.branch.is_empty() { self.start(ui, shell) } else { self.messages(ui, shell) });
-        self.keyboard_elsewhere = is_keyboard_elsewhere(ui);
+        let focused = ui.memory(|memory| memory.focused());
+        let own = [composer::id(), message::id_of_change()].map(Some).contains(&focused);
+        self.keyboard_elsewhere = keyboard::is_taken(ui) && !self.settings.is_written_in(ui) && !own;
+    }
+
+    /// Closes what is open, one thing at a time, and else stops the answer. A change that is not kept stays.
+    fn escape(&mut self, ui: &Ui, shell: &mut Shell) {
+        let changed = self
+            .editing
+            .as_ref()
+            .is_some_and(|(id, text)| self.branch.iter().any(|message| message.id == *id && message.content != *text));
+        match () {
+            () if self.keyboard_elsewhere => {}
+            () if self.settings.open => self.settings.close(),
+            () if changed && !self.busy(shell) => {
+                ui.memory_mut(|memory| memory.request_focus(message::id_of_change()));
+                return shell.toasts.info("Your change is not kept yet. Keep it, or take it back with Cancel.");
+            }
+            () if !changed && self.editing.take().is_some() => {}
+            () => self.handle_command(&Command::Stop, shell),
+        }
+        self.composer.focus();
     }
 
     /// The model that would answer, and its own sampling.
@@ -560,13 +579,6 @@ impl Conversation {
             }
         }
     }
-}
-
-/// True if a menu, an overlay, or a field outside the conversation has the keyboard.
-fn is_keyboard_elsewhere(ctx: &egui::Context) -> bool {
-    let (focused, modal) = ctx.memory(|memory| (memory.focused(), memory.top_modal_layer().is_some()));
-    let own = focused == Some(composer::id()) || focused == Some(message::id_of_change());
-    modal || egui::Popup::is_any_open(ctx) || (ctx.text_edit_focused() && !own)
 }
 
 /// The round button above the composer that leads to the end of the messages, which fill `place`. True if it is pressed.

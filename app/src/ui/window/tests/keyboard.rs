@@ -184,3 +184,84 @@ fn chat_draft_and_panels_are_restored_when_the_window_reopens() {
     assert_eq!(stage.control("Message").value().as_deref(), Some("half a thou"));
     assert!(stage.control("Message").is_focused() && !stage.shell().settings.panels.neurons);
 }
+
+#[test]
+fn escape_keeps_a_change_until_it_is_kept_or_taken_back() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    send_message(&mut stage, "Tell me a story.");
+    stage.answered();
+    let answer = stage.branch()[1].content.clone();
+    stage.click("Edit answer");
+    assert!(stage.control("Changed answer").is_focused());
+    stage.press(Key::Escape);
+    assert!(!stage.shows("Changed answer"), "nothing was changed");
+
+    stage.click("Edit answer");
+    stage.types("Much better: ");
+    let changed = stage.control("Changed answer").value().unwrap();
+    assert_ne!(changed, answer);
+    for _ in 0..2 {
+        stage.press(Key::Escape);
+        assert!(stage.control("Changed answer").is_focused());
+        assert_eq!(stage.control("Changed answer").value().as_deref(), Some(&*changed));
+        assert!(stage.shows("Your change is not kept yet"));
+    }
+    stage.click("Keep");
+    assert_eq!(stage.branch()[1].content, changed);
+}
+
+#[test]
+fn escape_closes_the_settings_of_a_chat_before_it_stops_an_answer() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    send_message(&mut stage, "Tell me a story.");
+    stage.answered();
+    stage.click("Chat settings");
+    stage.write("System prompt", "Be brief.");
+    stage.ctrl(Key::R);
+    assert!(stage.shell().chat_controller.is_busy());
+    stage.press(Key::Escape);
+    assert!(!stage.shows("System prompt"), "a field in them had the keyboard");
+    stage.answered();
+    assert_eq!(stage.branch()[1].state, MessageState::Complete);
+    // With the keyboard where one writes, too.
+    stage.click("Chat settings");
+    assert!(stage.shows("System prompt"));
+    stage.click("Message");
+    stage.press(Key::Escape);
+    assert!(!stage.shows("System prompt") && stage.control("Message").is_focused());
+}
+
+#[test]
+fn escape_and_a_button_lead_from_a_page_back_to_the_chat() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    for (key, page) in [(Key::M, Page::Models), (Key::Comma, Page::Preferences)] {
+        stage.ctrl(key);
+        assert_eq!(stage.it.state().page, page);
+        stage.press(Key::Escape);
+        assert_eq!(stage.it.state().page, Page::Chat);
+        assert!(stage.control("Message").is_focused());
+        stage.ctrl(key);
+        stage.click("Back to the chat");
+        assert_eq!(stage.it.state().page, Page::Chat);
+    }
+    // A field is left first.
+    stage.ctrl(Key::M);
+    stage.write("Folder or file", "half a path");
+    stage.press(Key::Escape);
+    assert_eq!(stage.it.state().page, Page::Models);
+    stage.press(Key::Escape);
+    assert_eq!(stage.it.state().page, Page::Chat);
+    // So is a column over the others, and the answer goes on.
+    let mut stage = TestWindow::new([600.0, 900.0]);
+    stage.ready();
+    send_message(&mut stage, "Tell me a story.");
+    stage.ctrl(Key::B);
+    assert!(stage.shows("Search chats"));
+    stage.press(Key::Escape);
+    assert!(!stage.shows("Search chats"));
+    stage.answered();
+    assert_eq!(stage.branch()[1].state, MessageState::Complete);
+}
