@@ -4,7 +4,7 @@
 //! (library, downloads, preparation), [`preferences`]. [`opening`] finds a
 //! graphics backend that draws the window. [`theme`] has the colours and spacing, [`fonts`] the fonts, [`icon`] the
 //! program's picture, [`drawing`] makes its own shaders ready, [`widgets`] has what several panels draw, [`markdown`] draws answers, [`toasts`] the notices, [`path_field`] stands for a
-//! file dialog where there is none; [`adapters`] are the GPUs, [`keyboard`] says which part has the keys, and
+//! file dialog where there is none; [`adapters`] are the GPUs, [`keyboard`] says which part has the keys, [`top_bar`] is the line above the page with its [`model_menu`], and
 //! [`background`] is work that would make a frame wait.
 //!
 //! A frame reads and paints; it never waits for the engine, the disk or the network, and costs what is visible, not what
@@ -22,6 +22,7 @@ pub mod fonts;
 pub mod icon;
 pub mod keyboard;
 pub mod markdown;
+pub mod model_menu;
 pub mod models;
 pub mod neurons;
 pub mod opening;

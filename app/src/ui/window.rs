@@ -261,7 +261,7 @@ impl Window {
             let column = Panel::right(name).default_size(size).size_range(360.0..=1100.0);
             self.column(ui, column, |window, ui| window.right(ui));
         }
-        Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell));
+        Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell, self.page));
         let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| self.middle(ui));
         match self.over {
             Some(Side::Chats) if !room_for_chats => {
