@@ -11,7 +11,7 @@ use crate::{
 };
 
 const QUESTION: &str = "Write it in *two* languages.";
-const ANSWER: &str = "In Rust:\n\n```rust\nfn main() {}\n\n// end\n```\n\n## User\n\n~~~c\nint main(void);\n~~~\n";
+const ANSWER: &str = "In Rust:\n\n```rust\nfn main() {}\n\n// end\n```\n\n## User\n\n~~~c\nint main(void);\n~~~\n\n1. Build it:\n\n   ```sh\n   cargo build\n   ```\n";
 
 /// A window that shows a chat with code.
 fn stage() -> TestWindow {
@@ -39,10 +39,11 @@ fn shown(stage: &mut TestWindow) -> (String, String, Vec<String>) {
 fn copy_buttons_copy_code_and_chats() {
     let mut stage = stage();
     stage.ready();
-    for (n, code) in ["fn main() {}\n\n// end\n", "int main(void);\n"].into_iter().enumerate() {
+    let codes = ["fn main() {}\n\n// end\n", "int main(void);\n", "cargo build\n"];
+    for (n, code) in codes.into_iter().enumerate() {
         let copied = stage.copies(|stage| {
             let buttons: Vec<_> = stage.it.get_all_by_role_and_label(Role::Button, "Copy code").collect();
-            assert_eq!(buttons.len(), 2);
+            assert_eq!(buttons.len(), codes.len());
             buttons[n].click();
         });
         assert_eq!(copied.as_deref(), Some(code));
