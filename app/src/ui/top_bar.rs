@@ -8,6 +8,7 @@ use thermocline_engine::session::{DeviceStatus, Engine, SparsityChoice};
 use super::{
     command::{Command, Page},
     model_menu,
+    models::prepare_offer,
     shell::{self, Shell},
     theme::{self, Palette},
     vram::picker,
@@ -268,6 +269,7 @@ fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
             ui.close();
         }
     }
+    prepare_offer(ui, shell);
     input_levels(ui, shell, model, engine);
     ui.separator();
     let mut adaptive = engine.adaptive();
