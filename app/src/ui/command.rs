@@ -29,6 +29,18 @@ pub enum Command {
     OpenChat(ChatId),
     /// This message of a conversation.
     OpenMessage(ChatId, MessageId),
+    /// The chat below the one that is shown, in the list.
+    NextChat,
+    /// The chat above it.
+    PreviousChat,
+    /// Change the name of the chat that has the keyboard in the list, or else is shown.
+    RenameChat,
+    /// Delete that chat; it can be brought back.
+    DeleteChat,
+    /// Lead the keyboard to the next area of the window.
+    NextArea,
+    /// Lead it to the area before.
+    PreviousArea,
     /// Put the cursor where chats are searched.
     Search,
     /// Put the cursor where messages are written.
@@ -68,6 +80,14 @@ const fn ctrl(key: Key) -> KeyboardShortcut {
 /// Keys of the window, with what they do in words. Keys that belong to one panel are described by it.
 pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
     (Command::NewChat, ctrl(Key::N), "New chat"),
+    (Command::NextChat, ctrl(Key::PageDown), "Next chat"),
+    (Command::PreviousChat, ctrl(Key::PageUp), "Chat before"),
+    (Command::RenameChat, KeyboardShortcut::new(Modifiers::NONE, Key::F2), "Rename the chat"),
+    (
+        Command::DeleteChat,
+        KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), Key::Delete),
+        "Delete the chat",
+    ),
     (Command::Search, ctrl(Key::K), "Search all chats"),
     (Command::Compose, ctrl(Key::L), "Write a message"),
     (Command::Attach, ctrl(Key::O), "Attach files"),
@@ -82,6 +102,13 @@ pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
     (Command::ToggleNeurons, ctrl(Key::J), "Show or hide the neurons"),
     (Command::Show(Page::Models), ctrl(Key::M), "Models"),
     (Command::Show(Page::Preferences), ctrl(Key::Comma), "Settings"),
+    // Before the same key without Shift, which that would be taken for.
+    (Command::PreviousArea, KeyboardShortcut::new(Modifiers::SHIFT, Key::F6), "Area before"),
+    (
+        Command::NextArea,
+        KeyboardShortcut::new(Modifiers::NONE, Key::F6),
+        "Next area: chats, messages, where one writes, neurons",
+    ),
     (Command::CheatSheet, KeyboardShortcut::new(Modifiers::NONE, Key::F1), "These keys"),
 ];
 

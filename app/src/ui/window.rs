@@ -14,6 +14,7 @@ use egui::{
 
 use self::{drops::Destination, frame_throttle::FrameThrottle, ground::Ground};
 use super::{
+    areas::WindowArea,
     chats::ChatsPanel,
     command::{self, Command, Page},
     conversation::Conversation,
@@ -152,6 +153,13 @@ enum Side {
     Neurons,
 }
 
+/// True for each side column that has a place of its own in a window of this width.
+#[derive(Debug, Clone, Copy)]
+struct Rooms {
+    chats: bool,
+    neurons: bool,
+}
+
 impl Window {
     /// Everything below `folders`; opens `model`, or the one used last, or the built-in one.
     ///
@@ -280,7 +288,21 @@ impl Window {
         drops::invite(ui, self.page);
         self.shell.toasts.show(ui, middle.response.rect);
         for command in self.shell.take_commands() {
-            self.handle_command(command, room_for_chats, room_for_neurons);
+            let rooms = Rooms { chats: room_for_chats, neurons: room_for_neurons };
+            match command {
+                Command::NextArea | Command::PreviousArea => {
+                    let now = WindowArea::focused(ui, middle.response.rect).unwrap_or(WindowArea::Composer);
+                    self.lead(ui, now.neighbour(&self.areas(rooms), command == Command::NextArea));
+                }
+                Command::NextChat | Command::PreviousChat | Command::RenameChat | Command::DeleteChat => {
+                    if command == Command::RenameChat {
+                        self.show_chats(rooms);
+                    }
+                    self.chats.handle_command(ui, &command, &mut self.shell);
+                    ui.request_repaint();
+                }
+                command => self.handle_command(command, rooms),
+            }
         }
         self.keyboard_taken = keyboard::is_taken(ui);
         if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
@@ -302,6 +324,14 @@ impl Window {
 
     /// The page, with the way back to the chat from another one.
     fn middle(&mut self, ui: &mut Ui) {
+        WindowArea::Middle.stop(
+            ui,
+            match self.page {
+                Page::Chat => "Chat",
+                Page::Models => "Page of models",
+                Page::Preferences => "Page of settings",
+            },
+        );
         if self.page != Page::Chat && ui.button("Back to the chat").on_hover_text("Esc").clicked() {
             self.shell.queue_command(Command::Compose);
         }
@@ -326,6 +356,7 @@ impl Window {
 
     /// The map and what memory it has. Both are seen at once where there is room for both.
     fn right(&mut self, ui: &mut Ui) {
+        WindowArea::Neurons.stop(ui, "Neurons and memory");
         let scroll = |id: &str| ScrollArea::vertical().id_salt(id).auto_shrink([false, true]);
         if ui.available_height() < ROOM_FOR_BOTH {
             scroll("right").auto_shrink(false).show(ui, |ui| {
@@ -345,7 +376,41 @@ impl Window {
         scroll("map").auto_shrink(false).show(ui, |ui| self.neurons.show(ui, &mut self.shell));
     }
 
-    fn handle_command(&mut self, command: Command, room_for_chats: bool, room_for_neurons: bool) {
+    /// The areas that can be seen, from left to right.
+    fn areas(&self, rooms: Rooms) -> Vec<WindowArea> {
+        let panels = self.shell.settings.panels;
+        let chats = if rooms.chats { panels.chats } else { self.over == Some(Side::Chats) };
+        let neurons = if rooms.neurons { panels.neurons } else { self.over == Some(Side::Neurons) };
+        let all = [
+            (chats, WindowArea::Chats),
+            (true, WindowArea::Middle),
+            (self.page == Page::Chat, WindowArea::Composer),
+            (neurons, WindowArea::Neurons),
+        ];
+        all.into_iter().filter(|(seen, _)| *seen).map(|(_, area)| area).collect()
+    }
+
+    /// Leads the keyboard to an area.
+    fn lead(&mut self, ctx: &Context, area: WindowArea) {
+        match area {
+            WindowArea::Chats => self.chats.focus_list(),
+            WindowArea::Composer => self.conversation.handle_command(&Command::Compose, &mut self.shell),
+            WindowArea::Middle | WindowArea::Neurons => ctx.memory_mut(|memory| memory.request_focus(area.id())),
+        }
+        ctx.request_repaint();
+    }
+
+    /// Shows the column of chats.
+    fn show_chats(&mut self, rooms: Rooms) {
+        if rooms.chats {
+            self.shell.settings.panels.chats = true;
+        } else {
+            self.over = Some(Side::Chats);
+        }
+    }
+
+    fn handle_command(&mut self, command: Command, rooms: Rooms) {
+        let Rooms { chats: room_for_chats, neurons: room_for_neurons } = rooms;
         let panels = &mut self.shell.settings.panels;
         let switch = |over: &mut Option<Side>, side| *over = if *over == Some(side) { None } else { Some(side) };
         match command {
@@ -357,11 +422,7 @@ impl Window {
                 self.conversation.handle_command(&command, &mut self.shell);
             }
             Command::Search => {
-                if room_for_chats {
-                    panels.chats = true
-                } else {
-                    self.over = Some(Side::Chats)
-                }
+                self.show_chats(rooms);
                 self.chats.focus_search();
             }
             Command::OpenModel(model) => self.shell.open_model(model),
@@ -389,6 +450,9 @@ impl Window {
                 self.neurons.pin(neurons);
             }
             Command::CheatSheet => self.keys = !self.keys,
+            // Those need to know where the keyboard is.
+            Command::NextArea | Command::PreviousArea => {}
+            Command::NextChat | Command::PreviousChat | Command::RenameChat | Command::DeleteChat => {}
         }
     }
 }

@@ -31,6 +31,7 @@ use std::{
 use egui::{Button, CentralPanel, Key, Panel, Rect, Role, Ui, Vec2, WidgetInfo};
 use egui_material_icons::icons::ICON_ARROW_DOWNWARD;
 
+pub use self::composer::id as composer_id;
 use self::{
     attaching::Attaching,
     blocks::Blocks,
@@ -529,7 +530,9 @@ impl Conversation {
             let answers = branch[..row].iter().rev().find(|above| above.speaker == Speaker::User).map(|asked| asked.id);
             let answers = answers.filter(|_| message.speaker == Speaker::Assistant && message.calls().is_empty());
             let sources = answers.map_or(&[][..], |asked| attaching.sources(asked));
-            let context = Context { message, progress: own, busy, last, alive, tint, mark, files: &files, sources };
+            let store = &shell.store;
+            let context =
+                Context { message, progress: own, busy, last, alive, tint, mark, files: &files, sources, store };
             let blocks = blocks.entry(message.id).or_default();
             column(ui, |ui| {
                 if let Some(line) = line.filter(|line| line.before == message.id) {

@@ -1,9 +1,10 @@
 //! A chat without a pointer.
 
-use egui::{Event, Key, Modifiers};
+use egui::{Event, Key, Modifiers, accesskit::Role};
+use egui_kittest::kittest::Queryable;
 
 use crate::{
-    store::{MessageState, Speaker},
+    store::{MessageState, NewMessage, Speaker, Store},
     ui::{command::Page, testing::TestWindow},
 };
 
@@ -264,4 +265,99 @@ fn escape_and_a_button_lead_from_a_page_back_to_the_chat() {
     assert!(!stage.shows("Search chats"));
     stage.answered();
     assert_eq!(stage.branch()[1].state, MessageState::Complete);
+}
+
+#[test]
+fn chats_are_reached_renamed_and_deleted_with_keys() {
+    let mut stage = TestWindow::with(SIZE, |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        for title in ["Last", "Middle", "First"] {
+            let chat = store.add_chat(None, "").unwrap();
+            store.rename_chat(chat, title).unwrap();
+            settings.last_chat = Some(chat.number());
+        }
+    });
+    stage.ready();
+    let shown = |stage: &mut TestWindow| {
+        let shell = stage.shell();
+        shell.shown.and_then(|number| shell.store.find_chat(number).unwrap()).map(|chat| chat.title)
+    };
+    assert_eq!(shown(&mut stage).as_deref(), Some("First"));
+    for (key, title) in
+        [(Key::PageDown, "Middle"), (Key::PageDown, "Last"), (Key::PageDown, "Last"), (Key::PageUp, "Middle")]
+    {
+        stage.ctrl(key);
+        assert_eq!(shown(&mut stage).as_deref(), Some(title), "{key:?}");
+        assert!(stage.control("Message").is_focused());
+    }
+    stage.press(Key::F2);
+    assert!(stage.control("Name of the chat").is_focused());
+    stage.ctrl(Key::A);
+    stage.types("Renamed");
+    stage.press(Key::Enter);
+    assert_eq!(shown(&mut stage).as_deref(), Some("Renamed"));
+
+    // One Tab stop, from which arrows go on; keys act on the row that has the keyboard.
+    stage.ctrl(Key::K);
+    stage.press(Key::ArrowDown);
+    assert!(stage.control("Renamed").is_focused(), "the one that is shown");
+    stage.press(Key::ArrowUp);
+    assert!(stage.control("First").is_focused());
+    stage.press(Key::End);
+    assert!(stage.control("Last").is_focused());
+    stage.it.key_press_modifiers(Modifiers::COMMAND | Modifiers::SHIFT, Key::Delete);
+    stage.step();
+    assert!(!stage.shows("Last") || stage.shows("Deleted \u{201c}Last\u{201d}"), "{:?}", stage.texts());
+    assert_eq!(stage.shell().store.chats().unwrap().len(), 2);
+    assert_eq!(shown(&mut stage).as_deref(), Some("Renamed"), "that is still shown");
+    stage.click("Undo");
+    assert_eq!(stage.shell().store.chats().unwrap().len(), 3);
+}
+
+#[test]
+fn areas_are_reached_with_one_key() {
+    let mut stage = TestWindow::with(SIZE, |folders, _| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        store.rename_chat(chat, "Frogs").unwrap();
+    });
+    stage.ready();
+    assert!(stage.control("Message").is_focused());
+    let stop = |stage: &TestWindow, name: &str| stage.it.get_by_role_and_label(Role::Region, name).is_focused();
+    stage.press(Key::F6);
+    assert!(stop(&stage, "Neurons and memory"));
+    stage.press(Key::F6);
+    assert!(stage.control("Frogs").is_focused());
+    stage.press(Key::F6);
+    assert!(stop(&stage, "Chat"));
+    stage.press(Key::F6);
+    assert!(stage.control("Message").is_focused());
+    stage.it.key_press_modifiers(Modifiers::SHIFT, Key::F6);
+    stage.step();
+    assert!(stop(&stage, "Chat"));
+    // A page has no field where one writes a message.
+    stage.ctrl(Key::M);
+    stage.press(Key::F6);
+    stage.press(Key::F6);
+    assert!(stage.control("Frogs").is_focused(), "the page, the neurons, the chats");
+    stage.press(Key::F1);
+    assert!(stage.shows("Next area: chats, messages") && stage.shows("Rename the chat"));
+}
+
+#[test]
+fn dates_are_shown_on_hovering() {
+    let mut stage = TestWindow::with(SIZE, |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        store.rename_chat(chat, "Frogs").unwrap();
+        store.add_message(chat, None, &NewMessage::user("Why?")).unwrap();
+        settings.last_chat = Some(chat.number());
+    });
+    stage.ready();
+    for (name, words) in [("Frogs", "Begun 20"), ("Copy message", "Sent 20")] {
+        let at = stage.control(name).rect().center();
+        stage.it.hover_at(at);
+        stage.it.run_steps(60);
+        assert!(stage.shows(words), "{words}: {:?}", stage.texts());
+    }
 }
