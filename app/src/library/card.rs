@@ -195,7 +195,8 @@ impl ModelCard {
     }
 }
 
-/// `true` if firing frequencies, a predictor or an activation threshold are known of every layer, from `prepare` or from the file.
+/// `true` if firing frequencies, a predictor or an activation threshold are known of every layer, from `prepare` or from the
+/// file.
 pub fn is_prepared(model: &Model) -> bool {
     let known =
         |it: &LayerWeights| it.frequency.is_some() || it.predictor.is_some() || it.activation_threshold.is_some();

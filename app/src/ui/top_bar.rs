@@ -1,5 +1,5 @@
-//! The line above the page: which model, where it computes, what it skips, how quick it is. What stands at its right end is laid out
-//! first; names share the rest, and long ones are cut short.
+//! The line above the page: which model, where it computes, what it skips, how quick it is. What stands at its right end is laid
+//! out first; names share the rest, and long ones are shortened.
 
 use egui::{Align, Button, Color32, Label, Layout, ProgressBar, RichText, TextStyle, Ui, containers::menu::MenuButton};
 use egui_material_icons::icons::{ICON_MEMORY, ICON_VIEW_SIDEBAR};

@@ -17,7 +17,7 @@ use super::{
     areas::WindowArea,
     chats::ChatsPanel,
     command::{self, Command, Page},
-    conversation::Conversation,
+    conversation::{Conversation, composer_id},
     fonts,
     icon::icon,
     keyboard,
@@ -304,7 +304,7 @@ impl Window {
                 command => self.handle_command(command, rooms),
             }
         }
-        self.keyboard_taken = keyboard::is_taken(ui);
+        self.keyboard_taken = keyboard::is_taken(ui, &[composer_id()]);
         if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
             // With a delay, because what is asked for at once is drawn twice.
             ui.request_repaint_after(Duration::from_millis(1));

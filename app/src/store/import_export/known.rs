@@ -12,8 +12,8 @@ const OPERATION: &str = "comparing chats";
 /// A message, as it is compared: when it was said, where the file tells, by whom, and its text.
 type Said = (Option<i64>, String, String);
 
-/// The chat of the store that has all messages of `chat`: one that was begun in the same millisecond or, where the file has no times,
-/// one of the same title. It may go on where the file ends. Deleted chats do not count: importing them brings them back.
+/// The chat of the store that has all messages of `chat`: one that was begun in the same millisecond or, where the file has no
+/// times, one of the same title. It may go on where the file ends. Deleted chats do not count: importing them brings them back.
 pub(super) fn find(db: &Connection, chat: &FileChat) -> Result<Option<ChatId>, StoreError> {
     let created = (!chat.undated).then_some(chat.created);
     if chat.undated && chat.messages.is_empty() {

@@ -424,9 +424,8 @@ impl Conversation {
         }
         CentralPanel::no_frame()
             .show(ui, |ui| if self.branch.is_empty() { self.start(ui, shell) } else { self.messages(ui, shell) });
-        let focused = ui.memory(|memory| memory.focused());
-        let own = [composer::id(), message::id_of_change()].map(Some).contains(&focused);
-        self.keyboard_elsewhere = keyboard::is_taken(ui) && !self.settings.is_written_in(ui) && !own;
+        let own = [composer::id(), message::id_of_change()];
+        self.keyboard_elsewhere = keyboard::is_taken(ui, &own) && !self.settings.is_written_in(ui);
     }
 
     /// Closes what is open, one thing at a time, and else stops the answer. A change that is not kept stays.

@@ -1,5 +1,6 @@
 //! Models on this machine, and how to get more: [`search`] finds them, each has a [`card`] with an [`estimate`] of how it would run
-//! and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, which other panels offer, too ([`prepare_offer()`]), [`downloads`] bring others, [`servers`] compute theirs
+//! and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, which other panels offer, too
+//! ([`prepare_offer()`]), [`downloads`] bring others, [`servers`] compute theirs
 //! elsewhere.
 
 mod card;
