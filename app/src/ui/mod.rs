@@ -4,7 +4,8 @@
 //! (library, downloads, preparation), [`preferences`]. [`opening`] finds a
 //! graphics backend that draws the window. [`theme`] has the colours and spacing, [`fonts`] the fonts, [`icon`] the
 //! program's picture, [`drawing`] makes its own shaders ready, [`widgets`] has what several panels draw, [`markdown`] draws answers, [`toasts`] the notices, [`path_field`] stands for a
-//! file dialog where there is none; [`adapters`] are the GPUs, and
+//! file dialog where there is none; [`adapters`] are the GPUs, [`keyboard`] says which part has the keys, [`areas`] are what F6 leads
+//! between, [`top_bar`] is the line above the page with its [`model_menu`], and
 //! [`background`] is work that would make a frame wait.
 //!
 //! A frame reads and paints; it never waits for the engine, the disk or the network, and costs what is visible, not what
@@ -12,6 +13,7 @@
 //! the shell and ask for anything beyond themselves with a command.
 
 pub mod adapters;
+pub mod areas;
 pub mod background;
 pub mod chats;
 pub mod command;
@@ -20,7 +22,9 @@ pub mod drawing;
 pub mod file_dialog;
 pub mod fonts;
 pub mod icon;
+pub mod keyboard;
 pub mod markdown;
+pub mod model_menu;
 pub mod models;
 pub mod neurons;
 pub mod opening;

@@ -8,7 +8,7 @@ use std::{
 use egui::{Context, Id};
 use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
 
-use super::{adapters::Adapters, command::Command, neurons::Tint, theme, toasts::Toasts, widgets};
+use super::{adapters::Adapters, command::Command, models::Preparation, neurons::Tint, theme, toasts::Toasts, widgets};
 use crate::{
     builtin,
     chat::ChatController,
@@ -71,6 +71,8 @@ pub struct Shell {
     pub serving: ServerSwitch,
     /// Models on their way.
     pub downloads: Downloads,
+    /// The preparation of a model that is under way, or was last.
+    pub preparation: Option<Preparation>,
     /// Keys of servers with models.
     pub keys: KeyStore,
     /// GPUs of this machine.
@@ -155,6 +157,7 @@ impl Shell {
             chat_controller,
             serving: ServerSwitch::new(wake(ctx)),
             downloads,
+            preparation: None,
             adapters: Adapters::default(),
             tint: None,
             mark: None,

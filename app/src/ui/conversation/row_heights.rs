@@ -17,6 +17,12 @@ pub struct RowHeights {
     offset: Option<f32>,
     /// A row to be brought into view.
     wanted: Option<usize>,
+    /// True if the end is to be brought into view.
+    to_end: bool,
+    /// Height of what was seen with the last frame, in points.
+    room: f32,
+    /// True if the end was not in view with the last frame.
+    away: bool,
 }
 
 impl RowHeights {
@@ -32,6 +38,16 @@ impl RowHeights {
         self.wanted = Some(row);
     }
 
+    /// Brings the end into view with the next frame; one stays there as with any other end.
+    pub fn go_to_end(&mut self) {
+        (self.wanted, self.to_end) = (None, true);
+    }
+
+    /// True if the end is in view.
+    pub fn is_at_end(&self) -> bool {
+        !self.away
+    }
+
     /// Shows rows by `row`, newest at the end, which is where one stays unless one scrolls. Returns which were laid out.
     pub fn show(
         &mut self,
@@ -40,8 +56,10 @@ impl RowHeights {
         mut row: impl FnMut(&mut Ui, usize),
     ) -> std::ops::Range<usize> {
         let mut area = ScrollArea::vertical().id_salt(salt).auto_shrink(false).stick_to_bottom(true);
+        // A little too far is where the area ends.
+        let end = std::mem::take(&mut self.to_end).then(|| (self.top(self.heights.len()) - self.room).max(0.0) + GAP);
         let wanted = self.wanted.take().map(|row| self.top(row));
-        if let Some(offset) = wanted.or(self.offset.take()) {
+        if let Some(offset) = end.or(wanted).or(self.offset.take()) {
             area = area.vertical_scroll_offset(offset);
         }
         let mut seen = 0..0;
@@ -78,7 +96,13 @@ impl RowHeights {
             }
             seen = first..last;
         });
-        self.offset = (moved != 0.0).then(|| output.state.unclamped_offset().y + moved);
+        self.room = output.inner_rect.height();
+        let offset = output.state.unclamped_offset().y;
+        self.away = offset + self.room < output.content_size.y - GAP;
+        if moved != 0.0 {
+            self.to_end |= !self.away;
+            self.offset = Some(offset + moved).filter(|_| self.away);
+        }
         seen
     }
 
@@ -110,5 +134,33 @@ mod tests {
         it.run_steps(4);
         let ((room, widest), bar) = (*it.state(), it.ctx.global_style().spacing.scroll.allocated_width());
         assert!(bar > 0.0 && widest > 0.0 && widest <= room - bar, "{widest} of {room}, the bar is {bar} wide");
+    }
+
+    #[test]
+    fn end_is_reached_although_rows_are_higher_than_estimated() {
+        let mut rows = RowHeights::default();
+        rows.reset(0, 200, |_| 20.0);
+        let show = |ui: &mut Ui, (rows, seen): &mut (RowHeights, std::ops::Range<usize>)| {
+            *seen = rows.show(ui, "rows", |ui, row| {
+                ui.allocate_space(vec2(100.0, 30.0 + row as f32));
+            });
+        };
+        let mut it = Harness::new_ui_state(show, (rows, 0..0));
+        it.set_size(vec2(300.0, 300.0));
+        it.run_steps(8);
+        assert!(it.state().0.is_at_end(), "one begins there");
+        it.state_mut().0.go_to(3);
+        it.run_steps(8);
+        let (rows, seen) = it.state();
+        assert!(!rows.is_at_end() && seen.contains(&3) && seen.end < 100, "{seen:?}");
+        it.state_mut().0.go_to_end();
+        it.run_steps(8);
+        let (rows, seen) = it.state();
+        assert!(rows.is_at_end() && seen.end == 200, "{seen:?}");
+        // What grows there is followed.
+        it.state_mut().0.reset(200, 230, |_| 20.0);
+        it.run_steps(8);
+        let (rows, seen) = it.state();
+        assert!(rows.is_at_end() && seen.end == 230, "{seen:?}");
     }
 }
