@@ -2,6 +2,8 @@
 
 mod batched;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use std::{
     sync::atomic::AtomicU64,
@@ -27,7 +29,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     runtime::{Forward, Sparsity},
-    telemetry::Meter,
+    telemetry::{Meter, neurons::DraftMasks},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
@@ -66,6 +68,8 @@ pub(super) struct Generation<'a> {
     computed: usize,
     /// Number of tokens at the end of those to compute that are drafts.
     drafted: usize,
+    /// Firings of a pass with drafts, until adaptation counts those of the drawn ones.
+    draft_masks: DraftMasks,
     /// Steps that computed one token, and their time.
     single_steps: (usize, Duration),
     ffn_sizes: &'a [FfnSize],
@@ -163,6 +167,7 @@ impl<'a> Generation<'a> {
             todo,
             computed: 0,
             drafted: 0,
+            draft_masks: DraftMasks::default(),
             single_steps: (0, Duration::ZERO),
             ffn_sizes: &state.ffn_sizes,
             requested_at,
@@ -222,14 +227,21 @@ impl<'a> Generation<'a> {
         self.drafted = self.todo.len() - 1;
     }
 
+    /// Takes back drafts that could not be computed. They are drafted anew, so that a token and its drafts are always one pass.
+    fn drop_drafts(&mut self) {
+        let drafted = std::mem::take(&mut self.drafted);
+        self.todo.truncate(self.todo.len() - drafted);
+    }
+
     /// Draws a token behind each token of a pass, `logits` being `[tokens, n_vocab]`, until one is not the draft, which is then to be
-    /// computed next. Drafts behind are forgotten.
+    /// computed next. Drafts behind are forgotten, and recorded nowhere.
     fn accept_drafts(
         &mut self,
         logits: &[f32],
         context: &mut Context,
         events: &EventSender,
         started: Instant,
+        adaptation: &HotSetAdaptation,
         meter: &mut Meter<'_>,
     ) -> Result<Option<StopReason>> {
         let drafted = std::mem::take(&mut self.drafted);
@@ -246,6 +258,8 @@ impl<'a> Generation<'a> {
             accepted += 1;
         }
         context.truncate(first + accepted);
+        meter.neurons().end_draft(1 + accepted);
+        adaptation.record_draft(&self.draft_masks, 1 + accepted);
         self.stats.drafted_tokens += drafted;
         self.stats.accepted_tokens += accepted;
         let time = started.elapsed();

@@ -85,15 +85,17 @@ impl Generation<'_> {
         let spent_thoughts = self.spent_thoughts();
         let probe = probe.with_adaptation(adaptation);
         let computed = self.compute(chunk, context, forward, probe, meter);
-        adaptation.record_tokens(chunk.len);
-        let computed = computed?;
+        if self.drafted == 0 {
+            adaptation.record_tokens(chunk.len);
+        }
+        let computed = computed.inspect_err(|_| self.drop_drafts())?;
         if !self.report_computed(chunk, &computed, events) {
             return Err(Error::Cancelled);
         }
         if self.drafted > 0
             && let ComputedLogits::Logits(logits) = computed
         {
-            return self.accept_drafts(logits, context, events, started, meter);
+            return self.accept_drafts(logits, context, events, started, adaptation, meter);
         }
         let goes_on = chunk.is_last() && self.max_tokens != Some(0) && self.pooled.is_none();
         let ends_thoughts = goes_on && spent_thoughts;
@@ -175,7 +177,15 @@ impl Generation<'_> {
         let wanted = self.wanted_logits(chunk, context);
         let tokens = &self.todo[self.computed..self.computed + chunk.len];
         let neurons = meter.neurons();
-        neurons.begin(self.session, context.tokens().len(), tokens, !chunk.in_prompt);
+        let position = context.tokens().len();
+        let mut probe = probe;
+        if self.drafted > 0 {
+            neurons.begin_draft(self.session, position, tokens);
+            self.draft_masks.clear();
+            probe = probe.with_draft(&mut self.draft_masks);
+        } else {
+            neurons.begin(self.session, position, tokens, !chunk.in_prompt);
+        }
         let (before, dense) = (self.stats.ffn.dense_bytes, forward.sparsity() == Sparsity::Dense);
         let mut probe = probe.with_recorder(neurons);
         if !chunk.in_prompt && chunk.len == 1 {
@@ -188,7 +198,10 @@ impl Generation<'_> {
             let computed = context.compute(forward, tokens, wanted, &mut probe);
             (computed, mask.map(ScopedJoinHandle::join))
         });
-        meter.neurons().end();
+        // Drafts are recorded once it is known which are drawn.
+        if self.drafted == 0 || computed.is_err() {
+            meter.neurons().end();
+        }
         self.stats.ffn.tokens += usize::from(self.stats.ffn.dense_bytes > before);
         let computed = computed?;
         match masked {
