@@ -15,9 +15,10 @@ use smallvec::SmallVec;
 use super::{
     ContextPolicy, Event, GenerationStats, LogprobsRequest, Prompt, Request, SpeculationMode, StopReason,
     TokenLogprobs,
+    chat_history::ChatHistory,
     context::Context,
     embedding::PooledStates,
-    encoded_prompt::{EncodedPrompt, encode, end_of_thoughts, fit},
+    encoded_prompt::{EncodedPrompt, FittedPrompt, encode_to_fit, end_of_thoughts},
     engine::EngineState,
     ffn_reads::FfnSize,
     neurons::HotSetAdaptation,
@@ -49,6 +50,8 @@ pub(super) struct Generation<'a> {
     chunk: usize,
     max_tokens: Option<usize>,
     on_full: ContextPolicy,
+    /// The chat, if its oldest turns may be forgotten.
+    history: Option<ChatHistory<'a>>,
     ignore_eos: bool,
     logprobs: Option<LogprobsRequest>,
     n_vocab: usize,
@@ -116,15 +119,9 @@ impl<'a> Generation<'a> {
         };
         let stops = StopStrings::new(request.stop, turn_ends);
         let markers = if request.chat.tools.is_empty() { &[] } else { state.template.tools().markers() };
-        let limit = (request.on_full == ContextPolicy::Stop).then(|| context.capacity());
-        let EncodedPrompt { tokens: prompt, starts_text, parser } =
-            encode(state, request.prompt, &request.chat, limit)?;
-        if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
-            return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
-        }
-        let whole = prompt.len();
-        let mut todo = fit(prompt, context.capacity(), request.on_full)?;
-        let forgotten_tokens = whole - todo.len();
+        let FittedPrompt { encoded, forgotten_tokens, history } =
+            encode_to_fit(state, request.prompt, &request.chat, request.on_full, context.capacity())?;
+        let EncodedPrompt { tokens: mut todo, starts_text, parser } = encoded;
         let detokeniser = if starts_text { tokenizer.stream().at_text_start() } else { tokenizer.stream() };
         let thought_budget = match (request.thought_budget, &parser) {
             (Some(budget), Some(_)) => Some((budget, end_of_thoughts(state)?)),
@@ -140,6 +137,7 @@ impl<'a> Generation<'a> {
             context_used: context.tokens().len(),
             context_length: context.capacity(),
             forgotten_tokens,
+            forgotten_turns: history.as_ref().map_or(0, ChatHistory::forgotten),
             seed: sampler.seed(),
             ..GenerationStats::default()
         };
@@ -154,6 +152,7 @@ impl<'a> Generation<'a> {
             chunk: state.chunk,
             max_tokens: request.max_tokens,
             on_full: request.on_full,
+            history,
             ignore_eos: request.ignore_eos,
             logprobs: request.logprobs,
             n_vocab: vocab,

@@ -79,7 +79,7 @@ impl Generation<'_> {
         }
         let chunk = self.next_chunk(context, most);
         if chunk.len > context.room() {
-            return Ok(self.make_room(context, forward));
+            return self.make_room(context, forward);
         }
         // Only where the prompt has opened them, and none are wanted.
         let spent_thoughts = self.spent_thoughts();
@@ -136,14 +136,22 @@ impl Generation<'_> {
     }
 
     /// Has a full context forget tokens, or ends there, as the request wants.
-    fn make_room(&mut self, context: &mut Context, forward: &Forward) -> Option<StopReason> {
-        let ContextPolicy::Shift { keep } = self.on_full else { return Some(StopReason::ContextFull) };
+    fn make_room(&mut self, context: &mut Context, forward: &Forward) -> Result<Option<StopReason>> {
+        let ContextPolicy::Shift { keep } = self.on_full else { return Ok(Some(StopReason::ContextFull)) };
         let held = context.tokens().len();
-        let mut again = context.shift(forward.isa(), keep);
+        let mut again = match &mut self.history {
+            None => context.shift(forward.isa(), keep),
+            Some(history) => {
+                let wanted = history.make_room(context.tokens(), context.capacity())?;
+                let Some(wanted) = wanted else { return Ok(Some(StopReason::ContextFull)) };
+                self.stats.forgotten_turns = history.forgotten();
+                context.shorten(forward.isa(), &wanted)
+            }
+        };
         self.stats.forgotten_tokens += held - context.tokens().len() - again.len();
         again.extend(self.todo.drain(self.computed..));
         (self.todo, self.computed) = (again, 0);
-        None
+        Ok(None)
     }
 
     /// The logits that are wanted of a chunk.
