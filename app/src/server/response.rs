@@ -189,8 +189,8 @@ fn usage(stats: &GenerationStats) -> Value {
     usage
 }
 
-/// Adds the tokens and turns that are forgotten, a field of ours in every protocol, to `object`, if the conversation did not fit into
-/// the context.
+/// Adds the tokens and turns that are forgotten, a field of ours in every protocol, to `object`, if the conversation did not
+/// fit into the context.
 pub fn add_forgotten(object: &mut Value, stats: &GenerationStats) {
     if stats.forgotten_tokens > 0 {
         object["forgotten_tokens"] = stats.forgotten_tokens.into();

@@ -6,12 +6,12 @@ use crate::error::{Error, Result};
 /// Fraction of the context that turns are forgotten for, so that an answer has room.
 const ANSWER_FRACTION: usize = 8;
 
-/// Fraction of the context in steps of which turns are forgotten. Between two steps a chat that grows keeps its beginning, so that
-/// only its end is computed.
+/// Fraction of the context in steps of which turns are forgotten. Between two steps a chat that grows keeps its beginning, so
+/// that only its end is computed.
 const STEP_FRACTION: usize = 4;
 
-/// Messages of a prompt, of which the oldest turns may be forgotten: a turn is a message of the user and all that follows it up to the
-/// next one. What is left is rendered by the chat template, so that every role mark is there.
+/// Messages of a prompt, of which the oldest turns may be forgotten: a turn is a message of the user and all that follows it up
+/// to the next one. What is left is rendered by the chat template, so that every role mark is there.
 #[derive(Debug)]
 pub(super) struct ChatHistory<'a> {
     state: &'a EngineState,
@@ -72,8 +72,8 @@ impl<'a> ChatHistory<'a> {
         Ok(self.prompt.clone())
     }
 
-    /// The ids that a full context is to hold instead of `held`, the prompt and an answer: without the oldest turns or, of the last
-    /// turn, without the older half of the answer. `None` if the last turn leaves no room for an answer.
+    /// The ids that a full context is to hold instead of `held`, the prompt and an answer: without the oldest turns or, of the
+    /// last turn, without the older half of the answer. `None` if the last turn leaves no room for an answer.
     pub fn make_room(&mut self, held: &[u32], capacity: usize) -> Result<Option<Vec<u32>>> {
         let answer = held.get(self.prompt.len()..).unwrap_or_default();
         if self.forget_turns(answer.len(), capacity)? {
@@ -87,8 +87,8 @@ impl<'a> ChatHistory<'a> {
         Ok(Some([&held[..question], &held[question + older..]].concat()))
     }
 
-    /// Forgets at least one more turn, and as many as a prompt with `answer` more tokens needs; the last one is kept. False if none
-    /// can be forgotten.
+    /// Forgets at least one more turn, and as many as a prompt with `answer` more tokens needs; the last one is kept. False if
+    /// none can be forgotten.
     fn forget_turns(&mut self, answer: usize, capacity: usize) -> Result<bool> {
         let step = (capacity / STEP_FRACTION).max(1);
         let excess = (self.whole + answer + capacity / ANSWER_FRACTION).saturating_sub(capacity);

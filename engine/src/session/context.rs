@@ -242,8 +242,9 @@ impl Context {
         self.remove(isa, keep, discard)
     }
 
-    /// Forgets tokens so that it holds `wanted`, which has fewer. Returns the tokens to compute again: none if these are the tokens it
-    /// holds without some in a row and the cache can move its entries, otherwise all behind those they have in common.
+    /// Forgets tokens so that it holds `wanted`, which has fewer. Returns the tokens to compute again: none if these are the
+    /// tokens it holds without some in a row and the cache can move its entries, otherwise all behind those they have in
+    /// common.
     pub fn shorten(&mut self, isa: Isa, wanted: &[u32]) -> Vec<u32> {
         let keep = self.tokens.iter().zip(wanted).take_while(|(held, wanted)| held == wanted).count();
         let discard = self.tokens.len().saturating_sub(wanted.len());

@@ -39,8 +39,8 @@ pub(super) struct FittedPrompt<'a> {
     pub history: Option<ChatHistory<'a>>,
 }
 
-/// Encodes a prompt, and shortens it to a context of `capacity` tokens as `on_full` wants: a chat by its oldest turns, another prompt
-/// as a shift would.
+/// Encodes a prompt, and shortens it to a context of `capacity` tokens as `on_full` wants: a chat by its oldest turns, another
+/// prompt as a shift would.
 ///
 /// # Errors
 /// [`Error::ContextFull`] where it is not to be shortened, or its last turn alone is too long.
@@ -156,8 +156,8 @@ fn chat_message(message: &Message) -> ChatMessage<'_> {
     ChatMessage { role, content: &message.content, fields }
 }
 
-/// Shortens a prompt without turns that is longer than the context as a shift would: to the first `keep` tokens, and as many of the last as fill
-/// half of the rest.
+/// Shortens a prompt without turns that is longer than the context as a shift would: to the first `keep` tokens, and as many of
+/// the last as fill half of the rest.
 fn fit(prompt: Vec<u32>, capacity: usize, on_full: ContextPolicy) -> Result<Vec<u32>> {
     if prompt.len() <= capacity {
         return Ok(prompt);

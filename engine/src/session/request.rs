@@ -213,9 +213,9 @@ pub enum ContextPolicy {
     /// End with [`StopReason::ContextFull`]; a prompt that does not fit is an error.
     #[default]
     Stop,
-    /// Forget the beginning and go on: of a chat its oldest turns, never its system prompt, and where only the last turn is left the
-    /// older half of the answer; of another prompt the older half of what follows its first `keep` tokens. A chat whose last turn
-    /// alone does not fit is an error.
+    /// Forget the beginning and go on: of a chat its oldest turns, never its system prompt, and where only the last turn is
+    /// left the older half of the answer; of another prompt the older half of what follows its first `keep` tokens. A chat
+    /// whose last turn alone does not fit is an error.
     Shift {
         /// Tokens at the start that are never forgotten, where the prompt is no chat.
         keep: usize,

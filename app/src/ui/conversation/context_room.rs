@@ -1,5 +1,5 @@
-//! Tokens of the context that a chat takes with the message that is being written, and what the model has forgotten of it. Counting
-//! may take longer than a frame, so that it is done beside it.
+//! Tokens of the context that a chat takes with the message that is being written, and what the model has forgotten of it.
+//! Counting may take longer than a frame, so that it is done beside it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -162,8 +162,8 @@ pub struct ForgottenLine {
 }
 
 impl ForgottenLine {
-    /// The line in `branch`, of which the latest answer with figures has forgotten `turns` turns and `tokens` tokens in all; `None` where
-    /// nothing is forgotten.
+    /// The line in `branch`, of which the latest answer with figures has forgotten `turns` turns and `tokens` tokens in all;
+    /// `None` where nothing is forgotten.
     pub fn of(branch: &[Message], turns: usize, tokens: usize) -> Option<Self> {
         if tokens == 0 {
             return None;

@@ -194,7 +194,8 @@ mod tests {
     use super::*;
     use crate::builtin;
 
-    /// Checks that of answers with the seeds up to `seeds`, drawn as the window draws them, at most one lacks a noun of its starter.
+    /// Checks that of answers with the seeds up to `seeds`, drawn as the window draws them, at most one lacks a noun of its
+    /// starter.
     fn starters_are_kept(seeds: u64) {
         let model = ModelId::Builtin.open(&Default::default()).unwrap();
         let options =

@@ -260,7 +260,8 @@ fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     assert!(harness.query_by_label("Whole map").is_none());
 }
 
-/// In `exact`, where drafts are computed and rejected, an answer is found among the tokens, and tinted where a pinned neuron fires.
+/// In `exact`, where drafts are computed and rejected, an answer is found among the tokens, and tinted where a pinned neuron
+/// fires.
 #[test]
 fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
     let folder = tempfile::tempdir().unwrap();

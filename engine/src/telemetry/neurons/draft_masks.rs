@@ -2,8 +2,9 @@
 
 use super::LayerFiring;
 
-/// Masks of the neurons that fire, and of the experts that are chosen, in every layer of a pass that computes a token and drafts of
-/// those behind it. Only tokens that are drawn are part of a text, and which drafts are is not known before the pass has ended.
+/// Masks of the neurons that fire, and of the experts that are chosen, in every layer of a pass that computes a token and
+/// drafts of those behind it. Only tokens that are drawn are part of a text, and which drafts are is not known before the pass
+/// has ended.
 #[derive(Debug, Default)]
 pub struct DraftMasks {
     /// Memory of all layers that were ever held; the first `held` are those of this pass.

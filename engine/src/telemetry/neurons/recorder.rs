@@ -221,8 +221,8 @@ impl NeuronRecorder {
         self.end_with(if self.is_draft { 0 } else { usize::MAX });
     }
 
-    /// Of a token and its drafts, computed as a whole, the first `drawn` are part of the text: they are recorded as if each had been
-    /// computed alone.
+    /// Of a token and its drafts, computed as a whole, the first `drawn` are part of the text: they are recorded as if each had
+    /// been computed alone.
     pub fn end_draft(&mut self, drawn: usize) {
         self.end_with(drawn);
     }
