@@ -249,7 +249,8 @@ fn sampling(ui: &mut Ui, choices: &mut SamplingOverrides, base: &Sampling) {
         ui.end_row();
         seed_row(ui, &mut it.seed);
     });
-    let help = "Otherwise the older half of the chat is forgotten, and the answer goes on.";
+    let help =
+        "Otherwise the oldest questions and answers are forgotten, never the system prompt, and the answer goes on.";
     ui.checkbox(&mut choices.stop_when_full, "Stop when the context is full").on_hover_text(help);
     let own = *choices == SamplingOverrides::default();
     if ui.add_enabled(!own, egui::Button::new("As the model suggests")).clicked() {

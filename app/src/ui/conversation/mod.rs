@@ -37,7 +37,7 @@ use self::{
     blocks::Blocks,
     chat_settings::{ChatOptions, ChatSettings},
     composer::{Composer, ComposerAction},
-    context_room::{ContextRoom, Forgotten},
+    context_room::{ContextRoom, ForgottenLine},
     explained::{WordAct, WordView},
     message::{Context, MessageAction},
     row_heights::RowHeights,
@@ -97,7 +97,6 @@ pub struct Conversation {
     attaching: Attaching,
     /// Tokens of the next prompt, as counted for the latest frame.
     tokens: Option<context_room::Tokens>,
-    forgotten: Forgotten,
     /// True while it is asked what to do with a message that is too long.
     asking: bool,
     /// True if the message is to be sent once it is counted.
@@ -501,11 +500,8 @@ impl Conversation {
             _ => false,
         };
         let gone = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
-        let gone = progress.and_then(|progress| progress.figures.cloned()).or(gone).map_or(0, |it| it.forgotten_tokens);
-        let line = match shell.engine_handle.engine() {
-            Some(engine) => self.forgotten.line(ui, &engine, &self.branch, gone),
-            None => None,
-        };
+        let gone = progress.and_then(|progress| progress.figures.cloned()).or(gone).unwrap_or_default();
+        let line = ForgottenLine::of(&self.branch, gone.forgotten_turns, gone.forgotten_tokens);
         let (mut act, mut word, mut choice) = (None, None, None);
         let pending = shell.chat_controller.pending_call(chat);
         let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
