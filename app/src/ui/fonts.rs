@@ -203,18 +203,25 @@ mod tests {
         assert_eq!(found(&plain, UNUSED), Some(1));
         assert!((0..400).all(|end| feature_tags(&MONOSPACE[..end], LIGATURES).is_none()), "one that ends early");
 
+        let (mut fonts, joined) = (definitions(), FontFamily::Name("joined".into()));
+        fonts.font_data.insert("joined".to_owned(), Arc::new(FontData::from_static(MONOSPACE)));
+        fonts.families.insert(joined.clone(), vec!["joined".to_owned()]);
         let mut it = egui_kittest::Harness::new_ui(|_| ());
-        it.ctx.set_fonts(definitions());
+        it.ctx.set_fonts(fonts);
         it.run_steps(2);
-        let glyphs = |text: &str| {
-            let font = egui::FontId::monospace(14.0);
+        let glyphs = |text: &str, family: &FontFamily| {
+            // Letters are 12 whole pixels wide: one that begins within a pixel has a picture of its own.
+            let font = egui::FontId::new(20.0, family.clone());
             let galley = it.ctx.fonts_mut(|fonts| fonts.layout_no_wrap(text.to_owned(), font, egui::Color32::WHITE));
             let glyphs = galley.rows.iter().flat_map(|row| row.glyphs.clone());
             glyphs.map(|glyph| (glyph.chr, glyph.uv_rect.min, glyph.uv_rect.max)).collect::<Vec<_>>()
         };
         for pair in ["->", "!=", "=>", "<="] {
-            let apart: Vec<_> = pair.chars().flat_map(|letter| glyphs(&letter.to_string())).collect();
-            assert_eq!(glyphs(pair), apart, "{pair}");
+            let are_apart = |family: &FontFamily| {
+                let apart: Vec<_> = pair.chars().flat_map(|letter| glyphs(&letter.to_string(), family)).collect();
+                glyphs(pair, family) == apart
+            };
+            assert!(are_apart(&FontFamily::Monospace) && !are_apart(&joined), "{pair}");
         }
     }
 }

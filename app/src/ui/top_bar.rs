@@ -7,9 +7,9 @@ use thermocline_engine::session::{DeviceStatus, Engine, SparsityChoice};
 
 use super::{
     command::{Command, Page},
-    model_menu,
+    frame_pace, model_menu,
     models::prepare_offer,
-    shell::{self, Shell},
+    shell::Shell,
     theme::{self, Palette},
     vram::picker,
     widgets,
@@ -171,7 +171,7 @@ fn chips(ui: &mut Ui, words: &BarWords, mut menu: impl FnMut(&mut Ui, BarPart)) 
         Some(DevicePlace::Loading(fraction)) => {
             let bar = ProgressBar::new(*fraction).text(format!("Loading {:.0} %", fraction * 100.0));
             ui.add(bar.desired_width(LOADING.min(rest)));
-            ui.request_repaint_after(shell::pace(ui));
+            ui.request_repaint_after(frame_pace::pace(ui));
         }
         Some(DevicePlace::Remote(chip)) => {
             let badge = Label::new(RichText::new(&chip.text).color(chip.colour)).truncate();

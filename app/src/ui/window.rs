@@ -18,14 +18,14 @@ use super::{
     chats::ChatsPanel,
     command::{self, Command, Page},
     conversation::{Conversation, composer_id},
-    fonts,
+    fonts, frame_pace,
     icon::icon,
     keyboard,
     models::ModelsPage,
     neurons::NeuronsPanel,
     opening::{self, Backend, BackendOrder, Chosen, NoWindow, Watch},
     preferences::{PreferencesPage, keys},
-    shell::{self, Shell},
+    shell::Shell,
     theme::{self, Palette},
     top_bar,
     vram::VramPanel,
@@ -102,12 +102,12 @@ fn options(folders: &Folders) -> NativeOptions {
 /// The window's contents, on what eframe draws it with.
 fn create(creation: &CreationContext<'_>, folders: Folders, model: Option<ModelId>) -> Result<Window, String> {
     let drawn_by = creation.wgpu_render_state.as_ref().map(|state| state.adapter.get_info().device_type);
-    shell::set_draws_by_cpu(&creation.egui_ctx, drawn_by == Some(wgpu::DeviceType::Cpu));
+    frame_pace::set_draws_by_cpu(&creation.egui_ctx, drawn_by == Some(wgpu::DeviceType::Cpu));
     let mut window = Window::new(&creation.egui_ctx, folders, model)?;
     fonts::load_emoji(&creation.egui_ctx);
     if let Some(state) = &creation.wgpu_render_state {
         window.neurons.draw_on(state);
-        if shell::draws_by_cpu(&creation.egui_ctx) {
+        if frame_pace::draws_by_cpu(&creation.egui_ctx) {
             window.ground = Ground::install(state);
             let device = state.device.clone();
             // A device that was lost has nothing to do any more.
@@ -230,7 +230,7 @@ impl Window {
         if ctx.input(|input| !input.events.is_empty()) {
             self.touched = Instant::now();
         }
-        let blinks = self.touched.elapsed() < BLINKS && !shell::still(ctx, &self.shell.settings);
+        let blinks = self.touched.elapsed() < BLINKS && !frame_pace::still(ctx, &self.shell.settings);
         if ctx.global_style().visuals.text_cursor.blink != blinks {
             ctx.all_styles_mut(|style| style.visuals.text_cursor.blink = blinks);
         }

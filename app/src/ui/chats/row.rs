@@ -112,8 +112,9 @@ pub fn chat(
             if wanted {
                 response.request_focus();
                 response.scroll_to_me(None);
-            }
-            if response.has_focus() {
+                // The key that led here leads no further.
+                act = act.take().or(Some(ChatAction::Focus(RowMove::Here)));
+            } else if response.has_focus() {
                 act = act.take().or_else(|| moved(ui, response.id));
             }
             let response = response.on_hover_ui(|ui| dates(ui, store, chat, title));

@@ -43,12 +43,7 @@ use self::{
     row_heights::RowHeights,
     start::Start,
 };
-use super::{
-    command::Command,
-    keyboard,
-    shell::{self, Shell},
-    theme::Palette,
-};
+use super::{command::Command, frame_pace, keyboard, shell::Shell, theme::Palette};
 use crate::{
     chat::{AnswerStats, Explanation, SamplingOverrides, prompt_before},
     engine_handle::ModelState,
@@ -419,7 +414,7 @@ impl Conversation {
             ui.request_repaint_after(DRAFT);
         }
         if self.is_elsewhere(shell) {
-            ui.request_repaint_after(ELSEWHERE.max(shell::pace(ui)));
+            ui.request_repaint_after(ELSEWHERE.max(frame_pace::pace(ui)));
         }
         CentralPanel::no_frame()
             .show(ui, |ui| if self.branch.is_empty() { self.start(ui, shell) } else { self.messages(ui, shell) });

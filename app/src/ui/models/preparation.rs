@@ -21,7 +21,7 @@ use thermocline_engine::{
     },
 };
 
-use crate::{engine_handle::error_message, ui::shell};
+use crate::{engine_handle::error_message, ui::frame_pace};
 
 /// Tokens of text that a preparation reads.
 #[cfg(not(test))]
@@ -68,7 +68,7 @@ impl Preparation {
         let work = move || {
             let end = run(&model, TOKENS, &mut |progress| {
                 *to.lock() = PreparationStage::Running(Some(*progress));
-                ctx.request_repaint_after(shell::pace(&ctx));
+                ctx.request_repaint_after(frame_pace::pace(&ctx));
                 if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             *to.lock() = match end {

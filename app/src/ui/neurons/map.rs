@@ -25,7 +25,7 @@ use super::{
     playback::Playback,
     shader::{self, Shader},
 };
-use crate::ui::{shell::FRAME, theme::Palette};
+use crate::ui::{frame_pace::FRAME, theme::Palette};
 
 /// Time a frame may spend on what takes longer than a frame.
 const SLICE: Duration = Duration::from_millis(1);
