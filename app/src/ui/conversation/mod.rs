@@ -502,8 +502,8 @@ impl Conversation {
         let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
         let focus = asks.is_some() && asks != self.asked && self.composer.text().is_empty();
         self.asked = asks;
-        if focus && let Some(last) = self.branch.len().checked_sub(1) {
-            self.rows.go_to(last);
+        if focus {
+            self.rows.go_to_end();
         }
         if self.blocks.len() > READY {
             self.blocks.clear();

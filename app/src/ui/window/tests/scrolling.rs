@@ -10,13 +10,19 @@ use crate::{
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
-/// A window with a chat of 40 messages.
+/// Number of messages: more than can be seen, and few enough for the model's context, so that nothing is asked about one more.
+const MESSAGES: usize = 20;
+
+/// The beginning of the last one.
+const LAST: &str = "Message number 19";
+
+/// A window with a chat.
 fn long() -> TestWindow {
     let mut stage = TestWindow::with(SIZE, |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
         let chat = store.add_chat(None, "").unwrap();
         let mut parent = None;
-        for n in 0..40 {
+        for n in 0..MESSAGES {
             let speaker = if n % 2 == 0 { Speaker::User } else { Speaker::Assistant };
             let message = NewMessage { speaker, ..NewMessage::user(&format!("Message number {n}.\n\nMore of it.")) };
             parent = Some(store.add_message(chat, parent, &message).unwrap());
@@ -38,7 +44,7 @@ fn scroll_up(stage: &mut TestWindow) {
     stage.it.run_steps(60);
     stage.it.remove_cursor();
     stage.step();
-    assert!(stage.shows("To the end") && !stage.shows("Message number 39"), "{:?}", stage.texts());
+    assert!(stage.shows("To the end") && !stage.shows(LAST), "{:?}", stage.texts());
 }
 
 /// Asserts that a text lies between the top bar and the composer.
@@ -72,12 +78,12 @@ fn end_is_found_with_a_button_and_a_key() {
     scroll_up(&mut stage);
     stage.click("To the end");
     stage.it.run_steps(8);
-    assert_in_view(&stage, "Message number 39");
+    assert_in_view(&stage, LAST);
     assert!(!stage.shows("To the end"));
     scroll_up(&mut stage);
     stage.write("Message", "half a thought");
     stage.ctrl(Key::End);
     stage.it.run_steps(8);
-    assert_in_view(&stage, "Message number 39");
+    assert_in_view(&stage, LAST);
     assert_eq!(stage.control("Message").value().as_deref(), Some("half a thought"));
 }
