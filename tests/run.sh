@@ -46,7 +46,7 @@ inputs=(
   [direct3d]='^shaders/|^tests/d(irect3d|xc_check)'
   [packaging]='^packaging/|^app/Cargo.toml$|^app/src/cli/|^assets/(icon|fonts)'
   [soak]='^app/src/(server|engine_handle)/|^engine/src/session/|^tests/soak'
-  [slow]='^(engine|shaders|tests/tests|tests/src)/'
+  [slow]='^(engine|shaders|tests/tests|tests/src)/|^app/src/(builtin|ui/conversation/start)\.rs$'
   [fuzz]='^fuzz/|^engine/src/(format|quant|tokenizer)/|^tests/src/fuzzed/|^tests/fuzz'
 )
 

@@ -33,6 +33,9 @@ pub struct AnswerStats {
     /// Tokens of the chat that the model no longer has in its context.
     #[serde(skip_serializing_if = "is_zero")]
     pub forgotten_tokens: usize,
+    /// Turns of the chat that it no longer has, the oldest ones.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub forgotten_turns: usize,
     /// Reads and savings of its tokens, where neurons were recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reads: Option<AnswerReads>,
@@ -121,6 +124,7 @@ impl AnswerStats {
             context_used: stats.context_used,
             context_length: stats.context_length,
             forgotten_tokens: stats.forgotten_tokens,
+            forgotten_turns: stats.forgotten_turns,
             reads: AnswerReads::new(&stats.ffn),
             seed: stats.seed,
         }

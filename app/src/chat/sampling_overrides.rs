@@ -33,7 +33,7 @@ pub struct SamplingOverrides {
     /// Longest answer in tokens; `None`: the length of the context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
-    /// End an answer when the context is full, instead of shifting out the older half.
+    /// End an answer when the context is full, instead of forgetting the oldest turns.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stop_when_full: bool,
 }

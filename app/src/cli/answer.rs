@@ -129,10 +129,15 @@ pub fn print(text: &str) -> Outcome {
 
 /// The forgotten part of a conversation, in one line; `None` if it has it all in mind.
 pub fn forgotten_line(stats: &GenerationStats) -> Option<String> {
-    let GenerationStats { forgotten_tokens, context_length, .. } = stats;
+    let GenerationStats { forgotten_tokens, forgotten_turns, context_length, .. } = stats;
+    let turns = match forgotten_turns {
+        0 => String::new(),
+        1 => "the oldest question and its answer, ".to_owned(),
+        turns => format!("the oldest {turns} questions and their answers, "),
+    };
     (*forgotten_tokens > 0).then(|| {
         format!(
-            "[the context of {context_length} tokens is full: the oldest {forgotten_tokens} tokens are forgotten; --ctx N makes it larger]"
+            "[the context of {context_length} tokens is full: {turns}{forgotten_tokens} tokens are forgotten; --ctx N makes it larger]"
         )
     })
 }
@@ -197,6 +202,7 @@ pub fn to_json(answer: &CompleteAnswer) -> Value {
             "context_used": stats.context_used,
             "context_length": stats.context_length,
             "forgotten_tokens": stats.forgotten_tokens,
+            "forgotten_turns": stats.forgotten_turns,
             "seed": stats.seed,
         },
     })

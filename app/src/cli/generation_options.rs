@@ -91,10 +91,10 @@ pub struct LengthOptions {
     /// Stop before this text (\n, \t and \\ are understood); may be repeated
     #[arg(long, value_name = "TEXT", value_parser = unescape)]
     pub stop: Vec<String>,
-    /// When the context is full: stop, or shift the older half out and go on
+    /// When the context is full: stop, or shift the oldest turns of a chat (of a text the older half) out and go on
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub on_full: OnFull,
-    /// With --on-full shift: tokens at the start that are never shifted out
+    /// With --on-full shift: tokens at the start of a text that are never shifted out; of a chat the system prompt never is
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub keep: usize,
     /// Speculative decoding: lookup drafts what followed the last tokens before, off drafts nothing; the text does not change

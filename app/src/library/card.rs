@@ -178,9 +178,7 @@ impl ModelCard {
             traits: traits(&model),
             expected_sparsity: expected_sparsity(&model),
             activation: config.activation,
-            prepared: !layers.is_empty()
-                && with_ffn()
-                    .all(|it| it.frequency.is_some() || it.predictor.is_some() || it.activation_threshold.is_some()),
+            prepared: is_prepared(&model),
             recall: recall(layers),
             predicted: with_ffn().all(|layer| layer.predictor.is_some()),
             neuron_major,
@@ -195,6 +193,15 @@ impl ModelCard {
     pub fn is_at(&self, path: &Path) -> bool {
         matches!(&self.id, ModelId::Path(own) if own == path)
     }
+}
+
+/// `true` if firing frequencies, a predictor or an activation threshold are known of every layer, from `prepare` or from the
+/// file.
+pub fn is_prepared(model: &Model) -> bool {
+    let known =
+        |it: &LayerWeights| it.frequency.is_some() || it.predictor.is_some() || it.activation_threshold.is_some();
+    let layers = &model.weights.layers;
+    !layers.is_empty() && layers.iter().filter(|layer| !matches!(layer.ffn, Ffn::None)).all(known)
 }
 
 /// Mean recall of the predictors; `None` unless all were measured.

@@ -3,5 +3,5 @@
 mod card;
 mod scan;
 
-pub use card::{ModelCard, ModelId};
+pub use card::{ModelCard, ModelId, is_prepared};
 pub use scan::{FoundModel, scan};

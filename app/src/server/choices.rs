@@ -76,6 +76,7 @@ impl ChoiceReaders {
             self.total.reused_tokens += stats.reused_tokens;
         }
         self.total.forgotten_tokens = self.total.forgotten_tokens.max(stats.forgotten_tokens);
+        self.total.forgotten_turns = self.total.forgotten_turns.max(stats.forgotten_turns);
         self.total.generated_tokens += stats.generated_tokens;
         self.total.thought_tokens += stats.thought_tokens;
         self.total.drafted_tokens += stats.drafted_tokens;

@@ -185,11 +185,17 @@ fn usage(stats: &GenerationStats) -> Value {
             "rejected_prediction_tokens": stats.drafted_tokens - stats.accepted_tokens,
         },
     });
-    if stats.forgotten_tokens > 0 {
-        // Ours: the conversation did not fit into the context.
-        usage["prompt_tokens_details"]["forgotten_tokens"] = stats.forgotten_tokens.into();
-    }
+    add_forgotten(&mut usage["prompt_tokens_details"], stats);
     usage
+}
+
+/// Adds the tokens and turns that are forgotten, a field of ours in every protocol, to `object`, if the conversation did not
+/// fit into the context.
+pub fn add_forgotten(object: &mut Value, stats: &GenerationStats) {
+    if stats.forgotten_tokens > 0 {
+        object["forgotten_tokens"] = stats.forgotten_tokens.into();
+        object["forgotten_turns"] = stats.forgotten_turns.into();
+    }
 }
 
 #[cfg(test)]
@@ -200,8 +206,9 @@ mod tests {
     fn usage_names_forgotten_tokens_where_there_are_any() {
         let stats = GenerationStats { prompt_tokens: 5, ..GenerationStats::default() };
         assert!(usage(&stats)["prompt_tokens_details"].get("forgotten_tokens").is_none());
-        let shortened = usage(&GenerationStats { forgotten_tokens: 7, ..stats });
-        assert_eq!(shortened["prompt_tokens_details"]["forgotten_tokens"], 7);
+        let shortened = usage(&GenerationStats { forgotten_tokens: 7, forgotten_turns: 1, ..stats });
+        let details = &shortened["prompt_tokens_details"];
+        assert_eq!((&details["forgotten_tokens"], &details["forgotten_turns"]), (&json!(7), &json!(1)));
     }
 
     #[test]

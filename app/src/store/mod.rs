@@ -179,6 +179,14 @@ impl Store {
         days.during("looking at the calendar")
     }
 
+    /// Date and time of day on this computer's clock of `time`, in milliseconds since 1970; reads no file.
+    pub fn local_time(&self, time: i64) -> Result<String, StoreError> {
+        const OPERATION: &str = "looking at the calendar";
+        let sql = "SELECT strftime('%Y-%m-%d %H:%M', ?1 / 1000, 'unixepoch', 'localtime')";
+        let mut query = self.db.prepare_cached(sql).during(OPERATION)?;
+        query.query_row([time], |row| row.get::<_, Option<String>>(0)).during(OPERATION).map(Option::unwrap_or_default)
+    }
+
     /// Runs `work` in a transaction: all of its changes are made, or none.
     fn transaction<T>(
         &mut self,

@@ -116,7 +116,7 @@ mod tests {
 
         let json = store.export(&[chat]).unwrap();
         let mut other = Store::in_memory().unwrap();
-        let copies = other.import(FileFormat::Json, &json).unwrap();
+        let copies = other.import(FileFormat::Json, &json).unwrap().added;
         assert_eq!(other.export(&copies).unwrap(), json);
         let copied = other.branch(copies[0]).unwrap();
         assert_eq!((copied[1].calls(), copied[3].result()), (said[1].calls(), said[3].result()));

@@ -29,10 +29,24 @@ pub enum Command {
     OpenChat(ChatId),
     /// This message of a conversation.
     OpenMessage(ChatId, MessageId),
+    /// The chat below the one that is shown, in the list.
+    NextChat,
+    /// The chat above it.
+    PreviousChat,
+    /// Change the name of the chat that has the keyboard in the list, or else is shown.
+    RenameChat,
+    /// Delete that chat; it can be brought back.
+    DeleteChat,
+    /// Lead the keyboard to the next area of the window.
+    NextArea,
+    /// Lead it to the area before.
+    PreviousArea,
     /// Put the cursor where chats are searched.
     Search,
     /// Put the cursor where messages are written.
     Compose,
+    /// Show the end of the conversation.
+    ToEnd,
     /// Choose files that go with the message being written.
     Attach,
     /// End the answer that is being written.
@@ -66,6 +80,14 @@ const fn ctrl(key: Key) -> KeyboardShortcut {
 /// Keys of the window, with what they do in words. Keys that belong to one panel are described by it.
 pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
     (Command::NewChat, ctrl(Key::N), "New chat"),
+    (Command::NextChat, ctrl(Key::PageDown), "Next chat"),
+    (Command::PreviousChat, ctrl(Key::PageUp), "Chat before"),
+    (Command::RenameChat, KeyboardShortcut::new(Modifiers::NONE, Key::F2), "Rename the chat"),
+    (
+        Command::DeleteChat,
+        KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), Key::Delete),
+        "Delete the chat",
+    ),
     (Command::Search, ctrl(Key::K), "Search all chats"),
     (Command::Compose, ctrl(Key::L), "Write a message"),
     (Command::Attach, ctrl(Key::O), "Attach files"),
@@ -75,15 +97,32 @@ pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
         KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), Key::C),
         "Copy the last answer",
     ),
+    (Command::ToEnd, ctrl(Key::End), "To the end of the chat"),
     (Command::ToggleChats, ctrl(Key::B), "Show or hide the chats"),
     (Command::ToggleNeurons, ctrl(Key::J), "Show or hide the neurons"),
     (Command::Show(Page::Models), ctrl(Key::M), "Models"),
     (Command::Show(Page::Preferences), ctrl(Key::Comma), "Settings"),
+    // Before the same key without Shift, which that would be taken for.
+    (Command::PreviousArea, KeyboardShortcut::new(Modifiers::SHIFT, Key::F6), "Area before"),
+    (
+        Command::NextArea,
+        KeyboardShortcut::new(Modifiers::NONE, Key::F6),
+        "Next area: chats, messages, where one writes, neurons",
+    ),
     (Command::CheatSheet, KeyboardShortcut::new(Modifiers::NONE, Key::F1), "These keys"),
 ];
 
 /// Commands typed since the last frame.
 pub fn typed(ctx: &Context) -> Vec<Command> {
-    let pressed = |shortcut| ctx.input_mut(|input| input.consume_shortcut(shortcut));
-    SHORTCUTS.iter().filter(|(_, shortcut, _)| pressed(shortcut)).map(|(command, ..)| command.clone()).collect()
+    let pressed = |command: &Command, shortcut: &KeyboardShortcut| {
+        ctx.input_mut(|input| match command {
+            // A field that is written in goes to its own end with the same key.
+            Command::ToEnd => {
+                input.modifiers.matches_exact(shortcut.modifiers) && input.key_pressed(shortcut.logical_key)
+            }
+            _ => input.consume_shortcut(shortcut),
+        })
+    };
+    let typed = SHORTCUTS.iter().filter(|(command, shortcut, _)| pressed(command, shortcut));
+    typed.map(|(command, ..)| command.clone()).collect()
 }

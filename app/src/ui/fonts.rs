@@ -37,6 +37,13 @@ const FORMULA: [&str; 19] = [
     "Typewriter-Regular",
 ];
 
+/// The font of code.
+const MONOSPACE: &[u8] = include_bytes!("../../../assets/fonts/JetBrainsMono-Regular.ttf");
+
+/// Tag of the feature that joins letters of code, and one between its neighbours that nothing asks for.
+const LIGATURES: &[u8; 4] = b"calt";
+const UNUSED: &[u8; 4] = b"calx";
+
 /// Tables of a font with colours, of which one is enough.
 const COLOURS: [&[u8]; 3] = [b"COLR", b"CBDT", b"sbix"];
 
@@ -64,10 +71,10 @@ pub fn definitions() -> FontDefinitions {
     for (name, bytes) in [
         ("Inter", &include_bytes!("../../../assets/fonts/Inter-Regular.otf")[..]),
         ("Inter SemiBold", include_bytes!("../../../assets/fonts/Inter-SemiBold.otf")),
-        ("JetBrains Mono", include_bytes!("../../../assets/fonts/JetBrainsMono-Regular.ttf")),
     ] {
         fonts.font_data.insert(name.to_owned(), Arc::new(FontData::from_static(bytes)));
     }
+    fonts.font_data.insert("JetBrains Mono".to_owned(), Arc::new(FontData::from_owned(without_ligatures(MONOSPACE))));
     let fallback = fonts.families.get(&FontFamily::Proportional).cloned().unwrap_or_default();
     let chain = |first: &str| [vec![first.to_owned()], fallback.clone()].concat();
     fonts.families.insert(strong(), chain("Inter SemiBold"));
@@ -81,6 +88,28 @@ pub fn definitions() -> FontDefinitions {
         fonts.families.insert(formula(font), chain(&name));
     }
     fonts
+}
+
+/// A font without the feature that makes one sign of `->` or `!=`: code is shown as it is written.
+fn without_ligatures(font: &[u8]) -> Vec<u8> {
+    let mut font = font.to_vec();
+    for at in feature_tags(&font, LIGATURES).unwrap_or_default() {
+        if let Some(tag) = font.get_mut(at..at + UNUSED.len()) {
+            tag.copy_from_slice(UNUSED);
+        }
+    }
+    font
+}
+
+/// Places of a feature's tag in the substitutions of a font file (OpenType, "GSUB", "Feature List table").
+fn feature_tags(font: &[u8], tag: &[u8; 4]) -> Option<Vec<usize>> {
+    let bytes = |at: usize| font.get(at..at.checked_add(4)?);
+    let number = |at: usize| Some(usize::from(u16::from_be_bytes(bytes(at)?.first_chunk().copied()?)));
+    let record = (0..number(4)?).map(|table| 12 + 16 * table).find(|at| bytes(*at) == Some(b"GSUB"))?;
+    let table = u32::from_be_bytes(bytes(record + 8)?.try_into().ok()?) as usize;
+    let list = table.checked_add(number(table.checked_add(6)?)?)?;
+    let records = (0..number(list)?).map(|feature| list + 2 + 6 * feature);
+    Some(records.filter(|at| bytes(*at) == Some(tag)).collect())
 }
 
 /// Puts the system's font of emoji first, as soon as it is found: that takes longer than a frame.
@@ -164,5 +193,35 @@ mod tests {
         assert!(has_colours(&collection, 0) && !has_colours(&collection, 7));
         let whole = font(&[b"cmap", b"COLR"], 0);
         assert!((0..32).all(|end| !has_colours(&whole[..end.min(whole.len())], 0)), "nor is one that ends early");
+    }
+
+    #[test]
+    fn letters_of_code_are_not_joined() {
+        let plain = without_ligatures(MONOSPACE);
+        let found = |font: &[u8], tag| feature_tags(font, tag).map(|places| places.len());
+        assert_eq!((found(MONOSPACE, LIGATURES), found(&plain, LIGATURES)), (Some(1), Some(0)));
+        assert_eq!(found(&plain, UNUSED), Some(1));
+        assert!((0..400).all(|end| feature_tags(&MONOSPACE[..end], LIGATURES).is_none()), "one that ends early");
+
+        let (mut fonts, joined) = (definitions(), FontFamily::Name("joined".into()));
+        fonts.font_data.insert("joined".to_owned(), Arc::new(FontData::from_static(MONOSPACE)));
+        fonts.families.insert(joined.clone(), vec!["joined".to_owned()]);
+        let mut it = egui_kittest::Harness::new_ui(|_| ());
+        it.ctx.set_fonts(fonts);
+        it.run_steps(2);
+        let glyphs = |text: &str, family: &FontFamily| {
+            // Letters are 12 whole pixels wide: one that begins within a pixel has a picture of its own.
+            let font = egui::FontId::new(20.0, family.clone());
+            let galley = it.ctx.fonts_mut(|fonts| fonts.layout_no_wrap(text.to_owned(), font, egui::Color32::WHITE));
+            let glyphs = galley.rows.iter().flat_map(|row| row.glyphs.clone());
+            glyphs.map(|glyph| (glyph.chr, glyph.uv_rect.min, glyph.uv_rect.max)).collect::<Vec<_>>()
+        };
+        for pair in ["->", "!=", "=>", "<="] {
+            let are_apart = |family: &FontFamily| {
+                let apart: Vec<_> = pair.chars().flat_map(|letter| glyphs(&letter.to_string(), family)).collect();
+                glyphs(pair, family) == apart
+            };
+            assert!(are_apart(&FontFamily::Monospace) && !are_apart(&joined), "{pair}");
+        }
     }
 }

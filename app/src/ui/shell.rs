@@ -5,10 +5,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egui::{Context, Id};
+use egui::Context;
 use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
 
-use super::{adapters::Adapters, command::Command, neurons::Tint, theme, toasts::Toasts, widgets};
+use super::{
+    adapters::Adapters,
+    command::Command,
+    frame_pace::{pace, still},
+    models::Preparation,
+    neurons::Tint,
+    theme,
+    toasts::Toasts,
+    widgets,
+};
 use crate::{
     builtin,
     chat::ChatController,
@@ -23,35 +32,8 @@ use crate::{
     tools::{Limits, ToolHub, Toolbox},
 };
 
-/// Shortest time between two frames that news of the engine ask for.
-pub const FRAME: Duration = Duration::from_millis(33);
-
-/// The same where frames are drawn by the processor that computes the model, too.
-const SLOW: Duration = Duration::from_millis(500);
-
 /// Settings are written this long after they were changed.
 const SETTLED: Duration = Duration::from_secs(1);
-
-/// Shortest time between two frames that news of the engine ask for, as this window is drawn. What the user does is seen at once.
-pub fn pace(ctx: &Context) -> Duration {
-    if draws_by_cpu(ctx) { SLOW } else { FRAME }
-}
-
-/// Notes that the window is drawn in software.
-pub fn draws_by_cpu(ctx: &Context) -> bool {
-    ctx.data(|data| data.get_temp(Id::unique("drawn by the CPU"))).unwrap_or(false)
-}
-
-/// True if panels open and close without animation: where the user wants it, and where every picture in between would take the
-/// processor from the model.
-pub fn still(ctx: &Context, settings: &Settings) -> bool {
-    settings.reduced_motion || draws_by_cpu(ctx)
-}
-
-/// Says how the window is drawn.
-pub fn set_draws_by_cpu(ctx: &Context, so: bool) {
-    ctx.data_mut(|data| data.insert_temp(Id::unique("drawn by the CPU"), so));
-}
 
 /// The world outside a panel.
 pub struct Shell {
@@ -71,6 +53,8 @@ pub struct Shell {
     pub serving: ServerSwitch,
     /// Models on their way.
     pub downloads: Downloads,
+    /// The preparation of a model that is under way, or was last.
+    pub preparation: Option<Preparation>,
     /// Keys of servers with models.
     pub keys: KeyStore,
     /// GPUs of this machine.
@@ -155,6 +139,7 @@ impl Shell {
             chat_controller,
             serving: ServerSwitch::new(wake(ctx)),
             downloads,
+            preparation: None,
             adapters: Adapters::default(),
             tint: None,
             mark: None,

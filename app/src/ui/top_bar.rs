@@ -1,89 +1,210 @@
-//! The line above the page: which model, where it computes, what it skips, how quick it is.
+//! The line above the page: which model, where it computes, what it skips, how quick it is. What stands at its right end is laid
+//! out first; names share the rest, and long ones are shortened.
 
-use egui::{Align, Button, Layout, ProgressBar, RichText, Ui, containers::menu::MenuButton};
+use egui::{Align, Button, Color32, Label, Layout, ProgressBar, RichText, TextStyle, Ui, containers::menu::MenuButton};
 use egui_material_icons::icons::{ICON_MEMORY, ICON_VIEW_SIDEBAR};
 use thermocline_engine::session::{DeviceStatus, Engine, SparsityChoice};
 
 use super::{
     command::{Command, Page},
-    shell::{self, Shell},
+    frame_pace, model_menu,
+    models::prepare_offer,
+    shell::Shell,
     theme::{self, Palette},
     vram::picker,
     widgets,
 };
 use crate::{engine_handle::ModelState, library::ModelId, units};
 
-/// Shows it.
-pub fn show(ui: &mut Ui, shell: &mut Shell) {
-    ui.horizontal(|ui| {
-        let chats = "Show or hide the chats";
-        if ui.button(ICON_VIEW_SIDEBAR).accessible_name(chats).on_hover_text(chats).clicked() {
-            shell.queue_command(Command::ToggleChats);
-        }
-        let state = shell.engine_handle.state();
-        let model = match &state {
-            ModelState::Empty => "No model".to_owned(),
-            ModelState::Opening(opening) => format!("Opening {} …", opening.model),
-            ModelState::Ready { model, .. } => model.to_string(),
-            ModelState::Remote { model, .. } => model.name.clone(),
-            ModelState::Failed { model, .. } => format!("{model} could not be opened"),
-        };
-        if ui.add(Button::new(model).truncate()).on_hover_text("Models").clicked() {
-            shell.queue_command(Command::Show(Page::Models));
-        }
-        if let ModelState::Remote { model, .. } = &state {
-            let palette = Palette::of(ui);
-            let colour = if model.server.is_private() { palette.cold } else { palette.amber };
-            let badge = RichText::new(format!("Words go to {}", model.server.host())).color(colour);
-            ui.label(badge).on_hover_text(model.server.destination());
-        }
-        if let ModelState::Ready { model, engine } = &state {
-            device_chip(ui, shell, model, engine);
-            mode_chip(ui, shell, model, engine);
-        }
-        ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-            let neurons = "Show or hide the neurons";
-            if ui.button(ICON_MEMORY).accessible_name(neurons).on_hover_text(neurons).clicked() {
-                shell.queue_command(Command::ToggleNeurons);
-            }
-            if let ModelState::Ready { engine, .. } = &state {
-                let rate = engine.telemetry().decode_rate;
-                if rate > 0.0 {
-                    let text = RichText::new(units::rate(rate)).font(theme::strong(14.0));
-                    ui.label(text.color(Palette::of(ui).amber)).on_hover_text("Tokens per second, lately");
-                }
-            }
-        });
-    });
+/// Width of the bar of a device that is loaded, in points.
+const LOADING: f32 = 96.0;
+
+/// A chip of the line: its text, with what is said of it on hovering.
+#[derive(Debug)]
+struct Chip {
+    text: String,
+    colour: Color32,
+    hint: String,
 }
 
-fn device_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
-    let palette = Palette::of(ui);
-    let (text, colour, hint) = match engine.device() {
-        DeviceStatus::Cpu { reason: None } => {
-            ("CPU".to_owned(), palette.text, "The CPU computes everything".to_owned())
+/// The place where the model is computed.
+#[derive(Debug)]
+enum DevicePlace {
+    /// On a device, or on the CPU.
+    Known(Chip),
+    /// On a device that is loaded, of which this fraction is done.
+    Loading(f32),
+    /// Elsewhere: that has no menu.
+    Remote(Chip),
+}
+
+/// The words of the line.
+#[derive(Debug)]
+struct BarWords {
+    model: String,
+    device: Option<DevicePlace>,
+    mode: Option<Chip>,
+    rate: Option<String>,
+}
+
+/// A part of the line that can be pressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BarPart {
+    Chats,
+    Neurons,
+    Model,
+    Device,
+    Mode,
+}
+
+/// Shows it, above `page`.
+pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
+    let state = shell.engine_handle.state();
+    let words = words(&state, Palette::of(ui));
+    let menu = |ui: &mut Ui, part: BarPart| match (part, &state) {
+        (BarPart::Model, _) => model_menu::show(ui, shell, &state, page),
+        (BarPart::Device, ModelState::Ready { model, .. }) => device_menu(ui, shell, model),
+        (BarPart::Mode, ModelState::Ready { model, engine }) => mode_menu(ui, shell, model, engine),
+        _ => {}
+    };
+    let pressed = bar(ui, &words, menu);
+    match pressed {
+        Some(BarPart::Chats) => shell.queue_command(Command::ToggleChats),
+        Some(BarPart::Neurons) => shell.queue_command(Command::ToggleNeurons),
+        _ => {}
+    }
+}
+
+fn words(state: &ModelState, palette: Palette) -> BarWords {
+    let model = match state {
+        ModelState::Empty => "No model".to_owned(),
+        ModelState::Opening(opening) => format!("Opening {} …", opening.model),
+        ModelState::Ready { model, .. } => model.to_string(),
+        ModelState::Remote { model, .. } => model.name.clone(),
+        ModelState::Failed { model, .. } => format!("{model} could not be opened"),
+    };
+    match state {
+        ModelState::Ready { engine, .. } => {
+            let report = engine.sparsity();
+            let hint = format!("Sparsity: {}", widgets::sentence(&report.reason));
+            let mode = Chip { text: report.mode.name().to_owned(), colour: palette.good, hint };
+            let rate = engine.telemetry().decode_rate;
+            let rate = (rate > 0.0).then(|| units::rate(rate));
+            BarWords { model, device: Some(device_place(engine, palette)), mode: Some(mode), rate }
         }
-        DeviceStatus::Cpu { reason: Some(reason) } => ("CPU".to_owned(), palette.text, widgets::sentence(reason)),
+        ModelState::Remote { model: remote, .. } => {
+            let colour = if remote.server.is_private() { palette.cold } else { palette.amber };
+            let text = format!("Words go to {}", remote.server.host());
+            let chip = Chip { text, colour, hint: remote.server.destination() };
+            BarWords { model, device: Some(DevicePlace::Remote(chip)), mode: None, rate: None }
+        }
+        _ => BarWords { model, device: None, mode: None, rate: None },
+    }
+}
+
+fn device_place(engine: &Engine, palette: Palette) -> DevicePlace {
+    let chip = |text: String, hint: String| Chip { text, colour: palette.text, hint };
+    DevicePlace::Known(match engine.device() {
+        DeviceStatus::Cpu { reason: None } => chip("CPU".to_owned(), "The CPU computes everything".to_owned()),
+        DeviceStatus::Cpu { reason: Some(reason) } => chip("CPU".to_owned(), widgets::sentence(reason)),
         DeviceStatus::Loading { done, total } => {
-            let fraction = if total == 0 { 0.0 } else { done as f32 / total as f32 };
-            ui.add(ProgressBar::new(fraction).desired_width(96.0).text(format!("Loading {:.0} %", fraction * 100.0)));
-            ui.request_repaint_after(shell::pace(ui));
-            return;
+            return DevicePlace::Loading(if total == 0 { 0.0 } else { done as f32 / total as f32 });
         }
         DeviceStatus::Gpu(memory) => {
             let whole = engine.resident().is_some_and(|it| it.first_layer == 0 && it.head);
             let cpu = if whole { "" } else { " + CPU" };
-            (format!("{}{cpu}", memory.adapter), palette.text, format!("Computed by {}{cpu}", memory.adapter))
+            chip(format!("{}{cpu}", memory.adapter), format!("Computed by {}{cpu}", memory.adapter))
         }
         DeviceStatus::Lost { adapter, reason } => {
-            ("GPU lost".to_owned(), palette.bad, widgets::sentence(format!("{adapter} was lost: {reason}")))
+            let hint = widgets::sentence(format!("{adapter} was lost: {reason}"));
+            Chip { text: "GPU lost".to_owned(), colour: palette.bad, hint }
         }
+    })
+}
+
+/// The line; `menu` fills the menus of its chips. The switch that was pressed.
+fn bar(ui: &mut Ui, words: &BarWords, menu: impl FnMut(&mut Ui, BarPart)) -> Option<BarPart> {
+    let mut pressed = None;
+    ui.horizontal(|ui| {
+        let chats = "Show or hide the chats";
+        if ui.button(ICON_VIEW_SIDEBAR).accessible_name(chats).on_hover_text(chats).clicked() {
+            pressed = Some(BarPart::Chats);
+        }
+        ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+            let neurons = "Show or hide the neurons";
+            if ui.button(ICON_MEMORY).accessible_name(neurons).on_hover_text(neurons).clicked() {
+                pressed = Some(BarPart::Neurons);
+            }
+            if let Some(rate) = &words.rate {
+                let text = RichText::new(rate).font(theme::strong(14.0)).color(Palette::of(ui).amber);
+                ui.label(text).on_hover_text("Tokens per second, lately");
+            }
+            ui.with_layout(Layout::left_to_right(Align::Center), |ui| chips(ui, words, menu));
+        });
+    });
+    pressed
+}
+
+/// The names, in what the switches and the rate leave. The mode has all it needs, the others a half of the rest or more.
+fn chips(ui: &mut Ui, words: &BarWords, mut menu: impl FnMut(&mut Ui, BarPart)) {
+    let gap = ui.spacing().item_spacing.x;
+    let device = match &words.device {
+        None => 0.0,
+        Some(DevicePlace::Loading(_)) => LOADING + gap,
+        Some(DevicePlace::Known(chip) | DevicePlace::Remote(chip)) => width(ui, &chip.text) + gap,
     };
+    let mode = words.mode.as_ref().map_or(0.0, |chip| width(ui, &chip.text) + gap);
+    let rest = ui.available_width() - mode;
+    let button = |text: RichText| MenuButton::from_button(Button::new(text).truncate());
+    let model = button(RichText::new(&words.model));
+    let (response, _) =
+        within(ui, (rest - device).max(0.5 * (rest - gap)), |ui| model.ui(ui, |ui| menu(ui, BarPart::Model)));
+    response.on_hover_text(format!("{}: choose another model", words.model));
+    let rest = ui.available_width() - mode;
+    match &words.device {
+        None => {}
+        Some(DevicePlace::Known(chip)) => {
+            let device = button(RichText::new(&chip.text).color(chip.colour));
+            let (response, _) = within(ui, rest, |ui| device.ui(ui, |ui| menu(ui, BarPart::Device)));
+            response.on_hover_text(&chip.hint);
+        }
+        Some(DevicePlace::Loading(fraction)) => {
+            let bar = ProgressBar::new(*fraction).text(format!("Loading {:.0} %", fraction * 100.0));
+            ui.add(bar.desired_width(LOADING.min(rest)));
+            ui.request_repaint_after(frame_pace::pace(ui));
+        }
+        Some(DevicePlace::Remote(chip)) => {
+            let badge = Label::new(RichText::new(&chip.text).color(chip.colour)).truncate();
+            within(ui, rest, |ui| ui.add(badge)).on_hover_text(&chip.hint);
+        }
+    }
+    if let Some(chip) = &words.mode {
+        let mode = button(RichText::new(&chip.text).color(chip.colour));
+        let (response, _) = mode.ui(ui, |ui| menu(ui, BarPart::Mode));
+        response.on_hover_text(&chip.hint);
+    }
+}
+
+/// Width of a button with this text, in points.
+fn width(ui: &Ui, text: &str) -> f32 {
+    let font = TextStyle::Button.resolve(ui.style());
+    let galley = ui.painter().layout_no_wrap(text.to_owned(), font, Color32::PLACEHOLDER);
+    (galley.size().x + 2.0 * ui.spacing().button_padding.x).max(ui.spacing().interact_size.x).ceil() + 1.0
+}
+
+/// Contents that are at most `width` points wide.
+fn within<R>(ui: &mut Ui, width: f32, contents: impl FnOnce(&mut Ui) -> R) -> R {
+    let limited = |ui: &mut Ui| {
+        ui.set_max_width(width.max(0.0));
+        contents(ui)
+    };
+    ui.scope(limited).inner
+}
+
+fn device_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId) {
     let chosen = shell.model_settings(model).device.clone();
     let mut chosen_device = None;
-    let button = MenuButton::from_button(Button::new(RichText::new(text).color(colour)).truncate());
-    let (response, _) = button.ui(ui, |ui| picker::choices(ui, shell, chosen.as_deref(), &mut chosen_device));
-    response.on_hover_text(hint);
+    picker::choices(ui, shell, chosen.as_deref(), &mut chosen_device);
     if let Some(device) = chosen_device {
         shell.choose_device(device);
     }
@@ -137,30 +258,108 @@ fn input_levels(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine
     }
 }
 
-fn mode_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
+fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     let report = engine.sparsity();
-    let good = Palette::of(ui).good;
-    let button = MenuButton::from_button(Button::new(RichText::new(report.mode.name()).color(good)));
-    let (response, _) = button.ui(ui, |ui| {
-        for choice in SparsityChoice::ALL {
-            let (name, what) = about(choice);
-            if ui.selectable_label(report.asked == choice, name).on_hover_text(what).clicked() {
-                shell.model_settings(model).sparsity = Some(choice.name().to_owned());
-                let set = engine.set_sparsity(choice);
-                shell.ok_or_show_error(set);
-                ui.close();
+    for choice in SparsityChoice::ALL {
+        let (name, what) = about(choice);
+        if ui.selectable_label(report.asked == choice, name).on_hover_text(what).clicked() {
+            shell.model_settings(model).sparsity = Some(choice.name().to_owned());
+            let set = engine.set_sparsity(choice);
+            shell.ok_or_show_error(set);
+            ui.close();
+        }
+    }
+    prepare_offer(ui, shell);
+    input_levels(ui, shell, model, engine);
+    ui.separator();
+    let mut adaptive = engine.adaptive();
+    let check = ui.checkbox(&mut adaptive, "Follow the text");
+    let hint = "Neurons that fire often lately take the places in VRAM of those that do not";
+    if check.on_hover_text(hint).changed() {
+        shell.model_settings(model).adaptive = Some(adaptive);
+        let set = engine.set_adaptive(adaptive);
+        shell.ok_or_show_error(set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use egui::Rect;
+    use egui_kittest::{Harness, kittest::Queryable};
+
+    use super::*;
+
+    /// Widths of the line in windows 900, 1100 and 1280 points wide, with the columns that they have, and in the narrowest.
+    const WIDTHS: [f32; 4] = [636.0, 388.0, 568.0, 448.0];
+
+    fn chip(text: &str) -> Chip {
+        Chip { text: text.to_owned(), colour: Color32::WHITE, hint: String::new() }
+    }
+
+    /// The parts of the line from left to right.
+    fn parts(width: f32, words: BarWords) -> Vec<(String, Rect)> {
+        let mut names = vec![words.model.clone()];
+        names.extend(match &words.device {
+            Some(DevicePlace::Known(chip) | DevicePlace::Remote(chip)) => Some(chip.text.clone()),
+            Some(DevicePlace::Loading(_)) => Some("Loading 40 %".to_owned()),
+            None => None,
+        });
+        names.extend(words.mode.as_ref().map(|chip| chip.text.clone()));
+        names.extend(words.rate.clone());
+        let show = move |ui: &mut Ui, installed: &mut bool| {
+            if !std::mem::replace(installed, true) {
+                return theme::install(ui);
+            }
+            ui.set_max_width(width);
+            bar(ui, &words, |_, _| ());
+        };
+        let mut it = Harness::builder().with_size([width + 16.0, 60.0]).build_ui_state(show, false);
+        it.run_steps(4);
+        let all = [vec!["Show or hide the chats".to_owned()], names, vec!["Show or hide the neurons".to_owned()]];
+        all.concat().into_iter().map(|name| (name.clone(), it.get_by_label(&name).rect())).collect()
+    }
+
+    #[test]
+    fn parts_of_the_line_do_not_overlap_with_long_names() {
+        let long = "Mistral-Small-24B-Instruct-2501-reasoning-Q4_K_M";
+        let adapter = "llvmpipe (LLVM 15.0.6, 256 bits) + CPU";
+        for width in WIDTHS {
+            for device in [
+                DevicePlace::Known(chip(adapter)),
+                DevicePlace::Known(chip("CPU")),
+                DevicePlace::Loading(0.4),
+                DevicePlace::Remote(chip("Words go to a.server.with.a.long.name.example.org")),
+            ] {
+                for model in [long, "Storyteller"] {
+                    let mode = (!matches!(device, DevicePlace::Remote(_))).then(|| chip("predicted"));
+                    let device = match &device {
+                        DevicePlace::Known(it) => DevicePlace::Known(chip(&it.text)),
+                        DevicePlace::Remote(it) => DevicePlace::Remote(chip(&it.text)),
+                        DevicePlace::Loading(fraction) => DevicePlace::Loading(*fraction),
+                    };
+                    let rate = Some("123.4 tok/s".to_owned());
+                    let words = BarWords { model: model.to_owned(), device: Some(device), mode, rate };
+                    let parts = parts(width, words);
+                    for pair in parts.windows(2) {
+                        assert!(pair[0].1.right() < pair[1].1.left(), "{width}: {pair:?}");
+                    }
+                    let (name, last) = &parts[parts.len() - 1];
+                    assert!(last.right() <= width + 8.5, "{width}: {name} at {last:?}");
+                }
             }
         }
-        input_levels(ui, shell, model, engine);
-        ui.separator();
-        let mut adaptive = engine.adaptive();
-        let check = ui.checkbox(&mut adaptive, "Follow the text");
-        let hint = "Neurons that fire often lately take the places in VRAM of those that do not";
-        if check.on_hover_text(hint).changed() {
-            shell.model_settings(model).adaptive = Some(adaptive);
-            let set = engine.set_adaptive(adaptive);
-            shell.ok_or_show_error(set);
-        }
-    });
-    response.on_hover_text(format!("Sparsity: {}", widgets::sentence(&report.reason)));
+    }
+
+    #[test]
+    fn short_names_are_shown_in_full() {
+        let words = BarWords {
+            model: "Storyteller".to_owned(),
+            device: Some(DevicePlace::Known(chip("NVIDIA RTX 4090 + CPU"))),
+            mode: Some(chip("exact")),
+            rate: None,
+        };
+        let parts = parts(WIDTHS[0], words);
+        let wide = |at: usize| parts[at].1.width();
+        assert!(wide(1) > 80.0 && wide(2) > 150.0 && wide(3) > 50.0, "{parts:?}");
+    }
 }

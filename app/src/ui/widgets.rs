@@ -1,7 +1,8 @@
 //! Small things that several panels draw, and how they put things into words.
 
 use egui::{
-    Button, Color32, Frame, Margin, Response, RichText, Role, Stroke, Ui, WidgetInfo, containers::menu::MenuButton,
+    Button, Color32, Frame, Margin, Response, RichText, Role, Sense, Stroke, Ui, WidgetInfo,
+    containers::menu::MenuButton,
 };
 use egui_material_icons::MaterialIcon;
 
@@ -9,8 +10,13 @@ use super::theme::{self, Palette, strong};
 
 /// A button with an icon and no frame; `name` is its name for screen readers, and shown on hovering.
 pub fn icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str) -> Response {
+    sensing_icon_button(ui, icon, name, Sense::click())
+}
+
+/// The same, which has the keyboard only if `sense` says so.
+pub fn sensing_icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str, sense: Sense) -> Response {
     let glyph = icon.rich_text().size(16.0).color(Palette::of(ui).muted);
-    let response = ui.add(Button::new(glyph).frame(false).min_size(egui::vec2(24.0, 24.0)));
+    let response = ui.add(Button::new(glyph).frame(false).min_size(egui::vec2(24.0, 24.0)).sense(sense));
     let enabled = ui.is_enabled();
     response.widget_info(|| WidgetInfo::labeled(Role::Button, enabled, name));
     response.on_hover_text(name)

@@ -8,21 +8,24 @@ use std::time::{Duration, Instant};
 
 use eframe::{CreationContext, NativeOptions};
 use egui::{
-    Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Shape, Stroke, Ui, Vec2,
+    Align2, Area, CentralPanel, Color32, Context, Frame, Key, Margin, Modifiers, Order, Panel, ScrollArea, Shape,
+    Stroke, Ui, Vec2,
 };
 
 use self::{drops::Destination, frame_throttle::FrameThrottle, ground::Ground};
 use super::{
+    areas::WindowArea,
     chats::ChatsPanel,
     command::{self, Command, Page},
-    conversation::Conversation,
-    fonts,
+    conversation::{Conversation, composer_id},
+    fonts, frame_pace,
     icon::icon,
+    keyboard,
     models::ModelsPage,
     neurons::NeuronsPanel,
     opening::{self, Backend, BackendOrder, Chosen, NoWindow, Watch},
     preferences::{PreferencesPage, keys},
-    shell::{self, Shell},
+    shell::Shell,
     theme::{self, Palette},
     top_bar,
     vram::VramPanel,
@@ -99,12 +102,12 @@ fn options(folders: &Folders) -> NativeOptions {
 /// The window's contents, on what eframe draws it with.
 fn create(creation: &CreationContext<'_>, folders: Folders, model: Option<ModelId>) -> Result<Window, String> {
     let drawn_by = creation.wgpu_render_state.as_ref().map(|state| state.adapter.get_info().device_type);
-    shell::set_draws_by_cpu(&creation.egui_ctx, drawn_by == Some(wgpu::DeviceType::Cpu));
+    frame_pace::set_draws_by_cpu(&creation.egui_ctx, drawn_by == Some(wgpu::DeviceType::Cpu));
     let mut window = Window::new(&creation.egui_ctx, folders, model)?;
     fonts::load_emoji(&creation.egui_ctx);
     if let Some(state) = &creation.wgpu_render_state {
         window.neurons.draw_on(state);
-        if shell::draws_by_cpu(&creation.egui_ctx) {
+        if frame_pace::draws_by_cpu(&creation.egui_ctx) {
             window.ground = Ground::install(state);
             let device = state.device.clone();
             // A device that was lost has nothing to do any more.
@@ -130,6 +133,8 @@ pub struct Window {
     keys: bool,
     /// Columns that lie over the middle one now.
     over: Option<Side>,
+    /// True if a field, a menu or an overlay had the keyboard when the last frame ended: then Escape leaves that.
+    keyboard_taken: bool,
     /// When there was input last.
     touched: Instant,
     /// True if the background is drawn by the surface's clear colour: with a software driver, half a window of pixels less.
@@ -146,6 +151,13 @@ pub struct Window {
 enum Side {
     Chats,
     Neurons,
+}
+
+/// True for each side column that has a place of its own in a window of this width.
+#[derive(Debug, Clone, Copy)]
+struct Rooms {
+    chats: bool,
+    neurons: bool,
 }
 
 impl Window {
@@ -171,6 +183,7 @@ impl Window {
             preferences: PreferencesPage::default(),
             keys: false,
             over: None,
+            keyboard_taken: false,
             touched: Instant::now(),
             cleared: false,
             frame_throttle: None,
@@ -217,7 +230,7 @@ impl Window {
         if ctx.input(|input| !input.events.is_empty()) {
             self.touched = Instant::now();
         }
-        let blinks = self.touched.elapsed() < BLINKS && !shell::still(ctx, &self.shell.settings);
+        let blinks = self.touched.elapsed() < BLINKS && !frame_pace::still(ctx, &self.shell.settings);
         if ctx.global_style().visuals.text_cursor.blink != blinks {
             ctx.all_styles_mut(|style| style.visuals.text_cursor.blink = blinks);
         }
@@ -229,6 +242,7 @@ impl Window {
         for command in command::typed(ui) {
             self.shell.queue_command(command);
         }
+        self.escape(ui);
         for path in drops::dropped(ui) {
             match Destination::of(&path, self.page) {
                 Destination::Message => self.conversation.attach(path),
@@ -255,12 +269,8 @@ impl Window {
             let column = Panel::right(name).default_size(size).size_range(360.0..=1100.0);
             self.column(ui, column, |window, ui| window.right(ui));
         }
-        Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell));
-        let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| match self.page {
-            Page::Chat => self.conversation.show(ui, &mut self.shell),
-            Page::Models => self.models.show(ui, &mut self.shell),
-            Page::Preferences => self.preferences.show(ui, &mut self.shell),
-        });
+        Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell, self.page));
+        let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| self.middle(ui));
         match self.over {
             Some(Side::Chats) if !room_for_chats => {
                 over(ui, "chats over", Align2::LEFT_TOP, CHATS, palette, |ui| self.chats.show(ui, &mut self.shell));
@@ -278,11 +288,57 @@ impl Window {
         drops::invite(ui, self.page);
         self.shell.toasts.show(ui, middle.response.rect);
         for command in self.shell.take_commands() {
-            self.handle_command(command, room_for_chats, room_for_neurons);
+            let rooms = Rooms { chats: room_for_chats, neurons: room_for_neurons };
+            match command {
+                Command::NextArea | Command::PreviousArea => {
+                    let now = WindowArea::focused(ui, middle.response.rect).unwrap_or(WindowArea::Composer);
+                    self.lead(ui, now.neighbour(&self.areas(rooms), command == Command::NextArea));
+                }
+                Command::NextChat | Command::PreviousChat | Command::RenameChat | Command::DeleteChat => {
+                    if command == Command::RenameChat {
+                        self.show_chats(rooms);
+                    }
+                    self.chats.handle_command(ui, &command, &mut self.shell);
+                    ui.request_repaint();
+                }
+                command => self.handle_command(command, rooms),
+            }
         }
+        self.keyboard_taken = keyboard::is_taken(ui, &[composer_id()]);
         if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
             // With a delay, because what is asked for at once is drawn twice.
             ui.request_repaint_after(Duration::from_millis(1));
+        }
+    }
+
+    /// Escape closes a column that lies over the others, and leaves a page; in a chat the conversation has it.
+    fn escape(&mut self, ctx: &Context) {
+        let opened = self.over.is_some() || self.page != Page::Chat;
+        if opened && !self.keyboard_taken && ctx.input_mut(|input| input.consume_key(Modifiers::NONE, Key::Escape)) {
+            if self.over.take().is_none() {
+                self.page = Page::Chat;
+            }
+            self.conversation.handle_command(&Command::Compose, &mut self.shell);
+        }
+    }
+
+    /// The page, with the way back to the chat from another one.
+    fn middle(&mut self, ui: &mut Ui) {
+        WindowArea::Middle.stop(
+            ui,
+            match self.page {
+                Page::Chat => "Chat",
+                Page::Models => "Page of models",
+                Page::Preferences => "Page of settings",
+            },
+        );
+        if self.page != Page::Chat && ui.button("Back to the chat").on_hover_text("Esc").clicked() {
+            self.shell.queue_command(Command::Compose);
+        }
+        match self.page {
+            Page::Chat => self.conversation.show(ui, &mut self.shell),
+            Page::Models => self.models.show(ui, &mut self.shell),
+            Page::Preferences => self.preferences.show(ui, &mut self.shell),
         }
     }
 
@@ -300,6 +356,7 @@ impl Window {
 
     /// The map and what memory it has. Both are seen at once where there is room for both.
     fn right(&mut self, ui: &mut Ui) {
+        WindowArea::Neurons.stop(ui, "Neurons and memory");
         let scroll = |id: &str| ScrollArea::vertical().id_salt(id).auto_shrink([false, true]);
         if ui.available_height() < ROOM_FOR_BOTH {
             scroll("right").auto_shrink(false).show(ui, |ui| {
@@ -319,7 +376,41 @@ impl Window {
         scroll("map").auto_shrink(false).show(ui, |ui| self.neurons.show(ui, &mut self.shell));
     }
 
-    fn handle_command(&mut self, command: Command, room_for_chats: bool, room_for_neurons: bool) {
+    /// The areas that can be seen, from left to right.
+    fn areas(&self, rooms: Rooms) -> Vec<WindowArea> {
+        let panels = self.shell.settings.panels;
+        let chats = if rooms.chats { panels.chats } else { self.over == Some(Side::Chats) };
+        let neurons = if rooms.neurons { panels.neurons } else { self.over == Some(Side::Neurons) };
+        let all = [
+            (chats, WindowArea::Chats),
+            (true, WindowArea::Middle),
+            (self.page == Page::Chat, WindowArea::Composer),
+            (neurons, WindowArea::Neurons),
+        ];
+        all.into_iter().filter(|(seen, _)| *seen).map(|(_, area)| area).collect()
+    }
+
+    /// Leads the keyboard to an area.
+    fn lead(&mut self, ctx: &Context, area: WindowArea) {
+        match area {
+            WindowArea::Chats => self.chats.focus_list(),
+            WindowArea::Composer => self.conversation.handle_command(&Command::Compose, &mut self.shell),
+            WindowArea::Middle | WindowArea::Neurons => ctx.memory_mut(|memory| memory.request_focus(area.id())),
+        }
+        ctx.request_repaint();
+    }
+
+    /// Shows the column of chats.
+    fn show_chats(&mut self, rooms: Rooms) {
+        if rooms.chats {
+            self.shell.settings.panels.chats = true;
+        } else {
+            self.over = Some(Side::Chats);
+        }
+    }
+
+    fn handle_command(&mut self, command: Command, rooms: Rooms) {
+        let Rooms { chats: room_for_chats, neurons: room_for_neurons } = rooms;
         let panels = &mut self.shell.settings.panels;
         let switch = |over: &mut Option<Side>, side| *over = if *over == Some(side) { None } else { Some(side) };
         match command {
@@ -327,15 +418,11 @@ impl Window {
                 (self.page, self.over) = (Page::Chat, None);
                 self.conversation.handle_command(&command, &mut self.shell);
             }
-            Command::Stop | Command::Regenerate | Command::CopyAnswer => {
+            Command::Stop | Command::Regenerate | Command::CopyAnswer | Command::ToEnd => {
                 self.conversation.handle_command(&command, &mut self.shell);
             }
             Command::Search => {
-                if room_for_chats {
-                    panels.chats = true
-                } else {
-                    self.over = Some(Side::Chats)
-                }
+                self.show_chats(rooms);
                 self.chats.focus_search();
             }
             Command::OpenModel(model) => self.shell.open_model(model),
@@ -363,6 +450,9 @@ impl Window {
                 self.neurons.pin(neurons);
             }
             Command::CheatSheet => self.keys = !self.keys,
+            // Those need to know where the keyboard is.
+            Command::NextArea | Command::PreviousArea => {}
+            Command::NextChat | Command::PreviousChat | Command::RenameChat | Command::DeleteChat => {}
         }
     }
 }

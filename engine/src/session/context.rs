@@ -239,6 +239,24 @@ impl Context {
     pub fn shift(&mut self, isa: Isa, keep: usize) -> Vec<u32> {
         let keep = keep.min(self.tokens.len());
         let discard = (self.tokens.len() - keep).div_ceil(2);
+        self.remove(isa, keep, discard)
+    }
+
+    /// Forgets tokens so that it holds `wanted`, which has fewer. Returns the tokens to compute again: none if these are the
+    /// tokens it holds without some in a row and the cache can move its entries, otherwise all behind those they have in
+    /// common.
+    pub fn shorten(&mut self, isa: Isa, wanted: &[u32]) -> Vec<u32> {
+        let keep = self.tokens.iter().zip(wanted).take_while(|(held, wanted)| held == wanted).count();
+        let discard = self.tokens.len().saturating_sub(wanted.len());
+        if self.tokens.get(keep + discard..) == Some(&wanted[keep..]) {
+            return self.remove(isa, keep, discard);
+        }
+        self.truncate(keep);
+        wanted[keep..].to_vec()
+    }
+
+    /// Forgets `discard` tokens behind the first `keep`, as [`Context::shift`] does.
+    fn remove(&mut self, isa: Isa, keep: usize, discard: usize) -> Vec<u32> {
         if self.kv.as_mut().is_some_and(|kv| kv.shift(isa, keep, discard).is_ok()) {
             self.tokens.drain(keep..keep + discard);
             self.exact = self.exact.min(keep);

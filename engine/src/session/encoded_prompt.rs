@@ -2,6 +2,7 @@
 
 use super::{
     ChatOptions, ContextPolicy, Message, Prompt, Role,
+    chat_history::ChatHistory,
     engine::{Engine, EngineState},
 };
 use crate::{
@@ -26,6 +27,44 @@ pub(super) struct EncodedPrompt {
     pub starts_text: bool,
     /// Of answers in a chat.
     pub parser: Option<AnswerParser>,
+}
+
+/// A prompt for which the context has room.
+pub(super) struct FittedPrompt<'a> {
+    /// It, without what was forgotten.
+    pub encoded: EncodedPrompt,
+    /// Tokens that were forgotten.
+    pub forgotten_tokens: usize,
+    /// Of chats that may forget more.
+    pub history: Option<ChatHistory<'a>>,
+}
+
+/// Encodes a prompt, and shortens it to a context of `capacity` tokens as `on_full` wants: a chat by its oldest turns, another
+/// prompt as a shift would.
+///
+/// # Errors
+/// [`Error::ContextFull`] where it is not to be shortened, or its last turn alone is too long.
+pub(super) fn encode_to_fit<'a>(
+    state: &'a EngineState,
+    prompt: Prompt,
+    chat: &ChatOptions,
+    on_full: ContextPolicy,
+    capacity: usize,
+) -> Result<FittedPrompt<'a>> {
+    let stops = on_full == ContextPolicy::Stop;
+    let mut history = if stops { None } else { ChatHistory::new(state, &prompt, chat) };
+    let encoded = encode(state, prompt, chat, stops.then_some(capacity))?;
+    let vocab = state.model.config.n_vocab;
+    if let Some(id) = encoded.tokens.iter().find(|id| **id as usize >= vocab) {
+        return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
+    }
+    let whole = encoded.tokens.len();
+    let tokens = match &mut history {
+        Some(history) => history.fit(encoded.tokens, capacity)?,
+        None => fit(encoded.tokens, capacity, on_full)?,
+    };
+    let forgotten_tokens = whole - tokens.len();
+    Ok(FittedPrompt { encoded: EncodedPrompt { tokens, ..encoded }, forgotten_tokens, history })
 }
 
 impl Engine {
@@ -117,9 +156,9 @@ fn chat_message(message: &Message) -> ChatMessage<'_> {
     ChatMessage { role, content: &message.content, fields }
 }
 
-/// Shortens a prompt that is longer than the context as a shift would: to the first `keep` tokens, and as many of the last as fill
-/// half of the rest.
-pub(super) fn fit(prompt: Vec<u32>, capacity: usize, on_full: ContextPolicy) -> Result<Vec<u32>> {
+/// Shortens a prompt without turns that is longer than the context as a shift would: to the first `keep` tokens, and as many of
+/// the last as fill half of the rest.
+fn fit(prompt: Vec<u32>, capacity: usize, on_full: ContextPolicy) -> Result<Vec<u32>> {
     if prompt.len() <= capacity {
         return Ok(prompt);
     }

@@ -2,6 +2,8 @@
 
 mod batched;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use std::{
     sync::atomic::AtomicU64,
@@ -13,9 +15,10 @@ use smallvec::SmallVec;
 use super::{
     ContextPolicy, Event, GenerationStats, LogprobsRequest, Prompt, Request, SpeculationMode, StopReason,
     TokenLogprobs,
+    chat_history::ChatHistory,
     context::Context,
     embedding::PooledStates,
-    encoded_prompt::{EncodedPrompt, encode, end_of_thoughts, fit},
+    encoded_prompt::{EncodedPrompt, FittedPrompt, encode_to_fit, end_of_thoughts},
     engine::EngineState,
     ffn_reads::FfnSize,
     neurons::HotSetAdaptation,
@@ -27,7 +30,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     runtime::{Forward, Sparsity},
-    telemetry::Meter,
+    telemetry::{Meter, neurons::DraftMasks},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
@@ -47,6 +50,8 @@ pub(super) struct Generation<'a> {
     chunk: usize,
     max_tokens: Option<usize>,
     on_full: ContextPolicy,
+    /// The chat, if its oldest turns may be forgotten.
+    history: Option<ChatHistory<'a>>,
     ignore_eos: bool,
     logprobs: Option<LogprobsRequest>,
     n_vocab: usize,
@@ -66,6 +71,8 @@ pub(super) struct Generation<'a> {
     computed: usize,
     /// Number of tokens at the end of those to compute that are drafts.
     drafted: usize,
+    /// Firings of a pass with drafts, until adaptation counts those of the drawn ones.
+    draft_masks: DraftMasks,
     /// Steps that computed one token, and their time.
     single_steps: (usize, Duration),
     ffn_sizes: &'a [FfnSize],
@@ -112,15 +119,9 @@ impl<'a> Generation<'a> {
         };
         let stops = StopStrings::new(request.stop, turn_ends);
         let markers = if request.chat.tools.is_empty() { &[] } else { state.template.tools().markers() };
-        let limit = (request.on_full == ContextPolicy::Stop).then(|| context.capacity());
-        let EncodedPrompt { tokens: prompt, starts_text, parser } =
-            encode(state, request.prompt, &request.chat, limit)?;
-        if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
-            return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
-        }
-        let whole = prompt.len();
-        let mut todo = fit(prompt, context.capacity(), request.on_full)?;
-        let forgotten_tokens = whole - todo.len();
+        let FittedPrompt { encoded, forgotten_tokens, history } =
+            encode_to_fit(state, request.prompt, &request.chat, request.on_full, context.capacity())?;
+        let EncodedPrompt { tokens: mut todo, starts_text, parser } = encoded;
         let detokeniser = if starts_text { tokenizer.stream().at_text_start() } else { tokenizer.stream() };
         let thought_budget = match (request.thought_budget, &parser) {
             (Some(budget), Some(_)) => Some((budget, end_of_thoughts(state)?)),
@@ -136,6 +137,7 @@ impl<'a> Generation<'a> {
             context_used: context.tokens().len(),
             context_length: context.capacity(),
             forgotten_tokens,
+            forgotten_turns: history.as_ref().map_or(0, ChatHistory::forgotten),
             seed: sampler.seed(),
             ..GenerationStats::default()
         };
@@ -150,6 +152,7 @@ impl<'a> Generation<'a> {
             chunk: state.chunk,
             max_tokens: request.max_tokens,
             on_full: request.on_full,
+            history,
             ignore_eos: request.ignore_eos,
             logprobs: request.logprobs,
             n_vocab: vocab,
@@ -163,6 +166,7 @@ impl<'a> Generation<'a> {
             todo,
             computed: 0,
             drafted: 0,
+            draft_masks: DraftMasks::default(),
             single_steps: (0, Duration::ZERO),
             ffn_sizes: &state.ffn_sizes,
             requested_at,
@@ -222,14 +226,21 @@ impl<'a> Generation<'a> {
         self.drafted = self.todo.len() - 1;
     }
 
+    /// Takes back drafts that could not be computed. They are drafted anew, so that a token and its drafts are always one pass.
+    fn drop_drafts(&mut self) {
+        let drafted = std::mem::take(&mut self.drafted);
+        self.todo.truncate(self.todo.len() - drafted);
+    }
+
     /// Draws a token behind each token of a pass, `logits` being `[tokens, n_vocab]`, until one is not the draft, which is then to be
-    /// computed next. Drafts behind are forgotten.
+    /// computed next. Drafts behind are forgotten, and recorded nowhere.
     fn accept_drafts(
         &mut self,
         logits: &[f32],
         context: &mut Context,
         events: &EventSender,
         started: Instant,
+        adaptation: &HotSetAdaptation,
         meter: &mut Meter<'_>,
     ) -> Result<Option<StopReason>> {
         let drafted = std::mem::take(&mut self.drafted);
@@ -246,6 +257,8 @@ impl<'a> Generation<'a> {
             accepted += 1;
         }
         context.truncate(first + accepted);
+        meter.neurons().end_draft(1 + accepted);
+        adaptation.record_draft(&self.draft_masks, 1 + accepted);
         self.stats.drafted_tokens += drafted;
         self.stats.accepted_tokens += accepted;
         let time = started.elapsed();

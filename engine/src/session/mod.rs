@@ -16,6 +16,7 @@
 
 mod batch;
 mod budget_forecast;
+mod chat_history;
 mod context;
 mod device;
 mod device_manager;

@@ -10,7 +10,7 @@ use crate::{
     placement::Placement,
     runtime::{LayerFiring, Probe, ThresholdCorrection},
     sparsity::migration::{FollowOptions, Follower},
-    telemetry::neurons::{NeuronBoard, NeuronRecorder, Watch},
+    telemetry::neurons::{DraftMasks, NeuronBoard, NeuronRecorder, Watch},
 };
 
 /// The source of firing frequencies.
@@ -97,6 +97,14 @@ impl HotSetAdaptation {
         }
     }
 
+    /// Counts the first `drawn` tokens of a pass with drafts, whose firings were held.
+    pub fn record_draft(&self, masks: &DraftMasks, drawn: usize) {
+        if let Some(follower) = &mut *self.0.lock() {
+            masks.firings(drawn).for_each(|firing| follower.add_firing(&firing));
+            follower.add_tokens(drawn);
+        }
+    }
+
     /// A placement with some neurons swapped, if firings speak for one.
     pub fn revise(&self, now: &Placement) -> Option<Placement> {
         self.0.lock().as_mut()?.revise(now)
@@ -115,18 +123,33 @@ pub(super) struct GenerationProbe<'a> {
     recorder: Option<&'a mut NeuronRecorder>,
     watch: Watch,
     adaptation: Option<&'a HotSetAdaptation>,
+    /// Holds the firings that adaptation is to count once drafts are drawn.
+    draft: Option<&'a mut DraftMasks>,
     reads: Option<(&'a [FfnSize], &'a mut FfnReads, bool)>,
 }
 
 impl<'a> GenerationProbe<'a> {
     /// A probe of the request `number` of a session, of which all below `cancelled` are cancelled. Records no neurons.
     pub fn new(cancelled: &'a AtomicU64, number: u64) -> Self {
-        GenerationProbe { cancelled, number, recorder: None, watch: Watch::Off, adaptation: None, reads: None }
+        GenerationProbe {
+            cancelled,
+            number,
+            recorder: None,
+            watch: Watch::Off,
+            adaptation: None,
+            draft: None,
+            reads: None,
+        }
     }
 
     /// The probe with its firings counted by `adaptation`, if that is on.
     pub fn with_adaptation(self, adaptation: &'a HotSetAdaptation) -> Self {
         GenerationProbe { adaptation: Some(adaptation).filter(|adaptation| adaptation.is_on()), ..self }
+    }
+
+    /// The probe of a pass with drafts: what adaptation counts of it is held in `masks` until it is known which are drawn.
+    pub fn with_draft(self, masks: &'a mut DraftMasks) -> Self {
+        GenerationProbe { draft: Some(masks), ..self }
     }
 
     /// The probe with the reads of a decoded token added to `reads`; `dense`: the mode skips nothing.
@@ -166,7 +189,10 @@ impl Probe for GenerationProbe<'_> {
             recorder.layer(firing);
         }
         if let Some(adaptation) = self.adaptation {
-            adaptation.record_layer(firing);
+            match &mut self.draft {
+                Some(masks) => masks.hold(firing),
+                None => adaptation.record_layer(firing),
+            }
         }
     }
 }

@@ -213,9 +213,11 @@ pub enum ContextPolicy {
     /// End with [`StopReason::ContextFull`]; a prompt that does not fit is an error.
     #[default]
     Stop,
-    /// Keep the first `keep` tokens, forget the older half of the rest, and go on.
+    /// Forget the beginning and go on: of a chat its oldest turns, never its system prompt, and where only the last turn is
+    /// left the older half of the answer; of another prompt the older half of what follows its first `keep` tokens. A chat
+    /// whose last turn alone does not fit is an error.
     Shift {
-        /// Tokens at the start that are never forgotten.
+        /// Tokens at the start that are never forgotten, where the prompt is no chat.
         keep: usize,
     },
 }
@@ -323,8 +325,10 @@ pub struct GenerationStats {
     /// Length of the context.
     pub context_length: usize,
     /// Tokens of the chat that the model no longer has: left out of a prompt that was too long, or forgotten when the context was
-    /// full. They follow the first `keep` tokens of [`ContextPolicy::Shift`].
+    /// full. See [`ContextPolicy::Shift`].
     pub forgotten_tokens: usize,
+    /// Turns of the chat that are forgotten: its oldest messages of the user, each with all up to the next one.
+    pub forgotten_turns: usize,
     /// Reads of the FFNs of the decoded tokens; of no tokens where neurons are not recorded.
     pub ffn: FfnReads,
     /// Seed of the sampler.

@@ -109,7 +109,9 @@ fn chat_beyond_the_context_fails_or_shifts() {
     let error = chat(&["-c", "128"], &lines);
     assert!(error.stderr.contains("hint: "), "{error:?}");
     assert!(error.refusal().contains("context full"));
-    let shifted = chat(&["-c", "128", "--on-full", "shift"], &lines).ok();
+    let shifted = chat(&["-c", "128", "--on-full", "shift"], &lines);
+    assert!(shifted.stderr.contains("the oldest question and its answer"), "{shifted:?}");
+    let shifted = shifted.ok();
     assert!(shifted.lines().filter(|line| !line.is_empty()).count() >= 8, "{shifted}");
 }
 

@@ -7,7 +7,7 @@ use crate::server::{
     answer_reader::AnswerPiece,
     choices::Choice,
     error::ApiError,
-    response::{StreamEvent, new_id},
+    response::{StreamEvent, add_forgotten, new_id},
 };
 
 /// Formatter of one message.
@@ -174,12 +174,14 @@ fn stop_reason(reason: &StopReason, called: bool) -> (&'static str, Option<&str>
 
 fn usage(input: usize, stats: &GenerationStats) -> Value {
     let reused = stats.reused_tokens.min(input);
-    json!({
+    let mut usage = json!({
         "input_tokens": input - reused,
         "cache_read_input_tokens": reused,
         "cache_creation_input_tokens": 0,
         "output_tokens": stats.generated_tokens,
-    })
+    });
+    add_forgotten(&mut usage, stats);
+    usage
 }
 
 /// The body of a refusal, or the data of an event that ends a stream.
@@ -234,6 +236,14 @@ mod tests {
         assert_eq!((&data(9)["index"], &data(9)["content_block"]["name"]), (&json!(2), &json!("f")));
         assert_eq!(data(10)["delta"], json!({ "type": "input_json_delta", "partial_json": "{}" }));
         assert_eq!(data(12)["delta"]["stop_reason"], "tool_use");
+    }
+
+    #[test]
+    fn usage_names_forgotten_turns_where_there_are_any() {
+        let stats = GenerationStats { forgotten_tokens: 7, forgotten_turns: 1, ..GenerationStats::default() };
+        let told = usage(5, &stats);
+        assert_eq!((&told["forgotten_tokens"], &told["forgotten_turns"]), (&json!(7), &json!(1)));
+        assert!(usage(5, &GenerationStats::default()).get("forgotten_tokens").is_none());
     }
 
     #[test]

@@ -6,7 +6,12 @@ use serde_json::{Value, json};
 use thermocline_engine::session::{GenerationStats, StopReason};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::server::{answer_reader::AnswerPiece, choices::Choice, error::ApiError, response::StreamEvent};
+use crate::server::{
+    answer_reader::AnswerPiece,
+    choices::Choice,
+    error::ApiError,
+    response::{StreamEvent, add_forgotten},
+};
 
 /// Formatter of one answer.
 #[derive(Debug)]
@@ -113,6 +118,7 @@ impl LinesFormat {
         }
         object["prompt_eval_count"] = total.prompt_tokens.into();
         object["eval_count"] = total.generated_tokens.into();
+        add_forgotten(&mut object, total);
         object
     }
 }
@@ -153,6 +159,14 @@ pub(super) fn rfc3339(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_line_names_forgotten_turns() {
+        let format = LinesFormat::new("m".to_owned(), true);
+        let stats = GenerationStats { forgotten_tokens: 7, forgotten_turns: 1, ..GenerationStats::default() };
+        let last = format.with_end(json!({}), &StopReason::EndOfText, &stats);
+        assert_eq!((&last["forgotten_tokens"], &last["forgotten_turns"]), (&json!(7), &json!(1)));
+    }
 
     #[test]
     fn calls_are_told_when_they_are_complete() {

@@ -17,7 +17,7 @@ use crate::server::{
     answer_reader::AnswerPiece,
     choices::Choice,
     error::ApiError,
-    response::{StreamEvent, new_id},
+    response::{StreamEvent, add_forgotten, new_id},
 };
 
 /// Formatter of one response.
@@ -104,6 +104,7 @@ impl ResponseFormat {
             "output_tokens_details": { "reasoning_tokens": total.thought_tokens },
             "total_tokens": total.prompt_tokens + total.generated_tokens,
         });
+        add_forgotten(&mut response["usage"]["input_tokens_details"], total);
         if self.body.store {
             let mut messages = self.body.messages.clone();
             messages.extend(items.chat_messages());

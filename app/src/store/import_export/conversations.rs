@@ -86,6 +86,7 @@ fn milliseconds(seconds: Option<f64>) -> Option<i64> {
 fn chat(from: Conversation) -> Option<FileChat> {
     let mut chat = FileChat::now();
     chat.created = milliseconds(from.create_time).unwrap_or(chat.created);
+    chat.undated = milliseconds(from.create_time).is_none();
     chat.updated = milliseconds(from.update_time).unwrap_or(chat.created);
     chat.title = from.title.unwrap_or_default();
     if let Some(mapping) = &from.mapping {
@@ -213,7 +214,7 @@ mod tests {
     #[test]
     fn chatgpt_conversations_keep_their_branches() {
         let mut store = Store::in_memory().unwrap();
-        let ids = store.import(FileFormat::Json, CHATGPT).unwrap();
+        let ids = store.import(FileFormat::Json, CHATGPT).unwrap().added;
         assert_eq!(ids.len(), 1);
         let chat = store.chat(ids[0]).unwrap();
         assert_eq!((&*chat.title, chat.created), ("Frogs", 1_700_000_000_500));

@@ -1,14 +1,17 @@
 //! Import and export of chats: [`markdown`] for people, JSON for programs and with every version of every message. Both can be
 //! imported, and so can Markdown transcripts of other programs ([`transcript`]) and the `conversations.json` that ChatGPT and Claude
-//! export ([`conversations`]). Files that go with messages are in both ([`attached`]).
+//! export ([`conversations`]). Files that go with messages are in both ([`attached`]). Chats
+//! that are there already are not added once more ([`known`]).
 
 mod attached;
 mod conversations;
+mod known;
 pub mod markdown;
 mod transcript;
 
 use std::{collections::HashMap, path::Path};
 
+use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
 use self::{
@@ -24,6 +27,8 @@ use crate::attachment::Document;
 /// Value of the JSON file's `format`.
 const FORMAT: &str = "thermocline.chats";
 const VERSION: u32 = 1;
+
+const OPERATION: &str = "importing chats";
 
 /// Format of a file of chats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +82,18 @@ struct FileChat {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     leaf: Option<usize>,
     messages: Vec<FileMessage>,
+    /// The file does not say when it was begun.
+    #[serde(skip)]
+    undated: bool,
+}
+
+/// The chats of a file that was imported.
+#[derive(Debug, Default)]
+pub struct ImportedChats {
+    /// Those that were added, in the order of the file.
+    pub added: Vec<ChatId>,
+    /// Those that were there already.
+    pub known: Vec<ChatId>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -106,7 +123,7 @@ struct FileMessage {
 }
 
 impl FileChat {
-    /// An empty chat created now.
+    /// An empty chat of a file without times, created now.
     fn now() -> Self {
         let now = now();
         FileChat {
@@ -119,6 +136,7 @@ impl FileChat {
             tools: false,
             leaf: None,
             messages: Vec::new(),
+            undated: true,
         }
     }
 
@@ -221,77 +239,77 @@ impl Store {
             tools: chat.tools,
             leaf: chat.leaf.and_then(|leaf| index.get(&leaf).copied()),
             messages: messages.collect(),
+            undated: false,
         })
     }
 
     /// Imports the chats of a file: JSON that [`Store::export`] wrote, or one conversation as Markdown. All of them or, if anything
-    /// is invalid, none.
+    /// is invalid, none; those that are there already are not added again.
     ///
     /// # Errors
     /// [`StoreError::Import`] names the invalid part.
-    pub fn import(&mut self, form: FileFormat, text: &str) -> Result<Vec<ChatId>, StoreError> {
-        const OPERATION: &str = "importing chats";
+    pub fn import(&mut self, form: FileFormat, text: &str) -> Result<ImportedChats, StoreError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let chats = match form {
             FileFormat::Json => read_json(text)?,
             FileFormat::Markdown => read_markdown(text)?,
         };
         self.transaction(OPERATION, |db| {
-            let mut ids = Vec::new();
+            let mut imported = ImportedChats::default();
             for (n, chat) in chats.iter().enumerate() {
-                let sampling = chat.sampling.as_ref().map(ToString::to_string);
-                let sql = "INSERT INTO chat (title, titled, created, updated, model, system_prompt, sampling, tools)
-                    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7)";
-                let FileChat { title, created, updated, model, system_prompt, tools, .. } = chat;
-                let values = rusqlite::params![title, created, updated, model, system_prompt, sampling, tools];
-                db.execute(sql, values).during(OPERATION)?;
-                let id = ChatId(db.last_insert_rowid());
-                let mut messages: Vec<MessageId> = Vec::new();
-                let mut attached = attached::Imported::new(n);
-                for (m, from) in chat.messages.iter().enumerate() {
-                    let place = |part: &str| format!("{part} of message {m} of chat {n}");
-                    let parent = match from.parent {
-                        None => None,
-                        Some(at) => Some(
-                            *messages
-                                .get(at)
-                                .ok_or_else(|| bad(place("parent"), "the index of an earlier message", at))?,
-                        ),
-                    };
-                    let speaker = Speaker::from_name(&from.role)
-                        .ok_or_else(|| bad(place("role"), "user, assistant or tool", format!("{:?}", from.role)))?;
-                    let state = match from.state.as_deref() {
-                        None => MessageState::Complete,
-                        Some("streaming") => MessageState::Interrupted,
-                        Some(name) => MessageState::from_name(name).ok_or_else(|| {
-                            bad(place("state"), "a state that this program knows", format!("{name:?}"))
-                        })?,
-                    };
-                    let new = NewMessage { speaker, content: from.content.clone(), state, model: from.model.clone() };
-                    let message = message::insert(db, id, parent, &new)?;
-                    let sql = "UPDATE message SET created = ?2, edited = ?3, stats = ?4, tools = ?5 WHERE id = ?1";
-                    let stats = from.stats.as_ref().map(ToString::to_string);
-                    let tools = from.tools.as_ref().and_then(|tools| serde_json::to_string(tools).ok());
-                    db.execute(sql, rusqlite::params![message.0, from.created, from.edited, stats, tools])
-                        .during(OPERATION)?;
-                    attached.add(db, id, m, message, from)?;
-                    messages.push(message);
+                match known::find(db, chat)? {
+                    Some(known) => imported.known.push(known),
+                    None => imported.added.push(insert(db, n, chat)?),
                 }
-                let leaf = match chat.leaf {
-                    None => messages.last(),
-                    Some(at) => Some(
-                        messages
-                            .get(at)
-                            .ok_or_else(|| bad(format!("leaf of chat {n}"), "the index of a message", at))?,
-                    ),
-                };
-                let sql = "UPDATE chat SET leaf = ?2, updated = ?3 WHERE id = ?1";
-                db.execute(sql, rusqlite::params![id.0, leaf.map(|leaf| leaf.0), updated]).during(OPERATION)?;
-                ids.push(id);
             }
-            Ok(ids)
+            Ok(imported)
         })
     }
+}
+
+/// Adds `chat`, the one of this number in its file.
+fn insert(db: &Transaction<'_>, n: usize, chat: &FileChat) -> Result<ChatId, StoreError> {
+    let sampling = chat.sampling.as_ref().map(ToString::to_string);
+    let sql = "INSERT INTO chat (title, titled, created, updated, model, system_prompt, sampling, tools)
+        VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let FileChat { title, created, updated, model, system_prompt, tools, .. } = chat;
+    let values = rusqlite::params![title, created, updated, model, system_prompt, sampling, tools];
+    db.execute(sql, values).during(OPERATION)?;
+    let id = ChatId(db.last_insert_rowid());
+    let mut messages: Vec<MessageId> = Vec::new();
+    let mut attached = attached::Imported::new(n);
+    for (m, from) in chat.messages.iter().enumerate() {
+        let place = |part: &str| format!("{part} of message {m} of chat {n}");
+        let earlier = |at: usize| {
+            let parent = messages.get(at).copied();
+            parent.ok_or_else(|| bad(place("parent"), "the index of an earlier message", at))
+        };
+        let parent = from.parent.map(earlier).transpose()?;
+        let speaker = Speaker::from_name(&from.role)
+            .ok_or_else(|| bad(place("role"), "user, assistant or tool", format!("{:?}", from.role)))?;
+        let state = match from.state.as_deref() {
+            None => MessageState::Complete,
+            Some("streaming") => MessageState::Interrupted,
+            Some(name) => MessageState::from_name(name)
+                .ok_or_else(|| bad(place("state"), "a state that this program knows", format!("{name:?}")))?,
+        };
+        let new = NewMessage { speaker, content: from.content.clone(), state, model: from.model.clone() };
+        let message = message::insert(db, id, parent, &new)?;
+        let sql = "UPDATE message SET created = ?2, edited = ?3, stats = ?4, tools = ?5 WHERE id = ?1";
+        let stats = from.stats.as_ref().map(ToString::to_string);
+        let tools = from.tools.as_ref().and_then(|tools| serde_json::to_string(tools).ok());
+        db.execute(sql, rusqlite::params![message.0, from.created, from.edited, stats, tools]).during(OPERATION)?;
+        attached.add(db, id, m, message, from)?;
+        messages.push(message);
+    }
+    let named = |at: usize| {
+        let leaf = messages.get(at).copied();
+        leaf.ok_or_else(|| bad(format!("leaf of chat {n}"), "the index of a message", at))
+    };
+    let leaf = chat.leaf.map(named).transpose()?.or_else(|| messages.last().copied());
+    let sql = "UPDATE chat SET leaf = ?2, updated = ?3 WHERE id = ?1";
+    db.execute(sql, rusqlite::params![id.0, leaf.map(|leaf| leaf.0), updated]).during(OPERATION)?;
+    Ok(id)
 }
 
 fn bad(what: impl Into<String>, expected: &'static str, got: impl ToString) -> StoreError {
@@ -322,7 +340,7 @@ mod tests {
 
         let json = store.export(&[chat]).unwrap();
         let mut other = Store::in_memory().unwrap();
-        let copies = other.import(FileFormat::Json, &json).unwrap();
+        let copies = other.import(FileFormat::Json, &json).unwrap().added;
         assert_eq!(other.export(&copies).unwrap(), json);
         assert_eq!(other.branch(copies[0]).unwrap()[1].version, (1, 2));
         assert_eq!(other.search("upon").unwrap().len(), 1);
@@ -356,6 +374,6 @@ mod tests {
             assert!(store.chats().unwrap().is_empty());
         }
         let fine = with(r#"{"parent":0,"role":"assistant","content":"b","created":4}"#);
-        assert_eq!(store.import(FileFormat::Json, &fine).unwrap().len(), 1);
+        assert_eq!(store.import(FileFormat::Json, &fine).unwrap().added.len(), 1);
     }
 }

@@ -166,23 +166,37 @@ fn read(path: PathBuf) -> (PathBuf, Result<String, String>) {
     (path, text)
 }
 
-/// Adds the chats of files, and opens the first.
+/// Adds the chats of files that are not there yet, and opens the first, an old one only if none is new.
 fn add(files: Vec<(PathBuf, Result<String, String>)>, shell: &mut Shell) {
-    let mut added = Vec::new();
+    let (mut added, mut known) = (Vec::new(), Vec::new());
     for (path, text) in files {
         let chats = text.and_then(|text| {
             let form = FileFormat::from_path(&path).unwrap_or(FileFormat::Markdown);
             shell.store.import(form, &text).map_err(|error| error.to_string())
         });
         let chats = chats.map_err(|error| format!("importing {}: {error}", path.display()));
-        added.extend(shell.ok_or_show_error(chats).unwrap_or_default());
+        let chats = shell.ok_or_show_error(chats).unwrap_or_default();
+        added.extend(chats.added);
+        known.extend(chats.known);
     }
-    let Some(first) = added.first() else { return };
+    let Some(first) = added.first().or(known.first()) else { return };
     shell.queue_command(Command::OpenChat(*first));
-    shell.toasts.success(match added.len() {
+    shell.toasts.success(outcome(added.len(), known.len()));
+}
+
+/// The outcome of an import in words, by how many chats were added and how many were there before.
+fn outcome(added: usize, known: usize) -> String {
+    let new = match added {
         1 => "One chat was imported".to_owned(),
         count => format!("{count} chats were imported"),
-    });
+    };
+    match (added, known) {
+        (_, 0) => new,
+        (0, 1) => "This chat is here already".to_owned(),
+        (0, _) => format!("These {known} chats are here already"),
+        (_, 1) => format!("{new}; one is here already"),
+        _ => format!("{new}; {known} are here already"),
+    }
 }
 
 /// Name of a file format in dialogs.
@@ -218,5 +232,21 @@ mod tests {
     fn file_names_are_valid_on_every_system() {
         assert_eq!(file_name("a/b: \"c\"?\n", "md"), "a-b- -c---.md");
         assert_eq!(file_name(" ..", "json"), "chat.json");
+    }
+
+    #[test]
+    fn outcome_of_an_import_says_what_was_there() {
+        let said = [(1, 0), (3, 0), (0, 1), (0, 2), (1, 1), (3, 2)].map(|(added, known)| outcome(added, known));
+        assert_eq!(
+            said,
+            [
+                "One chat was imported",
+                "3 chats were imported",
+                "This chat is here already",
+                "These 2 chats are here already",
+                "One chat was imported; one is here already",
+                "3 chats were imported; 2 are here already",
+            ]
+        );
     }
 }

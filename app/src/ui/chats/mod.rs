@@ -1,7 +1,8 @@
 //! The column of chats: what there is by when something was last said ([`ChatsPanel`]), what was found, and files of chats
-//! that go out or come in ([`files`]).
+//! that go out or come in ([`files`]). Keys follow [`list_order`].
 
 mod files;
+mod list_order;
 mod row;
 mod wordmark;
 
@@ -15,7 +16,8 @@ use egui_material_icons::icons::{ICON_CREATE_NEW_FOLDER, ICON_RESTORE_FROM_TRASH
 
 use self::{
     files::ChatFiles,
-    row::{ChatAction, Editing},
+    list_order::ListOrder,
+    row::{ChatAction, Editing, RowState},
 };
 use super::{
     command::{Command, Page},
@@ -41,6 +43,7 @@ const SEARCH: Duration = Duration::from_millis(150);
 #[derive(Debug, Default)]
 pub struct ChatsPanel {
     chats: Vec<Chat>,
+    order: ListOrder,
     folders: Vec<Folder>,
     /// Deleted ones that can be brought back.
     gone: Vec<Chat>,
@@ -67,6 +70,7 @@ pub struct ChatsPanel {
 impl ChatsPanel {
     /// Reads the list again when the store has changed.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
+        self.order.focused = false;
         if !self.purged {
             self.purged = true;
             let purged = shell.store.purge(KEPT);
@@ -89,6 +93,7 @@ impl ChatsPanel {
         let read = read(&shell.store);
         if let Some((chats, folders, gone, days)) = shell.ok_or_show_error(read) {
             (self.chats, self.folders, self.gone, self.days) = (chats, folders, gone, days);
+            self.order.set(&self.chats, &self.folders);
         }
     }
 
@@ -100,6 +105,30 @@ impl ChatsPanel {
     /// Puts the cursor into the search field.
     pub fn focus_search(&mut self) {
         self.focus = true;
+    }
+
+    /// Leads the keyboard to the list, or to the search field where there are no chats.
+    pub fn focus_list(&mut self) {
+        self.order.wanted = !self.chats.is_empty() && self.hits.is_none();
+        self.focus = !self.order.wanted;
+    }
+
+    /// Carries out what a key asks for: another chat, another name, or that a chat is deleted.
+    pub fn handle_command(&mut self, ctx: &Context, command: &Command, shell: &mut Shell) {
+        let chat = match command {
+            Command::NextChat | Command::PreviousChat => {
+                self.order.forget_stop();
+                self.order.neighbour(shell.shown, *command == Command::NextChat)
+            }
+            _ => self.order.target(shell.shown),
+        };
+        let Some(chat) = chat else { return };
+        let act = match command {
+            Command::RenameChat => ChatAction::Rename,
+            Command::DeleteChat => ChatAction::Delete,
+            _ => ChatAction::Open,
+        };
+        self.act(ctx, chat, act, shell);
     }
 
     /// Shows it.
@@ -141,6 +170,7 @@ impl ChatsPanel {
         }
         if field.has_focus() && ui.input(|input| input.key_pressed(egui::Key::ArrowDown)) {
             self.enter = self.hits.as_ref().is_some_and(|hits| !hits.is_empty());
+            self.order.wanted = self.hits.is_none();
         }
         let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
         self.choose = entered && !self.query.trim().is_empty();
@@ -179,10 +209,13 @@ impl ChatsPanel {
     fn list(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let mut act = None;
         let (today, yesterday) = self.days;
+        let (stop, wanted) = (self.order.stop(shell.shown), std::mem::take(&mut self.order.wanted));
         let show = |ui: &mut Ui, chat: &Chat, editing: &mut Option<Editing>| {
             let shown = shell.shown == Some(chat.id.number());
             let busy = shell.chat_controller.progress(chat.id).is_some();
-            row::chat(ui, chat, &self.folders, shown, busy, editing)
+            let stop = stop == Some(chat.id);
+            let state = RowState { shown, busy, stop, wanted: wanted && stop };
+            row::chat(ui, &shell.store, chat, &self.folders, state, editing)
         };
         let mut group = |ui: &mut Ui, name: &str, of: &dyn Fn(&Chat) -> bool, editing: &mut Option<Editing>| {
             let mut some = false;
@@ -192,7 +225,9 @@ impl ChatsPanel {
                     ui.add_space(8.0);
                     ui.label(RichText::new(name.to_uppercase()).size(11.0).color(Palette::of(ui).muted));
                 }
-                if let Some(wanted) = show(ui, chat, editing) {
+                if let Some(wanted) = show(ui, chat, editing)
+                    && (act.is_none() || !matches!(wanted, ChatAction::Focus(_)))
+                {
                     act = Some((chat.id, wanted));
                 }
             }
@@ -257,6 +292,10 @@ impl ChatsPanel {
     fn act(&mut self, ctx: &Context, id: ChatId, act: ChatAction, shell: &mut Shell) {
         let title = self.chats.iter().find(|chat| chat.id == id).map(|chat| chat.title.clone()).unwrap_or_default();
         match act {
+            ChatAction::Focus(to) => {
+                self.order.lead(id, to);
+                return;
+            }
             ChatAction::Open => shell.queue_command(Command::OpenChat(id)),
             ChatAction::Rename => self.editing = Some(Editing::Chat(id, title)),
             ChatAction::Named(name) => {

@@ -1,18 +1,38 @@
 //! One line of the list.
 
-use egui::{Button, Key, Label, RichText, TextEdit, Ui, text::LayoutJob};
+use egui::{Button, EventFilter, Id, Key, Label, RichText, Sense, TextEdit, Ui, text::LayoutJob};
 use egui_material_icons::icons::{ICON_MORE_HORIZ, ICON_PUSH_PIN};
 
 use crate::{
-    store::{Chat, ChatId, Folder, FolderId, SearchHit},
-    ui::{theme::Palette, widgets::icon_button},
+    store::{Chat, ChatId, Folder, FolderId, SearchHit, Store},
+    ui::{
+        theme::Palette,
+        widgets::{sensing_icon_button, small},
+    },
 };
+
+/// A movement in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowMove {
+    /// None.
+    Here,
+    /// To the row above.
+    Up,
+    /// To the row below.
+    Down,
+    /// To the first row.
+    First,
+    /// To the last row.
+    Last,
+}
 
 /// An action on a chat in the list.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ChatAction {
     /// Show it.
     Open,
+    /// It has the keyboard, which moves to another row.
+    Focus(RowMove),
     /// Change its name.
     Rename,
     /// This is its name now; `None`: the old one.
@@ -40,13 +60,26 @@ pub enum Editing {
     Folder(FolderId, String),
 }
 
-/// A chat; `shown`: in the middle of the window now, `busy`: being answered.
+/// The state of a chat in the list.
+#[derive(Debug, Clone, Copy)]
+pub struct RowState {
+    /// True if it is in the middle of the window now.
+    pub shown: bool,
+    /// True if it is being answered.
+    pub busy: bool,
+    /// True if Tab stops at it: at one chat of the list only.
+    pub stop: bool,
+    /// True if it is to take the keyboard.
+    pub wanted: bool,
+}
+
+/// A chat of `store`.
 pub fn chat(
     ui: &mut Ui,
+    store: &Store,
     chat: &Chat,
     folders: &[Folder],
-    shown: bool,
-    busy: bool,
+    RowState { shown, busy, stop, wanted }: RowState,
     editing: &mut Option<Editing>,
 ) -> Option<ChatAction> {
     if let Some(Editing::Chat(id, name)) = editing
@@ -64,7 +97,8 @@ pub fn chat(
             let colour = if shown { palette.text } else { palette.muted };
             let mark = if busy { " …" } else { "" };
             let text = RichText::new(format!("{title}{mark}")).size(14.0).color(colour);
-            let button = Button::selectable(shown, text).truncate();
+            let sense = if stop { Sense::click() } else { Sense::CLICK };
+            let button = Button::selectable(shown, text).truncate().sense(sense);
             let size = egui::vec2(width, 32.0);
             let (rect, _) = ui.allocate_exact_size(size, egui::Sense::hover());
             let layout = egui::Layout::left_to_right(egui::Align::Center)
@@ -75,6 +109,15 @@ pub fn chat(
             if response.clicked() {
                 act = Some(ChatAction::Open);
             }
+            if wanted {
+                response.request_focus();
+                response.scroll_to_me(None);
+                // The key that led here leads no further.
+                act = act.take().or(Some(ChatAction::Focus(RowMove::Here)));
+            } else if response.has_focus() {
+                act = act.take().or_else(|| moved(ui, response.id));
+            }
+            let response = response.on_hover_ui(|ui| dates(ui, store, chat, title));
             if response.double_clicked() {
                 act = Some(ChatAction::Rename);
             }
@@ -82,11 +125,35 @@ pub fn chat(
             if chat.pinned {
                 ui.add(Label::new(ICON_PUSH_PIN.rich_text().size(12.0).color(palette.muted))).on_hover_text("Pinned");
             }
-            let more = icon_button(ui, ICON_MORE_HORIZ, &format!("More for {title}"));
+            let more = sensing_icon_button(ui, ICON_MORE_HORIZ, &format!("More for {title}"), sense);
             egui::Popup::menu(&more).show(|ui| act = menu(ui, chat, folders).or(act.take()));
         });
     });
     act
+}
+
+/// The movement that a key asks for of the row that has the keyboard.
+fn moved(ui: &Ui, row: Id) -> Option<ChatAction> {
+    // Otherwise the keyboard goes to whatever is near.
+    let filter = EventFilter { vertical_arrows: true, ..EventFilter::default() };
+    ui.memory_mut(|memory| memory.set_focus_lock_filter(row, filter));
+    let moves = [
+        (Key::ArrowUp, RowMove::Up),
+        (Key::ArrowDown, RowMove::Down),
+        (Key::Home, RowMove::First),
+        (Key::End, RowMove::Last),
+    ];
+    let pressed = |key: Key| ui.input(|input| input.modifiers.is_none() && input.key_pressed(key));
+    let to = moves.into_iter().find(|(key, _)| pressed(*key)).map(|(_, to)| to).unwrap_or(RowMove::Here);
+    Some(ChatAction::Focus(to))
+}
+
+/// The whole title, and when something was said.
+fn dates(ui: &mut Ui, store: &Store, chat: &Chat, title: &str) {
+    ui.label(title);
+    if let (Ok(created), Ok(updated)) = (store.local_time(chat.created), store.local_time(chat.updated)) {
+        ui.label(small(format!("Begun {created}, last message {updated}"), Palette::of(ui).muted));
+    }
 }
 
 fn menu(ui: &mut Ui, chat: &Chat, folders: &[Folder]) -> Option<ChatAction> {
@@ -128,6 +195,7 @@ fn rename(ui: &mut Ui, name: &mut String, what: &str) -> Option<Option<String>> 
     }
     if !field.has_focus() {
         field.request_focus();
+        field.scroll_to_me(None);
     }
     None
 }

@@ -1,6 +1,8 @@
 //! An answer in pieces: paragraphs, code, thoughts. A piece that is closed is looked at once; while an answer is written only
 //! its open end is read again, of which what has not changed keeps its layout, and only pieces that can be seen are drawn.
 
+use std::borrow::Cow;
+
 use egui::{CollapsingHeader, Label, RichText, Ui, Vec2};
 
 use crate::{
@@ -119,8 +121,8 @@ impl Blocks {
 }
 
 impl Block {
-    fn new(kind: Kind, text: &str, before: Option<MarkdownDocument>) -> Self {
-        Block { kind, text: text.to_owned(), document: before.unwrap_or_default(), is_read: false, size: None }
+    fn new(kind: Kind, text: Cow<'_, str>, before: Option<MarkdownDocument>) -> Self {
+        Block { kind, text: text.into_owned(), document: before.unwrap_or_default(), is_read: false, size: None }
     }
 
     /// Reads a text with links once more when it is shown.
@@ -153,7 +155,7 @@ impl Block {
 }
 
 /// The first closed piece of `text`: what it is, its words, and how many bytes of the text it takes. `None`: nothing is closed.
-fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
+fn next(text: &str, ended: bool) -> Option<(Kind, Cow<'_, str>, usize)> {
     let start = text.len() - blank(text).len();
     let body = &text[start..];
     if body.trim().is_empty() {
@@ -162,8 +164,8 @@ fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
     if let Some(rest) = body.trim_start().strip_prefix(THINK) {
         let at = text.len() - rest.len();
         return match rest.find(THOUGHT) {
-            Some(end) => Some((Kind::Thought, &rest[..end], at + end + THOUGHT.len())),
-            None => ended.then_some((Kind::Thought, rest, text.len())),
+            Some(end) => Some((Kind::Thought, rest[..end].into(), at + end + THOUGHT.len())),
+            None => ended.then_some((Kind::Thought, rest.into(), text.len())),
         };
     }
     if let Some(fence) = Fence::opening(first_line(body)) {
@@ -178,7 +180,7 @@ fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
                 if more.is_some() || ended {
                     return Some((
                         Kind::Code(language.to_owned()),
-                        &text[at..line],
+                        fence.code(&text[at..line]),
                         more.map_or(text.len(), |n| line + n),
                     ));
                 }
@@ -186,7 +188,7 @@ fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
             let Some(more) = more else { break };
             line += more;
         }
-        return ended.then(|| (Kind::Code(language.to_owned()), &text[at..], text.len()));
+        return ended.then(|| (Kind::Code(language.to_owned()), fence.code(&text[at..]), text.len()));
     }
     let mut line = start;
     while let Some(more) = line_end(&text[line..]) {
@@ -204,21 +206,21 @@ fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
         let parted = upcoming.trim().is_empty() && !goes_on(&text[start..line], after);
         let parted = parted || is_long_list(&text[start..line], after);
         if parted || Fence::opening(upcoming).is_some() || upcoming.trim_start().starts_with(THINK) {
-            return Some((Kind::Text, &text[start..line], line));
+            return Some((Kind::Text, text[start..line].into(), line));
         }
     }
-    ended.then(|| (Kind::Text, &text[start..], text.len()))
+    ended.then(|| (Kind::Text, text[start..].into(), text.len()))
 }
 
 /// Type of an open end.
-fn open(text: &str) -> (Kind, &str) {
+fn open(text: &str) -> (Kind, Cow<'_, str>) {
     let body = blank(text);
     if let Some(rest) = body.trim_start().strip_prefix(THINK) {
-        return (Kind::Thought, rest);
+        return (Kind::Thought, rest.into());
     }
     match (Fence::opening(first_line(body)), line_end(body)) {
-        (Some(fence), Some(end)) => (Kind::Code(fence.language.to_owned()), &body[end..]),
-        _ => (Kind::Text, body),
+        (Some(fence), Some(end)) => (Kind::Code(fence.language.to_owned()), fence.code(&body[end..])),
+        _ => (Kind::Text, body.into()),
     }
 }
 

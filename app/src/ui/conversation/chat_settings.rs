@@ -1,13 +1,16 @@
 //! Settings of one chat: system prompt, sampling, and presets of both.
 
-use egui::{Grid, Slider, TextEdit, Ui};
+use egui::{Context, Grid, LayerId, Slider, TextEdit, Ui};
 use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_DELETE};
 use thermocline_engine::session::Sampling;
 
 use crate::{
     chat::SamplingOverrides,
     store::{Preset, PresetId, Store, StoreError},
-    ui::widgets::{icon_button, muted},
+    ui::{
+        keyboard,
+        widgets::{icon_button, muted},
+    },
 };
 
 /// The window with a chat's settings.
@@ -15,6 +18,8 @@ use crate::{
 pub struct ChatSettings {
     /// True while it is shown.
     pub open: bool,
+    /// The layer that it was drawn on with the last frame.
+    layer: Option<LayerId>,
     presets: Option<Vec<(PresetId, Preset)>>,
     name: String,
     /// True if a new preset is for the open model only.
@@ -36,6 +41,16 @@ impl ChatSettings {
         self.presets = None;
     }
 
+    /// Closes the window.
+    pub fn close(&mut self) {
+        (self.open, self.presets, self.layer) = (false, None, None);
+    }
+
+    /// True if one writes in a field of the window.
+    pub fn is_written_in(&self, ctx: &Context) -> bool {
+        self.layer.is_some_and(|layer| keyboard::is_written_on(ctx, layer))
+    }
+
     /// Shows them, if they are open. `model`: the key of the open model; `base`: its own sampling.
     ///
     /// # Errors
@@ -51,7 +66,7 @@ impl ChatSettings {
         let mut open = self.open;
         let mut result = Ok(());
         let anchor = ui.max_rect().right_bottom() - egui::vec2(16.0, 132.0);
-        egui::Window::new("Chat settings")
+        let shown = egui::Window::new("Chat settings")
             .open(&mut open)
             .collapsible(false)
             // Otherwise the title alone is what one drags, and the keyboard stops at it.
@@ -62,10 +77,10 @@ impl ChatSettings {
             .default_width(400.0)
             .vscroll(true)
             .show(ui, |ui| result = self.contents(ui, store, options, model, base));
+        self.layer = shown.map(|shown| shown.response.layer_id);
         if !open {
-            self.presets = None;
+            self.close();
         }
-        self.open = open;
         result
     }
 
@@ -234,7 +249,8 @@ fn sampling(ui: &mut Ui, choices: &mut SamplingOverrides, base: &Sampling) {
         ui.end_row();
         seed_row(ui, &mut it.seed);
     });
-    let help = "Otherwise the older half of the chat is forgotten, and the answer goes on.";
+    let help =
+        "Otherwise the oldest questions and answers are forgotten, never the system prompt, and the answer goes on.";
     ui.checkbox(&mut choices.stop_when_full, "Stop when the context is full").on_hover_text(help);
     let own = *choices == SamplingOverrides::default();
     if ui.add_enabled(!own, egui::Button::new("As the model suggests")).clicked() {

@@ -204,7 +204,7 @@ fn gauge(ui: &mut Ui, Fill { used, draft, length }: Fill) {
     let size = rect.size() * egui::vec2(part.min(1.0), 1.0);
     ui.painter().rect_filled(egui::Rect::from_min_size(rect.min, size), 3.0, fill);
     let help = format!(
-        "{:.0} % of what the model can keep in mind is used. When it is full, the oldest half is forgotten, unless the chat's settings say to stop.",
+        "{:.0} % of what the model can keep in mind is used. When it is full, the oldest questions and answers are forgotten, unless the chat's settings say to stop.",
         part * 100.0
     );
     (words | bar).on_hover_text(help);

@@ -1,5 +1,5 @@
-//! How much of the context a chat takes with the message that is being written, and what the model has forgotten of it. Counting may
-//! take longer than a frame, so that it is done beside it.
+//! Tokens of the context that a chat takes with the message that is being written, and what the model has forgotten of it.
+//! Counting may take longer than a frame, so that it is done beside it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,7 +9,7 @@ use thermocline_engine::session::{ChatOptions, Engine, Message as Turn, Prompt, 
 
 use crate::{
     chat::{branch_turns, given::tokens},
-    store::{Message, MessageId},
+    store::{Message, MessageId, MessageState, Speaker},
     ui::background::Background,
 };
 
@@ -24,11 +24,19 @@ const ANSWER_FRACTION: usize = 8;
 #[derive(Debug, Default)]
 pub struct ContextRoom {
     /// Tokens of the chat without the message, and what they were counted of; `None` for one that the template refuses.
-    chat: Option<(u64, Option<usize>)>,
-    counting_chat: Background<(u64, Option<usize>)>,
+    chat: Option<(u64, Option<ChatTokens>)>,
+    counting_chat: Background<(u64, Option<ChatTokens>)>,
     /// Tokens of the message, likewise.
     draft: Option<(u64, usize)>,
     counting_draft: Background<(u64, usize)>,
+}
+
+/// Tokens of a chat without the message being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ChatTokens {
+    all: usize,
+    /// Those that are never forgotten: system prompt, tools and role marks.
+    kept: usize,
 }
 
 /// Tokens that the next prompt will have, as far as they are counted.
@@ -38,12 +46,19 @@ pub struct Tokens {
     pub draft: usize,
     /// Those of the chat with it.
     pub all: usize,
+    /// Those of the message with the system prompt, once all of the chat above is forgotten.
+    pub alone: usize,
 }
 
 impl Tokens {
     /// True if a context of so many tokens has no room for them and an answer.
     pub fn exceed(&self, context: usize) -> bool {
         self.all + ANSWER.min(context / ANSWER_FRACTION) > context
+    }
+
+    /// True if the message is too long for a context of so many tokens, whatever is forgotten.
+    pub fn cannot_fit(&self, context: usize) -> bool {
+        self.alone > context
     }
 
     /// A context that has room for them and an answer: a power of two.
@@ -101,9 +116,14 @@ impl ContextRoom {
             // Without a thread nothing is counted.
             let _ = self.counting_chat.start(ctx, move || {
                 // One word stands for the message, which templates want.
-                let prompt = Prompt::Chat([turns, vec![Turn::new(Role::User, "x")]].concat());
-                let count = engine.prompt_tokens(prompt, &ChatOptions { tools, ..ChatOptions::default() });
-                (of_chat, count.ok().map(|tokens| tokens.len().saturating_sub(1)))
+                let options = ChatOptions { tools, ..ChatOptions::default() };
+                let count = |turns: &[Turn]| {
+                    let prompt = Prompt::Chat([turns, &[Turn::new(Role::User, "x")]].concat());
+                    engine.prompt_tokens(prompt, &options).ok().map(|tokens| tokens.len().saturating_sub(1))
+                };
+                let system = turns.iter().take_while(|turn| turn.role == Role::System).count();
+                let counted = count(&turns).zip(count(&turns[..system]));
+                (of_chat, counted.map(|(all, kept)| ChatTokens { all, kept }))
             });
         }
         let of_draft = number((model, draft));
@@ -120,7 +140,7 @@ impl ContextRoom {
         }
         let chat = self.chat.filter(|(of, _)| *of == of_chat)?.1?;
         let draft = self.draft.filter(|(of, _)| *of == of_draft)?.1;
-        Some(Tokens { draft, all: chat + draft })
+        Some(Tokens { draft, all: chat.all + draft, alone: chat.kept + draft })
     }
 }
 
@@ -133,62 +153,28 @@ fn turns(branch: &[Message], texts: Vec<String>, system: &str) -> Vec<Turn> {
 /// The place in a chat up to which the model has forgotten it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForgottenLine {
-    /// The first message that is not forgotten as a whole.
+    /// The first message that is not forgotten, or the answer whose own beginning is.
     pub before: MessageId,
-    /// True if its beginning is.
-    pub partly: bool,
+    /// True if all messages are remembered, and a part of the answer is not.
+    pub within: bool,
     /// Tokens that are forgotten.
     pub tokens: usize,
 }
 
-/// Finds the [`ForgottenLine`] of a chat.
-#[derive(Debug, Default)]
-pub struct Forgotten {
-    line: Option<(u64, Option<ForgottenLine>)>,
-    looking: Background<(u64, Option<ForgottenLine>)>,
-}
-
-impl Forgotten {
-    /// The line in `branch`, of whose oldest tokens `forgotten` are gone; `None` while it is not known, or where there is none.
-    pub fn line(
-        &mut self,
-        ctx: &Context,
-        engine: &Engine,
-        branch: &[Message],
-        forgotten: usize,
-    ) -> Option<ForgottenLine> {
-        if forgotten == 0 {
+impl ForgottenLine {
+    /// The line in `branch`, of which the latest answer with figures has forgotten `turns` turns and `tokens` tokens in all;
+    /// `None` where nothing is forgotten.
+    pub fn of(branch: &[Message], turns: usize, tokens: usize) -> Option<Self> {
+        if tokens == 0 {
             return None;
         }
-        let of = number((branch.last().map(|message| message.id), branch.len(), forgotten));
-        if let Some(found) = self.looking.take() {
-            self.line = Some(found);
-        }
-        if self.line.is_none_or(|(known, _)| known != of) && !self.looking.is_busy() {
-            let engine = engine.clone();
-            let said: Vec<(MessageId, String)> =
-                branch.iter().map(|message| (message.id, message.content.clone())).collect();
-            let count = move |text: &str| tokens(&engine, text);
-            // Without a thread there is no line.
-            let _ = self.looking.start(ctx, move || (of, place(&said, forgotten, count)));
-        }
-        self.line.filter(|(known, _)| *known == of).and_then(|(_, line)| line)
+        let of_user = |message: &&Message| message.speaker == Speaker::User;
+        let before = match turns {
+            0 => branch.iter().rfind(|message| message.stats.is_some() || message.state == MessageState::Streaming),
+            _ => branch.iter().filter(of_user).nth(turns),
+        };
+        before.map(|message| ForgottenLine { before: message.id, within: turns == 0, tokens })
     }
-}
-
-/// Tokens that a template puts around a message, about.
-const AROUND: usize = 4;
-
-fn place(said: &[(MessageId, String)], forgotten: usize, count: impl Fn(&str) -> usize) -> Option<ForgottenLine> {
-    let mut before = 0;
-    for (id, text) in said {
-        let end = before + count(text) + AROUND;
-        if end > forgotten {
-            return Some(ForgottenLine { before: *id, partly: before < forgotten, tokens: forgotten });
-        }
-        before = end;
-    }
-    None
 }
 
 #[cfg(test)]
@@ -197,30 +183,31 @@ mod tests {
     use crate::store::{NewMessage, Store};
 
     #[test]
-    fn line_is_before_the_first_message_that_is_not_forgotten() {
+    fn line_is_before_the_first_turn_that_is_not_forgotten() {
         let mut store = Store::in_memory().unwrap();
         let chat = store.add_chat(None, "").unwrap();
         let mut parent = None;
-        let said: Vec<(MessageId, String)> = ["a b c d e f", "g h", "i j k l m n"]
-            .into_iter()
-            .map(|text| {
-                let id = store.add_message(chat, parent, &NewMessage::user(text)).unwrap();
-                parent = Some(id);
-                (id, text.to_owned())
-            })
-            .collect();
-        let words = |text: &str| text.split(' ').count();
-        let line = |forgotten| place(&said, forgotten, words);
-        let at = |at: usize, partly, tokens| Some(ForgottenLine { before: said[at].0, partly, tokens });
-        // Ten tokens, six, ten.
-        assert_eq!((line(1), line(9)), (at(0, true, 1), at(0, true, 9)));
-        assert_eq!((line(10), line(12), line(16)), (at(1, false, 10), at(1, true, 12), at(2, false, 16)));
-        assert_eq!(line(26), None, "nothing is left");
+        for text in ["one", "two", "three"] {
+            let asked = store.add_message(chat, parent, &NewMessage::user(text)).unwrap();
+            let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("Well.") };
+            parent = Some(store.add_message(chat, Some(asked), &answer).unwrap());
+        }
+        let branch = store.branch(chat).unwrap();
+        let line = |turns, tokens| ForgottenLine::of(&branch, turns, tokens);
+        let before = |at: usize, tokens| Some(ForgottenLine { before: branch[at].id, within: false, tokens });
+        assert_eq!((line(1, 20), line(2, 45)), (before(2, 20), before(4, 45)));
+        assert_eq!((line(0, 0), line(3, 60)), (None, None), "nothing is forgotten, or nothing is left");
+        // The beginning of the answer itself.
+        let mut branch = branch;
+        branch[5].stats = Some("{}".to_owned());
+        let within = ForgottenLine { before: branch[5].id, within: true, tokens: 9 };
+        assert_eq!(ForgottenLine::of(&branch, 0, 9), Some(within));
     }
 
     #[test]
     fn tokens_leave_room_for_an_answer() {
-        let tokens = |all| Tokens { draft: 1, all };
+        let tokens = |all| Tokens { draft: 1, all, alone: 448 };
+        assert!(!tokens(449).cannot_fit(448) && tokens(449).cannot_fit(447));
         assert!(!tokens(448).exceed(512) && tokens(449).exceed(512));
         assert!(!tokens(3968).exceed(4096) && tokens(3969).exceed(4096));
         assert_eq!((tokens(449).wanted(), tokens(700).wanted()), (1024, 1024));

@@ -9,7 +9,7 @@ use egui_material_icons::icons::{
 use super::{blocks::Blocks, chips, tool_calls};
 use crate::{
     chat::{AnswerProgress, AnswerStats},
-    store::{Attachment, Message, MessageId, MessageState, Source, Speaker},
+    store::{Attachment, Message, MessageId, MessageState, Source, Speaker, Store},
     ui::{
         command::{Command, Page},
         neurons::Tint,
@@ -70,6 +70,8 @@ pub struct Context<'a> {
     pub files: &'a [&'a Attachment],
     /// Files and passages that the model was given for an answer.
     pub sources: &'a [Source],
+    /// The chats, which know the clock.
+    pub store: &'a Store,
 }
 
 /// Shows a message. `blocks` are the pieces of its text, `draft` its changed words while it is edited.
@@ -105,7 +107,8 @@ fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Messa
     let row = egui::vec2(ui.available_width(), 24.0);
     ui.allocate_ui_with_layout(row, Layout::right_to_left(Align::Center), |ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
-        if icon_button(ui, ICON_CONTENT_COPY, "Copy message").clicked() {
+        let copy = icon_button(ui, ICON_CONTENT_COPY, "Copy message");
+        if copy.on_hover_ui(|ui| date(ui, context, "Sent")).clicked() {
             act = Some(MessageAction::Copy(message.content.clone()));
         }
         if !context.busy {
@@ -185,12 +188,20 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<
     footer(ui, context, figures).or(act)
 }
 
+/// The date of a message, after a word for what happened then.
+fn date(ui: &mut Ui, context: &Context<'_>, what: &str) {
+    if let Ok(date) = context.store.local_time(context.message.created) {
+        muted(ui, format!("{what} {date}"));
+    }
+}
+
 /// The actions on an answer, and its figures.
 fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> Option<MessageAction> {
     let (palette, message, mut act) = (Palette::of(ui), context.message, None);
     let row = ui.horizontal(|ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
-        if icon_button(ui, ICON_CONTENT_COPY, "Copy answer").clicked() {
+        let copy = icon_button(ui, ICON_CONTENT_COPY, "Copy answer");
+        if copy.on_hover_ui(|ui| date(ui, context, "Begun")).clicked() {
             act = Some(MessageAction::Copy(message.content.clone()));
         }
         if !context.busy {
@@ -217,7 +228,7 @@ fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> O
         }
         if !line.is_empty() {
             ui.add_space(4.0);
-            let shown = ui.label(small(line, palette.muted));
+            let shown = ui.label(small(line, palette.muted)).on_hover_ui(|ui| date(ui, context, "Begun"));
             if reads.is_some() {
                 shown.on_hover_text(READS_HELP);
             }

@@ -28,23 +28,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egui::{CentralPanel, Key, Panel, Ui};
+use egui::{Button, CentralPanel, Key, Panel, Rect, Role, Ui, Vec2, WidgetInfo};
+use egui_material_icons::icons::ICON_ARROW_DOWNWARD;
 
+pub use self::composer::id as composer_id;
 use self::{
     attaching::Attaching,
     blocks::Blocks,
     chat_settings::{ChatOptions, ChatSettings},
     composer::{Composer, ComposerAction},
-    context_room::{ContextRoom, Forgotten},
+    context_room::{ContextRoom, ForgottenLine},
     explained::{WordAct, WordView},
     message::{Context, MessageAction},
     row_heights::RowHeights,
     start::Start,
 };
-use super::{
-    command::Command,
-    shell::{self, Shell},
-};
+use super::{command::Command, frame_pace, keyboard, shell::Shell, theme::Palette};
 use crate::{
     chat::{AnswerStats, Explanation, SamplingOverrides, prompt_before},
     engine_handle::ModelState,
@@ -93,7 +92,6 @@ pub struct Conversation {
     attaching: Attaching,
     /// Tokens of the next prompt, as counted for the latest frame.
     tokens: Option<context_room::Tokens>,
-    forgotten: Forgotten,
     /// True while it is asked what to do with a message that is too long.
     asking: bool,
     /// True if the message is to be sent once it is counted.
@@ -172,6 +170,7 @@ impl Conversation {
                 }
             }
             Command::Compose => self.composer.focus(),
+            Command::ToEnd => self.rows.go_to_end(),
             Command::Attach => self.choosing = true,
             Command::Stop => {
                 if let Some(chat) = &self.chat {
@@ -293,9 +292,10 @@ impl Conversation {
             shell.ok_or_show_error(kept);
         }
         self.refresh(shell);
+        self.rows.go_to_end();
     }
 
-    /// Reads the chat again after it was changed here, and shows its end.
+    /// Reads the chat again after it was changed here.
     fn refresh(&mut self, shell: &mut Shell) {
         self.seen = None;
         self.read(shell);
@@ -341,6 +341,9 @@ impl Conversation {
             MessageAction::Keep => {
                 let Some((id, text)) = self.editing.take() else { return };
                 let Some(message) = self.branch.iter().find(|message| message.id == id) else { return };
+                if message.speaker == Speaker::User {
+                    self.rows.go_to_end();
+                }
                 let kept = match message.speaker {
                     Speaker::User => shell.chat_controller.change_message(
                         &mut shell.store,
@@ -355,6 +358,7 @@ impl Conversation {
                 shell.ok_or_show_error(kept);
             }
             MessageAction::Again(parent) => {
+                self.rows.go_to_end();
                 let started = shell.chat_controller.start_answer(&mut shell.store, &shell.engine_handle, chat, parent);
                 shell.ok_or_show_error(started);
             }
@@ -382,10 +386,7 @@ impl Conversation {
         }
         self.attaching.show(ui);
         if ui.input(|input| input.key_pressed(Key::Escape)) {
-            if !self.keyboard_elsewhere && self.editing.take().is_none() {
-                self.handle_command(&Command::Stop, shell);
-            }
-            self.composer.focus();
+            self.escape(ui, shell);
         }
         self.settings(ui, shell);
         let action = Panel::bottom("composer")
@@ -413,11 +414,31 @@ impl Conversation {
             ui.request_repaint_after(DRAFT);
         }
         if self.is_elsewhere(shell) {
-            ui.request_repaint_after(ELSEWHERE.max(shell::pace(ui)));
+            ui.request_repaint_after(ELSEWHERE.max(frame_pace::pace(ui)));
         }
         CentralPanel::no_frame()
             .show(ui, |ui| if self.branch.is_empty() { self.start(ui, shell) } else { self.messages(ui, shell) });
-        self.keyboard_elsewhere = is_keyboard_elsewhere(ui);
+        let own = [composer::id(), message::id_of_change()];
+        self.keyboard_elsewhere = keyboard::is_taken(ui, &own) && !self.settings.is_written_in(ui);
+    }
+
+    /// Closes what is open, one thing at a time, and else stops the answer. A change that is not kept stays.
+    fn escape(&mut self, ui: &Ui, shell: &mut Shell) {
+        let changed = self
+            .editing
+            .as_ref()
+            .is_some_and(|(id, text)| self.branch.iter().any(|message| message.id == *id && message.content != *text));
+        match () {
+            () if self.keyboard_elsewhere => {}
+            () if self.settings.open => self.settings.close(),
+            () if changed && !self.busy(shell) => {
+                ui.memory_mut(|memory| memory.request_focus(message::id_of_change()));
+                return shell.toasts.info("Your change is not kept yet. Keep it, or take it back with Cancel.");
+            }
+            () if !changed && self.editing.take().is_some() => {}
+            () => self.handle_command(&Command::Stop, shell),
+        }
+        self.composer.focus();
     }
 
     /// The model that would answer, and its own sampling.
@@ -474,24 +495,21 @@ impl Conversation {
             _ => false,
         };
         let gone = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
-        let gone = progress.and_then(|progress| progress.figures.cloned()).or(gone).map_or(0, |it| it.forgotten_tokens);
-        let line = match shell.engine_handle.engine() {
-            Some(engine) => self.forgotten.line(ui, &engine, &self.branch, gone),
-            None => None,
-        };
+        let gone = progress.and_then(|progress| progress.figures.cloned()).or(gone).unwrap_or_default();
+        let line = ForgottenLine::of(&self.branch, gone.forgotten_turns, gone.forgotten_tokens);
         let (mut act, mut word, mut choice) = (None, None, None);
         let pending = shell.chat_controller.pending_call(chat);
         let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
         let focus = asks.is_some() && asks != self.asked && self.composer.text().is_empty();
         self.asked = asks;
-        if focus && let Some(last) = self.branch.len().checked_sub(1) {
-            self.rows.go_to(last);
+        if focus {
+            self.rows.go_to_end();
         }
         if self.blocks.len() > READY {
             self.blocks.clear();
         }
         let Conversation { branch, blocks, rows, editing, words, attaching, .. } = self;
-        let count = branch.len();
+        let (count, place) = (branch.len(), ui.max_rect());
         rows.show(ui, ("messages", chat), |ui, row| {
             let Some(message) = branch.get(row) else { return };
             let draft = editing.as_mut().filter(|(id, _)| *id == message.id).map(|(_, text)| text);
@@ -502,7 +520,9 @@ impl Conversation {
             let answers = branch[..row].iter().rev().find(|above| above.speaker == Speaker::User).map(|asked| asked.id);
             let answers = answers.filter(|_| message.speaker == Speaker::Assistant && message.calls().is_empty());
             let sources = answers.map_or(&[][..], |asked| attaching.sources(asked));
-            let context = Context { message, progress: own, busy, last, alive, tint, mark, files: &files, sources };
+            let store = &shell.store;
+            let context =
+                Context { message, progress: own, busy, last, alive, tint, mark, files: &files, sources, store };
             let blocks = blocks.entry(message.id).or_default();
             column(ui, |ui| {
                 if let Some(line) = line.filter(|line| line.before == message.id) {
@@ -521,6 +541,9 @@ impl Conversation {
                 }
             });
         });
+        if !rows.is_at_end() && to_end(ui, place) {
+            rows.go_to_end();
+        }
         if let Some(act) = act {
             self.act(act, shell);
         }
@@ -551,11 +574,16 @@ impl Conversation {
     }
 }
 
-/// True if a menu, an overlay, or a field outside the conversation has the keyboard.
-fn is_keyboard_elsewhere(ctx: &egui::Context) -> bool {
-    let (focused, modal) = ctx.memory(|memory| (memory.focused(), memory.top_modal_layer().is_some()));
-    let own = focused == Some(composer::id()) || focused == Some(message::id_of_change());
-    modal || egui::Popup::is_any_open(ctx) || (ctx.text_edit_focused() && !own)
+/// The round button above the composer that leads to the end of the messages, which fill `place`. True if it is pressed.
+fn to_end(ui: &mut Ui, place: Rect) -> bool {
+    let palette = Palette::of(ui);
+    let size = Vec2::splat(32.0);
+    let rect = Rect::from_center_size(place.center_bottom() - Vec2::new(0.0, size.y), size);
+    let glyph = ICON_ARROW_DOWNWARD.rich_text().size(16.0).color(palette.text);
+    let button = Button::new(glyph).fill(palette.raised).corner_radius(size.x / 2.0).min_size(size);
+    let response = ui.put(rect, button);
+    response.widget_info(|| WidgetInfo::labeled(Role::Button, true, "To the end"));
+    response.on_hover_text("To the end (Ctrl+End)").clicked()
 }
 
 /// A column in the middle, no wider than a line of text should be.

@@ -41,7 +41,8 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, stops: bool) -> Option<
         .inner_margin(Margin::symmetric(16, 12));
     frame.show(ui, |ui| {
         ui.set_width(ui.available_width());
-        let Tokens { draft, all } = tokens;
+        let Tokens { draft, all, .. } = tokens;
+        let alone = tokens.cannot_fit(context);
         ui.label(format!(
             "This message has {draft} tokens, the chat with it {all}. The model keeps {context} in mind, the answer among them."
         ));
@@ -57,13 +58,17 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, stops: bool) -> Option<
                     answer = Some(OverLimitAnswer::Enlarge(larger));
                 }
             }
-            if !stops {
-                let hint = "The model reads the end of the chat only; a line shows where that begins";
+            if !stops && !alone {
+                let hint = "The oldest questions and their answers are left out, the system prompt is not; a line shows where memory begins";
                 if ui.button("Send it and forget the beginning").on_hover_text(hint).clicked() {
                     answer = Some(OverLimitAnswer::Forget);
                 }
             }
         });
+        if alone && !stops {
+            let alone = tokens.alone;
+            ui.label(small(format!("With everything above forgotten it would be {alone} tokens: it is too long by itself."), palette.muted));
+        }
         if larger.is_none() {
             let trained = engine.config().context_length;
             ui.label(small(format!("The model was trained with {trained} tokens: it has no context that is long enough."), palette.muted));
@@ -76,9 +81,15 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, stops: bool) -> Option<
 /// The line above which a chat is forgotten.
 pub fn line(ui: &mut Ui, line: ForgottenLine) {
     let palette = Palette::of(ui);
-    let part = if line.partly { " and of the beginning of the next message" } else { "" };
-    let text =
-        format!("Forgotten: {} tokens, all of what is above{part}. The model has what follows in mind.", line.tokens);
+    let tokens = line.tokens;
+    let text = match line.within {
+        true => {
+            format!("Forgotten: {tokens} tokens of this answer, its beginning. The model has what is above in mind.")
+        }
+        false => format!(
+            "Forgotten: {tokens} tokens, all of what is above but the system prompt. The model has what follows in mind."
+        ),
+    };
     ui.add_space(4.0);
     ui.separator();
     ui.label(small(text, palette.amber));
@@ -91,7 +102,7 @@ mod tests {
 
     #[test]
     fn larger_context_is_offered_as_far_as_the_model_was_trained() {
-        let tokens = |all| Tokens { draft: 1, all };
+        let tokens = |all| Tokens { draft: 1, all, alone: 1 };
         assert_eq!(larger(tokens(700), 512, 4096), Some(1024));
         assert_eq!(larger(tokens(700), 512, 900), Some(900));
         assert_eq!(larger(tokens(700), 512, 512), None);

@@ -16,18 +16,18 @@ use crate::{
     },
 };
 
-/// Requests that the built-in model follows, with the noun its story is about. They were chosen by running it.
-pub const STORIES: [(&str, &str); 10] = [
-    ("Tell me a story about a frog.", "frog"),
-    ("Tell me a story about a boat.", "boat"),
-    ("Tell me a story about a dragon.", "dragon"),
-    ("Tell me a story about a duck.", "duck"),
-    ("Tell me a story about the moon.", "moon"),
-    ("Tell me a story about a monkey.", "monkey"),
-    ("Tell me a story about a car.", "car"),
-    ("Tell me a story about snow.", "snow"),
-    ("Tell me a story about a ball.", "ball"),
-    ("Tell me a story about cake.", "cake"),
+/// Requests that the built-in model follows, with the nouns that they name: each is in at least 19 of 20 of the stories that the
+/// window draws. They were chosen by counting; most nouns are in fewer than half.
+pub const STORIES: [(&str, &[&str]); 9] = [
+    ("Tell me a story about a ball.", &["ball"]),
+    ("What happened to Lily?", &["lily"]),
+    ("Tell me a story about a train.", &["train"]),
+    ("Tell me a story about a little girl.", &["girl"]),
+    ("What happened to Tim?", &["tim"]),
+    ("Tell me what Tim did with the ball.", &["tim", "ball"]),
+    ("What happened to Mia?", &["mia"]),
+    ("Tell me a story about Lily.", &["lily"]),
+    ("What happened to Sue?", &["sue"]),
 ];
 
 /// Requests that suit any other.
@@ -194,17 +194,18 @@ mod tests {
     use super::*;
     use crate::builtin;
 
-    #[test]
-    fn stories_of_the_starters_are_about_what_was_asked_for() {
+    /// Checks that of answers with the seeds up to `seeds`, drawn as the window draws them, at most one lacks a noun of its
+    /// starter.
+    fn starters_are_kept(seeds: u64) {
         let model = ModelId::Builtin.open(&Default::default()).unwrap();
         let options =
             EngineOptions { kv_type: builtin::KV_TYPE, sparsity: builtin::SPARSITY, ..EngineOptions::default() };
         let engine = Engine::from_model(model, options).unwrap();
         let session = engine.session(SessionOptions::default()).unwrap();
-        let story = |request: &str| -> String {
+        let story = |request: &str, seed: u64| -> String {
             let prompt = Prompt::Chat(vec![Message::new(Role::User, request)]);
-            let request =
-                Request { sampling: Sampling::greedy(), on_full: ContextPolicy::Stop, ..Request::new(prompt) };
+            let sampling = Sampling { seed: Some(seed), ..builtin::sampling() };
+            let request = Request { sampling, on_full: ContextPolicy::Stop, ..Request::new(prompt) };
             let piece = |event| match event {
                 Event::Token { text, .. } => text.to_string(),
                 Event::Error(error) => panic!("{error}"),
@@ -216,7 +217,22 @@ mod tests {
             let mut words = story.split(|letter: char| !letter.is_alphabetic()).map(str::to_lowercase);
             words.any(|word| word == noun || word.strip_suffix('s') == Some(noun))
         };
-        let follows = STORIES.iter().filter(|(request, noun)| has(&story(request), noun)).count();
-        assert!(follows >= 8, "{follows} of {} stories are about what was asked for", STORIES.len());
+        let kept = STORIES.map(|(request, nouns)| {
+            let all = |text: &str| nouns.iter().all(|noun| has(text, noun));
+            assert!(all(request), "{request:?} does not name {nouns:?}");
+            (request, (1..=seeds).filter(|seed| all(&story(request, *seed))).count() as u64)
+        });
+        assert!(kept.iter().all(|(_, times)| times + 1 >= seeds), "of {seeds} stories, those with the nouns: {kept:?}");
+    }
+
+    #[test]
+    fn stories_of_the_starters_are_about_what_was_asked_for() {
+        starters_are_kept(3);
+    }
+
+    #[test]
+    #[ignore = "second tier: twenty seeds of every starter instead of three"]
+    fn starters_are_kept_in_nineteen_of_twenty_stories() {
+        starters_are_kept(20);
     }
 }

@@ -142,7 +142,7 @@ fn long_chat_lays_out_visible_messages_only() {
     }
     let file = serde_json::json!({"format": "thermocline.chats", "version": 1, "chats": [
         {"title": "long", "created": 1, "updated": 1, "messages": json}]});
-    let chat = shell.store.import(FileFormat::Json, &file.to_string()).unwrap()[0];
+    let chat = shell.store.import(FileFormat::Json, &file.to_string()).unwrap().added[0];
     conversation.handle_command(&Command::OpenChat(chat), shell);
     it.run_steps(8);
     let (_, conversation) = it.state().as_ref().unwrap();

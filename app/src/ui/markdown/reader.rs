@@ -34,6 +34,8 @@ pub fn definition(line: &str) -> Option<(String, String)> {
 pub fn read(text: &str, known: &Formulas, targets: &Targets) -> (Vec<Block>, Formulas) {
     let options = Options::ENABLE_TABLES
         | Options::ENABLE_STRIKETHROUGH
+        // Otherwise single tildes, as in paths, strike words, too; they are shown as they are.
+        | Options::ENABLE_SUBSCRIPT
         | Options::ENABLE_TASKLISTS
         | Options::ENABLE_OLD_FOOTNOTES
         | Options::ENABLE_MATH;
@@ -270,6 +272,7 @@ impl Reader<'_> {
             Tag::TableCell => self.paragraph = Some(Paragraph::default()),
             Tag::Emphasis => self.mark(Style { italic: true, ..style }),
             Tag::Strong => self.mark(Style { strong: true, ..style }),
+            Tag::Subscript => self.text("~"),
             Tag::Strikethrough => self.mark(Style { struck: true, ..style }),
             Tag::Link { dest_url, .. } => {
                 let link = Some(self.words().add_link(&dest_url));
@@ -330,6 +333,7 @@ impl Reader<'_> {
                     self.styles.truncate(at);
                 }
             }
+            TagEnd::Subscript => self.text("~"),
             TagEnd::Image => self.end_image(),
             _ => {}
         }

@@ -225,6 +225,21 @@ fn marks_of_html_within_lines_are_known() {
 }
 
 #[test]
+fn single_tildes_are_left_alone() {
+    let it = shown("About ~5~ of ~/a and ~/b~, (~one *two*~), not ~~three~~.", 600.0);
+    place(&it, "About ~5~ of ~/a and ~/b~, (~one two~), not three.");
+    let mut lines = Vec::new();
+    for shape in &it.output().shapes {
+        if let egui::Shape::Text(text) = &shape.shape {
+            let struck = text.galley.job.sections.iter().filter(|section| section.format.strikethrough.width > 0.0);
+            let range = |at: &std::ops::Range<egui::text::ByteIndex>| at.start.0..at.end.0;
+            lines.extend(struck.map(|section| text.galley.job.text[range(&section.byte_range)].to_owned()));
+        }
+    }
+    assert_eq!(lines, ["three"]);
+}
+
+#[test]
 fn emoji_have_a_font_of_their_own() {
     let it = shown("A rocket 🚀, **a family 👨‍👩‍👧** and ✔.", 600.0);
     let letters = letters(&it);

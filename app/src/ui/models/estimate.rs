@@ -16,12 +16,7 @@ use crate::{
     engine_handle::ModelState,
     library::{ModelCard, ModelId},
     settings::VramBudget,
-    ui::{
-        adapters::SystemMemory,
-        background::Background,
-        shell::{FRAME, Shell},
-        vram::speed,
-    },
+    ui::{adapters::SystemMemory, background::Background, frame_pace::FRAME, shell::Shell, vram::speed},
     units::{bytes, rate},
 };
 

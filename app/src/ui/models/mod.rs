@@ -1,5 +1,6 @@
 //! Models on this machine, and how to get more: [`search`] finds them, each has a [`card`] with an [`estimate`] of how it would run
-//! and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, [`downloads`] bring others, [`servers`] compute theirs
+//! and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, which other panels offer, too
+//! ([`prepare_offer()`]), [`downloads`] bring others, [`servers`] compute theirs
 //! elsewhere.
 
 mod card;
@@ -8,6 +9,7 @@ mod estimate;
 mod memory;
 mod offers;
 mod preparation;
+mod prepare_offer;
 mod search;
 mod servers;
 
@@ -15,14 +17,11 @@ use std::{path::PathBuf, time::Duration};
 
 use egui::{Align, Context, Layout, Rangef, RichText, ScrollArea, TextEdit, TextStyle, Ui, Vec2};
 
-pub use self::offers::Offers;
-use self::{
-    card::Deed,
-    downloads::DownloadsView,
-    estimate::Estimates,
+use self::{card::Deed, downloads::DownloadsView, estimate::Estimates, search::ModelSearch, servers::ServersView};
+pub use self::{
+    offers::Offers,
     preparation::{Preparation, PreparationStage},
-    search::ModelSearch,
-    servers::ServersView,
+    prepare_offer::prepare_offer,
 };
 use super::{
     background::Background,
@@ -35,13 +34,6 @@ use crate::{
     engine_handle::ModelState,
     library::{ModelCard, ModelId},
 };
-
-/// Tokens of text that a preparation reads.
-#[cfg(not(test))]
-const TOKENS: u64 = 32 << 10;
-/// Fewer, for a model of a few thousand weights.
-#[cfg(test)]
-const TOKENS: u64 = 4 << 10;
 
 /// Models in the list of those used lately.
 const LATELY: usize = 4;
@@ -65,9 +57,6 @@ pub struct ModelsPage {
     search: ModelSearch,
     downloads: DownloadsView,
     servers: ServersView,
-    preparation: Option<Preparation>,
-    /// True once the finished preparation has been handled.
-    noticed: bool,
     /// Text typed as a folder.
     typed: String,
     /// The folder chosen; an error where there is no dialog.
@@ -89,21 +78,21 @@ impl ModelsPage {
         {
             self.add(ctx, shell, folder);
         }
-        let preparing = self.preparation.as_ref().is_some_and(|it| matches!(it.stage(), PreparationStage::Running(_)));
+        let preparing = shell.preparation.as_ref().is_some_and(|it| matches!(it.stage(), PreparationStage::Running(_)));
         shell.engine_handle.set_busy(preparing);
-        if let Some(preparation) = &self.preparation
-            && !self.noticed
+        if let Some(preparation) = &mut shell.preparation
+            && !preparation.noticed
         {
             let id = ModelId::Path(preparation.path.clone());
             match preparation.stage() {
                 PreparationStage::Done => {
-                    self.noticed = true;
+                    preparation.noticed = true;
                     let refreshed = self.search.refresh(ctx, id.clone());
                     shell.ok_or_show_error(refreshed);
                     shell.toasts.success(format!("{id} is prepared"));
                 }
                 PreparationStage::Failed(reason) => {
-                    self.noticed = true;
+                    preparation.noticed = true;
                     shell.show_error(format!("preparing {id}: {reason}"));
                 }
                 PreparationStage::Running(_) | PreparationStage::Paused => {}
@@ -205,6 +194,8 @@ impl ModelsPage {
 
     fn cards(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let mut action: Option<(PathBuf, Deed)> = None;
+        // Cards have the rest of the shell meanwhile.
+        let preparation = shell.preparation.take();
         let gap = ui.spacing().item_spacing.y;
         let (beside, width) = grid(ui.available_width(), gap, self.search.cards.len());
         self.rows.resize(self.search.cards.len().div_ceil(beside), 0.0);
@@ -218,7 +209,7 @@ impl ModelsPage {
                     let (id, size) = (card.id.key(), Vec2::new(width, 0.0));
                     let shown = ui.push_id(id, |ui| {
                         ui.allocate_ui_with_layout(size, Layout::top_down(Align::Min), |ui| {
-                            card::show(ui, shell, card, &fit, self.preparation.as_ref(), least)
+                            card::show(ui, shell, card, &fit, preparation.as_ref(), least)
                         })
                     });
                     let (deed, needed) = shown.inner.inner;
@@ -232,16 +223,14 @@ impl ModelsPage {
                 ui.request_repaint();
             }
         }
+        shell.preparation = preparation;
         if self.search.cards.len() <= 1 && !self.search.is_running() {
             widgets::muted(ui, "Only the built-in model so far. Add a folder above, or get a model below.");
         }
         match action {
-            Some((path, Deed::Prepare)) => {
-                self.noticed = false;
-                self.preparation = Some(Preparation::begin(ui, path, TOKENS));
-            }
-            Some((_, Deed::Pause)) => self.preparation.iter().for_each(Preparation::pause),
-            Some((_, Deed::Dismiss)) => self.preparation = None,
+            Some((path, Deed::Prepare)) => shell.preparation = Some(Preparation::begin(ui, path)),
+            Some((_, Deed::Pause)) => shell.preparation.iter().for_each(Preparation::pause),
+            Some((_, Deed::Dismiss)) => shell.preparation = None,
             None => {}
         }
     }

@@ -21,7 +21,14 @@ use thermocline_engine::{
     },
 };
 
-use crate::{engine_handle::error_message, ui::shell};
+use crate::{engine_handle::error_message, ui::frame_pace};
+
+/// Tokens of text that a preparation reads.
+#[cfg(not(test))]
+const TOKENS: u64 = 32 << 10;
+/// Fewer, for a model of a few thousand weights.
+#[cfg(test)]
+const TOKENS: u64 = 4 << 10;
 
 /// How it stands.
 #[derive(Debug, Clone)]
@@ -43,6 +50,8 @@ pub struct Preparation {
     pub path: PathBuf,
     stage: Arc<Mutex<PreparationStage>>,
     paused: Arc<AtomicBool>,
+    /// True once its end has been told.
+    pub noticed: bool,
 }
 
 impl Drop for Preparation {
@@ -52,14 +61,14 @@ impl Drop for Preparation {
 }
 
 impl Preparation {
-    /// Begins, or goes on from where an earlier one of this model was paused. `tokens` of text are read.
-    pub fn begin(ctx: &Context, path: PathBuf, tokens: u64) -> Self {
+    /// Begins, or goes on from where an earlier one of this model was paused.
+    pub fn begin(ctx: &Context, path: PathBuf) -> Self {
         let (stage, paused) = (Arc::new(Mutex::new(PreparationStage::Running(None))), Arc::new(AtomicBool::new(false)));
         let (to, stop, model, ctx) = (Arc::clone(&stage), Arc::clone(&paused), path.clone(), ctx.clone());
         let work = move || {
-            let end = run(&model, tokens, &mut |progress| {
+            let end = run(&model, TOKENS, &mut |progress| {
                 *to.lock() = PreparationStage::Running(Some(*progress));
-                ctx.request_repaint_after(shell::pace(&ctx));
+                ctx.request_repaint_after(frame_pace::pace(&ctx));
                 if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             *to.lock() = match end {
@@ -72,7 +81,7 @@ impl Preparation {
         if let Err(error) = thread::Builder::new().name("prepare".to_owned()).spawn(work) {
             *stage.lock() = PreparationStage::Failed(format!("no thread to prepare with: {error}"));
         }
-        Preparation { path, stage, paused }
+        Preparation { path, stage, paused, noticed: false }
     }
 
     /// How it stands.

@@ -71,7 +71,7 @@ impl ModelSearch {
             }
             let _ = scan(&roots, &mut |found| {
                 let heard = sender.send(found).is_ok() && !stop.load(Relaxed);
-                ctx.request_repaint_after(super::super::shell::FRAME);
+                ctx.request_repaint_after(super::super::frame_pace::FRAME);
                 if heard { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
             drop(sender);

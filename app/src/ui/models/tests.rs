@@ -178,24 +178,49 @@ fn preparation_pauses_resumes_and_marks_the_card_prepared() {
     page(&mut stage);
     let name = stage.it.state().models.found()[1].name.clone();
     assert!(stage.shows("Not prepared. Most of its neurons are silent"));
-    let under_way = |window: &mut crate::ui::Window| window.models.preparation.as_ref().map(Preparation::stage);
+    let under_way = |window: &mut crate::ui::Window| window.shell.preparation.as_ref().map(Preparation::stage);
     stage.click(&format!("Prepare: {name}"));
-    stage.until("some progress", |window| {
-        matches!(under_way(window), Some(preparation::PreparationStage::Running(Some(_))))
-    });
+    stage.until("some progress", |window| matches!(under_way(window), Some(PreparationStage::Running(Some(_)))));
     stage.click(&format!("Pause: {name}"));
-    stage.until("a pause", |window| matches!(under_way(window), Some(preparation::PreparationStage::Paused)));
+    stage.until("a pause", |window| matches!(under_way(window), Some(PreparationStage::Paused)));
     assert!(stage.shows("Paused. What is done is kept beside the model."));
     stage.click(&format!("Go on preparing: {name}"));
     stage.until("its end", |window| match under_way(window) {
-        Some(preparation::PreparationStage::Failed(reason)) => panic!("{reason}"),
-        stage => matches!(stage, Some(preparation::PreparationStage::Done)),
+        Some(PreparationStage::Failed(reason)) => panic!("{reason}"),
+        stage => matches!(stage, Some(PreparationStage::Done)),
     });
     let prepared = |window: &mut crate::ui::Window| {
         window.models.found().iter().any(|card| card.prepared && card.id == ModelId::Path(path.clone()))
     };
     stage.until("its card to say so", prepared);
     assert!(stage.shows("Prepared.") && stage.shows(&format!("Prepare again: {name}")));
+}
+
+#[test]
+fn open_model_is_prepared_from_the_menu_of_the_mode() {
+    let folder = folder_with("tiny");
+    let path = folder.path().join("tiny");
+    let mut stage = TestWindow::with(SIZE, |_, settings| settings.add_recent(&path.display().to_string()));
+    opened(&mut stage, &path);
+    let menu = |stage: &mut TestWindow| {
+        let mode = stage.shell().engine_handle.engine().unwrap().sparsity().mode;
+        stage.click(mode.name());
+        assert!(stage.shows("Follow the text"), "{:?}", stage.texts());
+    };
+    menu(&mut stage);
+    stage.click("Prepare this model");
+    stage.until("its end", |window| match window.shell.preparation.as_ref().map(Preparation::stage) {
+        Some(PreparationStage::Failed(reason)) => panic!("{reason}"),
+        stage => matches!(stage, Some(PreparationStage::Done)),
+    });
+    menu(&mut stage);
+    stage.click("Open it again, prepared");
+    stage.until("it is open again", |window| {
+        let engine = window.shell.engine_handle.engine();
+        engine.is_some_and(|engine| crate::library::is_prepared(engine.model()))
+    });
+    menu(&mut stage);
+    assert!(!stage.shows("Prepare this model") && !stage.shows("Open it again, prepared"));
 }
 
 #[test]

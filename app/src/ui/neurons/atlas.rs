@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn atlas_sorts_by_frequency_and_finds_neurons_by_position() {
         let (mut atlas, _) = atlas();
-        assert_eq!((atlas.boundary(0), atlas.boundary(1), atlas.boundary(2)), (Some(0.5), Some(0.0), None));
+        assert_eq!((atlas.boundary(0), atlas.boundary(1), atlas.boundary(2)), (Some(0.5), None, None));
         // Layer 0: 3 1 2 0; down the columns.
         assert_eq!(atlas.at(0.1, 0.1, |_, _| false), Some(PointedNeuron { layer: 0, neuron: 3, crowd: 1 }));
         assert_eq!(atlas.at(0.9, 0.3, |_, _| false), Some(PointedNeuron { layer: 0, neuron: 0, crowd: 1 }));

@@ -11,7 +11,7 @@ use super::{
     mode::Mode,
     panel::{Watched, small},
 };
-use crate::ui::{shell::Shell, theme::Palette};
+use crate::ui::{models::prepare_offer, shell::Shell, theme::Palette};
 
 impl Watched {
     /// The threshold above which neurons that are never zero count as firing.
@@ -70,7 +70,7 @@ impl Watched {
     }
 
     /// Why the map is dark, if it is.
-    pub(super) fn hint(&self, ui: &mut Ui, shell: &Shell, options: MapOptions) {
+    pub(super) fn hint(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
         if self.playback.is_remembered() {
             ui.label(small(ui, "The last tokens of this chat, from before the model was opened."));
         }
@@ -106,5 +106,8 @@ impl Watched {
             _ => return,
         };
         ui.label(small(ui, text));
+        if options.mode == Mode::Predictor && masks.is_some_and(|masks| masks.predicted.is_empty()) {
+            prepare_offer(ui, shell);
+        }
     }
 }

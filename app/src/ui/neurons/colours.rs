@@ -62,6 +62,11 @@ pub fn table(mode: Mode, colours: Colours, comparing: bool, palette: &Palette) -
     table
 }
 
+/// The colour of the lines between layers and between experts: that of silence, beside which every level stands out.
+pub fn separator(table: &ColourTable) -> Color32 {
+    table[0]
+}
+
 /// A picture of `codes`, `columns` wide.
 pub fn image(codes: &[u8], columns: usize, table: &ColourTable) -> ColorImage {
     let columns = columns.max(1);
@@ -137,6 +142,21 @@ mod tests {
             for (palette, is_light) in [(Palette::LIGHT, true), (Palette::DARK, false)] {
                 let ground = table(mode, Colours::Inferno, false, &palette)[0];
                 assert_eq!(light(ground), is_light, "{mode:?} {ground:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn separators_never_stand_out_more_than_the_data() {
+        let light = |colour: Color32| colour.r() as i32 + colour.g() as i32 + colour.b() as i32;
+        for (mode, colours) in Mode::ALL.into_iter().flat_map(|mode| Colours::ALL.map(|colours| (mode, colours))) {
+            for (palette, comparing) in [(Palette::DARK, false), (Palette::DARK, true), (Palette::LIGHT, false)] {
+                let table = table(mode, colours, comparing, &palette);
+                let line = light(separator(&table));
+                let is_dark = palette == Palette::DARK;
+                // A level or two beside silence may be a shade nearer to it than rounding is.
+                let beyond = |level: &Color32| if is_dark { line - light(*level) } else { light(*level) - line };
+                assert!(table.iter().all(|level| beyond(level) <= 2), "{mode:?} {colours:?} {comparing}");
             }
         }
     }

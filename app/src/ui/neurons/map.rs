@@ -25,7 +25,7 @@ use super::{
     playback::Playback,
     shader::{self, Shader},
 };
-use crate::ui::{shell::FRAME, theme::Palette};
+use crate::ui::{frame_pace::FRAME, theme::Palette};
 
 /// Time a frame may spend on what takes longer than a frame.
 const SLICE: Duration = Duration::from_millis(1);
@@ -333,8 +333,8 @@ impl Map {
     fn paint(&self, ui: &Ui, rect: Rect, pins: &[(usize, usize)], token: Option<&TokenTrace>) {
         let (painter, palette) = (ui.painter_at(rect.expand2(Vec2::new(GUTTER, 4.0))), Palette::of(ui));
         let Some(Drawn { options, base, .. }) = self.drawn else { return };
+        let table = colours::table(options.mode, options.colours, base.is_some(), &palette);
         if self.shaded {
-            let table = colours::table(options.mode, options.colours, base.is_some(), &palette);
             painter.extend(shader::shape(rect, &self.atlas, Fold::of(options.mode, base.is_some()), &table));
         } else if let Some((texture, _)) = &self.texture {
             let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
@@ -355,14 +355,14 @@ impl Map {
             let at = Pos2::new(rect.left() - 8.0, top(layer) + (band * 0.5).max(6.0).min(rect.height()));
             painter.text(at, Align2::RIGHT_CENTER, format!("L{layer}"), FontId::proportional(11.0), palette.muted);
         }
+        let separator = colours::separator(&table);
         if band >= 12.0 {
             for layer in shown.clone().skip(1) {
-                painter.hline(rect.x_range(), top(layer), Stroke::new(1.0, palette.line));
+                painter.hline(rect.x_range(), top(layer), Stroke::new(1.0, separator));
             }
         }
         for border in expert_borders::lines(&self.atlas, rect) {
-            painter.line(border.clone(), Stroke::new(3.0, palette.background));
-            painter.line(border, Stroke::new(1.0, palette.muted));
+            painter.line(border, Stroke::new(2.0, separator));
         }
         // The line between hot and cold goes down through the layers, with a step where they differ.
         let mut line = Vec::new();

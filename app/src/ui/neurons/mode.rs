@@ -86,6 +86,9 @@ impl Mode {
     }
 }
 
+/// Steps of the blue gradient that are paler than a light ground, from which no level would stand out.
+const PALE_BLUES: usize = 16;
+
 /// Colours for figures, dark to bright on a dark ground and pale to dark on a light one, that people with any eyes can read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Colours {
@@ -127,15 +130,15 @@ impl Colours {
 
     /// Red, green and blue of every level from 0 to 255, for a light or a dark ground.
     pub fn table(self, light: bool) -> [[u8; 3]; 256] {
-        let gradient = match self {
-            Colours::Viridis if light => colorous::YELLOW_GREEN_BLUE,
-            Colours::Inferno if light => colorous::YELLOW_ORANGE_RED,
-            Colours::Cividis if light => colorous::BLUES,
-            Colours::Viridis => colorous::VIRIDIS,
-            Colours::Inferno => colorous::INFERNO,
-            Colours::Cividis => colorous::CIVIDIS,
+        let (gradient, first) = match self {
+            Colours::Viridis if light => (colorous::YELLOW_GREEN_BLUE, 0),
+            Colours::Inferno if light => (colorous::YELLOW_ORANGE_RED, 0),
+            Colours::Cividis if light => (colorous::BLUES, PALE_BLUES),
+            Colours::Viridis => (colorous::VIRIDIS, 0),
+            Colours::Inferno => (colorous::INFERNO, 0),
+            Colours::Cividis => (colorous::CIVIDIS, 0),
         };
-        std::array::from_fn(|level| gradient.eval_rational(level, 256).as_array())
+        std::array::from_fn(|level| gradient.eval_rational(first + level, first + 256).as_array())
     }
 }
 

@@ -48,7 +48,8 @@ impl Order {
         for at in 1..starts.len() {
             starts[at] += starts[at - 1];
         }
-        let boundary = starts[STEPS] as usize;
+        // Where nothing is hot there is no line either.
+        let boundary = Some(starts[STEPS] as usize).filter(|hot| *hot > 0);
         let (mut order, mut ranks) = (vec![0; neurons], vec![0; neurons]);
         for (neuron, rank) in ranks.iter_mut().enumerate() {
             let next = &mut starts[bucket(neuron)];
@@ -56,7 +57,7 @@ impl Order {
             order[*next as usize] = neuron as u32;
             *next += 1;
         }
-        Order { neurons: order, ranks, boundary: Some(boundary), starts: Vec::new() }
+        Order { neurons: order, ranks, boundary, starts: Vec::new() }
     }
 
     /// The same neurons, those of each of `groups` together, first those of the group that `sequence` names first; within a group
@@ -115,7 +116,7 @@ impl Order {
         &self.ranks
     }
 
-    /// Rank of the first cold neuron; `None` where hot and cold are mixed.
+    /// Rank of the first cold neuron, at least 1; `None` where hot and cold are mixed or none is hot.
     pub fn boundary(&self) -> Option<usize> {
         self.boundary
     }
@@ -141,7 +142,7 @@ mod tests {
     fn order_of_the_model_has_no_boundary() {
         let order = Order::of_model(3);
         assert_eq!((order.neuron(2), order.neuron(3), order.boundary()), (Some(2), None, None));
-        assert_eq!(Order::by_frequency(3, &[], &[]).boundary(), Some(0));
+        assert_eq!(Order::by_frequency(3, &[], &[]).boundary(), None, "nothing is hot");
         assert_eq!(Order::by_frequency(3, &[], &[7]).boundary(), Some(3));
     }
 

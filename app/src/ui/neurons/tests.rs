@@ -7,7 +7,8 @@ use egui_kittest::{
     kittest::{NodeT, Queryable},
 };
 use thermocline_engine::{
-    model::{Activation, mask},
+    model::{Activation, NeuronIndex, mask},
+    runtime::Sparsity,
     session::{DeviceChoice, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions},
     telemetry::neurons::Watch,
 };
@@ -257,6 +258,45 @@ fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     harness.get_by_label("Whole map").click();
     harness.run_steps(2);
     assert!(harness.query_by_label("Whole map").is_none());
+}
+
+/// In `exact`, where drafts are computed and rejected, an answer is found among the tokens, and tinted where a pinned neuron
+/// fires.
+#[test]
+fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = harness(folder.path());
+    open(&mut harness, ModelId::Builtin, None);
+    harness.step();
+    let engine = shell(&mut harness).engine_handle.engine().unwrap();
+    assert_eq!(engine.sparsity().mode, Sparsity::Exact);
+    let session = Arc::new(shell(&mut harness).engine_handle.session(SessionOptions::default()).unwrap());
+    let said = "Tim saw a red ball. Lily saw a red ball. Tim ran to the red ball. Lily ran to the red ball. Tim saw a";
+    let sampling = Sampling { seed: Some(5), ..Sampling::default() };
+    let prompt = Prompt::Text(said.to_owned());
+    let request = Request { sampling, max_tokens: Some(160), ..Request::new(prompt) };
+    let (mut answer, mut rejected) = (String::new(), 0);
+    for event in session.generate(request) {
+        match event {
+            Event::Token { text, .. } => answer += &text,
+            Event::Done { stats, .. } => rejected = stats.drafted_tokens - stats.accepted_tokens,
+            _ => {}
+        }
+    }
+    assert!(rejected > 0, "no draft was rejected in {answer:?}");
+    // One that fires now and then.
+    let tally = engine.neurons().tally(0);
+    let neuron = tally.counts.iter().position(|count| (10..80).contains(count)).unwrap();
+    harness.run_steps(2);
+    harness.state_mut().panel.pin(vec![NeuronIndex { layer: 0, neuron }]);
+    harness.run_steps(2);
+    harness.get_by_label_contains("Show in the chat's words where").click();
+    harness.run_steps(3);
+    // The last token was drawn and not computed.
+    let known = answer.trim_end().rsplit_once(' ').unwrap().0.to_owned();
+    let tint = shell(&mut harness).tint.clone().unwrap();
+    let pieces = tint.marks(&known).unwrap();
+    assert!(pieces.len() > 30 && pieces.iter().any(|(_, strength)| *strength == 0.0), "{pieces:?}");
 }
 
 /// A SwiGLU model begins with strengths; what fires is what carries a fraction of the output mass, which can be changed.

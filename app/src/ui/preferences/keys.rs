@@ -5,8 +5,11 @@ use egui::{Frame, Grid, Id, KeyboardShortcut, Modal, RichText, Ui};
 use crate::ui::{command::SHORTCUTS, theme::Palette, widgets};
 
 /// Keys that belong to where one writes.
-const WRITING: [(&str, &str); 3] =
-    [("Enter", "Send the message"), ("Shift+Enter", "Begin a new line"), ("Esc", "Stop the answer")];
+const WRITING: [(&str, &str); 3] = [
+    ("Enter", "Send the message"),
+    ("Shift+Enter", "Begin a new line"),
+    ("Esc", "Close what is open, or stop the answer"),
+];
 
 /// The list, over everything; whether it is to be closed.
 pub fn modal(ui: &Ui) -> bool {

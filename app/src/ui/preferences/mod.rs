@@ -15,7 +15,8 @@ pub use tools::ToolsCard;
 
 use super::{
     command::{Command, Page},
-    shell::{self, Shell},
+    frame_pace,
+    shell::Shell,
     theme::{self, Palette},
     widgets,
 };
@@ -100,7 +101,7 @@ impl PreferencesPage {
             }
         });
         if ui.checkbox(&mut settings.reduced_motion, "Less movement: what opens and closes does so at once").changed() {
-            theme::move_less(ui, shell::still(ui, settings));
+            theme::move_less(ui, frame_pace::still(ui, settings));
         }
     }
 }

@@ -36,7 +36,7 @@ fn theme_zoom_and_motion_settings_apply_at_once_and_are_saved() {
     stage.click("Less movement: what opens and closes does so at once");
     assert!(!stage.shell().settings.reduced_motion && stage.it.ctx.global_style().animation_time > 0.0);
     // Where the processor draws, nothing moves in any case.
-    crate::ui::shell::set_draws_by_cpu(&stage.it.ctx, true);
+    crate::ui::frame_pace::set_draws_by_cpu(&stage.it.ctx, true);
     for reduced in [true, false] {
         stage.click("Less movement: what opens and closes does so at once");
         assert_eq!((stage.shell().settings.reduced_motion, stage.it.ctx.global_style().animation_time), (reduced, 0.0));
@@ -81,9 +81,11 @@ fn data_paths_are_copied_and_keys_are_listed() {
     assert!(stage.shows("Search all chats") && stage.shows("Begin a new line"));
     stage.press(Key::F1);
     stage.click("Close");
+    assert!(!stage.has(Role::Button, "Close"));
     stage.press(Key::F1);
+    assert!(stage.has(Role::Button, "Close"));
     stage.press(Key::Escape);
-    assert!(!stage.shows("Close"));
+    assert!(!stage.has(Role::Button, "Close") && stage.it.state().page == Page::Preferences, "the list alone is left");
 }
 
 const SERVE: &str = "Serve this model to other programs";

@@ -22,7 +22,8 @@ use self::{
 use super::{
     adapters::SystemMemory,
     command::{Command, Page},
-    shell::{self, Shell},
+    frame_pace,
+    shell::Shell,
     theme::{self, Palette},
     widgets,
 };
@@ -169,7 +170,7 @@ impl VramPanel {
                     _ => format!("{} of {} are in VRAM", bytes(*done), bytes(*total)),
                 };
                 ui.add(ProgressBar::new(fraction).text(text).desired_height(20.0));
-                ui.request_repaint_after(shell::pace(ui));
+                ui.request_repaint_after(frame_pace::pace(ui));
             }
             DeviceStatus::Lost { adapter, reason } => {
                 widgets::trouble(ui, format!("{adapter} was lost: {reason}. The CPU goes on; it is tried again soon"));

@@ -79,21 +79,23 @@ impl Generation<'_> {
         }
         let chunk = self.next_chunk(context, most);
         if chunk.len > context.room() {
-            return Ok(self.make_room(context, forward));
+            return self.make_room(context, forward);
         }
         // Only where the prompt has opened them, and none are wanted.
         let spent_thoughts = self.spent_thoughts();
         let probe = probe.with_adaptation(adaptation);
         let computed = self.compute(chunk, context, forward, probe, meter);
-        adaptation.record_tokens(chunk.len);
-        let computed = computed?;
+        if self.drafted == 0 {
+            adaptation.record_tokens(chunk.len);
+        }
+        let computed = computed.inspect_err(|_| self.drop_drafts())?;
         if !self.report_computed(chunk, &computed, events) {
             return Err(Error::Cancelled);
         }
         if self.drafted > 0
             && let ComputedLogits::Logits(logits) = computed
         {
-            return self.accept_drafts(logits, context, events, started, meter);
+            return self.accept_drafts(logits, context, events, started, adaptation, meter);
         }
         let goes_on = chunk.is_last() && self.max_tokens != Some(0) && self.pooled.is_none();
         let ends_thoughts = goes_on && spent_thoughts;
@@ -134,14 +136,22 @@ impl Generation<'_> {
     }
 
     /// Has a full context forget tokens, or ends there, as the request wants.
-    fn make_room(&mut self, context: &mut Context, forward: &Forward) -> Option<StopReason> {
-        let ContextPolicy::Shift { keep } = self.on_full else { return Some(StopReason::ContextFull) };
+    fn make_room(&mut self, context: &mut Context, forward: &Forward) -> Result<Option<StopReason>> {
+        let ContextPolicy::Shift { keep } = self.on_full else { return Ok(Some(StopReason::ContextFull)) };
         let held = context.tokens().len();
-        let mut again = context.shift(forward.isa(), keep);
+        let mut again = match &mut self.history {
+            None => context.shift(forward.isa(), keep),
+            Some(history) => {
+                let wanted = history.make_room(context.tokens(), context.capacity())?;
+                let Some(wanted) = wanted else { return Ok(Some(StopReason::ContextFull)) };
+                self.stats.forgotten_turns = history.forgotten();
+                context.shorten(forward.isa(), &wanted)
+            }
+        };
         self.stats.forgotten_tokens += held - context.tokens().len() - again.len();
         again.extend(self.todo.drain(self.computed..));
         (self.todo, self.computed) = (again, 0);
-        None
+        Ok(None)
     }
 
     /// The logits that are wanted of a chunk.
@@ -175,7 +185,15 @@ impl Generation<'_> {
         let wanted = self.wanted_logits(chunk, context);
         let tokens = &self.todo[self.computed..self.computed + chunk.len];
         let neurons = meter.neurons();
-        neurons.begin(self.session, context.tokens().len(), tokens, !chunk.in_prompt);
+        let position = context.tokens().len();
+        let mut probe = probe;
+        if self.drafted > 0 {
+            neurons.begin_draft(self.session, position, tokens);
+            self.draft_masks.clear();
+            probe = probe.with_draft(&mut self.draft_masks);
+        } else {
+            neurons.begin(self.session, position, tokens, !chunk.in_prompt);
+        }
         let (before, dense) = (self.stats.ffn.dense_bytes, forward.sparsity() == Sparsity::Dense);
         let mut probe = probe.with_recorder(neurons);
         if !chunk.in_prompt && chunk.len == 1 {
@@ -188,7 +206,10 @@ impl Generation<'_> {
             let computed = context.compute(forward, tokens, wanted, &mut probe);
             (computed, mask.map(ScopedJoinHandle::join))
         });
-        meter.neurons().end();
+        // Drafts are recorded once it is known which are drawn.
+        if self.drafted == 0 || computed.is_err() {
+            meter.neurons().end();
+        }
         self.stats.ffn.tokens += usize::from(self.stats.ffn.dense_bytes > before);
         let computed = computed?;
         match masked {

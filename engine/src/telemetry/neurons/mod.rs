@@ -10,6 +10,8 @@
 //! Neurons that are never exactly zero (SwiGLU) fire if they are among the fewest that hold a fraction of the layer's output mass:
 //! [`NeuronBoard::set_mass`].
 //!
+//! Of a pass with drafts only the tokens that are drawn are recorded, once that is known: [`NeuronRecorder::end_draft`].
+//!
 //! The cost of recording is measured, too: a [`Pace`] for each [`Watch`].
 //!
 //! A heatmap follows [`NeuronBoard::latest`], scrubs through [`NeuronBoard::kept`] with [`NeuronBoard::token`], shows what
@@ -18,6 +20,7 @@
 mod board;
 mod count;
 pub mod curve;
+mod draft_masks;
 mod firing;
 mod mass;
 mod pace;
@@ -33,6 +36,7 @@ mod token_record;
 mod trace;
 
 pub use board::{DEFAULT_BUDGET, KeptTokens, MOST_TOKENS, NeuronBoard, Watch};
+pub use draft_masks::DraftMasks;
 pub use firing::LayerFiring;
 pub use pace::Pace;
 pub use recorder::{BegunToken, NeuronRecorder};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    LayerFiring, MOST_TOKENS, NeuronBoard, Strength, Watch,
+    DraftMasks, LayerFiring, MOST_TOKENS, NeuronBoard, Strength, Watch,
     mass::MassSelection,
     pace::{PaceMeter, SharedPace},
     ring::SPARE,
@@ -42,6 +42,9 @@ pub struct NeuronRecorder {
     done: usize,
     decoded: bool,
     chunk: Chunk,
+    /// True if the tokens begun are one token and drafts of those behind it; what is not counted of them yet.
+    is_draft: bool,
+    draft: DraftMasks,
     /// `[all words]`: neurons in VRAM, and the same as the tokens have it.
     hot: Vec<u32>,
     shared_hot: Option<Arc<[u32]>>,
@@ -86,6 +89,8 @@ impl NeuronRecorder {
             done: 0,
             decoded: false,
             chunk: Chunk::default(),
+            is_draft: false,
+            draft: DraftMasks::default(),
             hot: vec![0; shape.total_words()],
             shared_hot: None,
             hot_changed: false,
@@ -107,11 +112,20 @@ impl NeuronRecorder {
         self.begin_each(tokens.map(|(id, position)| BegunToken { session, position, id: *id }), decoded);
     }
 
+    /// A token and drafts of those behind it are about to be computed, in one chunk. They are counted and put on the board by
+    /// [`NeuronRecorder::end_draft`] only: most drafts are never part of the text.
+    pub fn begin_draft(&mut self, session: u64, position: usize, tokens: &[u32]) {
+        self.begin(session, position, tokens, true);
+        self.is_draft = true;
+    }
+
     /// The same of tokens of several sessions, one chunk.
     pub fn begin_each(&mut self, tokens: impl Iterator<Item = BegunToken>, decoded: bool) {
         self.begun.clear();
         self.begun.extend(tokens);
         (self.done, self.decoded) = (0, decoded);
+        self.is_draft = false;
+        self.draft.clear();
         self.chunk.last_layer = None;
         self.watch = self.board.watch();
         self.spent = self.next.is_multiple_of(TIMED).then_some(Duration::ZERO);
@@ -181,26 +195,57 @@ impl NeuronRecorder {
             return;
         }
         if self.chunk.last_layer.is_none_or(|last| layer <= last) {
-            self.publish();
+            if self.is_draft && self.chunk.last_layer.is_some() {
+                return;
+            }
+            self.publish(usize::MAX);
             self.begin_chunk(firing);
         }
         if self.chunk.records.len() != tokens || self.done + tokens > self.begun.len() {
             return;
         }
         self.chunk.last_layer = Some(layer);
-        self.board.tally.add(layer, self.next, tokens, firing.fired, firing.chosen);
+        if self.is_draft {
+            self.draft.hold(firing);
+        } else {
+            self.board.tally.add(layer, self.next, tokens, firing.fired, firing.chosen);
+        }
         self.look_at_hot(firing);
         for (t, record) in self.chunk.records.iter_mut().enumerate() {
             record.layer(self.board.shape(), firing, t);
         }
     }
 
-    /// The tokens were computed, or given up.
+    /// The tokens were computed, or given up; drafts, and the token before them, were given up.
     pub fn end(&mut self) {
+        self.end_with(if self.is_draft { 0 } else { usize::MAX });
+    }
+
+    /// Of a token and its drafts, computed as a whole, the first `drawn` are part of the text: they are recorded as if each had
+    /// been computed alone.
+    pub fn end_draft(&mut self, drawn: usize) {
+        self.end_with(drawn);
+    }
+
+    fn end_with(&mut self, most: usize) {
         let began = self.spent.map(|_| Instant::now());
-        self.publish();
+        self.count_draft(most);
+        self.publish(most);
         self.begun.clear();
+        self.is_draft = false;
+        self.draft.clear();
         self.spend(began);
+    }
+
+    /// Counts the first `drawn` tokens of a pass with drafts, each by itself.
+    fn count_draft(&self, drawn: usize) {
+        for LayerFiring { layer, tokens, fired, chosen, .. } in self.draft.firings(drawn) {
+            let words = fired.len() / tokens.max(1);
+            for t in 0..tokens {
+                let experts = chosen.map(|chosen| &chosen[chosen.len() / tokens * t..][..chosen.len() / tokens]);
+                self.board.tally.add(layer, self.next + t as u64, 1, &fired[words * t..][..words], experts);
+            }
+        }
     }
 
     /// Recording was at work since `began`.
@@ -223,7 +268,8 @@ impl NeuronRecorder {
         let strength = firing.strength.is_some() && self.watch == Watch::Strength;
         let keep = Keep { predicted: firing.predicted.is_some(), strength };
         let room = usize::try_from(self.board.budget()).unwrap_or(usize::MAX) / keep.bytes(shape).max(1);
-        let masked = room.min(tokens).min(MOST_TOKENS);
+        // Which of a draft are the last is not known yet.
+        let masked = if self.is_draft { tokens } else { room.min(tokens).min(MOST_TOKENS) };
         self.spare.append(&mut self.chunk.records);
         for t in 0..tokens {
             let mut record = self.spare.pop().unwrap_or_default();
@@ -248,8 +294,8 @@ impl NeuronRecorder {
         self.hot_changed = true;
     }
 
-    /// Puts the current chunk on the board if it is whole; there is none afterwards.
-    fn publish(&mut self) {
+    /// Puts the first `most` tokens of the current chunk on the board if it is whole; there is none afterwards.
+    fn publish(&mut self, most: usize) {
         let Some(last) = self.chunk.last_layer.take() else { return };
         if Some(last) != self.last_watched {
             return;
@@ -257,7 +303,8 @@ impl NeuronRecorder {
         if std::mem::take(&mut self.hot_changed) {
             self.shared_hot = self.hot.iter().any(|word| *word != 0).then(|| self.hot.as_slice().into());
         }
-        let tokens = self.chunk.records.len();
+        let tokens = self.chunk.records.len().min(most);
+        self.spare.extend(self.chunk.records.drain(tokens..));
         for (t, mut record) in self.chunk.records.drain(..).enumerate() {
             record.index = self.next + t as u64;
             let BegunToken { session, position, id } = self.begun[self.done + t];

@@ -89,6 +89,49 @@ fn recorder_publishes_whole_chunks_only() {
     assert_eq!(board.tally(0).age[0], Some(0));
 }
 
+/// Drafts that are not drawn leave nothing behind, and those that are count as if each had been computed alone.
+#[test]
+fn drafts_are_recorded_only_when_they_are_drawn() {
+    let shape = NeuronShape::new([64, 0, 32]);
+    let ((alone, mut single), (drafted, mut several)) = (NeuronBoard::new(shape.clone()), NeuronBoard::new(shape));
+    let mut seed = 3;
+    let masks: Vec<u32> = (0..40 * 3).map(|_| noise(&mut seed) & noise(&mut seed)).collect();
+    let layers = |recorder: &mut NeuronRecorder, tokens: usize, at: usize| {
+        let of = &masks[3 * at..][..3 * tokens];
+        let (first, last): (Vec<&[u32]>, Vec<u32>) = of.chunks(3).map(|it| (&it[..2], it[2])).unzip();
+        recorder.layer(&LayerFiring { tokens, fired: &first.concat(), ..LayerFiring::default() });
+        recorder.layer(&LayerFiring { layer: 2, tokens, fired: &last, ..LayerFiring::default() });
+    };
+    let ids: Vec<u32> = (100..140).collect();
+    let mut at = 0;
+    for (tokens, drawn) in [(1, 1), (4, 2), (3, 3), (6, 1), (1, 1), (5, 4)] {
+        several.begin_draft(7, at, &ids[at..at + tokens]);
+        layers(&mut several, tokens, at);
+        assert_eq!(drafted.tally(0).tokens, at as u64, "nothing counts before the draw");
+        several.end_draft(drawn);
+        for position in at..at + drawn {
+            single.begin(7, position, &ids[position..=position], true);
+            layers(&mut single, 1, position);
+            single.end();
+        }
+        at += drawn;
+    }
+    // A pass that was given up.
+    several.begin_draft(7, at, &ids[at..at + 3]);
+    layers(&mut several, 3, at);
+    several.end();
+    assert_eq!(drafted.kept(), alone.kept());
+    for layer in 0..3 {
+        assert_eq!(drafted.tally(layer), alone.tally(layer));
+    }
+    let told = |board: &NeuronBoard| {
+        let tokens = board.tokens(0..99).into_iter();
+        tokens.map(|it| (it.index, it.token, it.position, it.decoded, it.masks)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&drafted), told(&alone));
+    assert_eq!(told(&drafted).len(), 12);
+}
+
 #[test]
 fn token_figures_count_hits_misses_and_strengths() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([40]));

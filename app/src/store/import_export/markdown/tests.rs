@@ -62,7 +62,7 @@ fn written(store: &Store, id: ChatId) -> String {
 
 fn imported(text: &str) -> ImportedChat {
     let mut store = Store::in_memory().unwrap();
-    let ids = store.import(FileFormat::Markdown, text).unwrap();
+    let ids = store.import(FileFormat::Markdown, text).unwrap().added;
     assert_eq!(ids.len(), 1);
     chat_content(&store, ids[0])
 }

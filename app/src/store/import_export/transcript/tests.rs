@@ -4,7 +4,7 @@ use crate::store::Store;
 /// Title, system prompt, and messages with their authors: `u`, or the model, or `a`.
 fn told(text: &str) -> (String, String, Vec<(String, String)>) {
     let mut store = Store::in_memory().unwrap();
-    let id = store.import(FileFormat::Markdown, text).unwrap()[0];
+    let id = store.import(FileFormat::Markdown, text).unwrap().added[0];
     let chat = store.chat(id).unwrap();
     let said = store.branch(id).unwrap().into_iter().map(|message| {
         let by = match message.speaker {

@@ -41,6 +41,19 @@ fn blocks_of_streamed_text_equal_those_of_the_whole_text() {
 }
 
 #[test]
+fn code_in_a_list_has_no_indentation_of_the_list() {
+    let text = "1. Do this:\n\n   ```sh\n   cd a\n     ls\n   ```\n\n2. Then that.";
+    let (mut whole, mut open) = (Blocks::default(), Blocks::default());
+    whole.update(text, true);
+    let code = (Kind::Code("sh".to_owned()), "cd a\n  ls\n");
+    let of = |block: &Block| (block.kind.clone(), block.text.clone());
+    assert_eq!(of(&whole.closed[1]), (code.0.clone(), code.1.to_owned()));
+    let end = text.find("   ```\n\n2").unwrap();
+    open.update(&text[..end], false);
+    assert_eq!(open.open.as_ref().map(of), Some((code.0, code.1.to_owned())), "while it is written, too");
+}
+
+#[test]
 fn blocks_update_parses_the_open_end_only() {
     let mut blocks = Blocks::default();
     let text = "word word\n\n".repeat(1000);

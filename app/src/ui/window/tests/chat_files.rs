@@ -11,7 +11,7 @@ use crate::{
 };
 
 const QUESTION: &str = "Write it in *two* languages.";
-const ANSWER: &str = "In Rust:\n\n```rust\nfn main() {}\n\n// end\n```\n\n## User\n\n~~~c\nint main(void);\n~~~\n";
+const ANSWER: &str = "In Rust:\n\n```rust\nfn main() {}\n\n// end\n```\n\n## User\n\n~~~c\nint main(void);\n~~~\n\n1. Build it:\n\n   ```sh\n   cargo build\n   ```\n";
 
 /// A window that shows a chat with code.
 fn stage() -> TestWindow {
@@ -39,10 +39,11 @@ fn shown(stage: &mut TestWindow) -> (String, String, Vec<String>) {
 fn copy_buttons_copy_code_and_chats() {
     let mut stage = stage();
     stage.ready();
-    for (n, code) in ["fn main() {}\n\n// end\n", "int main(void);\n"].into_iter().enumerate() {
+    let codes = ["fn main() {}\n\n// end\n", "int main(void);\n", "cargo build\n"];
+    for (n, code) in codes.into_iter().enumerate() {
         let copied = stage.copies(|stage| {
             let buttons: Vec<_> = stage.it.get_all_by_role_and_label(Role::Button, "Copy code").collect();
-            assert_eq!(buttons.len(), 2);
+            assert_eq!(buttons.len(), codes.len());
             buttons[n].click();
         });
         assert_eq!(copied.as_deref(), Some(code));
@@ -69,16 +70,29 @@ fn dropped_chat_files_are_imported() {
     fs::write(&json, shell.store.export(&[chat.id]).unwrap()).unwrap();
     fs::write(&others, "**You:** Why?\n\n**ChatGPT:** So.\n").unwrap();
     fs::write(&broken, "# Recipes\n\n## Soup\n").unwrap();
+    // Otherwise it would be known again.
+    shell.store.delete_chat(chat.id).unwrap();
 
     stage.click("Models");
     stage.hold(&ours);
     assert!(stage.shows("Drop it to import its chats"), "{:?}", stage.texts());
+    let mut copies = Vec::new();
     for (n, path) in [&ours, &json].into_iter().enumerate() {
         stage.let_go(&[path]);
-        stage.until("its chat", |window| window.shell.store.chats().unwrap().len() == n + 2);
+        stage.until("its chat", |window| window.shell.store.chats().unwrap().len() == n + 1);
+        copies.push(stage.shell().shown);
         assert_ne!(stage.shell().shown, Some(chat.id.number()));
         assert_eq!((shown(&mut stage), stage.it.state().page), (before.clone(), Page::Chat));
         assert!(stage.shows("One chat was imported") && !stage.shows("Drop it"));
+        stage.click("Models");
+    }
+
+    // Once more, nothing is added, and what is there is opened.
+    for (path, copy) in [&ours, &json].into_iter().zip(copies) {
+        stage.let_go(&[path]);
+        stage.until("what is there", |window| window.shell.shown == copy && window.page == Page::Chat);
+        assert!(stage.shows("This chat is here already"), "{:?}", stage.texts());
+        assert_eq!(stage.shell().store.chats().unwrap().len(), 2);
         stage.click("Models");
     }
 

@@ -1,10 +1,10 @@
 //! A message for which the context has no room: counted while it is written, and asked about before it is sent.
 
 use egui::Key;
-use egui_kittest::kittest::Queryable;
 
 use crate::{
-    engine_handle::ModelState, library::ModelId, settings::ModelSettings, store::Message, ui::testing::TestWindow,
+    chat::AnswerStats, engine_handle::ModelState, library::ModelId, settings::ModelSettings, store::Message,
+    ui::testing::TestWindow,
 };
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
@@ -27,7 +27,7 @@ fn branch(stage: &mut TestWindow) -> Vec<Message> {
 }
 
 #[test]
-fn composer_counts_and_asks_before_a_message_is_shortened() {
+fn composer_counts_and_asks_about_a_message_that_is_too_long() {
     let mut stage = narrow();
     let long = "Tell me a story about a frog and a boat. ".repeat(16);
     stage.write("Message", &long);
@@ -39,13 +39,33 @@ fn composer_counts_and_asks_before_a_message_is_shortened() {
     stage.click("Shorten the message");
     assert!(!stage.shows("The model keeps 128 in mind"));
     assert_eq!(stage.control("Message").value().as_deref(), Some(long.as_str()), "it is still there");
+    // Nothing above it could be forgotten for it.
     stage.press(Key::Enter);
-    stage.click("Send it and forget the beginning");
-    stage.answered();
-    let said = branch(&mut stage);
-    assert_eq!((said.len(), said[0].content.as_str()), (2, long.trim()));
-    stage.appears("Forgotten: ");
-    assert!(stage.it.query_by_label_contains("beginning of the next message").is_some(), "{:?}", stage.texts());
+    assert!(stage.shows("it is too long by itself") && !stage.shows("Send it and forget the beginning"));
+}
+
+/// What is forgotten is whole turns, and the chat shows up to where.
+#[test]
+fn oldest_turns_are_forgotten_and_a_line_shows_it() {
+    let mut stage = narrow();
+    let short = "Tell me a story about a frog and a boat.";
+    for turn in 1..=12 {
+        stage.write("Message", short);
+        stage.until("a count", |window| window.conversation.counted().is_some());
+        stage.press(Key::Enter);
+        if stage.shows("Send it and forget the beginning") {
+            stage.click("Send it and forget the beginning");
+        }
+        stage.answered();
+        if stage.shows("all of what is above but the system prompt") {
+            let said = branch(&mut stage);
+            assert_eq!(said.len(), 2 * turn, "nothing is gone from the chat");
+            let figures = AnswerStats::from_json(said[2 * turn - 1].stats.as_deref()).unwrap();
+            assert!((1..turn).contains(&figures.forgotten_turns) && figures.forgotten_tokens > 10, "{figures:?}");
+            return;
+        }
+    }
+    panic!("twelve turns are not longer than the context: {:?}", stage.texts());
 }
 
 #[test]

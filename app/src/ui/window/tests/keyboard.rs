@@ -1,9 +1,10 @@
 //! A chat without a pointer.
 
-use egui::{Event, Key, Modifiers};
+use egui::{Event, Key, Modifiers, accesskit::Role};
+use egui_kittest::kittest::Queryable;
 
 use crate::{
-    store::{MessageState, Speaker},
+    store::{MessageState, NewMessage, Speaker, Store},
     ui::{command::Page, testing::TestWindow},
 };
 
@@ -183,4 +184,180 @@ fn chat_draft_and_panels_are_restored_when_the_window_reopens() {
     assert_eq!(stage.branch(), said);
     assert_eq!(stage.control("Message").value().as_deref(), Some("half a thou"));
     assert!(stage.control("Message").is_focused() && !stage.shell().settings.panels.neurons);
+}
+
+#[test]
+fn escape_keeps_a_change_until_it_is_kept_or_taken_back() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    send_message(&mut stage, "Tell me a story.");
+    stage.answered();
+    let answer = stage.branch()[1].content.clone();
+    stage.click("Edit answer");
+    assert!(stage.control("Changed answer").is_focused());
+    stage.press(Key::Escape);
+    assert!(!stage.shows("Changed answer"), "nothing was changed");
+
+    stage.click("Edit answer");
+    stage.types("Much better: ");
+    let changed = stage.control("Changed answer").value().unwrap();
+    assert_ne!(changed, answer);
+    for _ in 0..2 {
+        stage.press(Key::Escape);
+        assert!(stage.control("Changed answer").is_focused());
+        assert_eq!(stage.control("Changed answer").value().as_deref(), Some(&*changed));
+        assert!(stage.shows("Your change is not kept yet"));
+    }
+    stage.click("Keep");
+    assert_eq!(stage.branch()[1].content, changed);
+}
+
+#[test]
+fn escape_closes_the_settings_of_a_chat_before_it_stops_an_answer() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    send_message(&mut stage, "Tell me a story.");
+    stage.answered();
+    stage.click("Chat settings");
+    stage.write("System prompt", "Be brief.");
+    stage.ctrl(Key::R);
+    assert!(stage.shell().chat_controller.is_busy());
+    stage.press(Key::Escape);
+    assert!(!stage.shows("System prompt"), "a field in them had the keyboard");
+    stage.answered();
+    assert_eq!(stage.branch()[1].state, MessageState::Complete);
+    // With the keyboard where one writes, too.
+    stage.click("Chat settings");
+    assert!(stage.shows("System prompt"));
+    stage.click("Message");
+    stage.press(Key::Escape);
+    assert!(!stage.shows("System prompt") && stage.control("Message").is_focused());
+}
+
+#[test]
+fn escape_and_a_button_lead_from_a_page_back_to_the_chat() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    for (key, page) in [(Key::M, Page::Models), (Key::Comma, Page::Preferences)] {
+        stage.ctrl(key);
+        assert_eq!(stage.it.state().page, page);
+        stage.press(Key::Escape);
+        assert_eq!(stage.it.state().page, Page::Chat);
+        assert!(stage.control("Message").is_focused());
+        stage.ctrl(key);
+        stage.click("Back to the chat");
+        assert_eq!(stage.it.state().page, Page::Chat);
+    }
+    // A field is left first.
+    stage.ctrl(Key::M);
+    stage.write("Folder or file", "half a path");
+    stage.press(Key::Escape);
+    assert_eq!(stage.it.state().page, Page::Models);
+    stage.press(Key::Escape);
+    assert_eq!(stage.it.state().page, Page::Chat);
+    // So is a column over the others, and the answer goes on.
+    let mut stage = TestWindow::new([600.0, 900.0]);
+    stage.ready();
+    send_message(&mut stage, "Tell me a story.");
+    stage.ctrl(Key::B);
+    assert!(stage.shows("Search chats"));
+    stage.press(Key::Escape);
+    assert!(!stage.shows("Search chats"));
+    stage.answered();
+    assert_eq!(stage.branch()[1].state, MessageState::Complete);
+}
+
+#[test]
+fn chats_are_reached_renamed_and_deleted_with_keys() {
+    let mut stage = TestWindow::with(SIZE, |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        for title in ["Last", "Middle", "First"] {
+            let chat = store.add_chat(None, "").unwrap();
+            store.rename_chat(chat, title).unwrap();
+            settings.last_chat = Some(chat.number());
+        }
+    });
+    stage.ready();
+    let shown = |stage: &mut TestWindow| {
+        let shell = stage.shell();
+        shell.shown.and_then(|number| shell.store.find_chat(number).unwrap()).map(|chat| chat.title)
+    };
+    assert_eq!(shown(&mut stage).as_deref(), Some("First"));
+    for (key, title) in
+        [(Key::PageDown, "Middle"), (Key::PageDown, "Last"), (Key::PageDown, "Last"), (Key::PageUp, "Middle")]
+    {
+        stage.ctrl(key);
+        assert_eq!(shown(&mut stage).as_deref(), Some(title), "{key:?}");
+        assert!(stage.control("Message").is_focused());
+    }
+    stage.press(Key::F2);
+    assert!(stage.control("Name of the chat").is_focused());
+    stage.ctrl(Key::A);
+    stage.types("Renamed");
+    stage.press(Key::Enter);
+    assert_eq!(shown(&mut stage).as_deref(), Some("Renamed"));
+
+    // One Tab stop, from which arrows go on; keys act on the row that has the keyboard.
+    stage.ctrl(Key::K);
+    stage.press(Key::ArrowDown);
+    assert!(stage.control("Renamed").is_focused(), "the one that is shown");
+    stage.press(Key::ArrowUp);
+    assert!(stage.control("First").is_focused());
+    stage.press(Key::End);
+    assert!(stage.control("Last").is_focused());
+    stage.it.key_press_modifiers(Modifiers::COMMAND | Modifiers::SHIFT, Key::Delete);
+    stage.step();
+    assert!(!stage.shows("Last") || stage.shows("Deleted \u{201c}Last\u{201d}"), "{:?}", stage.texts());
+    assert_eq!(stage.shell().store.chats().unwrap().len(), 2);
+    assert_eq!(shown(&mut stage).as_deref(), Some("Renamed"), "that is still shown");
+    stage.click("Undo");
+    assert_eq!(stage.shell().store.chats().unwrap().len(), 3);
+}
+
+#[test]
+fn areas_are_reached_with_one_key() {
+    let mut stage = TestWindow::with(SIZE, |folders, _| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        store.rename_chat(chat, "Frogs").unwrap();
+    });
+    stage.ready();
+    assert!(stage.control("Message").is_focused());
+    let stop = |stage: &TestWindow, name: &str| stage.it.get_by_role_and_label(Role::Region, name).is_focused();
+    stage.press(Key::F6);
+    assert!(stop(&stage, "Neurons and memory"));
+    stage.press(Key::F6);
+    assert!(stage.control("Frogs").is_focused());
+    stage.press(Key::F6);
+    assert!(stop(&stage, "Chat"));
+    stage.press(Key::F6);
+    assert!(stage.control("Message").is_focused());
+    stage.it.key_press_modifiers(Modifiers::SHIFT, Key::F6);
+    stage.step();
+    assert!(stop(&stage, "Chat"));
+    // A page has no field where one writes a message.
+    stage.ctrl(Key::M);
+    stage.press(Key::F6);
+    stage.press(Key::F6);
+    assert!(stage.control("Frogs").is_focused(), "the page, the neurons, the chats");
+    stage.press(Key::F1);
+    assert!(stage.shows("Next area: chats, messages") && stage.shows("Rename the chat"));
+}
+
+#[test]
+fn dates_are_shown_on_hovering() {
+    let mut stage = TestWindow::with(SIZE, |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        store.rename_chat(chat, "Frogs").unwrap();
+        store.add_message(chat, None, &NewMessage::user("Why?")).unwrap();
+        settings.last_chat = Some(chat.number());
+    });
+    stage.ready();
+    for (name, words) in [("Frogs", "Begun 20"), ("Copy message", "Sent 20")] {
+        let at = stage.control(name).rect().center();
+        stage.it.hover_at(at);
+        stage.it.run_steps(60);
+        assert!(stage.shows(words), "{words}: {:?}", stage.texts());
+    }
 }

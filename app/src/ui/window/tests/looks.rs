@@ -110,7 +110,7 @@ fn look<P: Default + 'static>(
 /// A chat from a file that says everything about it.
 fn chats(folders: &Folders) -> Vec<crate::store::ChatId> {
     let (mut store, _) = crate::store::Store::open(&folders.chats()).unwrap();
-    let ids = store.import(FileFormat::Json, include_str!("chats.json")).unwrap();
+    let ids = store.import(FileFormat::Json, include_str!("chats.json")).unwrap().added;
     store.pin_chat(ids[1], true).unwrap();
     ids
 }

@@ -1,6 +1,8 @@
 //! The whole window: by the keyboard alone ([`keyboard`]), as a screen reader finds it ([`names`]), when it draws frames
 //! ([`frames`]) and what they cost ([`timing`]), what its panels look like ([`looks`]), what leaves and enters it ([`chat_files`]), files that go with messages ([`attachments`]),
-//! what a new user sees ([`first_minute`]), what happens where the context is full ([`context`]), tools that a model calls ([`tools`]), and that it gets on with another one ([`other_instances`]).
+//! what a new user sees ([`first_minute`]), what happens where the context is full ([`context`]), chats
+//! longer than the window ([`scrolling`]),
+//! tools that a model calls ([`tools`]), and that it gets on with another one ([`other_instances`]).
 
 mod attachments;
 mod chat_files;
@@ -11,5 +13,6 @@ mod keyboard;
 mod looks;
 mod names;
 mod other_instances;
+mod scrolling;
 mod timing;
 mod tools;

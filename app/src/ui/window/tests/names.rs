@@ -88,7 +88,7 @@ fn controls_of_every_page_have_distinct_names() {
     stage.it.get_all_by_label("Edit message").next().unwrap().click();
     stage.step();
     check(&stage, "a message being changed");
-    stage.press(Key::Escape);
+    stage.click("Cancel");
     stage.ctrl(Key::N);
     check(&stage, "a new chat");
     stage.ctrl(Key::M);

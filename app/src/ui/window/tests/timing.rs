@@ -60,7 +60,7 @@ fn long_chat(messages: i64) -> String {
 fn scrolled(messages: i64) -> Vec<Duration> {
     let mut stage = TestWindow::with([1440.0, 900.0], |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        settings.last_chat = Some(store.import(FileFormat::Json, &long_chat(messages)).unwrap()[0].number());
+        settings.last_chat = Some(store.import(FileFormat::Json, &long_chat(messages)).unwrap().added[0].number());
     });
     stage.ready();
     let over = stage.control("Message").rect().center() - vec2(0.0, 300.0);

@@ -1,0 +1,91 @@
+//! Chats of a file that are in the store already: what was exported here and is imported again.
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, params};
+
+use super::FileChat;
+use crate::store::{ChatId, StoreError, error::OperationContext};
+
+const OPERATION: &str = "comparing chats";
+
+/// A message, as it is compared: when it was said, where the file tells, by whom, and its text.
+type Said = (Option<i64>, String, String);
+
+/// The chat of the store that has all messages of `chat`: one that was begun in the same millisecond or, where the file has no
+/// times, one of the same title. It may go on where the file ends. Deleted chats do not count: importing them brings them back.
+pub(super) fn find(db: &Connection, chat: &FileChat) -> Result<Option<ChatId>, StoreError> {
+    let created = (!chat.undated).then_some(chat.created);
+    if chat.undated && chat.messages.is_empty() {
+        return Ok(None);
+    }
+    let sql = "SELECT id FROM chat WHERE deleted IS NULL
+        AND CASE WHEN ?1 IS NULL THEN title = ?2 ELSE created = ?1 END ORDER BY id";
+    let mut query = db.prepare_cached(sql).during(OPERATION)?;
+    let candidates = query.query_map(params![created, chat.title], |row| row.get(0)).during(OPERATION)?;
+    for id in candidates.collect::<Result<Vec<i64>, _>>().during(OPERATION)? {
+        if has_all(db, id, chat)? {
+            return Ok(Some(ChatId(id)));
+        }
+    }
+    Ok(None)
+}
+
+/// True if the chat `id` has each message of `chat`, as often as that has it.
+fn has_all(db: &Connection, id: i64, chat: &FileChat) -> Result<bool, StoreError> {
+    let sql = "SELECT created, role, content FROM message WHERE chat = ?1";
+    let mut query = db.prepare_cached(sql).during(OPERATION)?;
+    let dated = |created: i64| (!chat.undated).then_some(created);
+    let said = query.query_map([id], |row| Ok((dated(row.get(0)?), row.get(1)?, row.get(2)?))).during(OPERATION)?;
+    let mut left: HashMap<Said, usize> = HashMap::new();
+    for message in said {
+        *left.entry(message.during(OPERATION)?).or_default() += 1;
+    }
+    Ok(chat.messages.iter().all(|message| {
+        let said = (dated(message.created), message.role.clone(), message.content.clone());
+        left.get_mut(&said).and_then(|count| count.checked_sub(1).map(|rest| *count = rest)).is_some()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use crate::store::{
+        NewMessage, Speaker, Store,
+        import_export::{FileFormat, markdown},
+    };
+
+    #[test]
+    fn importing_an_export_again_doubles_nothing() {
+        let mut store = Store::in_memory().unwrap();
+        let chat = store.add_chat(None, "Be brief.").unwrap();
+        store.rename_chat(chat, "Frogs").unwrap();
+        let asked = store.add_message(chat, None, &NewMessage::user("Why?")).unwrap();
+        let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("So.") };
+        // Two answers with the same words are two.
+        let first = store.add_message(chat, Some(asked), &answer).unwrap();
+        store.add_message(chat, Some(asked), &answer).unwrap();
+        let json = store.export(&[chat]).unwrap();
+        let text = markdown(&store.chat(chat).unwrap(), &store.branch(chat).unwrap(), &HashMap::new(), true);
+        let files = [(FileFormat::Json, &json), (FileFormat::Markdown, &text)];
+
+        for (form, file) in files {
+            let imported = store.import(form, file).unwrap();
+            assert_eq!((imported.added.len(), imported.known), (0, vec![chat]), "{form:?}");
+        }
+        // It may have gone on and have another name since, which a file with times does not need.
+        store.add_message(chat, Some(first), &NewMessage::user("And then?")).unwrap();
+        store.rename_chat(chat, "Toads").unwrap();
+        assert_eq!(store.import(FileFormat::Json, &json).unwrap().known, [chat]);
+
+        // What is deleted or was changed is not there.
+        store.delete_chat(chat).unwrap();
+        let copy = store.import(FileFormat::Json, &json).unwrap().added[0];
+        assert_eq!(store.export(&[copy]).unwrap(), json);
+        assert_eq!(store.import(FileFormat::Json, &json).unwrap().known, [copy], "once");
+        let changed = store.branch(copy).unwrap()[0].id;
+        store.edit_message(changed, "Why not?").unwrap();
+        assert_eq!(store.import(FileFormat::Json, &json).unwrap().added.len(), 1);
+    }
+}

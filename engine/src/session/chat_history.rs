@@ -1,0 +1,147 @@
+//! A chat that may be longer than the context: its oldest turns are forgotten as a whole, its system prompt never is.
+
+use super::{ChatOptions, Message, Prompt, Role, encoded_prompt::encode, engine::EngineState};
+use crate::error::{Error, Result};
+
+/// Fraction of the context that turns are forgotten for, so that an answer has room.
+const ANSWER_FRACTION: usize = 8;
+
+/// Fraction of the context in steps of which turns are forgotten. Between two steps a chat that grows keeps its beginning, so
+/// that only its end is computed.
+const STEP_FRACTION: usize = 4;
+
+/// Messages of a prompt, of which the oldest turns may be forgotten: a turn is a message of the user and all that follows it up
+/// to the next one. What is left is rendered by the chat template, so that every role mark is there.
+#[derive(Debug)]
+pub(super) struct ChatHistory<'a> {
+    state: &'a EngineState,
+    options: ChatOptions,
+    messages: Vec<Message>,
+    /// True if the last message is an answer to go on with.
+    continues: bool,
+    /// Number of messages of the system at the beginning.
+    system: usize,
+    /// Index of the first message of each turn.
+    turns: Vec<usize>,
+    /// Turns that are forgotten.
+    forgotten: usize,
+    /// Tokens of the prompt with nothing forgotten.
+    whole: usize,
+    /// Ids of the prompt without the forgotten turns.
+    prompt: Vec<u32>,
+}
+
+impl<'a> ChatHistory<'a> {
+    /// The history of a prompt, of which nothing is forgotten yet; `None` if the prompt is no chat.
+    pub fn new(state: &'a EngineState, prompt: &Prompt, options: &ChatOptions) -> Option<Self> {
+        let (messages, continues) = match prompt {
+            Prompt::Chat(messages) => (messages.clone(), false),
+            Prompt::Continue(messages) => (messages.clone(), true),
+            Prompt::Text(_) | Prompt::Tokens(_) => return None,
+        };
+        let system = messages.iter().take_while(|message| message.role == Role::System).count();
+        let starts = messages.iter().enumerate().filter(|(_, message)| message.role == Role::User);
+        let turns = starts.map(|(at, _)| at).collect();
+        let (options, prompt) = (options.clone(), Vec::new());
+        Some(ChatHistory { state, options, messages, continues, system, turns, forgotten: 0, whole: 0, prompt })
+    }
+
+    /// Number of turns that are forgotten, the oldest ones.
+    pub fn forgotten(&self) -> usize {
+        self.forgotten
+    }
+
+    /// The ids `prompt` of all messages, without the oldest turns if a context of `capacity` tokens has no room for them.
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`] if it has no room for the last turn.
+    pub fn fit(&mut self, prompt: Vec<u32>, capacity: usize) -> Result<Vec<u32>> {
+        (self.whole, self.prompt) = (prompt.len(), prompt);
+        if self.prompt.len() > capacity {
+            self.forget_turns(0, capacity)?;
+        }
+        if self.prompt.len() > capacity {
+            let question = self.question()?;
+            if !self.continues || !has_answer_room(question, capacity) {
+                return Err(Error::ContextFull { wanted: self.prompt.len(), available: capacity });
+            }
+            // The answer to go on with is too long: its end is kept.
+            let last = (capacity - question).div_ceil(2);
+            self.prompt.drain(question..self.prompt.len() - last);
+        }
+        Ok(self.prompt.clone())
+    }
+
+    /// The ids that a full context is to hold instead of `held`, the prompt and an answer: without the oldest turns or, of the
+    /// last turn, without the older half of the answer. `None` if the last turn leaves no room for an answer.
+    pub fn make_room(&mut self, held: &[u32], capacity: usize) -> Result<Option<Vec<u32>>> {
+        let answer = held.get(self.prompt.len()..).unwrap_or_default();
+        if self.forget_turns(answer.len(), capacity)? {
+            return Ok(Some([&self.prompt, answer].concat()));
+        }
+        let question = self.question()?;
+        if !has_answer_room(question, capacity) || question >= held.len() {
+            return Ok(None);
+        }
+        let older = (held.len() - question).div_ceil(2);
+        Ok(Some([&held[..question], &held[question + older..]].concat()))
+    }
+
+    /// Forgets at least one more turn, and as many as a prompt with `answer` more tokens needs; the last one is kept. False if
+    /// none can be forgotten.
+    fn forget_turns(&mut self, answer: usize, capacity: usize) -> Result<bool> {
+        let step = (capacity / STEP_FRACTION).max(1);
+        let excess = (self.whole + answer + capacity / ANSWER_FRACTION).saturating_sub(capacity);
+        let wanted = excess.div_ceil(step) * step;
+        let (mut least, mut most) = (self.forgotten + 1, self.turns.len().saturating_sub(1));
+        if least > most {
+            return Ok(false);
+        }
+        while least < most {
+            let middle = least.midpoint(most);
+            if self.whole.saturating_sub(self.prompt_without(middle)?.len()) >= wanted {
+                most = middle;
+            } else {
+                least = middle + 1;
+            }
+        }
+        let prompt = self.prompt_without(most)?;
+        let shorter = prompt.len() < self.prompt.len();
+        if shorter {
+            (self.forgotten, self.prompt) = (most, prompt);
+        }
+        Ok(shorter)
+    }
+
+    /// The messages without the first `turns` turns.
+    fn messages_without(&self, turns: usize) -> Vec<Message> {
+        let from = if turns == 0 { self.system } else { self.turns.get(turns).copied().unwrap_or(self.system) };
+        [&self.messages[..self.system], &self.messages[from..]].concat()
+    }
+
+    /// Ids of the prompt without the first `turns` turns.
+    fn prompt_without(&self, turns: usize) -> Result<Vec<u32>> {
+        let messages = self.messages_without(turns);
+        let prompt = if self.continues { Prompt::Continue(messages) } else { Prompt::Chat(messages) };
+        Ok(encode(self.state, prompt, &self.options, None)?.tokens)
+    }
+
+    /// Number of tokens of the prompt up to where the answer begins.
+    fn question(&self) -> Result<usize> {
+        if !self.continues {
+            return Ok(self.prompt.len());
+        }
+        let mut messages = self.messages_without(self.forgotten);
+        messages.pop();
+        let question = encode(self.state, Prompt::Chat(messages), &self.options, None)?.tokens;
+        Ok(question.iter().zip(&self.prompt).take_while(|(question, prompt)| question == prompt).count())
+    }
+}
+
+/// True if a context of `capacity` tokens has room for an answer behind the first `question`.
+fn has_answer_room(question: usize, capacity: usize) -> bool {
+    capacity.saturating_sub(question) >= (capacity / ANSWER_FRACTION).max(2)
+}
+
+#[cfg(test)]
+mod tests;

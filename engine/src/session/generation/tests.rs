@@ -1,0 +1,79 @@
+//! Records of generations with drafts, on a tiny model.
+
+use std::path::Path;
+
+use super::super::{Engine, EngineOptions, Event, GenerationStats, Prompt, Request, Sampling, SessionOptions};
+use crate::{
+    runtime::{KvType, Sparsity},
+    session::{SparsityChoice, SpeculationMode},
+    telemetry::neurons::LayerTally,
+};
+
+/// Records of one answer of a new engine.
+#[derive(Debug)]
+struct Recorded {
+    /// Its tokens.
+    ids: Vec<u32>,
+    /// Its figures.
+    stats: GenerationStats,
+    /// Of the board's tokens: id, position, and neurons that fired in each layer.
+    board: Vec<(u32, usize, Vec<u32>)>,
+    /// Of every layer.
+    tallies: Vec<LayerTally>,
+    /// The files with counts for later runs.
+    kept: Vec<Vec<u8>>,
+}
+
+fn record(speculation: SpeculationMode) -> Recorded {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/nemotron");
+    let folder = tempfile::tempdir().unwrap();
+    let options = EngineOptions {
+        kv_type: KvType::F32,
+        sparsity: SparsityChoice::Mode(Sparsity::Exact),
+        counts: Some(folder.path().to_path_buf()),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::open(&model, options).unwrap();
+    let session = engine.session(SessionOptions::default()).unwrap();
+    let prompt = (0..48).map(|at| 20 + at % 8).collect();
+    let request = Request {
+        sampling: Sampling::greedy(),
+        max_tokens: Some(150),
+        ignore_eos: true,
+        speculation,
+        ..Request::new(Prompt::Tokens(prompt))
+    };
+    let (mut ids, mut done) = (Vec::new(), None);
+    for event in session.generate(request) {
+        match event {
+            Event::Token { id, .. } => ids.push(id),
+            Event::Done { stats, .. } => done = Some(stats),
+            Event::Error(error) => panic!("{error}"),
+            _ => {}
+        }
+    }
+    let neurons = std::sync::Arc::clone(engine.neurons());
+    let told = neurons.tokens(0..u64::MAX).into_iter();
+    let board = told.map(|it| (it.token, it.position, it.layers.iter().map(|layer| layer.fired).collect())).collect();
+    let tallies = (0..neurons.shape().layers()).map(|layer| neurons.tally(layer)).collect();
+    // Counts are saved when the engine ends.
+    drop((session, engine));
+    let files = std::fs::read_dir(folder.path()).unwrap();
+    let kept = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+    Recorded { ids, stats: done.unwrap(), board, tallies, kept }
+}
+
+/// The board, the tallies and the counts for later runs have the tokens of the text, and no drafts that were not drawn.
+#[test]
+fn rejected_drafts_leave_no_trace_in_records() {
+    let (plain, drafted) = (record(SpeculationMode::Off), record(SpeculationMode::PromptLookup));
+    assert_eq!(drafted.ids, plain.ids);
+    let GenerationStats { drafted_tokens, accepted_tokens, .. } = drafted.stats;
+    assert!(accepted_tokens < drafted_tokens, "{accepted_tokens} of {drafted_tokens}: none was rejected");
+    assert_eq!(drafted.board, plain.board);
+    // The last token of an answer is not computed.
+    assert_eq!(drafted.board.len(), 48 + 149);
+    assert_eq!(drafted.tallies, plain.tallies);
+    assert!(drafted.tallies[0].tokens == 197 && drafted.tallies[0].counts.iter().any(|count| *count > 0));
+    assert_eq!((drafted.kept.len(), &drafted.kept), (1, &plain.kept));
+}
