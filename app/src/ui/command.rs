@@ -81,7 +81,7 @@ const fn ctrl(key: Key) -> KeyboardShortcut {
 pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
     (Command::NewChat, ctrl(Key::N), "New chat"),
     (Command::NextChat, ctrl(Key::PageDown), "Next chat"),
-    (Command::PreviousChat, ctrl(Key::PageUp), "Chat before"),
+    (Command::PreviousChat, ctrl(Key::PageUp), "Previous chat"),
     (Command::RenameChat, KeyboardShortcut::new(Modifiers::NONE, Key::F2), "Rename the chat"),
     (
         Command::DeleteChat,
@@ -103,12 +103,8 @@ pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
     (Command::Show(Page::Models), ctrl(Key::M), "Models"),
     (Command::Show(Page::Preferences), ctrl(Key::Comma), "Settings"),
     // Before the same key without Shift, which that would be taken for.
-    (Command::PreviousArea, KeyboardShortcut::new(Modifiers::SHIFT, Key::F6), "Area before"),
-    (
-        Command::NextArea,
-        KeyboardShortcut::new(Modifiers::NONE, Key::F6),
-        "Next area: chats, messages, where one writes, neurons",
-    ),
+    (Command::PreviousArea, KeyboardShortcut::new(Modifiers::SHIFT, Key::F6), "Previous area"),
+    (Command::NextArea, KeyboardShortcut::new(Modifiers::NONE, Key::F6), "Next area"),
     (Command::CheatSheet, KeyboardShortcut::new(Modifiers::NONE, Key::F1), "These keys"),
 ];
 

@@ -9,7 +9,7 @@ use egui_kittest::{
 use thermocline_engine::{
     model::{Activation, NeuronIndex, mask},
     runtime::Sparsity,
-    session::{DeviceChoice, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions},
+    session::{DeviceChoice, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice},
     telemetry::neurons::Watch,
 };
 
@@ -64,8 +64,12 @@ fn open_and_generate(harness: &mut Harness<'static, State>) {
 
 /// Opens a model on the CPU.
 fn open(harness: &mut Harness<'static, State>, model: ModelId, activation: Option<Activation>) {
+    open_with(harness, model, EngineOptions { device: DeviceChoice::Cpu, activation, ..EngineOptions::default() });
+}
+
+fn open_with(harness: &mut Harness<'static, State>, model: ModelId, options: EngineOptions) {
     let engine_handle = shell(harness).engine_handle.clone();
-    engine_handle.open(model, EngineOptions { device: DeviceChoice::Cpu, activation, ..EngineOptions::default() });
+    engine_handle.open(model, options);
     eventually("a model", || engine_handle.engine().is_some());
 }
 
@@ -266,7 +270,12 @@ fn click_pins_a_neuron_and_double_click_shows_its_layer() {
 fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
-    open(&mut harness, ModelId::Builtin, None);
+    let options = EngineOptions {
+        device: DeviceChoice::Cpu,
+        sparsity: SparsityChoice::Mode(Sparsity::Exact),
+        ..EngineOptions::default()
+    };
+    open_with(&mut harness, ModelId::Builtin, options);
     harness.step();
     let engine = shell(&mut harness).engine_handle.engine().unwrap();
     assert_eq!(engine.sparsity().mode, Sparsity::Exact);

@@ -44,7 +44,7 @@ fn composer_counts_and_asks_about_a_message_that_is_too_long() {
     assert!(stage.shows("it is too long by itself") && !stage.shows("Send it and forget the beginning"));
 }
 
-/// What is forgotten is whole turns, and the chat shows up to where.
+/// Whole turns are forgotten, and the chat shows up to where.
 #[test]
 fn oldest_turns_are_forgotten_and_a_line_shows_it() {
     let mut stage = narrow();

@@ -241,7 +241,7 @@ fn list_of_keys_matches_its_snapshots() {
     let show: Show<()> = |ui, (), _| {
         let _ = keys::modal(ui);
     };
-    look("keys", [416.0, 600.0], |_, _| (), show, |it| it.run_steps(4));
+    look("keys", [480.0, 640.0], |_, _| (), show, |it| it.run_steps(4));
 }
 
 #[test]
