@@ -1,11 +1,12 @@
 //! Models on this machine, and how to get more: [`search`] finds them, each has a [`card`] with an [`estimate`] of how it would run
 //! and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, which other panels offer, too
-//! ([`prepare_offer()`]), [`downloads`] bring others, [`servers`] compute theirs
-//! elsewhere.
+//! ([`prepare_offer()`]), [`downloads`] bring others: [`offers`] that suit this computer and what a search of the hub has found
+//! ([`hub_results`]); [`servers`] compute theirs elsewhere.
 
 mod card;
 mod downloads;
 mod estimate;
+mod hub_results;
 mod memory;
 mod offers;
 mod preparation;
@@ -100,8 +101,8 @@ impl ModelsPage {
         }
     }
 
-    /// Shows it.
-    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+    /// Shows it, with the `offers` for this computer.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
         shell.adapters.look(ui, Duration::MAX);
         self.look(ui, shell, false);
         let width = ui.available_width();
@@ -111,7 +112,7 @@ impl ModelsPage {
                 self.library(ui, shell);
                 ui.add_space(8.0);
                 ui.label(RichText::new("Get more").font(theme::strong(15.0)));
-                self.downloads.show(ui, shell);
+                self.downloads.show(ui, shell, offers);
                 self.servers.show(ui, shell);
             });
             return;
@@ -127,7 +128,7 @@ impl ModelsPage {
                     ui.set_min_height(button);
                     ui.heading("Get more");
                 });
-                self.downloads.show(ui, shell);
+                self.downloads.show(ui, shell, offers);
                 self.servers.show(ui, shell);
             });
         });
