@@ -78,6 +78,19 @@ pub struct Estimates {
 }
 
 impl Estimates {
+    /// Rank of the model of `card` by fit, best first: as a whole in VRAM, its hot neurons there, in RAM, not known, on disk.
+    pub fn rank(&self, card: &ModelCard) -> u8 {
+        if memory::total().is_some_and(|ram| needed(card) > ram) {
+            return 4;
+        }
+        match self.known.get(&card.id).and_then(|entry| entry.answer) {
+            Some(Answer { whole: true, .. }) => 0,
+            Some(Answer { hot: Some(_), .. }) => 1,
+            Some(Answer { hot: None, .. }) => 2,
+            None => 3,
+        }
+    }
+
     /// Fit and speed of the model of `card`, as a sentence; starts a new estimate after a change.
     pub fn sentence(&mut self, ctx: &Context, shell: &Shell, card: &ModelCard) -> String {
         let ram = memory::total();
