@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Walks through the window as a person would, from an empty home, and takes a picture at every point: the first screen, licences, chats
-# read from a file, every element of Markdown, code in a list, a message sent while the chat is scrolled up, a chat with its map, a word
-# explained, a pinned neuron, a token held and compared, a change that Escape keeps, the name of a device, a dragged budget, a message
-# that is too long, models, a search of the hub, settings; and the maps of a SwiGLU and of an MoE model. At three sizes, dark and light.
-# A control that is missing fails the walk. Look at the pictures one by one.
+# Walks through the window as a person would, from an empty home, and takes a picture at every point: the first screen, licences,
+# chats read from a file, every element of Markdown, code in a list, a message sent while the chat is scrolled up, a chat with its
+# map, a word explained, a pinned neuron, a token held and compared, a change that Escape keeps, the name of a device, a dragged
+# budget, a message that is too long, models, a search of the hub, settings; and the maps of a SwiGLU and of an MoE model. At three
+# sizes, dark and light. A control that is missing fails the walk. Look at the pictures one by one.
 #
 # Usage: bash tests/looks.sh FOLDER [PROGRAM]    PROGRAM: the built binary [default: target/debug/thermocline]
 #   SIZES="1280x800 900x600" and THEMES=dark in the environment choose some of them; MODEL=FILE takes the maps of another model.
-# Needs the packages that `bash tests/window.sh --packages` lists. The search asks huggingface.co; without a network its error is shown.
+# Needs the packages that `bash tests/window.sh --packages` lists. The search asks huggingface.co: without a network its error is
+# shown.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=${1:?usage: bash tests/looks.sh FOLDER [PROGRAM]}

@@ -5,8 +5,8 @@
 #
 # Usage: bash tests/window.sh [--pictures FOLDER] [--speed] [PROGRAM]    PROGRAM: the built binary [default: target/debug/thermocline]
 #   --pictures FOLDER   keep screenshots there: chat, three modes of the map, models, light and dark, two sizes
-#   --speed             a release build, and nothing else runs: the window must leave the model 95 % of the terminal's tokens/s, otherwise
-#                       half, and be there within 1.35 s, otherwise within 10 s
+#   --speed             a release build, and nothing else runs: the window must leave the model 95 % of the terminal's tokens/s,
+#                       otherwise half, and be there within 1.35 s, otherwise within 10 s
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -79,8 +79,8 @@ is_over() { [[ $(state) =~ ^(complete|cut)$ ]]; }
 longer() { (($(length) > $1)); }
 gone() { ! kill -0 "$app" 2>/dev/null; }
 
-# open: starts the program, as the desktop does, and waits until the model answers. Sets `opened_in` to the milliseconds until the
-# window was there, which is shown with its first frame.
+# open: starts the program, as the desktop does, and waits until the model answers. Sets `opened_in` to the milliseconds until
+# the window was there, which is shown with its first frame.
 open() {
   local began=${EPOCHREALTIME/./}
   "$program" >>"$log" 2>&1 & app=$! && pids+=("$app")

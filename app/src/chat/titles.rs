@@ -1,6 +1,6 @@
-//! Titles of chats by the model: after the first answer of a chat, when nothing else is to be computed, the open model is asked for a few
-//! words, in a short session of its own that gives way to answers. Nothing of it is on the map of neurons. A title that the user has given
-//! stays.
+//! Titles of chats by the model: after the first answer of a chat, when nothing else is to be computed, the open model is asked for
+//! a few words, in a short session of its own that gives way to answers. Nothing of it is on the map of neurons. A title that the
+//! user has given stays.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -145,6 +145,7 @@ impl Exchange {
             sampling: Sampling::greedy(),
             max_tokens: Some(TOKENS),
             chat: ChatOptions { variables, ..ChatOptions::default() },
+            thought_budget: Some(0),
             speculation: SpeculationMode::Off,
             records_neurons: false,
             ..Request::new(Prompt::Chat(vec![Turn::new(Role::User, text)]))
@@ -198,7 +199,8 @@ impl Writing {
     }
 }
 
-/// The title in a model's words: their first line without marks around it. The last word of one that was not ended may be half a word.
+/// The title in a model's words: their first line without marks around it. The last word of one that was not ended may be half a
+/// word.
 fn cleaned(text: &str, is_unended: bool) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let Some(line) = lines.next() else { return String::new() };

@@ -1,5 +1,5 @@
-//! Chat models that are offered for download, and which of them fit a computer. They are listed in `assets/chat_models.json`, smallest
-//! first, each of a family that the engine opens; how large a file is exactly, and its checksum, the repository says.
+//! Chat models that are offered for download, and which of them fit a computer. They are listed in `assets/chat_models.json`,
+//! smallest first, each of a family that the engine opens; how large a file is exactly, and its checksum, the repository says.
 
 use std::sync::LazyLock;
 
@@ -64,9 +64,9 @@ impl ChatModel {
     }
 }
 
-/// The models to offer to a machine with so many bytes of RAM and VRAM, whose memory is read at `bandwidth` bytes per second, as far as
-/// that is known: of the latest year the largest that fits and talks fluently, and smaller ones. Largest first. Older ones only where
-/// too few of that year fit.
+/// The models to offer to a machine with so many bytes of RAM and VRAM, whose memory is read at `bandwidth` bytes per second, as far
+/// as that is known: of the latest year the largest that fits and talks fluently, and smaller ones. Largest first. Older ones only
+/// where too few of that year fit.
 pub fn offered(ram: u64, vram: u64, bandwidth: Option<f64>) -> Vec<&'static ChatModel> {
     let fits = |model: &&ChatModel| model.fit(ram, vram) != MemoryFit::TooLarge;
     let latest = all().iter().map(|model| model.year).max();

@@ -6,8 +6,8 @@ const OTHERS: f64 = 2e9;
 /// Memory a model takes beside its file, as a fraction of that: cache and buffers.
 const BESIDE: f64 = 0.15;
 
-/// Fraction of the VRAM that a model may take beside RAM: hot weights in VRAM stay mapped in RAM as well, but need not stay in its
-/// cache.
+/// Fraction of the VRAM that a model may take beside RAM: hot weights in VRAM stay mapped in RAM as well, but need not stay in
+/// its cache.
 const OF_VRAM: f64 = 0.8;
 
 /// Place that has room for a model.

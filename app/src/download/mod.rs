@@ -1,8 +1,8 @@
 //! Models from the network. [`transfer`] fetches one file: it goes on where it was interrupted, checks the free space first
 //! and the checksum at the end, and a file under its own name is always complete. [`hub_search`] finds repositories by words,
-//! [`hub`] lists the files of any Hugging Face repository, and a few sparsely firing models, [`chat_models`] has those that suit a
-//! computer; [`quantization`](mod@quantization) reads names of files and [`memory_fit`] says which have room. [`queue`] downloads in
-//! the background, [`json_request`] asks for lists.
+//! [`hub`] lists the files of any Hugging Face repository, and a few sparsely firing models, [`chat_models`] has those that suit
+//! a computer; [`quantization`](mod@quantization) reads names of files and [`memory_fit`] says which have room. [`queue`]
+//! downloads in the background, [`json_request`] asks for lists.
 //!
 //! Nothing here is called unless the user asks for a download.
 

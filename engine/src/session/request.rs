@@ -249,8 +249,8 @@ pub struct Request {
     pub thought_budget: Option<usize>,
     /// Compute an embedding of the prompt and generate nothing.
     pub embedding: Option<Pooling>,
-    /// Put the neurons of its tokens on the board and into the counts. Passes that are shared with a request that does not are not
-    /// recorded either.
+    /// Put the neurons of its tokens on the board and into the counts. A pass shared with a request that does not is not recorded
+    /// either.
     pub records_neurons: bool,
 }
 

@@ -33,7 +33,7 @@ pub struct DownloadsView {
     asking: Background<FoundFiles>,
     /// The repository that was asked about, and what it has, once it has answered.
     files: Option<(String, Option<FoundFiles>)>,
-    /// What was searched for.
+    /// The search under way, or its results.
     results: Option<HubResults>,
     /// Number of complete downloads at the last check.
     complete: usize,

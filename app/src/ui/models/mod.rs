@@ -1,7 +1,7 @@
-//! Models on this machine, and how to get more: [`search`] finds them, [`shelf`] filters and sorts them, each has a [`card`] with an
-//! [`estimate`] of how it would run and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, which other panels offer, too
-//! ([`prepare_offer()`]), [`downloads`] bring others: [`offers`] that suit this computer and what a search of the hub has found
-//! ([`hub_results`]); [`servers`] compute theirs elsewhere.
+//! Models on this machine, and how to get more: [`search`] finds them, [`shelf`] filters and sorts them, each has a [`card`] with
+//! an [`estimate`] of how it would run and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, which
+//! other panels offer, too ([`prepare_offer()`]), [`downloads`] bring others: [`offers`] that suit this computer and what a search
+//! of the hub has found ([`hub_results`]); [`servers`] compute theirs elsewhere.
 
 mod card;
 mod downloads;

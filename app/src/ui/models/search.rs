@@ -20,8 +20,8 @@ use crate::{
     ui::background::Background,
 };
 
-/// Models found so far. Dropping it, or a new search, ends the old one; models that were known stay until the new one has ended without
-/// them.
+/// Models found so far. Dropping it, or a new search, ends the old one; models that were known stay until the new one has ended
+/// without them.
 #[derive(Debug, Default)]
 pub struct ModelSearch {
     /// Models.

@@ -1,4 +1,7 @@
-//! The page of models, as people use it.
+//! The page of models, as people use it; [`hub`] searches for others, [`library`] sorts those of this machine.
+
+mod hub;
+mod library;
 
 use std::{fs, path::Path};
 
@@ -86,108 +89,6 @@ fn folder_scan_lists_models_that_open_close_and_are_removed() {
     assert!(stage.shell().settings.folders.is_empty() && path.exists());
     stage.click("Add folders on the page of models");
     stage.until("one model", |window| window.models.found().len() == 1 && !window.models.search.is_running());
-}
-
-/// A folder with two files of one model, which has them in two quantisations.
-fn folder_with_quantisations() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["llama-silu-gqa-256-Q8_0.gguf", "llama-silu-gqa-256-Q4_0.gguf"] {
-        fs::copy(fixture("gguf").join(name), folder.path().join(name)).unwrap();
-    }
-    folder
-}
-
-#[test]
-fn files_of_a_model_share_a_card_and_open_each_by_itself() {
-    let folder = folder_with_quantisations();
-    let mut stage = TestWindow::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
-    page(&mut stage);
-    assert_eq!(stage.it.state().models.found().len(), 3);
-    assert_eq!(stage.texts().iter().filter(|text| *text == "tiny golden llama").count(), 1, "one card");
-    let row = |stage: &TestWindow, of: &str| {
-        let texts = stage.texts();
-        texts.iter().position(|text| text.starts_with(of)).unwrap_or_else(|| panic!("{of}: {texts:?}"))
-    };
-    assert!(row(&stage, "Q4_0 · ") < row(&stage, "Q8_0 · "), "the smaller one first");
-    stage.click("Open tiny golden llama, Q8_0");
-    opened(&mut stage, &folder.path().join("llama-silu-gqa-256-Q8_0.gguf"));
-    assert!(stage.shows("Close tiny golden llama, Q8_0") && stage.shows("Open tiny golden llama, Q4_0"));
-    assert!(stage.shows("Prepare: tiny golden llama, Q4_0") && stage.shows("Context of tiny golden llama, Q8_0: "));
-}
-
-#[test]
-fn library_is_filtered_by_words_and_sorted() {
-    let (one, other) = (folder_with("tiny"), folder_with_quantisations());
-    let mut stage = TestWindow::with(SIZE, |_, settings| {
-        settings.folders.extend([one.path().to_owned(), other.path().to_owned()]);
-        settings.add_recent(&ModelId::Path(other.path().join("llama-silu-gqa-256-Q4_0.gguf")).key());
-        settings.add_recent(&ModelId::Builtin.key());
-    });
-    page(&mut stage);
-    stage.write("Filter", "GOLDEN q8_0");
-    assert!(stage.shows("Open tiny golden llama") && !stage.shows("Open tiny golden llama, Q4_0"));
-    assert!(!stage.shows("Close Thermocline Storyteller"));
-    stage.write("Filter", " nothing");
-    assert!(stage.shows("No model here has these words."));
-    stage.click("Show all");
-    assert!(stage.shows("Close Thermocline Storyteller"));
-
-    let tiny = stage.it.state().models.found()[1].name.clone();
-    let order = |stage: &TestWindow| {
-        let cards = ["Thermocline Storyteller", "tiny golden llama", &*tiny].map(|name| {
-            let heads = stage.it.get_all_by_label(name);
-            let places =
-                heads.map(|head| head.rect().min).map(|place| (place.y.round() as i32, place.x.round() as i32));
-            (places.min().unwrap(), name.to_owned())
-        });
-        let mut cards = cards.to_vec();
-        cards.sort();
-        cards.into_iter().map(|(_, name)| name).collect::<Vec<_>>()
-    };
-    let by_last_use = ["Thermocline Storyteller", "tiny golden llama", &*tiny];
-    assert_eq!(order(&stage), by_last_use);
-    stage.click("Sorted by last use");
-    stage.click("Sorted by name");
-    let mut by_name = by_last_use.map(str::to_owned);
-    by_name.sort_by_key(|name| name.to_lowercase());
-    assert_eq!(order(&stage), by_name);
-    stage.click("Sorted by name");
-    stage.click("Sorted by size");
-    assert_eq!(order(&stage)[0], "Thermocline Storyteller", "the largest of the three");
-    stage.click("Sorted by size");
-    stage.click("Sorted by fit");
-    assert!(stage.shows("Sorted by fit") && order(&stage).len() == 3);
-}
-
-#[test]
-fn added_model_is_scrolled_to_and_marked_while_the_others_stay() {
-    let (one, other) = (folder_with("tiny"), folder_with_quantisations());
-    let mut stage = TestWindow::with([1440.0, 500.0], |_, settings| settings.folders.push(one.path().to_owned()));
-    page(&mut stage);
-    assert!(!stage.shows("just added"), "the first search adds nothing");
-    stage.write("Filter", "storyteller");
-    let file = other.path().join("llama-silu-gqa-256-Q4_0.gguf");
-    stage.let_go(&[&file]);
-    stage.it.step();
-    assert!(stage.it.state().models.found().len() >= 2, "cards stay while the folders are searched again");
-    stage.until("a search", |window| window.models.found().len() == 3 && !window.models.search.is_running());
-    assert!(stage.shows("just added") && stage.shows("Close Thermocline Storyteller"), "the filter is gone");
-    for _ in 0..30 {
-        stage.it.step();
-    }
-    let mark = stage.it.get_by_label("just added").rect();
-    assert!(mark.top() >= 0.0 && mark.bottom() <= 500.0, "out of sight: {mark:?}");
-
-    // A second file of the same model comes to its card, and what is gone goes at the end of the search.
-    let second = other.path().join("llama-silu-gqa-256-Q8_0.gguf");
-    fs::remove_dir_all(one.path().join("tiny")).unwrap();
-    stage.let_go(&[&second]);
-    stage.until("another search", |window| {
-        let found = window.models.found();
-        !window.models.search.is_running() && found.iter().any(|card| card.id == ModelId::Path(second.clone()))
-    });
-    assert_eq!(stage.it.state().models.found().len(), 3, "the built-in one and two files");
-    assert_eq!(stage.it.get_all_by_label("just added").count(), 1, "the second file alone");
 }
 
 #[test]
@@ -362,100 +263,6 @@ fn downloads_start_from_a_url_or_a_repository() {
     stage.it.get_by_label_contains("Download sub/m").click();
     stage.appears("the checksum is right");
     stage.until("another card", |window| window.models.found().len() == 3);
-}
-
-/// A hub: searches for `gemma` find two repositories, the first with two quantisations, those for `nothing` none, those for `slow`
-/// are not answered, and the hub has no time for others.
-fn hub() -> String {
-    let (server, _) = scripted_by_request(|request, stream| {
-        let file = |name: &str, gigabytes: u64| {
-            format!(r#"{{"type":"file","path":"{name}","size":{}}}"#, gigabytes * 1_000_000_000)
-        };
-        let (status, body) = match request.split_whitespace().nth(1).unwrap_or_default() {
-            path if path.starts_with("/api/models?search=gemma%204&") => (
-                "200 OK",
-                r#"[{"id":"a/gemma-GGUF","downloads":1234567},{"id":"b/other-GGUF","downloads":1}]"#.to_owned(),
-            ),
-            path if path.starts_with("/api/models?search=nothing&") => ("200 OK", "[]".to_owned()),
-            path if path.starts_with("/api/models?search=slow&") => {
-                let silent = stream.try_clone().unwrap();
-                std::thread::spawn(move || {
-                    std::thread::sleep(crate::testing::PATIENCE);
-                    drop(silent);
-                });
-                return;
-            }
-            path if path.starts_with("/api/models/a/gemma-GGUF/") => {
-                let files = [file("g-Q8_0.gguf", 2), file("g-Q4_K_M.gguf", 1), file("mmproj-F16.gguf", 1)];
-                ("200 OK", format!("[{}]", files.join(",")))
-            }
-            path if path.starts_with("/api/models/b/other-GGUF/") => ("404 No", String::new()),
-            _ => ("503 Busy", String::new()),
-        };
-        replies(status, "application/json", &body)(stream);
-    });
-    format!("http://{}", server.host())
-}
-
-/// The page of models with the hub, searched for `words`.
-fn searched(words: &str) -> TestWindow {
-    let mut stage = TestWindow::new(SIZE);
-    page(&mut stage);
-    stage.it.state_mut().models.downloads.hub = hub();
-    stage.write(FIELD, words);
-    stage.press(egui::Key::Enter);
-    stage
-}
-
-#[test]
-fn search_lists_repositories_with_downloads_quantisations_size_and_fit() {
-    let mut stage = searched("gemma 4");
-    stage.appears("2 repositories for \"gemma 4\", the most downloaded first:");
-    assert!(stage.shows("a/gemma-GGUF") && stage.shows("1.23 M downloads") && stage.shows("1 download"));
-    stage.appears("Q4_K_M, Q8_0");
-    stage.appears("Q4_K_M, 953.7 MiB, ");
-    let fits = ["fits into memory", "fits into the card", "larger than this computer's memory"];
-    assert!(fits.iter().any(|fit| stage.shows(&format!("Q4_K_M, 953.7 MiB, {fit}"))), "{:?}", stage.texts());
-    // The other repository is gone.
-    stage.appears("expected status 200, got 404: there is no such public repository");
-
-    stage.click("All files of a/gemma-GGUF");
-    stage.appears("Download g-Q8_0.gguf");
-    assert!(!stage.shows("mmproj") && !stage.shows("b/other-GGUF"));
-    stage.click("Back to the search: a/gemma-GGUF");
-    stage.click("Download a/gemma-GGUF: g-Q4_K_M.gguf");
-    stage.until("a download", |window| window.shell().downloads.list().len() == 1);
-    let wanted = stage.folders.models().join("a/gemma-GGUF/g-Q4_K_M.gguf");
-    assert_eq!(stage.shell().downloads.list()[0].request.to, wanted);
-    stage.click("Close the search");
-    assert!(!stage.shows("repositories for"));
-}
-
-#[test]
-fn search_says_that_nothing_was_found_and_why_it_failed() {
-    let mut stage = searched("nothing");
-    stage.appears("Hugging Face has no GGUF files for \"nothing\". Try other or fewer words.");
-    stage.erase(FIELD);
-    stage.write(FIELD, "anything");
-    stage.click("Search for models");
-    stage.appears("The search for \"anything\" failed: http://127.0.0.1:");
-    assert!(stage.shows("/api/models?search=anything&filter=gguf") && stage.shows("expected status 200, got 503"));
-}
-
-#[test]
-fn slow_search_can_be_left_for_another() {
-    let mut stage = searched("slow");
-    stage.appears("Searching Hugging Face for \"slow\" …");
-    stage.click("Stop the search");
-    assert!(!stage.shows("Searching Hugging Face"));
-    stage.erase(FIELD);
-    stage.write(FIELD, "slow");
-    stage.press(egui::Key::Enter);
-    stage.appears("Searching Hugging Face for \"slow\" …");
-    stage.erase(FIELD);
-    stage.write(FIELD, "gemma 4");
-    stage.press(egui::Key::Enter);
-    stage.appears("2 repositories for \"gemma 4\"");
 }
 
 #[test]
