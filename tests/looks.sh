@@ -1,19 +1,29 @@
 #!/usr/bin/env bash
-# Takes pictures of the window as a person would see it, from an empty home: the first screen, a chat with its map, a pinned neuron, a
-# token that is held, a message that is too long, models, settings, licences; at four sizes, dark and light. Look at them.
+# Walks through the window as a person would, from an empty home, and takes a picture at every point: the first screen, licences,
+# chats read from a file, every element of Markdown, code in a list, a message sent while the chat is scrolled up, a chat with its
+# map, a word explained, a pinned neuron, a token held and compared, a change that Escape keeps, the name of a device, a dragged
+# budget, a message that is too long, models, a search of the hub, settings; and the maps of a SwiGLU and of an MoE model. At three
+# sizes, dark and light. A control that is missing fails the walk. Look at the pictures one by one.
 #
 # Usage: bash tests/looks.sh FOLDER [PROGRAM]    PROGRAM: the built binary [default: target/debug/thermocline]
-#   SIZES="1280x800 900x600" and THEMES=dark in the environment choose some of them; MODEL=FILE opens another model.
-# Needs the packages that `bash tests/window.sh --packages` lists.
+#   SIZES="1280x800 900x600" and THEMES=dark in the environment choose some of them; MODEL=FILE takes the maps of another model.
+# Needs the packages that `bash tests/window.sh --packages` lists. The search asks huggingface.co: without a network its error is
+# shown.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=${1:?usage: bash tests/looks.sh FOLDER [PROGRAM]}
 mkdir -p "$folder"
 folder=$(realpath "$folder") program=$(realpath "${2:-target/debug/thermocline}")
-model=${MODEL:+$(realpath "$MODEL")}
-sizes=${SIZES:-1280x800 1920x1080 2560x1440 900x600} themes=${THEMES:-dark light}
+maps=(swiglu=tests/fixtures/gguf/llama-silu-gqa-256-Q8_0.gguf moe=tests/fixtures/models/mixtral)
+[[ ${MODEL:-} ]] && maps=("model=$(realpath "$MODEL")")
+sizes=${SIZES:-1280x800 2560x1440 900x600} themes=${THEMES:-dark light}
 
-fail() { echo "tests/looks.sh: $*" >&2; [[ -s ${log:-} ]] && tail -20 "$log" >&2; exit 1; }
+fail() {
+  echo "tests/looks.sh: $* (${theme:-} ${size:-})" >&2
+  [[ -s ${log:-} ]] && tail -20 "$log" >&2
+  [[ ${window:-} ]] && import -window "$window" "$folder/failed.png" 2>/dev/null && echo "see $folder/failed.png" >&2
+  exit 1
+}
 [[ -x $program ]] || fail "no program at $program: cargo build"
 bus_launcher=
 for at in /usr/libexec /usr/lib/at-spi2-core /usr/lib; do [[ -x $at/at-spi-bus-launcher ]] && bus_launcher=$at/at-spi-bus-launcher; done
@@ -40,64 +50,191 @@ DBUS_SESSION_BUS_ADDRESS=$(<"$work/bus"); export DBUS_SESSION_BUS_ADDRESS
 "$bus_launcher" --launch-immediately --a11y=1 --screen-reader=1 >/dev/null 2>&1 & pids+=($!)
 sleep 0.5
 
-seen() { /usr/bin/python3 tests/seen.py "$@"; }
+seen() { /usr/bin/python3 tests/seen.py "$@" || fail "looking for: $*"; }
+there() { /usr/bin/python3 tests/seen.py place "$1" >/dev/null 2>&1; }
 has_window() { window=$(xdotool search --onlyvisible --name '^Thermocline$' 2>/dev/null | head -1); [[ $window ]]; }
-# shot NAME: once the window has come to rest.
-shot() { sleep 1.5; import -window "$window" "$folder/$1-$theme-$size.png"; }
-# click NAME: what cannot be found or lies outside the window is left out.
-click() {
-  local box
-  read -ra box <<<"$(seen wait 15 "$1" 2>/dev/null || true)"
-  ((${#box[@]} == 4)) || { echo "    not found: $1 ($theme $size)"; return 0; }
-  xdotool mousemove --window "$window" "$((box[0] + box[2] / 2))" "$((box[1] + box[3] / 2))"; sleep 0.2; xdotool click 1; sleep 0.5
+# shot NAME: once the window has come to rest, with the pointer out of the way.
+shot() { xdotool mousemove --window "$window" 4 4; sleep 1.5; import -window "$window" "$folder/$1-$theme-$size.png"; }
+type_() { xdotool type --delay 5 "$1"; }
+# ask TEXT: writes it into the field and waits until its answer can be copied.
+ask() {
+  click "entry:Message"
+  type_ "$1"
+  xdotool key Return
+  sleep 1
+  seen wait 120 "push button:Copy answer" >/dev/null
 }
-aside() { xdotool mousemove --window "$window" 4 4; }
-quit() { seen close "$window" || true; for _ in {1..100}; do kill -0 "$app" 2>/dev/null || return 0; sleep 0.1; done; kill "$app" 2>/dev/null || true; }
+# wheel BUTTON: turns the wheel over the middle column.
+wheel() { xdotool mousemove --window "$window" "$((${size%x*} / 2))" "$((${size#*x} / 2))" click --repeat 60 --delay 5 "$1"; sleep 0.5; }
+# open [MODEL]: starts the program.
+open() {
+  "$program" "$@" >>"$log" 2>&1 & app=$! && pids+=("$app")
+  for _ in {1..600}; do has_window && break; sleep 0.1; done
+  [[ $window ]] || fail "no window"
+  xdotool windowsize "$window" "${size%x*}" "${size#*x}" windowfocus "$window"
+  seen wait 60 "entry:Message" >/dev/null
+  sleep 3
+}
+quit() {
+  seen close "$window"
+  for _ in {1..100}; do kill -0 "$app" 2>/dev/null || { window=; return 0; }; sleep 0.1; done
+  fail "the program does not end"
+}
+# The column of neurons and memory, which lies over the others in a narrow window.
+narrow() { ((${size%x*} < 1100)); }
+neurons() { if narrow; then xdotool key ctrl+j; sleep 0.5; fi; }
+
+# Chats to be read from a file.
+python3 - "$work/chats.json" <<'PYTHON'
+import json, sys
+
+def chat(title, question, answer):
+    messages = [{"role": "user", "content": question, "created": 1000},
+                {"role": "assistant", "parent": 0, "content": answer, "created": 1001}]
+    return {"title": title, "created": 1000, "updated": 1001, "messages": messages}
+
+elements = open("app/src/ui/window/tests/elements.md", encoding="utf-8").read()
+code = "Two steps:\n\n1. Write it:\n\n   ```rust\n   fn main() {\n       println!(\"a -> b\");\n   }\n   ```\n\n2. Run `~/it` and ~/other.\n"
+headings = "\n\n".join(f"# {n}" for n in range(1, 41))
+chats = [chat("Every element", "זוהי פסקה (12)", elements), chat("Code in a list", "How?", code), chat("Forty headings", "Go on.", headings)]
+json.dump({"format": "thermocline.chats", "version": 1, "chats": chats}, open(sys.argv[1], "w", encoding="utf-8"))
+PYTHON
+
+first_and_licences() {
+  shot first
+  xdotool key ctrl+comma
+  click "push button:Licences"
+  shot licences
+  xdotool key Escape Escape
+}
+
+chats_of_a_file() {
+  click "push button:Import and export"
+  click "push button:Import chats"
+  seen wait 15 "entry:Path" >/dev/null
+  type_ "$work/chats.json"
+  shot import
+  xdotool key Return
+  click "toggle button:Every element"
+  sleep 1
+  shot markdown-end
+  wheel 4
+  shot markdown
+  click "toggle button:Code in a list"
+  shot code
+  click "push button:Copy code"
+  click "toggle button:Forty headings"
+  sleep 0.5
+  wheel 4
+  seen wait 15 "push button:To the end" >/dev/null
+  shot scrolled-up
+  ask "Tell me a story about a frog."
+  shot sent-while-scrolled-up
+}
+
+answer_and_map() {
+  xdotool key ctrl+n
+  sleep 0.5
+  ask "Tell me a story about a frog."
+  shot chat
+  click "push button:Which neurons made these words?"
+  click "push button:Word after"
+  seen wait 60 "push button:Show them on the map" >/dev/null
+  shot word
+  click "push button:Back to the answer"
+  neurons
+  reach "image:Map of neurons"
+  xdotool mousemove --window "$window" "$((box[0] + 80))" "$((box[1] + 60))"; sleep 0.3; xdotool click 1
+  sleep 0.5
+  shot pinned
+  click "push button:Close this card"
+  click "push button:Hold this token"
+  click "push button:Token before"
+  shot held
+  click "toggle button:Compare"
+  shot compared
+  click "toggle button:Compared"
+  click "toggle button:Live"
+}
+
+device_and_budget() {
+  local adapter y left width
+  click "combo box:The processor that computes"
+  adapter=$(/usr/bin/python3 tests/seen.py list | sed -n "s/^toggle button .*'\(.*(software, slow, .*)\)'$/\1/p" | head -1)
+  [[ $adapter ]] || fail "the picker offers no software adapter"
+  click "toggle button:$adapter"
+  seen wait 60 "label:hot in VRAM" >/dev/null
+  shot device
+  reach "slider:VRAM to use at most"
+  y=$((box[1] + box[3] / 2)) left=$((box[0] + 8)) width=$((box[2] - 16))
+  xdotool mousemove --window "$window" "$((left + width))" "$y" mousedown 1
+  xdotool mousemove --window "$window" "$((left + width / 2))" "$y"; sleep 0.2
+  xdotool mousemove --window "$window" "$((left + width * 3 / 10))" "$y"; sleep 0.5
+  import -window "$window" "$folder/budget-dragged-$theme-$size.png"
+  xdotool mouseup 1
+  sleep 1
+  shot budget
+  neurons
+}
+
+change_and_long_message() {
+  click "push button:Edit message"
+  type_ " and a fox"
+  xdotool key Escape
+  seen wait 15 "push button:Cancel" >/dev/null
+  shot change-after-escape
+  click "push button:Cancel"
+  click "entry:Message"
+  xdotool type --delay 0 "$(printf 'This is a rather long sentence that says nothing at all, number %s. ' {1..60})"
+  sleep 2
+  xdotool key Return
+  seen wait 30 "push button:Shorten the message" >/dev/null
+  shot long
+  click "entry:Message"
+  xdotool key ctrl+a BackSpace
+}
+
+pages() {
+  xdotool key ctrl+m
+  seen wait 15 "label:For this computer" >/dev/null
+  shot models
+  click "entry:Words to search Hugging Face for"
+  type_ "gemma 4"
+  xdotool key Return
+  for _ in {1..60}; do there "push button:Close the search" && break; sleep 0.5; done
+  reach "push button:Close the search"
+  sleep 5
+  shot search
+  click "push button:Close the search"
+  xdotool key ctrl+comma
+  shot settings
+}
 
 for size in $sizes; do
   for theme in $themes; do
     export HOME=$work/home-$theme-$size
     mkdir -p -m 700 "$HOME/.config/thermocline"
     echo "{\"theme\": \"$theme\"}" >"$HOME/.config/thermocline/settings.json"
-    "$program" ${model:+"$model"} >>"$log" 2>&1 & app=$! && pids+=("$app")
-    for _ in {1..600}; do has_window && break; sleep 0.1; done
-    [[ $window ]] || fail "no window"
-    xdotool windowsize "$window" "${size%x*}" "${size#*x}" windowfocus "$window"
-    seen wait 60 "entry:Message" >/dev/null || fail "no message field"
-    sleep 3
-    aside; shot first
-    click "entry:Message"
-    xdotool type --delay 5 "Tell me a story about a frog."
-    xdotool key Return
-    # Until the answer can be copied, it is being written.
-    seen wait 120 "push button:Copy answer" >/dev/null || true
-    aside; shot chat
-    if ((${size%x*} >= 1100)); then
-      read -ra box <<<"$(seen wait 10 "image:Map of neurons" 2>/dev/null || true)"
-      if ((${#box[@]} == 4)); then
-        xdotool mousemove --window "$window" "$((box[0] + 80))" "$((box[1] + 60))"; sleep 0.3; xdotool click 1
-        sleep 0.5; aside; shot pinned
-        click "push button:Close this card"
-        click "push button:Hold this token"
-        click "push button:Token before"
-        aside; shot held
-        click "toggle button:Compare"
-        aside; shot compared
-        click "toggle button:Compared"
-        click "toggle button:Live"
-      fi
-    else
-      xdotool key ctrl+j; aside; shot neurons; xdotool key ctrl+j
-    fi
-    click "entry:Message"
-    xdotool type --delay 0 "$(printf 'This is a rather long sentence that says nothing at all, number %s. ' {1..60})"
-    sleep 2
-    xdotool key Return
-    aside; shot long
-    xdotool key ctrl+a BackSpace
-    xdotool key ctrl+m; aside; shot models
-    xdotool key ctrl+comma; aside; shot settings
+    open
+    first_and_licences
+    chats_of_a_file
+    answer_and_map
+    device_and_budget
+    change_and_long_message
+    pages
     quit
+    for map in "${maps[@]}"; do
+      open "${map#*=}"
+      click "entry:Message"
+      type_ "abc"
+      xdotool key Return
+      sleep 5
+      xdotool key Escape
+      neurons
+      seen wait 15 "image:Map of neurons" >/dev/null
+      shot "map-${map%%=*}"
+      quit
+    done
     echo "    $theme $size"
   done
 done

@@ -9,3 +9,20 @@ screen() {
   [[ -s $1/display ]] || { echo "Xvfb did not start:" >&2; cat "$1/screen.log" >&2; return 1; }
   DISPLAY=:$(<"$1/display"); export DISPLAY
 }
+
+# What follows needs the functions `seen` and `fail`, `window` with its number and `size` with its WIDTHxHEIGHT.
+#
+# reach NAME: scrolls until it is in the window; sets `box` to its place.
+reach() {
+  local n found height=${size#*x}
+  for n in {1..20}; do
+    found=$(seen wait 10 "$1")
+    read -ra box <<<"$found"
+    if ((box[1] + box[3] > height)); then n=5; elif ((box[1] < 0)); then n=4; else return 0; fi
+    xdotool mousemove --window "$window" "$((box[0] + box[2] / 2))" "$((height / 2))" click $n click $n
+    sleep 0.3
+  done
+  fail "$1 cannot be scrolled into the window"
+}
+# click NAME: brings it into the window and clicks it.
+click() { reach "$1"; xdotool mousemove --window "$window" "$((box[0] + box[2] / 2))" "$((box[1] + box[3] / 2))"; sleep 0.2; xdotool click 1; sleep 0.4; }

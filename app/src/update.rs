@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::download::DownloadError;
+use crate::download::{DownloadError, json_request::JsonRequest};
 
 /// Where this build looks, if who built it said so: the address of a JSON object like `{"version": "1.2.3", "page": "https://…"}`, or of
 /// a release as GitHub describes it.
@@ -42,19 +42,8 @@ impl Release {
 /// # Errors
 /// [`DownloadError`].
 pub fn newer(agent: &ureq::Agent, address: &str) -> Result<Option<Release>, DownloadError> {
-    let url = address.to_owned();
-    let network = |source| DownloadError::Network { url: url.clone(), source: Box::new(source) };
-    let mut response = agent.get(address).call().map_err(network)?;
-    let status = response.status().as_u16();
-    if status != 200 {
-        return Err(DownloadError::Status { url, status, hint: "" });
-    }
-    let json = response.body_mut().with_config().limit(MOST).read_to_string().map_err(network)?;
-    let release: Release = serde_json::from_str(&json).map_err(|error| DownloadError::Answer {
-        url: address.to_owned(),
-        expected: "a version and its page",
-        got: error.to_string(),
-    })?;
+    let request = JsonRequest { url: address, expected: "a version and its page", limit: MOST, hint: |_| "" };
+    let release: Release = request.send(agent)?;
     Ok(Some(release).filter(|release| release.is_newer_than(env!("CARGO_PKG_VERSION"))))
 }
 

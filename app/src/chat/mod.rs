@@ -1,7 +1,8 @@
 //! Generation of answers in chats. [`ChatController`] starts answers on the engine's sessions, or on a server, and moves their text into
 //! the store; [`AnswerStats`] are the statistics stored with an answer, [`SamplingOverrides`] the user's sampling settings;
 //! [`given`] decides what of attached files the model reads, and [`remembered`] keeps the neurons of a chat's last tokens. Tools that an
-//! answer calls are run by a [`tool_round`], with the user's consent, and the chat goes on with another answer.
+//! answer calls are run by a [`tool_round`], with the user's consent, and the chat goes on with another answer. [`titles`] are written
+//! when there is nothing else to do.
 //! Nothing here depends on a window, and nothing blocks.
 
 mod active_answer;
@@ -13,6 +14,7 @@ mod plain_text;
 mod prompt;
 pub mod remembered;
 mod sampling_overrides;
+mod titles;
 mod tool_round;
 
 use std::{
@@ -36,6 +38,7 @@ use thermocline_engine::{
     session::{Session, SessionOptions},
 };
 
+use titles::Titles;
 use tool_round::{MOST_ROUNDS, ToolRound};
 pub use tool_round::{PendingCall, ToolDecision};
 
@@ -58,6 +61,8 @@ pub struct ChatController {
     tools: Option<Toolbox>,
     /// The chat answered last, with its session: the tokens in its KV cache need not be computed again.
     idle: Option<(ChatId, Arc<Session>)>,
+    /// Titles that the model writes.
+    titles: Titles,
     /// The model that the sessions belong to.
     model: Weak<Model>,
     revision: u64,
@@ -235,6 +240,7 @@ impl ChatController {
         streaming: StreamingMessage,
     ) -> Result<(), StoreError> {
         self.answers.insert(chat, ActiveAnswer::new(streaming));
+        self.titles.give_way();
         self.revision += 1;
         if self.deferred {
             return Ok(());
@@ -287,6 +293,7 @@ impl ChatController {
         self.rounds.clear();
         let errors = chats.into_iter().filter_map(|chat| self.end(store, chat).err()).collect();
         drop_in_background(self.idle.take());
+        self.titles.clear();
         self.model = Weak::new();
         errors
     }
@@ -312,6 +319,12 @@ impl ChatController {
         for chat in chats {
             if let Err(error) = self.advance_round(store, engine_handle, &state, chat) {
                 errors.push(error);
+            }
+        }
+        if !self.is_busy() {
+            match self.titles.poll(store, engine_handle, &state) {
+                Ok(named) => self.revision += u64::from(named),
+                Err(error) => errors.push(error),
             }
         }
         errors
@@ -404,7 +417,20 @@ impl ChatController {
             remember(store, chat, engine_handle, &session);
             drop_in_background(self.idle.replace((chat, session)));
         }
-        once(self.finish(store, chat, active_answer))
+        let finished = self.finish(store, chat, active_answer);
+        if finished.is_ok() && !self.is_answering(chat) {
+            match self.titles.answered(store, &engine_handle.state(), chat) {
+                Err(error) if !is_removed(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        once(finished)
+    }
+
+    /// True if no title is wanted and none is being written.
+    #[cfg(test)]
+    pub fn has_no_titles_to_write(&self) -> bool {
+        self.titles.is_idle()
     }
 
     /// Starts the generation of message `id`, on a session or on a server.

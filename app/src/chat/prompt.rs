@@ -198,7 +198,7 @@ pub(super) fn above(all: &[Message], id: MessageId) -> Vec<&Message> {
 }
 
 /// An answer without its thoughts.
-fn said(transcript: &str) -> &str {
+pub(super) fn said(transcript: &str) -> &str {
     Thoughts::of(transcript).answer.trim_start()
 }
 

@@ -1,7 +1,7 @@
 use thermocline_engine::session::EngineOptions;
 
 use super::*;
-use crate::{library::ModelId, testing::eventually};
+use crate::{builtin, library::ModelId, testing::eventually};
 
 fn until_quiet(controller: &mut ChatController, store: &mut Store, engine_handle: &EngineHandle) {
     eventually("the end", || {
@@ -110,4 +110,87 @@ fn deferred_answers_start_with_the_next_poll_and_can_be_waited_for() {
     assert!(controller.poll(&mut store, &engine_handle).is_empty());
     assert!(!controller.is_generating() && !controller.is_busy());
     assert_eq!(store.branch(chat).unwrap()[1].state, MessageState::Complete);
+}
+
+/// Polls until no title is wanted or being written any more.
+fn until_named(controller: &mut ChatController, store: &mut Store, engine_handle: &EngineHandle) {
+    until_quiet(controller, store, engine_handle);
+    eventually("the titles", || {
+        assert!(controller.poll(store, engine_handle).is_empty());
+        controller.has_no_titles_to_write()
+    });
+}
+
+/// The built-in model as a file: one that names chats.
+fn open_from_file(folder: &std::path::Path, engine_handle: &EngineHandle) {
+    let path = folder.join("storyteller.gguf");
+    std::fs::write(&path, builtin::file()).unwrap();
+    engine_handle.open(ModelId::Path(path), EngineOptions::default());
+    eventually("a model", || engine_handle.engine().is_some());
+}
+
+#[test]
+fn first_answer_names_the_chat_and_a_given_title_stays() {
+    const QUESTION: &str = "Tell me a story about a frog.";
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, mut controller, engine_handle) =
+        (Store::in_memory().unwrap(), ChatController::default(), EngineHandle::new(|| ()));
+    open_from_file(folder.path(), &engine_handle);
+    let choices = SamplingOverrides { max_tokens: Some(24), seed: Some(7), ..SamplingOverrides::default() };
+    let (named, own) = (chat(&mut store, &choices), chat(&mut store, &choices));
+    controller.send_message(&mut store, &engine_handle, named, None, QUESTION).unwrap();
+    assert_eq!(store.chat(named).unwrap().title, QUESTION);
+    until_quiet(&mut controller, &mut store, &engine_handle);
+    let engine = engine_handle.engine().unwrap();
+    let recorded = engine.neurons().latest().map(|token| (token.index, token.session));
+    let before = controller.revision();
+    until_named(&mut controller, &mut store, &engine_handle);
+    let title = store.chat(named).unwrap().title;
+    assert!(title != QUESTION && title.chars().any(char::is_alphanumeric), "{title:?}");
+    assert!(!store.is_titled(named).unwrap() && controller.revision() > before, "the list is read again");
+    assert!(title.split(' ').count() <= 12 && !title.contains('\n'), "{title:?}");
+    let latest = engine.neurons().latest().map(|token| (token.index, token.session));
+    assert_eq!(latest, recorded, "the map has no tokens of the title");
+
+    controller.send_message(&mut store, &engine_handle, own, None, QUESTION).unwrap();
+    store.rename_chat(own, "Mine").unwrap();
+    until_named(&mut controller, &mut store, &engine_handle);
+    assert_eq!(store.chat(own).unwrap().title, "Mine");
+
+    // The second answer changes nothing.
+    store.suggest_title(named, QUESTION).unwrap();
+    let last = store.branch(named).unwrap().pop().unwrap();
+    controller.send_message(&mut store, &engine_handle, named, Some(last.id), "And then?").unwrap();
+    until_named(&mut controller, &mut store, &engine_handle);
+    assert_eq!(store.chat(named).unwrap().title, QUESTION);
+}
+
+#[test]
+fn title_gives_way_to_answers_and_the_built_in_model_writes_none() {
+    const QUESTION: &str = "Tell me a story about a bear.";
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, mut controller, engine_handle) =
+        (Store::in_memory().unwrap(), ChatController::default(), EngineHandle::new(|| ()));
+    open_from_file(folder.path(), &engine_handle);
+    let choices = SamplingOverrides { max_tokens: Some(8), seed: Some(7), ..SamplingOverrides::default() };
+    let (first, second) = (chat(&mut store, &choices), chat(&mut store, &choices));
+    controller.send_message(&mut store, &engine_handle, first, None, QUESTION).unwrap();
+    until_quiet(&mut controller, &mut store, &engine_handle);
+    assert!(!controller.has_no_titles_to_write(), "a title is being written, and nobody waits for it");
+    controller.send_message(&mut store, &engine_handle, second, None, QUESTION).unwrap();
+    assert_eq!(store.chat(first).unwrap().title, QUESTION, "it gives way");
+    until_named(&mut controller, &mut store, &engine_handle);
+    for chat in [first, second] {
+        assert_ne!(store.chat(chat).unwrap().title, QUESTION);
+    }
+
+    controller.send_message(&mut store, &engine_handle, first, None, QUESTION).unwrap();
+    engine_handle.open(ModelId::Builtin, EngineOptions::default());
+    until_named(&mut controller, &mut store, &engine_handle);
+    eventually("a model", || engine_handle.engine().is_some());
+    let third = chat(&mut store, &choices);
+    controller.send_message(&mut store, &engine_handle, third, None, QUESTION).unwrap();
+    until_quiet(&mut controller, &mut store, &engine_handle);
+    assert!(controller.has_no_titles_to_write());
+    assert_eq!(store.chat(third).unwrap().title, QUESTION);
 }

@@ -1,23 +1,17 @@
-//! Chat models that are offered for download, and which of them fit a computer. They are listed in `assets/chat_models.json`, smallest
-//! first; how large a file is exactly, and its checksum, the repository says.
+//! Chat models that are offered for download, and which of them fit a computer. They are listed in `assets/chat_models.json`,
+//! smallest first, each of a family that the engine opens; how large a file is exactly, and its checksum, the repository says.
 
 use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use super::hub::HubModel;
+use super::{MemoryFit, hub::HubModel};
 
 /// The data file.
 const LIST: &str = include_str!("../../../assets/chat_models.json");
 
 /// Number of models offered at once.
 pub const OFFERED: usize = 3;
-
-/// Memory that the system and other programs need, in bytes.
-const OTHERS: f64 = 2e9;
-
-/// Memory a model takes beside its file, as a fraction of that: cache and buffers.
-const BESIDE: f64 = 0.15;
 
 /// Tokens per second that feel like a conversation.
 const FLUENT: f64 = 5.0;
@@ -31,6 +25,8 @@ const REACHED: [f64; 2] = [0.5, 0.8];
 pub struct ChatModel {
     /// Name of the model.
     pub name: String,
+    /// Year in which it was published.
+    pub year: u16,
     /// Repository as `owner/name`.
     pub repository: String,
     /// Part of the name of the file to take of the repository: its quantisation.
@@ -50,11 +46,9 @@ pub fn all() -> &'static [ChatModel] {
 }
 
 impl ChatModel {
-    /// True if it can be computed by a machine with so many bytes of RAM and VRAM.
-    pub fn fits(&self, ram: u64, vram: u64) -> bool {
-        let needed = self.gigabytes * 1e9 * (1.0 + BESIDE) + OTHERS;
-        // Hot weights in VRAM stay mapped in RAM as well, but need not stay in its cache.
-        needed <= ram as f64 + vram as f64 * 0.8
+    /// Its fit on a machine with so many bytes of RAM and VRAM.
+    pub fn fit(&self, ram: u64, vram: u64) -> MemoryFit {
+        MemoryFit::of(self.gigabytes * 1e9, ram, vram)
     }
 
     /// Least and greatest tokens per second to expect of a CPU whose memory is read at `bandwidth` bytes per second.
@@ -70,18 +64,24 @@ impl ChatModel {
     }
 }
 
-/// The models to offer to a machine with so many bytes of RAM and VRAM, whose memory is read at `bandwidth` bytes per second, as far as
-/// that is known: the largest that fits and talks fluently, and smaller ones. Largest first.
+/// The models to offer to a machine with so many bytes of RAM and VRAM, whose memory is read at `bandwidth` bytes per second, as far
+/// as that is known: of the latest year the largest that fits and talks fluently, and smaller ones. Largest first. Older ones only
+/// where too few of that year fit.
 pub fn offered(ram: u64, vram: u64, bandwidth: Option<f64>) -> Vec<&'static ChatModel> {
-    let fits: Vec<&ChatModel> = all().iter().filter(|model| model.fits(ram, vram)).collect();
+    let fits = |model: &&ChatModel| model.fit(ram, vram) != MemoryFit::TooLarge;
+    let latest = all().iter().map(|model| model.year).max();
+    let mut fitting: Vec<&ChatModel> = all().iter().filter(|model| Some(model.year) == latest).filter(fits).collect();
+    if fitting.len() < OFFERED {
+        fitting = all().iter().filter(fits).collect();
+    }
     let fluent = |model: &&&ChatModel| {
         let most = bandwidth.map_or(f64::INFINITY, |bandwidth| model.rates(bandwidth)[1]);
         // What is in VRAM is read faster.
-        most >= FLUENT || model.gigabytes * 1e9 <= vram as f64
+        most >= FLUENT || model.fit(ram, vram) == MemoryFit::Card
     };
-    let mut offered: Vec<&ChatModel> = fits.iter().filter(fluent).copied().collect();
+    let mut offered: Vec<&ChatModel> = fitting.iter().filter(fluent).copied().collect();
     if offered.len() < OFFERED {
-        offered = fits;
+        offered = fitting;
         offered.truncate(OFFERED);
     }
     offered.reverse();
@@ -111,6 +111,8 @@ mod tests {
     #[test]
     fn list_of_chat_models_is_valid_and_sorted() {
         assert!(all().len() >= 8, "{}", all().len());
+        let latest = all().iter().filter(|model| model.year == 2026).count();
+        assert!(latest >= 8 && all().iter().all(|model| (2025..=2026).contains(&model.year)), "{latest}");
         for model in all() {
             assert_eq!(repository_name(&model.repository).as_deref(), Some(&*model.repository));
             assert!(model.read_gigabytes > 0.0 && model.read_gigabytes <= model.gigabytes, "{}", model.name);
@@ -125,34 +127,37 @@ mod tests {
             for bandwidth in [None, Some(12e9), Some(40e9)] {
                 let offers = offered(ram * GB, vram * GB, bandwidth);
                 assert_eq!(offers.len(), OFFERED, "{ram} GB and {vram} GB of VRAM");
-                assert!(offers.iter().all(|model| model.fits(ram * GB, vram * GB)), "{ram} {vram}: {offers:?}");
+                let fits = |model: &&ChatModel| model.fit(ram * GB, vram * GB) != MemoryFit::TooLarge;
+                assert!(offers.iter().all(fits), "{ram} {vram}: {offers:?}");
+                assert!(offers.iter().all(|model| model.year == 2026), "not this year's: {offers:?}");
                 assert!(offers.windows(2).all(|two| two[0].gigabytes >= two[1].gigabytes));
                 let different: std::collections::BTreeSet<_> = offers.iter().map(|model| &model.name).collect();
                 assert_eq!(different.len(), OFFERED);
             }
         }
-        let names = |offers: Vec<&ChatModel>| offers.into_iter().map(|model| model.name.clone()).collect::<Vec<_>>();
-        let slow = names(offered(64 * GB, 0, Some(12e9)));
-        assert!(!slow.contains(&"Qwen3 8B".to_owned()), "below 2 tokens/s: {slow:?}");
+        let slow = offered(64 * GB, 0, Some(12e9));
+        assert!(slow.iter().all(|model| model.rates(12e9)[1] >= FLUENT), "below 5 tokens/s: {slow:?}");
+        let few = offered(4 * GB, 0, None);
+        assert!(few.len() == OFFERED && few.iter().any(|model| model.year < 2026), "older ones fill up: {few:?}");
         assert!(offered(2 * GB, 0, None).is_empty(), "none fits");
     }
 
     #[test]
     fn file_is_picked_by_its_quantisation() {
-        let model = all().iter().find(|model| model.name == "Qwen3 4B").unwrap();
+        let model = all().iter().find(|model| model.name == "Gemma 4 E4B").unwrap();
         let found = |names: &[&str]| -> Vec<HubModel> {
             let file = |name: &str| HubFile { path: name.to_owned(), bytes: 1, sha256: None };
             names.iter().map(|name| HubModel { name: (*name).to_owned(), files: vec![file(name)] }).collect()
         };
-        let all = found(&["Qwen3-4B-Q8_0.gguf", "Qwen3-4B-q4_k_m.gguf", "imatrix/Qwen3-4B-q4_k_m-other.gguf"]);
-        assert_eq!(model.pick(&all).map(|it| &*it.name), Some("Qwen3-4B-q4_k_m.gguf"));
-        assert_eq!(model.pick(&found(&["Qwen3-4B-Q8_0.gguf"])), None);
+        let all = found(&["E4B-it-Q8_0.gguf", "E4B-it-q4_k_m.gguf", "imatrix/E4B-it-q4_k_m-other.gguf"]);
+        assert_eq!(model.pick(&all).map(|it| &*it.name), Some("E4B-it-q4_k_m.gguf"));
+        assert_eq!(model.pick(&found(&["E4B-it-Q8_0.gguf"])), None);
     }
 
     #[test]
     fn rates_are_those_of_the_memory() {
         let model = &all()[0];
         let [least, most] = model.rates(20e9);
-        assert!((least - 15.6).abs() < 0.1 && (most - 25.0).abs() < 0.1, "{least} {most}");
+        assert!((least - 26.3).abs() < 0.1 && (most - 42.1).abs() < 0.1, "{least} {most}");
     }
 }

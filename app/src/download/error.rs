@@ -8,7 +8,7 @@ use crate::units::bytes;
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
     /// The network or the server.
-    #[error("{url}: {source}")]
+    #[error("{url}: expected an answer, got an error: {source}")]
     Network {
         /// The requested address.
         url: String,
@@ -26,7 +26,7 @@ pub enum DownloadError {
         got: u64,
     },
     /// The server answered with an error status.
-    #[error("{url}: the server says {status}{hint}")]
+    #[error("{url}: expected status 200, got {status}{hint}")]
     Status {
         /// The requested address.
         url: String,

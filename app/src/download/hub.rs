@@ -5,13 +5,22 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-use super::{DownloadError, DownloadRequest, DownloadSource};
+use super::{DownloadError, DownloadRequest, DownloadSource, json_request::JsonRequest, quantization};
 
 /// Bytes of a path that an address has in another form.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
 /// Base address of the repositories.
 pub const HUGGING_FACE: &str = "https://huggingface.co";
+
+/// Longest list of files that is read, in bytes.
+const LIST: u64 = 32 << 20;
+
+/// Quantisations to take where nothing is chosen, the best compromise of size and quality first.
+const USUAL: [&str; 8] = ["Q4_K_M", "Q4_K_S", "Q4_0", "MXFP4", "IQ4_XS", "Q5_K_M", "Q8_0", "F16"];
+
+/// Beginnings of the names of files that go with a model and are none: projectors of images, drafters, statistics.
+const COMPANIONS: [&str; 5] = ["mmproj", "mtp-", "dflash-", "dspark-", "imatrix"];
 
 /// A recommended model. Its sizes are listed by the repository itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +33,18 @@ pub struct RecommendedModel {
     pub about: &'static str,
 }
 
-/// ReLU models, published with their predictors.
-pub const RECOMMENDED_MODELS: [RecommendedModel; 8] = [
+/// Models with ReLU; those of PowerInfer's own format are published with their predictors.
+pub const RECOMMENDED_MODELS: [RecommendedModel; 10] = [
+    RecommendedModel {
+        name: "SmallThinker 4B",
+        repository: "PowerInfer/SmallThinker-4BA0.6B-Instruct-GGUF",
+        about: "made for PCs: few experts and few neurons per word",
+    },
+    RecommendedModel {
+        name: "SmallThinker 21B",
+        repository: "PowerInfer/SmallThinker-21BA3B-Instruct-GGUF",
+        about: "the larger one, in some 12 GiB of memory",
+    },
     RecommendedModel {
         name: "ProSparse 7B",
         repository: "PowerInfer/prosparse-llama-2-7b-gguf",
@@ -114,23 +133,11 @@ pub fn list_models(agent: &ureq::Agent, hub: &str, repository: &str) -> Result<V
         return Err(DownloadError::Answer { url: hub.to_owned(), expected, got: format!("{repository:?}") });
     };
     let url = format!("{hub}/api/models/{repository}/tree/main?recursive=true");
-    let network = |source| DownloadError::Network { url: url.clone(), source: Box::new(source) };
-    let mut response = agent.get(&url).call().map_err(network)?;
-    let status = response.status().as_u16();
-    if status != 200 {
-        let hint = match status {
-            401 | 404 => ": there is no such public repository",
-            _ => "",
-        };
-        return Err(DownloadError::Status { url, status, hint });
-    }
-    // The limit is for the list of files, not for the files.
-    let json = response.body_mut().with_config().limit(32 << 20).read_to_string().map_err(network)?;
-    let entries: Vec<Entry> = serde_json::from_str(&json).map_err(|error| DownloadError::Answer {
-        url: url.clone(),
-        expected: "a list of files",
-        got: error.to_string(),
-    })?;
+    let hint = |status: u16| match status {
+        401 | 404 => ": there is no such public repository",
+        _ => "",
+    };
+    let entries: Vec<Entry> = JsonRequest { url: &url, expected: "a list of files", limit: LIST, hint }.send(agent)?;
     let files = entries.into_iter().filter(|entry| entry.kind == "file" && is_model(&entry.path)).map(|entry| {
         let (bytes, sha256) = match entry.lfs {
             Some(lfs) => (lfs.size, Some(lfs.oid)),
@@ -171,6 +178,11 @@ impl HubModel {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
+    /// Its quantisation, as its name says.
+    pub fn quantization(&self) -> Option<String> {
+        quantization(&self.name)
+    }
+
     /// Downloads of its files to a subfolder of `folder` named after the repository.
     pub fn requests(&self, hub: &str, repository: &str, folder: &Path) -> Vec<DownloadRequest> {
         let request = |file: &HubFile| DownloadRequest {
@@ -185,8 +197,18 @@ impl HubModel {
     }
 }
 
+/// The model of a repository to take where none is chosen; `None`: there is none.
+pub fn preferred(models: &[HubModel]) -> Option<&HubModel> {
+    let rank = |model: &HubModel| {
+        let quantization = model.quantization();
+        USUAL.iter().position(|usual| quantization.as_deref() == Some(usual)).unwrap_or(USUAL.len())
+    };
+    models.iter().min_by_key(|model| (rank(model), model.bytes(), model.name.len()))
+}
+
 fn is_model(path: &str) -> bool {
-    path.to_ascii_lowercase().ends_with(".gguf")
+    let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
+    name.ends_with(".gguf") && !COMPANIONS.iter().any(|companion| name.starts_with(companion))
 }
 
 /// A path of the repository as a relative path without `..` or drives.
@@ -260,6 +282,20 @@ mod tests {
         let offers = grouped(names.map(file).to_vec());
         let shape: Vec<_> = offers.iter().map(|offer| (&*offer.name, offer.files.len())).collect();
         assert_eq!(shape, [("q4.gguf", 1), ("q8-00001-of-00002.gguf", 2)], "one lacks two parts");
+    }
+
+    #[test]
+    fn usual_quantization_is_preferred_and_companions_are_no_models() {
+        let model = |name: &str| HubModel { name: name.to_owned(), files: vec![file(name)] };
+        let names = |models: &[&str]| models.iter().map(|name| model(name)).collect::<Vec<_>>();
+        let all = names(&["x-Q8_0.gguf", "x-UD-Q4_K_M.gguf", "x-BF16.gguf"]);
+        assert_eq!(preferred(&all).map(|it| &*it.name), Some("x-UD-Q4_K_M.gguf"));
+        assert_eq!(preferred(&names(&["x-IQ1_S.gguf"])).map(|it| &*it.name), Some("x-IQ1_S.gguf"));
+        assert_eq!(preferred(&[]), None);
+        for other in ["mmproj-F16.gguf", "sub/MTP-x-Q4_0.gguf", "imatrix_unsloth.gguf", "README.md"] {
+            assert!(!is_model(other), "{other}");
+        }
+        assert!(is_model("sub/x.GGUF"));
     }
 
     #[test]

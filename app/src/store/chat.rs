@@ -113,6 +113,12 @@ impl Store {
         self.change_chat(id, "naming a chat", "title = CASE titled WHEN 0 THEN ?2 ELSE title END", title)
     }
 
+    /// True if the user has given the chat its title.
+    pub fn is_titled(&self, id: ChatId) -> Result<bool, StoreError> {
+        let titled = self.db.query_row("SELECT titled FROM chat WHERE id = ?1", [id.0], |row| row.get(0)).optional();
+        titled.during("reading a chat")?.ok_or(StoreError::Missing { what: "chat", id: id.0 })
+    }
+
     /// Pins a chat to the top of the list, or unpins it.
     pub fn pin_chat(&mut self, id: ChatId, pinned: bool) -> Result<(), StoreError> {
         self.change_chat(id, "pinning a chat", "pinned = ?2", pinned)
@@ -217,7 +223,9 @@ mod tests {
         assert_eq!(listed(&store), [a, b]);
 
         store.suggest_title(a, "A frog").unwrap();
+        assert!(!store.is_titled(a).unwrap(), "a suggestion is none of the user's");
         store.rename_chat(a, "My frog").unwrap();
+        assert!(store.is_titled(a).unwrap());
         store.suggest_title(a, "Another").unwrap();
         store.set_draft(a, "and then?").unwrap();
         let folder = store.add_folder("Animals").unwrap();

@@ -74,6 +74,13 @@ impl Adapters {
         self.list.as_deref()?.iter().find(|it| it.name == name)
     }
 
+    /// All memory of the card that is used where none is chosen, in bytes; 0 without a card, and as long as the system has not
+    /// answered.
+    pub fn vram(&self) -> u64 {
+        let card = self.best().filter(|adapter| adapter.kind != AdapterKind::Software);
+        card.and_then(|adapter| SystemMemory::of(&adapter.vram).total).unwrap_or(0)
+    }
+
     /// The one that is used where none is chosen.
     pub fn best(&self) -> Option<&AdapterReport> {
         let all = self.list.as_deref()?;

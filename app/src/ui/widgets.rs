@@ -58,10 +58,15 @@ pub fn small(text: impl Into<String>, colour: Color32) -> RichText {
 
 /// A surface above the page's.
 pub fn card<R>(ui: &mut Ui, contents: impl FnOnce(&mut Ui) -> R) -> R {
+    outlined_card(ui, Palette::of(ui).line, contents)
+}
+
+/// The same with an outline of this colour.
+pub fn outlined_card<R>(ui: &mut Ui, outline: Color32, contents: impl FnOnce(&mut Ui) -> R) -> R {
     let palette = Palette::of(ui);
     let frame = Frame::new()
         .fill(palette.panel)
-        .stroke(Stroke::new(1.0, palette.line))
+        .stroke(Stroke::new(1.0, outline))
         .corner_radius(theme::RADIUS)
         .inner_margin(Margin::same(16));
     let shown = frame.show(ui, |ui| {

@@ -21,7 +21,7 @@ use super::{
     fonts, frame_pace,
     icon::icon,
     keyboard,
-    models::ModelsPage,
+    models::{ModelsPage, Offers},
     neurons::NeuronsPanel,
     opening::{self, Backend, BackendOrder, Chosen, NoWindow, Watch},
     preferences::{PreferencesPage, keys},
@@ -128,6 +128,8 @@ pub struct Window {
     pub(super) vram: VramPanel,
     vram_height: f32,
     pub(super) models: ModelsPage,
+    /// Models that suit this computer, on two pages.
+    pub(super) offers: Offers,
     preferences: PreferencesPage,
     /// True while the list of keys is shown over everything.
     keys: bool,
@@ -180,6 +182,7 @@ impl Window {
             vram: VramPanel::default(),
             vram_height: 96.0,
             models: ModelsPage::default(),
+            offers: Offers::default(),
             preferences: PreferencesPage::default(),
             keys: false,
             over: None,
@@ -336,8 +339,8 @@ impl Window {
             self.shell.queue_command(Command::Compose);
         }
         match self.page {
-            Page::Chat => self.conversation.show(ui, &mut self.shell),
-            Page::Models => self.models.show(ui, &mut self.shell),
+            Page::Chat => self.conversation.show(ui, &mut self.shell, &mut self.offers),
+            Page::Models => self.models.show(ui, &mut self.shell, &mut self.offers),
             Page::Preferences => self.preferences.show(ui, &mut self.shell),
         }
     }

@@ -38,13 +38,19 @@ pub(super) fn compute_batch(
     ends: &mut Vec<(usize, Result<StopReason>)>,
 ) -> Result<()> {
     let n_vocab = forward.model().config.n_vocab;
-    let neurons = meter.neurons();
-    let begun =
-        |row: &Row<'_, '_>| BegunToken { session: row.session, position: row.context.tokens().len(), id: row.token };
-    neurons.begin_each(rows.iter().map(begun), true);
     // One request cannot cancel the pass of the others.
     let never = AtomicU64::new(0);
-    let mut probe = GenerationProbe::new(&never, 0).with_recorder(neurons).with_adaptation(adaptation);
+    let mut probe = GenerationProbe::new(&never, 0).with_adaptation(adaptation);
+    if rows.iter().all(|row| row.generation.records_neurons()) {
+        let begun = |row: &Row<'_, '_>| BegunToken {
+            session: row.session,
+            position: row.context.tokens().len(),
+            id: row.token,
+        };
+        let neurons = meter.neurons();
+        neurons.begin_each(rows.iter().map(begun), true);
+        probe = probe.with_recorder(neurons);
+    }
     let (mut batch, mut grammars): (Vec<(&mut KvCache, &[u32])>, Vec<_>) = (Vec::with_capacity(rows.len()), Vec::new());
     for Row { context, generation, token, .. } in rows.iter_mut() {
         let Some(kv) = context.kv_mut() else {

@@ -64,6 +64,8 @@ pub(super) struct Generation<'a> {
     thought_budget: Option<(usize, Vec<u32>)>,
     /// The embedding of the prompt, if that is what is wanted.
     pooled: Option<PooledStates>,
+    /// True if the neurons of its tokens are recorded.
+    records_neurons: bool,
     /// Drafts of the tokens to come.
     speculation: Option<Speculation>,
     /// Tokens to compute, and the number of them that are computed.
@@ -162,6 +164,7 @@ impl<'a> Generation<'a> {
             text: TextStream::new(detokeniser, stops, parser).with_markers(markers),
             thought_budget,
             pooled: request.embedding.map(|pooling| PooledStates::new(pooling, state.model.config.d_model)),
+            records_neurons: request.records_neurons,
             speculation,
             todo,
             computed: 0,

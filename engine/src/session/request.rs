@@ -249,6 +249,9 @@ pub struct Request {
     pub thought_budget: Option<usize>,
     /// Compute an embedding of the prompt and generate nothing.
     pub embedding: Option<Pooling>,
+    /// Put the neurons of its tokens on the board and into the counts. A pass shared with a request that does not is not recorded
+    /// either.
+    pub records_neurons: bool,
 }
 
 /// The source of drafted tokens.
@@ -278,6 +281,7 @@ impl Request {
             logprobs: None,
             thought_budget: None,
             embedding: None,
+            records_neurons: true,
         }
     }
 }

@@ -43,7 +43,7 @@ use self::{
     row_heights::RowHeights,
     start::Start,
 };
-use super::{command::Command, frame_pace, keyboard, shell::Shell, theme::Palette};
+use super::{command::Command, frame_pace, keyboard, models::Offers, shell::Shell, theme::Palette};
 use crate::{
     chat::{AnswerStats, Explanation, SamplingOverrides, prompt_before},
     engine_handle::ModelState,
@@ -312,12 +312,6 @@ impl Conversation {
         self.tokens
     }
 
-    /// The models offered in the start view.
-    #[cfg(test)]
-    pub fn offers(&mut self) -> &mut crate::ui::models::Offers {
-        &mut self.start.offers
-    }
-
     /// True while another window is being answered in the chat.
     pub fn is_elsewhere(&self, shell: &Shell) -> bool {
         let own =
@@ -376,7 +370,7 @@ impl Conversation {
     }
 
     /// Shows messages and composer.
-    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
         if let Some(text) = self.copy.take() {
             ui.copy_text(text);
         }
@@ -416,8 +410,9 @@ impl Conversation {
         if self.is_elsewhere(shell) {
             ui.request_repaint_after(ELSEWHERE.max(frame_pace::pace(ui)));
         }
-        CentralPanel::no_frame()
-            .show(ui, |ui| if self.branch.is_empty() { self.start(ui, shell) } else { self.messages(ui, shell) });
+        CentralPanel::no_frame().show(ui, |ui| {
+            if self.branch.is_empty() { self.start(ui, shell, offers) } else { self.messages(ui, shell) }
+        });
         let own = [composer::id(), message::id_of_change()];
         self.keyboard_elsewhere = keyboard::is_taken(ui, &own) && !self.settings.is_written_in(ui);
     }
@@ -480,8 +475,8 @@ impl Conversation {
         }
     }
 
-    fn start(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        if let Some(text) = self.start.show(ui, shell) {
+    fn start(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
+        if let Some(text) = self.start.show(ui, shell, offers) {
             self.send_message(text, shell);
         }
     }

@@ -48,13 +48,11 @@ const WIDTH: f32 = 560.0;
 pub struct Start {
     /// The first of the requests shown.
     first: usize,
-    /// Models that can talk.
-    pub(crate) offers: Offers,
 }
 
 impl Start {
-    /// Shows it, for the model there is; returns what is to be said.
-    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) -> Option<&'static str> {
+    /// Shows it, for the model there is, with `offers` of others; returns what is to be said.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) -> Option<&'static str> {
         let (model, ready) = match shell.engine_handle.state() {
             ModelState::Ready { model, .. } => (model, true),
             ModelState::Remote { model, .. } => (ModelId::Remote(model), true),
@@ -89,7 +87,7 @@ impl Start {
                 said = self.requests(ui, demonstration);
                 ui.add_space(16.0);
                 if demonstration {
-                    self.offered(ui, shell);
+                    offered(ui, shell, offers);
                 }
                 match &model {
                     ModelId::Remote(model) => _ = muted(ui, model.server.destination()),
@@ -120,19 +118,20 @@ impl Start {
         }
         said
     }
+}
 
-    fn offered(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        widgets::card(ui, |ui| {
-            ui.with_layout(egui::Layout::top_down(Align::Min), |ui| {
-                ui.label(RichText::new("Get a model that can talk").font(strong(15.0)));
-                self.offers.show(ui, shell);
-                if ui.link("All models, and your own files").clicked() {
-                    shell.queue_command(Command::Show(Page::Models));
-                }
-            });
+/// Models that can talk.
+fn offered(ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
+    widgets::card(ui, |ui| {
+        ui.with_layout(egui::Layout::top_down(Align::Min), |ui| {
+            ui.label(RichText::new("Get a model that can talk").font(strong(15.0)));
+            offers.show(ui, shell);
+            if ui.link("All models, and your own files").clicked() {
+                shell.queue_command(Command::Show(Page::Models));
+            }
         });
-        ui.add_space(12.0);
-    }
+    });
+    ui.add_space(12.0);
 }
 
 /// Description of the built-in model.

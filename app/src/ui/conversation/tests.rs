@@ -13,7 +13,7 @@ const SETTLED: usize = 8;
 
 /// A shell in a folder of its own, with the built-in model on its way.
 fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conversation)>> {
-    let folders = Folders::below(folder.path());
+    let (folders, mut offers) = (Folders::below(folder.path()), Offers::default());
     let mut harness = Harness::builder().with_size([900.0, 700.0]).with_max_steps(64).build_ui_state(
         move |ui, state: &mut Option<(Shell, Conversation)>| {
             let (shell, conversation) = state.get_or_insert_with(|| {
@@ -23,7 +23,7 @@ fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conver
                 (shell, Conversation::default())
             });
             conversation.tick(ui, shell);
-            conversation.show(ui, shell);
+            conversation.show(ui, shell, &mut offers);
             for command in shell.take_commands() {
                 conversation.handle_command(&command, shell);
             }

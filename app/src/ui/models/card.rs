@@ -1,11 +1,15 @@
-//! A model on a card.
+//! A model on a card, with a row for each of its files.
+
+use std::path::PathBuf;
 
 use egui::{ProgressBar, Rect, RichText, Ui, Vec2};
 use thermocline_engine::{session::Engine, sparsity::prepare::PreparePhase};
 
 use super::{
+    estimate::Estimates,
     memory,
     preparation::{Preparation, PreparationStage},
+    shelf,
 };
 use crate::{
     engine_handle::ModelState,
@@ -25,74 +29,209 @@ pub enum Deed {
     Dismiss,
 }
 
-/// Shows the card; `fit` says whether the model will fit, `preparation` is under way for some model, perhaps this one. It is as
-/// high as the `least` of its neighbours or higher; returned with the height that it needs.
-pub fn show(
-    ui: &mut Ui,
-    shell: &mut Shell,
-    card: &ModelCard,
-    fit: &str,
-    preparation: Option<&Preparation>,
-    least: f32,
-) -> (Option<Deed>, f32) {
-    widgets::card(ui, |ui| {
+/// A model among those of the library.
+#[derive(Debug, Clone, Copy)]
+pub struct CardView<'c> {
+    /// All cards.
+    pub cards: &'c [ModelCard],
+    /// Places of the model's files among them.
+    pub group: &'c [usize],
+    /// Models that were added just now.
+    pub added: &'c [ModelId],
+    /// The preparation under way for some model, perhaps this one.
+    pub preparation: Option<&'c Preparation>,
+    /// Least height, that of its neighbours.
+    pub least: f32,
+}
+
+/// Result of showing a card.
+#[derive(Debug, Default)]
+pub struct ShownCard {
+    /// The action asked for, and the file it is about.
+    pub deed: Option<(PathBuf, Deed)>,
+    /// The height that it needs.
+    pub needed: f32,
+}
+
+/// A file on a card.
+struct FileView<'c> {
+    card: &'c ModelCard,
+    /// Name for the user: the model's, with the quantisation where it has several files.
+    title: &'c str,
+    preparation: Option<&'c Preparation>,
+}
+
+impl CardView<'_> {
+    /// True if one of its files was added just now.
+    pub fn is_added(&self) -> bool {
+        self.group.iter().any(|at| self.added.contains(&self.cards[*at].id))
+    }
+
+    /// Shows the card; `estimates` say whether the model will fit.
+    pub fn show(&self, ui: &mut Ui, shell: &mut Shell, estimates: &mut Estimates) -> ShownCard {
         let palette = Palette::of(ui);
-        let state = shell.engine_handle.state();
-        let open = matches!(&state, ModelState::Ready { model, .. } if *model == card.id);
+        let outline = if self.is_added() { palette.hot } else { palette.line };
+        widgets::outlined_card(ui, outline, |ui| {
+            let mut shown = ShownCard::default();
+            self.head(ui, shell);
+            let several = self.group.len() > 1;
+            for at in self.group {
+                let card = &self.cards[*at];
+                let label = if several { shelf::file_label(self.cards, self.group, *at) } else { String::new() };
+                let title = if several { format!("{}, {label}", card.name) } else { card.name.clone() };
+                if several {
+                    ui.separator();
+                    ui.horizontal(|ui| {
+                        let words = format!("{label} · {} · {}", bytes(card.bytes), card.container);
+                        ui.label(RichText::new(words).font(theme::strong(13.0)));
+                        marks(ui, shell, card, self.added);
+                    });
+                }
+                let fit = estimates.sentence(ui, shell, card);
+                let file = FileView { card, title: &title, preparation: self.preparation };
+                let deed = ui.push_id(&card.id, |ui| file.show(ui, shell, &fit)).inner;
+                if let (Some(deed), ModelId::Path(path)) = (deed, &card.id) {
+                    shown.deed = Some((path.clone(), deed));
+                }
+            }
+            let needed = ui.min_rect();
+            ui.expand_to_include_rect(Rect::from_min_size(needed.min, Vec2::new(0.0, self.least)));
+            ShownCard { needed: needed.height(), ..shown }
+        })
+    }
+
+    /// Name and facts of the model.
+    fn head(&self, ui: &mut Ui, shell: &Shell) {
+        let [first, others @ ..] = self.group else { return };
+        let card = &self.cards[*first];
         ui.horizontal(|ui| {
             ui.label(RichText::new(&card.name).font(theme::strong(15.0)));
-            if open {
-                ui.label(RichText::new("open").size(12.0).color(palette.good));
+            if others.is_empty() {
+                marks(ui, shell, card, self.added);
             }
         });
+        if !others.is_empty() {
+            ui.label(RichText::new(facts(card, true)).size(12.0));
+        }
+    }
+}
+
+/// Marks of a file: that it is open, that it was added just now.
+fn marks(ui: &mut Ui, shell: &Shell, card: &ModelCard, added: &[ModelId]) {
+    let palette = Palette::of(ui);
+    if matches!(shell.engine_handle.state(), ModelState::Ready { model, .. } if model == card.id) {
+        ui.label(RichText::new("open").size(12.0).color(palette.good));
+    }
+    if added.contains(&card.id) {
+        ui.label(RichText::new("just added").size(12.0).color(palette.hot));
+    }
+}
+
+impl FileView<'_> {
+    /// Shows it; `fit` says whether it will fit.
+    fn show(&self, ui: &mut Ui, shell: &mut Shell, fit: &str) -> Option<Deed> {
+        let FileView { card, title, preparation } = *self;
+        let state = shell.engine_handle.state();
         if let ModelId::Path(path) = &card.id {
             widgets::muted(ui, path.display().to_string());
         }
-        ui.label(RichText::new(facts(card)).size(12.0));
+        // Where there are several files, the head has them.
+        if title == card.name {
+            ui.label(RichText::new(facts(card, false)).size(12.0));
+        }
         widgets::muted(ui, sparsity(card));
         widgets::muted(ui, fit);
         let engine = match &state {
-            ModelState::Ready { engine, .. } if open => Some(engine),
+            ModelState::Ready { model, engine } if *model == card.id => Some(engine),
             _ => None,
         };
         if let Some(rate) = engine.and_then(Engine::observed_rate) {
             widgets::muted(ui, format!("Measured with the latest answer: {rate:.1} tok/s"));
         }
-        memory::show(ui, shell, card, engine);
+        memory::show(ui, shell, card, title, engine);
         let mut deed = None;
         ui.horizontal_wrapped(|ui| {
-            opening(ui, shell, card, &state);
-            deed = prepare_button(ui, card, preparation);
+            self.opening(ui, shell, &state);
+            deed = self.prepare_button(ui);
         });
         let mine = preparation.filter(|it| card.is_at(&it.path));
         if let Some(preparation) = mine {
-            deed = progress(ui, shell, &card.name, preparation, open).or(deed);
+            deed = progress(ui, shell, title, preparation, engine.is_some()).or(deed);
         }
-        let needed = ui.min_rect();
-        ui.expand_to_include_rect(Rect::from_min_size(needed.min, Vec2::new(0.0, least)));
-        (deed, needed.height())
-    })
+        deed
+    }
+
+    fn opening(&self, ui: &mut Ui, shell: &mut Shell, state: &ModelState) {
+        let FileView { card, title, .. } = *self;
+        match state {
+            ModelState::Ready { model, .. } if *model == card.id => {
+                let button = ui.button("Close").accessible_name(format!("Close {title}"));
+                if button.on_hover_text(format!("Close {title} and free its memory")).clicked() {
+                    shell.queue_command(Command::CloseModel);
+                }
+            }
+            ModelState::Opening(opening) if opening.model == card.id => {
+                ui.spinner();
+                widgets::muted(ui, format!("Opening for {} s", opening.since.elapsed().as_secs()));
+                let button = ui.button("Cancel").accessible_name(format!("Cancel opening {title}"));
+                if button.on_hover_text(format!("Do not open {title}")).clicked() {
+                    shell.queue_command(Command::CloseModel);
+                }
+            }
+            state => {
+                let name = format!("Open {title}");
+                if ui.button("Open").accessible_name(&name).on_hover_text(name).clicked() {
+                    shell.queue_command(Command::OpenModel(card.id.clone()));
+                }
+                if let ModelState::Failed { model, reason } = state
+                    && *model == card.id
+                {
+                    widgets::trouble(ui, reason);
+                }
+            }
+        }
+    }
+
+    fn prepare_button(&self, ui: &mut Ui) -> Option<Deed> {
+        let FileView { card, title, preparation } = *self;
+        // The built-in model is prepared.
+        let ModelId::Path(path) = &card.id else { return None };
+        let stage = preparation.map(|it| (it.path == *path, it.stage()));
+        let text = match &stage {
+            Some((true, PreparationStage::Running(_))) => return None,
+            Some((true, PreparationStage::Paused)) => "Go on preparing",
+            _ if card.prepared => "Prepare again",
+            _ => "Prepare",
+        };
+        let other = matches!(&stage, Some((false, PreparationStage::Running(_))));
+        let hint = format!("Find out which neurons of {title} fire. Takes minutes to hours; chats go on, more slowly");
+        let button = ui.add_enabled(!other, egui::Button::new(text)).accessible_name(format!("{text}: {title}"));
+        let button = button.on_hover_text(hint);
+        let button = button.on_disabled_hover_text("Another model is being prepared");
+        button.clicked().then_some(Deed::Prepare)
+    }
 }
 
-fn facts(card: &ModelCard) -> String {
+/// The facts of a model; `several`: without those that its files do not share.
+fn facts(card: &ModelCard, several: bool) -> String {
     let experts = card.experts.map(|(count, used)| format!(", {used} of {count} experts")).unwrap_or_default();
-    let mut facts = format!(
-        "{} · {} · {} parameters · {} · {} tokens of context · {} layers of {} neurons{experts} · {} · {}",
-        card.architecture,
-        card.weight_type,
-        parameters(card.parameters),
-        bytes(card.bytes),
-        card.context,
-        card.layers,
-        card.neurons,
-        card.activation,
-        card.container,
-    );
-    for text in card.traits.iter().chain([&card.expected_sparsity]) {
-        facts.push_str(" · ");
-        facts.push_str(text);
+    let mut facts = vec![card.architecture.clone()];
+    if !several {
+        facts.push(card.weight_type.to_string());
     }
-    facts
+    facts.push(format!("{} parameters", parameters(card.parameters)));
+    if !several {
+        facts.push(bytes(card.bytes));
+    }
+    facts.push(format!("{} tokens of context", card.context));
+    facts.push(format!("{} layers of {} neurons{experts}", card.layers, card.neurons));
+    facts.push(card.activation.to_string());
+    if !several {
+        facts.push(card.container.to_owned());
+    }
+    facts.extend(card.traits.iter().cloned());
+    facts.push(card.expected_sparsity.clone());
+    facts.join(" · ")
 }
 
 fn sparsity(card: &ModelCard) -> String {
@@ -105,55 +244,6 @@ fn sparsity(card: &ModelCard) -> String {
         }
         _ => "Not prepared. Its neurons are never quite silent; preparing finds those that say little.".to_owned(),
     }
-}
-
-fn opening(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, state: &ModelState) {
-    match state {
-        ModelState::Ready { model, .. } if *model == card.id => {
-            let button = ui.button("Close").accessible_name(format!("Close {}", card.name));
-            if button.on_hover_text(format!("Close {} and free its memory", card.name)).clicked() {
-                shell.queue_command(Command::CloseModel);
-            }
-        }
-        ModelState::Opening(opening) if opening.model == card.id => {
-            ui.spinner();
-            widgets::muted(ui, format!("Opening for {} s", opening.since.elapsed().as_secs()));
-            let button = ui.button("Cancel").accessible_name(format!("Cancel opening {}", card.name));
-            if button.on_hover_text(format!("Do not open {}", card.name)).clicked() {
-                shell.queue_command(Command::CloseModel);
-            }
-        }
-        state => {
-            let name = format!("Open {}", card.name);
-            if ui.button("Open").accessible_name(&name).on_hover_text(name).clicked() {
-                shell.queue_command(Command::OpenModel(card.id.clone()));
-            }
-            if let ModelState::Failed { model, reason } = state
-                && *model == card.id
-            {
-                widgets::trouble(ui, reason);
-            }
-        }
-    }
-}
-
-fn prepare_button(ui: &mut Ui, card: &ModelCard, preparation: Option<&Preparation>) -> Option<Deed> {
-    // The built-in model is prepared.
-    let ModelId::Path(path) = &card.id else { return None };
-    let stage = preparation.map(|it| (it.path == *path, it.stage()));
-    let text = match &stage {
-        Some((true, PreparationStage::Running(_))) => return None,
-        Some((true, PreparationStage::Paused)) => "Go on preparing",
-        _ if card.prepared => "Prepare again",
-        _ => "Prepare",
-    };
-    let other = matches!(&stage, Some((false, PreparationStage::Running(_))));
-    let hint =
-        format!("Find out which neurons of {} fire. Takes minutes to hours; chats go on, more slowly", card.name);
-    let button = ui.add_enabled(!other, egui::Button::new(text)).accessible_name(format!("{text}: {}", card.name));
-    let button = button.on_hover_text(hint);
-    let button = button.on_disabled_hover_text("Another model is being prepared");
-    button.clicked().then_some(Deed::Prepare)
 }
 
 fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparation, open: bool) -> Option<Deed> {

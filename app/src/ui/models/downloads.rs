@@ -1,9 +1,13 @@
-//! Getting models from the network.
+//! Getting models from the network: those that suit this computer, those that a search finds, and any that has an address.
 
 use std::time::Instant;
 
 use egui::{ProgressBar, RichText, TextEdit, Ui};
 
+use super::{
+    hub_results::{HubResults, ResultsAction, model_facts},
+    offers::Offers,
+};
 use crate::{
     download::{
         DownloadRequest, DownloadSource, DownloadState, DownloadStatus, agent,
@@ -13,19 +17,24 @@ use crate::{
     units::bytes,
 };
 
+/// Name of the field.
+const FIELD: &str = "Words to search Hugging Face for, a repository (owner/name), or the address of a GGUF file";
+
 /// The files of a repository, or the error of the request.
-type Offers = Result<Vec<HubModel>, String>;
+type FoundFiles = Result<Vec<HubModel>, String>;
 
 /// The download view: fields, lists and their state.
 #[derive(Debug)]
 pub struct DownloadsView {
-    /// Text typed: a repository, or the address of a file.
+    /// Text typed: words to search for, a repository, or the address of a file.
     typed: String,
     /// Where repositories are.
     pub(super) hub: String,
-    asking: Background<Offers>,
+    asking: Background<FoundFiles>,
     /// The repository that was asked about, and what it has, once it has answered.
-    offers: Option<(String, Option<Offers>)>,
+    files: Option<(String, Option<FoundFiles>)>,
+    /// The search under way, or its results.
+    results: Option<HubResults>,
     /// Number of complete downloads at the last check.
     complete: usize,
 }
@@ -36,7 +45,8 @@ impl Default for DownloadsView {
             typed: String::new(),
             hub: HUGGING_FACE.to_owned(),
             asking: Background::default(),
-            offers: None,
+            files: None,
+            results: None,
             complete: 0,
         }
     }
@@ -50,24 +60,36 @@ impl DownloadsView {
         std::mem::replace(&mut self.complete, complete) < complete
     }
 
-    /// Shows them.
-    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+    /// Shows them, with the `offers` for this computer.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
         queue(ui, shell);
+        widgets::card(ui, |ui| {
+            ui.label(RichText::new("For this computer").font(theme::strong(15.0)));
+            offers.show(ui, shell);
+        });
         let mut wanted: Option<String> = None;
         widgets::card(ui, |ui| {
-            let label = widgets::muted(ui, "A Hugging Face repository (owner/name), or the address of a GGUF file").id;
+            let label = widgets::muted(ui, FIELD).id;
             ui.horizontal(|ui| {
-                let field = TextEdit::singleline(&mut self.typed).desired_width(ui.available_width() - 72.0);
-                let field = ui.add(field.hint_text("owner/name or https://…")).labelled_by(label);
+                let field = TextEdit::singleline(&mut self.typed).desired_width(ui.available_width() - 80.0);
+                let field = ui.add(field.hint_text("gemma 4, owner/name or https://…")).labelled_by(label);
                 let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
-                let look = ui.button("Look").accessible_name("Look for its files");
-                if (look.clicked() || entered) && !self.typed.trim().is_empty() {
+                let search = ui.button("Search").accessible_name("Search for models");
+                if (search.clicked() || entered) && !self.typed.trim().is_empty() {
                     wanted = Some(self.typed.trim().to_owned());
                 }
             });
-            self.offered(ui, shell);
+            if self.files.is_some() {
+                self.listed(ui, shell);
+            } else if let Some(results) = &mut self.results {
+                match results.show(ui, shell, &self.hub) {
+                    Some(ResultsAction::Files(repository)) => wanted = Some(repository),
+                    Some(ResultsAction::Leave) => self.results = None,
+                    None => {}
+                }
+            }
             ui.add_space(4.0);
-            widgets::muted(ui, "Models whose neurons fire sparsely, with their predictors:");
+            widgets::muted(ui, "Models whose neurons fire sparsely:");
             for pick in RECOMMENDED_MODELS {
                 ui.horizontal_wrapped(|ui| {
                     let hint = format!("See the files of {}", pick.repository);
@@ -83,64 +105,72 @@ impl DownloadsView {
         }
     }
 
+    /// Looks into a repository, downloads a file, or searches for words, whichever `wanted` is.
     fn look(&mut self, ui: &Ui, shell: &mut Shell, wanted: String) {
         if let Some(repository) = hub::repository_name(&wanted) {
             let (hub, asked) = (self.hub.clone(), repository.clone());
             let work = move || hub::list_models(&agent(), &hub, &asked).map_err(|error| error.to_string());
             let started = self.asking.start(ui, work);
-            self.offers = shell.ok_or_show_error(started).map(|()| (repository, None));
-            return;
-        }
-        match file_of(&wanted) {
-            Some(name) => {
-                let to = shell.folders.models().join(name);
-                let id = shell
-                    .downloads
-                    .add(DownloadRequest { source: DownloadSource { url: wanted, bytes: None, sha256: None }, to });
-                tracing::debug!(?id, "download");
-                self.typed.clear();
-            }
-            None => shell.show_error(format!(
-                "{wanted}: expected a repository like owner/name, or the address of a file that ends in .gguf"
-            )),
+            self.files = shell.ok_or_show_error(started).map(|()| (repository, None));
+        } else if let Some(name) = file_of(&wanted) {
+            let to = shell.folders.models().join(name);
+            let id = shell
+                .downloads
+                .add(DownloadRequest { source: DownloadSource { url: wanted, bytes: None, sha256: None }, to });
+            tracing::debug!(?id, "download");
+            self.typed.clear();
+        } else if wanted.contains("://") {
+            shell.show_error(format!(
+                "{wanted}: expected words to search for, a repository like owner/name, or the address of a file that ends in .gguf"
+            ));
+        } else {
+            self.files = None;
+            let begun = HubResults::begin(ui, &self.hub, &wanted);
+            self.results = shell.ok_or_show_error(begun);
         }
     }
 
-    /// The files of the repository that was asked about.
-    fn offered(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        let Some((repository, found)) = &mut self.offers else { return };
+    /// The files of the repository that was asked about, with the way back to what was searched for.
+    fn listed(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let Some((repository, found)) = &mut self.files else { return };
         if let Some(answer) = self.asking.take() {
             *found = Some(answer);
         }
-        match found {
-            None if self.asking.is_busy() => {
-                ui.horizontal(|ui| {
+        let mut leave = false;
+        ui.horizontal_wrapped(|ui| {
+            match found {
+                None if self.asking.is_busy() => {
                     ui.spinner();
                     widgets::muted(ui, format!("Looking into {repository} …"));
+                }
+                None => {}
+                Some(Err(reason)) => _ = widgets::trouble(ui, reason),
+                Some(Ok(models)) if models.is_empty() => {
+                    widgets::muted(ui, format!("{repository} has no GGUF files. Try another repository."));
+                }
+                Some(Ok(_)) => _ = ui.label(RichText::new(repository.as_str()).font(theme::strong(14.0))),
+            }
+            let text = if self.results.is_some() { "Back to the search" } else { "Close" };
+            leave = ui.button(text).accessible_name(format!("{text}: {repository}")).clicked();
+        });
+        if let Some(Ok(models)) = found {
+            let folder = shell.folders.models();
+            for model in models {
+                ui.horizontal_wrapped(|ui| {
+                    let hint = format!("Download {}", model.name);
+                    if ui.button("Download").accessible_name(&hint).on_hover_text(hint).clicked() {
+                        for request in model.requests(&self.hub, repository, &folder) {
+                            shell.downloads.add(request);
+                        }
+                    }
+                    ui.label(&model.name);
+                    ui.label(model_facts(model, shell));
                 });
             }
-            None => {}
-            Some(Err(reason)) => {
-                widgets::trouble(ui, reason);
-            }
-            Some(Ok(offers)) if offers.is_empty() => {
-                widgets::muted(ui, format!("{repository} has no GGUF files. Try another repository."));
-            }
-            Some(Ok(offers)) => {
-                let folder = shell.folders.models();
-                for offer in offers {
-                    ui.horizontal_wrapped(|ui| {
-                        let hint = format!("Download {}", offer.name);
-                        if ui.button("Download").accessible_name(&hint).on_hover_text(hint).clicked() {
-                            for request in offer.requests(&self.hub, repository, &folder) {
-                                shell.downloads.add(request);
-                            }
-                        }
-                        ui.label(&offer.name);
-                        widgets::muted(ui, bytes(offer.bytes()));
-                    });
-                }
-            }
+        }
+        if leave {
+            self.files = None;
+            self.asking = Background::default();
         }
     }
 }

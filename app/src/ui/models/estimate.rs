@@ -15,6 +15,7 @@ use thermocline_engine::{
 use crate::{
     engine_handle::ModelState,
     library::{ModelCard, ModelId},
+    memory,
     settings::VramBudget,
     ui::{adapters::SystemMemory, background::Background, frame_pace::FRAME, shell::Shell, vram::speed},
     units::{bytes, rate},
@@ -69,13 +70,25 @@ struct Entry {
 pub struct Estimates {
     known: HashMap<ModelId, Entry>,
     asking: Background<(ModelId, Option<Answer>)>,
-    ram: Option<Option<u64>>,
 }
 
 impl Estimates {
+    /// Rank of the model of `card` by fit, best first: as a whole in VRAM, its hot neurons there, in RAM, not known, on disk.
+    pub fn rank(&self, card: &ModelCard) -> u8 {
+        if memory::total().is_some_and(|ram| needed(card) > ram) {
+            return 4;
+        }
+        match self.known.get(&card.id).and_then(|entry| entry.answer) {
+            Some(Answer { whole: true, .. }) => 0,
+            Some(Answer { hot: Some(_), .. }) => 1,
+            Some(Answer { hot: None, .. }) => 2,
+            None => 3,
+        }
+    }
+
     /// Fit and speed of the model of `card`, as a sentence; starts a new estimate after a change.
     pub fn sentence(&mut self, ctx: &Context, shell: &Shell, card: &ModelCard) -> String {
-        let ram = self.ram();
+        let ram = memory::total();
         if let Some(ram) = ram.filter(|ram| needed(card) > *ram) {
             let ram = bytes(ram);
             return format!(
@@ -130,15 +143,6 @@ impl Estimates {
             sentence += &format!(" It answered with {} last.", rate(kept));
         }
         sentence
-    }
-
-    /// Bytes of RAM, as far as the system says.
-    fn ram(&mut self) -> Option<u64> {
-        *self.ram.get_or_insert_with(|| {
-            let what = sysinfo::MemoryRefreshKind::nothing().with_ram();
-            let what = sysinfo::RefreshKind::nothing().with_memory(what);
-            sysinfo::System::new_with_specifics(what).ok().map(|system| system.total_memory())
-        })
     }
 }
 

@@ -46,13 +46,13 @@ impl Memory {
     }
 }
 
-/// Shows what is chosen for the card's model, to be changed; `open`: it is open.
-pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, open: Option<&Engine>) {
+/// Shows what is chosen for the card's model, which is called `title` there, to be changed; `open`: it is open.
+pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, open: Option<&Engine>) {
     let before = Memory::of(&shell.engine_options(&card.id), card);
     let mut chosen = before;
     let words = format!("{} tokens, cache in {}", before.context, before.kv_type);
-    let title = widgets::small(format!("Context of {words}"), Palette::of(ui).muted);
-    let header = CollapsingHeader::new(title).id_salt("memory").show(ui, |ui| {
+    let heading = widgets::small(format!("Context of {words}"), Palette::of(ui).muted);
+    let header = CollapsingHeader::new(heading).id_salt("memory").show(ui, |ui| {
         ui.horizontal(|ui| {
             let label = ui.label("Context").id;
             let (least, most) = (card.context.min(before.context), card.context.max(before.context));
@@ -72,7 +72,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, open: Option<&Engi
         });
         widgets::muted(ui, format!("It was trained with texts of {} tokens.", card.context));
     });
-    let name = format!("Context of {}: {words}", card.name);
+    let name = format!("Context of {title}: {words}");
     header.header_response.widget_info(|| WidgetInfo::labeled(Role::Button, true, &name));
     if chosen != before {
         chosen.keep(shell, card);

@@ -1,23 +1,32 @@
-//! Models on this machine, and how to get more: [`search`] finds them, each has a [`card`] with an [`estimate`] of how it would run
-//! and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, which other panels offer, too
-//! ([`prepare_offer()`]), [`downloads`] bring others, [`servers`] compute theirs
-//! elsewhere.
+//! Models on this machine, and how to get more: [`search`] finds them, [`shelf`] filters and sorts them, each has a [`card`] with
+//! an [`estimate`] of how it would run and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, which
+//! other panels offer, too ([`prepare_offer()`]), [`downloads`] bring others: [`offers`] that suit this computer and what a search
+//! of the hub has found ([`hub_results`]); [`servers`] compute theirs elsewhere.
 
 mod card;
 mod downloads;
 mod estimate;
+mod hub_results;
 mod memory;
 mod offers;
 mod preparation;
 mod prepare_offer;
 mod search;
 mod servers;
+mod shelf;
 
 use std::{path::PathBuf, time::Duration};
 
 use egui::{Align, Context, Layout, Rangef, RichText, ScrollArea, TextEdit, TextStyle, Ui, Vec2};
 
-use self::{card::Deed, downloads::DownloadsView, estimate::Estimates, search::ModelSearch, servers::ServersView};
+use self::{
+    card::{CardView, Deed},
+    downloads::DownloadsView,
+    estimate::Estimates,
+    search::ModelSearch,
+    servers::ServersView,
+    shelf::Shelf,
+};
 pub use self::{
     offers::Offers,
     preparation::{Preparation, PreparationStage},
@@ -62,6 +71,9 @@ pub struct ModelsPage {
     /// The folder chosen; an error where there is no dialog.
     dialog: Background<Result<Option<PathBuf>, String>>,
     estimates: Estimates,
+    shelf: Shelf,
+    /// Number of added models that the page has scrolled to.
+    scrolled: usize,
     /// Heights of the highest card in every row.
     rows: Vec<f32>,
 }
@@ -100,8 +112,8 @@ impl ModelsPage {
         }
     }
 
-    /// Shows it.
-    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+    /// Shows it, with the `offers` for this computer.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
         shell.adapters.look(ui, Duration::MAX);
         self.look(ui, shell, false);
         let width = ui.available_width();
@@ -111,7 +123,7 @@ impl ModelsPage {
                 self.library(ui, shell);
                 ui.add_space(8.0);
                 ui.label(RichText::new("Get more").font(theme::strong(15.0)));
-                self.downloads.show(ui, shell);
+                self.downloads.show(ui, shell, offers);
                 self.servers.show(ui, shell);
             });
             return;
@@ -127,7 +139,7 @@ impl ModelsPage {
                     ui.set_min_height(button);
                     ui.heading("Get more");
                 });
-                self.downloads.show(ui, shell);
+                self.downloads.show(ui, shell, offers);
                 self.servers.show(ui, shell);
             });
         });
@@ -152,6 +164,9 @@ impl ModelsPage {
 
     fn look(&mut self, ctx: &Context, shell: &mut Shell, again: bool) {
         let roots = std::iter::once(shell.folders.models()).chain(shell.settings.folders.iter().cloned()).collect();
+        if again {
+            self.scrolled = 0;
+        }
         let looked = self.search.look(ctx, roots, again);
         shell.ok_or_show_error(looked);
     }
@@ -193,29 +208,44 @@ impl ModelsPage {
     }
 
     fn cards(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        if self.search.cards.len() > 1 {
+            self.shelf.controls(ui);
+        }
+        self.shelf.update(&self.search, shell, &self.estimates);
+        // A model that was added is seen, whatever the filter says.
+        let hidden = |group: &[Vec<usize>]| {
+            let shown = |id: &ModelId| group.iter().flatten().any(|at| self.search.cards[*at].id == *id);
+            self.search.added.iter().any(|id| !shown(id))
+        };
+        if self.search.added.len() > self.scrolled && hidden(self.shelf.groups()) {
+            self.shelf.clear_filter();
+            self.shelf.update(&self.search, shell, &self.estimates);
+        }
         let mut action: Option<(PathBuf, Deed)> = None;
         // Cards have the rest of the shell meanwhile.
         let preparation = shell.preparation.take();
         let gap = ui.spacing().item_spacing.y;
-        let (beside, width) = grid(ui.available_width(), gap, self.search.cards.len());
-        self.rows.resize(self.search.cards.len().div_ceil(beside), 0.0);
-        for (cards, height) in self.search.cards.chunks(beside).zip(&mut self.rows) {
+        let groups = self.shelf.groups();
+        let (beside, width) = grid(ui.available_width(), gap, groups.len());
+        self.rows.resize(groups.len().div_ceil(beside), 0.0);
+        for (groups, height) in groups.chunks(beside).zip(&mut self.rows) {
             let before = std::mem::take(height);
             let least = if beside > 1 { before } else { 0.0 };
             ui.horizontal_top(|ui| {
                 ui.spacing_mut().item_spacing.x = gap;
-                for card in cards {
-                    let fit = self.estimates.sentence(ui, shell, card);
-                    let (id, size) = (card.id.key(), Vec2::new(width, 0.0));
-                    let shown = ui.push_id(id, |ui| {
+                for group in groups {
+                    let (cards, added) = (self.search.cards.as_slice(), self.search.added.as_slice());
+                    let view = CardView { cards, group, added, preparation: preparation.as_ref(), least };
+                    let size = Vec2::new(width, 0.0);
+                    let shown = ui.push_id(&cards[group[0]].id, |ui| {
                         ui.allocate_ui_with_layout(size, Layout::top_down(Align::Min), |ui| {
-                            card::show(ui, shell, card, &fit, preparation.as_ref(), least)
+                            view.show(ui, shell, &mut self.estimates)
                         })
                     });
-                    let (deed, needed) = shown.inner.inner;
-                    *height = height.max(needed);
-                    if let (Some(deed), ModelId::Path(path)) = (deed, &card.id) {
-                        action = Some((path.clone(), deed));
+                    *height = height.max(shown.inner.inner.needed);
+                    action = shown.inner.inner.deed.or(action.take());
+                    if view.is_added() && added.len() > self.scrolled {
+                        shown.inner.response.scroll_to_me(Some(Align::Center));
                     }
                 }
             });
@@ -223,7 +253,11 @@ impl ModelsPage {
                 ui.request_repaint();
             }
         }
+        self.scrolled = self.search.added.len();
         shell.preparation = preparation;
+        if !self.search.cards.is_empty() && self.shelf.groups().is_empty() {
+            widgets::muted(ui, "No model here has these words.");
+        }
         if self.search.cards.len() <= 1 && !self.search.is_running() {
             widgets::muted(ui, "Only the built-in model so far. Add a folder above, or get a model below.");
         }

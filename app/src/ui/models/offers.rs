@@ -9,19 +9,17 @@ use egui::{Align, Layout, ProgressBar, RichText, Ui, Vec2};
 use thermocline_engine::{
     bench::read_bandwidth,
     cpu::{Cpu, CpuOptions},
-    session::AdapterKind,
 };
 
 use crate::{
     download::{
-        DownloadState, agent,
+        DownloadState, MemoryFit, agent,
         chat_models::{self, ChatModel},
         hub::{self, HUGGING_FACE, HubModel},
     },
     library::ModelId,
-    ui::{
-        adapters::SystemMemory, background::Background, command::Command, shell::Shell, theme, theme::Palette, widgets,
-    },
+    memory,
+    ui::{background::Background, command::Command, shell::Shell, theme, theme::Palette, widgets},
     units::rate,
 };
 
@@ -33,8 +31,8 @@ const MEASURED: usize = 128 << 20;
 pub struct Offers {
     /// Where repositories are.
     pub(crate) hub: String,
-    /// Bytes of RAM, as far as the system says.
-    ram: Option<u64>,
+    /// Bytes of RAM; 0: the system does not say.
+    ram: u64,
     /// Bytes per second at which memory is read, once it was measured.
     bandwidth: Option<f64>,
     measuring: Background<Option<f64>>,
@@ -54,7 +52,7 @@ impl Default for Offers {
     fn default() -> Self {
         Offers {
             hub: HUGGING_FACE.to_owned(),
-            ram: None,
+            ram: memory::total().unwrap_or(0),
             bandwidth: None,
             measuring: Background::default(),
             measured: false,
@@ -83,10 +81,6 @@ impl Offers {
     }
 
     fn tick(&mut self, ui: &Ui, shell: &mut Shell) {
-        if self.ram.is_none() {
-            let what = sysinfo::RefreshKind::nothing().with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
-            self.ram = Some(sysinfo::System::new_with_specifics(what).map_or(0, |system| system.total_memory()));
-        }
         if let Some(bandwidth) = self.measuring.take() {
             self.bandwidth = bandwidth;
         }
@@ -129,8 +123,7 @@ impl Offers {
     /// Shows them.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         self.tick(ui, shell);
-        let vram = shell.adapters.best().filter(|adapter| adapter.kind != AdapterKind::Software);
-        let vram = vram.and_then(|adapter| SystemMemory::of(&adapter.vram).total).unwrap_or(0);
+        let vram = shell.adapters.vram();
         let offered = self.models(vram);
         if offered.is_empty() {
             widgets::muted(ui, "This computer has too little memory for a model that can talk.");
@@ -143,7 +136,7 @@ impl Offers {
 
     /// The models that fit this computer with a card of `vram` bytes, and those that were clicked.
     fn models(&self, vram: u64) -> Vec<&'static ChatModel> {
-        let mut models = chat_models::offered(self.ram.unwrap_or(0), vram, self.bandwidth);
+        let mut models = chat_models::offered(self.ram, vram, self.bandwidth);
         for model in chat_models::all().iter().filter(|model| self.clicked.contains(&model.repository)) {
             if models.iter().all(|other| other.repository != model.repository) {
                 models.push(model);
@@ -200,8 +193,9 @@ impl Offers {
     fn speed(&self, model: &ChatModel, vram: u64) -> String {
         let Some(bandwidth) = self.bandwidth else { return String::new() };
         let [least, most] = model.rates(bandwidth);
-        if vram > 0 && model.gigabytes * 1e9 <= vram as f64 {
-            return format!(", fits into the card, at least {}", rate(least));
+        let fit = model.fit(self.ram, vram);
+        if fit == MemoryFit::Card {
+            return format!(", {}, at least {}", fit.words(), rate(least));
         }
         let (least, most) = (rate(least), rate(most));
         let least = least.strip_suffix(" tok/s").filter(|_| most.ends_with(" tok/s")).unwrap_or(&least);
@@ -258,7 +252,7 @@ mod tests {
 
     #[test]
     fn clicked_model_stays_among_the_offers_when_a_card_becomes_known() {
-        let mut offers = Offers { ram: Some(32 << 30), bandwidth: Some(4e9), ..Offers::default() };
+        let mut offers = Offers { ram: 32 << 30, bandwidth: Some(4e9), ..Offers::default() };
         let smallest = *offers.models(0).last().unwrap();
         let has = |offers: &Offers| offers.models(24 << 30).iter().any(|model| model.repository == smallest.repository);
         assert!(!has(&offers), "{} would be offered anyway", smallest.name);

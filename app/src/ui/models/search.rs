@@ -1,6 +1,7 @@
 //! Looking for models in folders, beside the frames.
 
 use std::{
+    collections::HashMap,
     ops::ControlFlow,
     path::PathBuf,
     sync::{
@@ -19,13 +20,18 @@ use crate::{
     ui::background::Background,
 };
 
-/// Models found so far. Dropping it, or a new search, ends the old one.
+/// Models found so far. Dropping it, or a new search, ends the old one; models that were known stay until the new one has ended
+/// without them.
 #[derive(Debug, Default)]
 pub struct ModelSearch {
     /// Models.
     pub cards: Vec<ModelCard>,
     /// Files that look like models and are none, or cannot be read, with the reason.
     pub broken: Vec<(PathBuf, String)>,
+    /// Models that the latest search has found and none before it.
+    pub added: Vec<ModelId>,
+    /// Number of changes of the cards.
+    revision: u64,
     roots: Option<Vec<PathBuf>>,
     running: Option<Running>,
     fresh: Background<Option<Box<ModelCard>>>,
@@ -35,6 +41,12 @@ pub struct ModelSearch {
 struct Running {
     found: Receiver<FoundModel>,
     cancelled: Arc<AtomicBool>,
+    /// True if there was no search before.
+    is_first: bool,
+    /// Models in the order in which it has found them.
+    seen: HashMap<ModelId, usize>,
+    /// Files that it has found to be no models.
+    broken: Vec<(PathBuf, String)>,
 }
 
 impl Drop for Running {
@@ -49,6 +61,11 @@ impl ModelSearch {
         self.running.is_some()
     }
 
+    /// Number that changes with the cards.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// Looks into `roots`, unless they were looked into already and not `again`.
     ///
     /// # Errors
@@ -57,10 +74,9 @@ impl ModelSearch {
         if self.roots.as_ref() == Some(&roots) && !again {
             return Ok(());
         }
-        self.roots = Some(roots.clone());
+        let is_first = self.roots.replace(roots.clone()).is_none();
         self.running = None;
-        self.cards.clear();
-        self.broken.clear();
+        self.added.clear();
         let (sender, found) = mpsc::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let (ctx, stop) = (ctx.clone(), Arc::clone(&cancelled));
@@ -79,7 +95,8 @@ impl ModelSearch {
         };
         let thread = thread::Builder::new().name("library".to_owned());
         thread.spawn(work).map_err(|error| format!("no thread to look for models with: {error}"))?;
-        self.running = Some(Running { found, cancelled });
+        let (seen, broken) = (HashMap::new(), Vec::new());
+        self.running = Some(Running { found, cancelled, is_first, seen, broken });
         Ok(())
     }
 
@@ -89,18 +106,42 @@ impl ModelSearch {
             && let Some(card) = self.cards.iter_mut().find(|card| card.id == new.id)
         {
             *card = *new;
+            self.revision += 1;
         }
-        let Some(running) = &self.running else { return };
+        let Some(mut running) = self.running.take() else { return };
         loop {
             match running.found.try_recv() {
-                Ok(FoundModel::Model(card)) => self.cards.push(*card),
-                Ok(FoundModel::Broken { path, error }) => self.broken.push((path, error_message(&error))),
-                Ok(FoundModel::Closed { path, error }) => self.broken.push((path, error.to_string())),
-                Err(TryRecvError::Empty) => return,
+                Ok(FoundModel::Model(card)) => self.keep(*card, &mut running),
+                Ok(FoundModel::Broken { path, error }) => running.broken.push((path, error_message(&error))),
+                Ok(FoundModel::Closed { path, error }) => running.broken.push((path, error.to_string())),
+                Err(TryRecvError::Empty) => {
+                    self.running = Some(running);
+                    return;
+                }
                 Err(TryRecvError::Disconnected) => break,
             }
         }
-        self.running = None;
+        // Models that are gone, and the order in which they were found.
+        self.cards.retain(|card| running.seen.contains_key(&card.id));
+        self.cards.sort_by_key(|card| running.seen.get(&card.id).copied());
+        self.broken = std::mem::take(&mut running.broken);
+        self.revision += 1;
+    }
+
+    /// Keeps a card in the place of an older one of the same model, or behind the others.
+    fn keep(&mut self, card: ModelCard, running: &mut Running) {
+        let place = running.seen.len();
+        running.seen.insert(card.id.clone(), place);
+        self.revision += 1;
+        match self.cards.iter_mut().find(|old| old.id == card.id) {
+            Some(old) => *old = card,
+            None => {
+                if !running.is_first {
+                    self.added.push(card.id.clone());
+                }
+                self.cards.push(card);
+            }
+        }
     }
 
     /// Reads one card anew, after its model was prepared.

@@ -1,4 +1,7 @@
-//! The page of models, as people use it.
+//! The page of models, as people use it; [`hub`] searches for others, [`library`] sorts those of this machine.
+
+mod hub;
+mod library;
 
 use std::{fs, path::Path};
 
@@ -15,6 +18,9 @@ use crate::{
 };
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
+
+/// Name of the field for models of the network.
+const FIELD: &str = "Words to search Hugging Face for, a repository (owner/name), or the address of a GGUF file";
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
@@ -230,9 +236,9 @@ fn downloads_start_from_a_url_or_a_repository() {
     let (address, _) = serve(file.clone(), manners);
     let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
-    let field = "A Hugging Face repository (owner/name), or the address of a GGUF file";
+    let field = FIELD;
     stage.write(field, "https://example.com/model.zip");
-    stage.click("Look for its files");
+    stage.click("Search for models");
     assert!(!stage.shell().toasts.is_empty() && stage.shell().downloads.list().is_empty());
     stage.erase(field);
 
@@ -252,7 +258,7 @@ fn downloads_start_from_a_url_or_a_repository() {
 
     stage.it.state_mut().models.downloads.hub = address;
     stage.write(field, "owner/name");
-    stage.click("Look for its files");
+    stage.click("Search for models");
     stage.appears("Download sub/m");
     stage.it.get_by_label_contains("Download sub/m").click();
     stage.appears("the checksum is right");
@@ -264,8 +270,8 @@ fn removed_download_deletes_its_partial_file() {
     let (address, _) = serve(vec![7; 900_000], vec![ServerBehaviour::ClosesAfter(300_000)]);
     let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
-    stage.write("A Hugging Face repository (owner/name), or the address of a GGUF file", &format!("{address}/x.gguf"));
-    stage.click("Look for its files");
+    stage.write(FIELD, &format!("{address}/x.gguf"));
+    stage.click("Search for models");
     stage.appears("Tried again in");
     let part = stage.folders.models().join("x.gguf.part");
     assert!(part.exists());

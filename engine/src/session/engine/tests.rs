@@ -48,3 +48,22 @@ fn panic_of_the_engine_thread_ends_running_and_waiting_requests() {
         assert!(matches!(&end, Some(Event::Error(Error::Stopped(why))) if why.contains("asked to")), "{end:?}");
     }
 }
+
+#[test]
+fn tokens_of_a_request_that_records_no_neurons_are_not_on_the_board() {
+    let engine = engine();
+    let session = engine.session(SessionOptions::default()).unwrap();
+    let latest = |records_neurons| {
+        let prompt = Prompt::Tokens(vec![5, 6, 7]);
+        let request = Request { records_neurons, ignore_eos: true, max_tokens: Some(4), ..Request::new(prompt) };
+        let end = session.generate(request).iter().last();
+        assert!(matches!(end, Some(Event::Done { .. })), "{end:?}");
+        engine.neurons().latest().map(|token| token.index)
+    };
+    let recorded = latest(true);
+    assert!(recorded.is_some());
+    let counted = engine.neurons().tally(0);
+    assert_eq!(latest(false), recorded);
+    assert_eq!(engine.neurons().tally(0), counted);
+    assert!(latest(true) > recorded);
+}

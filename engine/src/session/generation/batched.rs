@@ -49,6 +49,11 @@ impl Generation<'_> {
         GenerationProbe::new(cancelled, self.number).cancelled()
     }
 
+    /// True if the neurons of its tokens are recorded.
+    pub fn records_neurons(&self) -> bool {
+        self.records_neurons
+    }
+
     /// The grammar whose mask the next token needs.
     pub fn grammar_mut(&mut self) -> Option<&mut GrammarState> {
         self.grammar.as_mut().filter(|_| self.text.is_answering())

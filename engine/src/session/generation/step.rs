@@ -188,14 +188,17 @@ impl Generation<'_> {
         let position = context.tokens().len();
         let mut probe = probe;
         if self.drafted > 0 {
-            neurons.begin_draft(self.session, position, tokens);
             self.draft_masks.clear();
             probe = probe.with_draft(&mut self.draft_masks);
-        } else {
-            neurons.begin(self.session, position, tokens, !chunk.in_prompt);
+        }
+        if self.records_neurons {
+            match self.drafted {
+                0 => neurons.begin(self.session, position, tokens, !chunk.in_prompt),
+                _ => neurons.begin_draft(self.session, position, tokens),
+            }
+            probe = probe.with_recorder(neurons);
         }
         let (before, dense) = (self.stats.ffn.dense_bytes, forward.sparsity() == Sparsity::Dense);
-        let mut probe = probe.with_recorder(neurons);
         if !chunk.in_prompt && chunk.len == 1 {
             probe = probe.with_reads(self.ffn_sizes, &mut self.stats.ffn, dense);
         }

@@ -69,10 +69,10 @@ fn first_screen_says_what_the_model_is_and_what_leaves_the_computer() {
 fn offered_model_is_downloaded_and_opened_with_a_click_each() {
     let mut stage = TestWindow::new(SIZE);
     stage.ready();
-    stage.it.state_mut().conversation.offers().hub = hub();
+    stage.it.state_mut().offers.hub = hub();
     stage.appears("Get a model that can talk");
     // Speeds decide which models are offered.
-    stage.until("the memory's speed", |window| window.conversation.offers().is_measured());
+    stage.until("the memory's speed", |window| window.offers.is_measured());
     let offers: Vec<String> = stage.texts().into_iter().filter(|text| text.starts_with("Download ")).collect();
     assert_eq!(offers.len(), 3, "{offers:?}");
     let smallest = offers.last().unwrap().clone();
@@ -91,10 +91,25 @@ fn offered_model_is_downloaded_and_opened_with_a_click_each() {
 }
 
 #[test]
+fn three_offers_of_the_first_screen_are_on_the_page_of_models_too() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    stage.until("the memory's speed", |window| window.offers.is_measured());
+    let offers = |stage: &TestWindow| -> Vec<String> {
+        stage.texts().into_iter().filter(|text| text.starts_with("Download ")).collect()
+    };
+    let of_the_first_screen = offers(&stage);
+    assert_eq!(of_the_first_screen.len(), 3);
+    stage.click("Models");
+    assert!(stage.shows("For this computer"));
+    assert_eq!(offers(&stage), of_the_first_screen);
+}
+
+#[test]
 fn offer_without_a_network_says_why() {
     let mut stage = TestWindow::new(SIZE);
     stage.ready();
-    stage.it.state_mut().conversation.offers().hub = "http://127.0.0.1:9".to_owned();
+    stage.it.state_mut().offers.hub = "http://127.0.0.1:9".to_owned();
     let offer = stage.texts().into_iter().find(|text| text.starts_with("Download ")).unwrap();
     stage.click(&offer);
     stage.appears("127.0.0.1:9/api/models/");

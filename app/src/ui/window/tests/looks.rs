@@ -27,7 +27,7 @@ use crate::{
         chats::ChatsPanel,
         conversation::Conversation,
         fonts,
-        models::ModelsPage,
+        models::{ModelsPage, Offers},
         neurons::NeuronsPanel,
         preferences::{PreferencesPage, ToolsCard, keys},
         shell::Shell,
@@ -49,6 +49,13 @@ struct Shown<P> {
     panel: P,
     shell: Option<Shell>,
     _folder: tempfile::TempDir,
+}
+
+/// A panel that shows offers of models, too.
+#[derive(Default)]
+struct WithOffers<P> {
+    panel: P,
+    offers: Offers,
 }
 
 type Show<P> = fn(&mut Ui, &mut P, &mut Shell);
@@ -138,9 +145,9 @@ fn conversation_matches_its_snapshots() {
         "conversation",
         [640.0, 900.0],
         |folders, settings| settings.last_chat = Some(chats(folders)[0].number()),
-        |ui, panel: &mut Conversation, shell| {
-            panel.tick(ui, shell);
-            panel.show(ui, shell);
+        |ui, shown: &mut WithOffers<Conversation>, shell| {
+            shown.panel.tick(ui, shell);
+            shown.panel.show(ui, shell, &mut shown.offers);
         },
         |it| it.run_steps(4),
     );
@@ -162,9 +169,9 @@ fn every_element_of_markdown_matches_its_snapshots() {
         "markdown",
         [640.0, 1900.0],
         elements,
-        |ui, panel: &mut Conversation, shell| {
-            panel.tick(ui, shell);
-            panel.show(ui, shell);
+        |ui, shown: &mut WithOffers<Conversation>, shell| {
+            shown.panel.tick(ui, shell);
+            shown.panel.show(ui, shell, &mut shown.offers);
         },
         |it| it.run_steps(6),
     );
@@ -186,13 +193,13 @@ fn models(name: &str, size: [f32; 2], mask: impl Fn(Rect, Rect) -> Rect) {
         name,
         size,
         |_, settings| settings.folders.push("../tests/fixtures/models/llama-relu-256".into()),
-        |ui, page: &mut ModelsPage, shell| {
-            page.tick(ui, shell);
-            page.show(ui, shell);
+        |ui, shown: &mut WithOffers<ModelsPage>, shell| {
+            shown.panel.tick(ui, shell);
+            shown.panel.show(ui, shell, &mut shown.offers);
         },
         |it| {
             let began = Instant::now();
-            while it.state().panel.found().len() < 2
+            while it.state().panel.panel.found().len() < 2
                 || it.query_by_label("Look again").is_none()
                 || it.state().shell.as_ref().unwrap().adapters.list().is_none()
             {
@@ -209,6 +216,14 @@ fn models(name: &str, size: [f32; 2], mask: impl Fn(Rect, Rect) -> Rect) {
                 it.get_all_by(|node| node.value().is_some_and(fits)).map(|node| node.rect()).collect();
             for rect in lines {
                 it.mask(mask(rect, page));
+            }
+            // So do the offers.
+            let offers = it.get_by_label("For this computer").rect();
+            let below = it.get_by_label_contains("Words to search").rect();
+            let offers =
+                Rect::from_min_max(offers.left_bottom(), egui::pos2(page.right(), below.top())).intersect(page);
+            if offers.is_positive() {
+                it.mask(offers);
             }
         },
     );
@@ -307,9 +322,9 @@ fn conversation_with_files_matches_its_snapshots() {
         "files",
         [640.0, 480.0],
         prepare,
-        |ui, panel: &mut Conversation, shell| {
-            panel.tick(ui, shell);
-            panel.show(ui, shell);
+        |ui, shown: &mut WithOffers<Conversation>, shell| {
+            shown.panel.tick(ui, shell);
+            shown.panel.show(ui, shell, &mut shown.offers);
         },
         |it| it.run_steps(4),
     );
@@ -356,9 +371,9 @@ fn conversation_with_tools_matches_its_snapshots() {
         "tools",
         [640.0, 560.0],
         prepare,
-        |ui, panel: &mut Conversation, shell| {
-            panel.tick(ui, shell);
-            panel.show(ui, shell);
+        |ui, shown: &mut WithOffers<Conversation>, shell| {
+            shown.panel.tick(ui, shell);
+            shown.panel.show(ui, shell, &mut shown.offers);
         },
         |it| {
             let shell = it.state_mut().shell.as_mut().unwrap();

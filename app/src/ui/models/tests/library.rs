@@ -1,0 +1,105 @@
+//! Models filtered, sorted, with their files on one card, and those that were just added.
+
+use super::*;
+
+/// A folder with two files of one model, which has them in two quantisations.
+fn folder_with_quantisations() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["llama-silu-gqa-256-Q8_0.gguf", "llama-silu-gqa-256-Q4_0.gguf"] {
+        fs::copy(fixture("gguf").join(name), folder.path().join(name)).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn files_of_a_model_share_a_card_and_open_each_by_itself() {
+    let folder = folder_with_quantisations();
+    let mut stage = TestWindow::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
+    page(&mut stage);
+    assert_eq!(stage.it.state().models.found().len(), 3);
+    assert_eq!(stage.texts().iter().filter(|text| *text == "tiny golden llama").count(), 1, "one card");
+    let row = |stage: &TestWindow, of: &str| {
+        let texts = stage.texts();
+        texts.iter().position(|text| text.starts_with(of)).unwrap_or_else(|| panic!("{of}: {texts:?}"))
+    };
+    assert!(row(&stage, "Q4_0 · ") < row(&stage, "Q8_0 · "), "the smaller one first");
+    stage.click("Open tiny golden llama, Q8_0");
+    opened(&mut stage, &folder.path().join("llama-silu-gqa-256-Q8_0.gguf"));
+    assert!(stage.shows("Close tiny golden llama, Q8_0") && stage.shows("Open tiny golden llama, Q4_0"));
+    assert!(stage.shows("Prepare: tiny golden llama, Q4_0") && stage.shows("Context of tiny golden llama, Q8_0: "));
+}
+
+#[test]
+fn library_is_filtered_by_words_and_sorted() {
+    let (one, other) = (folder_with("tiny"), folder_with_quantisations());
+    let mut stage = TestWindow::with(SIZE, |_, settings| {
+        settings.folders.extend([one.path().to_owned(), other.path().to_owned()]);
+        settings.add_recent(&ModelId::Path(other.path().join("llama-silu-gqa-256-Q4_0.gguf")).key());
+        settings.add_recent(&ModelId::Builtin.key());
+    });
+    page(&mut stage);
+    stage.write("Filter", "GOLDEN q8_0");
+    assert!(stage.shows("Open tiny golden llama") && !stage.shows("Open tiny golden llama, Q4_0"));
+    assert!(!stage.shows("Close Thermocline Storyteller"));
+    stage.write("Filter", " nothing");
+    assert!(stage.shows("No model here has these words."));
+    stage.click("Show all");
+    assert!(stage.shows("Close Thermocline Storyteller"));
+
+    let tiny = stage.it.state().models.found()[1].name.clone();
+    let order = |stage: &TestWindow| {
+        let cards = ["Thermocline Storyteller", "tiny golden llama", &*tiny].map(|name| {
+            let heads = stage.it.get_all_by_label(name);
+            let places =
+                heads.map(|head| head.rect().min).map(|place| (place.y.round() as i32, place.x.round() as i32));
+            (places.min().unwrap(), name.to_owned())
+        });
+        let mut cards = cards.to_vec();
+        cards.sort();
+        cards.into_iter().map(|(_, name)| name).collect::<Vec<_>>()
+    };
+    let by_last_use = ["Thermocline Storyteller", "tiny golden llama", &*tiny];
+    assert_eq!(order(&stage), by_last_use);
+    stage.click("Sorted by last use");
+    stage.click("Sorted by name");
+    let mut by_name = by_last_use.map(str::to_owned);
+    by_name.sort_by_key(|name| name.to_lowercase());
+    assert_eq!(order(&stage), by_name);
+    stage.click("Sorted by name");
+    stage.click("Sorted by size");
+    assert_eq!(order(&stage)[0], "Thermocline Storyteller", "the largest of the three");
+    stage.click("Sorted by size");
+    stage.click("Sorted by fit");
+    assert!(stage.shows("Sorted by fit") && order(&stage).len() == 3);
+}
+
+#[test]
+fn added_model_is_scrolled_to_and_marked_while_the_others_stay() {
+    let (one, other) = (folder_with("tiny"), folder_with_quantisations());
+    let mut stage = TestWindow::with([1440.0, 500.0], |_, settings| settings.folders.push(one.path().to_owned()));
+    page(&mut stage);
+    assert!(!stage.shows("just added"), "the first search adds nothing");
+    stage.write("Filter", "storyteller");
+    let file = other.path().join("llama-silu-gqa-256-Q4_0.gguf");
+    stage.let_go(&[&file]);
+    stage.it.step();
+    assert!(stage.it.state().models.found().len() >= 2, "cards stay while the folders are searched again");
+    stage.until("a search", |window| window.models.found().len() == 3 && !window.models.search.is_running());
+    assert!(stage.shows("just added") && stage.shows("Close Thermocline Storyteller"), "the filter is gone");
+    for _ in 0..30 {
+        stage.it.step();
+    }
+    let mark = stage.it.get_by_label("just added").rect();
+    assert!(mark.top() >= 0.0 && mark.bottom() <= 500.0, "out of sight: {mark:?}");
+
+    // A second file of the same model comes to its card, and what is gone goes at the end of the search.
+    let second = other.path().join("llama-silu-gqa-256-Q8_0.gguf");
+    fs::remove_dir_all(one.path().join("tiny")).unwrap();
+    stage.let_go(&[&second]);
+    stage.until("another search", |window| {
+        let found = window.models.found();
+        !window.models.search.is_running() && found.iter().any(|card| card.id == ModelId::Path(second.clone()))
+    });
+    assert_eq!(stage.it.state().models.found().len(), 3, "the built-in one and two files");
+    assert_eq!(stage.it.get_all_by_label("just added").count(), 1, "the second file alone");
+}
