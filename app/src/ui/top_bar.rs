@@ -1,9 +1,14 @@
 //! The line above the page: which model, where it computes, what it skips, how quick it is. What stands at its right end is laid
 //! out first; names share the rest, and long ones are shortened.
 
-use egui::{Align, Button, Color32, Label, Layout, ProgressBar, RichText, TextStyle, Ui, containers::menu::MenuButton};
+use egui::{
+    Align, Button, Color32, Context, Label, Layout, ProgressBar, RichText, TextStyle, Ui, containers::menu::MenuButton,
+};
 use egui_material_icons::icons::{ICON_MEMORY, ICON_VIEW_SIDEBAR};
-use thermocline_engine::session::{DeviceStatus, Engine, SparsityChoice};
+use thermocline_engine::{
+    Error,
+    session::{DeviceStatus, Engine, SparsityChoice},
+};
 
 use super::{
     command::{Command, Page},
@@ -11,7 +16,7 @@ use super::{
     models::prepare_offer,
     shell::{self, Shell},
     theme::{self, Palette},
-    vram::picker,
+    vram::{self, picker},
     widgets,
 };
 use crate::{engine_handle::ModelState, library::ModelId, units};
@@ -60,7 +65,11 @@ enum BarPart {
 /// Shows it, above `page`.
 pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
     let state = shell.engine_handle.state();
-    let words = words(&state, Palette::of(ui));
+    let reason = match &state {
+        ModelState::Ready { model, engine } => why_cpu(ui, shell, model, engine),
+        _ => None,
+    };
+    let words = words(&state, reason, Palette::of(ui));
     let menu = |ui: &mut Ui, part: BarPart| match (part, &state) {
         (BarPart::Model, _) => model_menu::show(ui, shell, &state, page),
         (BarPart::Device, ModelState::Ready { model, .. }) => device_menu(ui, shell, model),
@@ -75,7 +84,21 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
     }
 }
 
-fn words(state: &ModelState, palette: Palette) -> BarWords {
+/// Why the CPU computes everything, as the panel of memory says it, with what is missing of a budget that is too small; `None` if it
+/// does not.
+pub fn why_cpu(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine) -> Option<String> {
+    let DeviceStatus::Cpu { reason } = engine.device() else { return None };
+    let why = vram::why_cpu(shell, reason.as_deref());
+    let too_small = matches!(reason.as_deref(), Some(Error::Memory { .. }));
+    let shortage = too_small.then(|| vram::shortage_now(ctx, shell, model, engine)).flatten();
+    Some(match shortage {
+        Some(shortage) => format!("{why} {shortage}"),
+        None => why,
+    })
+}
+
+/// `reason`: why the CPU computes everything, if it does.
+fn words(state: &ModelState, reason: Option<String>, palette: Palette) -> BarWords {
     let model = match state {
         ModelState::Empty => "No model".to_owned(),
         ModelState::Opening(opening) => format!("Opening {} …", opening.model),
@@ -90,7 +113,7 @@ fn words(state: &ModelState, palette: Palette) -> BarWords {
             let mode = Chip { text: report.mode.name().to_owned(), colour: palette.good, hint };
             let rate = engine.telemetry().decode_rate;
             let rate = (rate > 0.0).then(|| units::rate(rate));
-            BarWords { model, device: Some(device_place(engine, palette)), mode: Some(mode), rate }
+            BarWords { model, device: Some(device_place(engine, reason, palette)), mode: Some(mode), rate }
         }
         ModelState::Remote { model: remote, .. } => {
             let colour = if remote.server.is_private() { palette.cold } else { palette.amber };
@@ -102,11 +125,10 @@ fn words(state: &ModelState, palette: Palette) -> BarWords {
     }
 }
 
-fn device_place(engine: &Engine, palette: Palette) -> DevicePlace {
+fn device_place(engine: &Engine, reason: Option<String>, palette: Palette) -> DevicePlace {
     let chip = |text: String, hint: String| Chip { text, colour: palette.text, hint };
     DevicePlace::Known(match engine.device() {
-        DeviceStatus::Cpu { reason: None } => chip("CPU".to_owned(), "The CPU computes everything".to_owned()),
-        DeviceStatus::Cpu { reason: Some(reason) } => chip("CPU".to_owned(), widgets::sentence(reason)),
+        DeviceStatus::Cpu { .. } => chip("CPU".to_owned(), reason.unwrap_or_default()),
         DeviceStatus::Loading { done, total } => {
             return DevicePlace::Loading(if total == 0 { 0.0 } else { done as f32 / total as f32 });
         }

@@ -1,7 +1,7 @@
 //! A model on a card.
 
 use egui::{ProgressBar, Rect, RichText, Ui, Vec2};
-use thermocline_engine::{session::Engine, sparsity::prepare::PreparePhase};
+use thermocline_engine::sparsity::prepare::PreparePhase;
 
 use super::{
     memory,
@@ -55,9 +55,6 @@ pub fn show(
             ModelState::Ready { engine, .. } if open => Some(engine),
             _ => None,
         };
-        if let Some(rate) = engine.and_then(Engine::observed_rate) {
-            widgets::muted(ui, format!("Measured with the latest answer: {rate:.1} tok/s"));
-        }
         memory::show(ui, shell, card, engine);
         let mut deed = None;
         ui.horizontal_wrapped(|ui| {

@@ -21,14 +21,33 @@ pub struct Part {
     pub colour: Color32,
 }
 
-/// `parts` one behind the other on a bar of `total` bytes, of which `end` says what they are, a line at `mark`, and what the colours
-/// mean.
-pub fn show(ui: &mut Ui, name: &str, parts: &[Part], total: u64, end: &str, mark: Option<u64>, breached: bool) {
+/// The length of a bar.
+#[derive(Debug, Clone, Copy)]
+pub struct Scale {
+    /// Bytes from one end to the other.
+    pub total: u64,
+    /// Meaning of the total, as a sentence about it ends; `None`: the ends have no words.
+    pub end: Option<&'static str>,
+}
+
+/// The line of a budget on a bar.
+#[derive(Debug, Clone, Copy)]
+pub struct Mark {
+    /// The budget.
+    pub at: u64,
+    /// True if it is not kept.
+    pub breached: bool,
+}
+
+/// `parts` one behind the other on a bar, a line at the budget, and what the colours mean.
+pub fn show(ui: &mut Ui, name: &str, parts: &[Part], scale: Scale, mark: Option<Mark>) {
+    let total = scale.total;
     let palette = Palette::of(ui);
     let (area, response) = ui.allocate_exact_size(vec2(ui.available_width(), HEIGHT + 8.0), Sense::hover());
     let words = || {
         let parts: Vec<String> = parts.iter().map(|part| format!("{} {}", part.name, bytes(part.bytes))).collect();
-        format!("{name}: {} of {}", parts.join(", "), bytes(total))
+        let budget = mark.map_or_else(String::new, |mark| format!(", budget {}", bytes(mark.at)));
+        format!("{name}: {} of {}{budget}", parts.join(", "), bytes(total))
     };
     response.widget_info(|| WidgetInfo::labeled(Role::Meter, true, words()));
     let bar = area.shrink2(vec2(0.0, 4.0));
@@ -45,11 +64,13 @@ pub fn show(ui: &mut Ui, name: &str, parts: &[Part], total: u64, end: &str, mark
         before = end;
     }
     if let Some(mark) = mark {
-        let colour = if breached { palette.bad } else { palette.boundary };
-        painter.vline(at(mark), area.y_range(), Stroke::new(2.0, colour));
+        let colour = if mark.breached { palette.bad } else { palette.boundary };
+        painter.vline(at(mark.at), area.y_range(), Stroke::new(2.0, colour));
     }
     response.on_hover_text(words());
-    ends(ui, "0", &format!("{} {end}", bytes(total)));
+    if let Some(end) = scale.end {
+        ends(ui, "0", &format!("{} {end}", bytes(total)));
+    }
     ui.scope(|ui| {
         // Rows as high as their words, not as buttons.
         ui.spacing_mut().interact_size.y = 16.0;
