@@ -9,8 +9,14 @@ use egui::{Context, Id};
 use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
 
 use super::{
-    adapters::Adapters, command::Command, models::Preparation, neurons::Tint, theme, toasts::Toasts,
-    vram::BudgetForecasts, widgets,
+    adapters::Adapters,
+    command::Command,
+    models::Preparation,
+    neurons::Tint,
+    theme,
+    toasts::Toasts,
+    vram::{BudgetForecasts, SpeedReasons},
+    widgets,
 };
 use crate::{
     builtin,
@@ -89,6 +95,8 @@ pub struct Shell {
     pub dragged: Option<VramBudget>,
     /// Forecasts for budgets of that model.
     pub forecasts: BudgetForecasts,
+    /// What makes that model as fast as it is.
+    pub reasons: SpeedReasons,
     /// Speeds that were told before answers have shown them.
     pub expected_speeds: ExpectedSpeeds,
     /// Short notices in a corner.
@@ -171,6 +179,7 @@ impl Shell {
             mark: None,
             dragged: None,
             forecasts: BudgetForecasts::default(),
+            reasons: SpeedReasons::default(),
             expected_speeds: ExpectedSpeeds::default(),
             toasts,
             commands: Vec::new(),

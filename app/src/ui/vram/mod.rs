@@ -1,15 +1,17 @@
 //! Memory of the GPU: how much may be taken, what it is taken for. [`slider`] sets the budget, [`bar`] shows what it holds,
 //! [`picker`] chooses who computes, and [`check`] says when figures contradict each other. What a budget would give is reckoned
 //! once, for this panel and for all others that tell of it: [`room`] is the memory that can be had, [`forecasts`] what it would
-//! hold, and [`speed`] how fast that is.
+//! hold, [`speed`] how fast that is, and [`why`], from the figures of [`reasons`].
 
 mod bar;
 mod check;
 mod forecasts;
 pub mod picker;
+mod reasons;
 mod room;
 mod slider;
 mod speed;
+pub mod why;
 
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ use thermocline_engine::{
 use self::bar::{Mark, Part, Scale};
 pub use self::{
     forecasts::BudgetForecasts,
+    reasons::SpeedReasons,
     room::{BudgetRoom, chosen_adapter},
     speed::{ExpectedSpeed, Speed, keep_speed, speed_of},
 };
@@ -180,9 +183,9 @@ impl VramPanel {
         let Some(room) = BudgetRoom::of(shell, model, engine) else { return };
         let wrong = check::disagreement(memory, self.comparable(shell, memory, system));
         let palette = Palette::of(ui);
-        let parts: Vec<Part> = parts_of(memory, &palette).into_iter().filter(|part| part.bytes > 0).collect();
+        let parts: Vec<Part> = parts_of(memory, &palette).into_iter().filter(|part| part.amount > 0).collect();
         let told = room.told(room.choice(shell, model), shell.dragged);
-        let scale = Scale { total: room.most.max(memory.accounted), end: Some(room.end()) };
+        let scale = Scale { total: room.most.max(memory.accounted), end: Some(room.end()), format: bytes };
         bar::show(ui, "Held for the model", &parts, scale, Some(Mark { at: told, breached: wrong.is_some() }));
         slider::show(ui, shell, model, engine, room);
         if memory.moving {
@@ -191,7 +194,7 @@ impl VramPanel {
         }
         if let Some(SystemMemory { total: Some(total), used: Some(used), used_here, .. }) = system {
             let here = used_here.unwrap_or(memory.accounted).min(used);
-            let part = |name: &str, bytes, colour| Part { name: name.to_owned(), bytes, colour };
+            let part = |name: &str, amount, colour| Part { name: name.to_owned(), amount, colour };
             let all = [
                 part("this program", here, palette.hot),
                 part("other programs", used - here, palette.muted),
@@ -199,7 +202,7 @@ impl VramPanel {
             ];
             ui.add_space(4.0);
             // The panel's total is the slider's: these parts have words, and no second one.
-            bar::show(ui, "The device, as the system tells it", &all, Scale { total, end: None }, None);
+            bar::show(ui, "The device, as the system tells it", &all, Scale { total, end: None, format: bytes }, None);
             let told = used_here.map_or("does not tell by program".to_owned(), |here| format!("says {}", bytes(here)));
             // The two are read at different moments.
             let earlier = match (shell.adapters.read(), self.held) {
@@ -284,7 +287,7 @@ fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
             Purpose::Staging => ("staging", palette.muted.gamma_multiply(0.5)),
             Purpose::Predictor => ("predictors", palette.good),
         };
-        Part { name: name.to_owned(), bytes: *bytes, colour }
+        Part { name: name.to_owned(), amount: *bytes, colour }
     };
     memory.by_purpose.iter().map(part).collect()
 }

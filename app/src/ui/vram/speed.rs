@@ -9,6 +9,7 @@ use super::room::chosen_adapter;
 use crate::{
     engine_handle::ModelState,
     library::ModelId,
+    settings::VramBudget,
     speeds::{DeviceBudget, SpeedMemory, SpeedSetting},
     ui::shell::Shell,
     units,
@@ -87,20 +88,45 @@ pub fn speed_of(shell: &mut Shell, model: &ModelId, engine: &Engine, forecast: &
     }
     let setting = in_force.unwrap_or_else(|| {
         let kept = shell.settings.models.get(&model.key()).and_then(|chosen| chosen.budget);
-        let adapter = match engine.device() {
-            DeviceStatus::Gpu(memory) => Some(memory.adapter),
-            _ => chosen_adapter(shell, model).map(|adapter| adapter.name.clone()),
-        };
-        let device = adapter.filter(|_| on_device);
-        setting(engine, device.map(|adapter| DeviceBudget { adapter, budget: shell.dragged.or(kept) }))
+        setting_of(shell, model, engine, forecast, shell.dragged.or(kept))
     });
-    let expected = forecast.tokens_per_second.map(|rate| ExpectedSpeed { rate, corrected: forecast.corrected });
+    let expected = expected_of(forecast);
     if let Some(ExpectedSpeed { rate, corrected: false }) = expected.filter(|_| shell.dragged.is_none()) {
         shell.expected_speeds.tell(model.key(), &setting, rate);
     }
+    remembered(shell, model, &setting, expected)
+}
+
+/// The speed with the plan of `forecast` under another budget than the one in force.
+pub fn speed_under(shell: &Shell, model: &ModelId, engine: &Engine, forecast: &Forecast, budget: VramBudget) -> Speed {
+    let setting = setting_of(shell, model, engine, forecast, Some(budget));
+    remembered(shell, model, &setting, expected_of(forecast))
+}
+
+fn remembered(shell: &Shell, model: &ModelId, setting: &SpeedSetting, expected: Option<ExpectedSpeed>) -> Speed {
     let none = SpeedMemory::default();
     let speeds = shell.settings.models.get(&model.key()).map_or(&none, |chosen| &chosen.speeds);
-    Speed::remembered(speeds, &setting, expected)
+    Speed::remembered(speeds, setting, expected)
+}
+
+fn expected_of(forecast: &Forecast) -> Option<ExpectedSpeed> {
+    forecast.tokens_per_second.map(|rate| ExpectedSpeed { rate, corrected: forecast.corrected })
+}
+
+/// The setting of the open model with the plan of `forecast`.
+fn setting_of(
+    shell: &Shell,
+    model: &ModelId,
+    engine: &Engine,
+    forecast: &Forecast,
+    budget: Option<VramBudget>,
+) -> SpeedSetting {
+    let adapter = match engine.device() {
+        DeviceStatus::Gpu(memory) => Some(memory.adapter),
+        _ => chosen_adapter(shell, model).map(|adapter| adapter.name.clone()),
+    };
+    let device = adapter.filter(|_| forecast.plan.placement.any_resident());
+    setting(engine, device.map(|adapter| DeviceBudget { adapter, budget }))
 }
 
 /// Keeps how fast the open model answers in its setting, with the speed that was told of it before.
@@ -126,7 +152,6 @@ fn setting(engine: &Engine, device: Option<DeviceBudget>) -> SpeedSetting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::VramBudget;
 
     #[test]
     fn speed_text_names_known_rates_only() {

@@ -12,6 +12,7 @@ use crate::{
         testing::{TestWindow, button},
         top_bar,
     },
+    units,
 };
 
 const MOST: &str = "VRAM to use at most";
@@ -171,12 +172,75 @@ fn card_slider_and_bar_tell_the_same_while_dragging() {
 }
 
 #[test]
+fn popup_of_the_speed_names_the_largest_part_before_and_after_an_answer() {
+    let mut stage = TestWindow::new([1440.0, 1000.0]);
+    stage.ready();
+    stage.click("Speed");
+    stage.appears("Planned: ");
+    assert!(stage.shows("Most of a token's time goes to ") && stage.shows(", as planned."), "{:?}", stage.texts());
+    assert!(stage.shows("Measured times come with the first answer.") && !stage.shows("Measured: "));
+    assert!(stage.shows("The CPU computes everything") && !stage.shows("more VRAM"), "{:?}", stage.texts());
+    stage.press(Key::Escape);
+    assert!(!stage.shows("Planned: "));
+
+    stage.write("Message", "Tell me a story about a frog.");
+    stage.press(Key::Enter);
+    stage.answered();
+    stage.step();
+    // By the keyboard.
+    let engine = stage.shell().engine_handle.engine().unwrap();
+    stage.until("rest", |_| engine.telemetry().decode_rate == 0.0);
+    let rate = units::rate(engine.observed_rate().unwrap());
+    stage.control(&rate).focus();
+    stage.step();
+    stage.press(Key::Enter);
+    stage.appears("Measured: ");
+    let time = engine.breakdown().unwrap().measured.unwrap().time;
+    let bar = stage.texts().into_iter().find(|text| text.starts_with("Measured: ") && text.contains(" of ")).unwrap();
+    assert!(bar.contains("neurons on the CPU ") && bar.contains("the head ") && bar.contains("attention "), "{bar}");
+    let largest = why::part_name(time.largest(), false);
+    assert!(stage.shows(&format!("Most of a token's time goes to {largest}: ")), "{largest} in {:?}", stage.texts());
+    assert!(!stage.shows(", as planned."));
+}
+
+#[test]
+fn popup_of_the_speed_tells_the_engines_forecasts_for_more_vram() {
+    let mut stage = on_gpu();
+    let whole = memory(&mut stage).unwrap().accounted;
+    let engine = stage.shell().engine_handle.engine().unwrap();
+    let typical = Machine::typical();
+    engine.set_machine(Machine::new(typical.cpu, typical.gpu)).unwrap();
+    stage.until("the speeds", |_| engine.forecast(1 << 30).unwrap().tokens_per_second.is_some());
+    stage.role(Role::Slider, MOST).set_value_accesskit((whole / 2) as f64);
+    let limit = |stage: &mut TestWindow| {
+        memory(stage).is_some_and(|it| it.budget.is_some_and(|most| most < whole) && !it.moving)
+    };
+    until("the budget", || {
+        stage.it.step();
+        limit(&mut stage).then_some(())
+    });
+    stage.click("Speed");
+    stage.appears("Planned: ");
+    let room = BudgetRoom::of(stage.shell(), &ModelId::Builtin, &engine).unwrap();
+    let now = room.budget(None);
+    for (name, budget) in
+        [("25 % more", now + now / 100 * 25), ("50 % more", now + now / 100 * 50), ("All VRAM", room.can_have)]
+    {
+        let rate = engine.forecast(budget).unwrap().tokens_per_second.unwrap();
+        stage.appears(&format!("{name}, {}: {}.", bytes(budget), Speed::Expected(rate).words()));
+    }
+}
+
+#[test]
 fn chip_and_panel_tell_the_same_shortage() {
     let mut stage = on_gpu();
     let engine = stage.shell().engine_handle.engine().unwrap();
     stage.role(Role::Slider, MOST).set_value_accesskit(0.0);
     stage.step();
-    let too_small = |engine: &Engine| matches!(engine.device(), DeviceStatus::Cpu { reason: Some(reason) } if is_small_budget(&reason));
+    let too_small = |engine: &Engine| match engine.device() {
+        DeviceStatus::Cpu { reason: Some(reason) } => is_small_budget(&reason),
+        _ => false,
+    };
     stage.until("a budget that is too small", |_| too_small(&engine));
     let ctx = stage.it.ctx.clone();
     let shortage = until("a shortage", || {
@@ -301,7 +365,7 @@ fn memory_bar_matches_its_snapshots() {
             }
             memory.accounted = memory.by_purpose.iter().map(|(_, bytes)| bytes).sum();
             let parts = parts_of(&memory, &Palette::of(ui));
-            let scale = Scale { total: 8 << 30, end: Some("is all of the card") };
+            let scale = Scale { total: 8 << 30, end: Some("is all of the card"), format: bytes };
             bar::show(ui, "Held for the model", &parts, scale, Some(Mark { at: 6 << 30, breached: false }));
             ui.add_space(8.0);
             memory.budget = Some(4 << 30);
