@@ -95,7 +95,7 @@ pub struct Shell {
     pub dragged: Option<VramBudget>,
     /// Forecasts for budgets of that model.
     pub forecasts: BudgetForecasts,
-    /// What makes that model as fast as it is.
+    /// The figures of what makes that model as fast as it is.
     pub reasons: SpeedReasons,
     /// Speeds that were told before answers have shown them.
     pub expected_speeds: ExpectedSpeeds,

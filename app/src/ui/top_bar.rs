@@ -87,8 +87,8 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
     }
 }
 
-/// Why the CPU computes everything, as the panel of memory says it, with what is missing of a budget that is too small; `None` if
-/// it does not.
+/// The reason why the CPU computes everything, as the panel of memory says it, with what is missing of a budget that is too
+/// small; `None` if it does not.
 pub fn why_cpu(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine) -> Option<String> {
     let DeviceStatus::Cpu { reason } = engine.device() else { return None };
     let why = vram::why_cpu(shell, reason.as_deref());

@@ -47,7 +47,7 @@ struct Question {
     terms: String,
 }
 
-/// How much of a model is in VRAM.
+/// The part of a model that is in VRAM.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Fit {
     /// True if the whole model fits into VRAM and is placed there.

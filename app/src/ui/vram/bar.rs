@@ -15,7 +15,7 @@ const HEIGHT: f32 = 20.0;
 pub struct Part {
     /// Name of the part.
     pub name: String,
-    /// How much, in bytes or nanoseconds.
+    /// Its amount, in bytes or nanoseconds.
     pub amount: u64,
     /// Its colour.
     pub colour: Color32,

@@ -230,8 +230,8 @@ fn is_small_budget(reason: &Error) -> bool {
     matches!(reason, Error::Memory { .. })
 }
 
-/// Why the CPU computes everything, for people; `reason` is the engine's, `None` if no GPU was asked for. How much is missing of
-/// a budget that is too small, the slider and [`shortage_now`] say, for where it stands.
+/// The reason why the CPU computes everything, for people; `reason` is the engine's, `None` if no GPU was asked for. The bytes
+/// that are missing in a budget that is too small are said by the slider and by [`shortage_now`], for where it stands.
 pub fn why_cpu(shell: &Shell, reason: Option<&Error>) -> String {
     match reason {
         None | Some(Error::NoGpu { .. }) => alone(shell),

@@ -58,11 +58,11 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, ro
             commit(shell, model, engine, moved, room);
         }
     });
-    let (least, greatest) = (bytes(grid.start), bytes(grid.end));
+    let least = bytes(grid.start);
     match choice {
-        VramBudget::AtMost(_) => bar::ends(ui, &least, &format!("{greatest} {}", room.end())),
+        VramBudget::AtMost(_) => bar::ends(ui, &least, &format!("{} {}", bytes(room.most), room.end())),
         VramBudget::LeaveFree(_) => {
-            bar::ends(ui, &least, &format!("{greatest} is all there is: nothing for the model"))
+            bar::ends(ui, &least, &format!("{} is all there is: nothing for the model", bytes(grid.end)))
         }
     }
     words(ui, shell, model, engine, room);
@@ -94,7 +94,7 @@ fn words(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, room:
     }
 }
 
-/// Why nothing would be in VRAM, with the bytes that are missing.
+/// The reason why nothing would be in VRAM, with the bytes that are missing.
 pub fn shortage(forecast: &Forecast) -> Option<String> {
     forecast.reason.as_ref().map(|reason| widgets::sentence(engine_handle::error_message(reason)))
 }

@@ -124,7 +124,7 @@ fn sentence(breakdown: &Breakdown) -> String {
     format!("Most of a token's time goes to {what}: {part} of {all}{how}.")
 }
 
-/// What has to be said about the figures.
+/// Sentences that have to be said about the figures.
 fn notes(breakdown: &Breakdown) -> Vec<String> {
     let mut notes = Vec::new();
     if breakdown.assumed && breakdown.planned.is_some() {
