@@ -127,6 +127,6 @@ mod tests {
         let free = VramBudget::LeaveFree(2900 * MIB);
         assert_eq!((room.grid(free).start, room.told(free, Some(free))), (2000 * MIB, 100 * MIB));
         let tiny = BudgetRoom { most: 1, can_have: 1, whole: true, now: u64::MAX };
-        assert_eq!((tiny.budget(None), tiny.grid(VramBudget::AtMost(7)).place(7)), (1, LEAST_STEP.min(4096)));
+        assert_eq!((tiny.budget(None), tiny.grid(VramBudget::AtMost(7)).place(7)), (1, 0));
     }
 }

@@ -12,6 +12,7 @@ fn rates(stage: &mut TestWindow) -> Vec<(String, f64)> {
 }
 
 fn ask(stage: &mut TestWindow) {
+    stage.ctrl(Key::N);
     stage.write("Message", "Tell me a story about a frog and a pond.");
     stage.press(Key::Enter);
     stage.answered();
