@@ -1,8 +1,9 @@
 //! The Thermocline application: the program without the engine. [`cli`] is the command line and [`ui`] the window; [`server`] is
-//! the HTTP API, and [`remote`] its client. [`engine_handle`] opens models in the background, and [`chat`] generates answers in chats; [`store`] holds the chats on
-//! disk, [`attachment`] reads files that go with messages, [`tools`] are those that models may call, [`library`] finds models on disk and [`download`] fetches more; [`builtin`] is the model inside the binary. [`folders`] are the
-//! program's folders and [`settings`] are the user's settings; [`machines`] are PCs by their published figures, [`fence`] recognises code
-//! in Markdown, [`log`] keeps the latest lines of the log, and [`units`] formats and parses sizes; [`update`] looks for a newer version
+//! the HTTP API, and [`remote`] its client. [`engine_handle`] opens models in the background, and [`chat`] generates answers in
+//! chats; [`store`] holds the chats on disk, [`attachment`] reads files that go with messages, [`tools`] are those that models may
+//! call, [`library`] finds models on disk and [`download`] fetches more; [`builtin`] is the model inside the binary. [`folders`] are
+//! the program's folders and [`settings`] are the user's settings, with the [`speeds`] that models were measured at; [`machines`] are
+//! PCs by their published figures, [`fence`] recognises code in Markdown, [`log`] keeps the latest lines of the log, and [`units`] formats and parses sizes; [`update`] looks for a newer version
 //! where that is switched on.
 
 // `Engine: Send` is proved through all types of wgpu.
@@ -23,6 +24,7 @@ pub mod memory;
 pub mod remote;
 pub mod server;
 pub mod settings;
+pub mod speeds;
 pub mod store;
 #[cfg(test)]
 mod testing;

@@ -13,7 +13,7 @@ use thermocline_engine::{
     files::{self, Form},
 };
 
-use crate::{remote::ServerAddress, server::ServerOptions, tools::ToolSettings};
+use crate::{remote::ServerAddress, server::ServerOptions, speeds::SpeedMemory, tools::ToolSettings};
 
 /// Largest number of recent models.
 const RECENT: usize = 12;
@@ -111,8 +111,8 @@ pub struct ModelSettings {
     pub level: Option<f32>,
     /// True to adapt the hot neurons to the text, false not to; `None`: where it pays.
     pub adaptive: Option<bool>,
-    /// Tokens per second of its latest answers on this computer.
-    pub rate: Option<f64>,
+    /// Speeds of its answers on this computer, by setting.
+    pub speeds: SpeedMemory,
     /// Fields of other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,
@@ -129,11 +129,11 @@ pub enum VramBudget {
 }
 
 impl VramBudget {
-    /// The budget as a limit, while `free` bytes are free and `held` bytes are already ours.
-    pub fn limit(self, free: u64, held: u64) -> u64 {
+    /// The budget as a limit, where `can_have` bytes are free or already ours.
+    pub fn limit(self, can_have: u64) -> u64 {
         match self {
             VramBudget::AtMost(bytes) => bytes,
-            VramBudget::LeaveFree(bytes) => free.saturating_add(held).saturating_sub(bytes),
+            VramBudget::LeaveFree(bytes) => can_have.saturating_sub(bytes),
         }
     }
 }
@@ -384,8 +384,8 @@ mod tests {
 
     #[test]
     fn budget_limit_is_absolute_or_relative_to_free_memory() {
-        assert_eq!(VramBudget::AtMost(5).limit(100, 50), 5);
-        assert_eq!(VramBudget::LeaveFree(30).limit(100, 50), 120);
-        assert_eq!(VramBudget::LeaveFree(300).limit(100, 50), 0);
+        assert_eq!(VramBudget::AtMost(5).limit(150), 5);
+        assert_eq!(VramBudget::LeaveFree(30).limit(150), 120);
+        assert_eq!(VramBudget::LeaveFree(300).limit(150), 0);
     }
 }

@@ -35,6 +35,17 @@ pub fn rate(tokens_per_second: f64) -> String {
     }
 }
 
+/// `1_500_000` nanoseconds as `1.50 ms`.
+pub fn milliseconds(nanoseconds: u64) -> String {
+    let milliseconds = nanoseconds as f64 / 1e6;
+    match milliseconds {
+        ms if ms >= 9999.5 => format!("{:.1} s", ms / 1e3),
+        ms if ms >= 99.95 => format!("{ms:.0} ms"),
+        ms if ms >= 9.995 => format!("{ms:.1} ms"),
+        ms => format!("{ms:.2} ms"),
+    }
+}
+
 /// `1` as `1 layer`, `12` as `12 layers`; for nouns that only take an s.
 pub fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
@@ -97,6 +108,12 @@ mod tests {
         let want = ["41 tok/s", "10 tok/s", "9.9 tok/s", "0.1 tok/s", "20 s a token", "100 s a token", "2 min a token"];
         assert_eq!(said[..7], want);
         assert_eq!(said[7..], ["hours a token", "hours a token"]);
+    }
+
+    #[test]
+    fn milliseconds_have_three_digits() {
+        let said = [0, 1_500_000, 9_994_999, 12_345_678, 123_456_789, 9_999_499_999, 12_345_678_901].map(milliseconds);
+        assert_eq!(said, ["0.00 ms", "1.50 ms", "9.99 ms", "12.3 ms", "123 ms", "9999 ms", "12.3 s"]);
     }
 
     #[test]

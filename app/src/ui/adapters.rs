@@ -44,6 +44,13 @@ impl SystemMemory {
             free: first(VramReading::available),
         }
     }
+
+    /// Bytes a model can have that holds `held` of them already: those and the free ones, never more than there are. `None` if
+    /// the system says nothing.
+    pub fn can_have(&self, held: u64) -> Option<u64> {
+        let (free, total) = (self.free.map(|free| free.saturating_add(held)), self.total);
+        free.map(|free| free.min(total.unwrap_or(u64::MAX))).or(total).map(|bytes| bytes.max(held))
+    }
 }
 
 impl Adapters {
@@ -103,6 +110,17 @@ pub fn kind(kind: AdapterKind) -> &'static str {
 mod tests {
     use super::*;
     use crate::testing::eventually;
+
+    #[test]
+    fn memory_that_can_be_had_is_what_is_free_or_held_already() {
+        let memory = |free, total| SystemMemory { free, total, ..SystemMemory::default() };
+        assert_eq!(memory(None, None).can_have(5), None);
+        assert_eq!(memory(Some(30), Some(100)).can_have(5), Some(35));
+        assert_eq!(memory(Some(98), Some(100)).can_have(5), Some(100), "never more than there are");
+        assert_eq!(memory(None, Some(100)).can_have(5), Some(100));
+        assert_eq!(memory(Some(30), None).can_have(5), Some(35));
+        assert_eq!(memory(Some(0), Some(4)).can_have(5), Some(5), "what is held was there");
+    }
 
     #[test]
     fn adapters_are_listed_in_the_background_once_per_period() {

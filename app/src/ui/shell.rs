@@ -16,6 +16,7 @@ use super::{
     neurons::Tint,
     theme,
     toasts::Toasts,
+    vram::{BudgetForecasts, SpeedReasons},
     widgets,
 };
 use crate::{
@@ -28,6 +29,7 @@ use crate::{
     remote::KeyStore,
     server::ServerSwitch,
     settings::{ModelSettings, Settings, VramBudget},
+    speeds::ExpectedSpeeds,
     store::{ChatId, Store},
     tools::{Limits, ToolHub, Toolbox},
 };
@@ -65,6 +67,12 @@ pub struct Shell {
     pub mark: Option<Tint>,
     /// The budget of the model that is open, while it is being dragged.
     pub dragged: Option<VramBudget>,
+    /// Forecasts for budgets of that model.
+    pub forecasts: BudgetForecasts,
+    /// The figures of what makes that model as fast as it is.
+    pub reasons: SpeedReasons,
+    /// Speeds that were told before answers have shown them.
+    pub expected_speeds: ExpectedSpeeds,
     /// Short notices in a corner.
     pub toasts: Toasts,
     commands: Vec<Command>,
@@ -144,6 +152,9 @@ impl Shell {
             tint: None,
             mark: None,
             dragged: None,
+            forecasts: BudgetForecasts::default(),
+            reasons: SpeedReasons::default(),
+            expected_speeds: ExpectedSpeeds::default(),
             toasts,
             commands: Vec::new(),
             written,
@@ -220,16 +231,6 @@ impl Shell {
         let device = self.engine_options(&model).device;
         let chosen = engine.set_device(&device);
         self.ok_or_show_error(chosen);
-    }
-
-    /// Keeps how fast the open model answers, to be told of it while it is not open. Small changes are not written.
-    pub fn keep_rate(&mut self) {
-        let ModelState::Ready { model, engine } = self.engine_handle.state() else { return };
-        let Some(rate) = engine.observed_rate().filter(|rate| rate.is_finite()) else { return };
-        let kept = self.settings.models.get(&model.key()).and_then(|chosen| chosen.rate);
-        if kept.is_none_or(|kept| (kept / rate).ln().abs() > 0.1) {
-            self.model_settings(&model).rate = Some((10.0 * rate).round() / 10.0);
-        }
     }
 
     /// How a model is to be opened.

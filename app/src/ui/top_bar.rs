@@ -1,9 +1,15 @@
-//! The line above the page: which model, where it computes, what it skips, how quick it is. What stands at its right end is laid
-//! out first; names share the rest, and long ones are shortened.
+//! The line above the page: which model, where it computes, what it skips, how quick it is, and why. What stands at its right end
+//! is laid out first; names share the rest, and long ones are shortened.
 
-use egui::{Align, Button, Color32, Label, Layout, ProgressBar, RichText, TextStyle, Ui, containers::menu::MenuButton};
+use egui::{
+    Align, Button, Color32, Context, Label, Layout, PopupCloseBehavior, ProgressBar, RichText, TextStyle, Ui,
+    containers::menu::{MenuButton, MenuConfig},
+};
 use egui_material_icons::icons::{ICON_MEMORY, ICON_VIEW_SIDEBAR};
-use thermocline_engine::session::{DeviceStatus, Engine, SparsityChoice};
+use thermocline_engine::{
+    Error,
+    session::{DeviceStatus, Engine, SparsityChoice},
+};
 
 use super::{
     command::{Command, Page},
@@ -11,7 +17,7 @@ use super::{
     models::prepare_offer,
     shell::Shell,
     theme::{self, Palette},
-    vram::picker,
+    vram::{self, picker},
     widgets,
 };
 use crate::{engine_handle::ModelState, library::ModelId, units};
@@ -55,16 +61,22 @@ enum BarPart {
     Model,
     Device,
     Mode,
+    Speed,
 }
 
 /// Shows it, above `page`.
 pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
     let state = shell.engine_handle.state();
-    let words = words(&state, Palette::of(ui));
+    let reason = match &state {
+        ModelState::Ready { model, engine } => why_cpu(ui, shell, model, engine),
+        _ => None,
+    };
+    let words = words(&state, reason, Palette::of(ui));
     let menu = |ui: &mut Ui, part: BarPart| match (part, &state) {
         (BarPart::Model, _) => model_menu::show(ui, shell, &state, page),
         (BarPart::Device, ModelState::Ready { model, .. }) => device_menu(ui, shell, model),
         (BarPart::Mode, ModelState::Ready { model, engine }) => mode_menu(ui, shell, model, engine),
+        (BarPart::Speed, ModelState::Ready { model, engine }) => vram::why::show(ui, shell, model, engine),
         _ => {}
     };
     let pressed = bar(ui, &words, menu);
@@ -75,7 +87,21 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
     }
 }
 
-fn words(state: &ModelState, palette: Palette) -> BarWords {
+/// The reason why the CPU computes everything, as the panel of memory says it, with what is missing of a budget that is too
+/// small; `None` if it does not.
+pub fn why_cpu(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine) -> Option<String> {
+    let DeviceStatus::Cpu { reason } = engine.device() else { return None };
+    let why = vram::why_cpu(shell, reason.as_deref());
+    let too_small = matches!(reason.as_deref(), Some(Error::Memory { .. }));
+    let shortage = too_small.then(|| vram::shortage_now(ctx, shell, model, engine)).flatten();
+    Some(match shortage {
+        Some(shortage) => format!("{why} {shortage}"),
+        None => why,
+    })
+}
+
+/// `reason`: why the CPU computes everything, if it does.
+fn words(state: &ModelState, reason: Option<String>, palette: Palette) -> BarWords {
     let model = match state {
         ModelState::Empty => "No model".to_owned(),
         ModelState::Opening(opening) => format!("Opening {} …", opening.model),
@@ -88,9 +114,11 @@ fn words(state: &ModelState, palette: Palette) -> BarWords {
             let report = engine.sparsity();
             let hint = format!("Sparsity: {}", widgets::sentence(&report.reason));
             let mode = Chip { text: report.mode.name().to_owned(), colour: palette.good, hint };
-            let rate = engine.telemetry().decode_rate;
-            let rate = (rate > 0.0).then(|| units::rate(rate));
-            BarWords { model, device: Some(device_place(engine, palette)), mode: Some(mode), rate }
+            // At rest, that of the latest answer.
+            let lately =
+                Some(engine.telemetry().decode_rate).filter(|rate| *rate > 0.0).or_else(|| engine.observed_rate());
+            let rate = Some(lately.map_or_else(|| "Speed".to_owned(), units::rate));
+            BarWords { model, device: Some(device_place(engine, reason, palette)), mode: Some(mode), rate }
         }
         ModelState::Remote { model: remote, .. } => {
             let colour = if remote.server.is_private() { palette.cold } else { palette.amber };
@@ -102,11 +130,10 @@ fn words(state: &ModelState, palette: Palette) -> BarWords {
     }
 }
 
-fn device_place(engine: &Engine, palette: Palette) -> DevicePlace {
+fn device_place(engine: &Engine, reason: Option<String>, palette: Palette) -> DevicePlace {
     let chip = |text: String, hint: String| Chip { text, colour: palette.text, hint };
     DevicePlace::Known(match engine.device() {
-        DeviceStatus::Cpu { reason: None } => chip("CPU".to_owned(), "The CPU computes everything".to_owned()),
-        DeviceStatus::Cpu { reason: Some(reason) } => chip("CPU".to_owned(), widgets::sentence(reason)),
+        DeviceStatus::Cpu { .. } => chip("CPU".to_owned(), reason.unwrap_or_default()),
         DeviceStatus::Loading { done, total } => {
             return DevicePlace::Loading(if total == 0 { 0.0 } else { done as f32 / total as f32 });
         }
@@ -123,7 +150,7 @@ fn device_place(engine: &Engine, palette: Palette) -> DevicePlace {
 }
 
 /// The line; `menu` fills the menus of its chips. The switch that was pressed.
-fn bar(ui: &mut Ui, words: &BarWords, menu: impl FnMut(&mut Ui, BarPart)) -> Option<BarPart> {
+fn bar(ui: &mut Ui, words: &BarWords, mut menu: impl FnMut(&mut Ui, BarPart)) -> Option<BarPart> {
     let mut pressed = None;
     ui.horizontal(|ui| {
         let chats = "Show or hide the chats";
@@ -137,9 +164,13 @@ fn bar(ui: &mut Ui, words: &BarWords, menu: impl FnMut(&mut Ui, BarPart)) -> Opt
             }
             if let Some(rate) = &words.rate {
                 let text = RichText::new(rate).font(theme::strong(14.0)).color(Palette::of(ui).amber);
-                ui.label(text).on_hover_text("Tokens per second, lately");
+                let rate = MenuButton::from_button(Button::new(text).frame(false));
+                // It is read, not chosen from.
+                let rate = rate.config(MenuConfig::new().close_behavior(PopupCloseBehavior::CloseOnClickOutside));
+                let (response, _) = rate.ui(ui, |ui| menu(ui, BarPart::Speed));
+                response.on_hover_text("Tokens per second, lately: why this speed?");
             }
-            ui.with_layout(Layout::left_to_right(Align::Center), |ui| chips(ui, words, menu));
+            ui.with_layout(Layout::left_to_right(Align::Center), |ui| chips(ui, words, &mut menu));
         });
     });
     pressed

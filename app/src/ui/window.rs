@@ -28,7 +28,7 @@ use super::{
     shell::Shell,
     theme::{self, Palette},
     top_bar,
-    vram::VramPanel,
+    vram::{self, VramPanel},
 };
 use crate::{engine_handle::ModelState, folders::Folders, library::ModelId, settings::Settings};
 
@@ -221,7 +221,7 @@ impl Window {
         self.vram.tick(ctx, &mut self.shell);
         self.preferences.tick(ctx, &mut self.shell);
         self.shell.serving.apply(&self.shell.settings.server, &self.shell.engine_handle);
-        self.shell.keep_rate();
+        vram::keep_speed(&mut self.shell);
         self.shell.keep_settings(ctx, false);
         if self.shell.chat_controller.has_unsaved_text() {
             ctx.request_repaint_after(RETRY);

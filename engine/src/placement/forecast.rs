@@ -17,6 +17,8 @@ pub struct Forecast {
     pub everything: u64,
     /// Expected tokens per second; `None` as long as neither a measurement of this machine nor an answer has shown its speed.
     pub tokens_per_second: Option<f64>,
+    /// True if that rate is corrected by measured ones: an answer of this engine has shown how far the time model is off here.
+    pub corrected: bool,
     /// Expected tokens per second without any VRAM.
     pub cpu_tokens_per_second: Option<f64>,
     /// Bytes to upload from where things are now.
@@ -45,7 +47,17 @@ impl Forecast {
         };
         let (arriving, leaving) = plan.placement.moves(planner.profile(), now);
         let tokens_per_second = rate(&plan);
-        Forecast { budget, plan, everything, tokens_per_second, cpu_tokens_per_second, arriving, leaving, reason }
+        Forecast {
+            budget,
+            plan,
+            everything,
+            tokens_per_second,
+            corrected: false,
+            cpu_tokens_per_second,
+            arriving,
+            leaving,
+            reason,
+        }
     }
 
     /// Hot units, and all units: neurons, or experts in MoE layers.

@@ -4,7 +4,7 @@
 //! [`PlanInputs`] say how the model is used and how fast the [`Machine`] is. A [`CostProfile`] holds the bytes and reads of every
 //! part of the model, the time model prices a layer by how much of it is resident, and a [`Frontier`] finds the best [`Plan`]s for
 //! all budgets. A [`PlacementSolver`] holds these together: it is what an engine, `thermocline plan` and benchmarks ask.
-//! [`PlacementSolver::forecast`] says what a budget would give. A [`PublishedMachine`] stands for a PC that is not at hand.
+//! [`PlacementSolver::forecast`] says what a budget would give, [`TokenTime`] what the time of a plan's token goes to. A [`PublishedMachine`] stands for a PC that is not at hand.
 //!
 //! ```
 //! use thermocline_engine::{
@@ -45,6 +45,7 @@ mod streaming;
 #[cfg(test)]
 mod tests;
 mod time_model;
+mod token_time;
 
 pub use cost_profile::{BLOCK, CostProfile, HeadCosts, LayerCosts, ReadBytes, SkippedRows};
 pub use device_bytes::{DeviceBytes, LayerBytes};
@@ -59,5 +60,6 @@ pub use resident_parts::{Granularity, Placement};
 pub use solver::PlacementSolver;
 pub use streaming::{StreamCost, Streaming, StreamingBufferSize};
 pub use time_model::LayerTime;
+pub use token_time::{TokenPart, TokenTime};
 
 pub use crate::model::Resident;

@@ -38,6 +38,8 @@ pub struct LayerTime {
     pub gpu: f64,
     /// Seconds that the CPU computes.
     pub cpu: f64,
+    /// Seconds of attention or the recurrent mixer, part of those of the side that has them.
+    pub attention: f64,
     /// Seconds of the GPU-CPU synchronisation.
     pub hand_over: f64,
     /// Seconds from the layer's beginning to its end.
@@ -49,27 +51,35 @@ pub struct LayerTime {
 pub(super) struct LayerTimer<'a> {
     costs: &'a LayerCosts,
     machine: &'a Machine,
-    /// Seconds of all but the units, on either side.
+    /// Seconds of all but the units, on either side, and of attention alone.
     cpu_rest: f64,
     gpu_rest: f64,
+    cpu_attention: f64,
+    gpu_attention: f64,
 }
 
 impl<'a> LayerTimer<'a> {
     pub fn new(costs: &'a LayerCosts, machine: &'a Machine) -> Self {
         let cpu = &machine.cpu;
-        let reads = || costs.attention_reads.iter().chain(&costs.predictor_reads).chain(&costs.routing_reads);
-        let joins = ATTENTION_JOINS + if costs.predictor_reads.is_empty() { 0.0 } else { PREDICTOR_JOINS };
-        let cpu_rest = reads().map(|it| cpu_seconds(cpu, it)).sum::<f64>() + joins * cpu.join;
-        let gpu_rest = machine.gpu.as_ref().map_or(f64::INFINITY, |gpu| {
-            reads().map(|it| gpu_seconds(gpu, it)).sum::<f64>() + ATTENTION_DISPATCHES * gpu.dispatch
+        let others = || costs.predictor_reads.iter().chain(&costs.routing_reads);
+        let predictor_joins = if costs.predictor_reads.is_empty() { 0.0 } else { PREDICTOR_JOINS };
+        let cpu_attention = costs.attention_reads.iter().map(|it| cpu_seconds(cpu, it)).sum::<f64>();
+        let cpu_attention = cpu_attention + ATTENTION_JOINS * cpu.join;
+        let cpu_rest =
+            cpu_attention + others().map(|it| cpu_seconds(cpu, it)).sum::<f64>() + predictor_joins * cpu.join;
+        let on_gpu = machine.gpu.as_ref().map(|gpu| {
+            let attention = costs.attention_reads.iter().map(|it| gpu_seconds(gpu, it)).sum::<f64>();
+            let attention = attention + ATTENTION_DISPATCHES * gpu.dispatch;
+            (attention, attention + others().map(|it| gpu_seconds(gpu, it)).sum::<f64>())
         });
-        LayerTimer { costs, machine, cpu_rest, gpu_rest }
+        let (gpu_attention, gpu_rest) = on_gpu.unwrap_or((f64::INFINITY, f64::INFINITY));
+        LayerTimer { costs, machine, cpu_rest, gpu_rest, cpu_attention, gpu_attention }
     }
 
     /// The layer on the CPU alone.
     pub fn on_cpu(&self) -> LayerTime {
         let cpu = self.cpu_rest + self.cold_seconds(self.costs.all_rows());
-        LayerTime { cpu, seconds: cpu, ..LayerTime::default() }
+        LayerTime { cpu, attention: self.cpu_attention, seconds: cpu, ..LayerTime::default() }
     }
 
     /// The layer on the device, except for the units that are not `hot`.
@@ -80,7 +90,8 @@ impl<'a> LayerTimer<'a> {
         let cold = self.costs.all_rows().minus(hot);
         // Half a unit is what rounding leaves of none.
         if cold.units < 0.5 {
-            return LayerTime { gpu: gpu_total, seconds: gpu_total, ..LayerTime::default() };
+            let attention = self.gpu_attention;
+            return LayerTime { gpu: gpu_total, attention, seconds: gpu_total, ..LayerTime::default() };
         }
         let (cpu, both) = match self.costs.skips {
             SkippedRows::NotRouted => self.expected_experts(gpu, hot, cold),
@@ -89,7 +100,13 @@ impl<'a> LayerTimer<'a> {
                 (cpu, concurrent_seconds(hot_seconds, cpu, gpu.together))
             }
         };
-        LayerTime { gpu: gpu_total, cpu, hand_over: gpu.hand_over, seconds: self.gpu_rest + gpu.hand_over + both }
+        LayerTime {
+            gpu: gpu_total,
+            cpu,
+            attention: self.gpu_attention,
+            hand_over: gpu.hand_over,
+            seconds: self.gpu_rest + gpu.hand_over + both,
+        }
     }
 
     /// Expected seconds of the CPU, and until both processors are done, where each of a token's experts is cold with the same

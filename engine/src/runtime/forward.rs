@@ -1,17 +1,17 @@
 //! The forward pass: the one driver that walks a model's program, on any processor.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
 use super::{
-    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Pass, Probe, Processor, Residency, Sequences, Shortlist, Sparsity,
-    ThresholdCorrection, scratch::grow,
+    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Pass, PassPart, Probe, Processor, Residency, Sequences, Shortlist,
+    Sparsity, ThresholdCorrection, scratch::grow,
 };
 use crate::{
     cpu::{Cpu, Isa},
     error::{Error, Result},
-    model::{Model, Position},
+    model::{BoundOperation, Model, Position},
 };
 
 /// The tokens whose logits are returned.
@@ -181,7 +181,7 @@ impl Forward {
             } else {
                 let logits = &mut logits[written * n_vocab..][..rows.len() * n_vocab];
                 written += rows.len();
-                processor.head(&pass, rows, logits)?;
+                timed(&mut pass, PassPart::Head, |pass| processor.head(pass, rows, logits))?;
             }
             processor.report(&mut pass);
             sequences.advance();
@@ -285,7 +285,7 @@ impl Forward {
             let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
             layers(&mut **processor, &mut pass, &mut sequences)?;
             if last {
-                processor.top(&pass, part.len() - 1, ids, logits)?;
+                timed(&mut pass, PassPart::Head, |pass| processor.top(pass, part.len() - 1, ids, logits))?;
             } else {
                 processor.finish()?;
             }
@@ -358,7 +358,25 @@ pub(crate) fn compute_layer(
     sequences: &mut Sequences<'_>,
 ) -> Result<()> {
     for step in pass.model.steps(layer) {
-        processor.step(pass, &step?, sequences)?;
+        let step = step?;
+        let part = match step.operation {
+            BoundOperation::Route { .. } | BoundOperation::Ffn(_) | BoundOperation::DenseFfn { .. } => {
+                PassPart::Ffn(layer)
+            }
+            _ => PassPart::Mixer(layer),
+        };
+        timed(pass, part, |pass| processor.step(pass, &step, sequences))?;
     }
+    Ok(())
+}
+
+/// Does `work`, and tells the probe its time if it wants that.
+fn timed(pass: &mut Pass<'_>, part: PassPart, work: impl FnOnce(&mut Pass<'_>) -> Result<()>) -> Result<()> {
+    if !pass.probe.wants_step_times() {
+        return work(pass);
+    }
+    let started = Instant::now();
+    work(pass)?;
+    pass.probe.step_time(part, started.elapsed());
     Ok(())
 }

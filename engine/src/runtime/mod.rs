@@ -28,7 +28,7 @@ pub(crate) use kv_cache::LayerRows;
 pub use kv_layer::KvLayer;
 pub(crate) use off_host::{OffHostRows, OffHostState};
 pub use pass::{Pass, ThresholdCorrection};
-pub use probe::{LayerFiring, Probe};
+pub use probe::{LayerFiring, PassPart, Probe};
 pub use processor::Processor;
 pub use recurrent_layer::RecurrentState;
 pub use residency::Residency;

@@ -1,6 +1,19 @@
 //! An observer of a forward pass.
 
+use std::time::Duration;
+
 pub use crate::telemetry::neurons::LayerFiring;
+
+/// A part of a pass that is timed by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PassPart {
+    /// Steps of a layer before its FFN: norms, attention or a recurrent mixer.
+    Mixer(usize),
+    /// A layer's FFN, with its router.
+    Ffn(usize),
+    /// The head.
+    Head,
+}
 
 /// An observer of a forward pass. Every method has a default that does nothing; `()` observes nothing. Tokens are those of the chunk
 /// being computed, in order; chunks follow each other.
@@ -77,6 +90,17 @@ pub trait Probe {
     /// the chunk where a device computes.
     fn firing(&mut self, firing: &LayerFiring<'_>) {
         let _ = firing;
+    }
+
+    /// True to get the times of steps and of the head.
+    fn wants_step_times(&mut self) -> bool {
+        false
+    }
+
+    /// Time that the calling thread spent on a step of a part. With a device that is recording and waiting: what the device took is
+    /// in [`LayerFiring::gpu_ns`].
+    fn step_time(&mut self, part: PassPart, time: Duration) {
+        let _ = (part, time);
     }
 
     /// True to get the router's choices.

@@ -85,7 +85,9 @@ impl Engine {
             None => state.planner.plan(&planner, bytes.saturating_sub(reserved), gpu_use).map_err(Arc::new),
         };
         let rate = |plan: &Plan| state.decode_rates.corrected_rate(&planner, plan);
-        Ok(Forecast::new(&planner, bytes, planned, self.resident().as_deref(), rate))
+        let mut forecast = Forecast::new(&planner, bytes, planned, self.resident().as_deref(), rate);
+        forecast.corrected = state.decode_rates.correction(&planner, &forecast.plan).is_some();
+        Ok(forecast)
     }
 
     /// Tokens per second of the latest answer, if the mode, the device and its budget are still as they were then. Does not wait.
@@ -166,12 +168,17 @@ impl DecodeRates {
     /// Tokens per second to expect of `plan`, corrected by the measured rates; `None` if neither the speeds of this machine were
     /// measured nor an answer has shown them.
     pub fn corrected_rate(&self, planner: &PlacementSolver, plan: &Plan) -> Option<f64> {
-        let mut runs = self.0.lock();
-        let run = if plan.placement.any_resident() { &mut runs.device } else { &mut runs.cpu };
-        match run.as_mut().and_then(|run| run.correction(planner)) {
+        match self.correction(planner, plan) {
             Some(correction) => Some(correction * plan.tokens_per_second()),
             None => planner.expected_rate(plan),
         }
+    }
+
+    /// The measured rate divided by the expected one, on the processors that `plan` uses; `None` if no answer has shown it.
+    fn correction(&self, planner: &PlacementSolver, plan: &Plan) -> Option<f64> {
+        let mut runs = self.0.lock();
+        let run = if plan.placement.any_resident() { &mut runs.device } else { &mut runs.cpu };
+        run.as_mut().and_then(|run| run.correction(planner))
     }
 }
 

@@ -29,6 +29,7 @@ use super::{
     sampling::{Grammar, GrammarCompiler, GrammarState},
     settings::{RequestedSettings, SettingsMailbox},
     sparsity,
+    step_times::TimedTokens,
     worker::{self, Command, QueuedRequest},
 };
 use crate::{
@@ -69,6 +70,7 @@ pub(super) struct EngineState {
     pub settings: SettingsMailbox,
     pub planner: Arc<LivePlanner>,
     pub decode_rates: DecodeRates,
+    pub timed_tokens: TimedTokens,
     /// The device chosen last.
     pub choice: Mutex<DeviceChoice>,
     /// The parts of the model on the device now.
@@ -232,7 +234,6 @@ impl Engine {
         let model = sparsity::prepared_for(model, options.sparsity, split.is_some(), cpu.pool());
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
-        let stopped = StopMessage::default();
         let device = StatusBoard::new(match source {
             Some(_) => DeviceStatus::Loading { done: 0, total: 0 },
             None => DeviceStatus::Cpu { reason: None },
@@ -261,13 +262,14 @@ impl Engine {
             settings: SettingsMailbox::new(settings),
             planner: Arc::new(planner),
             decode_rates: DecodeRates::default(),
+            timed_tokens: TimedTokens::default(),
             choice: Mutex::new(options.device),
             resident: Mutex::default(),
             device_load,
             recall: options.recall,
             kv_budget: options.kv_budget,
             sparsity: Mutex::new(sparsity),
-            stopped,
+            stopped: StopMessage::default(),
             grammars: OnceLock::new(),
             counts,
             ffn_sizes,
@@ -375,6 +377,7 @@ impl Engine {
         let _ = state.settings.change(|settings| settings.budget = budget);
         *state.choice.lock() = choice.clone();
         state.decode_rates.forget_device();
+        state.timed_tokens.forget();
         self.command(Command::SwitchDevice { source: device_source(choice, &state.device_load) })
     }
 

@@ -25,6 +25,7 @@ use super::{
     request::EventSender,
     sampling::{Breakers, GrammarState, Sampler},
     speculation::Speculation,
+    step_times::StepTimes,
     text::{StopStrings, TextStream, TokenOutcome},
 };
 use crate::{
@@ -77,6 +78,8 @@ pub(super) struct Generation<'a> {
     draft_masks: DraftMasks,
     /// Steps that computed one token, and their time.
     single_steps: (usize, Duration),
+    /// Times of the steps of the token that was computed last, if it was timed.
+    step_times: StepTimes,
     ffn_sizes: &'a [FfnSize],
     requested_at: Instant,
     reported_at: Instant,
@@ -171,6 +174,7 @@ impl<'a> Generation<'a> {
             drafted: 0,
             draft_masks: DraftMasks::default(),
             single_steps: (0, Duration::ZERO),
+            step_times: StepTimes::default(),
             ffn_sizes: &state.ffn_sizes,
             requested_at,
             reported_at: Instant::now(),
@@ -349,6 +353,11 @@ impl<'a> Generation<'a> {
     /// Passes of one token so far, and their time.
     pub fn single_steps(&self) -> (usize, Duration) {
         self.single_steps
+    }
+
+    /// Times of the steps of the token that was computed last; `None` if it was not timed.
+    pub fn step_times(&self) -> Option<&StepTimes> {
+        Some(&self.step_times).filter(|times| !times.layers.is_empty())
     }
 
     fn add_time(&mut self, in_prompt: bool, time: Duration) {

@@ -10,11 +10,13 @@
 //! [`live_planner`] finds the budget best used for, moves back to the CPU when the [`device`] is lost, and tries it again. Contexts
 //! follow with their keys and values, or by computing their tokens anew, and generations go on from the token they were at. What
 //! callers change on a running engine (VRAM budget, sparsity mode, adaptation) is requested in [`settings`] and applied between two
-//! tokens. A [`budget_forecast`] says what a budget would give, corrected by the rates that were measured while decoding;
+//! tokens. A [`budget_forecast`] says what a budget would give, corrected by the rates that were measured while decoding; a
+//! [`breakdown`] sets the parts of a token's time as planned beside those of [`step_times`];
 //! [`idle_calibration`] measures the machine while the engine is idle; [`neurons`] records firings and lets the hot set follow them,
 //! [`neuron_norms`] weighs neurons that are never zero, and [`ffn_reads`] says what skipping saved.
 
 mod batch;
+mod breakdown;
 mod budget_forecast;
 mod chat_history;
 mod context;
@@ -37,10 +39,12 @@ mod settings;
 mod shape_model;
 mod sparsity;
 mod speculation;
+mod step_times;
 mod text;
 mod turns;
 mod worker;
 
+pub use breakdown::{Breakdown, MeasuredTime};
 pub use budget_forecast::unopened_planner;
 pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus};
 pub use embedding::Pooling;

@@ -1,14 +1,17 @@
 //! Firings of neurons in an engine: how often each fires, the hot set that follows them, and the probe that records them.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::{
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
-use super::{FfnReads, ffn_reads::FfnSize};
+use super::{FfnReads, ffn_reads::FfnSize, step_times::StepTimes};
 use crate::{
     model::{LayerWeights, Model},
     placement::Placement,
-    runtime::{LayerFiring, Probe, ThresholdCorrection},
+    runtime::{LayerFiring, PassPart, Probe, ThresholdCorrection},
     sparsity::migration::{FollowOptions, Follower},
     telemetry::neurons::{DraftMasks, NeuronBoard, NeuronRecorder, Watch},
 };
@@ -126,6 +129,7 @@ pub(super) struct GenerationProbe<'a> {
     /// Holds the firings that adaptation is to count once drafts are drawn.
     draft: Option<&'a mut DraftMasks>,
     reads: Option<(&'a [FfnSize], &'a mut FfnReads, bool)>,
+    times: Option<&'a mut StepTimes>,
 }
 
 impl<'a> GenerationProbe<'a> {
@@ -139,6 +143,7 @@ impl<'a> GenerationProbe<'a> {
             adaptation: None,
             draft: None,
             reads: None,
+            times: None,
         }
     }
 
@@ -157,6 +162,16 @@ impl<'a> GenerationProbe<'a> {
         GenerationProbe { reads: Some((sizes, reads, dense)), ..self }
     }
 
+    /// The probe with the times of the pass's steps added to `times`.
+    pub fn with_times(self, times: &'a mut StepTimes) -> Self {
+        GenerationProbe { times: Some(times), ..self }
+    }
+
+    /// True if firings are wanted for what they are, and not for their times only.
+    fn counts_firing(&self) -> bool {
+        self.watch != Watch::Off || self.adaptation.is_some()
+    }
+
     /// The probe with its firings recorded, as far as the recorder's board is watched.
     pub fn with_recorder(self, recorder: &'a mut NeuronRecorder) -> Self {
         let watch = recorder.watch();
@@ -170,7 +185,7 @@ impl Probe for GenerationProbe<'_> {
     }
 
     fn wants_firing(&mut self) -> bool {
-        self.watch != Watch::Off || self.adaptation.is_some()
+        self.counts_firing() || self.times.is_some()
     }
 
     fn wants_strength(&mut self) -> bool {
@@ -178,10 +193,26 @@ impl Probe for GenerationProbe<'_> {
     }
 
     fn wants_times(&mut self) -> bool {
-        self.recorder.as_ref().is_some_and(|recorder| recorder.wants_times())
+        self.times.is_some() || self.recorder.as_ref().is_some_and(|recorder| recorder.wants_times())
+    }
+
+    fn wants_step_times(&mut self) -> bool {
+        self.times.is_some()
+    }
+
+    fn step_time(&mut self, part: PassPart, time: Duration) {
+        if let Some(times) = &mut self.times {
+            times.add(part, time);
+        }
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
+        if let Some(times) = &mut self.times {
+            times.add_firing(firing);
+        }
+        if !self.counts_firing() {
+            return;
+        }
         if let Some((sizes, reads, dense)) = &mut self.reads {
             reads.add(sizes, firing, *dense);
         }

@@ -438,7 +438,11 @@ impl Worker<'_> {
         if decoded > steps && !self.device.is_moving() {
             let resident = self.state.resident.lock().clone();
             let conditions = self.state.decode_conditions(self.forward.sparsity());
-            self.state.decode_rates.record_token(conditions, resident.as_ref(), time.saturating_sub(before));
+            let time = time.saturating_sub(before);
+            if let Some(times) = generation.step_times() {
+                self.state.timed_tokens.record(conditions.clone(), times, time);
+            }
+            self.state.decode_rates.record_token(conditions, resident.as_ref(), time);
         }
         let end = match stepped {
             Ok(None) => {

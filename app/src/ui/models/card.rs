@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use egui::{ProgressBar, Rect, RichText, Ui, Vec2};
-use thermocline_engine::{session::Engine, sparsity::prepare::PreparePhase};
+use thermocline_engine::sparsity::prepare::PreparePhase;
 
 use super::{
     estimate::Estimates,
@@ -145,9 +145,6 @@ impl FileView<'_> {
             ModelState::Ready { model, engine } if *model == card.id => Some(engine),
             _ => None,
         };
-        if let Some(rate) = engine.and_then(Engine::observed_rate) {
-            widgets::muted(ui, format!("Measured with the latest answer: {rate:.1} tok/s"));
-        }
         memory::show(ui, shell, card, title, engine);
         let mut deed = None;
         ui.horizontal_wrapped(|ui| {

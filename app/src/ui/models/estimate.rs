@@ -1,4 +1,5 @@
-//! Estimates for models that are not open: fit and speed, computed in the background.
+//! Estimates of fit and speed on models' cards: of the open model the same forecast as its slider tells, of others one made in
+//! the background.
 
 use std::{
     collections::HashMap,
@@ -17,8 +18,15 @@ use crate::{
     library::{ModelCard, ModelId},
     memory,
     settings::VramBudget,
-    ui::{adapters::SystemMemory, background::Background, frame_pace::FRAME, shell::Shell, vram::speed},
-    units::{bytes, rate},
+    speeds::{DeviceBudget, SpeedMemory, SpeedSetting},
+    ui::{
+        adapters::SystemMemory,
+        background::Background,
+        frame_pace::FRAME,
+        shell::Shell,
+        vram::{BudgetRoom, ExpectedSpeed, Speed, chosen_adapter, speed_of},
+    },
+    units::bytes,
 };
 
 /// After this time an estimate without measured speeds is made again.
@@ -30,32 +38,49 @@ const FORETOLD: u64 = 1 << 30;
 /// Free memory is reckoned with in steps of so many bytes: it changes all the time.
 const STEP: u64 = 16 << 20;
 
-/// Inputs of an estimate.
+/// Inputs of an estimate of a model that is not open.
 #[derive(Debug, Clone, PartialEq)]
 struct Question {
     /// VRAM it may take; `None`: no GPU is to be used.
     budget: Option<u64>,
-    /// True if the user chose it.
-    chosen: bool,
-    /// Everything else, in words: adapter, mode, context, cache, preparation, and what an open model has shown.
+    /// The budget that the user has chosen.
+    chosen: Option<VramBudget>,
+    /// Everything else, in words: adapter, mode, context, cache, preparation.
     terms: String,
 }
 
-/// An estimate.
+/// The part of a model that is in VRAM.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Answer {
+struct Fit {
     /// True if the whole model fits into VRAM and is placed there.
     whole: bool,
     /// Fraction of the work that neurons in VRAM do; `None`: the CPU does it all.
     hot: Option<f64>,
-    tokens_per_second: Option<f64>,
 }
 
-impl Answer {
-    fn from_plan(plan: &Plan, fits: bool, tokens_per_second: Option<f64>) -> Self {
-        let any = plan.placement.first_resident < plan.layers.len();
-        Answer { whole: any && fits, hot: any.then(|| plan.hot_fraction()), tokens_per_second }
+impl Fit {
+    fn from_plan(plan: &Plan, fits: bool) -> Self {
+        let any = plan.placement.any_resident();
+        Fit { whole: any && fits, hot: any.then(|| plan.hot_fraction()) }
     }
+}
+
+/// VRAM as a sentence names it.
+#[derive(Debug, Clone, Copy)]
+struct NamedVram {
+    bytes: u64,
+    /// True if it is a budget, false if it is all that is free.
+    is_budget: bool,
+}
+
+/// An estimate.
+#[derive(Debug, Clone, PartialEq)]
+struct Answer {
+    fit: Fit,
+    /// The setting that the model would be opened with.
+    setting: SpeedSetting,
+    /// Tokens per second by the speeds of this machine.
+    tokens_per_second: Option<f64>,
 }
 
 #[derive(Debug)]
@@ -78,16 +103,16 @@ impl Estimates {
         if memory::total().is_some_and(|ram| needed(card) > ram) {
             return 4;
         }
-        match self.known.get(&card.id).and_then(|entry| entry.answer) {
-            Some(Answer { whole: true, .. }) => 0,
-            Some(Answer { hot: Some(_), .. }) => 1,
-            Some(Answer { hot: None, .. }) => 2,
+        match self.known.get(&card.id).and_then(|entry| entry.answer.as_ref()).map(|answer| answer.fit) {
+            Some(Fit { whole: true, .. }) => 0,
+            Some(Fit { hot: Some(_), .. }) => 1,
+            Some(Fit { hot: None, .. }) => 2,
             None => 3,
         }
     }
 
     /// Fit and speed of the model of `card`, as a sentence; starts a new estimate after a change.
-    pub fn sentence(&mut self, ctx: &Context, shell: &Shell, card: &ModelCard) -> String {
+    pub fn sentence(&mut self, ctx: &Context, shell: &mut Shell, card: &ModelCard) -> String {
         let ram = memory::total();
         if let Some(ram) = ram.filter(|ram| needed(card) > *ram) {
             let ram = bytes(ram);
@@ -95,21 +120,24 @@ impl Estimates {
                 "Larger than this computer's {ram} of RAM: it will be read from disk all the time, slowly."
             );
         }
+        match shell.engine_handle.state() {
+            ModelState::Ready { model, engine } if model == card.id => open(ctx, shell, &model, &engine, ram),
+            _ => self.closed(ctx, shell, card, ram),
+        }
+    }
+
+    /// The sentence of a model that is not open.
+    fn closed(&mut self, ctx: &Context, shell: &mut Shell, card: &ModelCard, ram: Option<u64>) -> String {
         if let Some((id, answer)) = self.asking.take()
             && let Some(entry) = self.known.get_mut(&id)
         {
             entry.answer = answer;
         }
-        let engine = match shell.engine_handle.state() {
-            ModelState::Ready { model, engine } if model == card.id => Some(engine),
-            _ => None,
-        };
-        let is_open = engine.is_some();
         let options = shell.engine_options(&card.id);
-        let gpu = adapter(shell, &card.id).cloned();
-        let question = question(shell, card, &options, gpu.as_ref(), engine.as_ref());
+        let gpu = chosen_adapter(shell, &card.id);
+        let question = question(shell, card, &options, gpu);
         let stale = |entry: &Entry| {
-            let unknown = entry.answer.is_none_or(|answer| answer.tokens_per_second.is_none());
+            let unknown = entry.answer.as_ref().is_none_or(|answer| answer.tokens_per_second.is_none());
             entry.question != question || (unknown && entry.asked.elapsed() > AGAIN)
         };
         if self.known.get(&card.id).is_none_or(stale) {
@@ -119,30 +147,27 @@ impl Estimates {
                 let answer = self.known.remove(&card.id).and_then(|entry| entry.answer);
                 let entry = Entry { question: question.clone(), asked: Instant::now(), answer };
                 self.known.insert(card.id.clone(), entry);
-                let (id, budget) = (card.id.clone(), question.budget.unwrap_or(0));
-                let gpu = gpu.filter(|_| question.budget.is_some());
-                let gpu_use = if gpu.is_some() { options.device.gpu_use() } else { GpuUse::Never };
+                let (id, asked, gpu) = (card.id.clone(), question.clone(), gpu.cloned());
                 // Without a thread nothing is foretold.
                 let _ = self.asking.start(ctx, move || {
-                    let answer = match engine {
-                        Some(engine) => open(&engine, budget),
-                        None => closed(&id, &options, gpu.as_ref(), budget, gpu_use),
-                    };
+                    let answer = estimate(&id, &options, gpu.as_ref(), &asked);
                     (id, answer)
                 });
             }
         }
-        let kept = shell.settings.models.get(&card.id.key()).and_then(|chosen| chosen.rate).filter(|_| !is_open);
-        let mut answer = self.known.get(&card.id).and_then(|entry| entry.answer);
-        if let (Some(answer), Some(_)) = (&mut answer, kept) {
-            // What was measured is better than what is foretold.
-            answer.tokens_per_second = None;
+        let vram = question
+            .budget
+            .map(|bytes| NamedVram { bytes, is_budget: matches!(question.chosen, Some(VramBudget::AtMost(_))) });
+        let Some(answer) = self.known.get(&card.id).and_then(|entry| entry.answer.as_ref()) else {
+            return words(vram, None, Speed::Unknown, ram);
+        };
+        if let Some(rate) = answer.tokens_per_second {
+            shell.expected_speeds.tell(card.id.key(), &answer.setting, rate);
         }
-        let mut sentence = words(&question, answer, ram);
-        if let Some(kept) = kept {
-            sentence += &format!(" It answered with {} last.", rate(kept));
-        }
-        sentence
+        let none = SpeedMemory::default();
+        let speeds = shell.settings.models.get(&card.id.key()).map_or(&none, |chosen| &chosen.speeds);
+        let expected = answer.tokens_per_second.map(|rate| ExpectedSpeed { rate, corrected: false });
+        words(vram, Some(answer.fit), Speed::remembered(speeds, &answer.setting, expected), ram)
     }
 }
 
@@ -151,139 +176,140 @@ fn needed(card: &ModelCard) -> u64 {
     card.bytes + card.bytes / 16
 }
 
-/// The adapter a model would be computed by; `None`: the CPU.
-fn adapter<'s>(shell: &'s Shell, model: &ModelId) -> Option<&'s AdapterReport> {
-    match shell.settings.models.get(&model.key()).and_then(|chosen| chosen.device.as_deref()) {
-        None => shell.adapters.best(),
-        Some(name) => shell.adapters.named(name),
-    }
+/// The sentence of the open model: the forecast and the speed are those that the slider of its budget tells.
+fn open(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine, ram: Option<u64>) -> String {
+    let room = BudgetRoom::of(shell, model, engine);
+    let budget = room.map_or(0, |room| room.budget(shell.dragged));
+    let forecast = shell.forecasts.about(ctx, model, engine, budget, shell.dragged.is_some());
+    let told = room.map(|room| match &forecast {
+        Some(forecast) if forecast.budget != budget => forecast.budget,
+        _ => room.told(room.choice(shell, model), shell.dragged),
+    });
+    let vram = told.map(|bytes| NamedVram { bytes, is_budget: true });
+    let Some(forecast) = forecast else { return words(vram, None, Speed::Unknown, ram) };
+    let limit = room.map_or(0, |room| shell.dragged.map_or(room.now, |choice| choice.limit(room.can_have)));
+    let fit = Fit::from_plan(&forecast.plan, forecast.everything <= limit);
+    let speed = speed_of(shell, model, engine, &forecast);
+    words(vram, Some(fit), speed, ram)
 }
 
-/// The budget in force.
-fn in_force(engine: &Engine) -> Option<u64> {
-    match engine.device() {
-        DeviceStatus::Gpu(memory) => memory.budget,
-        _ => engine.vram_budget(),
-    }
-}
-
-/// `engine` has the model of the card, if that is open.
-fn question(
-    shell: &Shell,
-    card: &ModelCard,
-    options: &EngineOptions,
-    gpu: Option<&AdapterReport>,
-    engine: Option<&Engine>,
-) -> Question {
-    let kept = shell.settings.models.get(&card.id.key()).and_then(|chosen| chosen.budget);
-    let dragged = engine.and(shell.dragged);
-    let memory = gpu.map(|gpu| SystemMemory::of(&gpu.vram)).unwrap_or_default();
-    // Another model would be closed first.
-    let held = shell.engine_handle.engine().map_or(0, |engine| engine.telemetry().device_bytes);
-    let free = memory.free.map(|free| free.saturating_add(held).min(memory.total.unwrap_or(u64::MAX))).or(memory.total);
-    let limit = |budget: VramBudget| budget.limit(free.unwrap_or(0), 0);
-    let set = dragged.map(limit).or_else(|| engine.and_then(in_force)).or(kept.map(limit));
-    let budget = set.or(free.map(|free| free / STEP * STEP)).filter(|_| gpu.is_some());
-    let seen = engine.and_then(Engine::observed_rate).map(|rate| (20.0 * rate.ln()).round());
-    let mode = engine.map(|engine| engine.sparsity().mode.name());
+fn question(shell: &Shell, card: &ModelCard, options: &EngineOptions, gpu: Option<&AdapterReport>) -> Question {
+    let chosen = shell.settings.models.get(&card.id.key()).and_then(|chosen| chosen.budget);
+    let budget = gpu.and_then(|gpu| {
+        // Another model on this adapter would be closed first.
+        let held = match shell.engine_handle.engine().map(|engine| engine.device()) {
+            Some(DeviceStatus::Gpu(memory)) if memory.adapter == gpu.name => memory.accounted,
+            _ => 0,
+        };
+        let can_have = SystemMemory::of(&gpu.vram).can_have(held);
+        let chosen = chosen.map(|budget| budget.limit(can_have.unwrap_or(0)));
+        chosen.or(can_have.map(|bytes| bytes / STEP * STEP))
+    });
     let terms = format!(
-        "{:?} {} {mode:?} {:?} {} {} {:?} {seen:?}",
+        "{:?} {} {:?} {:?} {} {} {:?}",
         gpu.map(|gpu| &gpu.name),
         options.sparsity,
+        options.level,
         options.context,
         options.kv_type.name(),
         card.prepared,
         card.recall
     );
-    Question { budget, chosen: matches!(dragged.or(kept), Some(VramBudget::AtMost(_))), terms }
+    Question { budget, chosen, terms }
 }
 
-/// Of the model that is open.
-fn open(engine: &Engine, budget: u64) -> Option<Answer> {
-    let forecast = engine.forecast(budget).ok()?;
-    let seen = engine.observed_rate().filter(|_| in_force(engine).is_none_or(|now| now == budget));
-    Some(Answer::from_plan(&forecast.plan, forecast.everything <= budget, seen.or(forecast.tokens_per_second)))
-}
-
-/// Of one that is not.
-fn closed(
-    id: &ModelId,
-    options: &EngineOptions,
-    gpu: Option<&AdapterReport>,
-    budget: u64,
-    gpu_use: GpuUse,
-) -> Option<Answer> {
+/// The estimate of a model that is not open.
+fn estimate(id: &ModelId, options: &EngineOptions, gpu: Option<&AdapterReport>, asked: &Question) -> Option<Answer> {
+    let gpu = gpu.filter(|_| asked.budget.is_some());
+    let gpu_use = if gpu.is_some() { options.device.gpu_use() } else { GpuUse::Never };
     let model = id.open(&LoadOptions { read_mode: options.read_mode, activation: options.activation }).ok()?;
-    let forecast = unopened_planner(&model, options, gpu).ok()?.forecast(budget, gpu_use);
+    let planner = unopened_planner(&model, options, gpu).ok()?;
+    let budget = asked.budget.unwrap_or(0);
+    let forecast = planner.forecast(budget, gpu_use);
     let foretold = forecast.tokens_per_second.filter(|_| model.checkpoint.tensor_bytes() >= FORETOLD);
-    Some(Answer::from_plan(&forecast.plan, forecast.everything <= budget, foretold))
+    let device = gpu.filter(|_| forecast.plan.placement.any_resident());
+    let setting = SpeedSetting {
+        mode: SpeedSetting::mode_name(planner.inputs().sparsity.name(), options.level),
+        device: device.map(|gpu| DeviceBudget { adapter: gpu.name.clone(), budget: asked.chosen }),
+        context: planner.inputs().context,
+    };
+    let fit = Fit::from_plan(&forecast.plan, forecast.everything <= budget);
+    Some(Answer { fit, setting, tokens_per_second: foretold })
 }
 
-fn words(question: &Question, answer: Option<Answer>, ram: Option<u64>) -> String {
-    let rate = answer.and_then(|answer| answer.tokens_per_second);
-    let rate = rate.map(|rate| format!(", {}", speed(Some(rate)))).unwrap_or_default();
+fn words(vram: Option<NamedVram>, fit: Option<Fit>, speed: Speed, ram: Option<u64>) -> String {
+    let rate = speed.known().map(|rate| format!(", {rate}")).unwrap_or_default();
     let in_ram = match ram {
         Some(_) => "Fits in RAM",
         None => "The system does not say how much RAM there is",
     };
-    let Some(budget) = question.budget else { return format!("{in_ram}{rate}.") };
-    let room = match question.chosen {
-        true => format!("the VRAM budget of {}", bytes(budget)),
-        false => format!("the {} of free VRAM", bytes(budget)),
+    let Some(NamedVram { bytes: size, is_budget }) = vram else { return format!("{in_ram}{rate}.") };
+    let room = match is_budget {
+        true => format!("the VRAM budget of {}", bytes(size)),
+        false => format!("the {} of free VRAM", bytes(size)),
     };
-    match answer {
+    match fit {
         None => format!("Reckoning what fits in {room} …"),
-        Some(Answer { whole: true, .. }) => format!("Fits in {room} as a whole{rate}."),
-        Some(Answer { hot: Some(hot), .. }) => {
+        Some(Fit { whole: true, .. }) => format!("Fits in {room} as a whole{rate}."),
+        Some(Fit { hot: Some(hot), .. }) => {
             let work = 100.0 * hot;
             format!("Larger than {room}: hot neurons there ({work:.0} % of the work), the others in RAM{rate}.")
         }
-        Some(Answer { hot: None, .. }) => format!("{in_ram}; the CPU computes it, without {room}{rate}."),
+        Some(Fit { hot: None, .. }) => format!("{in_ram}; the CPU computes it, without {room}{rate}."),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::placement::Machine;
+    use thermocline_engine::{
+        placement::Machine,
+        session::{DeviceChoice, GpuOptions},
+    };
 
     use super::*;
 
     #[test]
     fn estimate_sentence_names_a_speed_only_where_one_is_known() {
-        let question = |budget, chosen| Question { budget, chosen, terms: String::new() };
-        let answer = |whole, hot, tokens_per_second| Some(Answer { whole, hot, tokens_per_second });
-        let (chosen, free) = (question(Some(6 << 30), true), question(Some(6 << 30), false));
-        let said = |question: &Question, answer| words(question, answer, Some(1 << 40));
+        let vram = |is_budget| Some(NamedVram { bytes: 6 << 30, is_budget });
+        let fit = |whole, hot| Some(Fit { whole, hot });
+        let said = |vram, fit, speed| words(vram, fit, speed, Some(1 << 40));
         assert_eq!(
-            said(&chosen, answer(true, Some(1.0), Some(41.2))),
+            said(vram(true), fit(true, Some(1.0)), Speed::Expected(41.2)),
             "Fits in the VRAM budget of 6.0 GiB as a whole, about 41 tok/s."
         );
         assert_eq!(
-            said(&free, answer(false, Some(0.83), Some(12.0))),
+            said(vram(false), fit(false, Some(0.83)), Speed::Expected(12.0)),
             "Larger than the 6.0 GiB of free VRAM: hot neurons there (83 % of the work), the others in RAM, about 12 tok/s."
         );
-        assert_eq!(said(&free, answer(true, Some(1.0), None)), "Fits in the 6.0 GiB of free VRAM as a whole.");
-        assert_eq!(said(&question(None, false), answer(false, None, Some(3.21))), "Fits in RAM, about 3.2 tok/s.");
-        assert!(said(&chosen, answer(false, None, None)).starts_with("Fits in RAM; the CPU computes it"));
-        assert!(said(&chosen, None).starts_with("Reckoning"));
+        let unknown = said(vram(false), fit(true, Some(1.0)), Speed::Unknown);
+        assert_eq!(unknown, "Fits in the 6.0 GiB of free VRAM as a whole.");
+        assert_eq!(said(None, fit(false, None), Speed::Expected(3.21)), "Fits in RAM, about 3.2 tok/s.");
+        assert_eq!(said(None, fit(false, None), Speed::Measured(3.21)), "Fits in RAM, measured at 3.2 tok/s.");
+        let without = said(vram(true), fit(false, None), Speed::Unknown);
+        assert!(without.starts_with("Fits in RAM; the CPU computes it"), "{without}");
+        assert!(said(vram(true), None, Speed::Unknown).starts_with("Reckoning"));
     }
 
     #[test]
     fn closed_model_is_estimated_from_its_file() {
+        let asked = |budget| Question { budget, chosen: None, terms: String::new() };
         let mut machine = Machine::typical();
         machine.assumed = false;
         let options = EngineOptions { machine: Some(machine), ..EngineOptions::default() };
-        let known = closed(&ModelId::Builtin, &options, None, 0, GpuUse::Never).unwrap();
-        assert!(known.hot.is_none() && !known.whole);
+        let known = estimate(&ModelId::Builtin, &options, None, &asked(None)).unwrap();
+        assert!(known.fit.hot.is_none() && !known.fit.whole && known.setting.device.is_none());
         assert_eq!(known.tokens_per_second, None, "the caches decide how fast so small a model is");
-        let unknown = closed(&ModelId::Builtin, &EngineOptions::default(), None, 0, GpuUse::Never).unwrap();
+        let unknown = estimate(&ModelId::Builtin, &EngineOptions::default(), None, &asked(None)).unwrap();
         assert_eq!(unknown.tokens_per_second, None);
         let nowhere = ModelId::from_key("/nowhere.gguf");
-        assert_eq!(closed(&nowhere, &options, None, 0, GpuUse::Never), None);
+        assert_eq!(estimate(&nowhere, &options, None, &asked(None)), None);
         let all = thermocline_engine::session::adapters();
-        let whole = closed(&ModelId::Builtin, &options, all.first(), 1 << 40, GpuUse::Always).unwrap();
-        let at = |mib: u64| closed(&ModelId::Builtin, &options, all.first(), mib << 20, GpuUse::Always).unwrap();
-        let some = |answer: &Answer| !answer.whole && answer.hot.is_some_and(|hot| hot > 0.0);
-        assert!(whole.whole && (4..64).map(at).any(|answer| some(&answer)), "{whole:?} {:?}", at(16));
+        let device = DeviceChoice::Gpu(GpuOptions::default());
+        let options = EngineOptions { device, ..options };
+        let at = |bytes: u64| estimate(&ModelId::Builtin, &options, all.first(), &asked(Some(bytes))).unwrap();
+        let some = |answer: &Answer| !answer.fit.whole && answer.fit.hot.is_some_and(|hot| hot > 0.0);
+        let whole = at(1 << 40);
+        assert_eq!(whole.setting.device.as_ref().map(|it| &it.adapter), all.first().map(|it| &it.name));
+        assert!(whole.fit.whole && (4..64).any(|mib| some(&at(mib << 20))), "{whole:?} {:?}", at(16 << 20));
     }
 }

@@ -1,10 +1,17 @@
 //! Memory of the GPU: how much may be taken, what it is taken for. [`slider`] sets the budget, [`bar`] shows what it holds,
-//! [`picker`] chooses who computes, and [`check`] says when figures contradict each other.
+//! [`picker`] chooses who computes, and [`check`] says when figures contradict each other. What a budget would give is reckoned
+//! once, for this panel and for all others that tell of it: [`room`] is the memory that can be had, [`forecasts`] what it would
+//! hold, [`speed`] how fast that is, and [`why`], from the figures of [`reasons`].
 
 mod bar;
 mod check;
+mod forecasts;
 pub mod picker;
+mod reasons;
+mod room;
 mod slider;
+mod speed;
+pub mod why;
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +21,12 @@ use thermocline_engine::{
     session::{AdapterKind, DeviceMemory, DeviceStatus, Engine, Purpose},
 };
 
-pub use self::slider::speed;
-use self::{
-    bar::Part,
-    slider::{BudgetSlider, Range},
+use self::bar::{Mark, Part, Scale};
+pub use self::{
+    forecasts::BudgetForecasts,
+    reasons::SpeedReasons,
+    room::{BudgetRoom, chosen_adapter},
+    speed::{ExpectedSpeed, Speed, keep_speed, speed_of},
 };
 use super::{
     adapters::SystemMemory,
@@ -43,7 +52,6 @@ const STILL: u64 = 16;
 /// The budget and what it buys.
 #[derive(Debug, Default)]
 pub struct VramPanel {
-    slider: BudgetSlider,
     /// Bytes held when they last changed, and when that was.
     held: Option<(u64, Instant)>,
     /// The answer of the system that "leave free" has followed last.
@@ -54,7 +62,7 @@ impl VramPanel {
     /// Keeps what is to be left free free.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
         let ModelState::Ready { model, engine } = shell.engine_handle.state() else {
-            self.held = None;
+            (self.held, shell.dragged) = (None, None);
             return;
         };
         let DeviceStatus::Gpu(memory) = engine.device() else {
@@ -71,8 +79,8 @@ impl VramPanel {
             return;
         }
         self.followed = Some(read);
-        let Some(free) = system.free else { return };
-        let limit = VramBudget::LeaveFree(left).limit(free, memory.accounted);
+        let Some(can_have) = system.free.and_then(|_| system.can_have(memory.accounted)) else { return };
+        let limit = VramBudget::LeaveFree(left).limit(can_have);
         let now = engine.vram_budget().unwrap_or(u64::MAX);
         if limit.abs_diff(now) > limit / STILL {
             let set = engine.set_vram_budget(limit);
@@ -140,27 +148,17 @@ impl VramPanel {
             }
         };
         match status {
-            DeviceStatus::Cpu { reason: None } => {
-                widgets::muted(ui, alone(shell));
-            }
-            DeviceStatus::Cpu { reason: Some(reason) } => {
-                let text = match **reason {
-                    Error::NoGpu { .. } => alone(shell),
-                    // The slider says how much is missing, for the budget it stands at.
-                    Error::Memory { .. } => {
-                        "The CPU computes everything: the budget is too small for any part of the model.".to_owned()
-                    }
-                    _ => format!(
-                        "The CPU computes everything. {}",
-                        widgets::sentence(engine_handle::error_message(reason))
-                    ),
-                };
-                widgets::muted(ui, text);
-                match **reason {
-                    Error::NoGpu { .. } => {}
+            DeviceStatus::Cpu { reason } => {
+                widgets::muted(ui, why_cpu(shell, reason.as_deref()));
+                match reason.as_deref() {
+                    None | Some(Error::NoGpu { .. }) => {}
                     // With more, the device comes back.
-                    Error::Memory { .. } => self.too_small(ui, shell, model, engine),
-                    _ => retry(ui, shell),
+                    Some(Error::Memory { .. }) => {
+                        if let Some(room) = BudgetRoom::of(shell, model, engine) {
+                            slider::show(ui, shell, model, engine, room);
+                        }
+                    }
+                    Some(_) => retry(ui, shell),
                 }
             }
             DeviceStatus::Loading { done, total } => {
@@ -181,44 +179,31 @@ impl VramPanel {
         }
     }
 
-    /// The slider of a budget that was too small for anything.
-    fn too_small(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
-        let chosen = shell.model_settings(model).device.clone();
-        let adapter = match &chosen {
-            Some(name) => shell.adapters.named(name),
-            None => shell.adapters.best(),
-        };
-        let Some(adapter) = adapter else { return };
-        let range = range(0, Some(SystemMemory::of(&adapter.vram)), engine);
-        let now = engine.vram_budget().unwrap_or(range.can_have);
-        self.slider.show(ui, shell, model, engine, range, now);
-    }
-
     fn device(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, memory: &DeviceMemory) {
         let system = system(shell, memory);
-        let range = range(memory.accounted, system, engine);
-        let now = engine.vram_budget().or(memory.budget).unwrap_or(range.can_have);
+        let Some(room) = BudgetRoom::of(shell, model, engine) else { return };
         let wrong = check::disagreement(memory, self.comparable(shell, memory, system));
         let palette = Palette::of(ui);
-        let total = range.most.max(memory.accounted);
-        let parts: Vec<Part> = parts_of(memory, &palette).into_iter().filter(|part| part.bytes > 0).collect();
-        let line = self.slider.line(range, now);
-        bar::show(ui, "Held for the model", &parts, total, range.end(), Some(line), wrong.is_some());
-        self.slider.show(ui, shell, model, engine, range, now);
+        let parts: Vec<Part> = parts_of(memory, &palette).into_iter().filter(|part| part.amount > 0).collect();
+        let told = room.told(room.choice(shell, model), shell.dragged);
+        let scale = Scale { total: room.most.max(memory.accounted), end: Some(room.end()), format: bytes };
+        bar::show(ui, "Held for the model", &parts, scale, Some(Mark { at: told, breached: wrong.is_some() }));
+        slider::show(ui, shell, model, engine, room);
         if memory.moving {
             widgets::muted(ui, "Weights are on their way, a little with every token.");
             ui.request_repaint_after(Duration::from_millis(250));
         }
         if let Some(SystemMemory { total: Some(total), used: Some(used), used_here, .. }) = system {
             let here = used_here.unwrap_or(memory.accounted).min(used);
-            let part = |name: &str, bytes, colour| Part { name: name.to_owned(), bytes, colour };
+            let part = |name: &str, amount, colour| Part { name: name.to_owned(), amount, colour };
             let all = [
                 part("this program", here, palette.hot),
                 part("other programs", used - here, palette.muted),
                 part("free", total.saturating_sub(used), palette.raised),
             ];
             ui.add_space(4.0);
-            bar::show(ui, "The device, as the system tells it", &all, total, "is all of the card", None, false);
+            // The panel's total is the slider's: these parts have words, and no second one.
+            bar::show(ui, "The device, as the system tells it", &all, Scale { total, end: None, format: bytes }, None);
             let told = used_here.map_or("does not tell by program".to_owned(), |here| format!("says {}", bytes(here)));
             // The two are read at different moments.
             let earlier = match (shell.adapters.read(), self.held) {
@@ -246,6 +231,29 @@ fn is_small_budget(reason: &Error) -> bool {
     matches!(reason, Error::Memory { .. })
 }
 
+/// The reason why the CPU computes everything, for people; `reason` is the engine's, `None` if no GPU was asked for. The bytes
+/// that are missing in a budget that is too small are said by the slider and by [`shortage_now`], for where it stands.
+pub fn why_cpu(shell: &Shell, reason: Option<&Error>) -> String {
+    match reason {
+        None | Some(Error::NoGpu { .. }) => alone(shell),
+        Some(Error::Memory { .. }) => {
+            "The CPU computes everything: the budget is too small for any part of the model.".to_owned()
+        }
+        Some(reason) => {
+            format!("The CPU computes everything. {}", widgets::sentence(engine_handle::error_message(reason)))
+        }
+    }
+}
+
+/// The bytes that are missing in the budget that the slider stands at, as it says that itself; `None` if nothing is missing, or
+/// that is not known yet.
+pub fn shortage_now(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine) -> Option<String> {
+    let room = BudgetRoom::of(shell, model, engine)?;
+    let budget = room.budget(shell.dragged);
+    let forecast = shell.forecasts.about(ctx, model, engine, budget, shell.dragged.is_some())?;
+    slider::shortage(&forecast)
+}
+
 /// Why the CPU computes alone, for people: whether there is a card, only software that plays one, or nothing.
 fn alone(shell: &Shell) -> String {
     let list = shell.adapters.list().unwrap_or_default();
@@ -268,19 +276,6 @@ fn system(shell: &Shell, memory: &DeviceMemory) -> Option<SystemMemory> {
     shell.adapters.named(&memory.adapter).map(|adapter| SystemMemory::of(&adapter.vram))
 }
 
-/// Range of a slider.
-fn range(held: u64, system: Option<SystemMemory>, engine: &Engine) -> Range {
-    let system = system.unwrap_or_default();
-    let free = system.free.or(system.total).unwrap_or(0);
-    let weights = engine.model().checkpoint.tensor_bytes();
-    let kv = engine.telemetry().kv_bytes;
-    // All of it, what a forward pass needs beside it, and some room to see that it is all.
-    let useful = weights + kv + weights / 4 + (32 << 20);
-    let can_have = free.saturating_add(held).max(held).max(1);
-    let all = system.total.unwrap_or(u64::MAX);
-    Range { most: all.min(useful).max(held), can_have, whole: all <= useful }
-}
-
 fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
     let part = |(purpose, bytes): &(Purpose, u64)| {
         let (name, colour) = match purpose {
@@ -293,7 +288,7 @@ fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
             Purpose::Staging => ("staging", palette.muted.gamma_multiply(0.5)),
             Purpose::Predictor => ("predictors", palette.good),
         };
-        Part { name: name.to_owned(), bytes: *bytes, colour }
+        Part { name: name.to_owned(), amount: *bytes, colour }
     };
     memory.by_purpose.iter().map(part).collect()
 }

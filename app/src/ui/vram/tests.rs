@@ -8,7 +8,11 @@ use super::*;
 use crate::{
     settings::ModelSettings,
     testing::until,
-    ui::testing::{TestWindow, button},
+    ui::{
+        testing::{TestWindow, button},
+        top_bar,
+    },
+    units,
 };
 
 const MOST: &str = "VRAM to use at most";
@@ -118,7 +122,7 @@ fn budget_slider_forecast_is_of_its_value_and_the_current_device() {
     stage.appears(&format!("{at}speed known after the first answer"));
     engine.set_machine(Machine::new(typical.cpu, typical.gpu)).unwrap();
     stage.until("the device's speeds", |window| {
-        window.vram.slider.grow_old();
+        window.shell.forecasts.grow_old();
         window
             .shell()
             .engine_handle
@@ -126,6 +130,134 @@ fn budget_slider_forecast_is_of_its_value_and_the_current_device() {
             .is_some_and(|it| it.forecast(1 << 30).unwrap().tokens_per_second.is_some())
     });
     stage.appears(&format!("{at}about "));
+}
+
+#[test]
+fn card_slider_and_bar_tell_the_same_while_dragging() {
+    let mut stage = on_gpu();
+    let engine = stage.shell().engine_handle.engine().unwrap();
+    let typical = Machine::typical();
+    engine.set_machine(Machine::new(typical.cpu, typical.gpu)).unwrap();
+    stage.until("the speeds", |window| {
+        window.shell.forecasts.grow_old();
+        engine.forecast(1 << 30).unwrap().tokens_per_second.is_some()
+    });
+    stage.click("Models");
+    stage.appears("Close Thermocline Storyteller");
+    let mut told = Vec::new();
+    for fraction in [0.8, 0.6, 0.35] {
+        drag(&mut stage, MOST, fraction);
+        let said = until("a speed", || Some(foretold(&mut stage)).filter(|said| said.contains(": about ")));
+        let (at, words) = said.strip_prefix("At ").and_then(|said| said.split_once(": ")).unwrap();
+        let speed = words.split(", ").next().unwrap();
+        let texts = stage.texts();
+        let card = texts.iter().find(|text| text.contains(&format!("the VRAM budget of {at}")));
+        let card = card.unwrap_or_else(|| panic!("{said} beside {texts:#?}"));
+        assert!(card.ends_with(&format!(", {speed}.")), "{card} beside {said}");
+        let bar = texts.iter().find(|text| text.starts_with("Held for the model: ")).unwrap();
+        assert!(bar.ends_with(&format!(", budget {at}")), "{bar} beside {said}");
+        let ends = texts
+            .iter()
+            .filter(|text| text.contains("is all this model can use") || text.contains("is all of the card"));
+        assert_eq!(
+            ends.map(|end| end.split(" is ").next()).collect::<std::collections::BTreeSet<_>>().len(),
+            1,
+            "one total"
+        );
+        told.push(at.to_owned());
+        release(&mut stage, MOST, fraction);
+    }
+    told.dedup();
+    assert_eq!(told.len(), 3, "{told:?}");
+}
+
+#[test]
+fn popup_of_the_speed_names_the_largest_part_before_and_after_an_answer() {
+    let mut stage = TestWindow::new([1440.0, 1000.0]);
+    stage.ready();
+    stage.click("Speed");
+    stage.appears("Planned: ");
+    assert!(stage.shows("Most of a token's time goes to ") && stage.shows(", as planned."), "{:?}", stage.texts());
+    assert!(stage.shows("Measured times come with the first answer.") && !stage.shows("Measured: "));
+    assert!(stage.shows("The CPU computes everything") && !stage.shows("more VRAM"), "{:?}", stage.texts());
+    stage.press(Key::Escape);
+    assert!(!stage.shows("Planned: "));
+
+    stage.write("Message", "Tell me a story about a frog.");
+    stage.press(Key::Enter);
+    stage.answered();
+    stage.step();
+    // By the keyboard.
+    let engine = stage.shell().engine_handle.engine().unwrap();
+    stage.until("rest", |_| engine.telemetry().decode_rate == 0.0);
+    let rate = units::rate(engine.observed_rate().unwrap());
+    stage.control(&rate).focus();
+    stage.step();
+    stage.press(Key::Enter);
+    stage.appears("Measured: ");
+    let time = engine.breakdown().unwrap().measured.unwrap().time;
+    let bar = stage.texts().into_iter().find(|text| text.starts_with("Measured: ") && text.contains(" of ")).unwrap();
+    assert!(bar.contains("neurons on the CPU ") && bar.contains("the head ") && bar.contains("attention "), "{bar}");
+    let largest = why::part_name(time.largest(), false);
+    assert!(stage.shows(&format!("Most of a token's time goes to {largest}: ")), "{largest} in {:?}", stage.texts());
+    assert!(!stage.shows(", as planned."));
+}
+
+#[test]
+fn popup_of_the_speed_tells_the_engines_forecasts_for_more_vram() {
+    let mut stage = on_gpu();
+    let whole = memory(&mut stage).unwrap().accounted;
+    let engine = stage.shell().engine_handle.engine().unwrap();
+    let typical = Machine::typical();
+    engine.set_machine(Machine::new(typical.cpu, typical.gpu)).unwrap();
+    stage.until("the speeds", |_| engine.forecast(1 << 30).unwrap().tokens_per_second.is_some());
+    stage.role(Role::Slider, MOST).set_value_accesskit((whole / 2) as f64);
+    let limit = |stage: &mut TestWindow| {
+        memory(stage).is_some_and(|it| it.budget.is_some_and(|most| most < whole) && !it.moving)
+    };
+    until("the budget", || {
+        stage.it.step();
+        limit(&mut stage).then_some(())
+    });
+    stage.click("Speed");
+    stage.appears("Planned: ");
+    let room = BudgetRoom::of(stage.shell(), &ModelId::Builtin, &engine).unwrap();
+    let now = room.budget(None);
+    let line = |name: &str, budget| {
+        let rate = engine.forecast(budget).unwrap().tokens_per_second.unwrap();
+        format!("{name}, {}: {}.", bytes(budget), Speed::Expected(rate).words())
+    };
+    stage.appears(&line("25 % more", now + now / 100 * 25));
+    stage.appears(&line("50 % more", now + now / 100 * 50));
+    // What is free changes meanwhile.
+    until("all VRAM", || {
+        stage.it.step();
+        let room = BudgetRoom::of(stage.shell(), &ModelId::Builtin, &engine)?;
+        stage.shows(&line("All VRAM", room.can_have)).then_some(())
+    });
+}
+
+#[test]
+fn chip_and_panel_tell_the_same_shortage() {
+    let mut stage = on_gpu();
+    let engine = stage.shell().engine_handle.engine().unwrap();
+    stage.role(Role::Slider, MOST).set_value_accesskit(0.0);
+    stage.step();
+    let too_small = |engine: &Engine| match engine.device() {
+        DeviceStatus::Cpu { reason: Some(reason) } => is_small_budget(&reason),
+        _ => false,
+    };
+    stage.until("a budget that is too small", |_| too_small(&engine));
+    let ctx = stage.it.ctx.clone();
+    let shortage = until("a shortage", || {
+        stage.it.step();
+        shortage_now(&ctx, stage.shell(), &ModelId::Builtin, &engine)
+    });
+    let why = why_cpu(stage.shell(), Some(&Error::Memory { what: "", wanted: 1, available: 0 }));
+    let chip = top_bar::why_cpu(&ctx, stage.shell(), &ModelId::Builtin, &engine);
+    assert_eq!(chip, Some(format!("{why} {shortage}")));
+    stage.step();
+    assert!(stage.shows(&why) && stage.shows(&shortage), "{:?}", stage.texts());
 }
 
 #[test]
@@ -239,10 +371,11 @@ fn memory_bar_matches_its_snapshots() {
             }
             memory.accounted = memory.by_purpose.iter().map(|(_, bytes)| bytes).sum();
             let parts = parts_of(&memory, &Palette::of(ui));
-            bar::show(ui, "Held for the model", &parts, 8 << 30, "is all of the card", memory.budget, false);
+            let scale = Scale { total: 8 << 30, end: Some("is all of the card"), format: bytes };
+            bar::show(ui, "Held for the model", &parts, scale, Some(Mark { at: 6 << 30, breached: false }));
             ui.add_space(8.0);
             memory.budget = Some(4 << 30);
-            bar::show(ui, "Held for the model", &parts, 8 << 30, "is all of the card", memory.budget, true);
+            bar::show(ui, "Held for the model", &parts, scale, Some(Mark { at: 4 << 30, breached: true }));
             widgets::trouble(ui, check::disagreement(&memory, None).unwrap());
         });
         it.run_steps(4);

@@ -8,6 +8,7 @@ use super::{
         context::{ComputedLogits, Context, WantedLogits},
         neurons::GenerationProbe,
         request::EventSender,
+        step_times::StepTimes,
     },
     Generation, LOGITS_OF_CHUNK, StepResources, score_prompt,
 };
@@ -199,6 +200,10 @@ impl Generation<'_> {
             probe = probe.with_recorder(neurons);
         }
         let (before, dense) = (self.stats.ffn.dense_bytes, forward.sparsity() == Sparsity::Dense);
+        self.step_times.clear();
+        if !chunk.in_prompt && chunk.rest == 1 && StepTimes::are_due(self.single_steps.0) {
+            probe = probe.with_times(&mut self.step_times);
+        }
         if !chunk.in_prompt && chunk.len == 1 {
             probe = probe.with_reads(self.ffn_sizes, &mut self.stats.ffn, dense);
         }

@@ -1,0 +1,100 @@
+//! The parts of a token's time: as the plan in force expects them, and as they were measured of the last tokens.
+
+use super::{DeviceStatus, Engine, step_times::TimedToken};
+use crate::{
+    error::Result,
+    placement::{Placement, Plan, TokenTime},
+};
+
+/// The time of a token in the present mode and placement, by part.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Breakdown {
+    /// By the time model and the speeds of this machine; `None` where it has none for the device.
+    pub planned: Option<TokenTime>,
+    /// True if those speeds are published or typical figures: nothing was measured here.
+    pub assumed: bool,
+    /// Of the last tokens; `None` before an answer was long enough.
+    pub measured: Option<MeasuredTime>,
+    /// True if a device computes a part of the model.
+    pub on_device: bool,
+}
+
+/// Measured times.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeasuredTime {
+    /// The mean of the tokens. The device's clock is read once a layer: its time is divided between attention and FFN as the plan
+    /// divides it, and its head has as much of the time that the engine waited for results as is planned.
+    pub time: TokenTime,
+    /// Tokens that were timed.
+    pub tokens: usize,
+    /// True if the device told its times, or none computes; else what it computed is among the waiting.
+    pub has_device_times: bool,
+}
+
+impl Engine {
+    /// The time of a token as planned and as measured. The first call after a change of context, mode or device solves for plans
+    /// anew, which takes a while.
+    ///
+    /// # Errors
+    /// As [`Engine::forecast`].
+    pub fn breakdown(&self) -> Result<Breakdown> {
+        let state = self.state();
+        let planner = state.planner.planner(&state.model)?;
+        let resident = self.resident().filter(|_| matches!(self.device(), DeviceStatus::Gpu(_)));
+        let placement = match resident {
+            Some(resident) => Placement::from_resident(&resident, planner.profile()),
+            None => Placement::cpu(planner.profile().layers.len()),
+        };
+        let plan = planner.price(placement);
+        let planned = Some(TokenTime::of_plan(&plan)).filter(|time| time.total().is_finite());
+        let tokens = state.timed_tokens.under(&state.decode_conditions(self.sparsity().mode));
+        Ok(Breakdown {
+            planned,
+            assumed: planner.inputs().machine.assumed,
+            measured: MeasuredTime::of(&tokens, &plan),
+            on_device: plan.placement.any_resident(),
+        })
+    }
+}
+
+impl MeasuredTime {
+    /// The mean of `tokens`, which were computed as `plan` places the model.
+    fn of(tokens: &[TimedToken], plan: &Plan) -> Option<Self> {
+        let count = tokens.len() as f64;
+        let sum: TokenTime = tokens.iter().map(|token| measured(token, plan)).sum();
+        let time = TokenTime {
+            attention: sum.attention / count,
+            hot: sum.hot / count,
+            cold: sum.cold / count,
+            head: sum.head / count,
+            waiting: sum.waiting / count,
+        };
+        let told = |token: &TimedToken| token.times.layers.iter().any(|layer| !layer.device.is_zero());
+        let has_device_times = !plan.placement.any_resident() || tokens.iter().any(told);
+        (!tokens.is_empty()).then_some(MeasuredTime { time, tokens: tokens.len(), has_device_times })
+    }
+}
+
+/// The parts of one token. Of a layer that both processors compute, the slower side has the FFN's time, as in plans.
+fn measured(token: &TimedToken, plan: &Plan) -> TokenTime {
+    let mut time = TokenTime::default();
+    for (layer, times) in plan.layers.iter().zip(&token.times.layers) {
+        if !layer.resident {
+            time.attention += times.mixer.as_secs_f64();
+            time.cold += times.ffn.as_secs_f64();
+            continue;
+        }
+        let (device, cold) = (times.device.as_secs_f64(), times.cold.as_secs_f64());
+        let fraction = layer.time.attention / layer.time.gpu;
+        let attention = if fraction.is_finite() { device * fraction.clamp(0.0, 1.0) } else { 0.0 };
+        let hot = device - attention;
+        time.attention += attention;
+        *time.ffn_side(cold >= hot) += cold.max(hot);
+    }
+    let head = token.times.head.as_secs_f64();
+    time.head = if plan.placement.head { head.min(plan.head_seconds) } else { head };
+    time.within(token.total.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests;
