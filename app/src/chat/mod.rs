@@ -1,7 +1,7 @@
 //! Generation of answers in chats. [`ChatController`] starts answers on the engine's sessions, or on a server, and moves their text into
 //! the store; [`AnswerStats`] are the statistics stored with an answer, [`SamplingOverrides`] the user's sampling settings;
-//! [`given`] decides what of attached files the model reads, and [`remembered`] keeps the neurons of a chat's last tokens. Tools that an
-//! answer calls are run by a [`tool_round`], with the user's consent, and the chat goes on with another answer.
+//! [`given`] decides what of attached files the model reads, and [`remembered`] keeps the neurons of a chat's last tokens. An
+//! [`Explanation`] says which neurons made a word, [`NeuronWords`] which words a neuron speaks for. Tools that an answer calls are run by a [`tool_round`], with the user's consent, and the chat goes on with another answer.
 //! Nothing here depends on a window, and nothing blocks.
 
 mod active_answer;
@@ -9,6 +9,7 @@ mod answer_stats;
 mod call_reader;
 mod explanation;
 pub mod given;
+mod neuron_words;
 mod plain_text;
 mod prompt;
 pub mod remembered;
@@ -28,6 +29,7 @@ pub use answer_stats::AnswerStats;
 use call_reader::CallReader;
 pub use explanation::{Explained, ExplainedNeuron, Explanation, ExplanationProgress, SwitchedOff};
 use given::Measure;
+pub use neuron_words::NeuronWords;
 use prompt::ChatPrompt;
 pub use prompt::{branch_turns, prompt_before};
 pub use sampling_overrides::SamplingOverrides;

@@ -1,7 +1,6 @@
 //! Commands of the window, from the keyboard or from a panel.
 
 use egui::{Context, Key, KeyboardShortcut, Modifiers};
-use thermocline_engine::model::NeuronIndex;
 
 use crate::{
     library::ModelId,
@@ -67,8 +66,8 @@ pub enum Command {
     ToggleChats,
     /// Show or hide the column of neurons.
     ToggleNeurons,
-    /// Pin these neurons on the map, and show it.
-    PinNeurons(Vec<NeuronIndex>),
+    /// Show the whole map of neurons.
+    ShowMap,
     /// Show or hide the list of keys.
     CheatSheet,
 }

@@ -11,7 +11,7 @@ use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, Gp
 use super::{adapters::Adapters, command::Command, models::Preparation, neurons::Tint, theme, toasts::Toasts, widgets};
 use crate::{
     builtin,
-    chat::ChatController,
+    chat::{ChatController, Explained},
     download::Downloads,
     engine_handle::{EngineHandle, ModelState},
     folders::Folders,
@@ -78,7 +78,9 @@ pub struct Shell {
     /// GPUs of this machine.
     pub adapters: Adapters,
     /// The pinned neuron that is shown in the words of the chat.
-    pub tint: Option<Tint>,
+    pub tint: Option<Arc<Tint>>,
+    /// The word of an answer whose neurons are ringed on the map.
+    pub highlight: Option<Arc<Explained>>,
     /// The token that is held on the map, to be marked in the words of the chat.
     pub mark: Option<Tint>,
     /// The budget of the model that is open, while it is being dragged.
@@ -160,6 +162,7 @@ impl Shell {
             preparation: None,
             adapters: Adapters::default(),
             tint: None,
+            highlight: None,
             mark: None,
             dragged: None,
             toasts,

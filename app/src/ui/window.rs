@@ -441,13 +441,13 @@ impl Window {
             Command::ToggleChats => switch(&mut self.over, Side::Chats),
             Command::ToggleNeurons if room_for_neurons => panels.neurons = !panels.neurons,
             Command::ToggleNeurons => switch(&mut self.over, Side::Neurons),
-            Command::PinNeurons(neurons) => {
+            Command::ShowMap => {
                 if room_for_neurons {
                     panels.neurons = true;
                 } else {
                     self.over = Some(Side::Neurons);
                 }
-                self.neurons.pin(neurons);
+                self.neurons.show_whole();
             }
             Command::CheatSheet => self.keys = !self.keys,
             // Those need to know where the keyboard is.

@@ -141,6 +141,8 @@ impl Conversation {
             self.keep_draft(shell);
         }
         self.read(shell);
+        let engine = shell.engine_handle.engine();
+        shell.highlight = self.words.as_ref().zip(engine).and_then(|(view, engine)| view.highlight(&engine));
     }
 
     /// Keeps what is not kept yet, because the window closes.
@@ -519,7 +521,7 @@ impl Conversation {
             let Some(message) = branch.get(row) else { return };
             let draft = editing.as_mut().filter(|(id, _)| *id == message.id).map(|(_, text)| text);
             let own = progress.filter(|progress| progress.id == message.id);
-            let (last, tint) = (row + 1 == count, shell.tint.as_ref());
+            let (last, tint) = (row + 1 == count, shell.tint.as_deref());
             let mark = shell.mark.as_ref();
             let files = attaching.of(message.id);
             let answers = branch[..row].iter().rev().find(|above| above.speaker == Speaker::User).map(|asked| asked.id);
@@ -565,7 +567,7 @@ impl Conversation {
         let (Some(chat), Some(view)) = (&self.chat, &mut self.words) else { return };
         match act {
             WordAct::Close => self.words = None,
-            WordAct::Pin(neurons) => shell.queue_command(Command::PinNeurons(neurons)),
+            WordAct::Map => shell.queue_command(Command::ShowMap),
             WordAct::Explain(at) => {
                 let message = self.branch.iter().find(|message| message.id == view.message);
                 let (Some(engine), Some(message)) = (shell.engine_handle.engine(), message) else { return };

@@ -3,7 +3,7 @@
 use egui::{Area, Frame, Id, Margin, Order, Pos2, Stroke, Ui, Vec2};
 use egui_material_icons::icons::ICON_CLOSE;
 
-use super::{facts::Facts, map::facts_ui};
+use super::{facts::Facts, lens::Lens, map::facts_ui};
 use crate::ui::{
     theme::{Palette, RADIUS},
     widgets::{icon_button, muted},
@@ -23,8 +23,9 @@ pub enum CardAct {
     Tint,
 }
 
-/// Shows the card of a neuron whose dot is at `dot`; `words`: those it fires most at, `tints`: it is shown in the words of the chat.
-pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, tints: bool) -> Option<CardAct> {
+/// Shows the card of a neuron whose dot is at `dot`; `words`: those it fires most at, `lens`: those it speaks for and against,
+/// `tints`: it is shown in the words of the chat.
+pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, lens: &Lens, tints: bool) -> Option<CardAct> {
     let palette = Palette::of(ui);
     let mut act = None;
     let area = Area::new(Id::unique("pinned neuron")).order(Order::Foreground).constrain(true);
@@ -39,6 +40,7 @@ pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, tints: bool) -> Opti
             ui.spacing_mut().item_spacing = Vec2::new(8.0, 4.0);
             facts_ui(ui, facts);
             muted(ui, words);
+            lens.show(ui);
             ui.horizontal(|ui| {
                 let name = if tints { "Not in the text" } else { "In the text" };
                 let hint = "Colour the chat's words where it fires";
