@@ -15,13 +15,16 @@ use parking_lot::Mutex;
 use thermocline_engine::{
     Error, Result,
     cpu::{Cpu, CpuOptions},
-    eval::{Attribution, NeuronEffect, SwitchingOff, attribution, continuation, switching_off},
+    eval::{Attribution, NeuronEffect, SwitchingOff, attribution, switching_off},
     model::{Model, NeuronIndex},
-    session::{ChatOptions, Engine, Prompt},
+    session::{ChatOptions, ContextPolicy, Engine, Event, Prompt, Request, Sampling},
     tokenizer::EncodeOptions,
 };
 
-use super::neuron_words::{NeuronWords, token_text};
+use super::{
+    neuron_words::{NeuronWords, token_text},
+    side_answer::{SideModel, write_side},
+};
 use crate::engine_handle::{EngineHandle, error_message};
 
 /// Neurons listed.
@@ -168,13 +171,23 @@ fn explain(
     publish(&|shared| shared.progress = ExplanationProgress::Explained(Arc::clone(&explained)));
 
     let logit = switching_off(model, &cpu, &context, token, &places, proceed)?;
-    let rest = Arc::new(model.without_neurons(&places)?);
-    let mut greedy = |model: &Arc<Model>| {
-        let tokens = continuation(model, &cpu, &context, CONTINUED, proceed)?;
-        let end = tokens.iter().position(|id| tokenizer.is_end(*id)).unwrap_or(tokens.len());
-        Ok::<_, Error>(tokenizer.decode(&tokens[..end], true))
+    let mut greedy = |neurons: &[NeuronIndex]| {
+        let request = Request {
+            sampling: Sampling::greedy(),
+            max_tokens: Some(CONTINUED),
+            on_full: ContextPolicy::Shift { keep: 1 },
+            ..Request::new(Prompt::Tokens(context.clone()))
+        };
+        let mut written = String::new();
+        write_side(engine, &SideModel::Without(neurons.to_vec()), request, &mut |event| {
+            if let Event::Token { text, .. } = event {
+                written.push_str(text);
+            }
+            proceed()
+        })?;
+        Ok::<_, Error>(written)
     };
-    let (with, without) = (greedy(model)?, greedy(&rest)?);
+    let (with, without) = (greedy(&[])?, greedy(&places)?);
     let switched_off = Arc::new(SwitchedOff { neurons: places, logit, with, without });
     publish(&|shared| shared.switched_off = Some(Arc::clone(&switched_off)));
     Ok(())

@@ -3,6 +3,7 @@
 use egui::{Context, Key, KeyboardShortcut, Modifiers};
 
 use crate::{
+    chat::Side,
     library::ModelId,
     store::{ChatId, MessageId},
 };
@@ -66,6 +67,8 @@ pub enum Command {
     ToggleChats,
     /// Show or hide the column of neurons.
     ToggleNeurons,
+    /// Have the last answer written once more by both sides.
+    Compare([Side; 2]),
     /// Show the whole map of neurons.
     ShowMap,
     /// Show or hide the list of keys.

@@ -414,7 +414,12 @@ impl Window {
         let panels = &mut self.shell.settings.panels;
         let switch = |over: &mut Option<Side>, side| *over = if *over == Some(side) { None } else { Some(side) };
         match command {
-            Command::NewChat | Command::OpenChat(_) | Command::OpenMessage(..) | Command::Compose | Command::Attach => {
+            Command::NewChat
+            | Command::OpenChat(_)
+            | Command::OpenMessage(..)
+            | Command::Compose
+            | Command::Compare(_)
+            | Command::Attach => {
                 (self.page, self.over) = (Page::Chat, None);
                 self.conversation.handle_command(&command, &mut self.shell);
             }

@@ -142,7 +142,7 @@ impl WordView {
 }
 
 /// Pieces of `text` that each begin with the white space before a word; together they are all of it.
-fn words(text: &str) -> Vec<Range<usize>> {
+pub(super) fn words(text: &str) -> Vec<Range<usize>> {
     let mut words: Vec<Range<usize>> = Vec::new();
     let mut spaces = true;
     for (at, letter) in text.char_indices() {

@@ -8,6 +8,7 @@ use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_OPEN_IN_NEW, ICON_PAUSE, ICON_POWER_SETTINGS_NEW,
 };
 use thermocline_engine::{
+    model::NeuronIndex,
     session::{DeviceStatus, Engine},
     telemetry::neurons::{NeuronBoard, Watch},
 };
@@ -28,6 +29,7 @@ use super::{
     pins::{MOST_PINS, Pins},
     playback::Playback,
     shader::Shader,
+    switching_off,
     tint::Tint,
 };
 use crate::{
@@ -62,7 +64,7 @@ pub(super) struct Watched {
     pub(super) map: Map,
     pub(super) playback: Playback,
     history: History,
-    pins: Pins,
+    pub(super) pins: Pins,
     lenses: LensReader,
     inequality: Inequality,
     pub(super) kind: Kind,
@@ -320,14 +322,14 @@ impl Watched {
         let layers = self.board.shape().layers() as f32;
         let tall = ui.clip_rect().height();
         let height = if detached { (tall * 0.6).max(HIGH) } else { (layers * 4.0).clamp(LOW, HIGH).max(tall * 0.4) };
-        self.navigation(ui);
+        self.navigation(ui, shell, options.placed);
         let (pins, word) = (self.pins.places(), shell.highlight.clone());
         let marks = MapMarks { pins: &pins, ringed: word.as_ref().map_or(&[], |word| &word.neurons) };
         let clicked = self.map.show(ui, engine, options, &self.playback, marks, height);
         if let Some(pointed) = clicked {
             self.click(shell, pointed);
         }
-        self.show_card(ui, engine, options);
+        self.show_card(ui, shell, engine, options);
         self.sides(ui, engine, options);
         colours::legend(ui, options.mode, options.colours, self.playback.base().is_some());
         if let Some(word) = &word {
@@ -344,7 +346,7 @@ impl Watched {
         });
         CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history, options.placed));
         CollapsingHeader::new("How unequal").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
-        self.pinned(ui, engine);
+        self.pinned(ui, shell, engine);
     }
 
     /// Pins a neuron that was clicked, with its card and its firings in the words of the chat, or lets it go.
@@ -357,12 +359,12 @@ impl Watched {
     }
 
     /// Where on the map one is, when it is not everywhere.
-    fn navigation(&mut self, ui: &mut Ui) {
+    fn navigation(&mut self, ui: &mut Ui, shell: &mut Shell, placed: bool) {
         let layers = self.board.shape().layers();
         if self.map.view == View::default() {
             return;
         }
-        ui.horizontal(|ui| {
+        ui.horizontal_wrapped(|ui| {
             if let Some(layer) = self.map.view.layer {
                 let before = ui
                     .add_enabled_ui(layer > 0, |ui| framed_icon_button(ui, ICON_CHEVRON_LEFT, "Layer above").clicked());
@@ -379,6 +381,9 @@ impl Watched {
             }
             if ui.button("Whole map").clicked() {
                 self.map.view = View::default();
+            }
+            if let Some(layer) = self.map.view.layer {
+                self.offer_without_cold(ui, shell, layer, placed);
             }
         });
     }
@@ -404,7 +409,7 @@ impl Watched {
     }
 
     /// The card of the neuron that was pinned last, at its dot.
-    fn show_card(&mut self, ui: &Ui, engine: &Engine, options: MapOptions) {
+    fn show_card(&mut self, ui: &Ui, shell: &mut Shell, engine: &Engine, options: MapOptions) {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
         let Some(dot) = self.map.position(at.0, at.1).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
         let token = self.playback.token(&self.board);
@@ -419,6 +424,10 @@ impl Watched {
                 self.card = None;
             }
             Some(CardAct::Tint) => self.pins.toggle_tint(at.0, at.1),
+            Some(CardAct::Without) => {
+                let neurons = vec![NeuronIndex { layer: at.0, neuron: at.1 }];
+                shell.queue_command(switching_off::without(format!("Without {}", pin.name), neurons));
+            }
             None => {}
         }
     }
@@ -481,7 +490,7 @@ impl Watched {
         });
     }
 
-    fn pinned(&mut self, ui: &mut Ui, engine: &Engine) {
+    fn pinned(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine) {
         CollapsingHeader::new("Pinned neurons").default_open(true).show(ui, |ui| {
             if self.pins.all().is_empty() {
                 ui.label(small(ui, "Click a neuron on the map to pin it. Double-click to see its layer alone."));
@@ -495,6 +504,7 @@ impl Watched {
                     action = Some((place, act));
                 }
             }
+            self.offer_without_pins(ui, shell);
             match action {
                 Some(((layer, neuron), PinAct::Unpin)) => _ = self.pins.toggle(&self.board, layer, neuron),
                 Some(((layer, neuron), PinAct::Tint)) => self.pins.toggle_tint(layer, neuron),

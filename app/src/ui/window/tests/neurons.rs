@@ -3,7 +3,11 @@
 use egui::{Color32, Key, Shape, vec2};
 use egui_kittest::kittest::Queryable;
 
-use crate::ui::{neurons::map::RING, testing::TestWindow, theme::Palette};
+use crate::ui::{
+    neurons::map::RING,
+    testing::{TestWindow, button},
+    theme::Palette,
+};
 
 /// A window with an answer in it.
 fn answered() -> TestWindow {
@@ -68,4 +72,51 @@ fn chosen_word_rings_its_neurons_and_leaves_pinned_ones() {
     assert!(stage.shows("Unpin layer 0, neuron"), "pinned ones stay");
     stage.click("Back to the answer");
     assert_eq!((rings(&stage), stage.shows("Ringed:")), (0, false));
+}
+
+#[test]
+fn answer_is_written_again_without_a_pinned_neuron_beside_the_whole_models() {
+    let mut stage = answered();
+    click_a_dot(&mut stage);
+    let card = stage.texts().into_iter().find(|text| text.starts_with("Answer again without it: ")).unwrap();
+    stage.click(&card);
+    stage.appears("Whole model");
+    stage.appears("Without layer 0, neuron");
+    let over = ["Marked: the first word that differs", "No word differs."];
+    stage.until("both answers", |window| window.conversation.is_compared());
+    assert!(over.iter().any(|sentence| stage.shows(sentence)), "{:?}", stage.texts());
+    // The whole model writes what it wrote, with the seed it had.
+    let said = stage.branch()[1].content.clone();
+    let begins: String = said.trim().chars().take(40).collect();
+    let count = stage.texts().iter().filter(|text| text.contains(&begins)).count();
+    assert!(count >= 2, "{begins:?} in {:?}", stage.texts());
+    stage.click("Close the comparison");
+    assert!(!stage.shows("Whole model"));
+}
+
+#[test]
+fn race_of_two_modes_shows_both_answers_with_speed_and_bytes() {
+    let mut stage = answered();
+    stage.click("exact");
+    stage.click("Race against Dense");
+    stage.until("both answers", |window| window.conversation.is_compared());
+    assert!(stage.shows("No word differs."), "these modes compute the same: {:?}", stage.texts());
+    let count = |stage: &TestWindow, part: &str| stage.texts().iter().filter(|text| text.contains(part)).count();
+    assert_eq!(count(&stage, "of FFN weights were read"), 3, "the answer and both sides: {:?}", stage.texts());
+    assert!(stage.shows("nothing was skipped"), "dense: {:?}", stage.texts());
+}
+
+#[test]
+fn layer_is_switched_off_by_half_where_nothing_is_placed() {
+    let mut stage = answered();
+    let map = stage.it.get_by_label_contains("Map of neurons").rect();
+    let at = map.left_top() + vec2(80.0, 12.0);
+    for pressed in [true, false, true, false] {
+        stage.it.input_mut().events.extend([egui::Event::PointerMoved(at), button(at, pressed)]);
+        stage.it.step();
+    }
+    stage.step();
+    stage.click("Answer again without the half that fires least");
+    stage.until("both answers", |window| window.conversation.is_compared());
+    assert!(stage.shows("Without the half that fires least (layer 0)"), "{:?}", stage.texts());
 }
