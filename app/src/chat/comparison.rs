@@ -1,5 +1,5 @@
-//! Comparisons of answers: the same request, with the same seed, is answered by two models one after the other. Computed by a thread
-//! of its own; nothing here waits for it.
+//! Comparisons of answers: the same request, with the same seed, is answered by two models one after the other. Computed by a
+//! thread of its own; nothing here waits for it.
 
 use std::{
     ops::ControlFlow,

@@ -162,7 +162,7 @@ fn explain(
     let mut neurons = Vec::new();
     for effect in of.neurons.iter().take(LISTED) {
         let words = NeuronWords::of(engine, &cpu, effect.place)?;
-        let words = if effect.activation < 0.0 { words.turned_around() } else { words };
+        let words = if effect.activation < 0.0 { words.reversed() } else { words };
         neurons.push(ExplainedNeuron { effect: *effect, words });
     }
     let adding = of.neurons.iter().filter(|neuron| neuron.logit > 0.0).take(SWITCHED_OFF);

@@ -1,8 +1,9 @@
 //! Generation of answers in chats. [`ChatController`] starts answers on the engine's sessions, or on a server, and moves their text into
 //! the store; [`AnswerStats`] are the statistics stored with an answer, [`SamplingOverrides`] the user's sampling settings;
 //! [`given`] decides what of attached files the model reads, and [`remembered`] keeps the neurons of a chat's last tokens. An
-//! [`Explanation`] says which neurons made a word, [`NeuronWords`] which words a neuron speaks for, and a [`Comparison`] has an answer written once
-//! more by two models, one after the other. Tools that an answer calls are run by a [`tool_round`], with the user's consent, and the chat goes on with another answer.
+//! [`Explanation`] says which neurons made a word, [`NeuronWords`] which words a neuron speaks for, and a [`Comparison`] has an
+//! answer written once more by two models, one after the other. Tools that an answer calls are run by a [`tool_round`], with
+//! the user's consent, and the chat goes on with another answer.
 //! Nothing here depends on a window, and nothing blocks.
 
 mod active_answer;

@@ -28,7 +28,7 @@ impl NeuronWords {
     }
 
     /// The same where the activation is negative, which turns the neuron's effects around.
-    pub fn turned_around(self) -> Self {
+    pub fn reversed(self) -> Self {
         NeuronWords { raised: self.lowered, lowered: self.raised }
     }
 }

@@ -32,7 +32,7 @@ impl MapSnapshot {
         MapSnapshot { atlas, options, comparing }
     }
 
-    /// How it is shown.
+    /// Mode and colours.
     pub fn options(&self) -> MapOptions {
         self.options
     }
@@ -52,7 +52,7 @@ impl MapSnapshot {
         self.atlas.shown()
     }
 
-    /// Where hot neurons end in `layer`, as a fraction of the width.
+    /// End of the hot neurons of `layer`, as a fraction of the width; `None` as for [`Atlas::boundary`].
     pub fn boundary(&self, layer: usize) -> Option<f32> {
         self.atlas.boundary(layer)
     }

@@ -1,4 +1,4 @@
-//! A card with the map, to be sent to somebody who has no window: model, speed, map, legend, and the token in its sentence.
+//! A card with the map, to be sent to people who have no window: model, speed, map, legend, and the token in its sentence.
 
 use egui::{
     Align2, Color32, ColorImage, FontId, Pos2, Rect, TextFormat, Vec2,
@@ -68,7 +68,7 @@ pub struct PictureWords {
     pub model: String,
     /// Its speed, if it is known.
     pub rate: Option<String>,
-    /// What the token fires.
+    /// The firings of the token, in figures.
     pub summary: String,
     /// The token in its sentence.
     pub sentence: Sentence,

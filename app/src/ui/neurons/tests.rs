@@ -81,7 +81,7 @@ fn generate(harness: &mut Harness<'static, State>, tokens: usize) {
     harness.run_steps(4);
 }
 
-/// What a click on a neuron's dot does, wherever it is.
+/// A click on a neuron's dot, wherever that is.
 fn click_neuron(harness: &mut Harness<'static, State>, layer: usize, neuron: usize) {
     let State { panel, shell, .. } = harness.state_mut();
     let (watched, shell) = (panel.watched.as_mut().unwrap(), shell.as_mut().unwrap());
