@@ -11,7 +11,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use thermocline_engine::session::{Engine, Event, Request};
+use thermocline_engine::session::{Engine, Event, Request, SparsityChoice};
 
 use super::{
     AnswerStats,
@@ -60,23 +60,41 @@ pub struct SideText {
 pub struct Comparison {
     sides: Arc<Mutex<[SideText; 2]>>,
     stop: Arc<AtomicBool>,
+    over: Arc<AtomicBool>,
 }
 
 impl Comparison {
-    /// Begins to have `request` answered by both sides, with `engine` for the open model.
-    pub fn start(handle: &EngineHandle, engine: Engine, sides: [Side; 2], request: Request) -> Self {
+    /// Begins to have `request` answered by both sides, with `engine` for the open model. Its mode is `own` again afterwards, if a
+    /// side has another.
+    pub fn start(
+        handle: &EngineHandle,
+        engine: Engine,
+        own: SparsityChoice,
+        sides: [Side; 2],
+        request: Request,
+    ) -> Self {
         let texts = sides.each_ref().map(|side| SideText { title: side.title.clone(), ..SideText::default() });
-        let comparison = Comparison { sides: Arc::new(Mutex::new(texts)), stop: Arc::default() };
-        let writer =
-            Writer { sides: Arc::clone(&comparison.sides), stop: Arc::clone(&comparison.stop), handle: handle.clone() };
+        let comparison = Comparison { sides: Arc::new(Mutex::new(texts)), stop: Arc::default(), over: Arc::default() };
+        let writer = Writer {
+            sides: Arc::clone(&comparison.sides),
+            stop: Arc::clone(&comparison.stop),
+            over: Arc::clone(&comparison.over),
+            handle: handle.clone(),
+        };
         let work = move || {
             for (at, side) in sides.iter().enumerate() {
                 writer.write(at, &engine, &side.model, request.clone());
             }
+            if sides.iter().any(|side| matches!(side.model, SideModel::Mode(_))) {
+                // An engine that has stopped has no mode.
+                let _ = engine.set_sparsity(own);
+            }
+            writer.finish();
         };
         if let Err(error) = thread::Builder::new().name("compare-answers".to_owned()).spawn(work) {
             let why = SideState::Failed(format!("No thread to compute it: {error}"));
             comparison.sides.lock().iter_mut().for_each(|side| side.state = why.clone());
+            comparison.over.store(true, Relaxed);
         }
         comparison
     }
@@ -86,9 +104,9 @@ impl Comparison {
         read(&self.sides.lock())
     }
 
-    /// True once both sides have ended.
+    /// True once both sides have ended and the model has its own mode again.
     pub fn is_over(&self) -> bool {
-        self.read(|sides| sides.iter().all(|side| matches!(side.state, SideState::Ended | SideState::Failed(_))))
+        self.over.load(Relaxed)
     }
 }
 
@@ -102,6 +120,7 @@ impl Drop for Comparison {
 struct Writer {
     sides: Arc<Mutex<[SideText; 2]>>,
     stop: Arc<AtomicBool>,
+    over: Arc<AtomicBool>,
     handle: EngineHandle,
 }
 
@@ -129,6 +148,11 @@ impl Writer {
         self.change(at, |side| side.state = state);
     }
 
+    fn finish(&self) {
+        self.over.store(true, Relaxed);
+        self.handle.notify();
+    }
+
     fn change(&self, at: usize, change: impl FnOnce(&mut SideText)) {
         if let Some(side) = self.sides.lock().get_mut(at) {
             change(side);
@@ -142,7 +166,7 @@ mod tests {
     use thermocline_engine::{
         model::NeuronIndex,
         runtime::Sparsity,
-        session::{DeviceChoice, EngineOptions, Prompt, Sampling, SparsityChoice},
+        session::{DeviceChoice, EngineOptions, Prompt, Sampling},
     };
 
     use super::*;
@@ -158,7 +182,7 @@ mod tests {
         let prompt = Prompt::Text("Once upon a time there was a little dog".to_owned());
         let request = Request { sampling, max_tokens: Some(40), ..Request::new(prompt) };
         let sides = models.map(|model| Side { title: format!("{model:?}"), model });
-        let comparison = Comparison::start(&handle, engine, sides, request);
+        let comparison = Comparison::start(&handle, engine, SparsityChoice::Auto, sides, request);
         eventually("both answers", || comparison.is_over());
         let texts = comparison.read(Clone::clone);
         (handle, texts)
@@ -172,7 +196,8 @@ mod tests {
         let read = |side: &SideText| side.stats.as_ref().and_then(|stats| stats.reads).unwrap().read_bytes;
         assert!(read(&exact) < read(&dense), "{} {}", read(&exact), read(&dense));
         assert!([&exact, &dense].iter().all(|side| side.stats.as_ref().unwrap().decode_tokens_per_second > 0.0));
-        assert_eq!(handle.engine().unwrap().sparsity().asked, SparsityChoice::Auto);
+        let engine = handle.engine().unwrap();
+        eventually("its own mode", || engine.sparsity().asked == SparsityChoice::Auto);
     }
 
     #[test]

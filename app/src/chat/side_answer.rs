@@ -14,7 +14,7 @@ use thermocline_engine::{
 pub enum SideModel {
     /// The open model's weights with these neurons switched off, on the CPU.
     Without(Vec<NeuronIndex>),
-    /// The open model where it is, in this mode.
+    /// The open model where it is, in this mode, which it keeps.
     Mode(SparsityChoice),
 }
 
@@ -31,7 +31,6 @@ pub fn write_side(
     match model {
         SideModel::Without(neurons) => generate(&without(engine, neurons, &request)?, request, told),
         SideModel::Mode(choice) => {
-            let _before = ModeBefore { engine, choice: engine.sparsity().asked };
             engine.set_sparsity(*choice)?;
             generate(engine, request, told)
         }
@@ -64,17 +63,4 @@ fn generate(engine: &Engine, request: Request, told: &mut dyn FnMut(&Event) -> C
         }
     }
     Ok(())
-}
-
-/// The mode that the open model has again afterwards.
-struct ModeBefore<'a> {
-    engine: &'a Engine,
-    choice: SparsityChoice,
-}
-
-impl Drop for ModeBefore<'_> {
-    fn drop(&mut self) {
-        // An engine that has stopped has no mode.
-        let _ = self.engine.set_sparsity(self.choice);
-    }
 }

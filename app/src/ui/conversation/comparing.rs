@@ -17,6 +17,9 @@ impl Conversation {
         if self.busy(shell) || self.is_elsewhere(shell) {
             return shell.toasts.info("Wait until the answer is written.");
         }
+        if self.comparison.as_ref().is_some_and(|view| !view.is_over()) {
+            return shell.toasts.info("Two answers are being compared. Wait for them, or close the comparison.");
+        }
         let is_answer = |speaker, calls: bool| speaker == Speaker::Assistant && !calls;
         let row = self.branch.iter().rposition(|it| is_answer(it.speaker, !it.calls().is_empty()));
         let (Some(chat), Some(row)) = (&self.chat, row) else {
@@ -25,8 +28,8 @@ impl Conversation {
         let answer = self.branch[row].id;
         let request = shell.chat_controller.repeated_request(&shell.store, &engine, &model, chat.id, answer);
         let Some(request) = shell.ok_or_show_error(request) else { return };
-        // One that is still being made stops.
-        let comparison = Comparison::start(&shell.engine_handle, engine, sides, request);
+        let own = shell.engine_options(&model).sparsity;
+        let comparison = Comparison::start(&shell.engine_handle, engine, own, sides, request);
         self.comparison = Some(ComparisonView::new(answer, comparison));
         if row + 1 == self.branch.len() {
             self.rows.go_to_end();

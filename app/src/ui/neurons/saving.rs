@@ -51,7 +51,9 @@ impl Watched {
             ModelState::Ready { model, .. } => model.to_string(),
             _ => String::new(),
         };
-        let rate = Some(engine.telemetry().decode_rate).filter(|rate| *rate > 0.0).map(units::rate);
+        // Between answers, that of the latest one.
+        let now = Some(engine.telemetry().decode_rate).filter(|rate| *rate > 0.0);
+        let rate = now.or_else(|| engine.observed_rate()).map(units::rate);
         let token = self.playback.token(&self.board);
         let summary = facts::summary(self.board.shape(), token.as_ref(), map.options().placed);
         let ids = self.playback.ids(&self.board);
