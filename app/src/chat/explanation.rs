@@ -2,10 +2,10 @@
 //! CPU by a thread of its own, from the model that is open; nothing here waits for it.
 
 use std::{
-    collections::HashMap,
     ops::ControlFlow,
+    ptr,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -15,14 +15,16 @@ use parking_lot::Mutex;
 use thermocline_engine::{
     Error, Result,
     cpu::{Cpu, CpuOptions},
-    eval::{
-        Attribution, NeuronEffect, NeuronLens, SwitchingOff, attribution, continuation, neuron_lens, switching_off,
-    },
+    eval::{Attribution, NeuronEffect, SwitchingOff, attribution, switching_off},
     model::{Model, NeuronIndex},
-    session::{ChatOptions, Engine, Prompt},
+    session::{ChatOptions, ContextPolicy, Engine, Event, Prompt, Request, Sampling},
     tokenizer::EncodeOptions,
 };
 
+use super::{
+    neuron_words::{NeuronWords, token_text},
+    side_answer::{SideModel, write_side},
+};
 use crate::engine_handle::{EngineHandle, error_message};
 
 /// Neurons listed.
@@ -31,8 +33,6 @@ pub const LISTED: usize = 8;
 pub const SWITCHED_OFF: usize = 5;
 /// Tokens of either continuation.
 const CONTINUED: usize = 32;
-/// Tokens of a neuron's logit lens.
-const LENS: usize = 5;
 /// Neurons searched for those that add most.
 const SEARCHED: usize = 1000;
 
@@ -41,10 +41,8 @@ const SEARCHED: usize = 1000;
 pub struct ExplainedNeuron {
     /// Its part of the logit.
     pub effect: NeuronEffect,
-    /// Tokens it raises, as text, most first.
-    pub raises: Vec<String>,
-    /// Tokens it lowers.
-    pub lowers: Vec<String>,
+    /// Words that it raises and lowers with the activation it has.
+    pub words: NeuronWords,
 }
 
 /// The parts of one word's logit.
@@ -92,6 +90,8 @@ struct Shared {
 /// An explanation being computed, or its result. Dropping it stops the computation.
 #[derive(Debug)]
 pub struct Explanation {
+    /// The model whose neurons these are.
+    model: Weak<Model>,
     shared: Arc<Mutex<Shared>>,
     stop: Arc<AtomicBool>,
 }
@@ -99,7 +99,8 @@ pub struct Explanation {
 impl Explanation {
     /// Begins to explain the word that `text` begins with and that follows `prompt` in a chat with the model of `engine`.
     pub fn start(handle: &EngineHandle, engine: Engine, prompt: Prompt, text: String) -> Self {
-        let explanation = Explanation { shared: Arc::default(), stop: Arc::default() };
+        let model = Arc::downgrade(engine.model());
+        let explanation = Explanation { model, shared: Arc::default(), stop: Arc::default() };
         let (shared, stop, handle) = (Arc::clone(&explanation.shared), Arc::clone(&explanation.stop), handle.clone());
         let work = move || {
             let mut proceed = || if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
@@ -117,6 +118,11 @@ impl Explanation {
                 ExplanationProgress::Failed(format!("No thread to compute it: {error}"));
         }
         explanation
+    }
+
+    /// True if its neurons are those of `engine`.
+    pub fn is_of(&self, engine: &Engine) -> bool {
+        ptr::eq(self.model.as_ptr(), Arc::as_ptr(engine.model()))
     }
 
     /// State now.
@@ -153,50 +159,36 @@ fn explain(
     };
     let cpu = Cpu::new(&CpuOptions::default())?;
     let of = attribution(model, &cpu, &context, token, SEARCHED, proceed)?;
-    let mut words = Words { engine, cache: HashMap::new() };
     let mut neurons = Vec::new();
     for effect in of.neurons.iter().take(LISTED) {
-        let lens = neuron_lens(model, &cpu, effect.place, LENS)?;
-        neurons.push(words.explained(*effect, &lens));
+        let words = NeuronWords::of(engine, &cpu, effect.place)?;
+        let words = if effect.activation < 0.0 { words.reversed() } else { words };
+        neurons.push(ExplainedNeuron { effect: *effect, words });
     }
     let adding = of.neurons.iter().filter(|neuron| neuron.logit > 0.0).take(SWITCHED_OFF);
     let places: Vec<NeuronIndex> = adding.map(|neuron| neuron.place).collect();
-    let explained = Arc::new(Explained { token: words.text(token), attribution: of, neurons });
+    let explained = Arc::new(Explained { token: token_text(tokenizer, token), attribution: of, neurons });
     publish(&|shared| shared.progress = ExplanationProgress::Explained(Arc::clone(&explained)));
 
     let logit = switching_off(model, &cpu, &context, token, &places, proceed)?;
-    let rest = Arc::new(model.without_neurons(&places)?);
-    let mut greedy = |model: &Arc<Model>| {
-        let tokens = continuation(model, &cpu, &context, CONTINUED, proceed)?;
-        let end = tokens.iter().position(|id| tokenizer.is_end(*id)).unwrap_or(tokens.len());
-        Ok::<_, Error>(tokenizer.decode(&tokens[..end], true))
+    let mut greedy = |neurons: &[NeuronIndex]| {
+        let request = Request {
+            sampling: Sampling::greedy(),
+            max_tokens: Some(CONTINUED),
+            on_full: ContextPolicy::Shift { keep: 1 },
+            ..Request::new(Prompt::Tokens(context.clone()))
+        };
+        let mut written = String::new();
+        write_side(engine, &SideModel::Without(neurons.to_vec()), request, &mut |event| {
+            if let Event::Token { text, .. } = event {
+                written.push_str(text);
+            }
+            proceed()
+        })?;
+        Ok::<_, Error>(written)
     };
-    let (with, without) = (greedy(model)?, greedy(&rest)?);
+    let (with, without) = (greedy(&[])?, greedy(&places)?);
     let switched_off = Arc::new(SwitchedOff { neurons: places, logit, with, without });
     publish(&|shared| shared.switched_off = Some(Arc::clone(&switched_off)));
     Ok(())
-}
-
-/// Tokens as text.
-struct Words<'a> {
-    engine: &'a Engine,
-    cache: HashMap<u32, String>,
-}
-
-impl Words<'_> {
-    fn text(&mut self, id: u32) -> String {
-        // A token may be part of a letter.
-        let decode = || self.engine.tokenizer().decode(&[id], false).trim().replace('\u{fffd}', "\u{2026}");
-        self.cache.entry(id).or_insert_with(decode).clone()
-    }
-
-    /// A negative activation turns the neuron's effects around.
-    fn explained(&mut self, effect: NeuronEffect, lens: &NeuronLens) -> ExplainedNeuron {
-        let mut text = |tokens: &[(u32, f32)]| tokens.iter().map(|(id, _)| self.text(*id)).collect();
-        let (promoted, suppressed) = (text(&lens.promoted), text(&lens.suppressed));
-        match effect.activation < 0.0 {
-            true => ExplainedNeuron { effect, raises: suppressed, lowers: promoted },
-            false => ExplainedNeuron { effect, raises: promoted, lowers: suppressed },
-        }
-    }
 }

@@ -1,19 +1,23 @@
 //! Generation of answers in chats. [`ChatController`] starts answers on the engine's sessions, or on a server, and moves their text into
 //! the store; [`AnswerStats`] are the statistics stored with an answer, [`SamplingOverrides`] the user's sampling settings;
-//! [`given`] decides what of attached files the model reads, and [`remembered`] keeps the neurons of a chat's last tokens. Tools that an
-//! answer calls are run by a [`tool_round`], with the user's consent, and the chat goes on with another answer. [`titles`] are written
-//! when there is nothing else to do.
+//! [`given`] decides what of attached files the model reads, and [`remembered`] keeps the neurons of a chat's last tokens. An
+//! [`Explanation`] says which neurons made a word, [`NeuronWords`] which words a neuron speaks for, and a [`Comparison`] has an
+//! answer written once more by two models, one after the other. Tools that an answer calls are run by a [`tool_round`], with
+//! the user's consent, and the chat goes on with another answer. [`titles`] are written when there is nothing else to do.
 //! Nothing here depends on a window, and nothing blocks.
 
 mod active_answer;
 mod answer_stats;
 mod call_reader;
+mod comparison;
 mod explanation;
 pub mod given;
+mod neuron_words;
 mod plain_text;
 mod prompt;
 pub mod remembered;
 mod sampling_overrides;
+mod side_answer;
 mod titles;
 mod tool_round;
 
@@ -28,14 +32,17 @@ use active_answer::ActiveAnswer;
 pub use active_answer::AnswerProgress;
 pub use answer_stats::AnswerStats;
 use call_reader::CallReader;
+pub use comparison::{Comparison, Side, SideState, SideText};
 pub use explanation::{Explained, ExplainedNeuron, Explanation, ExplanationProgress, SwitchedOff};
 use given::Measure;
+pub use neuron_words::NeuronWords;
 use prompt::ChatPrompt;
 pub use prompt::{branch_turns, prompt_before};
 pub use sampling_overrides::SamplingOverrides;
+pub use side_answer::SideModel;
 use thermocline_engine::{
     model::Model,
-    session::{Session, SessionOptions},
+    session::{Engine, Request, Session, SessionOptions},
 };
 
 use titles::Titles;
@@ -44,6 +51,7 @@ pub use tool_round::{PendingCall, ToolDecision};
 
 use crate::{
     engine_handle::{Answer, EngineHandle, ModelState, error_message},
+    library::ModelId,
     store::{ChatId, Message, MessageId, MessageState, NewMessage, Store, StoreError, StreamingMessage, title},
     tools::Toolbox,
 };
@@ -466,7 +474,7 @@ impl ChatController {
                 prompt.make_plain(engine.tokenizer());
                 let format = engine.chat_template().tools();
                 let reader = told.then(|| CallReader::new(id, Some(format), &prompt.tools));
-                let request = prompt.request(&session, model);
+                let request = prompt.request(session.context(), model);
                 Ok((Answer::start(notify, Arc::clone(&session), request), Some(session), reader))
             }
             ModelState::Remote { model, client } => {
@@ -475,6 +483,21 @@ impl ChatController {
             }
             _ => Err("No model is open.".to_owned()),
         }
+    }
+
+    /// The request that message `id` answered, with the seed that its answer had. The error is a sentence.
+    pub fn repeated_request(
+        &self,
+        store: &Store,
+        engine: &Engine,
+        model: &ModelId,
+        chat: ChatId,
+        id: MessageId,
+    ) -> Result<Request, String> {
+        let mut prompt = ChatPrompt::repeated(store, chat, id).map_err(|error| error.to_string())?;
+        prompt.tools = self.definitions(store, chat, id).map_err(|error| error.to_string())?;
+        prompt.make_plain(engine.tokenizer());
+        Ok(prompt.request(engine.context(), model))
     }
 
     /// `true` while an answer that may call tools would begin without those of a server that is being connected.

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 use thermocline_engine::{
-    session::{ChatOptions, ContextPolicy, Message as Turn, Prompt, Request, Role, Session},
+    session::{ChatOptions, ContextPolicy, Message as Turn, Prompt, Request, Role},
     tokenizer::{Tokenizer, reasoning::transcript::Thoughts},
 };
 
 use super::{
-    SamplingOverrides,
+    AnswerStats, SamplingOverrides,
     given::{self, Measure},
     plain_text::{plain, plain_json},
 };
@@ -52,6 +52,16 @@ impl ChatPrompt {
         })
     }
 
+    /// The prompt that message `id` answered, with the seed that its answer had, or a fixed one if that is not known.
+    pub fn repeated(store: &Store, chat: ChatId, id: MessageId) -> Result<Self, StoreError> {
+        let about = store.chat(chat)?;
+        let mut choices = SamplingOverrides::from_json(about.sampling.as_deref());
+        let answered = AnswerStats::from_json(store.message(id)?.stats.as_deref());
+        choices.seed = answered.map(|stats| stats.seed).or(choices.seed).or(Some(1));
+        let turns = turns_before(store, chat, id)?;
+        Ok(ChatPrompt { turns, partial_answer: String::new(), version: 1, choices, tools: Vec::new() })
+    }
+
     /// Takes control tokens out of the descriptions and results of tools, which are unchecked text.
     pub fn make_plain(&mut self, tokenizer: &Tokenizer) {
         for turn in self.turns.iter_mut().filter(|turn| turn.role == Role::Tool) {
@@ -65,13 +75,13 @@ impl ChatPrompt {
         self.choices.seed.map(|seed| seed.wrapping_add(self.version as u64 - 1))
     }
 
-    /// The engine's request.
-    pub fn request(self, session: &Session, model: &ModelId) -> Request {
+    /// The engine's request, for a context of so many tokens.
+    pub fn request(self, context: usize, model: &ModelId) -> Request {
         let mut sampling = self.choices.apply_to(SamplingOverrides::model_defaults(model));
         sampling.seed = self.seed().or(sampling.seed);
         let on_full = if self.choices.stop_when_full { ContextPolicy::Stop } else { ContextPolicy::Shift { keep: 1 } };
         // An answer whose beginning was shifted out of the context seldom ends.
-        let most = self.choices.max_tokens.unwrap_or_else(|| session.context());
+        let most = self.choices.max_tokens.unwrap_or(context);
         let prompt = prompt(self.turns, &self.partial_answer);
         let chat = ChatOptions { tools: self.tools, ..ChatOptions::default() };
         Request { sampling, max_tokens: Some(most), on_full, chat, ..Request::new(prompt) }

@@ -1,9 +1,9 @@
 //! Commands of the window, from the keyboard or from a panel.
 
 use egui::{Context, Key, KeyboardShortcut, Modifiers};
-use thermocline_engine::model::NeuronIndex;
 
 use crate::{
+    chat::Side,
     library::ModelId,
     store::{ChatId, MessageId},
 };
@@ -67,8 +67,10 @@ pub enum Command {
     ToggleChats,
     /// Show or hide the column of neurons.
     ToggleNeurons,
-    /// Pin these neurons on the map, and show it.
-    PinNeurons(Vec<NeuronIndex>),
+    /// Have the last answer written once more by both sides.
+    Compare([Side; 2]),
+    /// Show the whole map of neurons.
+    ShowMap,
     /// Show or hide the list of keys.
     CheatSheet,
 }

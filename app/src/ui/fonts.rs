@@ -90,6 +90,20 @@ pub fn definitions() -> FontDefinitions {
     fonts
 }
 
+/// All fonts that a window has, with those of the system that it has found so far.
+pub fn loaded(ctx: &Context) -> FontDefinitions {
+    ctx.fonts(|fonts| {
+        let mut loaded = fonts.definitions().clone();
+        for FontInsert { name, data, families } in fonts.discovered_fonts() {
+            loaded.font_data.insert(name.clone(), Arc::new(data.clone()));
+            for InsertFontFamily { family, .. } in families {
+                loaded.families.entry(family.clone()).or_default().push(name.clone());
+            }
+        }
+        loaded
+    })
+}
+
 /// A font without the feature that makes one sign of `->` or `!=`: code is shown as it is written.
 fn without_ligatures(font: &[u8]) -> Vec<u8> {
     let mut font = font.to_vec();

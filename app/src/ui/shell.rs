@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     builtin,
-    chat::ChatController,
+    chat::{ChatController, Explained},
     download::Downloads,
     engine_handle::{EngineHandle, ModelState},
     folders::Folders,
@@ -62,7 +62,9 @@ pub struct Shell {
     /// GPUs of this machine.
     pub adapters: Adapters,
     /// The pinned neuron that is shown in the words of the chat.
-    pub tint: Option<Tint>,
+    pub tint: Option<Arc<Tint>>,
+    /// The word of an answer whose neurons are ringed on the map.
+    pub highlight: Option<Arc<Explained>>,
     /// The token that is held on the map, to be marked in the words of the chat.
     pub mark: Option<Tint>,
     /// The budget of the model that is open, while it is being dragged.
@@ -150,6 +152,7 @@ impl Shell {
             preparation: None,
             adapters: Adapters::default(),
             tint: None,
+            highlight: None,
             mark: None,
             dragged: None,
             forecasts: BudgetForecasts::default(),

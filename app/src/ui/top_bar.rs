@@ -20,7 +20,12 @@ use super::{
     vram::{self, picker},
     widgets,
 };
-use crate::{engine_handle::ModelState, library::ModelId, units};
+use crate::{
+    chat::{Side, SideModel},
+    engine_handle::ModelState,
+    library::ModelId,
+    units,
+};
 
 /// Width of the bar of a device that is loaded, in points.
 const LOADING: f32 = 96.0;
@@ -300,6 +305,7 @@ fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
             ui.close();
         }
     }
+    race(ui, shell, report.asked);
     prepare_offer(ui, shell);
     input_levels(ui, shell, model, engine);
     ui.separator();
@@ -311,6 +317,23 @@ fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
         let set = engine.set_adaptive(adaptive);
         shell.ok_or_show_error(set);
     }
+}
+
+/// Offers to have the last answer written in the mode in use and in another one.
+fn race(ui: &mut Ui, shell: &mut Shell, asked: SparsityChoice) {
+    ui.separator();
+    widgets::muted(ui, "Race against this mode, with the last answer:");
+    ui.horizontal_wrapped(|ui| {
+        for choice in SparsityChoice::ALL.into_iter().filter(|choice| *choice != asked) {
+            let (name, what) = about(choice);
+            let button = ui.button(name).accessible_name(format!("Race against {name}"));
+            if button.on_hover_text(format!("{what}. One after the other, with the same seed")).clicked() {
+                let side = |choice| Side { title: about(choice).0.to_owned(), model: SideModel::Mode(choice) };
+                shell.queue_command(Command::Compare([side(asked), side(choice)]));
+                ui.close();
+            }
+        }
+    });
 }
 
 #[cfg(test)]

@@ -417,7 +417,12 @@ impl Window {
         let panels = &mut self.shell.settings.panels;
         let switch = |over: &mut Option<Side>, side| *over = if *over == Some(side) { None } else { Some(side) };
         match command {
-            Command::NewChat | Command::OpenChat(_) | Command::OpenMessage(..) | Command::Compose | Command::Attach => {
+            Command::NewChat
+            | Command::OpenChat(_)
+            | Command::OpenMessage(..)
+            | Command::Compose
+            | Command::Compare(_)
+            | Command::Attach => {
                 (self.page, self.over) = (Page::Chat, None);
                 self.conversation.handle_command(&command, &mut self.shell);
             }
@@ -444,13 +449,13 @@ impl Window {
             Command::ToggleChats => switch(&mut self.over, Side::Chats),
             Command::ToggleNeurons if room_for_neurons => panels.neurons = !panels.neurons,
             Command::ToggleNeurons => switch(&mut self.over, Side::Neurons),
-            Command::PinNeurons(neurons) => {
+            Command::ShowMap => {
                 if room_for_neurons {
                     panels.neurons = true;
                 } else {
                     self.over = Some(Side::Neurons);
                 }
-                self.neurons.pin(neurons);
+                self.neurons.show_whole();
             }
             Command::CheatSheet => self.keys = !self.keys,
             // Those need to know where the keyboard is.

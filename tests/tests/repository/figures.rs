@@ -33,6 +33,9 @@ const FIGURES: &[Figure] = &[
     guide("files over {} MiB", "app/src/attachment/document.rs", "LARGEST_FILE"),
     guide("with more than {} MiB of text", "app/src/attachment/document.rs", "LARGEST_TEXT"),
     guide("neurons that carry {} % of the layer's output mass", "engine/src/session/neuron_norms.rs", "USUAL_MASS"),
+    guide("a card {} pixels wide", "app/src/ui/neurons/picture_card.rs", "WIDTH"),
+    guide("shows the last {} tokens on such a card", "app/src/ui/neurons/animation.rs", "MOST_FRAMES"),
+    guide("an animated PNG of at most {} MiB", "app/src/ui/neurons/animation.rs", "MOST_BYTES"),
     Figure {
         page: "README.md",
         sentence: "the last {} tokens to go back through",

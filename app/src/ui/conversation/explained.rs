@@ -1,11 +1,11 @@
 //! An answer word by word. A click on a word (or the arrows) asks which neurons made it; below stand their parts of its logit, and how
 //! the answer would have gone on without those that add most.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use egui::{Grid, Label, RichText, Sense, TextFormat, Ui, text::LayoutJob};
 use egui_material_icons::icons::{ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CLOSE};
-use thermocline_engine::model::NeuronIndex;
+use thermocline_engine::{model::NeuronIndex, session::Engine};
 
 use crate::{
     chat::{Explained, Explanation, ExplanationProgress, SwitchedOff},
@@ -21,8 +21,8 @@ use crate::{
 pub enum WordAct {
     /// Explain the word that begins at this byte of the answer.
     Explain(usize),
-    /// Pin these neurons on the map.
-    Pin(Vec<NeuronIndex>),
+    /// Show the map, on which the neurons of the word are ringed.
+    Map,
     /// Show the answer as before.
     Close,
 }
@@ -49,6 +49,15 @@ impl WordView {
     /// Shows `explanation` below the words.
     pub fn set(&mut self, explanation: Explanation) {
         self.explanation = Some(explanation);
+    }
+
+    /// The chosen word with its neurons, once they are known, if they are those of `engine`.
+    pub fn highlight(&self, engine: &Engine) -> Option<Arc<Explained>> {
+        let explanation = self.explanation.as_ref().filter(|explanation| explanation.is_of(engine))?;
+        match explanation.progress() {
+            ExplanationProgress::Explained(explained) => Some(explained),
+            ExplanationProgress::Reading | ExplanationProgress::Failed(_) => None,
+        }
     }
 
     /// True once everything about the chosen word is known.
@@ -98,9 +107,8 @@ impl WordView {
             }
             ExplanationProgress::Explained(explained) => {
                 parts(ui, &explained);
-                let places = || explained.neurons.iter().map(|neuron| neuron.effect.place).collect();
                 if ui.button("Show them on the map").clicked() {
-                    act = Some(WordAct::Pin(places()));
+                    act = Some(WordAct::Map);
                 }
                 match explanation.switched_off() {
                     Some(off) => without(ui, &off),
@@ -134,7 +142,7 @@ impl WordView {
 }
 
 /// Pieces of `text` that each begin with the white space before a word; together they are all of it.
-fn words(text: &str) -> Vec<Range<usize>> {
+pub(super) fn words(text: &str) -> Vec<Range<usize>> {
     let mut words: Vec<Range<usize>> = Vec::new();
     let mut spaces = true;
     for (at, letter) in text.char_indices() {
@@ -169,8 +177,8 @@ fn parts(ui: &mut Ui, explained: &Explained) {
             let NeuronIndex { layer, neuron: number } = neuron.effect.place;
             ui.label(format!("layer {layer}, {number}"));
             ui.label(RichText::new(format!("{:+.2}", neuron.effect.logit)).monospace());
-            ui.label(neuron.raises.join(", "));
-            ui.label(neuron.lowers.join(", "));
+            ui.label(neuron.words.raised.join(", "));
+            ui.label(neuron.words.lowered.join(", "));
             ui.end_row();
         }
     });

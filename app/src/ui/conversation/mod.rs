@@ -1,5 +1,6 @@
 //! The messages of one chat. [`row_heights`] lays out only the messages that can be seen, [`message`] draws one of them, [`blocks`]
-//! the text of an answer, [`explained`] an answer word by word with the neurons that made one, [`start`] what there is before the first.
+//! the text of an answer, [`explained`] an answer word by word with the neurons that made one, [`compared`]
+//! two answers side by side, begun by [`comparing`], [`start`] what there is before the first.
 //!
 //! [`composer`] is the field where one writes, [`composing`] fills it with the figures of the chat; [`attaching`] and [`files`] read the
 //! files that go with a message, [`chips`] shows them and the sources of answers; [`context_room`] counts tokens, [`over_limit`] asks where they are
@@ -10,6 +11,8 @@ mod attaching;
 mod blocks;
 mod chat_settings;
 mod chips;
+mod compared;
+mod comparing;
 mod composer;
 mod composing;
 pub mod context_room;
@@ -36,6 +39,7 @@ use self::{
     attaching::Attaching,
     blocks::Blocks,
     chat_settings::{ChatOptions, ChatSettings},
+    compared::ComparisonView,
     composer::{Composer, ComposerAction},
     context_room::{ContextRoom, ForgottenLine},
     explained::{WordAct, WordView},
@@ -87,6 +91,8 @@ pub struct Conversation {
     settings: ChatSettings,
     /// The answer that is shown word by word.
     words: Option<WordView>,
+    /// The answer that is written once more, twice.
+    comparison: Option<ComparisonView>,
     start: Start,
     room: ContextRoom,
     attaching: Attaching,
@@ -136,6 +142,9 @@ impl Conversation {
             self.keep_draft(shell);
         }
         self.read(shell);
+        self.end_comparison_of_closed_model(shell);
+        let engine = shell.engine_handle.engine();
+        shell.highlight = self.words.as_ref().zip(engine).and_then(|(view, engine)| view.highlight(&engine));
     }
 
     /// Keeps what is not kept yet, because the window closes.
@@ -183,6 +192,7 @@ impl Conversation {
                     self.act(MessageAction::Again(parent), shell);
                 }
             }
+            Command::Compare(sides) => self.compare(sides.clone(), shell),
             Command::CopyAnswer => {
                 let answer = self.branch.iter().rev().find(|message| message.speaker == Speaker::Assistant);
                 self.copy = answer.map(|message| message.content.clone());
@@ -211,6 +221,7 @@ impl Conversation {
         self.blocks.clear();
         self.rows = RowHeights::default();
         (self.chat, self.seen, self.editing, self.changed, self.words) = (chat, None, None, None, None);
+        self.comparison = None;
         (self.asking, self.sending, self.reopening) = (false, false, None);
         self.settings.refresh();
         self.attaching.forget_unread();
@@ -310,6 +321,12 @@ impl Conversation {
     #[cfg(test)]
     pub fn counted(&self) -> Option<context_room::Tokens> {
         self.tokens
+    }
+
+    /// True once both answers of a comparison have ended.
+    #[cfg(test)]
+    pub fn is_compared(&self) -> bool {
+        self.comparison.as_ref().is_some_and(ComparisonView::is_over)
     }
 
     /// True while another window is being answered in the chat.
@@ -492,7 +509,7 @@ impl Conversation {
         let gone = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
         let gone = progress.and_then(|progress| progress.figures.cloned()).or(gone).unwrap_or_default();
         let line = ForgottenLine::of(&self.branch, gone.forgotten_turns, gone.forgotten_tokens);
-        let (mut act, mut word, mut choice) = (None, None, None);
+        let (mut act, mut word, mut choice, mut closed) = (None, None, None, false);
         let pending = shell.chat_controller.pending_call(chat);
         let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
         let focus = asks.is_some() && asks != self.asked && self.composer.text().is_empty();
@@ -503,13 +520,13 @@ impl Conversation {
         if self.blocks.len() > READY {
             self.blocks.clear();
         }
-        let Conversation { branch, blocks, rows, editing, words, attaching, .. } = self;
+        let Conversation { branch, blocks, rows, editing, words, comparison, attaching, .. } = self;
         let (count, place) = (branch.len(), ui.max_rect());
         rows.show(ui, ("messages", chat), |ui, row| {
             let Some(message) = branch.get(row) else { return };
             let draft = editing.as_mut().filter(|(id, _)| *id == message.id).map(|(_, text)| text);
             let own = progress.filter(|progress| progress.id == message.id);
-            let (last, tint) = (row + 1 == count, shell.tint.as_ref());
+            let (last, tint) = (row + 1 == count, shell.tint.as_deref());
             let mark = shell.mark.as_ref();
             let files = attaching.of(message.id);
             let answers = branch[..row].iter().rev().find(|above| above.speaker == Speaker::User).map(|asked| asked.id);
@@ -529,6 +546,8 @@ impl Conversation {
                     } else if let Some(wanted) = message::show(ui, &context, blocks, draft) {
                         act = Some(wanted);
                     }
+                    let compared = comparison.as_mut().filter(|view| view.message == message.id);
+                    closed |= compared.is_some_and(|view| view.show(ui));
                 });
                 if let Some(pending) = pending.filter(|_| last) {
                     ui.add_space(8.0);
@@ -538,6 +557,9 @@ impl Conversation {
         });
         if !rows.is_at_end() && to_end(ui, place) {
             rows.go_to_end();
+        }
+        if closed {
+            self.comparison = None;
         }
         if let Some(act) = act {
             self.act(act, shell);
@@ -555,7 +577,7 @@ impl Conversation {
         let (Some(chat), Some(view)) = (&self.chat, &mut self.words) else { return };
         match act {
             WordAct::Close => self.words = None,
-            WordAct::Pin(neurons) => shell.queue_command(Command::PinNeurons(neurons)),
+            WordAct::Map => shell.queue_command(Command::ShowMap),
             WordAct::Explain(at) => {
                 let message = self.branch.iter().find(|message| message.id == view.message);
                 let (Some(engine), Some(message)) = (shell.engine_handle.engine(), message) else { return };

@@ -167,6 +167,8 @@ fn word_of_an_answer_is_explained_by_its_neurons() {
     until(&mut it, "an explanation", |_, conversation| conversation.words.as_ref().is_some_and(WordView::is_complete));
     it.get_by_label("Show them on the map").scroll_to_me();
     it.run_steps(SETTLED);
+    let (shell, _) = it.state().as_ref().unwrap();
+    assert_eq!(shell.highlight.as_ref().map(|word| word.neurons.len()), Some(8), "ringed on the map");
     it.get_by_label("Show them on the map").click();
     it.run_steps(2);
     it.get_by_label("Without them");
@@ -174,5 +176,6 @@ fn word_of_an_answer_is_explained_by_its_neurons() {
     it.run_steps(SETTLED);
     it.get_by_label("Back to the answer").click();
     it.run_steps(SETTLED);
-    assert!(it.state().as_ref().unwrap().1.words.is_none());
+    let (shell, conversation) = it.state().as_ref().unwrap();
+    assert!(conversation.words.is_none() && shell.highlight.is_none());
 }

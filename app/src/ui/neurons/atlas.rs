@@ -40,7 +40,7 @@ pub struct LayerFrequencies {
 }
 
 /// A layer, as it was when it was last looked at.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct LayerState {
     order: Order,
     frequencies: LayerFrequencies,
@@ -86,7 +86,7 @@ pub struct PointedNeuron {
 }
 
 /// A map of a model's neurons. What may take long is done piece by piece, within a time that is given.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Atlas {
     layout: MapLayout,
     shape: Arc<NeuronShape>,
@@ -107,6 +107,11 @@ impl Atlas {
             |layer| LayerState { order: Order::of_model(shape.neurons(layer)), stale: true, ..LayerState::default() };
         let states = (0..shape.layers()).map(state).collect();
         Atlas { states, plane: Plane::new(shape), shape: Arc::new(shape.clone()), ..Atlas::default() }
+    }
+
+    /// The model's layers.
+    pub fn shape(&self) -> &Arc<NeuronShape> {
+        &self.shape
     }
 
     /// One byte per neuron: input of the shader.

@@ -11,8 +11,8 @@ use crate::ui::theme::{Palette, RADIUS};
 /// A colour for every level.
 pub type ColourTable = [Color32; 256];
 
-/// Meanings of colours that are no scale.
-fn meanings(mode: Mode, comparing: bool, palette: &Palette) -> Vec<(u8, Color32, &'static str)> {
+/// Meanings of colours that are no scale: level, colour, words.
+pub fn meanings(mode: Mode, comparing: bool, palette: &Palette) -> Vec<(u8, Color32, &'static str)> {
     match mode {
         _ if comparing => vec![
             (code::BEGAN, palette.amber, "fires only now"),

@@ -1,4 +1,5 @@
-//! Saving what is on the map, as a picture or as a table. The system asks where to, and before anything is overwritten.
+//! Saving what is on the map, as a picture, an animation or a table. The system asks where to, and before anything is
+//! overwritten.
 
 use std::{
     fmt::Write as _,
@@ -6,19 +7,29 @@ use std::{
     sync::mpsc,
 };
 
-use egui::{ColorImage, Context};
+use egui::{ColorImage, Context, FontDefinitions};
 use thermocline_engine::{
     files::{self, Form},
     model::mask,
     telemetry::neurons::{NeuronBoard, TokenTrace},
 };
 
-use crate::ui::file_dialog::{self, DialogAnswer};
+use super::{
+    animation::{Animation, MOST_BYTES},
+    picture_card::PictureCard,
+};
+use crate::ui::{
+    file_dialog::{self, DialogAnswer},
+    fonts,
+};
 
 /// The data to save.
+#[derive(Debug)]
 pub enum Export {
-    /// The map, a pixel for every dot.
-    Picture(ColorImage),
+    /// A card with the map.
+    Picture(Box<PictureCard>),
+    /// The last tokens on it, one after the other.
+    Animation(Box<Animation>),
     /// The neurons' figures.
     Table(String),
 }
@@ -27,45 +38,53 @@ pub enum Export {
 pub type Saved = Result<PathBuf, String>;
 
 impl Export {
-    fn name(&self) -> (&'static str, &'static str) {
+    fn name(&self) -> FileName {
         match self {
-            Export::Picture(_) => ("PNG", "png"),
-            Export::Table(_) => ("CSV", "csv"),
+            Export::Picture(_) => FileName { filter: "PNG", stem: "neurons", extension: "png" },
+            Export::Animation(_) => FileName { filter: "PNG", stem: "neurons-animated", extension: "png" },
+            Export::Table(_) => FileName { filter: "CSV", stem: "neurons", extension: "csv" },
         }
     }
 
-    /// Writes it.
+    /// Writes it, with the window's fonts.
     ///
     /// # Errors
     /// A sentence with the path.
-    pub fn write(&self, path: &Path) -> Result<(), String> {
-        let made;
-        let bytes = match self {
-            Export::Picture(image) => {
-                made = png(image).map_err(|error| format!("making {}: {error}", path.display()))?;
-                &made
-            }
-            Export::Table(table) => table.as_bytes(),
+    pub fn write(self, path: &Path, fonts: FontDefinitions) -> Result<(), String> {
+        let made = match self {
+            Export::Picture(mut card) => png(&card.draw(1.0, fonts)),
+            Export::Animation(mut animation) => animation.encode(&fonts, MOST_BYTES),
+            Export::Table(table) => Ok(table.into_bytes()),
         };
-        files::write(path, Form::Stream, bytes).map_err(|error| error.to_string())
+        let bytes = made.map_err(|error| format!("making {}: {error}", path.display()))?;
+        files::write(path, Form::Stream, &bytes).map_err(|error| error.to_string())
     }
+}
+
+/// The name of a file, before the user changes it.
+#[derive(Debug, Clone, Copy)]
+struct FileName {
+    filter: &'static str,
+    stem: &'static str,
+    extension: &'static str,
 }
 
 /// Asks where to save `export` and does, in a thread of its own. Nothing is sent if the user thinks better of it.
 pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
     let (ctx, failed) = (ctx.clone(), result.clone());
     let work = move || {
-        let (name, extension) = export.name();
-        let file = format!("neurons.{extension}");
-        let chosen = match file_dialog::ask(|it| it.add_filter(name, &[extension]).set_file_name(file).save_file()) {
+        let name = export.name();
+        let FileName { filter, stem, extension } = name;
+        let file = format!("{stem}.{extension}");
+        let chosen = match file_dialog::ask(|it| it.add_filter(filter, &[extension]).set_file_name(file).save_file()) {
             DialogAnswer::Chosen(path) => Some(path),
             DialogAnswer::Closed => None,
             // It goes where people look for files.
-            DialogAnswer::NoDialog => free_name(extension),
+            DialogAnswer::NoDialog => free_name(name),
         };
         if let Some(path) = chosen {
             // The receiver may be gone.
-            let _ = result.send(export.write(&path).map(|()| path));
+            let _ = result.send(export.write(&path, fonts::loaded(&ctx)).map(|()| path));
             ctx.request_repaint();
         }
     };
@@ -75,12 +94,12 @@ pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
 }
 
 /// A name that is free in the user's folder of downloads, or in the home folder.
-fn free_name(extension: &str) -> Option<PathBuf> {
+fn free_name(FileName { stem, extension, .. }: FileName) -> Option<PathBuf> {
     let dirs = directories::UserDirs::new()?;
     let folder = dirs.download_dir().filter(|folder| folder.is_dir()).unwrap_or(dirs.home_dir()).to_owned();
     let name = |n: u32| match n {
-        0 => format!("neurons.{extension}"),
-        n => format!("neurons-{n}.{extension}"),
+        0 => format!("{stem}.{extension}"),
+        n => format!("{stem}-{n}.{extension}"),
     };
     (0..1000).map(|n| folder.join(name(n))).find(|path| !path.exists())
 }
@@ -163,17 +182,15 @@ mod tests {
 
     #[test]
     fn export_writes_png_pixels_and_errors_name_the_path() {
-        let folder = tempfile::tempdir().unwrap();
         let image = ColorImage::new([2, 1], vec![Color32::RED, Color32::from_rgb(1, 2, 3)]);
-        let path = folder.path().join("map.png");
-        Export::Picture(image).write(&path).unwrap();
-        let decoder = png::Decoder::new(std::io::BufReader::new(std::fs::File::open(&path).unwrap()));
+        let decoder = png::Decoder::new(std::io::Cursor::new(png(&image).unwrap()));
         let mut reader = decoder.read_info().unwrap();
         let mut pixels = vec![0; 6];
         reader.next_frame(&mut pixels).unwrap();
         assert_eq!(pixels, [255, 0, 0, 1, 2, 3]);
+        let folder = tempfile::tempdir().unwrap();
         let nowhere = folder.path().join("no/where.csv");
-        let error = Export::Table(String::new()).write(&nowhere).unwrap_err();
+        let error = Export::Table(String::new()).write(&nowhere, FontDefinitions::default()).unwrap_err();
         assert!(error.contains("where.csv"), "{error}");
     }
 }

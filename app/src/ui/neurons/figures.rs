@@ -268,6 +268,7 @@ pub fn pinned(
     });
     sparkline(ui, pin, colour_of(hot, &palette));
     ui.label(small(favourites(engine, pin), palette.muted));
+    pin.lens.show(ui);
     act
 }
 

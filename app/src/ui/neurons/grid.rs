@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use egui::Vec2;
+use thermocline_engine::telemetry::neurons::NeuronShape;
+
 /// The visible part of the neurons.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
@@ -78,6 +81,22 @@ pub struct Grid {
 }
 
 impl Grid {
+    /// For the part of a model that `view` shows, on so many pixels, and no more dots than `limit` along a side. Where experts
+    /// have columns of their own they stand straight below each other.
+    pub fn of_view(view: View, shape: &NeuronShape, pixels: Vec2, limit: usize) -> Self {
+        let neurons = match view.layer {
+            Some(layer) => shape.neurons(layer),
+            None => shape.widest(),
+        };
+        let seen = view.ranks(neurons).len();
+        let grid = Grid::new(view.layers(shape.layers()).len(), seen, pixels.x, pixels.y, limit);
+        let widest = (0..shape.layers()).find(|layer| shape.neurons(*layer) == neurons);
+        match view.layer.or(widest).filter(|_| !view.is_close()) {
+            Some(layer) => grid.straight(shape.group(layer, 0).len(), seen, pixels.x, limit),
+            None => grid,
+        }
+    }
+
     /// For `layers` of at most `neurons`, on so many pixels, and no more dots than `limit` along a side.
     pub fn new(layers: usize, neurons: usize, width: f32, height: f32, limit: usize) -> Self {
         let limit = limit.max(1);

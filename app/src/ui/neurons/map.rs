@@ -21,11 +21,15 @@ use super::{
     facts::{self, Facts, Frequencies},
     grid::{Grid, View},
     layer_values::Fold,
+    map_snapshot::MapSnapshot,
     mode::{Colours, Mode},
     playback::Playback,
     shader::{self, Shader},
 };
-use crate::ui::{frame_pace::FRAME, theme::Palette};
+use crate::{
+    chat::ExplainedNeuron,
+    ui::{frame_pace::FRAME, theme::Palette},
+};
 
 /// Time a frame may spend on what takes longer than a frame.
 const SLICE: Duration = Duration::from_millis(1);
@@ -35,6 +39,9 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// Neurons are sorted again after this, where the engine is still counting.
 const RESORT: Duration = Duration::from_secs(5);
+
+/// Radius of the rings around a word's neurons, in points: outside those of pinned ones.
+pub const RING: f32 = 8.0;
 
 /// Room for the layers' names, in points.
 const GUTTER: f32 = 32.0;
@@ -55,9 +62,19 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
-    fn palette(self) -> Palette {
+    /// The colours of the window's theme.
+    pub fn palette(self) -> Palette {
         if self.light { Palette::LIGHT } else { Palette::DARK }
     }
+}
+
+/// Neurons that are marked on the map.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MapMarks<'a> {
+    /// Layers and numbers of the pinned ones.
+    pub pins: &'a [(usize, usize)],
+    /// Those of the word that is chosen in an answer.
+    pub ringed: &'a [ExplainedNeuron],
 }
 
 /// Contents of the texture.
@@ -127,21 +144,27 @@ impl Map {
     }
 
     /// The picture as it is shown.
-    pub fn image(&self) -> Option<egui::ColorImage> {
+    fn image(&self) -> Option<egui::ColorImage> {
         let Drawn { options, base, .. } = self.drawn?;
         let table = colours::table(options.mode, options.colours, base.is_some(), &options.palette());
         let levels = self.atlas.levels(Fold::of(options.mode, base.is_some()));
         Some(colours::image(&levels, self.atlas.layout().grid.columns, &table))
     }
 
-    /// Shows it, `height` points high, with `pins` marked. Returns the neuron that was clicked.
+    /// A copy of what is shown, to be drawn elsewhere.
+    pub fn snapshot(&self) -> Option<MapSnapshot> {
+        let Drawn { options, base, .. } = self.drawn?;
+        Some(MapSnapshot::new(self.atlas.clone(), options, base.is_some()))
+    }
+
+    /// Shows it, `height` points high, with `marks`. Returns the neuron that was clicked.
     pub fn show(
         &mut self,
         ui: &mut Ui,
         engine: &Engine,
         options: MapOptions,
         playback: &Playback,
-        pins: &[(usize, usize)],
+        marks: MapMarks<'_>,
         height: f32,
     ) -> Option<PointedNeuron> {
         let shape = engine.neurons().shape();
@@ -160,7 +183,7 @@ impl Map {
         self.navigate(ui, &response, rect);
         if ui.is_rect_visible(whole) {
             self.refresh(ui, engine, options, playback, token.as_ref(), rect);
-            self.paint(ui, rect, pins, token.as_ref());
+            self.paint(ui, rect, marks, token.as_ref());
         }
         self.rect = Some(rect);
         let of_token = options.mode.is_of_token();
@@ -240,19 +263,8 @@ impl Map {
     ) {
         let shape = engine.neurons().shape();
         let index = token.map(|token| token.index);
-        let layers = self.view.layers(shape.layers()).len();
-        let neurons = match self.view.layer {
-            Some(layer) => shape.neurons(layer),
-            None => shape.widest(),
-        };
-        let pixels = rect.size() * ui.pixels_per_point();
         let limit = ui.input(|input| input.max_texture_side);
-        let seen = self.view.ranks(neurons).len();
-        let mut grid = Grid::new(layers, seen, pixels.x, pixels.y, limit);
-        let widest = (0..shape.layers()).find(|layer| shape.neurons(*layer) == neurons);
-        if let Some(layer) = self.view.layer.or(widest).filter(|_| !self.view.is_close()) {
-            grid = grid.straight(shape.group(layer, 0).len(), seen, pixels.x, limit);
-        }
+        let grid = Grid::of_view(self.view, shape, rect.size() * ui.pixels_per_point(), limit);
         let mut anew = self.atlas.lay_out(MapLayout { view: self.view, grid, by_frequency: options.by_frequency });
 
         let resident = engine.resident();
@@ -330,7 +342,7 @@ impl Map {
         }
     }
 
-    fn paint(&self, ui: &Ui, rect: Rect, pins: &[(usize, usize)], token: Option<&TokenTrace>) {
+    fn paint(&self, ui: &Ui, rect: Rect, marks: MapMarks<'_>, token: Option<&TokenTrace>) {
         let (painter, palette) = (ui.painter_at(rect.expand2(Vec2::new(GUTTER, 4.0))), Palette::of(ui));
         let Some(Drawn { options, base, .. }) = self.drawn else { return };
         let table = colours::table(options.mode, options.colours, base.is_some(), &palette);
@@ -376,12 +388,18 @@ impl Map {
             }
         }
         draw_boundary(&painter, line, &palette);
-        for (layer, neuron) in pins {
-            if let Some((x, y)) = self.atlas.find(*layer, *neuron) {
+        let ring = |layer, neuron, radius, colour| {
+            if let Some((x, y)) = self.atlas.find(layer, neuron) {
                 let at = Pos2::new(rect.left() + x * rect.width(), rect.top() + y * rect.height());
-                painter.circle_stroke(at, 5.0, Stroke::new(3.0, palette.background));
-                painter.circle_stroke(at, 5.0, Stroke::new(1.5, palette.text));
+                painter.circle_stroke(at, radius, Stroke::new(3.0, palette.background));
+                painter.circle_stroke(at, radius, Stroke::new(1.5, colour));
             }
+        };
+        for (layer, neuron) in marks.pins {
+            ring(*layer, *neuron, 5.0, palette.text);
+        }
+        for ExplainedNeuron { effect, .. } in marks.ringed {
+            ring(effect.place.layer, effect.place.neuron, RING, palette.amber);
         }
     }
 }

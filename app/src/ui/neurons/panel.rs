@@ -14,19 +14,22 @@ use thermocline_engine::{
 };
 
 use super::{
+    atlas::PointedNeuron,
     colours, cost,
-    export::{self, Export, Saved},
+    export::Saved,
     facts::quoted,
     figures::{self, Inequality, PinAct},
     grid::View,
     history::History,
     kind::Kind,
-    map::{Map, MapOptions},
+    lens::LensReader,
+    map::{Map, MapMarks, MapOptions},
     mode::{Colours, Mode},
     pin_card::{self, CardAct},
     pins::{MOST_PINS, Pins},
     playback::Playback,
     shader::Shader,
+    switching_off,
     tint::Tint,
 };
 use crate::{
@@ -45,6 +48,15 @@ use crate::{
 const LOW: f32 = 240.0;
 const HIGH: f32 = 320.0;
 
+/// The firings of a pinned neuron with the tokens' text, made when they change.
+#[derive(Debug)]
+struct KeptTint {
+    neuron: (usize, usize),
+    /// Index of the token after the last one.
+    end: u64,
+    tint: Arc<Tint>,
+}
+
 /// State kept per model.
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -52,11 +64,14 @@ pub(super) struct Watched {
     pub(super) map: Map,
     pub(super) playback: Playback,
     history: History,
-    pins: Pins,
+    pub(super) pins: Pins,
+    lenses: LensReader,
     inequality: Inequality,
     pub(super) kind: Kind,
     /// The pinned neuron whose card is shown.
     card: Option<(usize, usize)>,
+    /// The pinned neuron as it was last shown in the words of the chat.
+    tint: Option<KeptTint>,
     /// The token that is marked in the chat.
     mark: Option<Tint>,
     /// Number of the chat whose tokens were looked for.
@@ -71,9 +86,11 @@ impl Watched {
             playback: Playback::default(),
             history: History::default(),
             pins: Pins::default(),
+            lenses: LensReader::default(),
             inequality: Inequality::default(),
             kind: Kind::of(engine.neurons()),
             card: None,
+            tint: None,
             mark: None,
             looked_for: None,
         }
@@ -83,20 +100,19 @@ impl Watched {
 /// The map and its figures.
 #[derive(Debug)]
 pub struct NeuronsPanel {
-    watched: Option<Watched>,
+    pub(super) watched: Option<Watched>,
     detached: bool,
     shader: Option<Shader>,
     saved: (mpsc::Sender<Saved>, mpsc::Receiver<Saved>),
     /// True if it was shown in this frame.
     seen: bool,
-    /// Neurons to pin.
-    wanted: Vec<NeuronIndex>,
+    /// True if the whole map is to be shown.
+    whole: bool,
 }
 
 impl Default for NeuronsPanel {
     fn default() -> Self {
-        let (saved, wanted) = (mpsc::channel(), Vec::new());
-        NeuronsPanel { watched: None, detached: false, shader: None, saved, seen: false, wanted }
+        NeuronsPanel { watched: None, detached: false, shader: None, saved: mpsc::channel(), seen: false, whole: false }
     }
 }
 
@@ -111,9 +127,9 @@ impl NeuronsPanel {
         self.shader = Shader::install(state);
     }
 
-    /// Pins `neurons` of the open model when the map is shown next, in place of those pinned before if there is no room for all.
-    pub fn pin(&mut self, neurons: Vec<NeuronIndex>) {
-        self.wanted = neurons;
+    /// Shows the whole map when it is shown next, however near it was looked at.
+    pub fn show_whole(&mut self) {
+        self.whole = true;
     }
 
     /// Shows it in its column.
@@ -169,7 +185,9 @@ impl NeuronsPanel {
         };
         let fresh = self.watched.take().filter(|watched| Arc::ptr_eq(&watched.board, engine.neurons()));
         let mut watched = fresh.unwrap_or_else(|| Watched::new(&engine, self.shader));
-        watched.pins.pin_all(&watched.board, &std::mem::take(&mut self.wanted));
+        if std::mem::take(&mut self.whole) {
+            watched.map.view = View::default();
+        }
         let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
         self.head(ui, shell, &engine, &watched, detached, placed);
         let settings = &shell.settings.heatmap;
@@ -229,7 +247,8 @@ impl NeuronsPanel {
                 if switch.on_hover_ui(|ui| _ = ui.label(cost::sentence(&watched.board, watch))).clicked() {
                     settings.on = !settings.on;
                 }
-                ui.menu_button("Save", |ui| self.save(ui, engine, watched)).response.on_hover_text("Save the map");
+                let save = |ui: &mut Ui| watched.save_menu(ui, &shell.engine_handle, engine, &self.saved.0);
+                ui.menu_button("Save", save).response.on_hover_text("Save the map");
                 ui.menu_button("Look", |ui| look(ui, settings)).response.on_hover_text("Order and colours of the map");
             });
         });
@@ -260,22 +279,6 @@ impl NeuronsPanel {
                 }
             }
         });
-    }
-
-    fn save(&self, ui: &mut Ui, engine: &Engine, watched: &Watched) {
-        if ui.add_enabled(watched.map.is_drawn(), egui::Button::new("Picture (PNG)")).clicked() {
-            if let Some(image) = watched.map.image() {
-                export::save(ui.ctx(), Export::Picture(image), self.saved.0.clone());
-            }
-            ui.close();
-        }
-        if ui.button("Table (CSV)").clicked() {
-            let token = watched.playback.token(engine.neurons());
-            let is_hot = |layer, neuron| watched.map.is_hot(layer, neuron);
-            let table = export::table(engine.neurons(), token.as_ref(), is_hot);
-            export::save(ui.ctx(), Export::Table(table), self.saved.0.clone());
-            ui.close();
-        }
     }
 }
 
@@ -315,22 +318,23 @@ impl Watched {
         self.playback.follow(&self.board);
         self.history.update(&self.board, engine.telemetry().decode_rate);
         self.pins.update(&self.board);
+        self.lenses.update(ui, engine, &mut self.pins);
         let layers = self.board.shape().layers() as f32;
         let tall = ui.clip_rect().height();
         let height = if detached { (tall * 0.6).max(HIGH) } else { (layers * 4.0).clamp(LOW, HIGH).max(tall * 0.4) };
-        self.navigation(ui);
-        let pins = self.pins.places();
-        let clicked = self.map.show(ui, engine, options, &self.playback, &pins, height);
+        self.navigation(ui, shell, options.placed);
+        let (pins, word) = (self.pins.places(), shell.highlight.clone());
+        let marks = MapMarks { pins: &pins, ringed: word.as_ref().map_or(&[], |word| &word.neurons) };
+        let clicked = self.map.show(ui, engine, options, &self.playback, marks, height);
         if let Some(pointed) = clicked {
-            if !self.pins.toggle(&self.board, pointed.layer, pointed.neuron) {
-                shell.toasts.info(format!("{MOST_PINS} neurons are pinned already: let one go first."));
-            }
-            let at = (pointed.layer, pointed.neuron);
-            self.card = self.pins.places().contains(&at).then_some(at);
+            self.click(shell, pointed);
         }
-        self.show_card(ui, engine, options);
+        self.show_card(ui, shell, engine, options);
         self.sides(ui, engine, options);
         colours::legend(ui, options.mode, options.colours, self.playback.base().is_some());
+        if let Some(word) = &word {
+            ui.label(small(ui, format!("Ringed: the neurons that count most for {}", quoted(&word.token))));
+        }
         self.threshold(ui, shell, options);
         self.hint(ui, shell, options);
         self.scrub(ui, engine);
@@ -342,16 +346,25 @@ impl Watched {
         });
         CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history, options.placed));
         CollapsingHeader::new("How unequal").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
-        self.pinned(ui, engine);
+        self.pinned(ui, shell, engine);
+    }
+
+    /// Pins a neuron that was clicked, with its card and its firings in the words of the chat, or lets it go.
+    pub(super) fn click(&mut self, shell: &mut Shell, pointed: PointedNeuron) {
+        if !self.pins.toggle(&self.board, pointed.layer, pointed.neuron) {
+            shell.toasts.info(format!("{MOST_PINS} neurons are pinned already: let one go first."));
+        }
+        let at = (pointed.layer, pointed.neuron);
+        self.card = self.pins.places().contains(&at).then_some(at);
     }
 
     /// Where on the map one is, when it is not everywhere.
-    fn navigation(&mut self, ui: &mut Ui) {
+    fn navigation(&mut self, ui: &mut Ui, shell: &mut Shell, placed: bool) {
         let layers = self.board.shape().layers();
         if self.map.view == View::default() {
             return;
         }
-        ui.horizontal(|ui| {
+        ui.horizontal_wrapped(|ui| {
             if let Some(layer) = self.map.view.layer {
                 let before = ui
                     .add_enabled_ui(layer > 0, |ui| framed_icon_button(ui, ICON_CHEVRON_LEFT, "Layer above").clicked());
@@ -368,6 +381,9 @@ impl Watched {
             }
             if ui.button("Whole map").clicked() {
                 self.map.view = View::default();
+            }
+            if let Some(layer) = self.map.view.layer {
+                self.offer_without_cold(ui, shell, layer, placed);
             }
         });
     }
@@ -393,21 +409,25 @@ impl Watched {
     }
 
     /// The card of the neuron that was pinned last, at its dot.
-    fn show_card(&mut self, ui: &Ui, engine: &Engine, options: MapOptions) {
+    fn show_card(&mut self, ui: &Ui, shell: &mut Shell, engine: &Engine, options: MapOptions) {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
         let Some(dot) = self.map.position(at.0, at.1).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
         let token = self.playback.token(&self.board);
         let facts = self.map.facts(engine, token.as_ref(), at.0, at.1, options.placed);
-        let pin = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at);
-        let words = pin.map(|pin| figures::favourites(engine, pin)).unwrap_or_default();
+        let Some(pin) = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at) else { return };
+        let words = figures::favourites(engine, pin);
         let tints = self.pins.tinting().is_some_and(|pin| (pin.layer, pin.neuron) == at);
-        match pin_card::show(ui, dot, &facts, &words, tints) {
+        match pin_card::show(ui, dot, &facts, &words, &pin.lens, tints) {
             Some(CardAct::Close) => self.card = None,
             Some(CardAct::Unpin) => {
                 self.pins.toggle(&self.board, at.0, at.1);
                 self.card = None;
             }
             Some(CardAct::Tint) => self.pins.toggle_tint(at.0, at.1),
+            Some(CardAct::Without) => {
+                let neurons = vec![NeuronIndex { layer: at.0, neuron: at.1 }];
+                shell.queue_command(switching_off::without(format!("Without {}", pin.name), neurons));
+            }
             None => {}
         }
     }
@@ -470,7 +490,7 @@ impl Watched {
         });
     }
 
-    fn pinned(&mut self, ui: &mut Ui, engine: &Engine) {
+    fn pinned(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine) {
         CollapsingHeader::new("Pinned neurons").default_open(true).show(ui, |ui| {
             if self.pins.all().is_empty() {
                 ui.label(small(ui, "Click a neuron on the map to pin it. Double-click to see its layer alone."));
@@ -484,6 +504,7 @@ impl Watched {
                     action = Some((place, act));
                 }
             }
+            self.offer_without_pins(ui, shell);
             match action {
                 Some(((layer, neuron), PinAct::Unpin)) => _ = self.pins.toggle(&self.board, layer, neuron),
                 Some(((layer, neuron), PinAct::Tint)) => self.pins.toggle_tint(layer, neuron),
@@ -493,9 +514,16 @@ impl Watched {
     }
 
     /// The neuron that is shown in the words of the chat.
-    fn tint(&self, engine: &Engine) -> Option<Tint> {
+    fn tint(&mut self, engine: &Engine) -> Option<Arc<Tint>> {
         let pin = self.pins.tinting()?;
+        let (neuron, end) = ((pin.layer, pin.neuron), pin.end());
         let hot = self.map.is_hot(pin.layer, pin.neuron);
-        Some(Tint::of(pin, hot, |token| engine.tokenizer().token_bytes(token)))
+        let same = |kept: &&KeptTint| kept.neuron == neuron && kept.end == end && kept.tint.hot == hot;
+        if let Some(kept) = self.tint.as_ref().filter(same) {
+            return Some(Arc::clone(&kept.tint));
+        }
+        let tint = Arc::new(Tint::of(pin, hot, |token| engine.tokenizer().token_bytes(token)));
+        self.tint = Some(KeptTint { neuron, end, tint: Arc::clone(&tint) });
+        Some(tint)
     }
 }

@@ -3,7 +3,7 @@
 use egui::{Area, Frame, Id, Margin, Order, Pos2, Stroke, Ui, Vec2};
 use egui_material_icons::icons::ICON_CLOSE;
 
-use super::{facts::Facts, map::facts_ui};
+use super::{facts::Facts, lens::Lens, map::facts_ui, switching_off::HINT};
 use crate::ui::{
     theme::{Palette, RADIUS},
     widgets::{icon_button, muted},
@@ -21,10 +21,13 @@ pub enum CardAct {
     Unpin,
     /// Show where it fires in the words of the chat, or no longer.
     Tint,
+    /// Have the last answer written once more without it.
+    Without,
 }
 
-/// Shows the card of a neuron whose dot is at `dot`; `words`: those it fires most at, `tints`: it is shown in the words of the chat.
-pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, tints: bool) -> Option<CardAct> {
+/// Shows the card of a neuron whose dot is at `dot`; `words`: those it fires most at, `lens`: those it speaks for and against,
+/// `tints`: it is shown in the words of the chat.
+pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, lens: &Lens, tints: bool) -> Option<CardAct> {
     let palette = Palette::of(ui);
     let mut act = None;
     let area = Area::new(Id::unique("pinned neuron")).order(Order::Foreground).constrain(true);
@@ -39,11 +42,16 @@ pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, tints: bool) -> Opti
             ui.spacing_mut().item_spacing = Vec2::new(8.0, 4.0);
             facts_ui(ui, facts);
             muted(ui, words);
-            ui.horizontal(|ui| {
+            lens.show(ui);
+            ui.horizontal_wrapped(|ui| {
                 let name = if tints { "Not in the text" } else { "In the text" };
                 let hint = "Colour the chat's words where it fires";
                 if ui.button(name).accessible_name(format!("{name}: {}", facts.title)).on_hover_text(hint).clicked() {
                     act = Some(CardAct::Tint);
+                }
+                let without = format!("Answer again without it: {}", facts.title);
+                if ui.button("Without it").accessible_name(without).on_hover_text(HINT).clicked() {
+                    act = Some(CardAct::Without);
                 }
                 let unpin = format!("Unpin: {}", facts.title);
                 if ui.button("Unpin").accessible_name(unpin).clicked() {

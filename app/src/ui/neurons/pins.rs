@@ -7,7 +7,7 @@ use thermocline_engine::{
     telemetry::neurons::{MOST_TOKENS, NeuronBoard, NeuronShape, TokenTrace},
 };
 
-use super::facts;
+use super::{facts, lens::Lens};
 
 /// Most neurons that are pinned at once.
 pub const MOST_PINS: usize = 8;
@@ -25,6 +25,8 @@ pub struct Pin {
     pub series: VecDeque<f32>,
     /// The tokens of the series, by their ids.
     pub words: VecDeque<u32>,
+    /// The words it speaks for and against.
+    pub lens: Lens,
     fired_at: HashMap<u32, u32>,
     next: u64,
 }
@@ -37,9 +39,15 @@ impl Pin {
             name: facts::name(shape, layer, neuron),
             series: VecDeque::new(),
             words: VecDeque::new(),
+            lens: Lens::Unknown,
             fired_at: HashMap::new(),
             next: 0,
         }
+    }
+
+    /// Index of the token after the last one of the series.
+    pub fn end(&self) -> u64 {
+        self.next
     }
 
     fn see(&mut self, shape: &NeuronShape, token: &TokenTrace) {
@@ -79,7 +87,8 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Pins a neuron, or lets it go if it is pinned. What the board still knows of it counts. `false` if there are too many.
+    /// Pins a neuron and shows its firings in the words of the chat, or lets it go if it is pinned. What the board still knows of
+    /// it counts. `false` if there are too many.
     pub fn toggle(&mut self, board: &NeuronBoard, layer: usize, neuron: usize) -> bool {
         let before = self.pins.len();
         self.pins.retain(|pin| (pin.layer, pin.neuron) != (layer, neuron));
@@ -90,19 +99,9 @@ impl Pins {
             return false;
         }
         self.pins.push(Pin::new(board.shape(), layer, neuron));
+        self.tinting = Some((layer, neuron));
         self.update(board);
         true
-    }
-
-    /// Pins `neurons`, the first [`MOST_PINS`] of them; those that were pinned before make room, the oldest first.
-    pub fn pin_all(&mut self, board: &NeuronBoard, neurons: &[NeuronIndex]) {
-        let wanted = &neurons[..neurons.len().min(MOST_PINS)];
-        self.pins.retain(|pin| !wanted.contains(&NeuronIndex { layer: pin.layer, neuron: pin.neuron }));
-        let kept = MOST_PINS - wanted.len();
-        self.pins.drain(..self.pins.len().saturating_sub(kept));
-        for NeuronIndex { layer, neuron } in wanted {
-            self.toggle(board, *layer, *neuron);
-        }
     }
 
     /// Takes over what is new.
@@ -127,6 +126,19 @@ impl Pins {
     /// The pinned neuron whose firings are shown in the words of the chat.
     pub fn tinting(&self) -> Option<&Pin> {
         self.pins.iter().find(|pin| self.tinting == Some((pin.layer, pin.neuron)))
+    }
+
+    /// A pinned neuron whose words are not known yet.
+    pub fn unread(&self) -> Option<NeuronIndex> {
+        let unread = self.pins.iter().find(|pin| pin.lens == Lens::Unknown)?;
+        Some(NeuronIndex { layer: unread.layer, neuron: unread.neuron })
+    }
+
+    /// Keeps the words of the neuron at `place`, if it is still pinned.
+    pub fn set_lens(&mut self, place: NeuronIndex, lens: Lens) {
+        if let Some(pin) = self.pins.iter_mut().find(|pin| (pin.layer, pin.neuron) == (place.layer, place.neuron)) {
+            pin.lens = lens;
+        }
     }
 
     /// All of them, in the order in which they were pinned.
@@ -160,6 +172,7 @@ mod tests {
         fire(1, 8, 0b01);
         let mut pins = Pins::default();
         assert!(pins.toggle(&board, 1, 1));
+        assert_eq!(pins.tinting().map(|pin| (pin.layer, pin.neuron)), Some((1, 1)), "at once");
         fire(2, 9, 0b10);
         fire(3, 7, 0b11);
         pins.update(&board);
@@ -170,10 +183,16 @@ mod tests {
         assert_eq!((pins.all()[0].top(1), pins.all()[0].top(9)), (vec![(7, 2)], vec![(7, 2), (9, 1)]));
         assert_eq!(pins.places(), [(1, 1), (0, 0)]);
         assert_eq!(pins.all()[0].words, [7, 8, 9, 7]);
+        assert_eq!(pins.tinting().map(|pin| (pin.layer, pin.neuron)), Some((0, 0)), "the last one that was pinned");
         pins.toggle_tint(1, 1);
         assert_eq!(pins.tinting().map(|pin| (pin.layer, pin.neuron)), Some((1, 1)));
         assert!(pins.toggle(&board, 1, 1) && pins.places() == [(0, 0)]);
         assert!(pins.tinting().is_none());
+        let (first, gone) = (NeuronIndex { layer: 0, neuron: 0 }, NeuronIndex { layer: 1, neuron: 1 });
+        assert_eq!(pins.unread(), Some(first));
+        pins.set_lens(gone, Lens::Failed("of one that was let go".to_owned()));
+        pins.set_lens(first, Lens::Failed("no model".to_owned()));
+        assert_eq!((pins.unread(), &pins.all()[0].lens), (None, &Lens::Failed("no model".to_owned())));
         assert!((1..MOST_PINS).all(|neuron| pins.toggle(&board, 0, neuron)) && !pins.toggle(&board, 0, 30));
     }
 }

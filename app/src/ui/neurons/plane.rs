@@ -17,7 +17,7 @@ const ROW: usize = 4096;
 const WIDEST: usize = 1 << 20;
 
 /// The bytes of all layers.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Plane {
     row: usize,
     /// Neurons of the widest layer.

@@ -63,6 +63,16 @@ impl Playback {
         }
     }
 
+    /// The last `count` tokens that can be shown neuron by neuron, oldest first.
+    pub fn last(&self, board: &NeuronBoard, count: usize) -> Vec<TokenTrace> {
+        let range = self.range(board);
+        let from = range.end.saturating_sub(count as u64).max(range.start);
+        match self.is_remembered() {
+            true => self.remembered.iter().skip(from as usize).cloned().collect(),
+            false => board.tokens(from..range.end),
+        }
+    }
+
     /// Tokens that can be shown neuron by neuron.
     pub fn range(&self, board: &NeuronBoard) -> Range<u64> {
         if self.is_remembered() { 0..self.remembered.len() as u64 } else { board.kept().masks }
@@ -120,6 +130,10 @@ mod tests {
         (0..5).for_each(|position| fire(&mut recorder, position));
         let index = |playback: &Playback| playback.token(&board).map(|token| token.index);
         assert_eq!((index(&playback), playback.range(&board)), (Some(4), 0..5));
+        let last = |playback: &Playback, count| -> Vec<u64> {
+            playback.last(&board, count).iter().map(|token| token.index).collect()
+        };
+        assert_eq!((last(&playback, 2), last(&playback, 100).len()), (vec![3, 4], 5));
         playback.compare(&board, true);
         playback.step(&board, -1);
         fire(&mut recorder, 5);
@@ -149,6 +163,7 @@ mod tests {
         playback.compare(&board, true);
         assert_eq!((index(&playback), playback.base().map(|token| token.index)), (Some(1), Some(0)));
         assert_eq!(playback.ids(&board), [(0, 0), (1, 1), (2, 2)]);
+        assert_eq!(playback.last(&board, 2).iter().map(|token| token.index).collect::<Vec<_>>(), [1, 2]);
         fire(&mut recorder, 9);
         playback.follow(&board);
         assert!(!playback.is_remembered() && playback.is_live() && playback.base().is_none());

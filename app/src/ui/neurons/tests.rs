@@ -7,18 +7,20 @@ use egui_kittest::{
     kittest::{NodeT, Queryable},
 };
 use thermocline_engine::{
+    cpu::{Cpu, CpuOptions},
     model::{Activation, NeuronIndex, mask},
     runtime::Sparsity,
     session::{DeviceChoice, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice},
     telemetry::neurons::Watch,
 };
 
-use super::NeuronsPanel;
+use super::{NeuronsPanel, animation::MOST_BYTES, atlas::PointedNeuron, export::Export, facts::quoted};
 use crate::{
+    chat::NeuronWords,
     folders::Folders,
     library::ModelId,
     testing::eventually,
-    ui::{command::Command, shell::Shell, theme},
+    ui::{command::Command, fonts, shell::Shell, theme},
 };
 
 struct State {
@@ -81,6 +83,14 @@ fn generate(harness: &mut Harness<'static, State>, tokens: usize) {
         assert!(!matches!(event, Event::Error(_)), "{event:?}");
     }
     harness.run_steps(4);
+}
+
+/// A click on a neuron's dot, wherever that is.
+fn click_neuron(harness: &mut Harness<'static, State>, layer: usize, neuron: usize) {
+    let State { panel, shell, .. } = harness.state_mut();
+    let (watched, shell) = (panel.watched.as_mut().unwrap(), shell.as_mut().unwrap());
+    watched.click(shell, PointedNeuron { layer, neuron, crowd: 1 });
+    harness.run_steps(3);
 }
 
 #[test]
@@ -264,6 +274,32 @@ fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     assert!(harness.query_by_label("Whole map").is_none());
 }
 
+/// The card and the list say what a pinned neuron speaks for, as the weights do.
+#[test]
+fn pinned_neuron_lists_the_words_it_speaks_for_and_against() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = harness(folder.path());
+    open_and_generate(&mut harness);
+    let engine = shell(&mut harness).engine_handle.engine().unwrap();
+    let cpu = Cpu::new(&CpuOptions::default()).unwrap();
+    for (layer, neuron) in [(0, 3), (4, 7)] {
+        click_neuron(&mut harness, layer, neuron);
+        let words = NeuronWords::of(&engine, &cpu, NeuronIndex { layer, neuron }).unwrap();
+        assert_eq!((words.raised.len(), words.lowered.len()), (5, 5));
+        assert_ne!(words.raised, words.lowered);
+        let quoted = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join("  ");
+        for sentence in [format!("Speaks for {}", quoted(&words.raised)), format!("Against {}", quoted(&words.lowered))]
+        {
+            eventually("a sentence on the card and in the list", || {
+                harness.step();
+                harness.query_all_by_label(&sentence).count() == 2
+            });
+        }
+        click_neuron(&mut harness, layer, neuron);
+        assert!(harness.query_by_label_contains("Speaks for").is_none(), "it was let go");
+    }
+}
+
 /// In `exact`, where drafts are computed and rejected, an answer is found among the tokens, and tinted where a pinned neuron
 /// fires.
 #[test]
@@ -297,10 +333,7 @@ fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
     let tally = engine.neurons().tally(0);
     let neuron = tally.counts.iter().position(|count| (10..80).contains(count)).unwrap();
     harness.run_steps(2);
-    harness.state_mut().panel.pin(vec![NeuronIndex { layer: 0, neuron }]);
-    harness.run_steps(2);
-    harness.get_by_label_contains("Show in the chat's words where").click();
-    harness.run_steps(3);
+    click_neuron(&mut harness, 0, neuron);
     // The last token was drawn and not computed.
     let known = answer.trim_end().rsplit_once(' ').unwrap().0.to_owned();
     let tint = shell(&mut harness).tint.clone().unwrap();
@@ -341,4 +374,45 @@ fn smooth_model_begins_with_strength_and_fires_by_output_mass() {
         let (least, most) = recent.iter().fold((1.0f32, 0.0f32), |(least, most), it| (least.min(*it), most.max(*it)));
         assert!(most - least > 0.3, "{button} has more than one colour: {least} to {most}");
     }
+}
+
+/// A picture is of the token that is shown, an animation of the last ones; both have the model's name and its speed.
+#[test]
+fn picture_and_animation_are_saved_as_the_map_shows_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = harness(folder.path());
+    open_and_generate(&mut harness);
+    // Enough for a speed.
+    generate(&mut harness, 24);
+    harness.get_by_label("Save").click();
+    harness.run_steps(3);
+    for button in ["Save picture", "Save animation", "Save table"] {
+        harness.get_by_label(button);
+    }
+    let fonts = fonts::loaded(&harness.ctx);
+    let State { panel, shell, .. } = harness.state_mut();
+    let (watched, handle) = (panel.watched.as_ref().unwrap(), shell.as_ref().unwrap().engine_handle.clone());
+    let engine = handle.engine().unwrap();
+    let read = |path: &std::path::Path| {
+        let file = std::io::BufReader::new(std::fs::File::open(path).unwrap());
+        png::Decoder::new(file).read_info().unwrap().info().clone()
+    };
+
+    let card = watched.picture_card(&handle, &engine).unwrap();
+    assert_eq!(card.words.model, "Storyteller");
+    assert!(card.words.rate.as_ref().is_some_and(|rate| rate.ends_with("tok/s")), "{:?}", card.words);
+    assert!(!card.words.sentence.token.is_empty(), "{:?}", card.words);
+    let path = folder.path().join("card.png");
+    Export::Picture(Box::new(card)).write(&path, fonts.clone()).unwrap();
+    assert_eq!(read(&path).width, 1600);
+
+    let animation = watched.animation(&handle, &engine).unwrap();
+    let tokens = engine.neurons().kept().masks;
+    assert_eq!(animation.tokens.len() as u64, tokens.end - tokens.start);
+    assert_eq!(animation.tokens.last().map(|token| token.index), Some(tokens.end - 1));
+    let path = folder.path().join("tokens.png");
+    Export::Animation(Box::new(animation)).write(&path, fonts).unwrap();
+    let frames = read(&path).animation_control.unwrap().num_frames;
+    assert_eq!(u64::from(frames), tokens.end - tokens.start);
+    assert!(path.metadata().unwrap().len() <= MOST_BYTES as u64);
 }

@@ -1,0 +1,39 @@
+//! The words of a neuron: the tokens that it speaks for and against, as text.
+
+use thermocline_engine::{
+    Result, cpu::Cpu, eval::neuron_lens, model::NeuronIndex, session::Engine, tokenizer::Tokenizer,
+};
+
+/// Tokens on either side.
+const WORDS: usize = 5;
+
+/// Words whose logits a neuron changes most.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NeuronWords {
+    /// Tokens that it raises, as text, most first.
+    pub raised: Vec<String>,
+    /// Tokens that it lowers.
+    pub lowered: Vec<String>,
+}
+
+impl NeuronWords {
+    /// Words of the neuron at `place` where its activation is positive. It takes a product with the model's head.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](thermocline_engine::Error::Invalid) for a neuron that the model does not have.
+    pub fn of(engine: &Engine, cpu: &Cpu, place: NeuronIndex) -> Result<Self> {
+        let lens = neuron_lens(engine.model(), cpu, place, WORDS)?;
+        let texts = |tokens: &[(u32, f32)]| tokens.iter().map(|(id, _)| token_text(engine.tokenizer(), *id)).collect();
+        Ok(NeuronWords { raised: texts(&lens.promoted), lowered: texts(&lens.suppressed) })
+    }
+
+    /// The same where the activation is negative, which turns the neuron's effects around.
+    pub fn reversed(self) -> Self {
+        NeuronWords { raised: self.lowered, lowered: self.raised }
+    }
+}
+
+/// A token as text; it may be part of a letter.
+pub fn token_text(tokenizer: &Tokenizer, id: u32) -> String {
+    tokenizer.decode(&[id], false).trim().replace('\u{fffd}', "\u{2026}")
+}

@@ -1,0 +1,92 @@
+//! A copy of the map, to be drawn without a window at another size.
+
+use std::{ops::Range, sync::Arc};
+
+use egui::ColorImage;
+use thermocline_engine::telemetry::neurons::{NeuronShape, TokenTrace};
+
+use super::{
+    atlas::{Atlas, MapLayout},
+    colours::{self, ColourTable},
+    grid::Grid,
+    layer_values::Fold,
+    map::MapOptions,
+    mode::Mode,
+};
+use crate::ui::theme::Palette;
+
+/// Most dots along a side of a picture.
+const MOST_DOTS: usize = 4096;
+
+/// The dots of all layers, and how they are shown.
+#[derive(Debug)]
+pub struct MapSnapshot {
+    atlas: Atlas,
+    options: MapOptions,
+    comparing: bool,
+}
+
+impl MapSnapshot {
+    /// A copy of `atlas`, drawn as `options` say; `comparing` two tokens.
+    pub fn new(atlas: Atlas, options: MapOptions, comparing: bool) -> Self {
+        MapSnapshot { atlas, options, comparing }
+    }
+
+    /// Mode and colours.
+    pub fn options(&self) -> MapOptions {
+        self.options
+    }
+
+    /// True if two tokens are compared.
+    pub fn is_comparing(&self) -> bool {
+        self.comparing
+    }
+
+    /// The model's layers.
+    pub fn shape(&self) -> &NeuronShape {
+        self.atlas.shape()
+    }
+
+    /// Layers that are shown.
+    pub fn layers(&self) -> Range<usize> {
+        self.atlas.shown()
+    }
+
+    /// End of the hot neurons of `layer`, as a fraction of the width; `None` as for [`Atlas::boundary`].
+    pub fn boundary(&self, layer: usize) -> Option<f32> {
+        self.atlas.boundary(layer)
+    }
+
+    /// The colours of the window's theme.
+    pub fn palette(&self) -> Palette {
+        self.options.palette()
+    }
+
+    /// The colours of the dots' levels.
+    pub fn table(&self) -> ColourTable {
+        colours::table(self.options.mode, self.options.colours, self.comparing, &self.palette())
+    }
+
+    /// Shows one token alone from now on: the firings where the mode is one of all tokens so far.
+    pub fn show_tokens(&mut self) {
+        self.comparing = false;
+        if !self.options.mode.is_of_token() {
+            self.options.mode = Mode::Fired;
+        }
+    }
+
+    /// Draws a token.
+    pub fn draw_token(&mut self, token: &TokenTrace) {
+        let shape = Arc::clone(self.atlas.shape());
+        self.atlas.draw_token(&shape, self.options.mode, token, None);
+    }
+
+    /// The dots for a place of so many pixels.
+    pub fn image(&mut self, [width, height]: [usize; 2]) -> ColorImage {
+        let layout = self.atlas.layout();
+        let grid = Grid::of_view(layout.view, self.atlas.shape(), egui::vec2(width as f32, height as f32), MOST_DOTS);
+        self.atlas.lay_out(MapLayout { grid, ..layout });
+        let levels = self.atlas.levels(Fold::of(self.options.mode, self.comparing));
+        colours::image(&levels, grid.columns, &self.table())
+    }
+}

@@ -1,0 +1,122 @@
+//! Neurons and the words of the chat: a neuron that is clicked is in the text, a word that is chosen is on the map.
+
+use egui::{Color32, Key, Shape, vec2};
+use egui_kittest::kittest::Queryable;
+
+use crate::ui::{
+    neurons::map::RING,
+    testing::{TestWindow, button},
+    theme::Palette,
+};
+
+/// A window with an answer in it.
+fn answered() -> TestWindow {
+    let mut stage = TestWindow::new([1440.0, 900.0]);
+    stage.ready();
+    stage.write("Message", "Tell me a story about a dog.");
+    stage.press(Key::Enter);
+    stage.answered();
+    stage
+}
+
+/// Clicks a dot of the map's first layer.
+fn click_a_dot(stage: &mut TestWindow) {
+    let map = stage.it.get_by_label_contains("Map of neurons").rect();
+    stage.tap(map.left_top() + vec2(80.0, 12.0));
+}
+
+fn each_circle(shape: &Shape, circle: &mut impl FnMut(f32, Color32)) {
+    match shape {
+        Shape::Vec(shapes) => shapes.iter().for_each(|shape| each_circle(shape, circle)),
+        Shape::Circle(drawn) => circle(drawn.radius, drawn.stroke.color),
+        _ => {}
+    }
+}
+
+/// Rings around a word's neurons that the last frame drew.
+fn rings(stage: &TestWindow) -> usize {
+    let mut rings = 0;
+    let mut count = |radius: f32, colour| rings += usize::from(radius == RING && colour == Palette::DARK.amber);
+    stage.it.output().shapes.iter().for_each(|drawn| each_circle(&drawn.shape, &mut count));
+    rings
+}
+
+#[test]
+fn click_on_a_neuron_tints_the_chat_at_once_and_lists_its_words() {
+    let mut stage = answered();
+    assert!(!stage.shows("Coloured where"));
+    click_a_dot(&mut stage);
+    assert!(stage.shows("Coloured where layer 0, neuron"), "{:?}", stage.texts());
+    assert!(stage.shows("Not in the text: Layer 0, neuron"), "the card has the switch: {:?}", stage.texts());
+    stage.appears("Speaks for");
+    stage.appears("Against");
+    // Long enough for the next click to be no double click.
+    stage.it.run_steps(40);
+    click_a_dot(&mut stage);
+    assert!(!stage.shows("Coloured where"), "it was let go");
+}
+
+#[test]
+fn chosen_word_rings_its_neurons_and_leaves_pinned_ones() {
+    let mut stage = answered();
+    click_a_dot(&mut stage);
+    stage.click("Close this card; the neuron stays pinned");
+    assert_eq!((rings(&stage), stage.shows("Ringed:")), (0, false));
+    stage.click("Which neurons made these words?");
+    for _ in 0..3 {
+        stage.click("Word after");
+    }
+    stage.appears("Ringed: the neurons that count most for");
+    stage.step();
+    assert_eq!(rings(&stage), 8);
+    assert!(stage.shows("Unpin layer 0, neuron"), "pinned ones stay");
+    stage.click("Back to the answer");
+    assert_eq!((rings(&stage), stage.shows("Ringed:")), (0, false));
+}
+
+#[test]
+fn answer_is_written_again_without_a_pinned_neuron_beside_the_whole_models() {
+    let mut stage = answered();
+    click_a_dot(&mut stage);
+    let card = stage.texts().into_iter().find(|text| text.starts_with("Answer again without it: ")).unwrap();
+    stage.click(&card);
+    stage.appears("Whole model");
+    stage.appears("Without layer 0, neuron");
+    let over = ["Marked: the first word that differs", "No word differs."];
+    stage.until("both answers", |window| window.conversation.is_compared());
+    assert!(over.iter().any(|sentence| stage.shows(sentence)), "{:?}", stage.texts());
+    // The whole model writes what it wrote, with the seed it had.
+    let said = stage.branch()[1].content.clone();
+    let begins: String = said.trim().chars().take(40).collect();
+    let count = stage.texts().iter().filter(|text| text.contains(&begins)).count();
+    assert!(count >= 2, "{begins:?} in {:?}", stage.texts());
+    stage.click("Close the comparison");
+    assert!(!stage.shows("Whole model"));
+}
+
+#[test]
+fn race_of_two_modes_shows_both_answers_with_speed_and_bytes() {
+    let mut stage = answered();
+    stage.click("exact");
+    stage.click("Race against Dense");
+    stage.until("both answers", |window| window.conversation.is_compared());
+    assert!(stage.shows("No word differs."), "these modes compute the same: {:?}", stage.texts());
+    let count = |stage: &TestWindow, part: &str| stage.texts().iter().filter(|text| text.contains(part)).count();
+    assert_eq!(count(&stage, "of FFN weights were read"), 3, "the answer and both sides: {:?}", stage.texts());
+    assert!(stage.shows("nothing was skipped"), "dense: {:?}", stage.texts());
+}
+
+#[test]
+fn layer_is_switched_off_by_half_where_nothing_is_placed() {
+    let mut stage = answered();
+    let map = stage.it.get_by_label_contains("Map of neurons").rect();
+    let at = map.left_top() + vec2(80.0, 12.0);
+    for pressed in [true, false, true, false] {
+        stage.it.input_mut().events.extend([egui::Event::PointerMoved(at), button(at, pressed)]);
+        stage.it.step();
+    }
+    stage.step();
+    stage.click("Answer again without the half that fires least");
+    stage.until("both answers", |window| window.conversation.is_compared());
+    assert!(stage.shows("Without the half that fires least (layer 0)"), "{:?}", stage.texts());
+}
