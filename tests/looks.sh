@@ -128,14 +128,14 @@ chats_of_a_file() {
   wheel 4
   seen wait 15 "push button:To the end" >/dev/null
   shot scrolled-up
-  ask "Tell me a story about a frog."
+  ask "Tell me a story about a ball."
   shot sent-while-scrolled-up
 }
 
 answer_and_map() {
   xdotool key ctrl+n
   sleep 0.5
-  ask "Tell me a story about a frog."
+  ask "Tell me a story about a ball."
   shot chat
   click "push button:Which neurons made these words?"
   click "push button:Word after"
@@ -185,10 +185,10 @@ change_and_long_message() {
   shot change-after-escape
   click "push button:Cancel"
   click "entry:Message"
-  xdotool type --delay 0 "$(printf 'This is a rather long sentence that says nothing at all, number %s. ' {1..60})"
+  type_ "$(printf 'This is a rather long sentence that says nothing at all, number %s. ' {1..30})"
   sleep 2
   xdotool key Return
-  seen wait 30 "push button:Shorten the message" >/dev/null
+  seen wait 60 "push button:Shorten the message" >/dev/null
   shot long
   click "entry:Message"
   xdotool key ctrl+a BackSpace

@@ -154,7 +154,7 @@ fn explain(
 ) -> Result<()> {
     let (model, tokenizer) = (engine.model(), engine.tokenizer());
     let context = engine.prompt_tokens(prompt, &ChatOptions::default())?;
-    let Some(token) = tokenizer.encode(text, EncodeOptions::default())?.first().copied() else {
+    let Some(token) = tokenizer.encode(text, EncodeOptions::PLAIN)?.first().copied() else {
         return Err(Error::invalid("word", "at least one token", "none"));
     };
     let cpu = Cpu::new(&CpuOptions::default())?;

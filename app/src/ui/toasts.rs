@@ -28,6 +28,9 @@ const MOST: usize = 4;
 /// Greatest width of their words, in points.
 const WIDTH: f32 = 400.0;
 
+/// Room of the button that closes one, in points.
+const BUTTON: f32 = 40.0;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Success,
@@ -94,11 +97,13 @@ impl Toasts {
         let width = WIDTH.min(within.width() - 96.0).max(160.0);
         area.show(ctx, |ui| {
             ui.spacing_mut().item_spacing.y = 8.0;
-            for (at, toast) in self.0.iter_mut().take(MOST).enumerate() {
-                if ui.push_id(at, |ui| toast.show(ui, width)).inner {
-                    closed = Some(at);
+            ui.with_layout(Layout::top_down(Align::Max), |ui| {
+                for (at, toast) in self.0.iter_mut().take(MOST).enumerate() {
+                    if ui.push_id(at, |ui| toast.show(ui, width)).inner {
+                        closed = Some(at);
+                    }
                 }
-            }
+            });
         });
         if let Some(at) = closed {
             self.0.remove(at);
@@ -147,18 +152,16 @@ impl Toast {
             .inner_margin(Margin::symmetric(12, 8));
         let shown = frame.show(ui, |ui| {
             let font = egui::FontId::proportional(12.0);
-            let needed = ui.painter().layout(self.text.clone(), font, palette.text, width).size().x.ceil() + 40.0;
-            ui.with_layout(Layout::right_to_left(Align::Min), |ui| {
-                ui.set_width(needed);
+            let words = ui.painter().layout(self.text.clone(), font, palette.text, width).size();
+            let size = Vec2::new(words.x.ceil() + 1.0 + BUTTON, words.y.max(BUTTON));
+            ui.allocate_ui_with_layout(size, Layout::right_to_left(Align::Center), |ui| {
                 let closed = icon_button(ui, ICON_CLOSE, "Close this notice").clicked();
-                ui.with_layout(Layout::left_to_right(Align::Min), |ui| {
-                    let said = ui.add(Label::new(small(&self.text, palette.text)).wrap());
-                    let live = if self.kind == Kind::Error { Live::Assertive } else { Live::Polite };
-                    ui.accesskit_node_builder(said.id, |node| {
-                        node.set_role(Role::Alert);
-                        node.set_label(self.text.clone());
-                        node.set_live(live);
-                    });
+                let said = ui.add(Label::new(small(&self.text, palette.text)).wrap());
+                let live = if self.kind == Kind::Error { Live::Assertive } else { Live::Polite };
+                ui.accesskit_node_builder(said.id, |node| {
+                    node.set_role(Role::Alert);
+                    node.set_label(self.text.clone());
+                    node.set_live(live);
                 });
                 closed
             })
@@ -229,5 +232,10 @@ mod tests {
         let [short, long] = ["Short", "A very long"].map(|text| it.get_by_label_contains(text).rect());
         assert!(short.width() < 60.0 && long.width() > 300.0, "{short} {long}");
         assert!(place.contains_rect(short) && place.contains_rect(long), "{short} {long}");
+        it.state_mut().0.pop();
+        it.run_steps(4);
+        let area = it.ctx.memory(|memory| memory.area_rect(Id::unique("toasts"))).unwrap();
+        let short = it.get_by_label("Short").rect();
+        assert!(area.width() < short.width() + 90.0 && place.contains_rect(area), "{area} around {short}");
     }
 }

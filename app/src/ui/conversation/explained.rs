@@ -168,6 +168,8 @@ fn parts(ui: &mut Ui, explained: &Explained) {
     );
     ui.add(Label::new(line).wrap());
     let muted = Palette::of(ui).muted;
+    // Of a column of words, beside the neuron and its part.
+    let wide = ((ui.available_width() - 200.0) / 2.0).max(80.0);
     Grid::new("neurons of a word").striped(true).spacing([16.0, 4.0]).show(ui, |ui| {
         for head in ["Neuron", "Adds", "Speaks for", "Against"] {
             ui.label(small(head, muted));
@@ -177,8 +179,12 @@ fn parts(ui: &mut Ui, explained: &Explained) {
             let NeuronIndex { layer, neuron: number } = neuron.effect.place;
             ui.label(format!("layer {layer}, {number}"));
             ui.label(RichText::new(format!("{:+.2}", neuron.effect.logit)).monospace());
-            ui.label(neuron.words.raised.join(", "));
-            ui.label(neuron.words.lowered.join(", "));
+            for words in [&neuron.words.raised, &neuron.words.lowered] {
+                ui.scope(|ui| {
+                    ui.set_max_width(wide);
+                    ui.add(Label::new(words.join(", ")).truncate());
+                });
+            }
             ui.end_row();
         }
     });

@@ -1,6 +1,8 @@
 //! One message as it is shown, with what can be done to it.
 
-use egui::{Align, Color32, Frame, Id, Label, Layout, Margin, RichText, TextEdit, TextFormat, Ui, text::LayoutJob};
+use egui::{
+    Align, Color32, EventFilter, Frame, Id, Label, Layout, Margin, RichText, TextEdit, TextFormat, Ui, text::LayoutJob,
+};
 use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
     ICON_TROUBLESHOOT,
@@ -329,6 +331,10 @@ fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<MessageActi
             .desired_rows(2)
             .desired_width(f32::INFINITY);
         let response = ui.add(field);
+        // Else Escape takes the keyboard away before the letters are read that were typed in the same frame.
+        let filter =
+            EventFilter { horizontal_arrows: true, vertical_arrows: true, escape: true, ..EventFilter::default() };
+        ui.memory_mut(|memory| memory.set_focus_lock_filter(id_of_change(), filter));
         response.widget_info(|| egui::WidgetInfo::labeled(egui::Role::MultilineTextInput, true, name));
         ui.horizontal(|ui| {
             let empty = draft.trim().is_empty();

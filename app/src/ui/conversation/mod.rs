@@ -396,9 +396,6 @@ impl Conversation {
             shell.ok_or_show_error(started);
         }
         self.attaching.show(ui);
-        if ui.input(|input| input.key_pressed(Key::Escape)) {
-            self.escape(ui, shell);
-        }
         self.settings(ui, shell);
         let action = Panel::bottom("composer")
             .resizable(false)
@@ -430,6 +427,11 @@ impl Conversation {
         CentralPanel::no_frame().show(ui, |ui| {
             if self.branch.is_empty() { self.start(ui, shell, offers) } else { self.messages(ui, shell) }
         });
+        // After what was typed before it in the same frame.
+        if ui.input(|input| input.key_pressed(Key::Escape)) {
+            self.escape(ui, shell);
+            ui.request_repaint();
+        }
         let own = [composer::id(), message::id_of_change()];
         self.keyboard_elsewhere = keyboard::is_taken(ui, &own) && !self.settings.is_written_in(ui);
     }

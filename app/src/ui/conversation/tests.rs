@@ -1,4 +1,7 @@
-use egui_kittest::{Harness, kittest::Queryable};
+use egui_kittest::{
+    Harness,
+    kittest::{NodeT, Queryable},
+};
 
 use super::{start::STORIES, *};
 use crate::{
@@ -165,6 +168,13 @@ fn word_of_an_answer_is_explained_by_its_neurons() {
         it.run_steps(2);
     }
     until(&mut it, "an explanation", |_, conversation| conversation.words.as_ref().is_some_and(WordView::is_complete));
+    let word = it.get_by_label_contains("”: probability").accesskit_node().label().unwrap();
+    assert!(
+        word.starts_with("“ a”") || word.starts_with("“a”"),
+        "the third word of a story, not what a text begins with: {word}"
+    );
+    let falls = it.get_by_label_contains("Switched off one after the other").rect();
+    assert!(falls.right() <= it.ctx.content_rect().right(), "{falls} is cut off");
     it.get_by_label("Show them on the map").scroll_to_me();
     it.run_steps(SETTLED);
     let (shell, _) = it.state().as_ref().unwrap();

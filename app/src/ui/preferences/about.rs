@@ -109,9 +109,9 @@ impl About {
             ui.set_width((screen.x * 0.8).min(860.0));
             let height = screen.y * 0.6;
             match overlay {
-                Overlay::Licences => licences(ui, height),
-                Overlay::Log => lines(ui, height),
-            }
+                Overlay::Licences => ui.scope(|ui| licences(ui, height)),
+                Overlay::Log => ui.scope(|ui| lines(ui, height)),
+            };
             ui.add_space(8.0);
             widgets::primary_button(ui, "Close", true).clicked()
         });
@@ -130,9 +130,9 @@ fn licences(ui: &mut Ui, height: f32) {
         texts.into_iter().flat_map(str::lines).collect()
     });
     ui.heading("Licences");
+    ui.spacing_mut().item_spacing.y = 0.0;
     let area = ScrollArea::vertical().id_salt("licences").max_height(height).auto_shrink(false);
     area.show_rows(ui, LINE, LINES.len(), |ui, rows| {
-        ui.spacing_mut().item_spacing.y = 0.0;
         for line in &LINES[rows] {
             ui.label(RichText::new(*line).size(12.0));
         }
@@ -152,9 +152,9 @@ fn lines(ui: &mut Ui, height: f32) {
         widgets::muted(ui, "Nothing was logged.");
     }
     let palette = Palette::of(ui);
+    ui.spacing_mut().item_spacing.y = 0.0;
     let area = ScrollArea::both().id_salt("log").max_height(height).auto_shrink(false).stick_to_bottom(true);
     area.show_rows(ui, LINE, all.len(), |ui, rows| {
-        ui.spacing_mut().item_spacing.y = 0.0;
         for line in &all[rows] {
             let colour = match line.level {
                 tracing::Level::ERROR => palette.bad,

@@ -198,8 +198,12 @@ fn escape_keeps_a_change_until_it_is_kept_or_taken_back() {
     stage.press(Key::Escape);
     assert!(!stage.shows("Changed answer"), "nothing was changed");
 
+    // In a slow window, letters and Escape come with one frame.
     stage.click("Edit answer");
-    stage.types("Much better: ");
+    stage.it.event(Event::Text("Much ".to_owned()));
+    stage.press(Key::Escape);
+    assert!(stage.control("Changed answer").value().unwrap().contains("Much "));
+    stage.types("better: ");
     let changed = stage.control("Changed answer").value().unwrap();
     assert_ne!(changed, answer);
     for _ in 0..2 {
