@@ -39,6 +39,11 @@ enum Kind {
     Error,
 }
 
+/// Of the area of the toast at this place, from the top.
+fn area_id(at: usize) -> Id {
+    Id::unique("toasts").with(at)
+}
+
 #[derive(Debug)]
 struct Toast {
     kind: Kind,
@@ -92,19 +97,17 @@ impl Toasts {
             return;
         }
         let mut closed = None;
-        let corner = within.right_top() + Vec2::new(-12.0, 8.0);
-        let area = Area::new(Id::unique("toasts")).order(Order::Foreground).pivot(Align2::RIGHT_TOP).fixed_pos(corner);
+        let mut corner = within.right_top() + Vec2::new(-12.0, 8.0);
         let width = WIDTH.min(within.width() - 96.0).max(160.0);
-        area.show(ctx, |ui| {
-            ui.spacing_mut().item_spacing.y = 8.0;
-            ui.with_layout(Layout::top_down(Align::Max), |ui| {
-                for (at, toast) in self.0.iter_mut().take(MOST).enumerate() {
-                    if ui.push_id(at, |ui| toast.show(ui, width)).inner {
-                        closed = Some(at);
-                    }
-                }
-            });
-        });
+        for (at, toast) in self.0.iter_mut().take(MOST).enumerate() {
+            // Each as wide as its words are.
+            let area = Area::new(area_id(at)).order(Order::Foreground).pivot(Align2::RIGHT_TOP).fixed_pos(corner);
+            let shown = area.show(ctx, |ui| toast.show(ui, width));
+            corner.y = shown.response.rect.bottom() + 8.0;
+            if shown.inner {
+                closed = Some(at);
+            }
+        }
         if let Some(at) = closed {
             self.0.remove(at);
         }
@@ -234,7 +237,7 @@ mod tests {
         assert!(place.contains_rect(short) && place.contains_rect(long), "{short} {long}");
         it.state_mut().0.pop();
         it.run_steps(4);
-        let area = it.ctx.memory(|memory| memory.area_rect(Id::unique("toasts"))).unwrap();
+        let area = it.ctx.memory(|memory| memory.area_rect(area_id(0))).unwrap();
         let short = it.get_by_label("Short").rect();
         assert!(area.width() < short.width() + 90.0 && place.contains_rect(area), "{area} around {short}");
     }

@@ -168,7 +168,8 @@ fn word_of_an_answer_is_explained_by_its_neurons() {
         it.run_steps(2);
     }
     until(&mut it, "an explanation", |_, conversation| conversation.words.as_ref().is_some_and(WordView::is_complete));
-    let word = it.get_by_label_contains("”: probability").accesskit_node().label().unwrap();
+    let word = it.get_by_label_contains("”: probability").accesskit_node();
+    let word = word.label().or(word.value()).unwrap();
     assert!(
         word.starts_with("“ a”") || word.starts_with("“a”"),
         "the third word of a story, not what a text begins with: {word}"
