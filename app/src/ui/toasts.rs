@@ -39,9 +39,9 @@ enum Kind {
     Error,
 }
 
-/// Of the area of the toast at this place, from the top.
-fn area_id(at: usize) -> Id {
-    Id::unique("toasts").with(at)
+/// Of the area of the toast with this text.
+fn area_id(text: &str) -> Id {
+    Id::unique("toasts").with(text)
 }
 
 #[derive(Debug)]
@@ -101,7 +101,8 @@ impl Toasts {
         let width = WIDTH.min(within.width() - 96.0).max(160.0);
         for (at, toast) in self.0.iter_mut().take(MOST).enumerate() {
             // Each as wide as its words are.
-            let area = Area::new(area_id(at)).order(Order::Foreground).pivot(Align2::RIGHT_TOP).fixed_pos(corner);
+            let area =
+                Area::new(area_id(&toast.text)).order(Order::Foreground).pivot(Align2::RIGHT_TOP).fixed_pos(corner);
             let shown = area.show(ctx, |ui| toast.show(ui, width));
             corner.y = shown.response.rect.bottom() + 8.0;
             if shown.inner {
@@ -237,7 +238,7 @@ mod tests {
         assert!(place.contains_rect(short) && place.contains_rect(long), "{short} {long}");
         it.state_mut().0.pop();
         it.run_steps(4);
-        let area = it.ctx.memory(|memory| memory.area_rect(area_id(0))).unwrap();
+        let area = it.ctx.memory(|memory| memory.area_rect(area_id("Short"))).unwrap();
         let short = it.get_by_label("Short").rect();
         assert!(area.width() < short.width() + 90.0 && place.contains_rect(area), "{area} around {short}");
     }
