@@ -225,7 +225,9 @@ for size in $sizes; do
     quit
     for map in "${maps[@]}"; do
       open "${map#*=}"
+      xdotool key ctrl+n
       click "entry:Message"
+      xdotool key ctrl+a
       type_ "abc"
       xdotool key Return
       sleep 5

@@ -51,6 +51,15 @@ pub fn muted(ui: &mut Ui, text: impl Into<String>) -> Response {
     ui.label(small(text, Palette::of(ui).muted))
 }
 
+/// Two columns of text, each line as wide as its words: those of [`Ui::columns`] stretch the spaces. `add` has the column's number.
+pub fn two_columns(ui: &mut Ui, mut add: impl FnMut(&mut Ui, usize)) {
+    ui.columns(2, |columns| {
+        for (at, ui) in columns.iter_mut().enumerate() {
+            ui.with_layout(egui::Layout::top_down(egui::Align::Min), |ui| add(ui, at));
+        }
+    });
+}
+
 /// Secondary text in a colour.
 pub fn small(text: impl Into<String>, colour: Color32) -> RichText {
     RichText::new(text).size(12.0).color(colour)

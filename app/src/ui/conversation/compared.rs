@@ -11,7 +11,7 @@ use crate::{
     store::MessageId,
     ui::{
         theme::{Palette, strong},
-        widgets::{icon_button, muted, small},
+        widgets::{icon_button, muted, small, two_columns},
     },
 };
 
@@ -79,11 +79,7 @@ impl ComparisonView {
             if !parting.is_of(sides) {
                 *parting = Parting::of(sides);
             }
-            ui.columns(2, |columns| {
-                for (at, ui) in columns.iter_mut().enumerate() {
-                    side(ui, &sides[at], &parting.words[at], parting.first);
-                }
-            });
+            two_columns(ui, |ui, at| side(ui, &sides[at], &parting.words[at], parting.first));
             let over = sides.iter().all(|side| side.state == SideState::Ended);
             match parting.first {
                 Some(first) => _ = muted(ui, format!("Marked: the first word that differs, word {}.", first + 1)),

@@ -44,6 +44,17 @@ pub struct Fill {
     pub length: usize,
 }
 
+impl Fill {
+    /// What is shown of it.
+    fn words(self) -> String {
+        let Fill { used, draft, length } = self;
+        match draft {
+            Some(draft) => format!("This message {draft}, context {used} / {length}"),
+            None => format!("Context {used} / {length}"),
+        }
+    }
+}
+
 /// Whose turn it is to say something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComposerState {
@@ -148,10 +159,6 @@ impl Composer {
                 if tools_switch(ui, with_tools, tools_help).clicked() {
                     action = Some(ComposerAction::Tools);
                 }
-                muted(ui, summary);
-                if let Some(fill) = fill {
-                    gauge(ui, fill);
-                }
                 ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                     if state == ComposerState::Answering {
                         if ui.button("Stop").on_hover_text("Esc").clicked() {
@@ -167,6 +174,8 @@ impl Composer {
                     {
                         action = Some(ComposerAction::Send);
                     }
+                    // What is left beside the button, which is always whole.
+                    ui.with_layout(Layout::left_to_right(Align::Center), |ui| figures(ui, summary, fill));
                 });
             });
         });
@@ -185,16 +194,43 @@ fn tools_switch(ui: &mut Ui, on: bool, help: &str) -> egui::Response {
 }
 
 /// How full the context is.
-fn gauge(ui: &mut Ui, Fill { used, draft, length }: Fill) {
+/// Width of the bar of the context, in points.
+const BAR: f32 = 80.0;
+
+/// `summary` and how full the context is, in the width that is left: where it is too narrow for both, only the latter.
+fn figures(ui: &mut Ui, summary: &str, fill: Option<Fill>) {
+    let (room, gap, palette) = (ui.available_width(), ui.spacing().item_spacing.x, Palette::of(ui));
+    let wide =
+        |text: String| ui.painter().layout_no_wrap(text, egui::FontId::proportional(12.0), palette.text).size().x;
+    let needed = fill.map_or(0.0, |fill| wide(fill.words()) + gap);
+    if wide(summary.to_owned()) + gap + needed + BAR <= room {
+        muted(ui, summary);
+    }
+    if let Some(fill) = fill {
+        gauge(ui, fill, needed + BAR <= room);
+    }
+}
+
+fn gauge(ui: &mut Ui, fill: Fill, with_bar: bool) {
     let palette = Palette::of(ui);
+    let Fill { used, length, .. } = fill;
     let part = used as f32 / length.max(1) as f32;
-    let text = match draft {
-        Some(draft) => format!("This message {draft}, context {used} / {length}"),
-        None => format!("Context {used} / {length}"),
-    };
     let colour = if part > 1.0 { palette.bad } else { palette.muted };
-    let words = ui.label(small(text, colour));
-    let (rect, bar) = ui.allocate_exact_size(egui::vec2(80.0, 6.0), egui::Sense::hover());
+    let mut shown = ui.add(egui::Label::new(small(fill.words(), colour)).truncate());
+    if with_bar {
+        shown |= bar(ui, part);
+    }
+    let help = format!(
+        "{:.0} % of what the model can keep in mind is used. When it is full, the oldest questions and answers are forgotten, unless the chat's settings say to stop.",
+        part * 100.0
+    );
+    shown.on_hover_text(help);
+}
+
+/// A bar of which `part` is filled.
+fn bar(ui: &mut Ui, part: f32) -> egui::Response {
+    let palette = Palette::of(ui);
+    let (rect, bar) = ui.allocate_exact_size(egui::vec2(BAR, 6.0), egui::Sense::hover());
     ui.painter().rect_filled(rect, 3.0, palette.raised);
     let fill = match part {
         part if part > 1.0 => palette.bad,
@@ -203,9 +239,5 @@ fn gauge(ui: &mut Ui, Fill { used, draft, length }: Fill) {
     };
     let size = rect.size() * egui::vec2(part.min(1.0), 1.0);
     ui.painter().rect_filled(egui::Rect::from_min_size(rect.min, size), 3.0, fill);
-    let help = format!(
-        "{:.0} % of what the model can keep in mind is used. When it is full, the oldest questions and answers are forgotten, unless the chat's settings say to stop.",
-        part * 100.0
-    );
-    (words | bar).on_hover_text(help);
+    bar
 }

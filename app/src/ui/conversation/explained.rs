@@ -12,7 +12,7 @@ use crate::{
     store::MessageId,
     ui::{
         theme::Palette,
-        widgets::{icon_button, muted, small},
+        widgets::{icon_button, muted, small, two_columns},
     },
 };
 
@@ -202,11 +202,11 @@ fn without(ui: &mut Ui, off: &SwitchedOff) {
     );
     ui.add(Label::new(line).wrap());
     let muted = Palette::of(ui).muted;
-    ui.columns(2, |columns| {
-        for (ui, (title, text)) in columns.iter_mut().zip([("With them", &off.with), ("Without them", &off.without)]) {
-            ui.label(small(title, muted));
-            ui.add(Label::new(text.trim()).wrap());
-        }
+    let sides = [("With them", &off.with), ("Without them", &off.without)];
+    two_columns(ui, |ui, at| {
+        let (title, text) = sides[at];
+        ui.label(small(title, muted));
+        ui.add(Label::new(text.trim()).wrap());
     });
 }
 

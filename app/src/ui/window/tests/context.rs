@@ -1,6 +1,7 @@
 //! A message for which the context has no room: counted while it is written, and asked about before it is sent.
 
-use egui::Key;
+use egui::{Key, accesskit::Role};
+use egui_kittest::kittest::Queryable;
 
 use crate::{
     chat::AnswerStats, engine_handle::ModelState, library::ModelId, settings::ModelSettings, store::Message,
@@ -42,6 +43,21 @@ fn composer_counts_and_asks_about_a_message_that_is_too_long() {
     // Nothing above it could be forgotten for it.
     stage.press(Key::Enter);
     assert!(stage.shows("it is too long by itself") && !stage.shows("Send it and forget the beginning"));
+}
+
+/// The button is whole beside any figures.
+#[test]
+fn button_that_sends_is_within_the_composer() {
+    for width in [900.0, 1280.0] {
+        let mut stage = TestWindow::new([width, 600.0]);
+        stage.ready();
+        stage.write("Message", &"Tell me a story about a frog and a boat. ".repeat(64));
+        stage.until("a count", |window| window.conversation.counted().is_some_and(|tokens| tokens.exceed(512)));
+        let (field, send) = (stage.control("Message").rect(), stage.role(Role::Button, "Send").rect());
+        assert!(send.right() <= field.right() + 1.0, "{send} below {field} in a window of {width}");
+        let figures = stage.it.get_by_label_contains("This message ").rect();
+        assert!(figures.right() < send.left(), "{figures} {send}");
+    }
 }
 
 /// Whole turns are forgotten, and the chat shows up to where.
