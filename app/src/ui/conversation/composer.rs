@@ -45,7 +45,7 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// What is shown of it.
+    /// Its sentence.
     fn words(self) -> String {
         let Fill { used, draft, length } = self;
         match draft {
