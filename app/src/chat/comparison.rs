@@ -80,16 +80,13 @@ impl Comparison {
             stop: Arc::clone(&comparison.stop),
             over: Arc::clone(&comparison.over),
             handle: handle.clone(),
+            own: sides.iter().any(|side| matches!(side.model, SideModel::Mode(_))).then_some(own),
+            engine,
         };
         let work = move || {
             for (at, side) in sides.iter().enumerate() {
-                writer.write(at, &engine, &side.model, request.clone());
+                writer.write(at, &side.model, request.clone());
             }
-            if sides.iter().any(|side| matches!(side.model, SideModel::Mode(_))) {
-                // An engine that has stopped has no mode.
-                let _ = engine.set_sparsity(own);
-            }
-            writer.finish();
         };
         if let Err(error) = thread::Builder::new().name("compare-answers".to_owned()).spawn(work) {
             let why = SideState::Failed(format!("No thread to compute it: {error}"));
@@ -122,10 +119,25 @@ struct Writer {
     stop: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     handle: EngineHandle,
+    engine: Engine,
+    /// Mode of the engine before, if a side has another.
+    own: Option<SparsityChoice>,
+}
+
+impl Drop for Writer {
+    /// Also if it ends early, the model has its own mode again and another comparison can begin.
+    fn drop(&mut self) {
+        if let Some(own) = self.own {
+            // An engine that has stopped has no mode.
+            let _ = self.engine.set_sparsity(own);
+        }
+        self.over.store(true, Relaxed);
+        self.handle.notify();
+    }
 }
 
 impl Writer {
-    fn write(&self, at: usize, engine: &Engine, model: &SideModel, request: Request) {
+    fn write(&self, at: usize, model: &SideModel, request: Request) {
         if self.stop.load(Relaxed) {
             return;
         }
@@ -141,16 +153,11 @@ impl Writer {
             }
             if self.stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let state = match write_side(engine, model, request, &mut told) {
+        let state = match write_side(&self.engine, model, request, &mut told) {
             Ok(()) => SideState::Ended,
             Err(error) => SideState::Failed(error_message(&error)),
         };
         self.change(at, |side| side.state = state);
-    }
-
-    fn finish(&self) {
-        self.over.store(true, Relaxed);
-        self.handle.notify();
     }
 
     fn change(&self, at: usize, change: impl FnOnce(&mut SideText)) {

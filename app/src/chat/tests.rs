@@ -176,7 +176,7 @@ fn title_gives_way_to_answers_and_the_built_in_model_writes_none() {
     let (first, second) = (chat(&mut store, &choices), chat(&mut store, &choices));
     controller.send_message(&mut store, &engine_handle, first, None, QUESTION).unwrap();
     until_quiet(&mut controller, &mut store, &engine_handle);
-    assert!(!controller.has_no_titles_to_write(), "a title is being written, and nobody waits for it");
+    assert!(!controller.has_no_titles_to_write(), "the question was answered before its title");
     controller.send_message(&mut store, &engine_handle, second, None, QUESTION).unwrap();
     assert_eq!(store.chat(first).unwrap().title, QUESTION, "it gives way");
     until_named(&mut controller, &mut store, &engine_handle);

@@ -1,10 +1,10 @@
-//! The messages of one chat. [`row_heights`] lays out only the messages that can be seen, [`message`] draws one of them, [`blocks`]
-//! the text of an answer, [`explained`] an answer word by word with the neurons that made one, [`compared`]
-//! two answers side by side, begun by [`comparing`], [`start`] what there is before the first.
+//! The messages of one chat. [`message_list`] is the list of them, of which [`row_heights`] lays out only those that can be seen,
+//! [`message`] draws one, [`blocks`] the text of an answer, [`explained`] an answer word by word with the neurons that made one,
+//! [`compared`] two answers side by side, begun by [`comparing`], [`start`] the page before the first.
 //!
-//! [`composer`] is the field where one writes, [`composing`] fills it with the figures of the chat; [`attaching`] and [`files`] read the
-//! files that go with a message, [`chips`] shows them and the sources of answers; [`context_room`] counts tokens, [`over_limit`] asks where they are
-//! too many, and [`sending`] sends the message. [`tool_calls`] shows calls of tools, [`tool_choices`] carries out what the user decides
+//! [`composer`] is the field where one writes, [`composing`] fills it with the figures of the chat; [`attaching`] and [`files`] read
+//! the files that go with a message, [`chips`] shows them and the sources of answers; [`context_room`] counts tokens, [`over_limit`]
+//! asks where they are too many, and [`sending`] sends the message. [`tool_calls`] shows calls of tools, [`tool_choices`] carries out what the user decides
 //! about them. [`chat_settings`] is what the model is told beside the messages.
 
 mod attaching;
@@ -19,6 +19,7 @@ pub mod context_room;
 mod explained;
 mod files;
 mod message;
+mod message_list;
 mod over_limit;
 mod row_heights;
 mod sending;
@@ -31,8 +32,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egui::{Button, CentralPanel, Key, Panel, Rect, Role, Ui, Vec2, WidgetInfo};
-use egui_material_icons::icons::ICON_ARROW_DOWNWARD;
+use egui::{CentralPanel, Key, Panel, Ui};
 
 pub use self::composer::id as composer_id;
 use self::{
@@ -41,15 +41,15 @@ use self::{
     chat_settings::{ChatOptions, ChatSettings},
     compared::ComparisonView,
     composer::{Composer, ComposerAction},
-    context_room::{ContextRoom, ForgottenLine},
-    explained::{WordAct, WordView},
-    message::{Context, MessageAction},
+    context_room::ContextRoom,
+    explained::WordView,
+    message::MessageAction,
     row_heights::RowHeights,
     start::Start,
 };
-use super::{command::Command, frame_pace, keyboard, models::Offers, shell::Shell, theme::Palette};
+use super::{command::Command, frame_pace, keyboard, models::Offers, shell::Shell};
 use crate::{
-    chat::{AnswerStats, Explanation, SamplingOverrides, prompt_before},
+    chat::SamplingOverrides,
     engine_handle::ModelState,
     library::ModelId,
     store::{Chat, ChatId, Message, MessageId, MessageState, Speaker},
@@ -66,9 +66,6 @@ const MEASURE: egui::Rangef = egui::Rangef { min: 760.0, max: 1000.0 };
 
 /// Fraction of a wide page that text takes.
 const MEASURE_FRACTION: f32 = 0.7;
-
-/// Answers whose pieces are kept ready.
-const READY: usize = 256;
 
 /// The chat that is shown.
 #[derive(Default)]
@@ -499,110 +496,6 @@ impl Conversation {
             self.send_message(text, shell);
         }
     }
-
-    fn messages(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
-        let (progress, busy) = (shell.chat_controller.progress(chat), self.busy(shell) || self.is_elsewhere(shell));
-        let alive = match shell.engine_handle.state() {
-            ModelState::Ready { engine, .. } => engine.stopped().is_none(),
-            ModelState::Remote { .. } => true,
-            _ => false,
-        };
-        let gone = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
-        let gone = progress.and_then(|progress| progress.figures.cloned()).or(gone).unwrap_or_default();
-        let line = ForgottenLine::of(&self.branch, gone.forgotten_turns, gone.forgotten_tokens);
-        let (mut act, mut word, mut choice, mut closed) = (None, None, None, false);
-        let pending = shell.chat_controller.pending_call(chat);
-        let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
-        let focus = asks.is_some() && asks != self.asked && self.composer.text().is_empty();
-        self.asked = asks;
-        if focus {
-            self.rows.go_to_end();
-        }
-        if self.blocks.len() > READY {
-            self.blocks.clear();
-        }
-        let Conversation { branch, blocks, rows, editing, words, comparison, attaching, .. } = self;
-        let (count, place) = (branch.len(), ui.max_rect());
-        rows.show(ui, ("messages", chat), |ui, row| {
-            let Some(message) = branch.get(row) else { return };
-            let draft = editing.as_mut().filter(|(id, _)| *id == message.id).map(|(_, text)| text);
-            let own = progress.filter(|progress| progress.id == message.id);
-            let (last, tint) = (row + 1 == count, shell.tint.as_deref());
-            let mark = shell.mark.as_ref();
-            let files = attaching.of(message.id);
-            let answers = branch[..row].iter().rev().find(|above| above.speaker == Speaker::User).map(|asked| asked.id);
-            let answers = answers.filter(|_| message.speaker == Speaker::Assistant && message.calls().is_empty());
-            let sources = answers.map_or(&[][..], |asked| attaching.sources(asked));
-            let store = &shell.store;
-            let context =
-                Context { message, progress: own, busy, last, alive, tint, mark, files: &files, sources, store };
-            let blocks = blocks.entry(message.id).or_default();
-            column(ui, |ui| {
-                if let Some(line) = line.filter(|line| line.before == message.id) {
-                    over_limit::line(ui, line);
-                }
-                ui.push_id(message.id, |ui| {
-                    if let Some(view) = words.as_mut().filter(|view| view.message == message.id) {
-                        word = view.show(ui, &message.content).or(word.take());
-                    } else if let Some(wanted) = message::show(ui, &context, blocks, draft) {
-                        act = Some(wanted);
-                    }
-                    let compared = comparison.as_mut().filter(|view| view.message == message.id);
-                    closed |= compared.is_some_and(|view| view.show(ui));
-                });
-                if let Some(pending) = pending.filter(|_| last) {
-                    ui.add_space(8.0);
-                    choice = tool_calls::pending(ui, &pending, focus);
-                }
-            });
-        });
-        if !rows.is_at_end() && to_end(ui, place) {
-            rows.go_to_end();
-        }
-        if closed {
-            self.comparison = None;
-        }
-        if let Some(act) = act {
-            self.act(act, shell);
-        }
-        if let Some(act) = word {
-            self.word(act, shell);
-        }
-        if let Some(choice) = choice {
-            self.choose(choice, shell);
-        }
-    }
-
-    /// Carries out what is wanted of the answer that is shown word by word.
-    fn word(&mut self, act: WordAct, shell: &mut Shell) {
-        let (Some(chat), Some(view)) = (&self.chat, &mut self.words) else { return };
-        match act {
-            WordAct::Close => self.words = None,
-            WordAct::Map => shell.queue_command(Command::ShowMap),
-            WordAct::Explain(at) => {
-                let message = self.branch.iter().find(|message| message.id == view.message);
-                let (Some(engine), Some(message)) = (shell.engine_handle.engine(), message) else { return };
-                let rest = message.content.get(at..).unwrap_or_default().to_owned();
-                match prompt_before(&shell.store, chat.id, view.message, at) {
-                    Ok(prompt) => view.set(Explanation::start(&shell.engine_handle, engine, prompt, rest)),
-                    Err(error) => shell.show_error(error),
-                }
-            }
-        }
-    }
-}
-
-/// The round button above the composer that leads to the end of the messages, which fill `place`. True if it is pressed.
-fn to_end(ui: &mut Ui, place: Rect) -> bool {
-    let palette = Palette::of(ui);
-    let size = Vec2::splat(32.0);
-    let rect = Rect::from_center_size(place.center_bottom() - Vec2::new(0.0, size.y), size);
-    let glyph = ICON_ARROW_DOWNWARD.rich_text().size(16.0).color(palette.text);
-    let button = Button::new(glyph).fill(palette.raised).corner_radius(size.x / 2.0).min_size(size);
-    let response = ui.put(rect, button);
-    response.widget_info(|| WidgetInfo::labeled(Role::Button, true, "To the end"));
-    response.on_hover_text("To the end (Ctrl+End)").clicked()
 }
 
 /// A column in the middle, no wider than a line of text should be.
