@@ -7,7 +7,10 @@ use super::{
     pool::{ColumnsMut, split_columns},
     row_selection::RowSelection,
     scratch::AlignedBuffer,
-    simd::vector::{Kernel, Vector, dispatch},
+    simd::{
+        prefetch,
+        vector::{Kernel, Vector, dispatch},
+    },
 };
 use crate::format::Matrix;
 
@@ -15,6 +18,11 @@ use crate::format::Matrix;
 const PANEL_FLOATS: usize = 8 << 10;
 /// Columns that a worker takes at a time, where the blocks of the type are shorter: eight of the widest vectors.
 const COLUMNS: usize = 128;
+/// Rows from one that is decoded to the one that is prefetched: parts of rows lie a row apart, which the processor's own prefetcher
+/// does not follow.
+const AHEAD: usize = 16;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Vectors of sums that are held in registers: as many as hide the latency of a multiplication.
 const SUMS: usize = 8;
 /// From this share of pairs of a token and a neuron on, products with all of them are quicker.
@@ -118,10 +126,17 @@ impl Cpu {
             self.panels.with(|scratch| {
                 let rows = PANEL_FLOATS / width;
                 let panel = scratch.widened.take(rows * width);
+                let part = |neuron: u32| {
+                    &weight.row(selection.get(neuron as usize))[first / len * bytes..][..width / len * bytes]
+                };
                 for (at, neurons) in lists.active.chunks(rows).enumerate() {
+                    let later = &lists.active[lists.active.len().min(at * rows + AHEAD)..];
+                    let mut later = later.iter();
                     for (neuron, to) in neurons.iter().zip(panel.chunks_exact_mut(width)) {
-                        let row = weight.row(selection.get(*neuron as usize));
-                        self.kernels.widen(weight.encoding(), &row[first / len * bytes..][..width / len * bytes], to);
+                        if let Some(later) = later.next() {
+                            part(*later).chunks(LINE).for_each(|line| prefetch(line.as_ptr()));
+                        }
+                        self.kernels.widen(weight.encoding(), part(*neuron), to);
                     }
                     let (first, panel) = (at * rows, &panel[..neurons.len() * width]);
                     dispatch(self.isa, PanelSums { panel, width, first, left: &mut left, out });
