@@ -77,6 +77,14 @@ pub enum Error {
         /// The value found.
         got: String,
     },
+    /// A file that goes with a model, and is none by itself.
+    #[error("{}: expected a model that writes text, got {got}", path.display())]
+    Companion {
+        /// The file.
+        path: PathBuf,
+        /// Description of what it is.
+        got: String,
+    },
     /// The file is well-formed but uses something this engine does not implement.
     #[error("{what} `{got}` is not supported (supported: {supported})")]
     Unsupported {

@@ -8,6 +8,7 @@ mod cli_chat;
 mod cli_eval;
 mod cli_files;
 mod cli_gpu;
+mod cli_inspect;
 mod cli_logits;
 mod cli_out;
 mod cli_plan;

@@ -38,6 +38,7 @@ mod sidecar;
 mod sparse_cpu;
 mod split;
 mod synth;
+mod tails;
 mod tight;
 mod tokenizer;
 mod tokenizer_hostile;

@@ -38,11 +38,13 @@ impl Described {
     pub(super) fn read(cursor: &mut Cursor<'_>, at: usize, alignment: u64, empty: bool) -> Result<Self> {
         let name_at = cursor.position();
         let name = cursor.string(format_args!("name of tensor {at}"))?;
+        // The file's bytes are counted: marks are longer than what they stand for.
         if name.is_empty() || name.len() > LONGEST_NAME {
             let expected = format!("a name of 1 to {LONGEST_NAME} bytes");
             let got = format!("{} bytes", name.len());
             return Err(cursor.error_at(name_at, format_args!("name of tensor {at}"), expected, got));
         }
+        let name = String::from_utf8_lossy(name);
 
         let dims_at = cursor.position();
         let dims = cursor.u32(format_args!("number of dimensions of tensor `{name}`"))?;
@@ -84,7 +86,7 @@ impl Described {
         }
         let range = ByteRange::new(offset, bytes)
             .ok_or_else(|| cursor.error_at(offset_at, field, "an offset inside the file", offset))?;
-        Ok(Described { info: TensorInfo { name: name.to_owned(), ty, shape: sizes }, range, offset_at })
+        Ok(Described { info: TensorInfo { name: name.to_string(), ty, shape: sizes }, range, offset_at })
     }
 }
 

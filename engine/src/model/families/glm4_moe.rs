@@ -1,7 +1,7 @@
 //! GLM 4.5, 4.6 and 4.5-Air: q/k norms, biases on q, k and v, half of each head rotated, and after some dense layers experts chosen
 //! by sigmoid and bias, with a shared one.
 //!
-//! GGUF's `post_attention_norm` is the FFN's norm. Layers that predict further tokens come last and are not used.
+//! GGUF's `post_attention_norm` is the FFN's norm.
 
 use super::{Family, Loader, parts::gated_layer};
 use crate::{
@@ -22,8 +22,6 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     if config.experts.is_none() {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
     }
-    let further = loader.size("nextn_predict_layers", 0..=sizes.n_layer - 1)?.unwrap_or(0);
-    config.layers.truncate(sizes.n_layer - further);
     Ok(config)
 }
 

@@ -118,7 +118,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let mixers = mixers(hf)?;
+    let all = mixers(hf)?;
+    let mixers = hf.of_layers(&all, hf.or_default(&["num_hidden_layers"], all.len())?)?;
     let has_experts = mixers.contains(&Mixer::Experts);
     let n_head = hf.size(&["num_attention_heads"])?;
     let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;

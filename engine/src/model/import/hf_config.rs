@@ -9,6 +9,16 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Location, Result};
 
+/// Names under which folders count the layers behind the last one that predict further tokens.
+const TAILS: [&str; 6] = [
+    "num_nextn_predict_layers",
+    "mtp_num_hidden_layers",
+    "num_mtp_layers",
+    "mtp_num_layers",
+    "num_mtp_modules",
+    "n_mtp_layers",
+];
+
 /// A parsed `config.json`; for multi-modal wrappers, that of the language model inside.
 #[derive(Debug)]
 pub(in crate::model) struct HfConfig {
@@ -83,6 +93,14 @@ impl HfConfig {
         }
     }
 
+    /// The elements of the layers that run, of a list that may have elements for layers behind the last one, too.
+    pub(in crate::model) fn of_layers<'v, T>(&self, values: &'v [T], n_layer: usize) -> Result<&'v [T]> {
+        let tail = TAILS.iter().map(|name| self.or_default(&[name], 0)).collect::<Result<Vec<_>>>()?;
+        let tail = tail.into_iter().max().unwrap_or(0);
+        let further = values.len().checked_sub(n_layer).is_some_and(|further| further <= tail);
+        Ok(if further { &values[..n_layer] } else { values })
+    }
+
     pub(in crate::model) fn f32(&self, names: &[&str]) -> Result<Option<f32>> {
         self.typed(names, "a finite number", finite)
     }
@@ -132,6 +150,7 @@ impl HfConfig {
     ) -> Result<Option<Vec<bool>>> {
         let name = "layer_types";
         let Some(types) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        let types = self.of_layers(types, n_layer)?;
         if types.len() != n_layer {
             return Err(self.error(name, format!("{n_layer} entries, one per layer"), types.len()));
         }
@@ -171,8 +190,10 @@ impl HfConfig {
         let fraction = |value: &Value| finite(value).filter(|value| (0.0..1.0).contains(value));
         let expected = format!("{n_layer} fractions from 0 to below 1, one per layer, or one for all");
         self.typed(&[name], &expected, |value| match value {
-            Value::Array(all) if all.len() == n_layer => all.iter().map(fraction).collect(),
-            Value::Array(_) => None,
+            Value::Array(all) => {
+                let of_layers = self.of_layers(all, n_layer).ok().filter(|all| all.len() == n_layer)?;
+                of_layers.iter().map(fraction).collect()
+            }
             value => Some(vec![fraction(value)?; n_layer]),
         })
     }
@@ -205,6 +226,7 @@ impl HfConfig {
     /// A list of 0 or 1 per layer.
     pub(in crate::model) fn layer_flags(&self, name: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
         let Some(flags) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        let flags = self.of_layers(flags, n_layer)?;
         if flags.len() != n_layer {
             return Err(self.error(name, format!("{n_layer} entries, one per layer"), flags.len()));
         }
@@ -218,6 +240,7 @@ impl HfConfig {
     /// A list of one size per layer, each from 1 to 2^16.
     pub(in crate::model) fn layer_sizes(&self, name: &str, n_layer: usize) -> Result<Option<Vec<u32>>> {
         let Some(sizes) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        let sizes = self.of_layers(sizes, n_layer)?;
         if sizes.len() != n_layer {
             return Err(self.error(name, format!("{n_layer} entries, one per layer"), sizes.len()));
         }

@@ -12,13 +12,14 @@ use crate::{
     },
 };
 
+/// Kinds of stretched rotations, as files name them.
+const SCALINGS: [&str; 4] = ["none", "linear", "yarn", "longrope"];
+
 impl Loader<'_> {
     /// The sizes every architecture has, checked against each other and against the embedding.
     pub(in crate::model) fn sizes(&self) -> Result<Sizes> {
         let d_model = self.required_size("embedding_length", 1..=MAX_SIZE)?;
-        // Every layer has tensors of its own, so a believable count is bounded by the file.
-        let most_layers = if self.recording.is_some() { MAX_SIZE } else { self.checkpoint.tensors().len().max(1) };
-        let n_layer = self.required_size("block_count", 1..=most_layers)?;
+        let n_layer = self.layer_counts()?.n_layer;
         let heads = self.heads(n_layer)?;
         let n_head = heads.iter().map(|heads| heads.0).max().unwrap_or(1);
         let head_dim = match self.size("attention.key_length", 1..=MAX_HEADS)? {
@@ -84,15 +85,16 @@ impl Loader<'_> {
             };
         }
         let key = "tokenizer.ggml.tokens";
-        match self.metadata().array(key)? {
-            Some(Array::String(tokens)) if tokens.len() != n_vocab => Err(Error::malformed(
-                &self.checkpoint.path,
-                Location::Key(key.to_owned()),
-                format!("{n_vocab} tokens, one per row of token_embd.weight"),
-                tokens.len(),
-            )),
-            _ => Ok(()),
+        let tokens = match self.metadata().array(key)? {
+            Some(Array::String(tokens)) => tokens.len(),
+            Some(Array::Bytes(tokens)) => tokens.len(),
+            _ => return Ok(()),
+        };
+        if tokens == n_vocab {
+            return Ok(());
         }
+        let expected = format!("{n_vocab} tokens, one per row of token_embd.weight");
+        Err(Error::malformed(&self.checkpoint.path, Location::Key(key.to_owned()), expected, tokens))
     }
 
     /// A configuration with the defaults of the llama family; a family changes what differs.
@@ -190,6 +192,11 @@ impl Loader<'_> {
                 None => Ok(Some(values)),
             }
         };
+        let kind = self.text("rope.scaling.type")?.unwrap_or("linear");
+        if !SCALINGS.contains(&kind) {
+            let supported = format!("{}, or rope_freqs.weight", SCALINGS.join(", "));
+            return Err(Error::Unsupported { what: "rope scaling", got: kind.to_owned(), supported });
+        }
         let scaling = if let Some(short) = factors("rope_freqs.weight")? {
             RopeScaling::Factors { short, long: None, original_context, attention_factor: attn_factor }
         } else if let Some(long) = factors("rope_factors_long.weight")? {
@@ -201,7 +208,7 @@ impl Loader<'_> {
                 None => self.switchable("rope.scale_linear")?,
                 factor => factor,
             };
-            match (self.text("rope.scaling.type")?.unwrap_or("linear"), factor) {
+            match (kind, factor) {
                 ("none", _) | ("linear", None) => RopeScaling::None,
                 ("linear", Some(1.0)) => RopeScaling::None,
                 ("linear", Some(factor)) => RopeScaling::Linear { factor },
@@ -218,16 +225,7 @@ impl Loader<'_> {
                 }
                 // Files of Phi-3's short-context models say so without having factors.
                 ("longrope", _) if sizes.context_length <= original_context => RopeScaling::None,
-                ("longrope", _) => {
-                    return Err(self.missing_tensor("rope_factors_long.weight", "the factors of longrope scaling"));
-                }
-                (other, _) => {
-                    return Err(Error::Unsupported {
-                        what: "rope scaling",
-                        got: other.to_owned(),
-                        supported: "none, linear, yarn, longrope, or rope_freqs.weight".to_owned(),
-                    });
-                }
+                _ => return Err(self.missing_tensor("rope_factors_long.weight", "the factors of longrope scaling")),
             }
         };
         Ok(Rope { dims, base, order, scaling })

@@ -1,0 +1,92 @@
+//! How a file's text is read and its chats are written: its tokenizer, or why that cannot be used, and where its chat template comes from.
+
+use serde_json::{Value as Json, json};
+use thermocline_engine::{
+    format::{Checkpoint, TokenizerSource},
+    tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
+};
+
+use crate::{cli::failure::one_line, library::has_template};
+
+/// Key of the pre-tokeniser, without which text may be split otherwise than in training.
+const PRE: &str = "tokenizer.ggml.pre";
+
+/// The tokenizer and the chat template of a file.
+pub struct TextSide {
+    /// Number of tokens, or the tokenizer's error.
+    tokenizer: Result<usize, String>,
+    /// Thing to know of a tokenizer that can be used.
+    note: Option<&'static str>,
+    template: Option<Template>,
+}
+
+/// A chat template's origin.
+struct Template {
+    /// `model`, `built in` or `replaced`.
+    kind: &'static str,
+    /// The origin in words.
+    text: String,
+}
+
+impl TextSide {
+    /// The text side of `checkpoint`; `None` if the file does not speak of tokens at all.
+    pub fn of(checkpoint: &Checkpoint) -> Option<Self> {
+        let metadata = &checkpoint.metadata;
+        let in_metadata = matches!(checkpoint.tokenizer, TokenizerSource::Metadata);
+        if in_metadata && !metadata.iter().any(|(key, _)| key.starts_with("tokenizer.")) {
+            return None;
+        }
+        let byte_level = metadata.str("tokenizer.ggml.model").ok().flatten() == Some("gpt2");
+        let note = (in_metadata && byte_level && metadata.get(PRE).is_none()).then_some(
+            "the file has no `tokenizer.ggml.pre`: text is split as by default, maybe otherwise than in training",
+        );
+        Some(match Tokenizer::from_checkpoint(checkpoint) {
+            Err(error) => TextSide { tokenizer: Err(error.to_string()), note: None, template: None },
+            Ok(tokenizer) => {
+                let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer);
+                let template = Template::new(template.origin(), has_template(checkpoint));
+                TextSide { tokenizer: Ok(tokenizer.vocab_len()), note, template: Some(template) }
+            }
+        })
+    }
+
+    /// The lines for people.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![match &self.tokenizer {
+            Ok(tokens) => format!("tokenizer     usable, {tokens} tokens"),
+            Err(error) => format!("tokenizer     cannot be used: {}", one_line(error)),
+        }];
+        lines.extend(self.note.map(|note| format!("              {note}")));
+        lines.extend(self.template.as_ref().map(|template| format!("chat template {}", one_line(&template.text))));
+        lines
+    }
+
+    /// JSON of the tokenizer.
+    pub fn tokenizer_json(&self) -> Json {
+        json!({
+            "usable": self.tokenizer.is_ok(),
+            "tokens": self.tokenizer.as_ref().ok(),
+            "problem": self.tokenizer.as_ref().err(),
+            "note": self.note,
+        })
+    }
+
+    /// JSON of the template, if the tokenizer can be used.
+    pub fn template_json(&self) -> Option<Json> {
+        let template = self.template.as_ref()?;
+        Some(json!({ "origin": template.kind, "text": template.text }))
+    }
+}
+
+impl Template {
+    /// The origin of a template; `in_file` says that the file has one.
+    fn new(origin: &TemplateOrigin, in_file: bool) -> Self {
+        match origin {
+            TemplateOrigin::Model(_) => Template { kind: "model", text: origin.to_string() },
+            TemplateOrigin::Fallback { .. } if in_file => {
+                Template { kind: "replaced", text: format!("replaced by the {origin}") }
+            }
+            TemplateOrigin::Fallback { .. } => Template { kind: "built in", text: format!("built in, {origin}") },
+        }
+    }
+}
