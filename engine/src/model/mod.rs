@@ -116,8 +116,13 @@ impl Model {
         let (arch, family) = family(&checkpoint)?;
         let loader = load::Loader::new(&checkpoint, arch, options);
         let (config, weights) = read(&loader, family)?;
-        let used = loader.into_used();
+        let (counts, used) = (loader.layer_counts()?, loader.into_used());
         checkpoint.set_aside(|name| used.contains(name));
+        let layers = checkpoint.unused().iter().filter_map(|tensor| load::layer_and_name(&tensor.name));
+        if let Some(last) = layers.map(|(layer, _)| layer).max().filter(|last| *last >= counts.n_layer + counts.tail) {
+            let path = checkpoint.path.display();
+            tracing::warn!(%path, last, counted = counts.n_layer, "layers behind those that `block_count` counts are not used");
+        }
         Ok(Model { config, weights, checkpoint })
     }
 

@@ -1,4 +1,5 @@
-//! How a file's text is read and its chats are written: its tokenizer, or why that cannot be used, and where its chat template comes from.
+//! A file's way of reading text and of writing chats: its tokenizer, or why that cannot be used, and the origin of its chat
+//! template.
 
 use serde_json::{Value as Json, json};
 use thermocline_engine::{

@@ -37,14 +37,13 @@ impl Described {
     /// Reads description number `at`. `alignment` is the file's; `empty` allows dimensions of zero.
     pub(super) fn read(cursor: &mut Cursor<'_>, at: usize, alignment: u64, empty: bool) -> Result<Self> {
         let name_at = cursor.position();
-        let name = cursor.string(format_args!("name of tensor {at}"))?;
-        // The file's bytes are counted: marks are longer than what they stand for.
+        // Counted with its marks, so that what is read can be written.
+        let name = cursor.text(format_args!("name of tensor {at}"))?;
         if name.is_empty() || name.len() > LONGEST_NAME {
             let expected = format!("a name of 1 to {LONGEST_NAME} bytes");
             let got = format!("{} bytes", name.len());
             return Err(cursor.error_at(name_at, format_args!("name of tensor {at}"), expected, got));
         }
-        let name = String::from_utf8_lossy(name);
 
         let dims_at = cursor.position();
         let dims = cursor.u32(format_args!("number of dimensions of tensor `{name}`"))?;
