@@ -44,38 +44,50 @@ pub fn rects(galley: &Galley, range: &Range<usize>) -> Vec<Rect> {
 /// `to_the_left`: its lines end at the right.
 pub fn repaired(galley: &Galley, to_the_left: bool) -> Galley {
     let mut lines = galley.job.text.split('\n');
-    let mut repaired = galley.clone();
+    let (mut repaired, mut start) = (galley.clone(), 0);
     for row in &mut repaired.rows {
         if to_the_left {
             row.pos.x = (galley.rect.right() - row.row.size.x).max(0.0).floor();
             repaired.mesh_bounds |= row.row.visuals.mesh_bounds.translate(row.pos.to_vec2());
         }
-        let line: Vec<char> = lines.next().unwrap_or_default().chars().collect();
-        if line.iter().any(|c| runs_left(*c)) {
+        let line = lines.next().unwrap_or_default();
+        if line.chars().any(runs_left) {
             let end = u32::try_from(row.row.visuals.glyph_vertex_range.end).unwrap_or(u32::MAX);
-            let glyphs = glyphs_of(&line, &row.row.glyphs, end);
+            let section = |at: usize| galley.job.sections.partition_point(|it| it.byte_range.end.0 <= start + at);
+            let letters: Vec<_> = line.char_indices().map(|(at, chr)| Letter { chr, section: section(at) }).collect();
+            let glyphs = glyphs_of(&letters, &row.row.glyphs, end);
             Arc::make_mut(&mut row.row).glyphs = glyphs;
         }
+        start += line.len() + 1;
     }
     repaired
 }
 
+/// A character of a line, and the section that was laid out with it.
+#[derive(Clone, Copy)]
+struct Letter {
+    chr: char,
+    section: usize,
+}
+
 /// The glyphs of a line's characters, from left to right; `end`: the vertex after the last one's.
-fn glyphs_of(line: &[char], glyphs: &[Glyph], end: u32) -> Vec<Glyph> {
+fn glyphs_of(line: &[Letter], glyphs: &[Glyph], end: u32) -> Vec<Glyph> {
     let (mut kept, mut at, mut from) = (Vec::with_capacity(line.len()), 0, 0);
     while at < line.len() {
-        let joined = |chars: &mut dyn Iterator<Item = char>| chars.take_while(|c| joins_left(*c)).count();
-        if !runs_left(line[at]) {
+        if !runs_left(line[at].chr) {
             kept.extend(glyphs.get(from).copied());
             (at, from) = (at + 1, from + 1);
             continue;
         }
         let rest = glyphs.get(from..).unwrap_or_default();
-        let count = joined(&mut rest.iter().map(|glyph| glyph.chr));
-        let word = joined(&mut line[at..].iter().copied());
+        let count = rest.iter().take_while(|glyph| joins_left(glyph.chr)).count();
         let next = rest.get(count).map_or(end, |glyph| glyph.first_vertex);
-        kept.extend(letters(&line[at..at + word], &rest[..count], next));
-        (at, from) = (at + word, from + count);
+        let length = line[at..].iter().take_while(|letter| joins_left(letter.chr)).count();
+        // A section at the right is read before one at the left.
+        let sections = line[at..at + length].chunk_by(|one, other| one.section == other.section);
+        let word: Vec<char> = sections.rev().flatten().map(|letter| letter.chr).collect();
+        kept.extend(letters(&word, &rest[..count], next));
+        (at, from) = (at + length, from + count);
     }
     kept
 }

@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use egui::Rangef;
 
+/// Points by which characters beside each other are apart at most: each begins at a whole pixel.
+const ROUNDED: f32 = 1.1;
+
 /// The place of a character in a line, in points from where the text begins.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Place {
@@ -95,7 +98,7 @@ impl TextRow {
         let mut marked: Vec<Rangef> = Vec::new();
         for next in ends.into_iter().filter(|ends| ends.span() > 0.0) {
             match marked.last_mut() {
-                Some(last) if next.min <= last.max + 0.5 => last.max = last.max.max(next.max),
+                Some(last) if next.min <= last.max + ROUNDED => last.max = last.max.max(next.max),
                 _ => marked.push(next),
             }
         }
@@ -164,6 +167,9 @@ mod tests {
         assert_eq!(marked(7..9), [(20.0, 30.0), (40.0, 50.0)], "the space, and the first letter to the left");
         assert_eq!(marked(0..99), [(0.0, 60.0)], "with the line end");
         assert_eq!(marked(5..10), [(0.0, 50.0)]);
+        let mut rounded = row(&[0, 1, 2], false);
+        rounded.places[1].ends = Rangef::new(10.9, 19.1);
+        assert_eq!(rounded.selected(&(5..8)), [Rangef::new(0.0, 30.0)], "one part, without lines between letters");
         assert_eq!(row(&[], true).selected(&(0..99)), [Rangef::new(-3.0, 7.0)], "an empty line");
     }
 }
