@@ -1,7 +1,9 @@
 //! Generation of answers in chats. [`ChatController`] starts answers on the engine's sessions, or on a server, and moves their text into
 //! the store; [`AnswerStats`] are the statistics stored with an answer, [`SamplingOverrides`] the user's sampling settings;
-//! [`given`] decides what of attached files the model reads, and [`remembered`] keeps the neurons of a chat's last tokens. An
-//! [`Explanation`] says which neurons made a word, [`NeuronWords`] which words a neuron speaks for, and a [`Comparison`] has an
+//! [`given`] decides what of attached files the model reads, [`remembered`] keeps the neurons of a chat's last tokens,
+//! and [`word_keeper`] the words of neurons across chats. An
+//! [`Explanation`] says which neurons made a word, [`NeuronWords`] which words a neuron speaks for,
+//! a [`FoundNeuron`] is one that a word was searched with, and a [`Comparison`] has an
 //! answer written once more by two models, one after the other. Tools that an answer calls are run by a [`tool_round`], with
 //! the user's consent, and the chat goes on with another answer. [`titles`] are written when there is nothing else to do.
 //! Nothing here depends on a window, and nothing blocks.
@@ -11,6 +13,7 @@ mod answer_stats;
 mod call_reader;
 mod comparison;
 mod explanation;
+mod found_neuron;
 pub mod given;
 mod neuron_words;
 mod plain_text;
@@ -20,6 +23,8 @@ mod sampling_overrides;
 mod side_answer;
 mod titles;
 mod tool_round;
+mod word_firing;
+mod word_keeper;
 
 use std::{
     collections::HashMap,
@@ -34,6 +39,7 @@ pub use answer_stats::AnswerStats;
 use call_reader::CallReader;
 pub use comparison::{Comparison, Side, SideState, SideText};
 pub use explanation::{Explained, ExplainedNeuron, Explanation, ExplanationProgress, SwitchedOff};
+pub use found_neuron::{FoundNeuron, NeuronQuery};
 use given::Measure;
 pub use neuron_words::NeuronWords;
 use prompt::ChatPrompt;
@@ -48,6 +54,7 @@ use thermocline_engine::{
 use titles::Titles;
 use tool_round::{MOST_ROUNDS, ToolRound};
 pub use tool_round::{PendingCall, ToolDecision};
+use word_keeper::WordKeeper;
 
 use crate::{
     engine_handle::{Answer, EngineHandle, ModelState, error_message},
@@ -71,6 +78,8 @@ pub struct ChatController {
     idle: Option<(ChatId, Arc<Session>)>,
     /// Titles that the model writes.
     titles: Titles,
+    /// Words of neurons across chats.
+    words: WordKeeper,
     /// The model that the sessions belong to.
     model: Weak<Model>,
     revision: u64,
@@ -94,6 +103,21 @@ impl ChatController {
     /// `true` while this chat is being answered, or waits for a tool.
     pub fn is_answering(&self, chat: ChatId) -> bool {
         self.rounds.contains_key(&chat) || self.answers.get(&chat).is_some_and(|answer| !answer.is_ended())
+    }
+
+    /// Keeps the words of answers at which neurons fire, or no longer.
+    pub fn set_keeps_words(&mut self, on: bool) {
+        self.words.set_on(on);
+    }
+
+    /// Forgets those that were not kept yet, and has those that were read again.
+    pub fn forget_words(&mut self) {
+        self.words.forget();
+    }
+
+    /// Number that changes when such words were kept.
+    pub fn kept_words_revision(&self) -> u64 {
+        self.words.revision()
     }
 
     /// Gives models of chats that may call tools these.
@@ -329,6 +353,7 @@ impl ChatController {
                 errors.push(error);
             }
         }
+        errors.extend(self.words.poll(store, engine_handle).err());
         if !self.is_busy() {
             match self.titles.poll(store, engine_handle, &state) {
                 Ok(named) => self.revision += u64::from(named),
@@ -423,6 +448,7 @@ impl ChatController {
         };
         if let Some(session) = active_answer.end(state, figures) {
             remember(store, chat, engine_handle, &session);
+            self.words.answered(session.engine(), session.id(), engine_handle);
             drop_in_background(self.idle.replace((chat, session)));
         }
         let finished = self.finish(store, chat, active_answer);

@@ -215,6 +215,7 @@ impl Window {
 
     /// Work of every frame, visible or not.
     pub fn tick(&mut self, ctx: &Context) {
+        self.shell.chat_controller.set_keeps_words(self.shell.settings.keep_neuron_words);
         self.conversation.tick(ctx, &mut self.shell);
         self.chats.tick(ctx, &mut self.shell);
         self.models.tick(ctx, &mut self.shell);
@@ -449,13 +450,16 @@ impl Window {
             Command::ToggleChats => switch(&mut self.over, Side::Chats),
             Command::ToggleNeurons if room_for_neurons => panels.neurons = !panels.neurons,
             Command::ToggleNeurons => switch(&mut self.over, Side::Neurons),
-            Command::ShowMap => {
+            Command::ShowMap | Command::SearchNeurons => {
                 if room_for_neurons {
                     panels.neurons = true;
                 } else {
                     self.over = Some(Side::Neurons);
                 }
-                self.neurons.show_whole();
+                match command {
+                    Command::SearchNeurons => self.neurons.focus_search(),
+                    _ => self.neurons.show_whole(),
+                }
             }
             Command::CheatSheet => self.keys = !self.keys,
             // Those need to know where the keyboard is.

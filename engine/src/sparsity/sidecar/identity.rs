@@ -48,6 +48,11 @@ impl Identity {
         }
     }
 
+    /// The model's fingerprint, by which files and rows about it are named: 32 hexadecimal digits.
+    pub fn fingerprint(&self) -> String {
+        format!("{:016x}{:016x}", self.layout, self.data)
+    }
+
     /// Description of how `model` differs; `None` if it is the same.
     pub fn difference(&self, model: &Identity) -> Option<String> {
         let sizes = |of: &Identity| {
