@@ -41,5 +41,6 @@ mod synth;
 mod tight;
 mod tokenizer;
 mod tokenizer_hostile;
+mod variants;
 mod weight_types;
 mod workers;

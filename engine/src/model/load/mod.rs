@@ -2,7 +2,7 @@
 //! against the range the engine can work with, and every tensor against the sizes the metadata promised, before anything
 //! is computed or allocated from it.
 //!
-//! [`metadata`] reads numbers, [`config`] what architectures have in common, [`tensors`] weights, [`layer`] those
+//! [`metadata`] reads numbers, [`config`] what architectures have in common, [`rope`] rotations, [`tensors`] weights, [`layer`] those
 //! of one layer; [`uniform`] compares layers. Without a file a loader writes down what it is asked for ([`recording`]).
 
 mod config;
@@ -10,14 +10,17 @@ mod factors;
 mod layer;
 mod metadata;
 mod recording;
+mod rope;
 mod tensors;
 mod uniform;
 
 use std::{cell::RefCell, collections::HashSet, fmt::Display};
 
+pub(in crate::model) use config::BOTH_DIRECTIONS;
 pub(in crate::model) use factors::{factor_names, factors};
 pub(in crate::model) use layer::LayerTensors;
 pub(crate) use recording::{RecordedModel, RecordedTensor, TensorChoice, TensorRole};
+pub(in crate::model) use rope::RopeDefaults;
 pub(in crate::model) use uniform::LayerKind;
 
 use recording::Recording;
