@@ -271,7 +271,7 @@ impl AttentionOps {
         match (&self.inputs, &buffers.latent) {
             (Inputs::Latent(inputs), Some(latent)) => {
                 let appends = caches.iter().map(|of| (of.rows.clone(), &of.ops.append, of.position));
-                inputs.record_inputs(recorder, latent, layout, tokens, appends, buffers.eps);
+                inputs.record_inputs(recorder, latent, layout, tokens, appends);
             }
             (Inputs::Heads(inputs), _) => {
                 inputs.record(recorder, tokens);

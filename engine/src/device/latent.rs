@@ -148,7 +148,7 @@ impl LatentOps {
             (Some((linear, norm)), Some(low)) => {
                 let into = BufferRows { buffer: low, pitch: pitch(linear.weight.rows()) };
                 let product = Product::new(loader, what, &[linear], x, into)?;
-                let norm = NormOp::in_place(loader, norm, low)?;
+                let norm = NormOp::in_place(loader, norm, low)?.with_eps(of.norm_eps);
                 let queries = Product::new(loader, what, &[&weights.q], low, queries)?;
                 (Some((product, norm)), queries)
             }
@@ -184,7 +184,6 @@ impl LatentOps {
         layout: &AttentionLayout,
         tokens: usize,
         appends: impl Iterator<Item = (Range<usize>, &'k Op, usize)>,
-        eps: f32,
     ) {
         if let Some((low, norm)) = &self.low {
             low.record(recorder, tokens);
@@ -213,7 +212,7 @@ impl LatentOps {
                 projected_pitch,
                 inputs_pitch,
                 position: position as u32,
-                eps,
+                eps: self.of.norm_eps,
                 row: rows.start as u32,
             };
             recorder.dispatch(append, &params, [n_head + 1, rows.len() as u32, 1]);

@@ -42,5 +42,6 @@ mod tails;
 mod tight;
 mod tokenizer;
 mod tokenizer_hostile;
+mod variants;
 mod weight_types;
 mod workers;

@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     format::Value,
     model::{
-        ExpertGroups, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        Activation, ExpertGroups, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -50,7 +50,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("attention_bias", false, "latent attention with biases")?;
     hf.refuse_unless("rope_interleave", true, "latent attention that rotates halves")?;
     latent::import(hf, draft, "deepseek2", 10_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set_size("expert_count", hf.or_default(&["n_routed_experts"], 0)?)?;
     draft.set_size("expert_used_count", hf.or_default(&["num_experts_per_tok"], 0)?)?;
     draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
@@ -58,6 +58,9 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.set_size("leading_dense_block_count", hf.or_default(&["first_k_dense_replace"], 0)?)?;
     let v2 = hf.model_type() == "deepseek_v2";
     draft.router(hf, if v2 { Router::softmax(false) } else { Router::sigmoid(true) })?;
+    if v2 && hf.str(&["topk_method"])? != Some("group_limited_greedy") {
+        draft.set_size("expert_group_count", 1)?;
+    }
     if v2 {
         // V2 never divides by the sum, whatever its files say.
         draft.set("expert_weights_norm", Value::Bool(false));

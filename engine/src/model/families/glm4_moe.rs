@@ -7,7 +7,7 @@ use super::{Family, Loader, parts::gated_layer};
 use crate::{
     error::Result,
     model::{
-        LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Router,
+        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -33,7 +33,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "glm4moe")?;
     draft.rope(hf, &sizes, 10000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set_size("expert_count", hf.size(&["n_routed_experts"])?)?;
     draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
     draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;

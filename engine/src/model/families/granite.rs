@@ -28,7 +28,6 @@ pub(super) const FAMILY: Family = Family {
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
-    config.activation = loader.activation(Activation::Silu)?;
     config.embedding_scale = loader.switchable("embedding_scale")?.unwrap_or(1.0);
     config.residual_scale = loader.switchable("residual_scale")?.unwrap_or(1.0);
     config.logit_scale = 1.0 / loader.switchable("logit_scale")?.unwrap_or(1.0);
@@ -60,14 +59,17 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if experts > 0 && !hybrid {
         return Err(hf.unsupported("Granite with experts", "num_local_experts", experts));
     }
-    let recurrent = hybrid && hf.has_layer("mamba");
+    // Without a list every layer is recurrent.
+    let recurrent = hybrid && (hf.has_layer("linear_attention") || hf.value("layer_types").is_none());
     let arch = if recurrent || experts > 0 { "granitehybrid" } else { "granite" };
     let n_head = hf.size(&["num_attention_heads"])?;
     let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
     let n_ff = hf.size(&["shared_intermediate_size", "intermediate_size"])?;
     let sizes = draft.common_with(hf, arch, n_kv_head, n_ff)?;
     if recurrent {
-        let layers = hf.layers_of_type("attention", &["mamba"], sizes.n_layer)?.unwrap_or_default();
+        hf.silu_only("hidden_act", "Mamba-2 layers with another activation")?;
+        let layers = hf.layers_of_type("full_attention", &["linear_attention"], sizes.n_layer)?;
+        let layers = layers.unwrap_or_else(|| vec![false; sizes.n_layer]);
         let heads = layers.into_iter().map(|attention| if attention { n_kv_head as u32 } else { 0 });
         draft.set("attention.head_count_kv", Value::Array(Array::U32(heads.collect())));
         let of = mamba2::HfMamba2 {
@@ -91,7 +93,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.rope(hf, &sizes, 10_000.0)?;
     let rotates = hf.model_type() == "granite" || hf.str(&["position_embedding_type"])? == Some("rope");
     draft.set("rope.scaling.finetuned", Value::Bool(rotates));
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     for (name, key) in [
         ("embedding_multiplier", "embedding_scale"),
         ("residual_multiplier", "residual_scale"),

@@ -10,7 +10,7 @@ use crate::{
     format::Value,
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig, Transform},
+        import::{Draft, HfConfig, SlidingLayers, Transform},
         load::Sizes,
     },
 };
@@ -25,7 +25,6 @@ pub(super) const FAMILY: Family = Family {
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.activation = loader.activation(Activation::Silu)?;
     config.experts = loader.experts(Router::softmax(loader.arch == "qwen3moe"), |used| sizes.n_ff / used)?;
     if loader.arch.ends_with("moe") && config.experts.is_none() {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
@@ -47,18 +46,15 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     };
     let sizes = draft.common(hf, arch)?;
     draft.rope(hf, &sizes, 10000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
-    if hf.bool(&["use_sliding_window"])?.unwrap_or(false)
-        && let Some(window) = hf.usize(&["sliding_window"])?
-    {
-        // Without `layer_types` the first `max_window_layers` layers see everything.
-        let full = hf.or_default(&["max_window_layers"], 28)?;
-        let slides = match hf.sliding_layers(sizes.n_layer)? {
-            Some(slides) => slides,
-            None => (0..sizes.n_layer).map(|n| n >= full).collect(),
-        };
-        draft.window(window, Some(slides))?;
-    }
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    // Without `layer_types` the first `max_window_layers` layers see everything; of Qwen2-MoE every other one of just those does not.
+    let full = hf.or_default(&["max_window_layers"], 28)?;
+    let slides = |n: usize| match arch {
+        "qwen2moe" => n.is_multiple_of(2) && n < full,
+        "qwen3moe" => true,
+        _ => n >= full,
+    };
+    draft.windows(hf, sizes.n_layer, SlidingLayers::Marked((0..sizes.n_layer).map(slides).collect()))?;
     if arch.ends_with("moe") {
         draft.set_size("expert_count", hf.size(&["num_experts", "num_local_experts"])?)?;
         draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;

@@ -3,18 +3,24 @@
 //! GGUF stores other bytes: rows of q and k (llama family) and of fused QKV (Falcon 40B) in another order, Gemma's norms
 //! plus one. Running copies those few; converting makes them one at a time ([`Recipe`]).
 
+mod defaults;
 mod draft;
 mod gather;
 mod hf_config;
 mod naming;
 mod nvfp4;
+mod projected;
 mod recipe;
+mod rope;
 mod ternary;
+mod windows;
 
 pub(super) use draft::{Draft, HfSizes};
 pub(super) use gather::Gather;
 pub(super) use hf_config::HfConfig;
 pub(super) use recipe::{ExpertOutputs, Recipe, Transform};
+pub(super) use rope::LayerRope;
+pub(super) use windows::SlidingLayers;
 
 use std::{collections::HashMap, path::Path};
 
@@ -49,10 +55,10 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
     (family.import)(&hf, &mut draft)?;
     draft.special_tokens(&hf, &generation_config)?;
 
-    let tie = hf.bool(&["tie_word_embeddings"])?.unwrap_or(draft.tied);
+    let tie = draft.own_head.then_some(false).or(hf.bool(&["tie_word_embeddings"])?).unwrap_or(draft.tied);
     let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
     let layers = draft.layers()?;
-    let tensors = ternary::join(&path, &hf, tensors)?;
+    let tensors = projected::join(&path, ternary::join(&path, &hf, tensors)?)?;
     let (tensors, factors) = nvfp4::join(&path, tensors)?;
     let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let mut unused = Vec::new();

@@ -7,13 +7,13 @@ use crate::{
     error::{Error, Location, Result},
     format::{Array, Container},
     model::{
-        Activation, AttentionConfig, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope,
-        RopeOrder, RopeScaling, Router, RouterScore, Step, rope::yarn_magnitude,
+        Activation, AttentionConfig, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, RopeOrder,
+        Router, RouterScore, Step,
     },
 };
 
-/// Kinds of stretched rotations, as files name them.
-const SCALINGS: [&str; 4] = ["none", "linear", "yarn", "longrope"];
+/// Variant that is refused, in files and folders: a token would see those behind it.
+pub(in crate::model) const BOTH_DIRECTIONS: &str = "attention in both directions, as models that embed texts have it";
 
 impl Loader<'_> {
     /// The sizes every architecture has, checked against each other and against the embedding.
@@ -110,6 +110,10 @@ impl Loader<'_> {
             }
             NormKind::Layer => "attention.layer_norm_epsilon",
         })?;
+        if self.flag("attention.causal")? == Some(false) {
+            let got = format!("{} = false", self.key("attention.causal"));
+            return Err(Error::Unsupported { what: BOTH_DIRECTIONS, got, supported: "causal attention".to_owned() });
+        }
         let rope = self.rope(sizes, order)?;
         let name = match self.metadata().str("general.name")? {
             Some(name) if !name.is_empty() => name.to_owned(),
@@ -154,7 +158,7 @@ impl Loader<'_> {
             norm_eps,
             position: Position::Rotary,
             ropes: vec![rope],
-            activation: Activation::Silu,
+            activation: self.activation(Activation::Silu)?,
             experts: None,
             per_layer_input: None,
             altup: None,
@@ -174,61 +178,6 @@ impl Loader<'_> {
             (None, Some(name)) => name.parse(),
             (None, None) => Ok(default),
         }
-    }
-
-    fn rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
-        let base = self.positive("rope.freq_base")?.unwrap_or(10000.0);
-        let dims = self.size("rope.dimension_count", 2..=sizes.head_dim)?.unwrap_or(sizes.head_dim);
-        if !dims.is_multiple_of(2) {
-            return Err(self.key_error("rope.dimension_count", "an even number", dims));
-        }
-        let original_context =
-            self.size("rope.scaling.original_context_length", 1..=MAX_SIZE)?.unwrap_or(sizes.context_length);
-        let attn_factor = self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
-        let factors = |name: &str| -> Result<Option<Vec<f32>>> {
-            let Some(values) = self.optional_vector(name, dims / 2)? else { return Ok(None) };
-            match values.iter().find(|value| !(value.is_finite() && **value > 0.0)) {
-                Some(value) => Err(self.tensor_error(name, "finite factors above 0", value)),
-                None => Ok(Some(values)),
-            }
-        };
-        let kind = self.text("rope.scaling.type")?.unwrap_or("linear");
-        if !SCALINGS.contains(&kind) {
-            let supported = format!("{}, or rope_freqs.weight", SCALINGS.join(", "));
-            return Err(Error::Unsupported { what: "rope scaling", got: kind.to_owned(), supported });
-        }
-        let scaling = if let Some(short) = factors("rope_freqs.weight")? {
-            RopeScaling::Factors { short, long: None, original_context, attention_factor: attn_factor }
-        } else if let Some(long) = factors("rope_factors_long.weight")? {
-            let name = "rope_factors_short.weight";
-            let short = factors(name)?.ok_or_else(|| self.missing_tensor(name, "as many factors as the long ones"))?;
-            RopeScaling::Factors { short, long: Some(long), original_context, attention_factor: attn_factor }
-        } else {
-            let factor = match self.switchable("rope.scaling.factor")? {
-                None => self.switchable("rope.scale_linear")?,
-                factor => factor,
-            };
-            match (kind, factor) {
-                ("none", _) | ("linear", None) => RopeScaling::None,
-                ("linear", Some(1.0)) => RopeScaling::None,
-                ("linear", Some(factor)) => RopeScaling::Linear { factor },
-                ("yarn", factor) => {
-                    let factor = factor.unwrap_or(1.0);
-                    RopeScaling::Yarn {
-                        factor,
-                        original_context,
-                        attention_factor: attn_factor * yarn_magnitude(factor, 1.0),
-                        beta_fast: self.positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
-                        beta_slow: self.positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-                        truncate: self.flag("rope.scaling.yarn_truncate")?.unwrap_or(true),
-                    }
-                }
-                // Files of Phi-3's short-context models say so without having factors.
-                ("longrope", _) if sizes.context_length <= original_context => RopeScaling::None,
-                _ => return Err(self.missing_tensor("rope_factors_long.weight", "the factors of longrope scaling")),
-            }
-        };
-        Ok(Rope { dims, base, order, scaling })
     }
 
     /// Sets the sliding window of the layers that have one. `pattern` is the default of

@@ -133,7 +133,8 @@ impl<'a> Loader<'a> {
         self.metadata().str(&self.key(suffix))
     }
 
-    pub(super) fn norm_eps(&self, suffix: &str) -> Result<f32> {
+    /// Number that a norm adds under its root.
+    pub(in crate::model) fn norm_eps(&self, suffix: &str) -> Result<f32> {
         let key = self.key(suffix);
         let eps = self.metadata().f32(&key)?.ok_or_else(|| self.metadata().missing(&key, "a small float"))?;
         if !(0.0..1.0).contains(&eps) {

@@ -212,6 +212,21 @@ impl<'a> Loader<'a> {
         self.has(&format!("{stem}.weight")).then(|| self.norm(stem, kind, len)).transpose()
     }
 
+    /// Layer norms of heads, if there are any: one for all, `[head_dim]`, or each head's own, `[heads * head_dim]`, in one tensor or in
+    /// as many as there are heads.
+    pub(in crate::model) fn layer_norm_of_heads(&self, stem: &str, heads: usize, len: usize) -> Result<Option<Norm>> {
+        let (one, single) = (format!("{stem}.weight"), |head: usize| format!("{stem}.{head}.weight"));
+        let weight = if self.has(&one) {
+            self.vector_of_shape(&one, &[&[len], &[heads, len]])?
+        } else if self.has(&single(0)) {
+            let all: Vec<Vec<f32>> = (0..heads).map(|head| self.vector(&single(head), len)).collect::<Result<_>>()?;
+            all.concat()
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Norm { weight, bias: None }))
+    }
+
     /// The down projection of layer `n`, in the orientation the file has.
     pub(in crate::model) fn down(&self, n: usize, d_model: usize, n_ff: usize) -> Result<Down> {
         let transposed = format!("blk.{n}.ffn_down_t");
