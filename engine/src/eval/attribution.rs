@@ -13,7 +13,7 @@ use crate::{
     cpu::{Cpu, CpuOptions, InputPrecision, MatmulJob},
     error::{Error, Result},
     model::{Down, Ffn, FfnWeights, Model, NeuronIndex, Norm, NormKind, Register, Step},
-    runtime::{Forward, KvType, LayerFiring, Outputs, Probe},
+    runtime::{Forward, KvType, LayerFiring, Outputs, Probe, check_logits},
     telemetry::neurons::Strength,
 };
 
@@ -77,6 +77,7 @@ pub fn attribution(
     let mut recorder =
         Recorder { model, cpu: &cpu, proceed, layers: vec![Vec::new(); outputs.len()], residual: vec![] };
     let logits = forward.run(&[*last], &mut kv, Outputs::Last, &mut recorder)?;
+    check_logits(logits)?;
     let probability = probability(logits, token);
     let Recorder { layers: recorded, residual: x, .. } = recorder;
     let (mut u, bias) = direction(model, &x, token);

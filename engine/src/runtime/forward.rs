@@ -315,7 +315,7 @@ impl Forward {
         };
         let (needed, available) = (kv.len() + tokens.len(), kv.capacity().min(positions));
         if needed > available {
-            return Err(Error::ContextFull { wanted: needed, available });
+            return Err(Error::ContextFull { wanted: needed, at_least: false, available });
         }
         Ok(())
     }

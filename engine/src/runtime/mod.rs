@@ -3,6 +3,7 @@
 //! those in another processor's memory as [`OffHostRows`], which it knows nothing more of; a [`Probe`] observes the layers.
 
 pub(crate) mod cpu;
+mod finite;
 mod forward;
 mod kv_cache;
 mod kv_layer;
@@ -21,6 +22,7 @@ mod shortlist;
 
 pub(crate) use cpu::{ChosenExperts, LayerInputs, TokenInputs};
 pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource, RouterInputs, Routing};
+pub use finite::check_logits;
 pub(crate) use forward::compute_layer;
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
 pub use kv_cache::KvCache;

@@ -124,7 +124,7 @@ fn refuse_long_text(tokenizer: &Tokenizer, text: &str, limit: usize) -> Result<(
     }
     let longest = (0..tokenizer.vocab_len() as u32).map(|id| tokenizer.token_bytes(id).len()).max().unwrap_or(1).max(1);
     let least = text.len() / longest;
-    if least > limit { Err(Error::ContextFull { wanted: least, available: limit }) } else { Ok(()) }
+    if least > limit { Err(Error::ContextFull { wanted: least, at_least: true, available: limit }) } else { Ok(()) }
 }
 
 /// The text of a chat up to where the assistant speaks, or goes on after `begun`, and the parser of what it says.
@@ -163,7 +163,7 @@ fn fit(prompt: Vec<u32>, capacity: usize, on_full: ContextPolicy) -> Result<Vec<
         return Ok(prompt);
     }
     match on_full {
-        ContextPolicy::Stop => Err(Error::ContextFull { wanted: prompt.len(), available: capacity }),
+        ContextPolicy::Stop => Err(Error::ContextFull { wanted: prompt.len(), at_least: false, available: capacity }),
         ContextPolicy::Shift { keep } => {
             let last = (capacity - keep).div_ceil(2);
             Ok([&prompt[..keep], &prompt[prompt.len() - last..]].concat())
@@ -181,7 +181,7 @@ mod tests {
         let shift = |keep| ContextPolicy::Shift { keep };
         assert_eq!(fit(prompt.clone(), 10, ContextPolicy::Stop).unwrap(), prompt);
         let error = fit(prompt.clone(), 9, ContextPolicy::Stop).unwrap_err();
-        assert!(matches!(error, Error::ContextFull { wanted: 10, available: 9 }));
+        assert!(matches!(error, Error::ContextFull { wanted: 10, at_least: false, available: 9 }));
         assert_eq!(fit(prompt.clone(), 6, shift(2)).unwrap(), [0, 1, 8, 9]);
         assert_eq!(fit(prompt.clone(), 6, shift(0)).unwrap(), [7, 8, 9]);
         assert_eq!(fit(prompt.clone(), 6, shift(5)).unwrap(), [0, 1, 2, 3, 4, 9]);

@@ -202,7 +202,7 @@ impl<'a> Generation<'a> {
             }
             None => self.sampler.sample(logits, context.tokens())?,
         };
-        Ok((id, self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top))))
+        Ok((id, self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?))
     }
 
     /// Ends with a chosen token, or sends it.
@@ -256,7 +256,7 @@ impl<'a> Generation<'a> {
         let (mut accepted, mut end) = (0, None);
         for (at, logits) in logits.chunks_exact(logits.len() / (1 + drafted)).enumerate() {
             let id = self.sampler.sample(logits, &context.tokens()[..first + at])?;
-            let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top));
+            let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?;
             end = self.accept(id, logprobs, events, meter);
             if end.is_some() || drafts.get(at) != Some(&id) || self.todo.len() > 1 {
                 break;
@@ -419,8 +419,8 @@ fn score_prompt<'l>(
     from: usize,
     logits: impl Iterator<Item = &'l [f32]>,
     top: usize,
-) -> Vec<TokenLogprobs> {
-    let first = prompt.first().filter(|_| from == 0).map(|&id| TokenLogprobs::unpredicted(id));
+) -> Result<Vec<TokenLogprobs>> {
+    let first = prompt.first().filter(|_| from == 0).map(|&id| Ok(TokenLogprobs::unpredicted(id)));
     let predicted = prompt.iter().skip(from + 1).zip(logits);
     first.into_iter().chain(predicted.map(|(&id, logits)| TokenLogprobs::new(logits, id, top))).collect()
 }

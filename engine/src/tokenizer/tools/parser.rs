@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    brace_call,
+    brace_call::{self, BraceCall},
     definition::Definitions,
     format::{Brackets, ToolFormat},
     json_calls::JsonCalls,
@@ -22,7 +22,7 @@ pub enum ToolEvent {
     },
     /// More of the call's arguments, which are one JSON object.
     Arguments(String),
-    /// The call is complete.
+    /// The call is complete. One that breaks off has no end: its arguments are those so far.
     End,
 }
 
@@ -105,7 +105,8 @@ impl ToolParser {
             State::Opened(brackets) => self.emit_text(&format!("{}{held}", brackets.open), &mut out),
             State::Json(mut calls, _) => calls.finish(&mut out),
             State::Named(name) => self.emit_text(&format!("{name}{held}"), &mut out),
-            State::Xml(mut call, _) => call.finish(&mut out),
+            // A call that breaks off keeps the parameters so far.
+            State::Xml(..) => {}
             State::Brace(brackets) => self.emit_brace_call(&held, brackets, &mut out),
             State::Closing(_) => {}
         }
@@ -258,10 +259,12 @@ impl ToolParser {
 
     fn emit_brace_call(&mut self, text: &str, brackets: Brackets, out: &mut Vec<ToolEvent>) {
         match brace_call::parse(text) {
-            Some((name, arguments)) => {
+            Some(BraceCall { name, arguments }) => {
                 out.push(ToolEvent::Begin { name });
-                ToolEvent::push_arguments(out, &arguments.to_string());
-                out.push(ToolEvent::End);
+                if let Some(arguments) = arguments {
+                    ToolEvent::push_arguments(out, &arguments.to_string());
+                    out.push(ToolEvent::End);
+                }
                 self.after_call = true;
             }
             None => self.emit_text(&format!("{}{text}{}", brackets.open, brackets.close), out),
