@@ -9,6 +9,7 @@ use super::{
     TokenKind, Tokenizer,
     added::{AddedToken, AddedTokens},
     bpe::{Bpe, Merges},
+    control_texts::ControlTexts,
     pre_tokenizer::{GEMMA4, Scheme},
     sentence_piece::SentencePiece,
     special_ids::SpecialIds,
@@ -70,7 +71,9 @@ fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
     };
     ids.add_known_ends(|text| encoder.token_id(text));
     let (before, after) = framing(metadata, &ids, true)?;
-    Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), vocab, ids, before, after, space_prefix })
+    let encoder = Encoder::SentencePiece(encoder);
+    let control_texts = ControlTexts::of(encoder.added());
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix })
 }
 
 fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
@@ -103,7 +106,9 @@ fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
         // Published files say it begins without BOS; the model does not work so.
         before = ids.bos.into_iter().collect();
     }
-    Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(encoder)), vocab, ids, before, after, space_prefix: false })
+    let encoder = Encoder::Bpe(Box::new(encoder));
+    let control_texts = ControlTexts::of(encoder.added());
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix: false })
 }
 
 fn tokens(metadata: &Metadata) -> Result<&[String]> {

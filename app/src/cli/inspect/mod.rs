@@ -19,6 +19,7 @@ use thermocline_engine::{
         sidecar,
         sidecar::{Attachment, Sidecar},
     },
+    tokenizer::{ChatTemplate, Tokenizer},
 };
 
 use super::{
@@ -69,10 +70,13 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
         })
     };
 
-    let summary = Summary::new(&checkpoint);
+    let (summary, template) = (Summary::new(&checkpoint), template(&checkpoint));
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
+        let origin = template.as_ref().map(|template| template.origin());
         let mut report = to_json(&checkpoint, &summary, look.as_ref(), problem.as_ref(), args.tensors);
+        report["chat_template"] =
+            json!(origin.map(|origin| json!({ "origin": origin.to_string(), "failure": origin.failure() })));
         report["prepared"] = match &attachment {
             Attachment::None => Json::Null,
             Attachment::Attached(sidecar) => prepared::to_json(sidecar),
@@ -81,6 +85,9 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
         writeln!(out, "{report:#}")?;
     } else {
         print(&mut out, &checkpoint, &summary, look.as_ref(), args.tensors)?;
+        if let Some(template) = &template {
+            writeln!(out, "\nchat template {}", one_line(&template.origin().to_string()))?;
+        }
         match &attachment {
             Attachment::None => {}
             Attachment::Attached(sidecar) => {
@@ -105,6 +112,12 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
         }
         Some(error) => Err(Failure::Engine(error)),
     }
+}
+
+/// The chat template that the model would have; `None` without a vocabulary that can be used.
+fn template(checkpoint: &Checkpoint) -> Option<ChatTemplate> {
+    let tokenizer = Tokenizer::from_checkpoint(checkpoint).ok()?;
+    Some(ChatTemplate::from_checkpoint(checkpoint, &tokenizer))
 }
 
 /// A model that this version can run.
