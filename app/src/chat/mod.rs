@@ -16,7 +16,6 @@ mod explanation;
 mod found_neuron;
 pub mod given;
 mod neuron_words;
-mod plain_text;
 mod prompt;
 pub mod remembered;
 mod sampling_overrides;
@@ -497,7 +496,6 @@ impl ChatController {
             ModelState::Ready { engine, model } => {
                 self.model = Arc::downgrade(engine.model());
                 let session = self.session(engine_handle, chat)?;
-                prompt.make_plain(engine.tokenizer());
                 let format = engine.chat_template().tools();
                 let reader = told.then(|| CallReader::new(id, Some(format), &prompt.tools));
                 let request = prompt.request(session.context(), model);
@@ -522,7 +520,6 @@ impl ChatController {
     ) -> Result<Request, String> {
         let mut prompt = ChatPrompt::repeated(store, chat, id).map_err(|error| error.to_string())?;
         prompt.tools = self.definitions(store, chat, id).map_err(|error| error.to_string())?;
-        prompt.make_plain(engine.tokenizer());
         Ok(prompt.request(engine.context(), model))
     }
 

@@ -178,6 +178,7 @@ pub fn open_engine(
     cpu: &CpuArgs,
     device: &DeviceArgs,
     sparsity: &SparsityArgs,
+    special_in_content: bool,
 ) -> Outcome<Engine> {
     let choice = device.choice(cpu)?;
     if sparsity.split.is_some() && matches!(choice, DeviceChoice::Cpu) {
@@ -193,6 +194,7 @@ pub fn open_engine(
         cpu: cpu.options(),
         activation: model.activation,
         read_mode: model.read_mode(),
+        special_in_content,
         device: choice,
         sparsity: sparsity.sparsity.unwrap_or(model.sparsity()),
         adaptive: sparsity.adaptive(),
@@ -207,6 +209,10 @@ pub fn open_engine(
     let mode = SparsityReport::new(options.sparsity, &opened, options.recall).mode;
     sparsity.level.choose(&mut opened, mode)?;
     let engine = Engine::from_model(opened, options)?;
+    let template = engine.chat_template().origin();
+    if template.failure().is_some() {
+        eprintln!("[chat template: {}]", one_line(&template.to_string()));
+    }
     let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
     let status = loop {
         match engine.wait_for_device(Duration::from_millis(50)) {

@@ -193,7 +193,7 @@ impl ModelCard {
 }
 
 /// `true` if a file has a chat template, usable or not.
-pub(crate) fn has_template(checkpoint: &Checkpoint) -> bool {
+fn has_template(checkpoint: &Checkpoint) -> bool {
     let of_folder = match &checkpoint.tokenizer {
         TokenizerSource::Metadata => None,
         TokenizerSource::HuggingFace { tokenizer_config, .. } => tokenizer_config.get("chat_template"),

@@ -3,6 +3,5 @@
 mod card;
 mod scan;
 
-pub(crate) use card::has_template;
 pub use card::{ModelCard, ModelId, is_prepared};
 pub use scan::{FoundModel, scan};

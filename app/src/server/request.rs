@@ -124,6 +124,7 @@ impl CompletionRequest {
             Endpoint::Completion => AnswerForm { tools: None, grammar: parse_grammar(&mut fields, strict)? },
         };
         chat.tools = form.tools.as_ref().map(|tools| tools.definitions.clone()).unwrap_or_default();
+        chat.call_format = form.tools.as_ref().map(|tools| tools.format.clone());
         if !strict {
             fields.ignore(&HINTS);
         }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     tokenizer::{
-        ChatMessage, EncodeOptions, RenderOptions, Tokenizer,
+        ChatMessage, ContentGuard, EncodeOptions, PromptText, RenderOptions, Tokenizer,
         reasoning::{AnswerParser, transcript::Thoughts},
     },
 };
@@ -86,14 +86,16 @@ pub(super) fn encode(
     limit: Option<usize>,
 ) -> Result<EncodedPrompt> {
     let tokenizer = &state.tokenizer;
-    let encode = |text: &str| {
-        if let Some(limit) = limit {
-            refuse_long_text(tokenizer, text, limit)?;
-        }
-        tokenizer.encode(text, EncodeOptions::CHAT)
+    let check = |text: &str| limit.map_or(Ok(()), |limit| refuse_long_text(tokenizer, text, limit));
+    let encode = |prompt: &PromptText| {
+        check(prompt.with_breaks())?;
+        tokenizer.encode_prompt(prompt)
     };
     let (mut tokens, starts_text, parser) = match prompt {
-        Prompt::Text(text) => (encode(&text)?, text.is_empty(), None),
+        Prompt::Text(text) => {
+            check(&text)?;
+            (tokenizer.encode(&text, EncodeOptions::CHAT)?, text.is_empty(), None)
+        }
         Prompt::Tokens(tokens) => (tokens, false, None),
         Prompt::Chat(messages) => {
             let (text, parser) = render(state, &messages, chat, None)?;
@@ -133,14 +135,16 @@ fn render(
     messages: &[Message],
     chat: &ChatOptions,
     begun: Option<&Thoughts<'_>>,
-) -> Result<(String, AnswerParser)> {
+) -> Result<(PromptText, AnswerParser)> {
     let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
-    let options = RenderOptions { add_generation_prompt: true, tools: &chat.tools, variables: Some(&chat.variables) };
+    let guard = (!state.special_in_content).then_some(&state.tokenizer);
+    let (tools, variables) = (&chat.tools[..], Some(&chat.variables));
+    let options = RenderOptions { add_generation_prompt: true, tools, variables, guard };
     let mut text = state.template.render_with(&messages, options)?;
     let format = state.template.reasoning();
-    let parser = format.parser(&text, begun);
+    let parser = format.parser(text.with_breaks(), begun);
     if let Some(begun) = begun {
-        text += &format.write(&text, begun);
+        format.write(&mut text, begun, ContentGuard::new(guard));
     }
     Ok((text, parser))
 }

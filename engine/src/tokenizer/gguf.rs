@@ -12,6 +12,7 @@ use super::{
     TokenKind, Tokenizer,
     added::{AddedToken, AddedTokens},
     bpe::{Bpe, Merges},
+    control_texts::ControlTexts,
     pre_tokenizer::{GEMMA4, Scheme},
     sentence_piece::SentencePiece,
     special_ids::SpecialIds,
@@ -72,7 +73,9 @@ fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
     };
     ids.add_known_ends(|text| encoder.token_id(text));
     let (before, after) = framing(metadata, &ids, true)?;
-    Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), vocab, ids, before, after, space_prefix })
+    let encoder = Encoder::SentencePiece(encoder);
+    let control_texts = ControlTexts::of(encoder.added());
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix })
 }
 
 fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
@@ -102,7 +105,9 @@ fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
         // Published files say it begins without BOS; the model does not work so.
         before = ids.bos.into_iter().collect();
     }
-    Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(encoder)), vocab, ids, before, after, space_prefix: false })
+    let encoder = Encoder::Bpe(Box::new(encoder));
+    let control_texts = ControlTexts::of(encoder.added());
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix: false })
 }
 
 /// The tokens of a file. Those that are no text stand for their bytes: they come out of a model, and no text has them in it.

@@ -125,7 +125,7 @@ fn chat_templates_are_shown_with_their_origin() {
     for (path, origin, said) in [
         (own.path(), "model", "chat template the model's own (`tokenizer.chat_template`)"),
         (own.write(&[key], |bytes| bytes), "built in", "chat template built in, "),
-        (broken.path(), "replaced", "chat template replaced by the "),
+        (broken.path(), "replaced", "chat template replaced by "),
     ] {
         let text = thermocline(&["inspect", &path]).ok();
         assert!(text.contains(said), "{origin}: {text}");

@@ -7,7 +7,7 @@ use thermocline_engine::{
     tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
 
-use crate::{cli::failure::one_line, library::has_template};
+use crate::cli::failure::one_line;
 
 /// Key of the pre-tokeniser, without which text may be split otherwise than in training.
 const PRE: &str = "tokenizer.ggml.pre";
@@ -27,6 +27,8 @@ struct Template {
     kind: &'static str,
     /// The origin in words.
     text: String,
+    /// The fault of the model's own, for which another takes its place.
+    failure: Option<String>,
 }
 
 impl TextSide {
@@ -45,7 +47,7 @@ impl TextSide {
             Err(error) => TextSide { tokenizer: Err(error.to_string()), note: None, template: None },
             Ok(tokenizer) => {
                 let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer);
-                let template = Template::new(template.origin(), has_template(checkpoint));
+                let template = Template::new(template.origin());
                 TextSide { tokenizer: Ok(tokenizer.vocab_len()), note, template: Some(template) }
             }
         })
@@ -75,19 +77,17 @@ impl TextSide {
     /// JSON of the template, if the tokenizer can be used.
     pub fn template_json(&self) -> Option<Json> {
         let template = self.template.as_ref()?;
-        Some(json!({ "origin": template.kind, "text": template.text }))
+        Some(json!({ "origin": template.kind, "text": template.text, "failure": template.failure }))
     }
 }
 
 impl Template {
-    /// The origin of a template; `in_file` says that the file has one.
-    fn new(origin: &TemplateOrigin, in_file: bool) -> Self {
-        match origin {
-            TemplateOrigin::Model(_) => Template { kind: "model", text: origin.to_string() },
-            TemplateOrigin::Fallback { .. } if in_file => {
-                Template { kind: "replaced", text: format!("replaced by the {origin}") }
-            }
-            TemplateOrigin::Fallback { .. } => Template { kind: "built in", text: format!("built in, {origin}") },
-        }
+    fn new(origin: &TemplateOrigin) -> Self {
+        let (kind, text) = match origin {
+            TemplateOrigin::Model(_) => ("model", origin.to_string()),
+            TemplateOrigin::Fallback { failure: Some(_), .. } => ("replaced", format!("replaced by {origin}")),
+            TemplateOrigin::Fallback { failure: None, .. } => ("built in", format!("built in, {origin}")),
+        };
+        Template { kind, text, failure: origin.failure().map(str::to_owned) }
     }
 }

@@ -5,13 +5,16 @@
 //! its text and [`sandbox`] compiles it with every operation that can make data grow replaced by one that asks the
 //! [`budget`] first, so that no template can take more than bounded time and memory. [`operations`] and [`filters`] are
 //! what a template may call, [`json`] and [`text_methods`] what differs from the library there, [`fallback`] the templates for models that bring none, or a broken one;
-//! [`tool_text`] writes tools as text for templates that know none.
+//! [`rendering`] gives a template a [`conversation`] in a form in which it writes all of it: system messages within the user's, and
+//! tools as text by [`tool_text`], where it knows none.
 
 mod budget;
+mod conversation;
 mod fallback;
 mod filters;
 mod json;
 mod operations;
+mod rendering;
 mod sandbox;
 mod scan;
 mod strftime;
@@ -21,4 +24,6 @@ mod tests;
 mod text_methods;
 mod tool_text;
 
+#[cfg(test)]
+pub(super) use template::tests::checkpoint;
 pub use template::{ChatMessage, ChatTemplate, RenderOptions, TemplateOrigin};

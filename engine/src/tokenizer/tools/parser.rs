@@ -52,7 +52,8 @@ pub struct ToolParser {
     format: ToolFormat,
     definitions: Definitions,
     state: State,
-    held: String,
+    /// Text that is not read yet.
+    pub(super) held: String,
     /// A call was read: white space between calls is dropped.
     after_call: bool,
 }
@@ -113,8 +114,27 @@ impl ToolParser {
         out
     }
 
+    /// `true` outside calls.
+    pub(super) fn is_in_text(&self) -> bool {
+        matches!(self.state, State::Beginning | State::Text)
+    }
+
+    /// `true` behind the body of a call, or of what is none.
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self.state, State::Closing(_))
+    }
+
+    /// Bytes of the opening bracket that was read last; 0 elsewhere than right behind one.
+    pub(super) fn opening(&self) -> usize {
+        match &self.state {
+            // The name is behind the bracket's `=`, so it is read with the name.
+            State::Opened(brackets) if brackets.open != FUNCTION => brackets.open.len(),
+            _ => 0,
+        }
+    }
+
     /// Moves on within the held text; `false` if more is needed.
-    fn step(&mut self, out: &mut Vec<ToolEvent>) -> bool {
+    pub(super) fn step(&mut self, out: &mut Vec<ToolEvent>) -> bool {
         match &mut self.state {
             State::Beginning => {
                 let body = self.held.trim_start();
