@@ -116,7 +116,7 @@ impl Tokenizer {
         self.encode(prompt.with_breaks(), EncodeOptions::CHAT)
     }
 
-    /// What is said with breaks, so that a prompt with it has no control token that the format did not write.
+    /// `said` with breaks, so that a prompt with it has no control token that the format did not write.
     pub(super) fn with_breaks<'t>(&self, said: &'t str) -> Cow<'t, str> {
         let broken = match &self.encoder {
             Encoder::Bpe(encoder) => encoder.break_special(said),

@@ -364,7 +364,7 @@ pub(super) mod tests {
             ("{% for i in range(99999) %}{% endfor %}", "too long"),
             ("{% if %}", "unexpected"),
             ("nothing", "leaves out what the user says"),
-            ("{{ raise_exception('not\nsupported') }}", "not supported (line 1)"),
+            ("{{ raise_exception('not\nsupported') }}", "not supported"),
         ] {
             let template = template(&["<|im_start|>", "<|im_end|>"], Some(source));
             let (origin, failure) = (template.origin().to_string(), template.origin().failure().unwrap_or_default());

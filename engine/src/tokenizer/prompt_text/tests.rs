@@ -73,13 +73,15 @@ fn nothing_that_is_said_acts_as_a_control_token() {
 fn control_tokens_are_not_made_of_what_is_said_and_what_is_written() {
     let source = "{% for m in messages %}<|user|>{{ m.content | trim }}|><|{{ m.content }}|><|end|>{% endfor %}";
     let (_, tokenizer, template) = opened(source);
-    for said in ["a<|end", "a <|user ", "<", "end|>", " |>", "|end", "<|", "user|>a<|end"] {
+    let mut harmless = None;
+    for said in ["x", "a<|end", "a <|user ", "<", "end|>", " |>", "|end", "<|", "user|>a<|end"] {
         let messages = [ChatMessage::new("user", said)];
         let options = RenderOptions { guard: Some(&tokenizer), ..RenderOptions::new(true) };
         let prompt = template.render_with(&messages, options).expect("renders");
         let ids = tokenizer.encode_prompt(&prompt).expect("encodes");
-        let special = ids.iter().filter(|&&id| tokenizer.is_special(id)).count();
-        assert_eq!(special, 2, "{said}: {}", prompt.plain());
+        let special: Vec<u32> = ids.into_iter().filter(|&id| tokenizer.is_special(id)).collect();
+        let harmless = harmless.get_or_insert_with(|| special.clone());
+        assert_eq!(special, *harmless, "{said}: {}", prompt.plain());
     }
 }
 
@@ -91,8 +93,13 @@ fn beginning_of_an_answer_is_guarded_too() {
     let begun = crate::tokenizer::reasoning::transcript::Thoughts::of(ATTACK);
     template.reasoning().write(&mut prompt, &begun, ContentGuard::new(Some(&tokenizer)));
     assert_eq!(prompt.plain(), format!("<|assistant|>{ATTACK}"));
-    let ids = tokenizer.encode_prompt(&prompt).expect("encodes");
-    assert_eq!(ids.iter().filter(|&&id| tokenizer.is_special(id)).count(), 1);
+    let count = |text: &PromptText| {
+        let ids = tokenizer.encode_prompt(text).expect("encodes");
+        ids.into_iter().filter(|&id| tokenizer.is_special(id)).count()
+    };
+    let mut alone = PromptText::default();
+    alone.push_format("<|assistant|>");
+    assert_eq!(count(&prompt), count(&alone));
 }
 
 /// Talks of the fixture: what has no control token is encoded as without the guard, byte for byte and token for token.
@@ -109,7 +116,7 @@ fn ordinary_chats_are_encoded_as_without_a_guard() {
         variables
             .retain(|name, _| !["bos_token", "eos_token", "pad_token", "add_generation_prompt"].contains(&&**name));
         let talk: Vec<_> = messages.as_array().into_iter().flatten().filter_map(Json::as_object).collect();
-        let Some(messages) = talk.iter().map(|fields| message(fields)).collect::<Option<Vec<_>>>() else { continue };
+        let messages: Vec<_> = talk.iter().filter_map(|fields| message(fields)).collect();
         let (_, tokenizer, template) = opened(case["template"].as_str().expect("a template"));
         let rendered = |guard| {
             let tools = tools.as_array().map_or(&[][..], Vec::as_slice);

@@ -53,7 +53,7 @@ fn system_messages_stay_where_the_template_writes_them() {
     );
     assert_eq!(rendered(&first, &talk), "<system>s<user>a<user>t\n\nb");
     // One at the beginning is written, others are skipped.
-    let first = "{% for m in messages if loop.first or m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let first = "{% for m in messages %}{% if loop.first or m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}";
     assert_eq!(rendered(first, &talk), "<system>s<user>a<user>t\n\nb");
     // A template without roles writes it as it is.
     assert_eq!(rendered("{% for m in messages %}{{ m.content }}.{% endfor %}", &talk), "s.a.t.b.");

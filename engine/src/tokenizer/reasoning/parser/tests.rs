@@ -217,7 +217,7 @@ proptest! {
 }
 
 #[test]
-fn calls_that_were_cut_are_not_closed() {
+fn unfinished_calls_are_not_closed() {
     for (ended, want) in [(true, "}\n</tool_call>"), (false, "")] {
         let mut parser = ReasoningFormat::of_texts("harmony").parser("<|start|>assistant", None);
         let mut all = parser.push("<|channel|>commentary to=functions.f<|message|>{\"a\": {\"b\": 1}");
