@@ -1,7 +1,12 @@
 use thermocline_engine::session::EngineOptions;
 
 use super::*;
-use crate::{builtin, library::ModelId, testing::eventually};
+use crate::{
+    builtin,
+    chat::{AnswerStats, SamplingOverrides},
+    library::ModelId,
+    testing::eventually,
+};
 
 fn until_quiet(controller: &mut ChatController, store: &mut Store, engine_handle: &EngineHandle) {
     eventually("the end", || {
