@@ -295,12 +295,13 @@ fn logits_that_are_no_numbers_are_the_servers_fault_on_every_route_and_no_figure
     assert!(error["message"].as_str().unwrap().starts_with("the model's hidden states: expected finite"), "{error}");
 
     let model = path.to_str().unwrap();
-    let ran = thermocline(&["run", model, "-p", "Once", "-n", "3", "--device", "cpu"]).refusal();
+    let ran = thermocline(&["run", "-m", model, "-p", "Once", "-n", "3", "--device", "cpu"]).refusal();
     assert!(ran.contains(says), "{ran}");
     let words = folder.path().join("text");
     std::fs::write(&words, "Once upon a time there was a little dog. ".repeat(100)).unwrap();
     for measurement in ["perplexity", "kl"] {
-        let args = ["eval", measurement, model, "--text", words.to_str().unwrap(), "--ctx", "64", "--device", "cpu"];
+        let args =
+            ["eval", measurement, "-m", model, "--text", words.to_str().unwrap(), "--ctx", "64", "--device", "cpu"];
         let evaluated = thermocline(&args).refusal();
         assert!(evaluated.contains(says), "{measurement}: {evaluated}");
     }
