@@ -42,4 +42,5 @@ mod tight;
 mod tokenizer;
 mod tokenizer_hostile;
 mod weight_types;
+mod windows;
 mod workers;

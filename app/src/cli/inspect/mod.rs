@@ -1,5 +1,6 @@
-//! `thermocline inspect`: the contents of a model file. [`summary`] counts tensors, this file prints.
+//! `thermocline inspect`: the contents of a model file. [`summary`] counts tensors, [`kv_bytes`] caches, this file prints.
 
+mod kv_bytes;
 mod summary;
 
 use std::{
@@ -8,13 +9,14 @@ use std::{
 };
 
 use clap::Args;
+use kv_bytes::KvBytes;
 use serde_json::{Map, Value as Json, json};
 use summary::{Group, Summary};
 use thermocline_engine::{
     Error,
     format::{Array, Checkpoint, Container, Value},
     model::{AttentionConfig, Model, ModelConfig, expected_sparsity, traits},
-    quant::TensorType,
+    runtime::KvType,
     sparsity::{
         sidecar,
         sidecar::{Attachment, Sidecar},
@@ -161,10 +163,8 @@ fn print(
         writeln!(out, "vocabulary    {} tokens", config.n_vocab)?;
         writeln!(out, "context       {} tokens", config.context_length)?;
         for ty in KV_TYPES {
-            if let Some((token, whole)) = kv_bytes(config, ty) {
-                let (token, whole) = (units::bytes(token), units::bytes(whole));
-                writeln!(out, "KV cache      {token} per token, {whole} in all ({ty})")?;
-            }
+            let on_gpu = if ty.on_gpu() == ty { String::new() } else { format!("; {} on a GPU", ty.on_gpu()) };
+            writeln!(out, "KV cache      {} ({ty}{on_gpu})", KvBytes::of(config, ty))?;
         }
     } else if let Ok(Some(architecture)) = checkpoint.metadata.str("general.architecture") {
         writeln!(out, "architecture  {}", name(architecture))?;
@@ -241,11 +241,13 @@ fn to_json(
         })
     });
     let kv_cache = look.map(|Look { config, .. }| -> Map<String, Json> {
-        let entry = |ty: TensorType| {
-            let (token, whole) = kv_bytes(config, ty)?;
-            Some((ty.name().to_lowercase(), json!({ "bytes_per_token": token, "bytes": whole })))
+        let entry = |ty: KvType| {
+            let KvBytes { token, behind_windows, whole } = KvBytes::of(config, ty);
+            let of =
+                json!({ "bytes_per_token": token, "bytes_per_token_behind_windows": behind_windows, "bytes": whole });
+            (ty.name().to_lowercase(), of)
         };
-        KV_TYPES.into_iter().filter_map(entry).collect()
+        KV_TYPES.into_iter().map(entry).collect()
     });
     let metadata: Map<String, Json> =
         checkpoint.metadata.iter().map(|(key, value)| (key.to_owned(), value_json(value))).collect();
@@ -270,7 +272,7 @@ fn to_json(
     report
 }
 
-const KV_TYPES: [TensorType; 3] = [TensorType::F16, TensorType::F32, TensorType::Q8_0];
+const KV_TYPES: [KvType; 3] = [KvType::F16, KvType::F32, KvType::Q8_0];
 
 fn container(container: Container) -> String {
     match container {
@@ -390,15 +392,4 @@ fn first_elements(array: &Array) -> Json {
         Array::String(v) => head(v),
         Array::Array(v) => v.iter().take(MOST_ELEMENTS).map(first_elements).collect(),
     }
-}
-
-/// Bytes of the KV cache per token and for the whole training context; `None` if a head is not a whole number of blocks.
-fn kv_bytes(config: &ModelConfig, ty: TensorType) -> Option<(u64, u64)> {
-    let layer = |attention: &AttentionConfig| {
-        let head = ty.row_bytes(attention.head_dim)? as u64;
-        Some(2 * attention.n_kv_head as u64 * head)
-    };
-    let own = config.attentions().filter(|attention| attention.kv_from.is_none());
-    let token = own.map(layer).sum::<Option<u64>>()?;
-    Some((token, token.saturating_mul(config.context_length as u64)))
 }
