@@ -162,7 +162,7 @@ pub struct ContextOptions {
     /// with, at most 4096]
     #[arg(short, long, value_name = "TOKENS", value_parser = parse_tokens)]
     pub context: Option<usize>,
-    /// Element type of the KV cache [default: f16; storyteller: f32]
+    /// Element type of the KV cache; its part on a GPU is f16 for q8_0 [default: f16; storyteller: f32]
     #[arg(long, value_name = "TYPE", value_parser = kv_types())]
     pub kv_type: Option<KvType>,
     /// Most memory of the KV caches of all conversations together, like 2GiB: those of idle ones are given up for others'
@@ -225,6 +225,10 @@ pub fn open_engine(
         DeviceStatus::Cpu { reason: Some(reason) } => device.refused(&reason)?,
         DeviceStatus::Lost { adapter, reason } => device.refused(&Error::Gpu { adapter, reason })?,
         DeviceStatus::Cpu { reason: None } | DeviceStatus::Gpu(_) | DeviceStatus::Loading { .. } => {}
+    }
+    let (ram, gpu) = (engine.kv_type(), engine.kv_type().on_gpu());
+    if ram != gpu && matches!(engine.device(), DeviceStatus::Gpu(_)) {
+        eprintln!("[the part of the KV cache in GPU memory is {gpu}, as the GPU computes with no {ram}]");
     }
     if let Some(split) = engine.split().filter(|split| split.resident < split.neurons) {
         let why = match engine.device() {

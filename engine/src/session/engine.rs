@@ -304,7 +304,7 @@ impl Engine {
         let kv = KvCache::new(&state.model.config, context, options.kv_type.unwrap_or(self.handle.kv_type))?;
         let id = self.handle.sessions.fetch_add(1, Relaxed);
         let session = Session::new(self.clone(), id, context);
-        let (context, cancelled, priority) = (Context::new(kv), session.cancelled(), options.priority);
+        let (context, cancelled, priority) = (Box::new(Context::new(kv)), session.cancelled(), options.priority);
         self.command(Command::Open { id, context, cancelled, priority })?;
         Ok(session)
     }

@@ -44,4 +44,5 @@ mod tokenizer;
 mod tokenizer_hostile;
 mod variants;
 mod weight_types;
+mod windows;
 mod workers;

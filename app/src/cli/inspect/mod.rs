@@ -1,6 +1,7 @@
-//! `thermocline inspect`: the contents of a model file. [`summary`] counts tensors, [`unused`] tells which of them no token needs,
-//! [`text_side`] how text is read and chats are written; this file prints, with [`values`] of the metadata.
+//! `thermocline inspect`: the contents of a model file. [`summary`] counts tensors, [`kv_bytes`] caches, [`unused`] tells which tensors no
+//! token needs, [`text_side`] how text is read and chats are written; this file prints, with [`values`] of the metadata.
 
+mod kv_bytes;
 mod summary;
 mod text_side;
 mod unused;
@@ -12,6 +13,7 @@ use std::{
 };
 
 use clap::Args;
+use kv_bytes::KvBytes;
 use serde_json::{Map, Value as Json, json};
 use summary::{Group, Summary};
 use text_side::TextSide;
@@ -19,7 +21,7 @@ use thermocline_engine::{
     Error,
     format::{Checkpoint, Container},
     model::{AttentionConfig, Model, ModelConfig, expected_sparsity, traits},
-    quant::TensorType,
+    runtime::KvType,
     sparsity::{
         sidecar,
         sidecar::{Attachment, Sidecar},
@@ -225,10 +227,8 @@ fn print_look(out: &mut impl Write, look: &Look) -> io::Result<()> {
     writeln!(out, "vocabulary    {} tokens", config.n_vocab)?;
     writeln!(out, "context       {} tokens", config.context_length)?;
     for ty in KV_TYPES {
-        if let Some((token, whole)) = kv_bytes(config, ty) {
-            let (token, whole) = (units::bytes(token), units::bytes(whole));
-            writeln!(out, "KV cache      {token} per token, {whole} in all ({ty})")?;
-        }
+        let on_gpu = if ty.on_gpu() == ty { String::new() } else { format!("; {} on a GPU", ty.on_gpu()) };
+        writeln!(out, "KV cache      {} ({ty}{on_gpu})", KvBytes::of(config, ty))?;
     }
     Ok(())
 }
@@ -258,12 +258,14 @@ fn to_json(contents: &Contents<'_>, problem: Option<&Error>, tensors: bool) -> J
         groups.iter().map(|(name, entry)| ((*name).to_owned(), group(entry))).collect()
     };
     let architecture = look.map(model_json);
-    let kv_cache = look.map(|Look { config, .. }: &Look| -> Map<String, Json> {
-        let entry = |ty: TensorType| {
-            let (token, whole) = kv_bytes(config, ty)?;
-            Some((ty.name().to_lowercase(), json!({ "bytes_per_token": token, "bytes": whole })))
+    let kv_cache = look.map(|Look { config, .. }| -> Map<String, Json> {
+        let entry = |ty: KvType| {
+            let KvBytes { token, behind_windows, whole } = KvBytes::of(config, ty);
+            let of =
+                json!({ "bytes_per_token": token, "bytes_per_token_behind_windows": behind_windows, "bytes": whole });
+            (ty.name().to_lowercase(), of)
         };
-        KV_TYPES.into_iter().filter_map(entry).collect()
+        KV_TYPES.into_iter().map(entry).collect()
     });
     let metadata: Map<String, Json> =
         checkpoint.metadata.iter().map(|(key, value)| (key.to_owned(), value_json(value))).collect();
@@ -319,7 +321,7 @@ fn model_json(look: &Look) -> Json {
     })
 }
 
-const KV_TYPES: [TensorType; 3] = [TensorType::F16, TensorType::F32, TensorType::Q8_0];
+const KV_TYPES: [KvType; 3] = [KvType::F16, KvType::F32, KvType::Q8_0];
 
 fn container(container: Container) -> String {
     match container {
@@ -359,13 +361,4 @@ fn ffn(config: &ModelConfig) -> String {
     }
 }
 
-/// Bytes of the KV cache per token and for the whole training context; `None` if a head is not a whole number of blocks.
-fn kv_bytes(config: &ModelConfig, ty: TensorType) -> Option<(u64, u64)> {
-    let layer = |attention: &AttentionConfig| {
-        let head = ty.row_bytes(attention.head_dim)? as u64;
-        Some(2 * attention.n_kv_head as u64 * head)
-    };
-    let own = config.attentions().filter(|attention| attention.kv_from.is_none());
-    let token = own.map(layer).sum::<Option<u64>>()?;
-    Some((token, token.saturating_mul(config.context_length as u64)))
 }

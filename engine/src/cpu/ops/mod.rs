@@ -19,6 +19,7 @@ mod rope;
 mod short_conv;
 mod softmax;
 
+pub(crate) use super::simd::vector::tile::TILE as KV_TILE;
 pub use activation::{Activation, SWIGLU_LIMIT, SWIGLU_SLOPE, softplus};
 pub use attention::{AttentionScratch, AttentionShape, Queries, SeenRows};
 pub use delta_net::{DeltaNetScratch, DeltaNetShape, DeltaNetTokens};
