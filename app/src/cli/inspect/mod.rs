@@ -360,5 +360,3 @@ fn ffn(config: &ModelConfig) -> String {
         None => format!("{} neurons", config.n_ff),
     }
 }
-
-}
