@@ -1,7 +1,7 @@
 //! The words of pinned neurons across chats, as far as the user has them kept.
 
 use egui::Context;
-use thermocline_engine::{session::Engine, sparsity::sidecar::Identity};
+use thermocline_engine::{model::NeuronIndex, session::Engine, sparsity::sidecar::Identity};
 
 use super::{facts::quoted, pins::Pins};
 use crate::ui::{background::Background, shell::Shell};
@@ -26,7 +26,9 @@ impl AcrossChats {
     pub fn update(&mut self, ctx: &Context, shell: &mut Shell, engine: &Engine, pins: &mut Pins) {
         if !shell.settings.keep_neuron_words {
             if self.read.take().is_some() {
-                pins.places().into_iter().for_each(|place| pins.set_across(place, String::new()));
+                for (layer, neuron) in pins.places() {
+                    pins.set_across(NeuronIndex { layer, neuron }, String::new());
+                }
             }
             return;
         }
@@ -45,8 +47,8 @@ impl AcrossChats {
         if self.read.as_ref() == Some(&wanted) {
             return;
         }
-        for place in &wanted.0 {
-            let words = shell.store.kept_words(model, place.0, place.1);
+        for (layer, neuron) in wanted.0.iter().copied() {
+            let words = shell.store.kept_words(model, layer, neuron);
             let words = shell.ok_or_show_error(words).unwrap_or_default();
             let listed: Vec<String> =
                 words.iter().map(|kept| format!("{} {}\u{d7}", quoted(&kept.word), kept.times)).collect();
@@ -54,7 +56,7 @@ impl AcrossChats {
                 true => "Across chats: no word is kept of it yet".to_owned(),
                 false => format!("Across chats: {}", listed.join("  ")),
             };
-            pins.set_across(*place, sentence);
+            pins.set_across(NeuronIndex { layer, neuron }, sentence);
         }
         self.read = Some(wanted);
     }

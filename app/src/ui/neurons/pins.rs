@@ -145,8 +145,8 @@ impl Pins {
     }
 
     /// Keeps the sentence about the words across chats of the neuron at `place`, if it is still pinned.
-    pub fn set_across(&mut self, place: (usize, usize), sentence: String) {
-        if let Some(pin) = self.pins.iter_mut().find(|pin| (pin.layer, pin.neuron) == place) {
+    pub fn set_across(&mut self, place: NeuronIndex, sentence: String) {
+        if let Some(pin) = self.pins.iter_mut().find(|pin| (pin.layer, pin.neuron) == (place.layer, place.neuron)) {
             pin.across = sentence;
         }
     }
