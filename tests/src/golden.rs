@@ -163,6 +163,11 @@ pub fn prompt(model: &Arc<Model>, setup: Setup, ids: &[u32]) -> Run {
 
 /// The same on whatever `forward` runs.
 pub fn observed(forward: &mut Forward, kv: KvType, ids: &[u32]) -> Run {
+    observed_in(forward, kv, ids.len(), ids)
+}
+
+/// The same in a context of so many tokens.
+pub fn observed_in(forward: &mut Forward, kv: KvType, context: usize, ids: &[u32]) -> Run {
     let model = Arc::clone(forward.model());
     let layers = model.config.n_layer();
     let mut run = Run {
@@ -171,7 +176,7 @@ pub fn observed(forward: &mut Forward, kv: KvType, ids: &[u32]) -> Run {
         router: vec![Vec::new(); layers],
         logits: Vec::new(),
     };
-    let mut kv = forward.kv_cache(ids.len(), kv).unwrap();
+    let mut kv = forward.kv_cache(context, kv).unwrap();
     let silences = |layer: &LayerWeights| layer.gate_deviations.is_some();
     let some = model.weights.layers.iter().any(silences);
     let dense = model.weights.layers.iter().map(|layer| some && !silences(layer)).collect();

@@ -1,10 +1,11 @@
-//! The window: three [`columns`] that make room for each other, [`commands`] that panels give it, and its [`startup`].
+//! The window: three [`columns`] that make room for each other, two of them drawn at the [`sides`], [`commands`] that panels give it, and its [`startup`].
 
 mod columns;
 mod commands;
 mod drops;
 mod frame_throttle;
 mod ground;
+mod sides;
 mod startup;
 
 use std::time::{Duration, Instant};

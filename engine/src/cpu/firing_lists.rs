@@ -30,7 +30,7 @@ const MOST_FIRING: f64 = 0.5;
 
 /// A neuron that fired for a token.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Firing {
+pub(super) struct FiredNeuron {
     /// Its place among the neurons that fired for any token of the chunk.
     at: u32,
     /// Its hidden value, times the factor of the matrix.
@@ -41,7 +41,7 @@ pub(super) struct Firing {
 #[derive(Debug, Default)]
 pub(super) struct FiringLists {
     /// Of all tokens, one after the other.
-    firing: AlignedBuffer<Firing>,
+    firing: AlignedBuffer<FiredNeuron>,
     /// First entry of each token, and the number of all entries, `[tokens + 1]`.
     starts: Vec<usize>,
     /// For each neuron of the chunk, its place among those that fired; meaningless for others, `[neurons]`.
@@ -92,12 +92,12 @@ impl FiringLists {
         }
         cpu.pool().for_each(&mut tokens, |_, (a, firing)| {
             let fired = a.iter().zip(&*places).filter(|(a, _)| **a != 0.0);
-            firing.iter_mut().zip(fired).for_each(|(to, (a, at))| *to = Firing { at: *at, a: factor * a });
+            firing.iter_mut().zip(fired).for_each(|(to, (a, at))| *to = FiredNeuron { at: *at, a: factor * a });
         });
     }
 
-    /// What fired for each token.
-    fn of_tokens(&self) -> impl Iterator<Item = &[Firing]> {
+    /// Neurons that fired for each token.
+    fn of_tokens(&self) -> impl Iterator<Item = &[FiredNeuron]> {
         let firing = self.firing.get(self.starts.last().copied().unwrap_or(0));
         self.starts.windows(2).map(|ends| &firing[ends[0]..ends[1]])
     }
@@ -122,7 +122,7 @@ impl Cpu {
         self.pool().for_each(&mut columns, |_, (at, out)| {
             let (first, width) = (*at * width, out.width());
             let (len, bytes) = (weight.ty().block_len(), weight.ty().block_bytes());
-            let mut left: Vec<&[Firing]> = lists.of_tokens().collect();
+            let mut left: Vec<&[FiredNeuron]> = lists.of_tokens().collect();
             self.panels.with(|scratch| {
                 let rows = PANEL_FLOATS / width;
                 let panel = scratch.widened.take(rows * width);
@@ -153,8 +153,8 @@ struct PanelSums<'a, 'l, 'o> {
     width: usize,
     /// Place of the first row.
     first: usize,
-    /// What of each token's list is left; what is added is taken off.
-    left: &'a mut [&'l [Firing]],
+    /// The part of each token's list that is left; neurons that are added are taken off.
+    left: &'a mut [&'l [FiredNeuron]],
     /// Output of every token.
     out: &'a mut ColumnsMut<'o>,
 }
@@ -202,10 +202,10 @@ struct PanelRows<'a> {
 impl PanelRows<'_> {
     /// Adds the rows of `firing` to `N` vectors of `out`, from column `col` on.
     #[inline(always)]
-    fn add<V: Vector, const N: usize>(self, v: V, firing: &[Firing], col: usize, out: &mut [f32]) {
+    fn add<V: Vector, const N: usize>(self, v: V, firing: &[FiredNeuron], col: usize, out: &mut [f32]) {
         let out = &mut out[col..][..N * V::LANES];
         let mut sums: [V::F; N] = std::array::from_fn(|i| v.load(&out[i * V::LANES..]));
-        for Firing { at, a } in firing {
+        for FiredNeuron { at, a } in firing {
             let row = &self.panel[(*at as usize - self.first) * self.width + col..][..N * V::LANES];
             let a = v.splat(*a);
             for (i, sum) in sums.iter_mut().enumerate() {

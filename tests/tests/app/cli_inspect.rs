@@ -121,10 +121,11 @@ fn tokenizers_that_cannot_be_used_are_said_with_the_reason() {
 fn chat_templates_are_shown_with_their_origin() {
     let key = "tokenizer.chat_template";
     let own = Variant::of(LLAMA).text(key, "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}");
+    let none = Variant::of(LLAMA).text(key, "");
     let broken = Variant::of(LLAMA).text(key, "{% for m in messages %}{{ m.content | notafilter }}{% endfor %}");
     for (path, origin, said) in [
         (own.path(), "model", "chat template the model's own (`tokenizer.chat_template`)"),
-        (own.write(&[key], |bytes| bytes), "built in", "chat template built in, "),
+        (none.write(&[key], |bytes| bytes), "built in", "chat template built in, "),
         (broken.path(), "replaced", "chat template replaced by "),
     ] {
         let text = thermocline(&["inspect", &path]).ok();

@@ -262,7 +262,7 @@ fn shape_is_planned_for_a_published_machine_without_a_file() {
 #[test]
 fn plan_and_inspect_say_which_cache_a_gpu_has() {
     let plan = |ty: &str, form: &[&str]| {
-        let args = ["plan", "--shape", "tiny-gpt-oss", "--machine", "rtx4090-i9", "--vram", "4GiB", "--kv-type", ty];
+        let args = ["plan", "--shape", "relu-llama-7b", "--machine", "rtx4090-i9", "--kv-type", ty];
         thermocline(&[&args[..], form].concat())
     };
     let [eight, sixteen] = ["q8_0", "f16"].map(|ty| (plan(ty, &[]).ok(), plan(ty, &["--json"]).json()));

@@ -382,8 +382,9 @@ fn number_of_tokens_in_a_refusal_is_exact_or_a_least_one() {
     };
     let few = 4 + served.engine.context() / 3;
     assert!(message(few).starts_with(&format!("the prompt has {} tokens, ", counted(few))), "{}", message(few));
-    let many = message(4001);
+    // From 64 KiB of text on, tokens are not counted one by one.
+    let many = message(9001);
     let least =
         many.strip_prefix("the prompt has at least ").and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
-    assert!(least.is_some_and(|least| least <= counted(4001)), "{many}");
+    assert!(least.is_some_and(|least| least <= counted(9001)), "{many}");
 }

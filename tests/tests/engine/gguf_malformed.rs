@@ -65,14 +65,12 @@ fn malformed_key_value_pairs_are_refused() {
     refused("length of key 0", |file| file.pairs[0].key_len = Some(u64::MAX));
     refused("key 0", |file| file.pairs[0].key.clear());
     refused("key 0", |file| file.pairs[0].key = vec![b'k'; 65536]);
-    refused("key 0", |file| file.pairs[0].key = vec![0xff]);
     refused("type of key `general.architecture`", |file| file.pairs[0].ty = 13);
     refused("key `t.f32`", |file| file.pairs.push(file.pairs[1].clone()));
     refused("value of key `t.bool`", |file| file.pairs[2].value = vec![2]);
     refused("length of string of key `t.s`", |file| {
         file.pairs.push(pair("t.s", 8, &u64::MAX.to_le_bytes()));
     });
-    refused("string of key `t.s`", |file| file.pairs.push(pair("t.s", 8, b"\x01\0\0\0\0\0\0\0\xff")));
     refused("element type of key `t.a`", |file| file.pairs.push(array("t.a", 13, 0, &[])));
     refused("length of array `t.a`", |file| file.pairs.push(array("t.a", 4, u64::MAX / 4 + 1, &[])));
     refused("element type of key `t.a`", |file| {

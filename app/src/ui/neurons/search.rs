@@ -53,7 +53,7 @@ impl FoundRow {
     }
 }
 
-/// What is done with the list in a frame.
+/// Choices made in the list in a frame.
 #[derive(Debug, Default)]
 pub struct SearchResponse {
     /// The neuron that was chosen.

@@ -27,6 +27,8 @@ enum Group {
     Attention,
     /// Values, which layers without a window may do without where others have them.
     Values,
+    /// Norms of the two blocks, which the program names.
+    Norms,
     Other,
 }
 
@@ -39,6 +41,9 @@ impl Group {
             || name.starts_with("fc")
         {
             return None;
+        }
+        if name.starts_with("attn_norm.") || name.starts_with("ffn_norm.") {
+            return Some(Group::Norms);
         }
         Some(match name.split('_').next() {
             Some("ffn" | "exp") => Group::Ffn,
@@ -56,6 +61,7 @@ impl Group {
             Group::Ffn => a.ffn == b.ffn,
             Group::Attention => attention(a) == attention(b),
             Group::Values => attention(a) == attention(b) && window(a) == window(b),
+            Group::Norms => a.steps == b.steps,
             Group::Other => a == b,
         }
     }
@@ -75,7 +81,7 @@ impl Loader<'_> {
                 names.insert(rest);
             }
         }
-        for group in [Group::Ffn, Group::Attention, Group::Values, Group::Other] {
+        for group in [Group::Ffn, Group::Attention, Group::Values, Group::Norms, Group::Other] {
             let of_group = |layer: usize| names[layer].iter().filter(move |name| Group::of(name) == Some(group));
             for layer in 1..kinds.len() {
                 // Alike is transitive: each layer is compared with the last before it.

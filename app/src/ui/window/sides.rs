@@ -1,0 +1,45 @@
+//! Drawing of the side columns: the ground of either, and the contents of the right one.
+
+use egui::{Frame, Margin, Panel, ScrollArea, Shape, Ui};
+
+use super::{Window, columns::INSET};
+use crate::ui::{areas::WindowArea, theme::Palette};
+
+/// Height of the right column below which its two panels scroll as one, in points.
+const ROOM_FOR_BOTH: f32 = 720.0;
+
+impl Window {
+    /// A side column.
+    pub(super) fn column(&mut self, ui: &mut Ui, column: Panel, contents: impl FnOnce(&mut Self, &mut Ui)) {
+        let (frame, fill) = (Frame::new().inner_margin(INSET), Palette::of(ui).panel);
+        let Some(ground) = self.ground else {
+            column.frame(frame.fill(fill)).show(ui, |ui| contents(self, ui));
+            return;
+        };
+        let below = ui.painter().add(Shape::Noop);
+        let shown = column.frame(frame).show(ui, |ui| contents(self, ui));
+        ui.painter().set(below, ground.fill(shown.response.rect, fill));
+    }
+
+    /// The map and what memory it has. Both are seen at once where there is room for both.
+    pub(super) fn right(&mut self, ui: &mut Ui) {
+        WindowArea::Neurons.stop(ui, "Neurons and memory");
+        let scroll = |id: &str| ScrollArea::vertical().id_salt(id).auto_shrink([false, true]);
+        if ui.available_height() < ROOM_FOR_BOTH {
+            scroll("right").auto_shrink(false).show(ui, |ui| {
+                self.neurons.show(ui, &mut self.shell);
+                ui.separator();
+                self.vram.show(ui, &mut self.shell);
+            });
+            return;
+        }
+        let height = self.vram_height.min(ui.available_height() / 2.0);
+        let frame = Frame::new().inner_margin(Margin { top: 12, ..Margin::ZERO });
+        Panel::bottom("vram").exact_size(height).frame(frame).show(ui, |ui| {
+            let shown = scroll("vram").show(ui, |ui| self.vram.show(ui, &mut self.shell));
+            // As high as what it shows, from the next frame on.
+            self.vram_height = shown.content_size.y + 24.0;
+        });
+        scroll("map").auto_shrink(false).show(ui, |ui| self.neurons.show(ui, &mut self.shell));
+    }
+}
