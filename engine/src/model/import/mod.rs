@@ -4,6 +4,7 @@
 //! plus one. Running copies those few; converting makes them one at a time ([`Recipe`]).
 
 mod draft;
+mod expert_outputs;
 mod gather;
 mod hf_config;
 mod naming;
@@ -12,9 +13,10 @@ mod recipe;
 mod ternary;
 
 pub(super) use draft::{Draft, HfSizes};
+pub(super) use expert_outputs::ExpertOutputs;
 pub(super) use gather::Gather;
 pub(super) use hf_config::HfConfig;
-pub(super) use recipe::{ExpertOutputs, Recipe, Transform};
+pub(super) use recipe::{Recipe, Transform};
 
 use std::{collections::HashMap, path::Path};
 
