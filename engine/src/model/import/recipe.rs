@@ -157,14 +157,10 @@ impl Recipe {
                 Some(bytes) => Ok(Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() }),
                 None => error(format!("{} rows", of.source_rows())),
             },
-            Transform::Columns(of) => {
-                let element = tensor.ty.block_bytes();
-                let floats = tensor.ty.block_len() == 1 && tensor.shape.last() == Some(&of.source_rows());
-                match of.columns(&tensor.data, element).filter(|_| floats) {
-                    Some(bytes) => Ok(Tensor { data: Bytes::new(bytes), ..tensor.clone() }),
-                    None => error(format!("floats in {} columns", of.source_rows())),
-                }
-            }
+            Transform::Columns(of) => match self.columns(of) {
+                Some(tensor) => Ok(tensor),
+                None => error(format!("floats in {} columns", of.source_rows())),
+            },
             Transform::Decay(of) => {
                 let vector = tensor.shape == [of.source_rows()] && tensor.ty.block_len() == 1 && tensor.ty.is_weight();
                 let Some(bytes) = of.rows(&tensor.data).filter(|_| vector && self.is_whole()) else {
@@ -222,6 +218,14 @@ impl Recipe {
     /// True if the data are as long as shape and type say.
     fn is_whole(&self) -> bool {
         self.tensor.len().checked_mul(self.tensor.ty.block_bytes()) == Some(self.tensor.data.len())
+    }
+
+    /// Floats with the columns that `of` takes, if they have its columns.
+    fn columns(&self, of: &Gather) -> Option<Tensor> {
+        let tensor = &self.tensor;
+        let floats = tensor.ty.block_len() == 1 && tensor.shape.last() == Some(&of.source_rows());
+        let bytes = of.columns(&tensor.data, tensor.ty.block_bytes()).filter(|_| floats)?;
+        Some(Tensor { data: Bytes::new(bytes), ..tensor.clone() })
     }
 
     /// Experts `[experts, outputs, inputs]` from either order of the two, if the shape tells them apart.
