@@ -83,6 +83,8 @@ quit() {
 # The column of neurons and memory, which lies over the others in a narrow window.
 narrow() { ((${size%x*} < 1100)); }
 neurons() { if narrow; then xdotool key ctrl+j; sleep 0.5; fi; }
+# Its upper end, where the map is: it comes back as it was scrolled.
+to_map() { xdotool mousemove --window "$window" "$((${size%x*} - 150))" "$((${size#*x} / 2))" click --repeat 60 --delay 5 4; sleep 0.5; }
 
 # Chats to be read from a file.
 python3 - "$work/chats.json" <<'PYTHON'
@@ -233,6 +235,7 @@ for size in $sizes; do
       sleep 5
       xdotool key Escape
       neurons
+      to_map
       seen wait 15 "image:Map of neurons" >/dev/null
       shot "map-${map%%=*}"
       quit

@@ -50,6 +50,8 @@ pub struct Settings {
     pub updates: UpdateSettings,
     /// True to neither use nor keep counts of firings.
     pub no_counts: bool,
+    /// True to keep the words of answers at which neurons fire, across chats.
+    pub keep_neuron_words: bool,
     /// Number of the chat shown last, in any window.
     pub last_chat: Option<i64>,
     /// Fields of other versions.

@@ -51,6 +51,11 @@ impl fmt::Display for Short<'_> {
     }
 }
 
+/// The words before a number that may be greater.
+fn least(at_least: bool) -> &'static str {
+    if at_least { "at least " } else { "" }
+}
+
 /// An error of the engine: what, where, expected, got.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -75,6 +80,14 @@ pub enum Error {
         /// The value the format requires there.
         expected: String,
         /// The value found.
+        got: String,
+    },
+    /// A file that goes with a model, and is none by itself.
+    #[error("{}: expected a model that writes text, got {got}", path.display())]
+    Companion {
+        /// The file.
+        path: PathBuf,
+        /// Description of what it is.
         got: String,
     },
     /// The file is well-formed but uses something this engine does not implement.
@@ -126,11 +139,21 @@ pub enum Error {
         /// The driver's message, or the feature that is missing.
         reason: String,
     },
+    /// A model computes what is no number: its weights are damaged, or its numbers overflow.
+    #[error("the model's {what}: expected finite numbers, got {got}; its file is damaged, or its numbers overflow")]
+    NotFinite {
+        /// The numbers: `logits`, `hidden states`.
+        what: &'static str,
+        /// The one found.
+        got: String,
+    },
     /// The context is full and the caller did not ask for it to be shifted.
-    #[error("context full: {wanted} tokens wanted, the context holds {available}")]
+    #[error("context full: {}{wanted} tokens wanted, the context holds {available}", least(*at_least))]
     ContextFull {
         /// Tokens the request needs.
         wanted: usize,
+        /// It needs more than that, perhaps: they were not counted to the end.
+        at_least: bool,
         /// Length of the context, in tokens.
         available: usize,
     },

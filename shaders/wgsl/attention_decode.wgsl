@@ -54,6 +54,7 @@ fn attention_decode(
     let start = max(base, first_seen(position));
     let end = min(base + params.span, position + 1u);
     let rows = kv_head * params.capacity;
+    let ring = ring_start();
 
     for (var i = lane; i < HEADS * UNITS; i += WORKGROUP_SIZE) {
         let head = kv_head * group + min(first_head + i / UNITS, group - 1u);
@@ -78,14 +79,15 @@ fn attention_decode(
         for (var round = 0u; round < ROUNDS; round += 1u) {
             let key = (round * WORKGROUP_SIZE + lane) / KEY_LANES;
             if key < TILE {
-                let row = (rows + min(tile + key, end - 1u)) * UNITS;
+                let row = (rows + ring_row(min(tile + key, end - 1u), ring)) * UNITS;
                 multiply(row, key, key_lane);
             }
         }
         // Under way while the scores are worked out. Those past the end have weight 0 and are read as the last, a number.
         var parts: array<vec4<u32>, TILE>;
         for (var i = 0u; i < READS; i += 1u) {
-            parts[i] = value_words((rows + min(tile + i * SLICES + slice, end - 1u)) * UNITS + unit);
+            let row = rows + ring_row(min(tile + i * SLICES + slice, end - 1u), ring);
+            parts[i] = value_words(row * UNITS + unit);
         }
         workgroupBarrier();
 

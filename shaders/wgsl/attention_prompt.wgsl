@@ -23,6 +23,12 @@ var<workgroup> key_tile: array<vec4<f32>, 320>;
 // [QUERIES, WEIGHT_PITCH]: scores of four keys to a unit, then e^(score - max).
 var<workgroup> weights: array<vec4<f32>, 544>;
 
+// A head's rows: the first, and the start of the ring.
+struct CacheRows {
+    first: u32,
+    ring: u32,
+}
+
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn attention_prompt(
 #include "builtins.wgsl"
@@ -33,7 +39,7 @@ fn attention_prompt(
     let tiles = (params.tokens + QUERIES - 1u) / QUERIES;
     let first = (tiles - 1u - builtins.workgroup.y) * QUERIES;
     let count = min(QUERIES, params.tokens - first);
-    let rows = head / (params.n_head / params.n_kv_head) * params.capacity;
+    let rows = CacheRows(head / (params.n_head / params.n_kv_head) * params.capacity, ring_start());
     let end = params.position + first + count;
 
     // Products and outputs: tokens 4 * row .. + 4, keys 4 * col .. + 4, units unit, unit + 16 ...
@@ -179,8 +185,8 @@ fn query_part(lane: u32, first: u32, count: u32, head: u32, chunk: u32) -> vec4<
 
 // The unit of a chunk of half a tile's keys; those past the end are not seen and read as the last, those past the head meet
 // zeros of the queries.
-fn key_part(lane: u32, rows: u32, key: u32, end: u32, chunk: u32) -> vec4<u32> {
-    let row = rows + min(key + lane / CHUNK, end - 1u);
+fn key_part(lane: u32, rows: CacheRows, key: u32, end: u32, chunk: u32) -> vec4<u32> {
+    let row = rows.first + ring_row(min(key + lane / CHUNK, end - 1u), rows.ring);
     return key_words(row * UNITS + min(chunk + lane % CHUNK, UNITS - 1u));
 }
 
@@ -190,8 +196,10 @@ fn stage_key(lane: u32, half: u32, words: vec4<u32>) {
 }
 
 // One unit of four keys' values; those past the end have weight 0 and are read as the last, which is a number.
-fn four_values(rows: u32, key: u32, end: u32, unit: u32) -> mat4x4<f32> {
-    let at = vec4<u32>(rows) + min(vec4<u32>(0u, 1u, 2u, 3u) + key, vec4<u32>(end - 1u));
+fn four_values(rows: CacheRows, key: u32, end: u32, unit: u32) -> mat4x4<f32> {
+    let row = min(vec4<u32>(0u, 1u, 2u, 3u) + key, vec4<u32>(end - 1u)) - rows.ring;
+    let capacity = vec4<u32>(params.capacity);
+    let at = vec4<u32>(rows.first) + select(row, row - capacity, row >= capacity);
     let inside = min(unit, UNITS - 1u);
     return mat4x4<f32>(
         widened(value_words(at.x * UNITS + inside)),

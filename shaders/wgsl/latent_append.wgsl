@@ -1,7 +1,8 @@
 // Queries and keys of latent attention, from queries [tokens, n_head, nope_dim | rope_dim] and projections [tokens, rank | rope_dim]:
 //   inputs [tokens * n_head, inputs_pitch]: each query's first part, zeros behind it
 //   q      [tokens, n_head, rank | rope_dim]: the query's second part, rotated; the first is left alone
-//   row position + token of keys [capacity, rank | rope_dim]: l / sqrt(mean(l^2) + eps) * norm of the latent l, and the rest rotated
+//   row (position + token) % capacity of keys [capacity, rank | rope_dim]: l / sqrt(mean(l^2) + eps) * norm of the latent l, and the
+//          rest rotated
 // Heads of q and rows of keys are padded to a multiple of four elements, with zeros. Rotations (ROPE, Su et al. 2021) are
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + rope_dim / 2) when NEOX, else (2 i, 2 i + 1)
 // with (cos, sin) from a table [tokens, rope_dim / 2]. Keys hold f32 when KV_F32, else pairs of f16. One workgroup per head and token,
@@ -26,6 +27,7 @@ struct Params {
     projected_pitch: u32,
     inputs_pitch: u32,
     position: u32,
+    capacity: u32,
     eps: f32,
     // Row of the first token in what tokens have: several conversations may share a pass.
     row: u32,
@@ -71,7 +73,7 @@ fn latent_append(
         squares += projected[start + i] * projected[start + i];
     }
     let scale = inverseSqrt(workgroup_sum(squares, lane) / f32(params.rank) + params.eps);
-    let row = (params.position + builtins.workgroup.y) * padded / 2u;
+    let row = (params.position + builtins.workgroup.y) % params.capacity * padded / 2u;
     for (var i = lane.index; i < padded / 2u; i += WORKGROUP_SIZE) {
         let pair = vec2<f32>(key_element(start, token, scale, 2u * i), key_element(start, token, scale, 2u * i + 1u));
         if KV_F32 {

@@ -1,6 +1,6 @@
 // From stacked queries, keys and values [tokens, (n_head + 2 n_kv_head) * head_dim] to queries [tokens, n_head, head_dim] and
-// rows position .. position + tokens of the caches [n_kv_head, capacity, head_dim]; queries and keys are normed per head
-// (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all heads of a token together (QK_NORM_ALL as well), values per head without
+// rows position .. position + tokens (modulo capacity) of the caches [n_kv_head, capacity, head_dim]; queries and keys are normed
+// per head (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all heads of a token together (QK_NORM_ALL as well), values per head without
 // weights (V_NORM), then the first `dims` elements of queries and keys rotated (ROPE, Su et al. 2021):
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
 // with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled (QUERY_SCALE):
@@ -99,7 +99,7 @@ fn rope_append(
 
     let pairs = (params.head_dim + 3u) / 4u * 2u;
     let kv_head = (slot - params.n_head) % params.n_kv_head;
-    let row = (kv_head * params.capacity + params.position + token) * pairs;
+    let row = (kv_head * params.capacity + (params.position + token) % params.capacity) * pairs;
     for (var i = lane.index; i < pairs; i += WORKGROUP_SIZE) {
         let pair = vec2<f32>(element(head, i * 2u), element(head, i * 2u + 1u));
         if is_query {

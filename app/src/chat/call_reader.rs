@@ -20,13 +20,15 @@ pub struct CallReader {
     calls: Vec<ToolCall>,
     /// `true` if the call that is being read is left out.
     left_out: bool,
+    /// `true` between the beginning and the end of a call.
+    in_call: bool,
 }
 
 impl CallReader {
     /// Of an answer that is written to `message`; `format` is how the model calls tools.
     pub fn new(message: MessageId, format: Option<&ToolFormat>, definitions: &[Value]) -> Self {
         let parser = format.map(|format| ToolParser::new(format.clone(), definitions));
-        CallReader { parser, message, calls: Vec::new(), left_out: false }
+        CallReader { parser, message, calls: Vec::new(), left_out: false, in_call: false }
     }
 
     /// Reads a piece; returns its words.
@@ -40,10 +42,14 @@ impl CallReader {
         }
     }
 
-    /// The words held back; no more text follows.
+    /// The words held back; no more text follows. A call that breaks off is none.
     pub fn finish(&mut self) -> String {
         let events = self.parser.as_mut().map(ToolParser::finish).unwrap_or_default();
-        self.take(events)
+        let words = self.take(events);
+        if std::mem::take(&mut self.in_call) && !self.left_out {
+            self.calls.pop();
+        }
+        words
     }
 
     /// Adds a call that a server has told apart.
@@ -66,13 +72,16 @@ impl CallReader {
         for event in events {
             match event {
                 ToolEvent::Text(text) => words.push_str(&text),
-                ToolEvent::Begin { name } => self.add(name, String::new()),
+                ToolEvent::Begin { name } => {
+                    self.add(name, String::new());
+                    self.in_call = true;
+                }
                 ToolEvent::Arguments(text) => {
                     if let Some(call) = self.calls.last_mut().filter(|_| !self.left_out) {
                         call.arguments.push_str(&text);
                     }
                 }
-                ToolEvent::End => {}
+                ToolEvent::End => self.in_call = false,
             }
         }
         words
@@ -104,6 +113,13 @@ mod tests {
         assert_eq!(words + &reader.finish(), "");
         let names: Vec<_> = reader.calls().iter().map(|call| (&*call.id, &*call.name, &*call.arguments)).collect();
         assert_eq!(names, [("c00000100", "clock", "{}"), ("c00000101", "calculator", "{\"expression\": \"1\"}")]);
+    }
+
+    #[test]
+    fn call_that_breaks_off_is_none() {
+        let mut reader = CallReader::new(message(), Some(&ToolFormat::forced()), &[json!({})]);
+        reader.push(AnswerPart::Answer, "[{\"name\": \"clock\"}, {\"name\": \"calculator\", \"arguments\": {\"expr");
+        assert_eq!((&*reader.finish(), reader.calls().len(), &*reader.calls()[0].arguments), ("", 1, "{}"));
     }
 
     #[test]

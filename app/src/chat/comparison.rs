@@ -11,7 +11,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use thermocline_engine::session::{Engine, Event, Request, SparsityChoice};
+use thermocline_engine::session::{DeviceStatus, Engine, Event, Request, SparsityChoice};
 
 use super::{
     AnswerStats,
@@ -65,7 +65,7 @@ pub struct Comparison {
 
 impl Comparison {
     /// Begins to have `request` answered by both sides, with `engine` for the open model. Its mode is `own` again afterwards, if a
-    /// side has another.
+    /// side has another, and so is its VRAM budget what it is now.
     pub fn start(
         handle: &EngineHandle,
         engine: Engine,
@@ -81,6 +81,7 @@ impl Comparison {
             over: Arc::clone(&comparison.over),
             handle: handle.clone(),
             own: sides.iter().any(|side| matches!(side.model, SideModel::Mode(_))).then_some(own),
+            budget: RacedBudgets::of(&sides, &engine),
             engine,
         };
         let work = move || {
@@ -101,7 +102,12 @@ impl Comparison {
         read(&self.sides.lock())
     }
 
-    /// True once both sides have ended and the model has its own mode again.
+    /// The flag that is set once both sides have ended and the model has its own mode and budget again, also after this is dropped.
+    pub fn over(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.over)
+    }
+
+    /// True once both sides have ended and the model has its own mode and budget again.
     pub fn is_over(&self) -> bool {
         self.over.load(Relaxed)
     }
@@ -122,6 +128,40 @@ struct Writer {
     engine: Engine,
     /// Mode of the engine before, if a side has another.
     own: Option<SparsityChoice>,
+    budget: Option<RacedBudgets>,
+}
+
+/// The budgets of a race, and the one that the engine has before and after it.
+#[derive(Debug)]
+struct RacedBudgets {
+    sides: Vec<u64>,
+    own: u64,
+}
+
+impl RacedBudgets {
+    /// `None` if no side has a budget.
+    fn of(sides: &[Side; 2], engine: &Engine) -> Option<Self> {
+        let budget = |side: &Side| match side.model {
+            SideModel::Budget(bytes) => Some(bytes),
+            SideModel::Mode(_) | SideModel::Without(_) => None,
+        };
+        let raced: Vec<u64> = sides.iter().filter_map(budget).collect();
+        let in_force = match engine.device() {
+            DeviceStatus::Gpu(memory) => memory.budget,
+            _ => None,
+        };
+        // Without a limit, what is free is the limit.
+        let own = engine.vram_budget().or(in_force).unwrap_or(u64::MAX);
+        (!raced.is_empty()).then_some(RacedBudgets { sides: raced, own })
+    }
+
+    /// Gives the engine its own budget again, unless it was given another one meanwhile.
+    fn restore(&self, engine: &Engine) {
+        if engine.vram_budget().is_some_and(|now| self.sides.contains(&now)) {
+            // An engine that has stopped has no budget.
+            let _ = engine.set_vram_budget(self.own);
+        }
+    }
 }
 
 impl Drop for Writer {
@@ -130,6 +170,9 @@ impl Drop for Writer {
         if let Some(own) = self.own {
             // An engine that has stopped has no mode.
             let _ = self.engine.set_sparsity(own);
+        }
+        if let Some(budget) = &self.budget {
+            budget.restore(&self.engine);
         }
         self.over.store(true, Relaxed);
         self.handle.notify();
@@ -142,11 +185,11 @@ impl Writer {
             return;
         }
         self.change(at, |side| side.state = SideState::Writing);
-        let mut told = |event: &Event| {
+        let mut told = |event: Option<&Event>| {
             match event {
-                Event::Token { text, .. } => self.change(at, |side| side.text.push_str(text)),
-                Event::Stats(stats) => self.change(at, |side| side.stats = Some(AnswerStats::new(stats, None))),
-                Event::Done { reason, stats } => {
+                Some(Event::Token { text, .. }) => self.change(at, |side| side.text.push_str(text)),
+                Some(Event::Stats(stats)) => self.change(at, |side| side.stats = Some(AnswerStats::new(stats, None))),
+                Some(Event::Done { reason, stats }) => {
                     self.change(at, |side| side.stats = Some(AnswerStats::new(stats, Some(reason))));
                 }
                 _ => {}
@@ -179,17 +222,24 @@ mod tests {
     use super::*;
     use crate::{chat::SamplingOverrides, library::ModelId, testing::eventually};
 
-    fn compared(models: [SideModel; 2]) -> (EngineHandle, [SideText; 2]) {
+    /// A comparison of the built-in model on the CPU that has begun.
+    fn begun(models: [SideModel; 2], budget: Option<u64>) -> (EngineHandle, Comparison) {
         let handle = EngineHandle::new(|| ());
         let options = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
         handle.open(ModelId::Builtin, options);
         eventually("a model", || handle.engine().is_some());
         let engine = handle.engine().unwrap();
+        budget.into_iter().for_each(|bytes| engine.set_vram_budget(bytes).unwrap());
         let sampling = Sampling { seed: Some(7), ..SamplingOverrides::model_defaults(&ModelId::Builtin) };
         let prompt = Prompt::Text("Once upon a time there was a little dog".to_owned());
         let request = Request { sampling, max_tokens: Some(40), ..Request::new(prompt) };
         let sides = models.map(|model| Side { title: format!("{model:?}"), model });
         let comparison = Comparison::start(&handle, engine, SparsityChoice::Auto, sides, request);
+        (handle, comparison)
+    }
+
+    fn compared(models: [SideModel; 2]) -> (EngineHandle, [SideText; 2]) {
+        let (handle, comparison) = begun(models, None);
         eventually("both answers", || comparison.is_over());
         let texts = comparison.read(Clone::clone);
         (handle, texts)
@@ -205,6 +255,40 @@ mod tests {
         assert!([&exact, &dense].iter().all(|side| side.stats.as_ref().unwrap().decode_tokens_per_second > 0.0));
         let engine = handle.engine().unwrap();
         eventually("its own mode", || engine.sparsity().asked == SparsityChoice::Auto);
+    }
+
+    #[test]
+    fn budget_is_restored_at_the_end_of_a_race_and_when_it_is_stopped_or_fails() {
+        let race = || [SideModel::Budget(100), SideModel::Budget(200)];
+        let own = Some(7 << 20);
+        let (handle, comparison) = begun(race(), own);
+        eventually("both answers", || comparison.is_over());
+        let [one, other] = comparison.read(Clone::clone);
+        assert!(one.text.len() > 20 && one.text == other.text, "a budget changes no answer: {one:?} {other:?}");
+        assert_eq!((one.state, other.state), (SideState::Ended, SideState::Ended));
+        assert_eq!(handle.engine().unwrap().vram_budget(), own);
+
+        let (handle, comparison) = begun(race(), own);
+        let engine = handle.engine().unwrap();
+        eventually("the first side", || comparison.read(|sides| !sides[0].text.is_empty()));
+        let over = comparison.over();
+        drop(comparison);
+        eventually("the end of a race that is stopped", || over.load(Relaxed));
+        assert_eq!(engine.vram_budget(), own);
+
+        let nowhere = SideModel::Without(vec![NeuronIndex { layer: 99, neuron: 0 }]);
+        let (handle, comparison) = begun([SideModel::Budget(100), nowhere], own);
+        eventually("the end of a race that fails", || comparison.is_over());
+        assert!(comparison.read(|sides| matches!(sides[1].state, SideState::Failed(_))));
+        assert_eq!(handle.engine().unwrap().vram_budget(), own);
+
+        // The user's choice during the race stays.
+        let (handle, comparison) = begun(race(), own);
+        let engine = handle.engine().unwrap();
+        eventually("the second side", || comparison.read(|sides| !sides[1].text.is_empty()));
+        engine.set_vram_budget(300).unwrap();
+        eventually("both answers", || comparison.is_over());
+        assert_eq!(engine.vram_budget(), Some(300));
     }
 
     #[test]

@@ -180,7 +180,7 @@ fn explain(
         };
         let mut written = String::new();
         write_side(engine, &SideModel::Without(neurons.to_vec()), request, &mut |event| {
-            if let Event::Token { text, .. } = event {
+            if let Some(Event::Token { text, .. }) = event {
                 written.push_str(text);
             }
             proceed()

@@ -5,13 +5,12 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 use thermocline_engine::{
     session::{ChatOptions, ContextPolicy, Message as Turn, Prompt, Request, Role},
-    tokenizer::{Tokenizer, reasoning::transcript::Thoughts},
+    tokenizer::reasoning::transcript::Thoughts,
 };
 
 use super::{
     AnswerStats, SamplingOverrides,
     given::{self, Measure},
-    plain_text::{plain, plain_json},
 };
 use crate::{
     library::ModelId,
@@ -60,14 +59,6 @@ impl ChatPrompt {
         choices.seed = answered.map(|stats| stats.seed).or(choices.seed).or(Some(1));
         let turns = turns_before(store, chat, id)?;
         Ok(ChatPrompt { turns, partial_answer: String::new(), version: 1, choices, tools: Vec::new() })
-    }
-
-    /// Takes control tokens out of the descriptions and results of tools, which are unchecked text.
-    pub fn make_plain(&mut self, tokenizer: &Tokenizer) {
-        for turn in self.turns.iter_mut().filter(|turn| turn.role == Role::Tool) {
-            turn.content = plain(tokenizer, &turn.content);
-        }
-        self.tools.iter_mut().for_each(|tool| plain_json(tokenizer, tool));
     }
 
     /// The seed, if one is set. The same one would repeat the previous version.

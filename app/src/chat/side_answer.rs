@@ -1,13 +1,18 @@
-//! An answer that is written beside the chats, by the open model in another mode or with some of its neurons switched off. The
-//! caller's thread waits for it.
+//! An answer that is written beside the chats, by the open model in another mode, with another VRAM budget, or with some of its neurons
+//! switched off. The caller's thread waits for it.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, thread, time::Duration};
 
 use thermocline_engine::{
-    Result,
+    Error, Result,
     model::NeuronIndex,
-    session::{DeviceChoice, Engine, EngineOptions, Event, Request, SessionOptions, SparsityChoice},
+    session::{
+        DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, Prompt, Request, SessionOptions, SparsityChoice,
+    },
 };
+
+/// Pause between two looks at weights that move.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The model that writes the answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,9 +21,12 @@ pub enum SideModel {
     Without(Vec<NeuronIndex>),
     /// The open model where it is, in this mode, which it keeps.
     Mode(SparsityChoice),
+    /// The open model where it is, with this most bytes of device memory, which it keeps.
+    Budget(u64),
 }
 
-/// Has `request` answered by `model`, with `engine` for the open one. `told` gets every event, and ends the answer by a break.
+/// Has `request` answered by `model`, with `engine` for the open one. `told` gets every event, and `None` while the model is being
+/// made ready; a break of it is the end.
 ///
 /// # Errors
 /// The engine's error.
@@ -26,7 +34,7 @@ pub fn write_side(
     engine: &Engine,
     model: &SideModel,
     request: Request,
-    told: &mut dyn FnMut(&Event) -> ControlFlow<()>,
+    told: &mut dyn FnMut(Option<&Event>) -> ControlFlow<()>,
 ) -> Result<()> {
     match model {
         SideModel::Without(neurons) => generate(&without(engine, neurons, &request)?, request, told),
@@ -34,7 +42,37 @@ pub fn write_side(
             engine.set_sparsity(*choice)?;
             generate(engine, request, told)
         }
+        SideModel::Budget(bytes) => match settle(engine, *bytes, told)? {
+            ControlFlow::Break(()) => Ok(()),
+            ControlFlow::Continue(()) => generate(engine, request, told),
+        },
     }
+}
+
+/// Gives the engine a budget of `bytes` and waits until it holds all that allows: before that its speed is not that of the budget.
+fn settle(
+    engine: &Engine,
+    bytes: u64,
+    told: &mut dyn FnMut(Option<&Event>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>> {
+    engine.set_vram_budget(bytes)?;
+    // A request is computed with the settings that were changed before it: once it is answered, the device's status is theirs.
+    let token = engine.tokenizer().bos().unwrap_or(0);
+    let request = Request { max_tokens: Some(1), records_neurons: false, ..Request::new(Prompt::Tokens(vec![token])) };
+    generate(engine, request, &mut |_| told(None))?;
+    while told(None).is_continue() {
+        match engine.device() {
+            DeviceStatus::Loading { .. } => {}
+            DeviceStatus::Gpu(memory) if memory.moving || memory.budget != Some(bytes) => {}
+            DeviceStatus::Gpu(_) | DeviceStatus::Cpu { .. } => return Ok(ControlFlow::Continue(())),
+            DeviceStatus::Lost { adapter, reason } => return Err(Error::Gpu { adapter, reason }),
+        }
+        if let Some(now) = engine.vram_budget().filter(|now| *now != bytes) {
+            return Err(Error::invalid("VRAM budget during the race", bytes.to_string(), now));
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(ControlFlow::Break(()))
 }
 
 /// An engine of its own for the model without `neurons`, with room for the request alone: it counts and learns nothing.
@@ -52,10 +90,10 @@ fn without(engine: &Engine, neurons: &[NeuronIndex], request: &Request) -> Resul
     Engine::from_model(engine.model().without_neurons(neurons)?, options)
 }
 
-fn generate(engine: &Engine, request: Request, told: &mut dyn FnMut(&Event) -> ControlFlow<()>) -> Result<()> {
+fn generate(engine: &Engine, request: Request, told: &mut dyn FnMut(Option<&Event>) -> ControlFlow<()>) -> Result<()> {
     let session = engine.session(SessionOptions::default())?;
     for event in session.generate(request) {
-        if told(&event).is_break() {
+        if told(Some(&event)).is_break() {
             break;
         }
         if let Event::Error(error) = event {

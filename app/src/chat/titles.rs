@@ -12,7 +12,10 @@ use thermocline_engine::{
     tokenizer::reasoning::AnswerPart,
 };
 
-use super::{drop_in_background, is_removed, prompt::said};
+use super::{
+    controller::{drop_in_background, is_removed},
+    prompt::said,
+};
 use crate::{
     engine_handle::{Answer, AnswerEnd, EngineHandle, ModelState},
     library::ModelId,

@@ -21,6 +21,10 @@ pub struct AnswerOptions {
     pub sampling: SamplingOptions,
     #[command(flatten)]
     pub length: LengthOptions,
+    /// Let control tokens in messages, files, tools and their results count as such, as other programs do: then a web page that a model
+    /// reads can end the turn and begin another [default: they are words]
+    #[arg(long, help_heading = "Context")]
+    pub special_tokens_in_content: bool,
     #[command(flatten)]
     pub cpu: CpuArgs,
     #[command(flatten)]
@@ -32,7 +36,8 @@ pub struct AnswerOptions {
 impl AnswerOptions {
     /// Opens the engine on the requested device.
     pub fn open(&self) -> Outcome<Engine> {
-        open_engine(&self.model, &self.context, &self.cpu, &self.device, &self.sparsity)
+        let special = self.special_tokens_in_content;
+        open_engine(&self.model, &self.context, &self.cpu, &self.device, &self.sparsity, special)
     }
 
     /// The sampling: the user's options over the model's defaults.

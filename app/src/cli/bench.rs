@@ -119,7 +119,7 @@ pub struct BenchArgs {
     level: LevelArgs,
     #[command(flatten)]
     pub(super) model: ModelOptions,
-    /// Element type of the KV cache
+    /// Element type of the KV cache; its part on a GPU is f16 for q8_0
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types(), help_heading = "Context")]
     pub(super) kv_type: KvType,
     /// Prompt tokens computed at once

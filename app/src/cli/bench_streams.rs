@@ -28,7 +28,7 @@ pub fn streams(args: &BenchArgs) -> Outcome {
     let context =
         ContextOptions { context: Some(prompt + generate), kv_type: Some(args.kv_type), ..ContextOptions::default() };
     let sparsity = SparsityArgs { sparsity: Some(SparsityChoice::Mode(sparsity)), ..SparsityArgs::default() };
-    let engine = open_engine(&args.model, &context, &args.cpu, &args.device, &sparsity)?;
+    let engine = open_engine(&args.model, &context, &args.cpu, &args.device, &sparsity, false)?;
     let repetitions = usize::from(args.repetitions);
     let options = StreamsOptions { streams: args.streams.clone(), prompt, generate, repetitions };
     let runs = (args.streams.len() * repetitions) as u64;

@@ -162,7 +162,7 @@ pub struct ContextOptions {
     /// with, at most 4096]
     #[arg(short, long, value_name = "TOKENS", value_parser = parse_tokens)]
     pub context: Option<usize>,
-    /// Element type of the KV cache [default: f16; storyteller: f32]
+    /// Element type of the KV cache; its part on a GPU is f16 for q8_0 [default: f16; storyteller: f32]
     #[arg(long, value_name = "TYPE", value_parser = kv_types())]
     pub kv_type: Option<KvType>,
     /// Most memory of the KV caches of all conversations together, like 2GiB: those of idle ones are given up for others'
@@ -178,6 +178,7 @@ pub fn open_engine(
     cpu: &CpuArgs,
     device: &DeviceArgs,
     sparsity: &SparsityArgs,
+    special_in_content: bool,
 ) -> Outcome<Engine> {
     let choice = device.choice(cpu)?;
     if sparsity.split.is_some() && matches!(choice, DeviceChoice::Cpu) {
@@ -193,6 +194,7 @@ pub fn open_engine(
         cpu: cpu.options(),
         activation: model.activation,
         read_mode: model.read_mode(),
+        special_in_content,
         device: choice,
         sparsity: sparsity.sparsity.unwrap_or(model.sparsity()),
         adaptive: sparsity.adaptive(),
@@ -207,6 +209,10 @@ pub fn open_engine(
     let mode = SparsityReport::new(options.sparsity, &opened, options.recall).mode;
     sparsity.level.choose(&mut opened, mode)?;
     let engine = Engine::from_model(opened, options)?;
+    let template = engine.chat_template().origin();
+    if template.failure().is_some() {
+        eprintln!("[chat template: {}]", one_line(&template.to_string()));
+    }
     let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
     let status = loop {
         match engine.wait_for_device(Duration::from_millis(50)) {
@@ -219,6 +225,10 @@ pub fn open_engine(
         DeviceStatus::Cpu { reason: Some(reason) } => device.refused(&reason)?,
         DeviceStatus::Lost { adapter, reason } => device.refused(&Error::Gpu { adapter, reason })?,
         DeviceStatus::Cpu { reason: None } | DeviceStatus::Gpu(_) | DeviceStatus::Loading { .. } => {}
+    }
+    let (ram, gpu) = (engine.kv_type(), engine.kv_type().on_gpu());
+    if ram != gpu && matches!(engine.device(), DeviceStatus::Gpu(_)) {
+        eprintln!("[the part of the KV cache in GPU memory is {gpu}, as the GPU computes with no {ram}]");
     }
     if let Some(split) = engine.split().filter(|split| split.resident < split.neurons) {
         let why = match engine.device() {

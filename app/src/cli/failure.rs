@@ -150,7 +150,7 @@ mod tests {
         let full = io::Error::from(io::ErrorKind::StorageFull);
         assert_eq!(Failure::write(Path::new("m"), full).exit_code(), 1);
         assert_eq!(Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)).exit_code(), 0);
-        assert_eq!(Failure::Engine(Error::ContextFull { wanted: 2, available: 1 }).exit_code(), 2);
+        assert_eq!(Failure::Engine(Error::ContextFull { wanted: 2, at_least: false, available: 1 }).exit_code(), 2);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Options of the form of an answer.
 
-use std::{fs, path::PathBuf};
+use std::{fmt::Display, fs, path::PathBuf};
 
 use clap::Args;
-use thermocline_engine::session::Grammar;
+use thermocline_engine::session::{Grammar, sampling::JsonSchema};
 
 use super::failure::{Failure, Outcome};
 
@@ -31,8 +31,9 @@ impl GrammarOptions {
     pub fn grammar(&self) -> Outcome<Option<Grammar>> {
         let read = |path: &PathBuf| fs::read_to_string(path).map_err(|error| Failure::read(path, error));
         let schema = |text: String, place: String| {
-            let wrong = |error| Failure::usage(format!("{place}: expected a JSON schema: {error}"));
-            serde_json::from_str(&text).map(Grammar::JsonSchema).map_err(wrong)
+            let wrong = |error: &dyn Display| Failure::usage(format!("{place}: expected a JSON schema: {error}"));
+            let schema = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+            JsonSchema::new(&schema, false).map(Grammar::JsonSchema).map_err(|error| wrong(&error))
         };
         Ok(match self {
             GrammarOptions { json_schema: Some(text), .. } => Some(schema(text.clone(), "--json-schema".to_owned())?),

@@ -55,7 +55,7 @@ pub struct LogitsArgs {
     cpu: CpuArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Element type of the KV cache
+    /// Element type of the KV cache; its part on a GPU is f16 for q8_0
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv_types())]
     kv_type: KvType,
     /// Sparsity mode

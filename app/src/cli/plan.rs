@@ -254,7 +254,7 @@ impl Report<'_> {
             "context   {} of {} tokens, {}\n",
             if inputs.sessions == 1 { "one".to_owned() } else { inputs.sessions.to_string() },
             inputs.context,
-            inputs.kv_type
+            cache_types(inputs)
         );
         text += &format!("sparsity  {}: {}\n", self.sparsity.mode, self.sparsity.reason);
         text += &match split {
@@ -358,6 +358,7 @@ impl Report<'_> {
         object["context"] = json!(inputs.context);
         object["sessions"] = json!(inputs.sessions);
         object["kv_type"] = json!(inputs.kv_type.name());
+        object["gpu_kv_type"] = json!(inputs.kv_type.on_gpu().name());
         object["sparsity"] = json!({ "mode": self.sparsity.mode.name(), "reason": self.sparsity.reason });
         object["assumptions"] = self.plan.assumptions.iter().map(ToString::to_string).collect();
         object["head_seconds"] = json!(self.plan.head_seconds);
@@ -367,6 +368,14 @@ impl Report<'_> {
         object["ladder"] = self.ladder.iter().map(|(budget, plan)| short(*budget, plan)).collect();
         object["machine"] = json!(*self.inputs.machine);
         object
+    }
+}
+
+/// The encoding of the caches, and that of their part in GPU memory where it is another.
+fn cache_types(inputs: &PlanInputs) -> String {
+    match (inputs.kv_type, inputs.kv_type.on_gpu()) {
+        (ram, gpu) if ram != gpu && inputs.machine.gpu.is_some() => format!("{ram} ({gpu} on the GPU)"),
+        (ram, _) => ram.to_string(),
     }
 }
 

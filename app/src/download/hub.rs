@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
+use thermocline_engine::model::Companion;
 
 use super::{DownloadError, DownloadRequest, DownloadSource, json_request::JsonRequest, quantization};
 
@@ -18,9 +19,6 @@ const LIST: u64 = 32 << 20;
 
 /// Quantisations to take where nothing is chosen, the best compromise of size and quality first.
 const USUAL: [&str; 8] = ["Q4_K_M", "Q4_K_S", "Q4_0", "MXFP4", "IQ4_XS", "Q5_K_M", "Q8_0", "F16"];
-
-/// Beginnings of the names of files that go with a model and are none: projectors of images, drafters, statistics.
-const COMPANIONS: [&str; 5] = ["mmproj", "mtp-", "dflash-", "dspark-", "imatrix"];
 
 /// A recommended model. Its sizes are listed by the repository itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,7 +206,7 @@ pub fn preferred(models: &[HubModel]) -> Option<&HubModel> {
 
 fn is_model(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
-    name.ends_with(".gguf") && !COMPANIONS.iter().any(|companion| name.starts_with(companion))
+    name.ends_with(".gguf") && Companion::of_name(&name).is_none()
 }
 
 /// A path of the repository as a relative path without `..` or drives.
@@ -292,7 +290,9 @@ mod tests {
         assert_eq!(preferred(&all).map(|it| &*it.name), Some("x-UD-Q4_K_M.gguf"));
         assert_eq!(preferred(&names(&["x-IQ1_S.gguf"])).map(|it| &*it.name), Some("x-IQ1_S.gguf"));
         assert_eq!(preferred(&[]), None);
-        for other in ["mmproj-F16.gguf", "sub/MTP-x-Q4_0.gguf", "imatrix_unsloth.gguf", "README.md"] {
+        for other in
+            ["mmproj-F16.gguf", "x-mmproj-f16.gguf", "sub/MTP-x-Q4_0.gguf", "imatrix_unsloth.gguf", "README.md"]
+        {
             assert!(!is_model(other), "{other}");
         }
         assert!(is_model("sub/x.GGUF"));

@@ -7,7 +7,7 @@ use std::{
 
 use thermocline_engine::{
     Error, Result,
-    format::{Bytes, Checkpoint, Container, ReadMode, gguf},
+    format::{Bytes, Checkpoint, Container, ReadMode, TokenizerSource, gguf},
     model::{Activation, Down, Ffn, LayerWeights, LoadOptions, Model, expected_sparsity, traits},
     quant::TensorType,
     session::EngineOptions,
@@ -182,10 +182,7 @@ impl ModelCard {
             recall: recall(layers),
             predicted: with_ffn().all(|layer| layer.predictor.is_some()),
             neuron_major,
-            chats: checkpoint.metadata.str("tokenizer.chat_template").ok().flatten().is_some()
-                || matches!(&checkpoint.tokenizer, thermocline_engine::format::TokenizerSource::HuggingFace {
-                    tokenizer_config, ..
-                } if tokenizer_config.get("chat_template").is_some()),
+            chats: has_template(checkpoint),
         })
     }
 
@@ -193,6 +190,15 @@ impl ModelCard {
     pub fn is_at(&self, path: &Path) -> bool {
         matches!(&self.id, ModelId::Path(own) if own == path)
     }
+}
+
+/// `true` if a file has a chat template, usable or not.
+fn has_template(checkpoint: &Checkpoint) -> bool {
+    let of_folder = match &checkpoint.tokenizer {
+        TokenizerSource::Metadata => None,
+        TokenizerSource::HuggingFace { tokenizer_config, .. } => tokenizer_config.get("chat_template"),
+    };
+    of_folder.is_some() || checkpoint.metadata.get("tokenizer.chat_template").is_some()
 }
 
 /// `true` if firing frequencies, a predictor or an activation threshold are known of every layer, from `prepare` or from the

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use thermocline_engine::Error;
+use thermocline_engine::{Error, model::Companion};
 
 use super::{ModelCard, ModelId};
 
@@ -36,7 +36,8 @@ pub enum FoundModel {
 }
 
 /// Searches `roots` (folders or files) and everything below them for models. `found` is called with each result and may
-/// stop the search. A model that is reached twice, by links or overlapping roots, is reported once.
+/// stop the search. A model that is reached twice, by links or overlapping roots, is reported once; vision towers, drafters and other
+/// files that go with a model are passed over.
 pub fn scan(roots: &[PathBuf], found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>) -> ControlFlow<()> {
     let mut seen = HashSet::new();
     roots.iter().try_for_each(|root| search(root, DEPTH, &mut seen, found))
@@ -75,11 +76,12 @@ fn search(
 fn report(path: &Path, found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>) -> ControlFlow<()> {
     found(match ModelCard::read(&ModelId::Path(path.to_owned())) {
         Ok(card) => FoundModel::Model(Box::new(card)),
+        Err(Error::Companion { .. }) => return ControlFlow::Continue(()),
         Err(error) => FoundModel::Broken { path: path.to_owned(), error },
     })
 }
 
-/// `true` if a file's name is that of a model: not a later part of a split one, and not a sidecar.
+/// `true` if a file's name is that of a model: not a later part of a split one, not a sidecar, and not a file that goes with a model.
 fn is_file_of_model(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     let Some(stem) = name.strip_suffix(".gguf") else { return false };
@@ -87,7 +89,7 @@ fn is_file_of_model(path: &Path) -> bool {
         let (_, part) = rest.rsplit_once('-')?;
         Some(parts.parse::<u32>().is_ok() && part.parse::<u32>().ok()? != 1)
     });
-    !stem.ends_with(".thermocline") && !later_part.unwrap_or(false)
+    !stem.ends_with(".thermocline") && !later_part.unwrap_or(false) && Companion::of_name(stem).is_none()
 }
 
 fn has_safetensors(folder: &Path) -> bool {
@@ -97,6 +99,8 @@ fn has_safetensors(folder: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use thermocline_engine::format::{Container, Metadata, Value, gguf};
+
     use super::*;
 
     fn fixtures() -> PathBuf {
@@ -133,13 +137,29 @@ mod tests {
     #[test]
     fn scan_skips_later_parts_sidecars_duplicates_and_hidden_folders() {
         let folder = tempfile::tempdir().unwrap();
-        let gguf = fixtures().join("gguf/llama-silu-gqa-256-Q4_0.gguf");
-        for name in
-            ["a.GGUF", "sub/b-00001-of-00002.gguf", "sub/b-00002-of-00002.gguf", "a.thermocline.gguf", ".hidden/c.gguf"]
-        {
+        let model = fixtures().join("gguf/llama-silu-gqa-256-Q4_0.gguf");
+        for name in [
+            "a.GGUF",
+            "sub/b-00001-of-00002.gguf",
+            "sub/b-00002-of-00002.gguf",
+            "a.thermocline.gguf",
+            ".hidden/c.gguf",
+            "mmproj-F16.gguf",
+            "sub/MTP-a.gguf",
+            "dflash-a.gguf",
+            "dspark-a.gguf",
+        ] {
             let path = folder.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::copy(&gguf, path).unwrap();
+            fs::copy(&model, path).unwrap();
+        }
+        // Under any name, by what they hold.
+        for (name, architecture) in
+            [("tower.gguf", "clip"), ("sub/small.gguf", "gemma4-assistant"), ("e.gguf", "eagle3")]
+        {
+            let mut metadata = Metadata::new(name);
+            metadata.set("general.architecture", Value::String(architecture.to_owned()));
+            fs::write(folder.path().join(name), gguf::to_bytes(Container::Gguf(3), &metadata, &[]).unwrap()).unwrap();
         }
         #[cfg(unix)]
         std::os::unix::fs::symlink(folder.path(), folder.path().join("sub/circle")).unwrap();

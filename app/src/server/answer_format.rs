@@ -104,7 +104,7 @@ impl AnswerFormat {
                 events
             }
             AnswerFormat::Response(format) => match total {
-                Some(total) => format.last_events(reason, total),
+                Some(total) => format.last_events(reason, called, total),
                 None => Vec::new(),
             },
             AnswerFormat::Message(format) => match total {

@@ -62,6 +62,8 @@ pub struct RequestedTools {
 pub struct AnswerReader {
     parser: Option<ToolParser>,
     calls: usize,
+    /// A call has begun and not ended.
+    in_call: bool,
     thought: bool,
     spoke: bool,
 }
@@ -70,12 +72,12 @@ impl AnswerReader {
     /// A reader of the answer to a request with `tools`.
     pub fn new(tools: Option<&RequestedTools>) -> Self {
         let parser = tools.map(|tools| ToolParser::new(tools.format.clone(), &tools.definitions));
-        AnswerReader { parser, calls: 0, thought: false, spoke: false }
+        AnswerReader { parser, calls: 0, in_call: false, thought: false, spoke: false }
     }
 
-    /// Number of calls so far.
-    pub fn calls(&self) -> usize {
-        self.calls
+    /// True if the answer has called tools, and the last call is complete.
+    pub fn called(&self) -> bool {
+        self.calls > 0 && !self.in_call
     }
 
     /// Reads new text.
@@ -124,11 +126,12 @@ impl AnswerReader {
                 ToolEvent::Begin { name } => {
                     out.push(AnswerPiece::Call { index: self.calls, id: new_id(), name });
                     self.calls += 1;
+                    self.in_call = true;
                 }
                 ToolEvent::Arguments(text) => {
                     out.push(AnswerPiece::Arguments { index: self.calls.saturating_sub(1), text });
                 }
-                ToolEvent::End => {}
+                ToolEvent::End => self.in_call = false,
             }
         }
     }
@@ -194,7 +197,11 @@ mod tests {
         else {
             panic!("{pieces:?}")
         };
-        assert_eq!((&**a, &**b, &**arguments, &**none, reader.calls()), ("a", "b", "{\"x\": 1}", "{}", 2));
+        assert_eq!((&**a, &**b, &**arguments, &**none, reader.called()), ("a", "b", "{\"x\": 1}", "{}", true));
+        let mut reader = AnswerReader::new(Some(&tools));
+        assert!(!reader.called());
+        reader.push(&text(&[(AnswerPart::Answer, "[{\"name\": \"a\"}, {\"name\": \"b\"")]));
+        assert_eq!((reader.finish(), reader.called()), (Vec::new(), false));
         assert!(first != second && first.len() == 9 && first.chars().all(char::is_alphanumeric), "{first} {second}");
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     answer_format::AnswerFormat,
-    anthropic::{self, MessageFormat},
+    anthropic::{self, MessageBody, MessageFormat},
     choices::{Choice, ChoiceReaders},
     connections::Connection,
     context::ServerContext,
@@ -32,6 +32,9 @@ use super::{
 /// Bytes of a body above which it is parsed on another thread.
 const LONG_BODY: usize = 64 << 10;
 
+/// OpenAI's field of the format of an answer.
+const FORMAT_FIELD: &str = "response_format";
+
 /// The protocol of a request for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
@@ -45,6 +48,18 @@ pub enum Protocol {
     OllamaChat,
     /// Ollama's, for a text.
     OllamaGenerate,
+}
+
+impl Protocol {
+    /// Name of the field that says the format of an answer.
+    fn format_field(self) -> &'static str {
+        match self {
+            // Messages name it themselves: it has two names there.
+            Protocol::Completions(_) | Protocol::Messages => FORMAT_FIELD,
+            Protocol::Responses => "text.format",
+            Protocol::OllamaChat | Protocol::OllamaGenerate => "format",
+        }
+    }
 }
 
 /// A request for an answer as it was parsed.
@@ -86,10 +101,13 @@ pub async fn complete(
         Protocol::OllamaChat | Protocol::OllamaGenerate => AnswerFormat::Lines(LinesFormat::new(name, chat)),
     };
     let mut readers = ChoiceReaders::new(endpoint, completion.choices, completion.tools, completion.echoes);
-    let stream = completion.stream;
+    let (stream, grammar_field) = (completion.stream, completion.grammar_field);
     let start = async move {
         let mut generation = GenerationQueue::start(&context, lease, completion.requests).await?;
-        let update = generation.started().await?;
+        let update = generation.started().await.map_err(|error| match &grammar_field {
+            Some(field) => error.renamed("grammar", field),
+            None => error,
+        })?;
         Ok((generation, update, active))
     };
     if stream {
@@ -108,7 +126,8 @@ pub async fn complete(
             update = generation.next_update().await;
         };
         readers.count(&stats);
-        choices.push(Choice { pieces, scored, reason, stats, logprobs: reader.logprobs });
+        let called = reader.called();
+        choices.push(Choice { pieces, scored, reason, called, stats, logprobs: reader.logprobs });
         if !generation.start_next() {
             let choices = readers.returned(choices);
             return Ok(Json(format.whole(choices, readers.returns_logprobs(), readers.total())).into_response());
@@ -126,7 +145,7 @@ async fn parse(
 ) -> Result<ParsedRequest, ApiError> {
     let (strict, long, responses) = (context.options.strict, body.len() > LONG_BODY, Arc::clone(&context.responses));
     let parse = move || {
-        let read = |endpoint, fields| read_converted(endpoint, fields, &model, strict);
+        let read = |endpoint, fields| read_converted(endpoint, fields, &model, strict, protocol.format_field());
         let (mut prompt_count, mut response) = (0, ResponseBody::default());
         let (completion, endpoint) = match protocol {
             Protocol::Completions(endpoint) => {
@@ -165,20 +184,28 @@ fn parse_messages(
     strict: bool,
     only_counts: bool,
 ) -> Result<CompletionRequest, ApiError> {
-    read_converted(Endpoint::Chat, anthropic::chat_body(body, only_counts)?, model, strict)
+    let MessageBody { fields, format_field } = anthropic::chat_body(body, only_counts, strict)?;
+    read_converted(Endpoint::Chat, fields, model, strict, format_field)
 }
 
 /// Reads a body that was made of another protocol's, whose own reader has been strict: its fields need not be OpenAI's.
+/// `format_field` is that protocol's name for `response_format`.
 fn read_converted(
     endpoint: Endpoint,
     fields: Map<String, Value>,
     model: &ServedModel,
     strict: bool,
+    format_field: &str,
 ) -> Result<CompletionRequest, ApiError> {
     if let Some(name) = fields.get("model").and_then(Value::as_str).filter(|name| strict && *name != model.name) {
         return Err(ApiError::model_not_found(name, &model.name));
     }
-    CompletionRequest::read(endpoint, JsonFields::of_body(fields), model, false)
+    let mut completion = CompletionRequest::read(endpoint, JsonFields::of_body(fields), model, false)
+        .map_err(|error| error.renamed(FORMAT_FIELD, format_field))?;
+    if let Some(field) = completion.grammar_field.as_mut().filter(|field| field.as_str() == FORMAT_FIELD) {
+        format_field.clone_into(field);
+    }
+    Ok(completion)
 }
 
 /// Tokens of a request's prompt.

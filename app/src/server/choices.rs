@@ -19,6 +19,8 @@ pub struct Choice {
     pub scored: Vec<ScoredToken>,
     /// The reason why it ended.
     pub reason: StopReason,
+    /// True if it has called tools, and the last call is complete.
+    pub called: bool,
     /// Its token counts.
     pub stats: GenerationStats,
     /// Formatter of its log probabilities.
@@ -116,9 +118,9 @@ impl ChoiceReader {
         pieces
     }
 
-    /// True if the answer has called a tool so far.
+    /// True if the answer has called tools so far, and the last call is complete.
     pub fn called(&self) -> bool {
-        self.answer.calls() > 0
+        self.answer.called()
     }
 }
 
@@ -142,7 +144,8 @@ mod tests {
             readers.count(&stats);
             let token = ScoredToken { bytes: b"a".to_vec(), visible: true, logprob: Some(logprob), top: Vec::new() };
             let scored = vec![token];
-            Choice { pieces: Vec::new(), scored, reason: StopReason::MaxTokens, stats, logprobs: reader.logprobs }
+            let (pieces, reason) = (Vec::new(), StopReason::MaxTokens);
+            Choice { pieces, scored, reason, called: false, stats, logprobs: reader.logprobs }
         });
         let total = readers.total();
         assert_eq!((total.prompt_tokens, total.generated_tokens), (10, 4));

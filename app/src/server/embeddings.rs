@@ -12,7 +12,7 @@ use super::{
     context::ServerContext,
     error::ApiError,
     generation::GenerationQueue,
-    json_fields::{JsonFields, invalid},
+    json_fields::{JsonFields, invalid, whole_number},
     named_model::NamedModel,
     ollama,
     read_body::read_body,
@@ -162,7 +162,7 @@ fn parse_inputs(value: Option<Value>, empty: bool) -> Result<Vec<Prompt>, ApiErr
     let one = |value: &Value| match value {
         Value::String(text) if !text.is_empty() || empty => Some(Prompt::Text(text.clone())),
         Value::Array(ids) if !ids.is_empty() => {
-            let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+            let id = |id: &Value| whole_number(id).and_then(|id| u32::try_from(id).ok());
             ids.iter().map(id).collect::<Option<Vec<u32>>>().map(Prompt::Tokens)
         }
         _ => None,

@@ -15,6 +15,10 @@ pub fn engine_status(context: &ServerContext, model: &ServedModel) -> Value {
             "id": model.name,
             "architecture": engine.config().architecture,
             "context_length": engine.context(),
+            "chat_template": {
+                "origin": engine.chat_template().origin().to_string(),
+                "failure": engine.chat_template().origin().failure(),
+            },
             "weight_bytes": now.weight_bytes,
         },
         "tokens_per_second": { "prompt": now.prompt_rate, "decode": now.decode_rate },

@@ -41,6 +41,21 @@ impl ApiError {
         ApiError { param: Some(param.to_owned()), ..ApiError::bad_request(message) }
     }
 
+    /// 400 for an engine's error of a grammar that `field` asks for; other errors as they are.
+    pub fn of_grammar(error: &Error, field: &str) -> Self {
+        ApiError::from(error).renamed("grammar", field)
+    }
+
+    /// The same about the field `to` where it is about `from` or a part of it.
+    pub fn renamed(mut self, from: &str, to: &str) -> Self {
+        let Some(rest) = self.param.as_deref().and_then(|param| param.strip_prefix(from)) else { return self };
+        if rest.is_empty() || rest.starts_with(['.', '[']) {
+            self.param = Some(format!("{to}{rest}"));
+            self.message = self.message.replacen(from, to, 1);
+        }
+        self
+    }
+
     /// 401: the key is missing or wrong.
     pub fn unauthorized(message: &str) -> Self {
         let error = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message);
@@ -159,9 +174,10 @@ impl From<&Error> for ApiError {
     fn from(error: &Error) -> Self {
         let message = error_message(error);
         match error {
-            Error::ContextFull { wanted, available } => {
+            Error::ContextFull { wanted, at_least, available } => {
+                let least = if *at_least { "at least " } else { "" };
                 let message = format!(
-                    "the prompt has {wanted} tokens, but the context holds {available}: shorten it, or serve the model with a longer context"
+                    "the prompt has {least}{wanted} tokens, but the context holds {available}: shorten it, or serve the model with a longer context"
                 );
                 ApiError { code: Some("context_length_exceeded"), ..ApiError::bad_request(message) }
             }

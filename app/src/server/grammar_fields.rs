@@ -1,8 +1,8 @@
 //! Parsing of the fields that give an answer a grammar: OpenAI's `response_format`, llama.cpp's `grammar` and `json_schema`, vLLM's
 //! `structured_outputs` and `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`.
 
-use serde_json::{Value, json};
-use thermocline_engine::session::Grammar;
+use serde_json::Value;
+use thermocline_engine::session::{Grammar, sampling::JsonSchema};
 
 use super::{
     error::ApiError,
@@ -12,11 +12,20 @@ use super::{
 /// Most texts of a choice.
 const MAX_CHOICES: usize = 1024;
 
+/// A grammar, and the field of the request that asks for it, which errors name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestedGrammar {
+    /// Name of the field.
+    pub field: String,
+    /// The grammar.
+    pub grammar: Grammar,
+}
+
 /// Parses the grammar that a request gives, at most one; the fields that are not OpenAI's only if not `strict`.
-pub fn parse_grammar(fields: &mut JsonFields, strict: bool) -> Result<Option<Grammar>, ApiError> {
-    let mut found: Vec<(String, Grammar)> = Vec::new();
+pub fn parse_grammar(fields: &mut JsonFields, strict: bool) -> Result<Option<RequestedGrammar>, ApiError> {
+    let mut found: Vec<RequestedGrammar> = Vec::new();
     let format = parse_response_format(fields.remove("response_format"))?;
-    found.extend(format.map(|grammar| ("response_format".to_owned(), grammar)));
+    found.extend(format.map(|grammar| RequestedGrammar { field: "response_format".to_owned(), grammar }));
     if !strict {
         let own = [("grammar", "grammar"), ("json_schema", "json")];
         let guided = [
@@ -27,39 +36,46 @@ pub fn parse_grammar(fields: &mut JsonFields, strict: bool) -> Result<Option<Gra
         ];
         for (field, kind) in own.into_iter().chain(guided) {
             if let Some(value) = fields.remove(field).filter(|value| *value != "") {
-                found.push((field.to_owned(), read_grammar(value, kind, field)?));
+                found.push(RequestedGrammar { field: field.to_owned(), grammar: read_grammar(value, kind, field)? });
             }
         }
         if let Some(value) = fields.remove("structured_outputs") {
             let mut outputs = JsonFields::from_value(value, "structured_outputs")?;
             for kind in ["json", "regex", "choice", "grammar"] {
                 if let Some(value) = outputs.remove(kind) {
-                    let path = outputs.path(kind);
-                    let grammar = read_grammar(value, kind, &path)?;
-                    found.push((path, grammar));
+                    let field = outputs.path(kind);
+                    let grammar = read_grammar(value, kind, &field)?;
+                    found.push(RequestedGrammar { field, grammar });
                 }
             }
             if outputs.boolean("json_object")?.unwrap_or(false) {
-                found.push((outputs.path("json_object"), Grammar::JsonSchema(json!({ "type": "object" }))));
+                let grammar = Grammar::JsonSchema(JsonSchema::any_object());
+                found.push(RequestedGrammar { field: outputs.path("json_object"), grammar });
             }
             outputs.finish()?;
         }
     }
-    if let [(first, _), (second, _), ..] = &found[..] {
+    if let [RequestedGrammar { field: first, .. }, RequestedGrammar { field: second, .. }, ..] = &found[..] {
         let message = format!("{second}: expected one grammar, got another one by {first}");
         return Err(ApiError::invalid_field(second, message));
     }
-    Ok(found.pop().map(|(_, grammar)| grammar))
+    Ok(found.pop())
+}
+
+/// The grammar of a schema; errors name `field`.
+fn schema_grammar(schema: &Value, strict: bool, field: &str) -> Result<Grammar, ApiError> {
+    let schema = JsonSchema::new(schema, strict);
+    schema.map(Grammar::JsonSchema).map_err(|error| ApiError::of_grammar(&error, field))
 }
 
 /// The grammar that `value` says, which is of this kind.
 fn read_grammar(value: Value, kind: &str, path: &str) -> Result<Grammar, ApiError> {
     match (kind, value) {
         ("json", Value::String(text)) => {
-            let schema = serde_json::from_str(&text).ok().filter(Value::is_object);
-            schema.map(Grammar::JsonSchema).ok_or_else(|| invalid(path, "a JSON schema", &text.into()))
+            let schema: Option<Value> = serde_json::from_str(&text).ok().filter(Value::is_object);
+            schema_grammar(&schema.ok_or_else(|| invalid(path, "a JSON schema", &text.into()))?, false, path)
         }
-        ("json", schema @ Value::Object(_)) => Ok(Grammar::JsonSchema(schema)),
+        ("json", schema @ Value::Object(_)) => schema_grammar(&schema, false, path),
         ("json", other) => Err(invalid(path, "a JSON schema", &other)),
         ("regex", Value::String(pattern)) => Ok(Grammar::Regex(pattern)),
         ("regex", other) => Err(invalid(path, "a regular expression", &other)),
@@ -87,13 +103,14 @@ fn parse_response_format(value: Option<Value>) -> Result<Option<Grammar>, ApiErr
     };
     let grammar = match &*kind {
         "text" => None,
-        "json_object" => {
-            let schema = fields.remove("schema").unwrap_or_else(|| json!({ "type": "object" }));
-            Some(Grammar::JsonSchema(schema))
-        }
+        "json_object" => Some(match fields.remove("schema") {
+            Some(schema) => schema_grammar(&schema, false, "response_format")?,
+            None => Grammar::JsonSchema(JsonSchema::any_object()),
+        }),
         "json_schema" => {
             let outer = fields.remove("json_schema").ok_or_else(|| missing("json_schema"))?;
-            Some(Grammar::JsonSchema(outer.get("schema").cloned().ok_or_else(|| missing("json_schema.schema"))?))
+            let schema = outer.get("schema").ok_or_else(|| missing("json_schema.schema"))?;
+            Some(schema_grammar(schema, outer["strict"] == true, "response_format")?)
         }
         "regex" => Some(Grammar::Regex(fields.string("pattern")?.ok_or_else(|| missing("pattern"))?)),
         "grammar" | "lark" | "gbnf" => {
@@ -110,21 +127,27 @@ fn parse_response_format(value: Option<Value>) -> Result<Option<Grammar>, ApiErr
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn parse(body: Value, strict: bool) -> Result<Option<Grammar>, ApiError> {
         let mut fields = JsonFields::parse(body.to_string().as_bytes()).unwrap();
         let grammar = parse_grammar(&mut fields, strict)?;
-        fields.finish().map(|()| grammar)
+        fields.finish().map(|()| grammar.map(|it| it.grammar))
+    }
+
+    fn schema(schema: Value, strict: bool) -> Grammar {
+        Grammar::JsonSchema(JsonSchema::new(&schema, strict).unwrap())
     }
 
     #[test]
     fn response_formats_are_grammars() {
         let grammar = |format: Value| parse(json!({ "response_format": format }), true).unwrap();
         assert_eq!(grammar(json!({ "type": "text" })), None);
-        assert_eq!(grammar(json!({ "type": "json_object" })), Some(Grammar::JsonSchema(json!({ "type": "object" }))));
-        let schema = json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": true, "schema": { "type": "null" } } });
-        assert_eq!(grammar(schema), Some(Grammar::JsonSchema(json!({ "type": "null" }))));
+        assert_eq!(grammar(json!({ "type": "json_object" })), Some(schema(json!({ "type": "object" }), false)));
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": true, "schema": { "type": "null" } } });
+        assert_eq!(grammar(format), Some(schema(json!({ "type": "null" }), true)));
         let regex = json!({ "type": "regex", "pattern": "a+" });
         assert_eq!(grammar(regex), Some(Grammar::Regex("a+".to_owned())));
         let lark = json!({ "type": "grammar", "grammar": "start: \"a\"" });
@@ -133,8 +156,8 @@ mod tests {
 
     #[test]
     fn other_servers_fields_are_grammars_unless_strict() {
-        let schema = json!({ "type": "null" });
-        let json_schema = Grammar::JsonSchema(schema.clone());
+        let nothing = json!({ "type": "null" });
+        let json_schema = schema(nothing.clone(), false);
         let regex = Grammar::Regex("a+".to_owned());
         let gbnf = Grammar::Gbnf("root ::= \"a\"".to_owned());
         let lark = Grammar::Lark("start: \"a\"".to_owned());
@@ -142,15 +165,12 @@ mod tests {
             (json!({ "grammar": "root ::= \"a\"" }), gbnf),
             (json!({ "grammar": "start: \"a\"" }), lark.clone()),
             (json!({ "guided_grammar": "start: \"a\"" }), lark),
-            (json!({ "json_schema": schema }), json_schema.clone()),
-            (json!({ "guided_json": schema.to_string() }), json_schema.clone()),
+            (json!({ "json_schema": nothing }), json_schema.clone()),
+            (json!({ "guided_json": nothing.to_string() }), json_schema.clone()),
             (json!({ "guided_regex": "a+" }), regex.clone()),
             (json!({ "guided_choice": ["a", "b c"] }), Grammar::one_of(&["a".to_owned(), "b c".to_owned()])),
             (json!({ "structured_outputs": { "regex": "a+" } }), regex),
-            (
-                json!({ "structured_outputs": { "json_object": true } }),
-                Grammar::JsonSchema(json!({ "type": "object" })),
-            ),
+            (json!({ "structured_outputs": { "json_object": true } }), schema(json!({ "type": "object" }), false)),
         ] {
             assert_eq!(parse(body.clone(), false).unwrap(), Some(grammar));
             assert!(parse(body, true).is_err());
@@ -170,6 +190,9 @@ mod tests {
             (json!({ "structured_outputs": { "regex": 1 } }), "structured_outputs.regex"),
             (json!({ "structured_outputs": { "x": 1 } }), "structured_outputs.x"),
             (json!({ "grammar": "a", "guided_regex": "b" }), "guided_regex"),
+            (json!({ "guided_json": { "pattern": "(" } }), "guided_json"),
+            (json!({ "response_format": { "type": "json_object", "schema": 7 } }), "response_format"),
+            (json!({ "structured_outputs": { "json": { "$ref": "#/x" } } }), "structured_outputs.json"),
         ] {
             assert_eq!(parse(body.clone(), false).unwrap_err().json()["error"]["param"], param, "{body}");
         }

@@ -7,6 +7,18 @@ use super::error::ApiError;
 /// Characters of an invalid value that an error quotes.
 const QUOTED: usize = 60;
 
+/// Largest whole number up to which every one is also one with a point.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// The seed that a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seed {
+    /// One that is drawn: a negative number.
+    Any,
+    /// This one.
+    Fixed(u64),
+}
+
 /// The fields of an object that have not been read yet. `null` and empty lists count as absent.
 #[derive(Debug)]
 pub struct JsonFields {
@@ -49,9 +61,19 @@ impl JsonFields {
         self.map.remove(field).filter(|value| !is_absent(value))
     }
 
-    /// Removes a field if it has this value.
-    pub fn remove_if(&mut self, field: &str, value: &Value) {
-        if self.map.get(field) == Some(value) {
+    /// Removes a field of any type; an empty list counts, too.
+    pub fn remove_even_empty(&mut self, field: &str) -> Option<Value> {
+        self.map.remove(field)
+    }
+
+    /// Removes fields that change nothing.
+    pub fn ignore(&mut self, fields: &[&str]) {
+        fields.iter().for_each(|field| drop(self.map.remove(*field)));
+    }
+
+    /// Removes a field if it has this number.
+    pub fn remove_if(&mut self, field: &str, number: f64) {
+        if self.map.get(field).and_then(Value::as_f64) == Some(number) {
             self.map.remove(field);
         }
     }
@@ -73,13 +95,15 @@ impl JsonFields {
 
     /// Removes a whole number of at least 0.
     pub fn count(&mut self, field: &str) -> Result<Option<usize>, ApiError> {
-        let convert = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok());
+        let convert = |value: &Value| whole_number(value).and_then(|number| usize::try_from(number).ok());
         self.read(field, "a whole number of at least 0", convert)
     }
 
-    /// Removes a whole number; a negative one is reinterpreted as unsigned.
-    pub fn seed(&mut self, field: &str) -> Result<Option<u64>, ApiError> {
-        let convert = |value: &Value| value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
+    /// Removes a seed: a whole number.
+    pub fn seed(&mut self, field: &str) -> Result<Option<Seed>, ApiError> {
+        let is_negative = |value: &Value| value.as_f64().is_some_and(|it| it < 0.0 && it.fract() == 0.0);
+        let convert =
+            |value: &Value| if is_negative(value) { Some(Seed::Any) } else { whole_number(value).map(Seed::Fixed) };
         self.read(field, "a whole number", convert)
     }
 
@@ -115,6 +139,12 @@ impl JsonFields {
     }
 }
 
+/// A whole number of at least 0, which clients without such a type write with a point: `1.0`.
+pub fn whole_number(value: &Value) -> Option<u64> {
+    let exact = |number: f64| (number.fract() == 0.0 && (0.0..=EXACT).contains(&number)).then_some(number as u64);
+    value.as_u64().or_else(|| value.as_f64().and_then(exact))
+}
+
 fn is_absent(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
@@ -144,10 +174,14 @@ mod tests {
 
     #[test]
     fn fields_are_typed_and_null_empty_or_missing_ones_are_none() {
-        let mut it = fields(json!({ "a": 0.5, "b": null, "c": [], "d": 7, "e": -1, "f": true, "g": "x" }));
+        let mut it = fields(
+            json!({ "a": 0.5, "b": null, "c": [], "d": 7, "e": -1, "i": 2.0, "j": u64::MAX, "k": -3.0, "f": true, "g": "x" }),
+        );
         assert_eq!(it.number("a").unwrap(), Some(0.5));
         assert_eq!((it.number("b").unwrap(), it.remove("c"), it.string("h").unwrap()), (None, None, None));
-        assert_eq!((it.count("d").unwrap(), it.seed("e").unwrap()), (Some(7), Some(u64::MAX)));
+        assert_eq!((it.count("d").unwrap(), it.seed("e").unwrap()), (Some(7), Some(Seed::Any)));
+        assert_eq!((it.count("i").unwrap(), it.seed("j").unwrap()), (Some(2), Some(Seed::Fixed(u64::MAX))));
+        assert_eq!(it.seed("k").unwrap(), Some(Seed::Any));
         assert_eq!((it.boolean("f").unwrap(), it.string("g").unwrap().as_deref()), (Some(true), Some("x")));
         it.finish().unwrap();
     }
@@ -160,6 +194,10 @@ mod tests {
         let (text, param) = message(it.count("n").unwrap_err());
         assert_eq!(text, "messages[3].n: expected a whole number of at least 0, got 1.5");
         assert_eq!(param, "messages[3].n");
+        for number in [json!(-1.0), json!(1e300), json!("1"), json!(-7)] {
+            assert!(fields(json!({ "n": number })).count("n").is_err(), "{number}");
+        }
+        assert!(fields(json!({ "n": -0.5 })).seed("n").is_err() && fields(json!({ "n": 1e300 })).seed("n").is_err());
         let (text, _) = message(it.boolean("long").unwrap_err());
         assert!(text.ends_with("x…") && text.len() < 150, "{text}");
         let (text, _) = message(it.finish().unwrap_err());

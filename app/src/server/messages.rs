@@ -11,8 +11,19 @@ use super::{
     json_fields::{JsonFields, invalid},
 };
 
-/// Fields that clients add to an answer of an assistant, and send back with it.
-const CLIENTS_OWN: [&str; 3] = ["provider_specific_fields", "annotations", "thinking_blocks"];
+/// Fields of a message that change nothing about it: hints of other servers' clients.
+const HINTS: [&str; 3] = ["cache_control", "id", "status"];
+
+/// Those that clients add to an answer of an assistant, and send back with it.
+const CLIENTS_OWN: [&str; 7] = [
+    "provider_specific_fields",
+    "annotations",
+    "thinking_blocks",
+    "reasoning_details",
+    "thinking",
+    "prefix",
+    "finish_reason",
+];
 
 /// Parses `messages`. If not `strict`, a message may be without content, and a function that was called may be named.
 pub fn parse_messages(value: Option<Value>, strict: bool) -> Result<Vec<Message>, ApiError> {
@@ -54,7 +65,8 @@ fn parse_message(value: Value, path: &str, strict: bool) -> Result<Message, ApiE
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) => {
             let parts = parts.into_iter().enumerate();
-            parts.map(|(at, it)| parse_text_part(it, &format!("{path}[{at}]"))).collect::<Result<Vec<_>, _>>()?.concat()
+            let text = |(at, it): (usize, Value)| parse_text_part(it, &format!("{path}[{at}]"), strict);
+            parts.map(text).collect::<Result<Vec<_>, _>>()?.concat()
         }
         Some(other) => return Err(invalid(&path, "a string or a list of text parts", &other)),
         None if !strict || more.contains_key("tool_calls") => String::new(),
@@ -62,9 +74,10 @@ fn parse_message(value: Value, path: &str, strict: bool) -> Result<Message, ApiE
     };
     let reasoning = fields.string("reasoning_content")?.or(if strict { None } else { fields.string("reasoning")? });
     let thoughts = reasoning.filter(|text| !text.is_empty() && role == Role::Assistant);
-    if !strict && role == Role::Assistant {
-        for own in CLIENTS_OWN {
-            fields.remove(own);
+    if !strict {
+        fields.ignore(&HINTS);
+        if role == Role::Assistant {
+            fields.ignore(&CLIENTS_OWN);
         }
     }
     fields.finish()?;
@@ -92,17 +105,21 @@ fn parse_calls(value: Value, path: &str) -> Result<Value, ApiError> {
     Ok(value)
 }
 
-fn parse_text_part(value: Value, path: &str) -> Result<String, ApiError> {
+fn parse_text_part(value: Value, path: &str, strict: bool) -> Result<String, ApiError> {
     let mut fields = JsonFields::from_value(value, path)?;
     let path = fields.path("type");
-    match fields.string("type")?.as_deref() {
-        Some("text") => {}
+    let field = match fields.string("type")?.as_deref() {
+        Some("text") => "text",
+        Some("refusal") if !strict => "refusal",
         other => return Err(invalid(&path, "text (nothing else can be read)", &other.into())),
-    }
-    let path = fields.path("text");
+    };
+    let path = fields.path(field);
     let text = fields
-        .string("text")?
+        .string(field)?
         .ok_or_else(|| ApiError::invalid_field(&path, format!("{path}: expected text, got none")))?;
+    if !strict {
+        fields.ignore(&["cache_control"]);
+    }
     fields.finish()?;
     Ok(text)
 }
@@ -176,5 +193,8 @@ mod tests {
         assert!(parse_messages(list(), true).is_err());
         let user = Some(json!([{ "role": "user", "content": "a", "provider_specific_fields": {} }]));
         assert!(parse_messages(user, false).is_err());
+        let refusal = || Some(json!([{ "role": "assistant", "content": [{ "type": "refusal", "refusal": "No." }] }]));
+        assert_eq!(parse_messages(refusal(), false).unwrap()[0].content, "No.");
+        assert!(parse_messages(refusal(), true).is_err());
     }
 }

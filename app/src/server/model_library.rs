@@ -316,7 +316,7 @@ mod tests {
     fn models_of_one_name_are_called_by_their_paths() {
         let folder = tempfile::tempdir().unwrap();
         let gguf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/gguf/llama-silu-gqa-256-Q4_0.gguf");
-        for name in ["b.gguf", "x/a.gguf", "y/a.gguf", "broken.gguf"] {
+        for name in ["b.gguf", "x/a.gguf", "y/a.gguf", "broken.gguf", "mmproj-b.gguf", "mtp-b.gguf"] {
             let path = folder.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::copy(&gguf, path).unwrap();

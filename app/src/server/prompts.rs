@@ -8,7 +8,7 @@ use thermocline_engine::{
 
 use super::{
     error::ApiError,
-    json_fields::{JsonFields, invalid},
+    json_fields::{JsonFields, invalid, whole_number},
     request::Endpoint,
 };
 
@@ -121,7 +121,7 @@ fn one_prompt(value: &Value) -> Option<Prompt> {
     match value {
         Value::String(text) => Some(Prompt::Text(text.clone())),
         Value::Array(list) if !list.is_empty() => {
-            let ids = list.iter().map(|it| it.as_u64().and_then(|id| u32::try_from(id).ok()));
+            let ids = list.iter().map(|it| whole_number(it).and_then(|id| u32::try_from(id).ok()));
             ids.collect::<Option<Vec<u32>>>().map(Prompt::Tokens)
         }
         _ => None,

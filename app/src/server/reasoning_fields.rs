@@ -37,7 +37,7 @@ pub fn parse_reasoning(fields: &mut JsonFields) -> Result<ReasoningFields, ApiEr
     };
     let mut effort = fields.string("reasoning_effort")?.map(|effort| ("reasoning_effort", effort));
     // For other servers -1 is no limit.
-    fields.remove_if("reasoning_budget", &json!(-1));
+    fields.remove_if("reasoning_budget", -1.0);
     let mut budget = fields.count("reasoning_budget")?;
     if let Some(reasoning) = fields.remove("reasoning") {
         let mut reasoning = JsonFields::from_value(reasoning, "reasoning")?;

@@ -7,12 +7,12 @@ use super::{
     answer_reader::RequestedTools,
     error::ApiError,
     grammar_fields::parse_grammar,
-    json_fields::{JsonFields, invalid},
+    json_fields::{JsonFields, Seed, invalid},
     messages::parse_messages,
     prompts::{ChoiceFields, infill_prompts, parse_choice_fields, parse_prompts},
     reasoning_fields::parse_reasoning,
     served_model::ServedModel,
-    tool_fields::{AnswerForm, parse_answer_form, with_fixed_spaces},
+    tool_fields::{AnswerForm, parse_answer_form},
 };
 
 /// Largest number of stop strings of a request, and of one to a strict server.
@@ -23,7 +23,13 @@ const STRICT_STOPS: usize = 4;
 const IGNORED: [&str; 4] = ["user", "safety_identifier", "prompt_cache_key", "metadata"];
 
 /// Those that only a server that is not strict lets pass: hints of other servers' clients.
-const HINTS: [&str; 9] = [
+const HINTS: [&str; 15] = [
+    "include_reasoning",
+    "usage",
+    "provider",
+    "ttl",
+    "timeout",
+    "truncate_prompt_tokens",
     "store",
     "service_tier",
     "keep_alive",
@@ -59,6 +65,8 @@ pub struct CompletionRequest {
     pub include_usage: bool,
     /// Tools that the model may call.
     pub tools: Option<RequestedTools>,
+    /// Field that asks for the grammar of the answer, if one does.
+    pub grammar_field: Option<String>,
 }
 
 impl CompletionRequest {
@@ -116,8 +124,9 @@ impl CompletionRequest {
             Endpoint::Completion => AnswerForm { tools: None, grammar: parse_grammar(&mut fields, strict)? },
         };
         chat.tools = form.tools.as_ref().map(|tools| tools.definitions.clone()).unwrap_or_default();
+        chat.call_format = form.tools.as_ref().map(|tools| tools.format.clone());
         if !strict {
-            HINTS.iter().for_each(|field| drop(fields.remove(field)));
+            fields.ignore(&HINTS);
         }
         check_neutral(&mut fields, endpoint)?;
         fields.finish()?;
@@ -127,7 +136,7 @@ impl CompletionRequest {
             stop,
             max_tokens,
             chat,
-            grammar: form.grammar.map(with_fixed_spaces),
+            grammar: form.grammar.as_ref().map(|it| it.grammar.clone()),
             logprobs: choices.engine_logprobs(),
             thought_budget,
             // Clients that score a prompt count on one token behind it, even if that is the end.
@@ -143,7 +152,8 @@ impl CompletionRequest {
         };
         let echoes = if choices.echo { prompts.iter().map(text).collect() } else { Vec::new() };
         let requests = choices.requests(prompts, &request);
-        Ok(CompletionRequest { requests, choices, echoes, stream, include_usage, tools: form.tools })
+        let grammar_field = form.grammar.map(|it| it.field);
+        Ok(CompletionRequest { requests, choices, echoes, stream, include_usage, tools: form.tools, grammar_field })
     }
 }
 
@@ -160,7 +170,11 @@ fn parse_sampling(fields: &mut JsonFields, base: Sampling) -> Result<Sampling, A
         frequency_penalty: fields.number("frequency_penalty")?.unwrap_or(base.frequency_penalty),
         penalty_last_n: fields.count("repeat_last_n")?.unwrap_or(base.penalty_last_n),
         logit_bias: parse_logit_bias(fields.remove("logit_bias"))?.unwrap_or(base.logit_bias),
-        seed: fields.seed("seed")?.or(base.seed),
+        seed: match fields.seed("seed")? {
+            Some(Seed::Any) => None,
+            Some(Seed::Fixed(seed)) => Some(seed),
+            None => base.seed,
+        },
         ..base
     })
 }
@@ -186,7 +200,7 @@ fn parse_stop(value: Option<Value>, most: usize) -> Result<Option<Vec<String>>, 
 fn parse_max_tokens(fields: &mut JsonFields, strict: bool) -> Result<Option<usize>, ApiError> {
     if !strict {
         // For other servers -1 is no limit.
-        ["max_completion_tokens", "max_tokens"].iter().for_each(|field| fields.remove_if(field, &json!(-1)));
+        ["max_completion_tokens", "max_tokens"].iter().for_each(|field| fields.remove_if(field, -1.0));
     }
     let (new, old) = (fields.count("max_completion_tokens")?, fields.count("max_tokens")?);
     match (new, old) {

@@ -50,7 +50,7 @@ impl CompletionFormat {
     pub fn whole(&self, choices: Vec<Choice>, with_logprobs: bool, total: &GenerationStats) -> Value {
         let mut whole = self.frame(self.object(), json!(null), 0, None);
         let choice = |(index, mut choice): (usize, Choice)| {
-            let mut json = self.whole_choice(index, &choice.pieces, &choice.reason);
+            let mut json = self.whole_choice(index, &choice);
             if with_logprobs {
                 json["logprobs"] = choice.logprobs.json(&choice.scored);
             }
@@ -68,10 +68,11 @@ impl CompletionFormat {
         }
     }
 
-    fn whole_choice(&self, index: usize, pieces: &[AnswerPiece], reason: &StopReason) -> Value {
+    fn whole_choice(&self, index: usize, choice: &Choice) -> Value {
+        let pieces = &choice.pieces;
         let content: String = pieces.iter().filter_map(AnswerPiece::content).collect();
         let calls = whole_calls(pieces);
-        let finish = finish_reason(reason, !calls.is_empty());
+        let finish = finish_reason(&choice.reason, choice.called);
         let (name, content) = match self.endpoint {
             Endpoint::Chat => {
                 let reasoning: String = pieces.iter().filter_map(AnswerPiece::reasoning).collect();
@@ -201,6 +202,7 @@ pub fn add_forgotten(object: &mut Value, stats: &GenerationStats) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::logprobs::LogprobsFormat;
 
     #[test]
     fn usage_names_forgotten_tokens_where_there_are_any() {
@@ -224,17 +226,26 @@ mod tests {
             arguments(1, "{\"x\": 1}"),
         ];
         let format = CompletionFormat::new(Endpoint::Chat, "m".to_owned());
-        let choice = format.whole_choice(0, &pieces, &StopReason::EndOfText);
+        let choice = |pieces: Vec<AnswerPiece>, reason: StopReason, called: bool| {
+            let logprobs = LogprobsFormat::new(Endpoint::Chat, None);
+            let stats = GenerationStats::default();
+            format.whole_choice(0, &Choice { pieces, scored: Vec::new(), reason, called, stats, logprobs })
+        };
+        let chunk = format.piece_chunk(3, &pieces[2]);
+        let broken = choice(pieces[..4].to_vec(), StopReason::EndOfText, false);
+        assert_eq!(broken["finish_reason"], "stop");
+        let told = choice(pieces.to_vec(), StopReason::MaxTokens, true);
+        assert_eq!(told["finish_reason"], "length");
+        let said = choice(vec![AnswerPiece::Content("Yes".to_owned())], StopReason::MaxTokens, false);
+        let choice = choice(pieces.to_vec(), StopReason::EndOfText, true);
         assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
         assert_eq!(choice["message"]["reasoning_content"], "Hm.");
         let second = json!({ "id": "id1", "type": "function", "function": { "name": "f", "arguments": "{\"x\": 1}" } });
         assert_eq!(choice["message"]["tool_calls"][1], second);
         assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{}");
-        let chunk = format.piece_chunk(3, &pieces[2]);
         let delta = json!({ "tool_calls": [{ "index": 0, "function": { "arguments": "{" } }] });
         assert_eq!((&chunk["choices"][0]["delta"], &chunk["choices"][0]["index"]), (&delta, &json!(3)));
-        let choice = format.whole_choice(0, &[AnswerPiece::Content("Yes".to_owned())], &StopReason::MaxTokens);
-        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("length"), &json!("Yes")));
-        assert!(choice["message"].get("tool_calls").is_none() && choice["message"].get("reasoning_content").is_none());
+        assert_eq!((&said["finish_reason"], &said["message"]["content"]), (&json!("length"), &json!("Yes")));
+        assert!(said["message"].get("tool_calls").is_none() && said["message"].get("reasoning_content").is_none());
     }
 }

@@ -5,7 +5,7 @@ use thermocline_engine::tokenizer::EncodeOptions;
 
 use super::{
     error::ApiError,
-    json_fields::{JsonFields, invalid},
+    json_fields::{JsonFields, invalid, whole_number},
     served_model::ServedModel,
 };
 
@@ -33,7 +33,7 @@ pub fn detokenize(body: &[u8], model: &ServedModel) -> Result<Value, ApiError> {
     let value = fields.remove("tokens").unwrap_or_else(|| json!([]));
     fields.finish()?;
     let vocab = model.engine.tokenizer().vocab_len() as u64;
-    let id = |value: &Value| value.as_u64().filter(|id| *id < vocab).and_then(|id| u32::try_from(id).ok());
+    let id = |value: &Value| whole_number(value).filter(|id| *id < vocab).and_then(|id| u32::try_from(id).ok());
     let ids: Option<Vec<u32>> = value.as_array().and_then(|list| list.iter().map(id).collect());
     let ids = ids.ok_or_else(|| invalid("tokens", &format!("a list of token ids below {vocab}"), &value))?;
     let text = model.engine.tokenizer().decode(&ids, false);

@@ -1,12 +1,18 @@
 //! Parsing of the fields that say what an answer may be: `tools`, `tool_choice`, and its grammar.
 
-use serde_json::{Value, json};
-use thermocline_engine::{session::Grammar, tokenizer::tools::ToolFormat};
+use serde_json::Value;
+use thermocline_engine::{
+    session::{
+        Grammar,
+        sampling::{CallSchema, JsonSchema},
+    },
+    tokenizer::tools::ToolFormat,
+};
 
 use super::{
     answer_reader::RequestedTools,
     error::ApiError,
-    grammar_fields::parse_grammar,
+    grammar_fields::{RequestedGrammar, parse_grammar},
     json_fields::{JsonFields, invalid},
 };
 
@@ -19,12 +25,18 @@ pub struct AnswerForm {
     /// Tools that may be called.
     pub tools: Option<RequestedTools>,
     /// Grammar of the answer.
-    pub grammar: Option<Grammar>,
+    pub grammar: Option<RequestedGrammar>,
 }
 
 /// Parses the form of an answer; `format` is how the model calls tools.
 pub fn parse_answer_form(fields: &mut JsonFields, format: &ToolFormat, strict: bool) -> Result<AnswerForm, ApiError> {
-    let definitions = parse_tools(fields.remove("tools"))?;
+    let mut definitions = parse_tools(fields.remove("tools"))?;
+    // The model is not told: it is about the schema alone.
+    let strict_of = |tool: &mut Value| {
+        let function = tool["function"].as_object_mut();
+        function.and_then(|function| function.remove("strict")).is_some_and(|strict| strict == true)
+    };
+    let strict_tools: Vec<bool> = definitions.iter_mut().map(strict_of).collect();
     let choice = fields.remove("tool_choice");
     fields.boolean("parallel_tool_calls")?;
     let grammar = parse_grammar(fields, strict)?;
@@ -34,18 +46,19 @@ pub fn parse_answer_form(fields: &mut JsonFields, format: &ToolFormat, strict: b
         AnswerForm { tools: if wanted { tools(format.clone()) } else { None }, grammar }
     };
     let expected = "none, auto, required, or the name of a function in `tools`";
-    let forced = match &choice {
+    let every = 0..definitions.len();
+    let forced: Vec<usize> = match &choice {
         None => return Ok(auto(grammar)),
         Some(Value::String(word)) => match &**word {
             "auto" => return Ok(auto(grammar)),
             "none" => return Ok(AnswerForm { tools: None, grammar }),
-            "required" | "any" if !definitions.is_empty() => definitions.iter().collect(),
+            "required" | "any" if !definitions.is_empty() => every.collect(),
             _ => return Err(invalid("tool_choice", expected, &choice.into())),
         },
         Some(named) => {
             let name = named["function"]["name"].as_str().or(named["name"].as_str());
-            let named = definitions.iter().filter(|it| it["function"]["name"].as_str() == name);
-            let found: Vec<&Value> = if name.is_some() { named.collect() } else { Vec::new() };
+            let found: Vec<usize> =
+                every.filter(|at| name.is_some() && definitions[*at]["function"]["name"].as_str() == name).collect();
             if found.is_empty() {
                 return Err(invalid("tool_choice", expected, &choice.into()));
             }
@@ -56,40 +69,25 @@ pub fn parse_answer_form(fields: &mut JsonFields, format: &ToolFormat, strict: b
         let message = "a grammar cannot be combined with a tool_choice that forces a call";
         return Err(ApiError::invalid_field("response_format", message));
     }
-    Ok(AnswerForm { tools: tools(ToolFormat::forced()), grammar: Some(Grammar::JsonSchema(call_schema(&forced))) })
+    let grammar = Some(call_grammar(&definitions, &strict_tools, &forced)?);
+    Ok(AnswerForm { tools: tools(ToolFormat::forced()), grammar })
 }
 
-/// The grammar without a choice of white space in JSON, of which small models write line after line.
-pub fn with_fixed_spaces(grammar: Grammar) -> Grammar {
-    match grammar {
-        Grammar::JsonSchema(Value::Object(mut schema)) => {
-            let spaces = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
-            schema.entry("x-guidance").or_insert(spaces);
-            Grammar::JsonSchema(Value::Object(schema))
-        }
-        other => other,
-    }
-}
-
-/// The schema of a call of one of `tools`.
-fn call_schema(tools: &[&Value]) -> Value {
-    let call = |tool: &&Value| {
-        let function = &tool["function"];
-        let parameters = match &function["parameters"] {
-            Value::Null => json!({ "type": "object" }),
-            schema => schema.clone(),
-        };
-        json!({
-            "type": "object",
-            "properties": { "name": { "const": function["name"] }, "arguments": parameters },
-            "required": ["name", "arguments"],
-            "additionalProperties": false,
-        })
+/// The grammar of a call of one of the tools with these numbers; `strict` says of each tool that its schema has to be followed to
+/// the letter.
+fn call_grammar(tools: &[Value], strict: &[bool], numbers: &[usize]) -> Result<RequestedGrammar, ApiError> {
+    let call = |&number: &usize| {
+        let function = &tools[number]["function"];
+        let arguments = JsonSchema::of_arguments(&function["parameters"], number, strict[number])
+            .map_err(|error| ApiError::of_grammar(&error, &format!("tools[{number}]")))?;
+        Ok(CallSchema { name: function["name"].as_str().unwrap_or_default().to_owned(), arguments })
     };
-    match tools {
-        [tool] => call(tool),
-        tools => json!({ "anyOf": tools.iter().map(call).collect::<Vec<_>>() }),
-    }
+    let calls = numbers.iter().map(call).collect::<Result<Vec<_>, ApiError>>()?;
+    let field = match numbers {
+        [number] => format!("tools[{number}]"),
+        _ => "tools".to_owned(),
+    };
+    Ok(RequestedGrammar { field, grammar: Grammar::JsonSchema(JsonSchema::of_calls(calls)) })
 }
 
 fn parse_tools(value: Option<Value>) -> Result<Vec<Value>, ApiError> {
@@ -116,6 +114,8 @@ fn parse_tools(value: Option<Value>) -> Result<Vec<Value>, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn parse(body: Value) -> Result<AnswerForm, ApiError> {
@@ -126,6 +126,10 @@ mod tests {
         json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object" } } })
     }
 
+    fn with_parameters(parameters: Value) -> Value {
+        json!({ "type": "function", "function": { "name": "c", "parameters": parameters } })
+    }
+
     #[test]
     fn tool_choice_decides_between_no_tools_free_and_forced_calls() {
         let with = |choice: Value| parse(json!({ "tools": [tool("a"), tool("b")], "tool_choice": choice })).unwrap();
@@ -134,11 +138,14 @@ mod tests {
             let form = with(free);
             assert_eq!((form.tools.unwrap().definitions.len(), form.grammar), (2, None));
         }
-        let Some(Grammar::JsonSchema(any)) = with(json!("required")).grammar else { panic!("no schema") };
-        assert_eq!(any["anyOf"][1]["properties"]["name"], json!({ "const": "b" }));
-        let named = json!({ "type": "function", "function": { "name": "b" } });
-        let Some(Grammar::JsonSchema(one)) = with(named).grammar else { panic!("no schema") };
-        assert_eq!(one["properties"]["name"], json!({ "const": "b" }));
+        let schema = |form: AnswerForm| match form.grammar {
+            Some(RequestedGrammar { field, grammar: Grammar::JsonSchema(schema) }) => (field, schema.for_library()),
+            other => panic!("no schema: {other:?}"),
+        };
+        let (field, any) = schema(with(json!("required")));
+        assert_eq!((&*field, &any["anyOf"][1]["properties"]["name"]), ("tools", &json!({ "const": "b" })));
+        let (field, one) = schema(with(json!({ "type": "function", "function": { "name": "b" } })));
+        assert_eq!((&*field, &one["properties"]["name"]), ("tools[1]", &json!({ "const": "b" })));
     }
 
     #[test]
@@ -150,6 +157,11 @@ mod tests {
             (json!({ "tool_choice": "required" }), "tool_choice"),
             (json!({ "tools": [tool("a")], "tool_choice": { "function": { "name": "b" } } }), "tool_choice"),
             (json!({ "response_format": { "type": "xml" } }), "response_format.type"),
+            (
+                json!({ "tools": [tool("a"), with_parameters(json!({ "pattern": "(" }))], "tool_choice": "required" }),
+                "tools[1]",
+            ),
+            (json!({ "tools": [with_parameters(json!({ "type": "string" }))], "tool_choice": "required" }), "tools[0]"),
         ] {
             assert_eq!(parse(body.clone()).unwrap_err().json()["error"]["param"], param, "{body}");
         }

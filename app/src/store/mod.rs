@@ -5,7 +5,8 @@
 //! [`Store::open`] migrates older files to the present version ([`schema`]), moves a damaged one aside after saving what
 //! can be read ([`recovery`]), and detects other windows that have the chats open ([`other_instances`]). [`search`] is full text;
 //! [`import_export`] writes and reads files for people and other programs. [`attachment`] keeps the text of files that go with messages,
-//! and [`passage`] finds the passages of it that fit a question.
+//! [`passage`] finds the passages of it that fit a question, and [`neuron_word`] keeps the words at which neurons fired, if the user
+//! wants that.
 
 mod attachment;
 mod chat;
@@ -14,6 +15,7 @@ mod folder;
 pub mod import_export;
 mod message;
 mod neuron_map;
+mod neuron_word;
 mod other_instances;
 mod passage;
 mod preset;
@@ -35,6 +37,7 @@ use error::OperationContext;
 pub use error::StoreError;
 pub use folder::{Folder, FolderId};
 pub use message::{Message, MessageId, MessageState, NewMessage, Speaker};
+pub use neuron_word::{KeptWord, MOST_ROWS, MOST_WORDS};
 use other_instances::InstanceLock;
 pub use passage::{FoundPassage, PassageId};
 pub use preset::{Preset, PresetId};

@@ -7,8 +7,12 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::error::{OperationContext, StoreError};
 
 /// Migration `n` makes version `n + 1` of version `n`.
-const STEPS: [&str; 3] =
-    [include_str!("migrations/1.sql"), include_str!("migrations/2.sql"), include_str!("migrations/3.sql")];
+const STEPS: [&str; 4] = [
+    include_str!("migrations/1.sql"),
+    include_str!("migrations/2.sql"),
+    include_str!("migrations/3.sql"),
+    include_str!("migrations/4.sql"),
+];
 
 /// Migrates the file to the present version; each migration is one transaction.
 pub(super) fn migrate(db: &mut Connection, path: &Path) -> Result<(), StoreError> {
@@ -31,7 +35,7 @@ pub(super) fn migrate(db: &mut Connection, path: &Path) -> Result<(), StoreError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Store;
+    use crate::store::{KeptWord, Store};
 
     #[test]
     fn migrate_refuses_a_file_of_a_later_version() {
@@ -43,7 +47,7 @@ mod tests {
         drop(db);
         let before = std::fs::read(&path).unwrap();
         let error = Store::open(&path).unwrap_err();
-        assert!(matches!(error, StoreError::Newer { found: 99, known: 3, .. }), "{error}");
+        assert!(matches!(error, StoreError::Newer { found: 99, known: 4, .. }), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), before);
     }
 
@@ -68,6 +72,10 @@ mod tests {
         assert_eq!((&*said[0].content, &said[0].tools), ("Hi", &None));
         store.set_chat_tools(chat.id, true).unwrap();
         assert!(store.chat(chat.id).unwrap().tools);
+        assert!(!store.has_kept_words().unwrap(), "nor were words of neurons kept");
+        let word = KeptWord { layer: 0, neuron: 1, word: "hi".to_owned(), times: 1 };
+        store.add_kept_words("m", std::slice::from_ref(&word)).unwrap();
+        assert_eq!(store.kept_words("m", 0, 1).unwrap(), [word]);
     }
 
     #[test]

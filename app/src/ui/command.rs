@@ -71,6 +71,8 @@ pub enum Command {
     Compare([Side; 2]),
     /// Show the whole map of neurons.
     ShowMap,
+    /// Put the cursor where neurons are searched by a word.
+    SearchNeurons,
     /// Show or hide the list of keys.
     CheatSheet,
 }
@@ -89,6 +91,12 @@ pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
         Command::DeleteChat,
         KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), Key::Delete),
         "Delete the chat",
+    ),
+    // Before the same key without Shift, which that would be taken for.
+    (
+        Command::SearchNeurons,
+        KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), Key::K),
+        "Search neurons by a word",
     ),
     (Command::Search, ctrl(Key::K), "Search all chats"),
     (Command::Compose, ctrl(Key::L), "Write a message"),

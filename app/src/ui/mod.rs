@@ -4,9 +4,9 @@
 //! (the budget), [`models`] (library, downloads, preparation), [`preferences`]. [`opening`] finds a graphics backend that draws
 //! the window. [`theme`] has the colours and spacing, [`fonts`] the fonts, [`icon`] the program's picture, [`drawing`] makes its
 //! own shaders ready, [`frame_pace`] says how soon a frame may follow another, [`widgets`] has what several panels draw,
-//! [`markdown`] draws answers, [`toasts`] the notices, [`path_field`] stands for a file dialog where there is none; [`adapters`]
+//! [`text`] is text of any direction, shown and edited, [`markdown`] draws answers, [`toasts`] the notices, [`path_field`] stands for a file dialog where there is none; [`adapters`]
 //! are the GPUs, [`keyboard`] says which part has the keys, [`areas`] are what F6 leads between, [`top_bar`] is the line above
-//! the page with its [`model_menu`], and [`background`] is work that would make a frame wait.
+//! the page with its [`model_menu`] and the [`race_menu`], and [`background`] is work that would make a frame wait.
 //!
 //! A frame reads and paints; it never waits for the engine, the disk or the network, and costs what is visible, not what
 //! was said. Only where the processor itself draws, frames are throttled while the model answers. Panels change the world through
@@ -31,9 +31,11 @@ pub mod neurons;
 pub mod opening;
 pub mod path_field;
 pub mod preferences;
+mod race_menu;
 pub mod shell;
 #[cfg(test)]
 pub mod testing;
+pub mod text;
 pub mod theme;
 pub mod toasts;
 pub mod top_bar;

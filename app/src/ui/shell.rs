@@ -1,7 +1,10 @@
 //! State shared by all panels: engine, settings, folders, downloads.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -69,6 +72,8 @@ pub struct Shell {
     pub mark: Option<Tint>,
     /// The budget of the model that is open, while it is being dragged.
     pub dragged: Option<VramBudget>,
+    /// Set once the last comparison has given the model its mode and budget back.
+    pub compared: Arc<AtomicBool>,
     /// Forecasts for budgets of that model.
     pub forecasts: BudgetForecasts,
     /// The figures of what makes that model as fast as it is.
@@ -94,6 +99,11 @@ impl std::fmt::Debug for Shell {
 }
 
 impl Shell {
+    /// True while two answers are compared, which may have changed the model's mode or budget for a while.
+    pub fn is_comparing(&self) -> bool {
+        !self.compared.load(Relaxed)
+    }
+
     /// Reads settings and chats below `folders`. Events of the engine and of downloads wake `ctx`.
     ///
     /// # Errors
@@ -153,6 +163,7 @@ impl Shell {
             adapters: Adapters::default(),
             tint: None,
             highlight: None,
+            compared: Arc::new(AtomicBool::new(true)),
             mark: None,
             dragged: None,
             forecasts: BudgetForecasts::default(),

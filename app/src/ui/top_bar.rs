@@ -15,17 +15,13 @@ use super::{
     command::{Command, Page},
     frame_pace, model_menu,
     models::prepare_offer,
+    race_menu,
     shell::Shell,
     theme::{self, Palette},
     vram::{self, picker},
     widgets,
 };
-use crate::{
-    chat::{Side, SideModel},
-    engine_handle::ModelState,
-    library::ModelId,
-    units,
-};
+use crate::{engine_handle::ModelState, library::ModelId, units};
 
 /// Width of the bar of a device that is loaded, in points.
 const LOADING: f32 = 96.0;
@@ -247,7 +243,7 @@ fn device_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId) {
 }
 
 /// Explanation of a sparsity mode.
-fn about(choice: SparsityChoice) -> (&'static str, &'static str) {
+pub(super) fn about(choice: SparsityChoice) -> (&'static str, &'static str) {
     match choice.name() {
         "dense" => ("Dense", "Every neuron is computed"),
         "exact" => ("Exact", "Neurons whose gate is silent are skipped; answers stay the same"),
@@ -305,7 +301,7 @@ fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
             ui.close();
         }
     }
-    race(ui, shell, report.asked);
+    race_menu::show(ui, shell, model, engine);
     prepare_offer(ui, shell);
     input_levels(ui, shell, model, engine);
     ui.separator();
@@ -317,23 +313,6 @@ fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
         let set = engine.set_adaptive(adaptive);
         shell.ok_or_show_error(set);
     }
-}
-
-/// Offers to have the last answer written in the mode in use and in another one.
-fn race(ui: &mut Ui, shell: &mut Shell, asked: SparsityChoice) {
-    ui.separator();
-    widgets::muted(ui, "Race against this mode, with the last answer:");
-    ui.horizontal_wrapped(|ui| {
-        for choice in SparsityChoice::ALL.into_iter().filter(|choice| *choice != asked) {
-            let (name, what) = about(choice);
-            let button = ui.button(name).accessible_name(format!("Race against {name}"));
-            if button.on_hover_text(format!("{what}. One after the other, with the same seed")).clicked() {
-                let side = |choice| Side { title: about(choice).0.to_owned(), model: SideModel::Mode(choice) };
-                shell.queue_command(Command::Compare([side(asked), side(choice)]));
-                ui.close();
-            }
-        }
-    });
 }
 
 #[cfg(test)]

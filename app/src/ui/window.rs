@@ -1,121 +1,49 @@
-//! The window: three columns that make room for each other, and what happens when something is asked for.
+//! The window: three [`columns`] that make room for each other, [`commands`] that panels give it, and its [`startup`].
 
+mod columns;
+mod commands;
 mod drops;
 mod frame_throttle;
 mod ground;
+mod startup;
 
 use std::time::{Duration, Instant};
 
-use eframe::{CreationContext, NativeOptions};
-use egui::{
-    Align2, Area, CentralPanel, Color32, Context, Frame, Key, Margin, Modifiers, Order, Panel, ScrollArea, Shape,
-    Stroke, Ui, Vec2,
-};
+use egui::{Align2, CentralPanel, Color32, Context, Frame, Key, Modifiers, Panel, Ui};
 
-use self::{drops::Destination, frame_throttle::FrameThrottle, ground::Ground};
+pub use self::startup::run;
+use self::{
+    columns::{CHATS, INSET, NEURONS, Rooms, SideColumn, WIDE, WIDE_CHATS, WIDE_NEURONS, over},
+    drops::Destination,
+    frame_throttle::FrameThrottle,
+    ground::Ground,
+};
 use super::{
     areas::WindowArea,
     chats::ChatsPanel,
     command::{self, Command, Page},
     conversation::{Conversation, composer_id},
-    fonts, frame_pace,
-    icon::icon,
-    keyboard,
+    frame_pace, keyboard,
     models::{ModelsPage, Offers},
     neurons::NeuronsPanel,
-    opening::{self, Backend, BackendOrder, Chosen, NoWindow, Watch},
+    opening::{Backend, Watch},
     preferences::{PreferencesPage, keys},
     shell::Shell,
     theme::{self, Palette},
     top_bar,
     vram::{self, VramPanel},
 };
-use crate::{engine_handle::ModelState, folders::Folders, library::ModelId, settings::Settings};
-
-/// Title of the window.
-const TITLE: &str = "Thermocline";
-
-/// Identity of the program for the system.
-const APPLICATION: &str = "org.thermocline.Thermocline";
+use crate::{folders::Folders, library::ModelId};
 
 /// Widths below which a side column lies over the middle one, in points.
 const ROOM_FOR_NEURONS: f32 = 1100.0;
 const ROOM_FOR_CHATS: f32 = 760.0;
-
-/// Height of the right column below which its two panels scroll as one, in points.
-const ROOM_FOR_BOTH: f32 = 720.0;
 
 /// Longest time between two attempts to write what the disk has refused.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The cursor blinks for so long after the last input, because every blink is a frame.
 const BLINKS: Duration = Duration::from_secs(10);
-
-/// Around what a column shows.
-const INSET: Margin = Margin { left: 16, right: 16, top: 12, bottom: 12 };
-
-/// Widths of the side columns, in points, and those on a wide window.
-const CHATS: f32 = 232.0;
-const NEURONS: f32 = 448.0;
-const WIDE: f32 = 1800.0;
-const WIDE_CHATS: f32 = 288.0;
-const WIDE_NEURONS: f32 = 0.29;
-
-/// Opens the window and returns when it is closed. `model` is opened instead of the one used last. Graphics backends are tried
-/// until one has drawn the first frame: the one that `WGPU_BACKEND` names and no other; else the one in the settings, the one that
-/// drew last time, and the rest of this system's.
-///
-/// # Errors
-/// Why there cannot be a window.
-pub fn run(folders: &Folders, model: Option<&ModelId>) -> Result<(), NoWindow> {
-    let only = std::env::var("WGPU_BACKEND").ok();
-    let drawing = Settings::peek(&folders.settings()).drawing;
-    let (first, worked) = (drawing.backend.as_deref(), drawing.worked.as_deref());
-    let order = BackendOrder::new(Chosen { only: only.as_deref(), first, worked }, Backend::HERE)?;
-    let mut desktop = opening::DesktopWindow::new()?;
-    order.open(&mut |backend, software| {
-        let create = |creation: &CreationContext<'_>, watch: Watch| {
-            let mut window = create(creation, folders.clone(), model.cloned())?;
-            window.opening = Some((watch, backend));
-            Ok(window)
-        };
-        desktop.open(TITLE, backend, software, options(folders), create)
-    })
-}
-
-fn options(folders: &Folders) -> NativeOptions {
-    let viewport = egui::ViewportBuilder::default()
-        .with_title(TITLE)
-        .with_app_id(APPLICATION)
-        .with_icon(icon())
-        .with_inner_size([1440.0, 900.0])
-        .with_min_inner_size([480.0, 400.0]);
-    NativeOptions {
-        viewport,
-        persistence_path: Some(folders.config.join("window.ron")),
-        // Nothing shades off so slowly that bands would be seen.
-        dithering: false,
-        ..NativeOptions::default()
-    }
-}
-
-/// The window's contents, on what eframe draws it with.
-fn create(creation: &CreationContext<'_>, folders: Folders, model: Option<ModelId>) -> Result<Window, String> {
-    let drawn_by = creation.wgpu_render_state.as_ref().map(|state| state.adapter.get_info().device_type);
-    frame_pace::set_draws_by_cpu(&creation.egui_ctx, drawn_by == Some(wgpu::DeviceType::Cpu));
-    let mut window = Window::new(&creation.egui_ctx, folders, model)?;
-    fonts::load_emoji(&creation.egui_ctx);
-    if let Some(state) = &creation.wgpu_render_state {
-        window.neurons.draw_on(state);
-        if frame_pace::draws_by_cpu(&creation.egui_ctx) {
-            window.ground = Ground::install(state);
-            let device = state.device.clone();
-            // A device that was lost has nothing to do any more.
-            window.throttle_frames(FrameThrottle::new(move || drop(device.poll(wgpu::PollType::wait_indefinitely()))));
-        }
-    }
-    Ok(window)
-}
 
 /// The window's contents.
 #[derive(Debug)]
@@ -134,7 +62,7 @@ pub struct Window {
     /// True while the list of keys is shown over everything.
     keys: bool,
     /// Columns that lie over the middle one now.
-    over: Option<Side>,
+    over: Option<SideColumn>,
     /// True if a field, a menu or an overlay had the keyboard when the last frame ended: then Escape leaves that.
     keyboard_taken: bool,
     /// When there was input last.
@@ -147,19 +75,6 @@ pub struct Window {
     ground: Option<Ground>,
     /// The watch that waits for the first frame, and the backend that is to draw it.
     opening: Option<(Watch, Backend)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Chats,
-    Neurons,
-}
-
-/// True for each side column that has a place of its own in a window of this width.
-#[derive(Debug, Clone, Copy)]
-struct Rooms {
-    chats: bool,
-    neurons: bool,
 }
 
 impl Window {
@@ -215,6 +130,7 @@ impl Window {
 
     /// Work of every frame, visible or not.
     pub fn tick(&mut self, ctx: &Context) {
+        self.shell.chat_controller.set_keeps_words(self.shell.settings.keep_neuron_words);
         self.conversation.tick(ctx, &mut self.shell);
         self.chats.tick(ctx, &mut self.shell);
         self.models.tick(ctx, &mut self.shell);
@@ -275,10 +191,10 @@ impl Window {
         Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell, self.page));
         let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| self.middle(ui));
         match self.over {
-            Some(Side::Chats) if !room_for_chats => {
+            Some(SideColumn::Chats) if !room_for_chats => {
                 over(ui, "chats over", Align2::LEFT_TOP, CHATS, palette, |ui| self.chats.show(ui, &mut self.shell));
             }
-            Some(Side::Neurons) if !room_for_neurons => {
+            Some(SideColumn::Neurons) if !room_for_neurons => {
                 over(ui, "neurons over", Align2::RIGHT_TOP, NEURONS.min(width), palette, |ui| self.right(ui));
             }
             _ => {}
@@ -344,138 +260,6 @@ impl Window {
             Page::Preferences => self.preferences.show(ui, &mut self.shell),
         }
     }
-
-    /// A side column.
-    fn column(&mut self, ui: &mut Ui, column: Panel, contents: impl FnOnce(&mut Self, &mut Ui)) {
-        let (frame, fill) = (Frame::new().inner_margin(INSET), Palette::of(ui).panel);
-        let Some(ground) = self.ground else {
-            column.frame(frame.fill(fill)).show(ui, |ui| contents(self, ui));
-            return;
-        };
-        let below = ui.painter().add(Shape::Noop);
-        let shown = column.frame(frame).show(ui, |ui| contents(self, ui));
-        ui.painter().set(below, ground.fill(shown.response.rect, fill));
-    }
-
-    /// The map and what memory it has. Both are seen at once where there is room for both.
-    fn right(&mut self, ui: &mut Ui) {
-        WindowArea::Neurons.stop(ui, "Neurons and memory");
-        let scroll = |id: &str| ScrollArea::vertical().id_salt(id).auto_shrink([false, true]);
-        if ui.available_height() < ROOM_FOR_BOTH {
-            scroll("right").auto_shrink(false).show(ui, |ui| {
-                self.neurons.show(ui, &mut self.shell);
-                ui.separator();
-                self.vram.show(ui, &mut self.shell);
-            });
-            return;
-        }
-        let height = self.vram_height.min(ui.available_height() / 2.0);
-        let frame = Frame::new().inner_margin(Margin { top: 12, ..Margin::ZERO });
-        Panel::bottom("vram").exact_size(height).frame(frame).show(ui, |ui| {
-            let shown = scroll("vram").show(ui, |ui| self.vram.show(ui, &mut self.shell));
-            // As high as what it shows, from the next frame on.
-            self.vram_height = shown.content_size.y + 24.0;
-        });
-        scroll("map").auto_shrink(false).show(ui, |ui| self.neurons.show(ui, &mut self.shell));
-    }
-
-    /// The areas that can be seen, from left to right.
-    fn areas(&self, rooms: Rooms) -> Vec<WindowArea> {
-        let panels = self.shell.settings.panels;
-        let chats = if rooms.chats { panels.chats } else { self.over == Some(Side::Chats) };
-        let neurons = if rooms.neurons { panels.neurons } else { self.over == Some(Side::Neurons) };
-        let all = [
-            (chats, WindowArea::Chats),
-            (true, WindowArea::Middle),
-            (self.page == Page::Chat, WindowArea::Composer),
-            (neurons, WindowArea::Neurons),
-        ];
-        all.into_iter().filter(|(seen, _)| *seen).map(|(_, area)| area).collect()
-    }
-
-    /// Leads the keyboard to an area.
-    fn lead(&mut self, ctx: &Context, area: WindowArea) {
-        match area {
-            WindowArea::Chats => self.chats.focus_list(),
-            WindowArea::Composer => self.conversation.handle_command(&Command::Compose, &mut self.shell),
-            WindowArea::Middle | WindowArea::Neurons => ctx.memory_mut(|memory| memory.request_focus(area.id())),
-        }
-        ctx.request_repaint();
-    }
-
-    /// Shows the column of chats.
-    fn show_chats(&mut self, rooms: Rooms) {
-        if rooms.chats {
-            self.shell.settings.panels.chats = true;
-        } else {
-            self.over = Some(Side::Chats);
-        }
-    }
-
-    fn handle_command(&mut self, command: Command, rooms: Rooms) {
-        let Rooms { chats: room_for_chats, neurons: room_for_neurons } = rooms;
-        let panels = &mut self.shell.settings.panels;
-        let switch = |over: &mut Option<Side>, side| *over = if *over == Some(side) { None } else { Some(side) };
-        match command {
-            Command::NewChat
-            | Command::OpenChat(_)
-            | Command::OpenMessage(..)
-            | Command::Compose
-            | Command::Compare(_)
-            | Command::Attach => {
-                (self.page, self.over) = (Page::Chat, None);
-                self.conversation.handle_command(&command, &mut self.shell);
-            }
-            Command::Stop | Command::Regenerate | Command::CopyAnswer | Command::ToEnd => {
-                self.conversation.handle_command(&command, &mut self.shell);
-            }
-            Command::Search => {
-                self.show_chats(rooms);
-                self.chats.focus_search();
-            }
-            Command::OpenModel(model) => self.shell.open_model(model),
-            Command::ReopenModel => {
-                if let ModelState::Ready { model, .. } | ModelState::Failed { model, .. } =
-                    self.shell.engine_handle.state()
-                {
-                    self.shell.open_model(model);
-                } else if let ModelState::Remote { model, .. } = self.shell.engine_handle.state() {
-                    self.shell.open_model(ModelId::Remote(model));
-                }
-            }
-            Command::CloseModel => self.shell.engine_handle.close(),
-            Command::Show(page) => (self.page, self.over) = (if self.page == page { Page::Chat } else { page }, None),
-            Command::ToggleChats if room_for_chats => panels.chats = !panels.chats,
-            Command::ToggleChats => switch(&mut self.over, Side::Chats),
-            Command::ToggleNeurons if room_for_neurons => panels.neurons = !panels.neurons,
-            Command::ToggleNeurons => switch(&mut self.over, Side::Neurons),
-            Command::ShowMap => {
-                if room_for_neurons {
-                    panels.neurons = true;
-                } else {
-                    self.over = Some(Side::Neurons);
-                }
-                self.neurons.show_whole();
-            }
-            Command::CheatSheet => self.keys = !self.keys,
-            // Those need to know where the keyboard is.
-            Command::NextArea | Command::PreviousArea => {}
-            Command::NextChat | Command::PreviousChat | Command::RenameChat | Command::DeleteChat => {}
-        }
-    }
-}
-
-/// A column over the middle one.
-fn over(ui: &Ui, id: &str, corner: Align2, width: f32, palette: Palette, contents: impl FnOnce(&mut Ui)) {
-    let height = ui.content_rect().height();
-    Area::new(egui::Id::unique(id)).order(Order::Middle).anchor(corner, Vec2::ZERO).show(ui, |ui| {
-        let frame = Frame::new().fill(palette.panel).stroke(Stroke::new(1.0, palette.line)).inner_margin(INSET);
-        frame.show(ui, |ui| {
-            ui.set_width(width - 32.0);
-            ui.set_height(height - 24.0);
-            contents(ui);
-        });
-    });
 }
 
 impl eframe::App for Window {

@@ -78,8 +78,7 @@ impl Measured {
         let (ffn, scattered) = per_token.unwrap_or((model.dense_ffn_bytes(), 0));
         // Half of the generated tokens are behind the average one.
         let context = test.depth + test.prompt + test.generate / 2;
-        let bytes_per_token =
-            model.always_read_bytes() + ffn + kv.bytes() * context as u64 / kv.capacity().max(1) as u64;
+        let bytes_per_token = model.always_read_bytes() + ffn + kv.read_bytes(context);
         let generating = test.generate > 0 && test.prompt == 0;
         if generating {
             for (limit, seconds) in self.limits.iter_mut().zip(&self.seconds) {

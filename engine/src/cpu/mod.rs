@@ -5,6 +5,7 @@
 //! several matrices ([`Cpu::accumulate_sums`]). [`InputMajor`] is for products with activations that are mostly zero. [`ops`] holds what stands between the matrix products.
 
 mod few_tokens;
+mod firing_lists;
 mod gemm;
 mod input_major;
 mod isa;
@@ -68,6 +69,8 @@ struct Scratch {
     float_tiles: product_input::FloatTiles,
     /// Ascending indices of the inputs that are not zero.
     active: Vec<u32>,
+    /// The same of each token of a chunk.
+    firing: firing_lists::FiringLists,
     /// `[parts, d]`
     partial: scratch::AlignedBuffer<f32>,
 }

@@ -103,10 +103,13 @@ impl Cpu {
             return self.accumulate_sums(&[RowSum { weight, rows, a, factor: 1.0 }], out);
         }
         self.scratch.with(|scratch| {
-            let active = &mut scratch.active;
-            active.clear();
-            let fires = |i: usize| (0..tokens).any(|t| a[t * n + i] != 0.0);
-            active.extend((0..n).filter(|i| fires(*i)).map(|i| i as u32));
+            let lists = &mut scratch.firing;
+            lists.count(a, n);
+            if lists.are_short() {
+                self.add_firing(weight, selection, a, lists, out);
+                return lists.active().len();
+            }
+            let active = lists.active();
             scratch.float_tiles.fill(self.kernels, self.pool(), a, n, RowSelection::Listed(active));
             let (kernels, tiles) = (self.kernels, &scratch.float_tiles);
             let (width, tile_tokens) = (kernels.panel_rows(), kernels.float_tokens());

@@ -87,7 +87,7 @@ pub(crate) struct AttentionOps {
 pub(crate) struct CacheRows<'a> {
     pub rows: Range<usize>,
     pub ops: &'a KvOps,
-    /// Position of the first row, and positions that the cache has room for.
+    /// Position of the first row, and positions that the layer's ring has room for.
     pub position: usize,
     pub capacity: usize,
 }
@@ -270,8 +270,7 @@ impl AttentionOps {
         let (layout, shape) = (&self.layout, &self.layout.shape);
         match (&self.inputs, &buffers.latent) {
             (Inputs::Latent(inputs), Some(latent)) => {
-                let appends = caches.iter().map(|of| (of.rows.clone(), &of.ops.append, of.position));
-                inputs.record_inputs(recorder, latent, layout, tokens, appends, buffers.eps);
+                inputs.record_inputs(recorder, latent, layout, tokens, caches);
             }
             (Inputs::Heads(inputs), _) => {
                 inputs.record(recorder, tokens);

@@ -6,7 +6,7 @@ use super::{GpuKv, GpuLayers, GpuState, attention::AttentionOps};
 use crate::{
     error::{Error, Result},
     model::{LayerConfig, Model},
-    runtime::{KvCache, KvType, LayerRows, OffHostRows, OffHostState, Sequences},
+    runtime::{KeptRows, KvCache, KvType, LayerRows, OffHostRows, OffHostState, Sequences},
 };
 
 impl GpuLayers {
@@ -17,16 +17,18 @@ impl GpuLayers {
     pub fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
         // A layer before these whose keys and values they read has a copy of them here.
         let sources: BTreeSet<usize> = self.range().filter_map(|layer| model.config.kv_source(layer)).collect();
-        let shapes = sources.into_iter().filter_map(|layer| model.config.layers[layer].attention.as_ref());
-        let rows = shapes.map(|shape| GpuKv::bytes_of(shape, capacity, ty));
+        let rows = sources.into_iter().filter_map(|layer| {
+            let shape = model.config.layers[layer].attention.as_ref()?;
+            Some(GpuKv::bytes_of(shape, KeptRows::room_for(&model.config, layer, capacity), ty))
+        });
         let states = model.config.layers[self.range()].iter().filter_map(LayerConfig::state);
         let all = rows.chain(states.map(GpuState::bytes_of)).fold(0, u64::saturating_add);
         let available = self.gpu.arena().available();
         if all > available {
             return Err(Error::Memory { what: "KV cache", wanted: all, available });
         }
-        let mut kv = KvCache::split(&model.config, capacity, ty, |layer| {
-            let rows = if self.range().contains(&layer) { self.kv_layer(model, layer, capacity, ty)? } else { None };
+        let mut kv = KvCache::split(&model.config, capacity, ty, |layer, room| {
+            let rows = if self.range().contains(&layer) { self.kv_layer(model, layer, room, ty)? } else { None };
             Ok(rows.map(|rows| Box::new(rows) as Box<dyn OffHostRows>))
         })?;
         self.bind_kv(model, &mut kv)?;
@@ -34,20 +36,21 @@ impl GpuLayers {
         Ok(kv)
     }
 
-    /// The keys and values of `layer` for `capacity` tokens; `None` for a layer without any of its own.
-    fn kv_layer(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
+    /// The keys and values of `layer` with room for `room` positions; `None` for a layer without any of its own.
+    fn kv_layer(&self, model: &Model, layer: usize, room: usize, ty: KvType) -> Result<Option<GpuKv>> {
         let own = |attention: &AttentionOps| attention.layout.shape.kv_from.is_none();
         if self.layer(layer)?.attention().is_some_and(own) {
-            return self.new_kv(model, layer, capacity, ty);
+            return self.new_kv(model, layer, room, ty);
         }
         Ok(None)
     }
 
-    /// Room for the keys and values that `layer`, which is here, reads: its own, or a copy of another's; `None` without attention.
-    pub(super) fn new_kv(&self, model: &Model, layer: usize, capacity: usize, ty: KvType) -> Result<Option<GpuKv>> {
+    /// Room for the keys and values of `room` positions that `layer`, which is here, reads: its own, or a copy of another's;
+    /// `None` without attention.
+    pub(super) fn new_kv(&self, model: &Model, layer: usize, room: usize, ty: KvType) -> Result<Option<GpuKv>> {
         let Some(attention) = self.layer(layer)?.attention() else { return Ok(None) };
         let rope = model.config.rope(layer);
-        GpuKv::new(&self.gpu, &self.identity, rope, &self.parts.attention, attention, capacity, ty).map(Some)
+        GpuKv::new(&self.gpu, &self.identity, rope, &self.parts.attention, attention, room, ty).map(Some)
     }
 
     /// True if keys, values and states of the layers here are on this device, and the others in RAM.
@@ -83,8 +86,8 @@ impl GpuLayers {
         if kv.rows_off_host(layer).is_some() {
             return Ok(());
         }
-        let Some(to) = self.kv_layer(model, layer, kv.capacity(), kv.ty())? else { return Ok(()) };
-        let held = 0..kv.len();
+        let Some(to) = self.kv_layer(model, layer, kv.room(layer), kv.ty())? else { return Ok(()) };
+        let held = kv.held(layer);
         if let Some(rows) = kv.rows_mut(layer)
             && let Some(ram) = &rows.ram
         {
@@ -117,7 +120,7 @@ impl GpuLayers {
         kv.move_state_to_ram(layer)?;
         let Some(there) = kv.rows_off_host(layer) else { return Ok(()) };
         let Some(mut ram) = kv.room_in_ram(layer)? else { return Ok(()) };
-        there.of::<GpuKv>()?.drain(&mut ram, kv.len(), &mut self.segment)?;
+        there.of::<GpuKv>()?.drain(&mut ram, kv.held(layer), &mut self.segment)?;
         if let Some(rows) = kv.rows_mut(layer) {
             *rows = LayerRows { ram: Some(ram), off_host: None };
         }
@@ -164,15 +167,16 @@ impl GpuLayers {
     /// Lets the layers here that read other layers' keys and values find them on the device: where they are computed, or in a
     /// copy of those in RAM.
     fn bind_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
-        let (held, capacity, ty) = (0..kv.len(), kv.capacity(), kv.ty());
+        let ty = kv.ty();
         for (layer, steps) in self.range().zip(&self.layers) {
             let Some(source) = model.config.kv_source(layer).filter(|source| *source != layer) else { continue };
             let Some(attention) = steps.attention() else { continue };
+            let (held, room) = (kv.held(source), kv.room(source));
             let Some(rows) = kv.rows_mut(source) else { continue };
             let (gpu, buffers, rope) = (&self.gpu, &self.parts.attention, model.config.rope(layer));
             if let LayerRows { ram: Some(ram), off_host: off_host @ None } = rows {
-                let copy = GpuKv::new(gpu, &self.identity, rope, buffers, attention, capacity, ty)?;
-                copy.fill(ram, held.clone(), &mut self.segment)?;
+                let copy = GpuKv::new(gpu, &self.identity, rope, buffers, attention, room, ty)?;
+                copy.fill(ram, held, &mut self.segment)?;
                 *off_host = Some(Box::new(copy));
             }
             let Some(there) = &rows.off_host else { continue };

@@ -17,8 +17,9 @@ use crate::{
     runtime::{KvLayer, KvType, OffHostRows},
 };
 
-/// Keys and values of one layer of one conversation on a device, each `[n_kv_head, capacity, head_pitch]`, with the dispatches that
-/// work on them. Latent attention's keys are their own values, `[latent | rotated key]`. They belong to one [`GpuLayers`](super::GpuLayers).
+/// Keys and values of one layer of one conversation on a device, each `[n_kv_head, room, head_pitch]`, with the dispatches that
+/// work on them. Rows are a ring, as in RAM: that of position `p` is `p % room`. Latent attention's keys are their own values,
+/// `[latent | rotated key]`. They belong to one [`GpuLayers`](super::GpuLayers).
 #[derive(Debug)]
 pub(crate) struct GpuKv {
     /// Identity of the layers whose buffers the dispatches read beside the cache's own.
@@ -31,7 +32,7 @@ pub(crate) struct GpuKv {
     shared: bool,
 }
 
-/// The layout of keys (or values) on the device: `[heads, capacity, head_pitch(head_dim)]`.
+/// The layout of keys (or values) on the device: `[heads, room, head_pitch(head_dim)]`.
 #[derive(Debug, Clone, Copy)]
 struct DeviceRows {
     heads: usize,
@@ -39,7 +40,8 @@ struct DeviceRows {
     value_heads: usize,
     /// Elements that are ahead of the latent in RAM and behind it here.
     rotated: usize,
-    capacity: usize,
+    /// Positions that there is room for.
+    room: usize,
     head_dim: usize,
     /// Bytes of one element.
     bytes: usize,
@@ -59,7 +61,7 @@ pub(crate) struct KvOps {
 }
 
 impl GpuKv {
-    /// Buffers and dispatches of a layer for `capacity` tokens, whose keys are rotated by `rope`, if at all. A cache of
+    /// Buffers and dispatches of a layer with room for `room` positions, whose keys are rotated by `rope`, if at all. A cache of
     /// [`KvType::Q8_0`] has [`KvType::F16`] here.
     ///
     /// # Errors
@@ -70,10 +72,10 @@ impl GpuKv {
         rope: Option<&Rope>,
         buffers: &AttentionBuffers,
         attention: &AttentionOps,
-        capacity: usize,
+        room: usize,
         ty: KvType,
     ) -> Result<Self> {
-        let rows = DeviceRows::new(&attention.layout.shape, capacity, ty);
+        let rows = DeviceRows::new(&attention.layout.shape, room, ty);
         let wanted = rows.all_bytes();
         let caps = gpu.caps();
         // Kernels count words, and rows of heads, in 32 bits.
@@ -104,9 +106,14 @@ impl GpuKv {
         Ok(GpuKv { owner: Arc::clone(&self.owner), ops, keys, values, rows: self.rows, shared: true })
     }
 
-    /// Bytes on the device of a layer's keys and values for `capacity` tokens.
-    pub(crate) fn bytes_of(shape: &AttentionConfig, capacity: usize, ty: KvType) -> u64 {
-        DeviceRows::new(shape, capacity, ty).keys_and_values()
+    /// Bytes on the device of a layer's keys and values with room for `room` positions.
+    pub(crate) fn bytes_of(shape: &AttentionConfig, room: usize, ty: KvType) -> u64 {
+        DeviceRows::new(shape, room, ty).keys_and_values()
+    }
+
+    /// Positions that there is room for.
+    pub(crate) fn room(&self) -> usize {
+        self.rows.room
     }
 
     /// True if it was made for the layers of this identity.
@@ -144,11 +151,12 @@ impl GpuKv {
         Ok(())
     }
 
-    /// Reads the first `len` rows of every head back into `into`, which has none yet.
-    pub(crate) fn drain(&self, into: &mut KvLayer, len: usize, segment: &mut Segment) -> Result<()> {
+    /// Reads `rows` of every head, all that are held, back into `into`, which has none yet.
+    pub(crate) fn drain(&self, into: &mut KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
         let (at, mut row) = (self.rows, vec![0.0; self.rows.head_dim]);
         segment.drop_recorded();
-        for load in at.loads(0..len, segment.room_down())? {
+        into.begin_at(rows.start);
+        for load in at.loads(rows, segment.room_down())? {
             let pieces = load.iter().map(|Run { values, head, rows }| {
                 let buffer = if *values { &self.values } else { &self.keys };
                 (buffer, at.offset(*head, rows.start), (rows.len() * at.row_bytes()) as u64)
@@ -180,12 +188,14 @@ impl OffHostRows for GpuKv {
         if self.shared {
             return Ok(());
         }
-        let bytes = (rows.len() * self.rows.row_bytes()) as u64;
         let of = [(&from.keys, &self.keys, self.rows.heads), (&from.values, &self.values, self.rows.value_heads)];
         for (from_buffer, to_buffer, heads) in of {
-            for head in 0..heads {
-                let (from_at, to_at) = (from.rows.offset(head, rows.start), self.rows.offset(head, rows.start));
-                recorder.copy(from_buffer, from_at, to_buffer, to_at, bytes);
+            for rows in self.rows.pieces(&from.rows, rows.clone()) {
+                let bytes = (rows.len() * self.rows.row_bytes()) as u64;
+                for head in 0..heads {
+                    let (from_at, to_at) = (from.rows.offset(head, rows.start), self.rows.offset(head, rows.start));
+                    recorder.copy(from_buffer, from_at, to_buffer, to_at, bytes);
+                }
             }
         }
         Ok(())
@@ -202,19 +212,16 @@ struct Run {
 
 /// Bytes of one element on the device.
 fn element_bytes(ty: KvType) -> usize {
-    match ty {
-        KvType::F32 => 4,
-        KvType::F16 | KvType::Q8_0 => 2,
-    }
+    if ty.on_gpu() == KvType::F32 { 4 } else { 2 }
 }
 
 impl DeviceRows {
-    fn new(shape: &AttentionConfig, capacity: usize, ty: KvType) -> Self {
+    fn new(shape: &AttentionConfig, room: usize, ty: KvType) -> Self {
         DeviceRows {
             heads: shape.n_kv_head,
             value_heads: shape.value_heads(),
             rotated: shape.latent_rope_dim(),
-            capacity,
+            room,
             head_dim: shape.head_dim,
             bytes: element_bytes(ty),
         }
@@ -232,11 +239,27 @@ impl DeviceRows {
 
     /// Bytes of all keys, or of all values.
     fn all_bytes(self) -> u64 {
-        (self.row_bytes() as u64 * self.heads as u64).saturating_mul(self.capacity as u64)
+        (self.row_bytes() as u64 * self.heads as u64).saturating_mul(self.room as u64)
     }
 
     fn offset(self, head: usize, row: usize) -> u64 {
-        (head * self.capacity + row) as u64 * self.row_bytes() as u64
+        (head * self.room + row % self.room) as u64 * self.row_bytes() as u64
+    }
+
+    /// The end of the rows from `start` on, up to `end`, that lie one behind the other.
+    fn run_end(self, start: usize, end: usize) -> usize {
+        end.min(start.saturating_add(self.room - start % self.room))
+    }
+
+    /// Those of `rows` that both rings have room for, in pieces that wrap in neither.
+    fn pieces(self, other: &Self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let (other, end) = (*other, rows.end);
+        let mut start = rows.start.max(end.saturating_sub(self.room.min(other.room)));
+        std::iter::from_fn(move || {
+            let piece = start..other.run_end(start, self.run_end(start, end));
+            start = piece.end;
+            (!piece.is_empty()).then_some(piece)
+        })
     }
 
     /// The rows `all` of every head's keys and values in loads of `room` bytes.
@@ -251,7 +274,7 @@ impl DeviceRows {
             for head in 0..heads {
                 let mut start = all.start;
                 while start < all.end {
-                    let end = all.end.min(start + left);
+                    let end = self.run_end(start, all.end.min(start + left));
                     left -= end - start;
                     load.push(Run { values, head, rows: start..end });
                     start = end;
@@ -350,7 +373,7 @@ mod tests {
 
     #[test]
     fn kv_loads_hold_every_row_once_within_the_ring() {
-        let rows = DeviceRows { heads: 3, value_heads: 3, rotated: 0, capacity: 50, head_dim: 6, bytes: 2 };
+        let rows = DeviceRows { heads: 3, value_heads: 3, rotated: 0, room: 50, head_dim: 6, bytes: 2 };
         for room in [16, 40, 16 * 7, 1 << 20] {
             for len in [0, 1, 13] {
                 let mut seen = Vec::new();
@@ -366,5 +389,21 @@ mod tests {
             }
         }
         assert!(matches!(rows.loads(0..1, 15), Err(Error::Memory { wanted: 16, available: 15, .. })));
+    }
+
+    #[test]
+    fn pieces_of_rings_wrap_in_neither_and_are_the_newest_rows() {
+        let ring = |room| DeviceRows { heads: 1, value_heads: 1, rotated: 0, room, head_dim: 8, bytes: 2 };
+        for (to, from) in [(8, 8), (8, 12), (12, 8), (50, 8), (50, 60)] {
+            for (start, end) in (0..40).flat_map(|start| (start..40).map(move |end| (start, end))) {
+                let pieces: Vec<_> = ring(to).pieces(&ring(from), start..end).collect();
+                let rows: Vec<usize> = pieces.iter().flat_map(|piece| piece.clone()).collect();
+                let wanted: Vec<usize> = (start.max(end.saturating_sub(to.min(from)))..end).collect();
+                assert_eq!(rows, wanted, "{start}..{end} from {from} to {to}");
+                for (room, piece) in [to, from].into_iter().flat_map(|room| pieces.iter().map(move |it| (room, it))) {
+                    assert_eq!(piece.start / room, (piece.end - 1) / room, "{piece:?} of {room}");
+                }
+            }
+        }
     }
 }

@@ -4,10 +4,8 @@
 //!
 //! A cached row is `[latent | rotated key]` here: the product of values reads the row's beginning.
 
-use std::ops::Range;
-
 use super::{
-    attention::{AttentionBuffers, AttentionLayout},
+    attention::{AttentionBuffers, AttentionLayout, CacheRows},
     loader::GpuLoader,
     norm::NormOp,
     product::Product,
@@ -15,7 +13,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{
-        Buffer, BufferRows, Epilogue, ExpertInput, ExpertMatmul, ExpertPairs, MatmulOutput, MemoryUse, Op, Purpose,
+        Buffer, BufferRows, Epilogue, ExpertInput, ExpertMatmul, ExpertPairs, MatmulOutput, MemoryUse, Purpose,
         Recorder, Usage, params, pitch,
     },
     model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear, ModelConfig},
@@ -148,7 +146,7 @@ impl LatentOps {
             (Some((linear, norm)), Some(low)) => {
                 let into = BufferRows { buffer: low, pitch: pitch(linear.weight.rows()) };
                 let product = Product::new(loader, what, &[linear], x, into)?;
-                let norm = NormOp::in_place(loader, norm, low)?;
+                let norm = NormOp::in_place(loader, norm, low)?.with_eps(of.norm_eps);
                 let queries = Product::new(loader, what, &[&weights.q], low, queries)?;
                 (Some((product, norm)), queries)
             }
@@ -175,16 +173,15 @@ impl LatentOps {
         self.work
     }
 
-    /// Records queries as wide as keys for `tokens` tokens, and appends keys: those of the rows by an `append` each, the first at a
-    /// position.
-    pub fn record_inputs<'k>(
+    /// Records queries as wide as keys for `tokens` tokens, and appends keys: those of each cache's rows
+    /// by a dispatch of its own.
+    pub fn record_inputs(
         &self,
         recorder: &mut Recorder,
         buffers: &LatentBuffers,
         layout: &AttentionLayout,
         tokens: usize,
-        appends: impl Iterator<Item = (Range<usize>, &'k Op, usize)>,
-        eps: f32,
+        caches: &[CacheRows<'_>],
     ) {
         if let Some((low, norm)) = &self.low {
             low.record(recorder, tokens);
@@ -203,7 +200,7 @@ impl LatentOps {
             pitch(self.of.nope_dim),
         ]
         .map(|n| n as u32);
-        for (rows, append, position) in appends {
+        for of in caches {
             let params = params::LatentAppend {
                 n_head,
                 nope_dim,
@@ -212,11 +209,12 @@ impl LatentOps {
                 queries_pitch,
                 projected_pitch,
                 inputs_pitch,
-                position: position as u32,
-                eps,
-                row: rows.start as u32,
+                position: of.position as u32,
+                capacity: of.capacity as u32,
+                eps: self.of.norm_eps,
+                row: of.rows.start as u32,
             };
-            recorder.dispatch(append, &params, [n_head + 1, rows.len() as u32, 1]);
+            recorder.dispatch(&of.ops.append, &params, [n_head + 1, of.rows.len() as u32, 1]);
         }
         let pairs = tokens * shape.n_head;
         let grouped = buffers.groups.pay(pairs);

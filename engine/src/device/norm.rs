@@ -74,6 +74,11 @@ impl NormOp {
         NormOp::new(loader, &weights, rows, None, rows)
     }
 
+    /// The same norm with `eps` under its root.
+    pub fn with_eps(self, eps: f32) -> Self {
+        NormOp { eps, ..self }
+    }
+
     /// The norm of a vector within a part, if its layer has one.
     pub fn within(
         loader: &mut GpuLoader<'_, '_>,

@@ -153,9 +153,9 @@ impl GpuStep {
                 for (rows, kv) in sequences.iter_mut() {
                     let kv = &*kv;
                     let cache = kv.rows_off_host(layer).ok_or_else(|| not_here("KV cache", layer))?;
-                    let cache = cache.of::<GpuKv>()?.ops();
+                    let cache = cache.of::<GpuKv>()?;
                     work += ops.work(rows.len(), kv.len() + rows.len());
-                    caches.push(CacheRows { rows, ops: cache, position: kv.len(), capacity: kv.capacity() });
+                    caches.push(CacheRows { rows, ops: cache.ops(), position: kv.len(), capacity: cache.room() });
                 }
                 ops.record(segment.recorder(), gpu, &parts.attention, &caches, tokens);
                 work

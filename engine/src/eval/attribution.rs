@@ -13,7 +13,7 @@ use crate::{
     cpu::{Cpu, CpuOptions, InputPrecision, MatmulJob},
     error::{Error, Result},
     model::{Down, Ffn, FfnWeights, Model, NeuronIndex, Norm, NormKind, Register, Step},
-    runtime::{Forward, KvType, LayerFiring, Outputs, Probe},
+    runtime::{Forward, KvType, LayerFiring, Outputs, Probe, check_logits},
     telemetry::neurons::Strength,
 };
 
@@ -77,6 +77,7 @@ pub fn attribution(
     let mut recorder =
         Recorder { model, cpu: &cpu, proceed, layers: vec![Vec::new(); outputs.len()], residual: vec![] };
     let logits = forward.run(&[*last], &mut kv, Outputs::Last, &mut recorder)?;
+    check_logits(logits)?;
     let probability = probability(logits, token);
     let Recorder { layers: recorded, residual: x, .. } = recorder;
     let (mut u, bias) = direction(model, &x, token);
@@ -198,14 +199,7 @@ fn layer_effects(
         let Some((weights, routed)) = ffn_of(ffn, block.expert) else { continue };
         let first = if routed { shape.group(layer, block.expert).start } else { 0 };
         let u = latent.as_deref().filter(|_| is_latent(ffn, block.expert)).unwrap_or(&u);
-        let mut down = vec![0.0; block.hidden.len()];
-        match &weights.down {
-            Down::Neurons(rows) => {
-                cpu.matmul(&mut [MatmulJob { weight: &rows.weight, bias: None, out: &mut down }], u, 1);
-            }
-            // Its transpose is a sum of its rows.
-            Down::Outputs(rows) => _ = cpu.matmul_neurons(&rows.weight, None, u, 1, &mut down),
-        }
+        let down = products_with_down(cpu, &weights.down, u);
         for (neuron, (activation, down)) in block.hidden.iter().zip(down).enumerate() {
             let logit = block.factor * activation * down;
             if logit != 0.0 {
@@ -218,6 +212,23 @@ fn layer_effects(
     sum
 }
 
+/// Products of all neurons' down columns with `u`, `[n_ff]`.
+pub(super) fn products_with_down(cpu: &Cpu, down: &Down, u: &[f32]) -> Vec<f32> {
+    match down {
+        Down::Neurons(rows) => {
+            let mut products = vec![0.0; rows.weight.rows()];
+            cpu.matmul(&mut [MatmulJob { weight: &rows.weight, bias: None, out: &mut products }], u, 1);
+            products
+        }
+        // Its transpose is a sum of its rows.
+        Down::Outputs(rows) => {
+            let mut products = vec![0.0; rows.weight.cols()];
+            cpu.matmul_neurons(&rows.weight, None, u, 1, &mut products);
+            products
+        }
+    }
+}
+
 /// The FFN of a block, and true if it is an expert's.
 fn ffn_of(ffn: &Ffn, expert: usize) -> Option<(&FfnWeights, bool)> {
     match ffn {
@@ -228,12 +239,12 @@ fn ffn_of(ffn: &Ffn, expert: usize) -> Option<(&FfnWeights, bool)> {
 }
 
 /// True for an expert that reads and writes a latent.
-fn is_latent(ffn: &Ffn, expert: usize) -> bool {
+pub(super) fn is_latent(ffn: &Ffn, expert: usize) -> bool {
     matches!(ffn, Ffn::Experts(moe) if moe.latent.is_some() && expert < moe.experts.len())
 }
 
 /// `u` for the outputs of experts in their latent.
-fn latent_direction(cpu: &Cpu, ffn: &Ffn, u: &[f32]) -> Option<Vec<f32>> {
+pub(super) fn latent_direction(cpu: &Cpu, ffn: &Ffn, u: &[f32]) -> Option<Vec<f32>> {
     let Ffn::Experts(moe) = ffn else { return None };
     let up = &moe.latent.as_ref()?.up.weight;
     let mut latent = vec![0.0; up.cols()];
@@ -298,7 +309,7 @@ fn direction(model: &Model, x: &[f32], token: u32) -> (Vec<f32>, f32) {
     (u, bias)
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
 }
 

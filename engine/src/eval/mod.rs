@@ -1,7 +1,8 @@
 //! Quality of a model and the cost of sparsity: perplexity as llama.cpp defines it ([`perplexity`]), divergence from the dense
 //! model token by token ([`divergence`]), recall of predictors ([`recall`]), and all of it over the degree of sparsity
 //! ([`sweep`]); and what single neurons do: their parts of a token's logit ([`attribution()`]), its fall without them
-//! ([`switching_off()`]) and the tokens they speak for ([`neuron_lens()`]). A [`Corpus`] holds the tokens that are scored, a [`Method`] how they are computed. [`plot`] draws charts.
+//! ([`switching_off()`]), the tokens they speak for ([`neuron_lens()`]) and the neurons that speak for some tokens ([`token_neurons()`]).
+//! A [`Corpus`] holds the tokens that are scored, a [`Method`] how they are computed. [`plot`] draws charts.
 //!
 //! Prompts are computed densely in every mode, so scoring a text in chunks ([`Phase::Prefill`]) measures the dense model in
 //! any mode. [`Phase::Decode`] computes it token by token, as generation does, which measures a sparse mode.
@@ -23,6 +24,7 @@ mod score;
 pub mod statistics;
 mod sweep;
 mod switching_off;
+mod token_neurons;
 
 pub use attribution::{Attribution, NeuronEffect, attribution, continuation};
 pub use base_file::{BaseFile, BaseWriter};
@@ -38,3 +40,4 @@ pub use score::{Method, Phase};
 pub use statistics::{Estimate, Percentiles};
 pub use sweep::{SweepPoint, SweepSetup, sweep};
 pub use switching_off::{SwitchingOff, switching_off};
+pub use token_neurons::token_neurons;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Activity, Corpus, Passage, observer::Observer};
 use crate::{
     error::Result,
-    runtime::{Forward, KvCache, KvType, Outputs, Sparsity},
+    runtime::{Forward, KvCache, KvType, Outputs, Sparsity, check_logits},
 };
 
 /// Rows of logits computed at once, which bounds the memory at any context.
@@ -90,6 +90,7 @@ impl<'f> Scorer<'f> {
     }
 
     /// Computes `passage` in an empty context; `each` is called with the logits of every scored position, in order.
+    /// [`Error::NotFinite`](crate::Error::NotFinite) if they are no numbers.
     pub fn score(
         &mut self,
         passage: &Passage,
@@ -113,6 +114,7 @@ impl<'f> Scorer<'f> {
             self.time += started.elapsed();
             self.tokens += (next - at) as u64;
             for (row, at) in logits.chunks_exact(n_vocab).zip(at..next) {
+                check_logits(row)?;
                 each(at, row)?;
             }
             observer.control.computed((next - at) as u64);

@@ -10,7 +10,7 @@ use crate::{
     cpu::Cpu,
     error::{Error, Result},
     model::{Model, NeuronIndex},
-    runtime::{Forward, KvCache, KvType, Outputs},
+    runtime::{Forward, KvCache, KvType, Outputs, check_logits},
 };
 
 /// Falls of a token's logit.
@@ -56,6 +56,7 @@ pub fn switching_off(
         let mut probe = FinalResidual::new(model, proceed);
         forward.run(&[*last], kv, Outputs::Last, &mut probe)?;
         let logit = logit_of(model, probe.residual(), token);
+        check_logits(&[logit])?;
         kv.truncate(before.len());
         Ok::<_, Error>(logit)
     };

@@ -42,6 +42,7 @@ pub struct Checkpoint {
     /// Source of its tokenizer.
     pub tokenizer: TokenizerSource,
     tensors: Vec<Tensor>,
+    unused: Vec<Tensor>,
     index: HashMap<String, usize>,
 }
 
@@ -54,17 +55,32 @@ impl Checkpoint {
         tokenizer: TokenizerSource,
         tensors: Vec<Tensor>,
     ) -> Result<Self> {
-        let mut index = HashMap::with_capacity(tensors.len());
-        for (at, tensor) in tensors.iter().enumerate() {
-            if index.insert(tensor.name.clone(), at).is_some() {
-                let location = Location::Tensor(tensor.name.clone());
-                return Err(Error::malformed(&path, location, "unique tensor names", "the name twice"));
-            }
-        }
-        Ok(Checkpoint { path, container, metadata, tokenizer, tensors, index })
+        let index = index(&tensors).map_err(|twice| {
+            Error::malformed(&path, Location::Tensor(twice), "unique tensor names", "the name twice")
+        })?;
+        Ok(Checkpoint { path, container, metadata, tokenizer, tensors, unused: Vec::new(), index })
     }
 
-    /// The tensors in file order.
+    /// Adds `tensors` to the unused ones, under the names that the file has for them.
+    pub fn add_unused(&mut self, tensors: impl IntoIterator<Item = Tensor>) {
+        self.unused.extend(tensors);
+    }
+
+    /// Takes the tensors for whose names `is_used` is false to the unused ones.
+    pub fn set_aside(&mut self, is_used: impl Fn(&str) -> bool) {
+        let (used, unused) = std::mem::take(&mut self.tensors).into_iter().partition(|tensor| is_used(&tensor.name));
+        self.tensors = used;
+        self.unused.extend::<Vec<Tensor>>(unused);
+        self.index = index(&self.tensors).unwrap_or_default();
+    }
+
+    /// Tensors of the file that the model has no use for, in file order; none before a model was made of the checkpoint, but for those
+    /// of a folder that have no GGUF name.
+    pub fn unused(&self) -> &[Tensor] {
+        &self.unused
+    }
+
+    /// The tensors in file order, without unused ones.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
@@ -79,8 +95,19 @@ impl Checkpoint {
         self.tensors
     }
 
-    /// Bytes of all tensors together.
+    /// Bytes of all tensors together, without unused ones.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.data.len() as u64).sum()
     }
+}
+
+/// Places of tensors by name; a name that occurs twice is the error.
+fn index(tensors: &[Tensor]) -> Result<HashMap<String, usize>, String> {
+    let mut index = HashMap::with_capacity(tensors.len());
+    for (at, tensor) in tensors.iter().enumerate() {
+        if index.insert(tensor.name.clone(), at).is_some() {
+            return Err(tensor.name.clone());
+        }
+    }
+    Ok(index)
 }

@@ -20,6 +20,8 @@ pub enum Array {
     F64(Vec<f64>),
     Bool(Vec<bool>),
     String(Vec<String>),
+    /// Strings of which at least one is not UTF-8.
+    Bytes(Vec<Vec<u8>>),
     Array(Vec<Array>),
 }
 

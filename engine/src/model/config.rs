@@ -145,6 +145,14 @@ impl ModelConfig {
         Some(attention.kv_from.unwrap_or(layer))
     }
 
+    /// The window that keys and values of `layer` are kept for: the widest of the layers that read them; `None` if one of these
+    /// sees all.
+    pub fn kept_window(&self, layer: usize) -> Option<usize> {
+        let readers = (0..self.n_layer()).filter(|reader| self.kv_source(*reader) == Some(layer));
+        let windows = readers.filter_map(|reader| self.layers[reader].attention.as_ref()).map(|of| of.window);
+        windows.reduce(|widest, window| Some(widest?.max(window?))).flatten()
+    }
+
     /// True if a layer has a recurrent state, which cannot be taken back to an earlier token.
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|layer| layer.state().is_some())

@@ -3,6 +3,7 @@
 //! metadata (and maps Hugging Face folders to them); the forward pass executes the program and knows no families.
 
 mod bound_step;
+mod companion;
 mod config;
 mod convert;
 mod families;
@@ -27,6 +28,7 @@ mod without_neurons;
 use std::{mem, path::Path};
 
 pub use bound_step::{BoundOperation, BoundStep};
+pub use companion::Companion;
 pub use config::{Activation, LayerConfig, ModelConfig};
 pub use convert::{CONVERT_TYPES, ConvertReport, TypeFallback, convert};
 pub use input_sparsity::{InputCopies, InputCurves, InputFigures, InputSite, SiteCurve, SiteThreshold, SkippedInputs};
@@ -105,16 +107,21 @@ impl Model {
         self.weights.layers.iter().filter(|layer| !matches!(layer.ffn, Ffn::None)).count()
     }
 
-    /// The model in `checkpoint`; every size is checked against every tensor. Unknown tensors and keys are ignored.
+    /// The model in `checkpoint`; every size is checked against every tensor. Unknown keys are ignored, and tensors without a role set
+    /// aside ([`Checkpoint::unused`]).
     ///
     /// # Errors
     /// As [`Model::open`].
-    pub fn from_checkpoint(checkpoint: Checkpoint, options: &LoadOptions) -> Result<Model> {
-        let (arch, family) = family(&checkpoint.metadata)?;
+    pub fn from_checkpoint(mut checkpoint: Checkpoint, options: &LoadOptions) -> Result<Model> {
+        let (arch, family) = family(&checkpoint)?;
         let loader = load::Loader::new(&checkpoint, arch, options);
         let (config, weights) = read(&loader, family)?;
-        for name in loader.unused() {
-            tracing::debug!(tensor = name, "not used");
+        let (counts, used) = (loader.layer_counts()?, loader.into_used());
+        checkpoint.set_aside(|name| used.contains(name));
+        let layers = checkpoint.unused().iter().filter_map(|tensor| load::layer_and_name(&tensor.name));
+        if let Some(last) = layers.map(|(layer, _)| layer).max().filter(|last| *last >= counts.n_layer + counts.tail) {
+            let path = checkpoint.path.display();
+            tracing::warn!(%path, last, counted = counts.n_layer, "layers behind those that `block_count` counts are not used");
         }
         Ok(Model { config, weights, checkpoint })
     }
@@ -127,18 +134,25 @@ impl Model {
         let (path, options) = (metadata.path().to_owned(), LoadOptions::default());
         let source = TokenizerSource::Metadata;
         let checkpoint = Checkpoint::new(path, Container::Gguf(3), metadata, source, Vec::new())?;
-        let (arch, family) = family(&checkpoint.metadata)?;
+        let (arch, family) = family(&checkpoint)?;
         let loader = load::Loader::recording(&checkpoint, arch, &options, choice);
         let (config, weights) = read(&loader, family)?;
         Ok(RecordedModel { config, weights, tensors: loader.recorded() })
     }
 }
 
-/// The architecture that `metadata` names, and its family.
-fn family(metadata: &Metadata) -> Result<(&str, &'static families::Family)> {
-    let key = "general.architecture";
+/// The architecture that `checkpoint` names, and its family.
+fn family(checkpoint: &Checkpoint) -> Result<(&str, &'static families::Family)> {
+    if let Some(companion) = Companion::of(checkpoint) {
+        return Err(companion.refusal(&checkpoint.path));
+    }
+    let (metadata, key) = (&checkpoint.metadata, "general.architecture");
     let arch = metadata.str(key)?.ok_or_else(|| metadata.missing(key, "the name of an architecture"))?;
-    Ok((arch, families::by_architecture(arch)?))
+    let family = families::by_architecture(arch).map_err(|unknown| {
+        let name = checkpoint.path.file_name().unwrap_or_default().to_string_lossy();
+        Companion::of_name(&name).map_or(unknown, |companion| companion.refusal(&checkpoint.path))
+    })?;
+    Ok((arch, family))
 }
 
 /// Configuration and weights, every size checked against every tensor.

@@ -34,6 +34,14 @@ pub enum RopeScaling {
         /// True if the dimensions of both limits are rounded outwards (default; gpt-oss does not).
         truncate: bool,
     },
+    /// Base of the frequencies raised in contexts beyond the trained length ("dynamic NTK"). It is raised for the context's length, not,
+    /// as the method has it, for the number of tokens so far: keys in the cache keep their rotations.
+    Dynamic {
+        /// Ratio by which the base grows with the length.
+        factor: f32,
+        /// Length the model was trained with.
+        original_context: usize,
+    },
     /// One divisor per rotated pair, `[dims / 2]` (Llama 3.1's `rope_freqs.weight`, Phi-3's long and short factors).
     Factors {
         /// Divisors used while the context is at most `original_context` (or always, when there is only one set).

@@ -9,7 +9,7 @@ use crate::{
         SkipRule, Skips,
     },
     quant::{TensorType, device_row_bytes},
-    runtime::KvType,
+    runtime::{KeptRows, KvType},
     telemetry::neurons::LayerNeurons,
 };
 
@@ -184,7 +184,9 @@ impl CostProfile {
         let mut profiled = true;
         let layers = weights.layers.iter().zip(&bytes.layers).zip(&config.layers).enumerate().map(|(at, it)| {
             let ((layer, bytes), shape) = it;
-            let conversation = bytes.kv_token.saturating_mul(inputs.context as u64).saturating_add(bytes.state);
+            let source = config.kv_source(at).unwrap_or(at);
+            let room = KeptRows::room_for(config, source, inputs.context) as u64;
+            let conversation = bytes.kv_token.saturating_mul(room).saturating_add(bytes.state);
             let kv = conversation.saturating_mul(inputs.sessions as u64);
             // A token is decoded alone, without an observer of hidden values.
             let skips = SkipRule::of(layer, config.activation).skips(inputs.sparsity, true, false);

@@ -165,7 +165,7 @@ impl Forward {
 
     fn compute(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<()> {
         let n_vocab = self.model.config.n_vocab;
-        let (mut written, chunk) = (0, self.chunk());
+        let (mut written, chunk) = (0, self.chunk().min(kv.longest_pass()));
         let Forward { model, processor, sparsity, correction, logits, .. } = self;
         for (part, last) in parts(tokens, chunk) {
             let mut sequences = Sequences::one(kv, part.len());
@@ -207,7 +207,7 @@ impl Forward {
     }
 
     fn compute_hidden(&mut self, tokens: &[u32], kv: &mut KvCache, probe: &mut dyn Probe) -> Result<()> {
-        let chunk = self.chunk();
+        let chunk = self.chunk().min(kv.longest_pass());
         let Forward { model, processor, sparsity, correction, logits, .. } = self;
         let d_model = model.config.d_model;
         for (part, states) in tokens.chunks(chunk).zip(logits.chunks_mut(chunk * d_model)) {
@@ -232,8 +232,9 @@ impl Forward {
     pub fn run_batch(&mut self, batch: &mut [(&mut KvCache, &[u32])], probe: &mut dyn Probe) -> Result<&[f32]> {
         batch.iter().try_for_each(|(kv, tokens)| self.check(tokens, kv))?;
         let tokens: SmallVec<[u32; 16]> = batch.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();
-        if !(1..=self.chunk()).contains(&tokens.len()) {
-            return Err(Error::invalid("batch", format!("1 to {} tokens", self.chunk()), tokens.len()));
+        let most = batch.iter().map(|(kv, _)| kv.longest_pass()).fold(self.chunk(), usize::min);
+        if !(1..=most).contains(&tokens.len()) {
+            return Err(Error::invalid("batch", format!("1 to {most} tokens"), tokens.len()));
         }
         let wanted = tokens.len().checked_mul(self.model.config.n_vocab);
         grow(&mut self.logits, wanted, "logits")?;
@@ -277,7 +278,7 @@ impl Forward {
     }
 
     fn compute_top(&mut self, tokens: &[u32], kv: &mut KvCache, k: usize, probe: &mut dyn Probe) -> Result<()> {
-        let chunk = self.chunk();
+        let chunk = self.chunk().min(kv.longest_pass());
         let Forward { model, processor, sparsity, correction, top, .. } = self;
         let (ids, logits) = (&mut top.0[..k], &mut top.1[..k]);
         for (part, last) in parts(tokens, chunk) {
@@ -315,7 +316,7 @@ impl Forward {
         };
         let (needed, available) = (kv.len() + tokens.len(), kv.capacity().min(positions));
         if needed > available {
-            return Err(Error::ContextFull { wanted: needed, available });
+            return Err(Error::ContextFull { wanted: needed, at_least: false, available });
         }
         Ok(())
     }

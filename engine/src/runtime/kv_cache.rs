@@ -1,17 +1,21 @@
 //! The KV cache: keys and values of the tokens seen so far, and recurrent states beside them.
 
+mod context_shift;
+mod prefix;
+mod windows;
+
+use std::ops::Range;
+
 use super::{
-    KvLayer, RecurrentState, Rotary,
+    KeptRows, KvLayer, LONGEST_PASS, RecurrentState, Rotary,
+    kv_layer::WindowRows,
     off_host::{OffHostRows, OffHostState},
     recurrent_state::RecurrentStates,
+    snapshots::Snapshots,
 };
 use crate::{
-    cpu::{
-        Isa,
-        ops::{KvType, RopeRows},
-    },
+    cpu::ops::KvType,
     error::{Error, Result},
-    gpu::Recorder,
     model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope},
 };
 
@@ -26,14 +30,21 @@ pub(crate) struct LayerRows {
 }
 
 /// The KV cache of one conversation, with the recurrent states of models that have them. Every layer's keys and values are in the
-/// memory of the processor that computes the layer, and move with it. Memory for the whole context is reserved when it is made;
-/// the system provides it as tokens arrive, and nothing is allocated per token.
+/// memory of the processor that computes the layer, and move with it. Layers whose tokens see all earlier ones have memory for
+/// the whole context, those with a window a ring ([`LONGEST_PASS`]). It is reserved when the cache is made; the system provides
+/// it as tokens arrive, and nothing is allocated per token.
 #[derive(Debug)]
 pub struct KvCache {
     ty: KvType,
     capacity: usize,
     len: usize,
+    /// Most tokens that a pass may append.
+    longest_pass: usize,
     layers: Vec<LayerRows>,
+    /// The positions that each layer holds.
+    kept: Vec<KeptRows>,
+    /// Copies of windows, where layers have rings.
+    windows: Snapshots<WindowRows>,
     /// Recurrent states, beside keys and values.
     states: Option<RecurrentStates>,
     rotary: Option<Rotary>,
@@ -65,17 +76,30 @@ impl KvCache {
     /// # Errors
     /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0.
     pub fn new(config: &ModelConfig, capacity: usize, ty: KvType) -> Result<Self> {
-        Self::split(config, capacity, ty, |_| Ok(None))
+        Self::for_passes(config, capacity, ty, LONGEST_PASS)
     }
 
-    /// Bytes of the keys and values of one token.
-    pub fn token_bytes(config: &ModelConfig, ty: KvType) -> u64 {
+    /// The same for passes of at most `pass` tokens, which decides how many positions layers with a window hold.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`].
+    pub fn for_passes(config: &ModelConfig, capacity: usize, ty: KvType, pass: usize) -> Result<Self> {
+        Self::made_of(config, capacity, ty, pass.max(1), |_, _| Ok(None))
+    }
+
+    /// Bytes of the keys and values of a cache for `capacity` tokens, in RAM.
+    pub fn bytes_for(config: &ModelConfig, capacity: usize, ty: KvType) -> u64 {
         let shape = CacheShape::new(config);
-        let row = |of: &AttentionConfig| of.cached_rows() as u64 * ty.row_bytes(of.head_dim) as u64;
-        (0..config.n_layer()).filter_map(|layer| shape.attention(layer)).map(row).sum()
+        let bytes = |layer: usize| {
+            let of = shape.attention(layer)?;
+            let row = of.cached_rows() as u64 * ty.row_bytes(of.head_dim) as u64;
+            Some(row.saturating_mul(KeptRows::room_for(config, layer, capacity) as u64))
+        };
+        (0..config.n_layer()).filter_map(bytes).fold(0, u64::saturating_add)
     }
 
-    /// A cache for `capacity` tokens: the keys and values that `off_host` makes of a layer are there, the others in RAM.
+    /// A cache for `capacity` tokens: the keys and values that `off_host` makes of a layer, with room for a number
+    /// of positions, are there, the others in RAM.
     ///
     /// # Errors
     /// As [`KvCache::new`], and those of `off_host`.
@@ -83,20 +107,31 @@ impl KvCache {
         config: &ModelConfig,
         capacity: usize,
         ty: KvType,
-        mut off_host: impl FnMut(usize) -> Result<Option<Box<dyn OffHostRows>>>,
+        off_host: impl FnMut(usize, usize) -> Result<Option<Box<dyn OffHostRows>>>,
+    ) -> Result<Self> {
+        Self::made_of(config, capacity, ty, LONGEST_PASS, off_host)
+    }
+
+    fn made_of(
+        config: &ModelConfig,
+        capacity: usize,
+        ty: KvType,
+        longest_pass: usize,
+        mut off_host: impl FnMut(usize, usize) -> Result<Option<Box<dyn OffHostRows>>>,
     ) -> Result<Self> {
         if capacity == 0 {
             return Err(Error::invalid("context length", "at least 1", capacity));
         }
         let shape = CacheShape::new(config);
-        let wanted = Self::token_bytes(config, ty).saturating_mul(capacity as u64);
+        let wanted = Self::bytes_for(config, capacity, ty);
+        let kept: Vec<_> = (0..config.n_layer()).map(|at| KeptRows::new(config, at, capacity, longest_pass)).collect();
         let (mut layers, mut available) = (Vec::with_capacity(config.n_layer()), 0);
         for layer in 0..config.n_layer() {
             let mut rows = LayerRows::default();
             if let Some(of) = shape.attention(layer) {
-                rows.off_host = off_host(layer)?;
+                rows.off_host = off_host(layer, kept[layer].room())?;
                 if rows.off_host.is_none() {
-                    let ram = KvLayer::new(ty, of, capacity);
+                    let ram = KvLayer::new(ty, of, kept[layer].room());
                     let ram = ram.map_err(|_| Error::Memory { what: "KV cache", wanted, available })?;
                     available += ram.bytes();
                     rows.ram = Some(ram);
@@ -105,7 +140,18 @@ impl KvCache {
             layers.push(rows);
         }
         let (states, rotary) = (RecurrentStates::new(config)?, Rotary::new(config, capacity));
-        Ok(KvCache { ty, capacity, len: 0, layers, states, rotary, shape: Box::new(shape) })
+        Ok(KvCache {
+            ty,
+            capacity,
+            len: 0,
+            longest_pass,
+            layers,
+            kept,
+            windows: Snapshots::default(),
+            states,
+            rotary,
+            shape: Box::new(shape),
+        })
     }
 
     /// Encoding of the rows in RAM. A device has none of eight bits: its rows are [`KvType::F16`] instead.
@@ -128,19 +174,50 @@ impl KvCache {
         self.capacity
     }
 
-    /// Bytes reserved, to the byte, snapshots of recurrent states included.
+    /// Most tokens that a pass may append: more would take the places of some that the first of them sees.
+    pub fn longest_pass(&self) -> usize {
+        let rings = self.kept.iter().any(|kept| kept.is_ring());
+        if rings { self.longest_pass } else { usize::MAX }
+    }
+
+    /// Bytes reserved, to the byte, snapshots of recurrent states and windows included.
     pub fn bytes(&self) -> u64 {
         let bytes = |layer: &LayerRows| {
             layer.ram.as_ref().map_or(0, KvLayer::bytes) + layer.off_host.as_ref().map_or(0, |rows| rows.bytes())
         };
-        self.layers.iter().map(bytes).sum::<u64>() + self.states.as_ref().map_or(0, RecurrentStates::bytes)
+        let copies =
+            self.windows.iter().flat_map(|snapshot| snapshot.of.iter().flatten()).map(KvLayer::bytes).sum::<u64>();
+        self.layers.iter().map(bytes).sum::<u64>() + copies + self.states.as_ref().map_or(0, RecurrentStates::bytes)
     }
 
-    /// Forgets all but the first `n` tokens. Recurrent states can only be taken back to a snapshot: then fewer are left, and
-    /// [`KvCache::len`] says how many.
+    /// Bytes of keys, values and states that the computation of a token behind `tokens` others reads, of the cache's type.
+    pub fn read_bytes(&self, tokens: usize) -> u64 {
+        let rows = |of: &AttentionConfig| {
+            let seen = tokens.min(of.window.unwrap_or(usize::MAX)) as u64;
+            seen * of.cached_rows() as u64 * self.ty.row_bytes(of.head_dim) as u64
+        };
+        let attention = self.shape.layers.iter().filter_map(|layer| layer.attention.as_ref()).map(rows);
+        let states = self.shape.layers.iter().filter_map(LayerConfig::state).map(|state| state.bytes());
+        attention.chain(states).sum()
+    }
+
+    /// Forgets all but the first `n` tokens. Recurrent states can only be taken back to a snapshot, and layers with a window as
+    /// far as they hold the window before, else to a snapshot, too: then fewer are left, and [`KvCache::len`] says how many.
     pub fn truncate(&mut self, n: usize) {
-        let (n, now) = (self.len.min(n), self.len);
-        self.len = self.states.as_mut().map_or(n, |states| states.rewind(n, now));
+        let n = self.len.min(n);
+        let mut left = self.states.as_mut().map_or(n, |states| states.rewind(n, self.len));
+        if !self.is_whole(left) {
+            let whole = self.restore_windows(left);
+            left = self.states.as_mut().map_or(whole, |states| states.rewind(whole, left));
+            if left < whole {
+                left = self.states.as_mut().map_or(0, |states| states.rewind(0, left));
+            }
+        }
+        self.len = left;
+        self.windows.truncate(left);
+        if left == 0 {
+            self.kept.iter_mut().for_each(KeptRows::clear);
+        }
         for layer in self.layers.iter_mut().filter_map(|layer| layer.ram.as_mut()) {
             layer.rows_mut().for_each(|rows| rows.truncate(self.len));
         }
@@ -151,11 +228,12 @@ impl KvCache {
         self.states.is_some()
     }
 
-    /// Keeps a copy of the recurrent states, to which [`KvCache::truncate`] can go back: for the border of a message.
+    /// Keeps a copy of recurrent states and windows, to which [`KvCache::truncate`] can go back: for the border of a message.
     pub fn take_snapshot(&mut self) {
         if let Some(states) = &mut self.states {
             states.take_snapshot(self.len);
         }
+        self.copy_windows();
     }
 
     /// The recurrent state of `layer` behind the tokens seen so far, if it has one and it is in RAM.
@@ -207,60 +285,6 @@ impl KvCache {
         }
     }
 
-    /// Forgets `discard` tokens after the first `keep` and moves the later ones down, rotating their keys to their new positions by
-    /// `isa`. Their values still depend on the forgotten tokens.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be rotated; with recurrent states, which
-    /// cannot forget tokens; or if the cache is on a device. The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
-    pub fn shift(&mut self, isa: Isa, keep: usize, discard: usize) -> Result<()> {
-        let unsupported = |got: &str, supported: &str| Error::Unsupported {
-            what: "context shift",
-            got: got.to_owned(),
-            supported: supported.to_owned(),
-        };
-        let Some(rotary) = &self.rotary else {
-            return Err(unsupported("learned positions", "rotary positions"));
-        };
-        if self.states.is_some() {
-            return Err(unsupported("recurrent states", "attention in every layer"));
-        }
-        if !self.on_host() {
-            return Err(unsupported("a cache on a device", "a cache in RAM"));
-        }
-        if keep.checked_add(discard).is_none_or(|end| end > self.len) {
-            let got = format!("{keep} kept and {discard} discarded");
-            return Err(Error::invalid("context shift", format!("at most {} tokens", self.len), got));
-        }
-        if discard == 0 {
-            return Ok(());
-        }
-        let rotations: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
-        let mut key = Vec::new();
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            let Some(layer) = &mut layer.ram else { continue };
-            for rows in layer.rows_mut() {
-                rows.truncate(self.len);
-                rows.remove(keep, discard);
-            }
-            let Some((rotation, of)) =
-                rotary.table_of(index).and_then(|table| rotations.get(table)).zip(self.shape.attention(index))
-            else {
-                continue;
-            };
-            key.resize(of.head_dim, 0.0);
-            for rows in &mut layer.keys {
-                for i in keep..rows.len() {
-                    rows.get(i, &mut key);
-                    rotation.rotate(isa, 0, &mut key);
-                    rows.set(i, &key);
-                }
-            }
-        }
-        self.len -= discard;
-        Ok(())
-    }
-
     /// The rotations its keys have, if positions are rotary.
     pub fn rotary(&self) -> Option<&Rotary> {
         self.rotary.as_ref()
@@ -298,7 +322,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::Memory`] if there is no room.
     pub(crate) fn room_in_ram(&self, layer: usize) -> Result<Option<KvLayer>> {
-        self.shape.attention(layer).map(|shape| KvLayer::new(self.ty, shape, self.capacity)).transpose()
+        self.shape.attention(layer).map(|shape| KvLayer::new(self.ty, shape, self.kept[layer].room())).transpose()
     }
 
     /// Drops what is in another processor's memory only because layers there read it: copies of keys and values that are in RAM,
@@ -311,48 +335,21 @@ impl KvCache {
         }
     }
 
-    /// Copies keys, values and states of `from` until it holds `tokens` of the tokens that `from` holds; those it holds already
-    /// are the same. `recorder` records copies in another processor's memory. Returns the number it holds then: less with
-    /// recurrent states, and none is copied from a cache of another type or place.
-    ///
-    /// # Errors
-    /// As [`RecurrentStates::copy_from`] and [`OffHostRows::copy_rows`]; nothing has changed then, unless what is recorded is
-    /// submitted.
-    pub(crate) fn copy_prefix(
-        &mut self,
-        from: &Self,
-        tokens: usize,
-        mut recorder: Option<&mut Recorder>,
-    ) -> Result<usize> {
-        let mut tokens = tokens.min(from.len).min(self.capacity);
-        if let Some(states) = &from.states {
-            tokens = states.latest(tokens, from.len);
-        }
-        let alike = |(to, from): (&LayerRows, &LayerRows)| {
-            let places = |rows: &LayerRows| (rows.ram.is_some(), rows.off_host.is_some());
-            places(to) == places(from) && (to.off_host.is_none() || recorder.is_some())
-        };
-        let same = self.ty == from.ty && self.shape == from.shape && self.states.is_some() == from.states.is_some();
-        if tokens <= self.len || !same || !self.layers.iter().zip(&from.layers).all(alike) {
-            return Ok(self.len);
-        }
-        let held = self.len;
-        for (to, from) in self.layers.iter().zip(&from.layers) {
-            if let (Some(to), Some(from), Some(recorder)) = (&to.off_host, &from.off_host, recorder.as_deref_mut()) {
-                to.copy_rows(&**from, held..tokens, recorder)?;
-            }
-        }
-        if let (Some(to), Some(states)) = (&mut self.states, &from.states) {
-            to.copy_from(states, tokens, from.len)?;
-        }
-        for (to, from) in self.layers.iter_mut().zip(&from.layers) {
-            if let (Some(to), Some(from)) = (&mut to.ram, &from.ram) {
-                to.rows_mut().for_each(|rows| rows.truncate(held));
-                to.extend_to(from, tokens);
-            }
-        }
-        self.len = tokens;
-        Ok(tokens)
+    /// A pass appends `tokens` tokens.
+    pub(crate) fn begin(&mut self, tokens: usize) {
+        let end = self.len + tokens;
+        self.kept.iter_mut().for_each(|kept| kept.write_to(end));
+    }
+
+    /// Positions that `layer` has room for.
+    pub(crate) fn room(&self, layer: usize) -> usize {
+        self.kept.get(layer).map_or(0, |kept| kept.room())
+    }
+
+    /// The last positions of the tokens seen so far that `layer` has room for: all that it holds, and at their beginning perhaps
+    /// some that no token sees any more.
+    pub(crate) fn held(&self, layer: usize) -> Range<usize> {
+        self.len.saturating_sub(self.room(layer))..self.len
     }
 
     /// Declares `tokens` more rows of every layer complete.
@@ -360,6 +357,9 @@ impl KvCache {
         self.len += tokens;
         if let Some(states) = &mut self.states {
             states.finish(self.len);
+        }
+        if self.windows.is_due(self.len) {
+            self.copy_windows();
         }
     }
 

@@ -15,16 +15,24 @@ pub struct KvLayer {
     pub values: Vec<KvRows>,
 }
 
+/// Rows of the windows in front of some token, by layer; none of layers that keep all, or that are in another processor's memory.
+pub(super) type WindowRows = Vec<Option<KvLayer>>;
+
 impl KvLayer {
-    /// No rows yet, with room for `capacity` of every head of `shape`.
-    pub(crate) fn new(ty: KvType, shape: &AttentionConfig, capacity: usize) -> Result<Self> {
-        let rows = |heads| (0..heads).map(|_| KvRows::new(ty, shape.head_dim, capacity)).collect::<Result<_>>();
+    /// No rows yet, with places for `room` of every head of `shape`.
+    pub(crate) fn new(ty: KvType, shape: &AttentionConfig, room: usize) -> Result<Self> {
+        let rows = |heads| (0..heads).map(|_| KvRows::new(ty, shape.head_dim, room)).collect::<Result<_>>();
         Ok(KvLayer { keys: rows(shape.n_kv_head)?, values: rows(shape.value_heads())? })
     }
 
     /// Keys and values of every head.
     pub(crate) fn rows_mut(&mut self) -> impl Iterator<Item = &mut KvRows> {
         self.keys.iter_mut().chain(&mut self.values)
+    }
+
+    /// Goes on with row `n` of every head: rows behind are dropped, and those before that were not pushed are zeros.
+    pub(crate) fn begin_at(&mut self, n: usize) {
+        self.rows_mut().for_each(|rows| rows.begin_at(n));
     }
 
     /// Appends rows of `from` to every head, up to `n` in all.

@@ -3,7 +3,9 @@
 //! those in another processor's memory as [`OffHostRows`], which it knows nothing more of; a [`Probe`] observes the layers.
 
 pub(crate) mod cpu;
+mod finite;
 mod forward;
+mod kept_rows;
 mod kv_cache;
 mod kv_layer;
 mod off_host;
@@ -18,11 +20,15 @@ mod rotary;
 pub(crate) mod scratch;
 mod sequences;
 mod shortlist;
+mod snapshots;
 
 pub(crate) use cpu::{ChosenExperts, LayerInputs, TokenInputs};
 pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource, RouterInputs, Routing};
+pub use finite::check_logits;
 pub(crate) use forward::compute_layer;
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
+pub(crate) use kept_rows::KeptRows;
+pub use kept_rows::LONGEST_PASS;
 pub use kv_cache::KvCache;
 pub(crate) use kv_cache::LayerRows;
 pub use kv_layer::KvLayer;

@@ -1,24 +1,11 @@
 //! Recurrent states of a conversation, and the snapshots to which they can be taken back. A layer's state is in the memory of the
 //! processor that computes the layer; snapshots are in RAM.
-//!
-//! A state holds all earlier tokens and cannot forget the last of them. So copies are kept: at the borders of messages, where the next
-//! prompt is likely to branch off, and every [`INTERVAL`] tokens. Taking a conversation back to any token restores the snapshot before
-//! it; the tokens in between are computed again.
 
-use super::{off_host::OffHostState, recurrent_layer::RecurrentState};
+use super::{off_host::OffHostState, recurrent_layer::RecurrentState, snapshots::Snapshots};
 use crate::{
     error::{Error, Result},
     model::{LayerConfig, ModelConfig, StateShape},
 };
-
-/// Tokens after which a snapshot is taken at the latest.
-const INTERVAL: usize = 256;
-/// Most snapshots, and most bytes of them; a few are kept in any case.
-const MOST_SNAPSHOTS: usize = 16;
-const MOST_BYTES: u64 = 512 << 20;
-const FEW_SNAPSHOTS: usize = 4;
-/// Newest snapshots that are not given up for others.
-const NEWEST: usize = 2;
 
 /// A layer's state where the layer is computed.
 #[derive(Debug)]
@@ -52,13 +39,6 @@ impl LayerState {
     }
 }
 
-/// The states behind some number of tokens, of the layers that have one.
-#[derive(Debug)]
-struct Snapshot {
-    tokens: usize,
-    states: Vec<RecurrentState>,
-}
-
 /// The recurrent states of one conversation.
 #[derive(Debug)]
 pub(crate) struct RecurrentStates {
@@ -66,8 +46,8 @@ pub(crate) struct RecurrentStates {
     layers: Vec<Option<LayerState>>,
     /// Of each of those.
     shapes: Vec<StateShape>,
-    /// By number of tokens, ascending.
-    snapshots: Vec<Snapshot>,
+    /// Of the layers that have a state.
+    snapshots: Snapshots<Vec<RecurrentState>>,
     /// True while a chunk is computed: some layers have seen it and others have not.
     unfinished: bool,
 }
@@ -88,7 +68,7 @@ impl RecurrentStates {
         });
         let layers = states.collect::<Result<Vec<_>>>()?;
         let shapes = config.layers.iter().filter_map(LayerConfig::state).collect();
-        Ok(Some(RecurrentStates { layers, shapes, snapshots: Vec::new(), unfinished: false }))
+        Ok(Some(RecurrentStates { layers, shapes, snapshots: Snapshots::default(), unfinished: false }))
     }
 
     /// The state of `layer`, if it is in RAM.
@@ -162,8 +142,7 @@ impl RecurrentStates {
     /// Every layer has seen the chunk: `tokens` tokens now.
     pub fn finish(&mut self, tokens: usize) {
         self.unfinished = false;
-        let last = self.snapshots.last().map_or(0, |last| last.tokens);
-        if tokens >= last + INTERVAL {
+        if self.snapshots.is_due(tokens) {
             self.take_snapshot(tokens);
         }
     }
@@ -175,14 +154,12 @@ impl RecurrentStates {
 
     /// Keeps a copy of the states, behind `tokens` tokens. Without room for it there is none.
     pub fn take_snapshot(&mut self, tokens: usize) {
-        let known = self.snapshots.iter().any(|snapshot| snapshot.tokens == tokens);
-        if tokens == 0 || self.unfinished || known {
+        if self.unfinished || self.snapshots.is_known(tokens) {
             return;
         }
-        let one = self.shapes.iter().map(StateShape::bytes).sum::<u64>().max(1);
-        let most = MOST_SNAPSHOTS.min((MOST_BYTES / one) as usize).max(FEW_SNAPSHOTS);
-        let states = match self.redundant().filter(|_| self.snapshots.len() >= most) {
-            Some(at) => Some(self.snapshots.remove(at).states),
+        let one = self.shapes.iter().map(StateShape::bytes).sum::<u64>();
+        let states = match self.snapshots.take_redundant(one) {
+            Some(states) => Some(states),
             None => self.shapes.iter().map(|shape| RecurrentState::new(*shape)).collect(),
         };
         let Some(mut states) = states else {
@@ -191,16 +168,9 @@ impl RecurrentStates {
         };
         let mut all = states.iter_mut().zip(self.layers.iter().flatten());
         match all.try_for_each(|(to, from)| from.save(to)) {
-            Ok(()) => self.snapshots.push(Snapshot { tokens, states }),
+            Ok(()) => self.snapshots.push(tokens, states),
             Err(error) => tracing::debug!(tokens, %error, "no snapshot of the recurrent states"),
         }
-    }
-
-    /// The snapshot with the nearest neighbours, which is missed least.
-    fn redundant(&self) -> Option<usize> {
-        let tokens = |at: usize| self.snapshots[at].tokens;
-        let old = 0..self.snapshots.len().saturating_sub(NEWEST);
-        old.min_by_key(|at| tokens(at + 1) - at.checked_sub(1).map_or(0, tokens))
     }
 
     /// Takes the states, which are behind `now` tokens, back to at most `tokens`: returns the number of tokens they are behind then.
@@ -209,11 +179,11 @@ impl RecurrentStates {
             return now;
         }
         self.unfinished = false;
-        self.snapshots.retain(|snapshot| snapshot.tokens <= tokens);
+        self.snapshots.truncate(tokens);
         let states = self.layers.iter_mut().flatten();
         match self.snapshots.last() {
             Some(last) => {
-                states.zip(&last.states).for_each(|(state, saved)| state.restore(saved));
+                states.zip(&last.of).for_each(|(state, saved)| state.restore(saved));
                 last.tokens
             }
             None => {
@@ -232,7 +202,7 @@ impl RecurrentStates {
         if now <= tokens && !self.unfinished {
             return now;
         }
-        self.snapshots.iter().rev().map(|snapshot| snapshot.tokens).find(|at| *at <= tokens).unwrap_or(0)
+        self.snapshots.until(tokens).next().map_or(0, |snapshot| snapshot.tokens)
     }
 
     /// Becomes the states of `from`, which is behind `now` tokens, behind `tokens` tokens, a number that [`RecurrentStates::latest`] gave.
@@ -240,9 +210,9 @@ impl RecurrentStates {
     /// # Errors
     /// [`Error::Gpu`] if the device is lost, [`Error::Memory`] without room for a copy; nothing has changed then.
     pub fn copy_from(&mut self, from: &Self, tokens: usize, now: usize) -> Result<()> {
-        let snapshot = from.snapshots.iter().find(|snapshot| snapshot.tokens == tokens);
+        let snapshot = from.snapshots.until(tokens).next().filter(|snapshot| snapshot.tokens == tokens);
         let saved = match snapshot {
-            Some(snapshot) => snapshot.states.clone(),
+            Some(snapshot) => snapshot.of.clone(),
             None if tokens == now && !from.unfinished => {
                 let room = from.shapes.iter().map(|shape| RecurrentState::new(*shape)).collect::<Option<Vec<_>>>();
                 let no_room = || Error::Memory { what: "recurrent states", wanted: from.bytes(), available: 0 };
@@ -262,18 +232,24 @@ impl RecurrentStates {
     /// Bytes of the states and their snapshots.
     pub fn bytes(&self) -> u64 {
         let one: u64 = self.shapes.iter().map(StateShape::bytes).sum();
-        one * (1 + self.snapshots.len() as u64)
+        one * (1 + self.snapshots.iter().count() as u64)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::snapshots::{INTERVAL, MOST_SNAPSHOTS};
 
     fn states() -> RecurrentStates {
         let shape = StateShape { conv: [1, 2], scan: [1, 1, 3] };
         let state = RecurrentState::new(shape).map(LayerState::Ram);
-        RecurrentStates { layers: vec![None, state], shapes: vec![shape], snapshots: Vec::new(), unfinished: false }
+        RecurrentStates {
+            layers: vec![None, state],
+            shapes: vec![shape],
+            snapshots: Snapshots::default(),
+            unfinished: false,
+        }
     }
 
     /// The first element of layer 1's memory.
@@ -312,7 +288,7 @@ mod tests {
         assert_eq!(memory(&states), 530.0);
         assert_eq!(states.rewind(100, 530), 0);
         assert_eq!(memory(&states), 0.0);
-        assert!(states.layers[0].is_none() && states.snapshots.is_empty());
+        assert!(states.layers[0].is_none() && states.snapshots.last().is_none());
     }
 
     #[test]
@@ -330,14 +306,9 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_are_few_and_spread_out() {
+    fn snapshots_are_counted() {
         let mut states = states();
         compute(&mut states, 0..100 * INTERVAL);
-        assert_eq!(states.snapshots.len(), MOST_SNAPSHOTS);
-        let tokens: Vec<usize> = states.snapshots.iter().map(|snapshot| snapshot.tokens).collect();
-        assert!(tokens.is_sorted() && *tokens.last().unwrap() == 100 * INTERVAL, "{tokens:?}");
-        let gap = tokens.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap().max(tokens[0]);
-        assert!(gap <= 16 * INTERVAL, "{tokens:?}");
-        assert_eq!(states.bytes(), 20 * 17);
+        assert_eq!(states.bytes(), 20 * (1 + MOST_SNAPSHOTS as u64));
     }
 }

@@ -35,11 +35,11 @@ impl Rotary {
 }
 
 fn table(rope: &Rope, context: usize) -> RopeTable {
-    let base = f64::from(rope.base);
     let dims = rope.dims as f64;
+    let base = f64::from(rope.base) * base_growth(rope, context);
     let plain = (0..rope.dims / 2).map(|i| base.powf(-2.0 * i as f64 / dims));
     let (frequencies, magnitude) = match &rope.scaling {
-        RopeScaling::None => (plain.collect(), 1.0),
+        RopeScaling::None | RopeScaling::Dynamic { .. } => (plain.collect(), 1.0),
         RopeScaling::Linear { factor } => (plain.map(|f| f / f64::from(*factor)).collect(), 1.0),
         RopeScaling::Factors { short, long, original_context, attention_factor } => {
             let factors = long.as_ref().filter(|_| context > *original_context).unwrap_or(short);
@@ -65,6 +65,17 @@ fn table(rope: &Rope, context: usize) -> RopeTable {
     RopeTable { frequencies, magnitude, interleaved: rope.order == RopeOrder::Normal }
 }
 
+/// Factor on the base of the frequencies in a context of `context` tokens.
+fn base_growth(rope: &Rope, context: usize) -> f64 {
+    let RopeScaling::Dynamic { factor, original_context } = rope.scaling else { return 1.0 };
+    if context <= original_context || rope.dims <= 2 {
+        return 1.0;
+    }
+    let (factor, dims) = (f64::from(factor), rope.dims as f64);
+    let grown = factor * context as f64 / original_context.max(1) as f64 - (factor - 1.0);
+    grown.max(1.0).powf(dims / (dims - 2.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +99,15 @@ mod tests {
     fn frequencies_without_scaling_and_with_linear_scaling() {
         close(&frequencies(RopeScaling::None, 1), &[1.0, 0.1, 0.01, 0.001]);
         close(&frequencies(RopeScaling::Linear { factor: 4.0 }, 1), &[0.25, 0.025, 0.0025, 0.00025]);
+    }
+
+    #[test]
+    fn dynamic_scaling_raises_the_base_beyond_the_trained_length() {
+        let scaling = RopeScaling::Dynamic { factor: 4.0, original_context: 100 };
+        close(&frequencies(scaling.clone(), 100), &[1.0, 0.1, 0.01, 0.001]);
+        // (4 * 150 / 100 - 3)^(8 / 6) times the base.
+        let base = 10_000.0 * 3f64.powf(8.0 / 6.0);
+        close(&frequencies(scaling, 150), &[1.0, base.powf(-0.25), base.powf(-0.5), base.powf(-0.75)]);
     }
 
     #[test]

@@ -13,6 +13,13 @@ struct Sequence<'a> {
     tokens: usize,
 }
 
+impl<'a> Sequence<'a> {
+    fn new(kv: &'a mut KvCache, tokens: usize) -> Self {
+        kv.begin(tokens);
+        Sequence { kv, tokens }
+    }
+}
+
 /// The sequences of a pass, one or several. Their rows follow each other, and rows of one sequence are tokens that follow each
 /// other. Weights are read once for all rows; caches and recurrent states are each sequence's own.
 #[derive(Debug)]
@@ -21,12 +28,12 @@ pub struct Sequences<'a>(SmallVec<[Sequence<'a>; 1]>);
 impl<'a> Sequences<'a> {
     /// `tokens` tokens of one sequence.
     pub fn one(kv: &'a mut KvCache, tokens: usize) -> Self {
-        Sequences(SmallVec::from([Sequence { kv, tokens }]))
+        Sequences(SmallVec::from([Sequence::new(kv, tokens)]))
     }
 
     /// Several, each with the number of its tokens.
     pub fn several(all: impl IntoIterator<Item = (&'a mut KvCache, usize)>) -> Self {
-        Sequences(all.into_iter().map(|(kv, tokens)| Sequence { kv, tokens }).collect())
+        Sequences(all.into_iter().map(|(kv, tokens)| Sequence::new(kv, tokens)).collect())
     }
 
     /// Number of sequences.

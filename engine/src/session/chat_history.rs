@@ -63,7 +63,7 @@ impl<'a> ChatHistory<'a> {
         if self.prompt.len() > capacity {
             let question = self.question()?;
             if !self.continues || !has_answer_room(question, capacity) {
-                return Err(Error::ContextFull { wanted: self.prompt.len(), available: capacity });
+                return Err(Error::ContextFull { wanted: self.prompt.len(), at_least: false, available: capacity });
             }
             // The answer to go on with is too long: its end is kept.
             let last = (capacity - question).div_ceil(2);

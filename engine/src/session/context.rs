@@ -121,7 +121,7 @@ impl Context {
         self.kv.as_ref().is_some_and(KvCache::is_recurrent)
     }
 
-    /// Keeps a copy of the recurrent states, if there are any.
+    /// Keeps a copy of recurrent states and windows, if there are any.
     pub fn take_snapshot(&mut self) {
         if let Some(kv) = self.kv.as_mut().filter(|kv| kv.len() == self.tokens.len()) {
             kv.take_snapshot();
@@ -178,14 +178,14 @@ impl Context {
     /// Forgets the tokens that `prompt` does not begin with, and at least its last token, whose logits are wanted. Returns the
     /// number of the prompt's tokens that are left to reuse.
     ///
-    /// With recurrent states fewer are left: those of the snapshot before.
+    /// With recurrent states fewer are left: and with windows that are not held any more: those of the snapshot before.
     /// Entries that survived a shift are not reused: the answer to a prompt does not depend on earlier ones.
     pub fn reuse(&mut self, prompt: &[u32]) -> usize {
         let common = self.tokens.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
         // What was computed last is a whole message, most likely: the next prompt may branch off here.
         self.take_snapshot();
         self.truncate(common.min(self.exact).min(prompt.len().saturating_sub(1)));
-        if let Some(kv) = self.kv.as_ref().filter(|kv| kv.is_recurrent()) {
+        if let Some(kv) = &self.kv {
             let held = kv.len().min(self.tokens.len());
             self.tokens.truncate(held);
             self.exact = self.exact.min(held);

@@ -1,5 +1,7 @@
 //! Embeddings of texts: hidden states pooled into one vector of length 1.
 
+use crate::error::{Error, Result};
+
 /// How the hidden states of a text's tokens become one vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooling {
@@ -45,12 +47,15 @@ impl PooledStates {
         }
     }
 
-    /// The pooled states at length 1, `[d_model]`; zeros stay zeros.
-    pub fn embedding(&self) -> Vec<f32> {
+    /// The pooled states at length 1, `[d_model]`; zeros stay zeros. [`Error::NotFinite`] if they are no numbers.
+    pub fn embedding(&self) -> Result<Vec<f32>> {
         // The number of tokens does not change the direction.
         let length = self.sum.iter().map(|x| x * x).sum::<f64>().sqrt();
+        if !length.is_finite() {
+            return Err(Error::NotFinite { what: "hidden states", got: length.to_string() });
+        }
         let factor = if length > 0.0 { 1.0 / length } else { 0.0 };
-        self.sum.iter().map(|x| (x * factor) as f32).collect()
+        Ok(self.sum.iter().map(|x| (x * factor) as f32).collect())
     }
 }
 
@@ -64,12 +69,15 @@ mod tests {
             let mut pooled = PooledStates::new(pooling, 2);
             pooled.add(&[1.0, 2.0, 3.0, 6.0]);
             pooled.add(&[2.0, -8.0]);
-            pooled.embedding()
+            pooled.embedding().unwrap()
         };
         assert_eq!(pooled(Pooling::Mean), [1.0, 0.0], "of (6, 0) / 3");
         let last = pooled(Pooling::Last);
         assert!((last[0] - 2.0 / 68f32.sqrt()).abs() < 1e-6 && (last[1] + 8.0 / 68f32.sqrt()).abs() < 1e-6, "{last:?}");
-        assert_eq!(PooledStates::new(Pooling::Mean, 2).embedding(), [0.0, 0.0]);
+        assert_eq!(PooledStates::new(Pooling::Mean, 2).embedding().unwrap(), [0.0, 0.0]);
+        let mut wrong = PooledStates::new(Pooling::Mean, 2);
+        wrong.add(&[1.0, f32::NAN]);
+        assert!(matches!(wrong.embedding(), Err(Error::NotFinite { .. })));
         assert_eq!((Pooling::of_name("last"), Pooling::of_name("max")), (Some(Pooling::Last), None));
     }
 }

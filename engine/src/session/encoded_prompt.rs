@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     tokenizer::{
-        ChatMessage, EncodeOptions, RenderOptions, Tokenizer,
+        ChatMessage, ContentGuard, EncodeOptions, PromptText, RenderOptions, Tokenizer,
         reasoning::{AnswerParser, transcript::Thoughts},
     },
 };
@@ -86,14 +86,16 @@ pub(super) fn encode(
     limit: Option<usize>,
 ) -> Result<EncodedPrompt> {
     let tokenizer = &state.tokenizer;
-    let encode = |text: &str| {
-        if let Some(limit) = limit {
-            refuse_long_text(tokenizer, text, limit)?;
-        }
-        tokenizer.encode(text, EncodeOptions::CHAT)
+    let check = |text: &str| limit.map_or(Ok(()), |limit| refuse_long_text(tokenizer, text, limit));
+    let encode = |prompt: &PromptText| {
+        check(prompt.with_breaks())?;
+        tokenizer.encode_prompt(prompt)
     };
     let (mut tokens, starts_text, parser) = match prompt {
-        Prompt::Text(text) => (encode(&text)?, text.is_empty(), None),
+        Prompt::Text(text) => {
+            check(&text)?;
+            (tokenizer.encode(&text, EncodeOptions::CHAT)?, text.is_empty(), None)
+        }
         Prompt::Tokens(tokens) => (tokens, false, None),
         Prompt::Chat(messages) => {
             let (text, parser) = render(state, &messages, chat, None)?;
@@ -124,7 +126,7 @@ fn refuse_long_text(tokenizer: &Tokenizer, text: &str, limit: usize) -> Result<(
     }
     let longest = (0..tokenizer.vocab_len() as u32).map(|id| tokenizer.token_bytes(id).len()).max().unwrap_or(1).max(1);
     let least = text.len() / longest;
-    if least > limit { Err(Error::ContextFull { wanted: least, available: limit }) } else { Ok(()) }
+    if least > limit { Err(Error::ContextFull { wanted: least, at_least: true, available: limit }) } else { Ok(()) }
 }
 
 /// The text of a chat up to where the assistant speaks, or goes on after `begun`, and the parser of what it says.
@@ -133,14 +135,16 @@ fn render(
     messages: &[Message],
     chat: &ChatOptions,
     begun: Option<&Thoughts<'_>>,
-) -> Result<(String, AnswerParser)> {
+) -> Result<(PromptText, AnswerParser)> {
     let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
-    let options = RenderOptions { add_generation_prompt: true, tools: &chat.tools, variables: Some(&chat.variables) };
+    let guard = (!state.special_in_content).then_some(&state.tokenizer);
+    let (tools, variables) = (&chat.tools[..], Some(&chat.variables));
+    let options = RenderOptions { add_generation_prompt: true, tools, variables, guard };
     let mut text = state.template.render_with(&messages, options)?;
     let format = state.template.reasoning();
-    let parser = format.parser(&text, begun);
+    let parser = format.parser(text.with_breaks(), begun);
     if let Some(begun) = begun {
-        text += &format.write(&text, begun);
+        format.write(&mut text, begun, ContentGuard::new(guard));
     }
     Ok((text, parser))
 }
@@ -163,7 +167,7 @@ fn fit(prompt: Vec<u32>, capacity: usize, on_full: ContextPolicy) -> Result<Vec<
         return Ok(prompt);
     }
     match on_full {
-        ContextPolicy::Stop => Err(Error::ContextFull { wanted: prompt.len(), available: capacity }),
+        ContextPolicy::Stop => Err(Error::ContextFull { wanted: prompt.len(), at_least: false, available: capacity }),
         ContextPolicy::Shift { keep } => {
             let last = (capacity - keep).div_ceil(2);
             Ok([&prompt[..keep], &prompt[prompt.len() - last..]].concat())
@@ -181,7 +185,7 @@ mod tests {
         let shift = |keep| ContextPolicy::Shift { keep };
         assert_eq!(fit(prompt.clone(), 10, ContextPolicy::Stop).unwrap(), prompt);
         let error = fit(prompt.clone(), 9, ContextPolicy::Stop).unwrap_err();
-        assert!(matches!(error, Error::ContextFull { wanted: 10, available: 9 }));
+        assert!(matches!(error, Error::ContextFull { wanted: 10, at_least: false, available: 9 }));
         assert_eq!(fit(prompt.clone(), 6, shift(2)).unwrap(), [0, 1, 8, 9]);
         assert_eq!(fit(prompt.clone(), 6, shift(0)).unwrap(), [7, 8, 9]);
         assert_eq!(fit(prompt.clone(), 6, shift(5)).unwrap(), [0, 1, 2, 3, 4, 9]);

@@ -63,6 +63,8 @@ pub(super) struct EngineState {
     pub model: Arc<Model>,
     pub tokenizer: Tokenizer,
     pub template: ChatTemplate,
+    /// Control tokens in what is said count as such.
+    pub special_in_content: bool,
     pub chunk: usize,
     pub telemetry: Telemetry,
     pub neurons: Arc<NeuronBoard>,
@@ -204,7 +206,7 @@ impl Engine {
 
     /// Starts an engine on the device that `source` gives.
     pub(super) fn start(
-        model: Model,
+        mut model: Model,
         options: EngineOptions,
         source: impl FnOnce(&DeviceLoadOptions) -> Option<Arc<dyn DeviceSource>>,
     ) -> Result<Self> {
@@ -223,7 +225,6 @@ impl Engine {
         let source = source(&device_load);
         let blind = lacks_profile(&model);
         let counts = options.counts.as_deref().and_then(|folder| KeptCounts::open(folder, &model));
-        let mut model = model;
         if let Some(level) = options.level {
             model.skip_inputs(level)?;
         }
@@ -255,6 +256,7 @@ impl Engine {
             model,
             tokenizer,
             template,
+            special_in_content: options.special_in_content,
             chunk: options.chunk,
             telemetry,
             neurons,
@@ -302,7 +304,7 @@ impl Engine {
         let kv = KvCache::new(&state.model.config, context, options.kv_type.unwrap_or(self.handle.kv_type))?;
         let id = self.handle.sessions.fetch_add(1, Relaxed);
         let session = Session::new(self.clone(), id, context);
-        let (context, cancelled, priority) = (Context::new(kv), session.cancelled(), options.priority);
+        let (context, cancelled, priority) = (Box::new(Context::new(kv)), session.cancelled(), options.priority);
         self.command(Command::Open { id, context, cancelled, priority })?;
         Ok(session)
     }
@@ -327,9 +329,12 @@ impl Engine {
         &self.handle.state.template
     }
 
-    /// True if the model has a chat template of its own that works.
+    /// True if the model brings a chat template of its own, even one that fails and has one of ours in its place.
     pub fn has_chat_template(&self) -> bool {
-        matches!(self.chat_template().origin(), TemplateOrigin::Model(_))
+        match self.chat_template().origin() {
+            TemplateOrigin::Model(_) => true,
+            TemplateOrigin::Fallback { failure, .. } => failure.is_some(),
+        }
     }
 
     /// Context of its sessions, in tokens, unless they ask for another.

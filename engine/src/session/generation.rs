@@ -13,7 +13,7 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    ContextPolicy, Event, GenerationStats, LogprobsRequest, Prompt, Request, SpeculationMode, StopReason,
+    ChatOptions, ContextPolicy, Event, GenerationStats, LogprobsRequest, Prompt, Request, SpeculationMode, StopReason,
     TokenLogprobs,
     chat_history::ChatHistory,
     context::Context,
@@ -26,13 +26,14 @@ use super::{
     sampling::{Breakers, GrammarState, Sampler},
     speculation::Speculation,
     step_times::StepTimes,
-    text::{StopStrings, TextStream, TokenOutcome},
+    stop_strings::StopStrings,
+    text::{TextStream, TokenOutcome},
 };
 use crate::{
     error::{Error, Result},
     runtime::{Forward, Sparsity},
     telemetry::{Meter, neurons::DraftMasks},
-    tokenizer::{EncodeOptions, Tokenizer},
+    tokenizer::{EncodeOptions, Tokenizer, tools::CallSplitter},
 };
 
 /// Shortest time between two [`Event::Stats`].
@@ -118,12 +119,8 @@ impl<'a> Generation<'a> {
         let sampler = Sampler::new(&request.sampling, vocab, breakers)?;
 
         let grammar = request.grammar.as_ref().map(|grammar| state.compile_grammar(grammar)).transpose()?;
-        let turn_ends = match request.prompt {
-            Prompt::Chat(_) | Prompt::Continue(_) => state.template.stop_strings(),
-            Prompt::Text(_) | Prompt::Tokens(_) => &[],
-        };
-        let stops = StopStrings::new(request.stop, turn_ends);
-        let markers = if request.chat.tools.is_empty() { &[] } else { state.template.tools().markers() };
+        let stops = stops_of(state, &request);
+        let calls = calls_of(state, &request.chat);
         let FittedPrompt { encoded, forgotten_tokens, history } =
             encode_to_fit(state, request.prompt, &request.chat, request.on_full, context.capacity())?;
         let EncodedPrompt { tokens: mut todo, starts_text, parser } = encoded;
@@ -132,6 +129,7 @@ impl<'a> Generation<'a> {
             (Some(budget), Some(_)) => Some((budget, end_of_thoughts(state)?)),
             _ => None,
         };
+        let text = TextStream::new(detokeniser, stops, parser).with_calls(calls, state.template.tools().markers());
         // Every place of the prompt is computed where its log probabilities or its hidden states are wanted.
         let reads_prompt = request.embedding.is_some() || request.logprobs.is_some_and(|it| it.prompt);
         let reused = context.reuse(if reads_prompt { &[] } else { &todo });
@@ -164,7 +162,7 @@ impl<'a> Generation<'a> {
             sampler,
             grammar,
             masked: Vec::new(),
-            text: TextStream::new(detokeniser, stops, parser).with_markers(markers),
+            text,
             thought_budget,
             pooled: request.embedding.map(|pooling| PooledStates::new(pooling, state.model.config.d_model)),
             records_neurons: request.records_neurons,
@@ -202,7 +200,7 @@ impl<'a> Generation<'a> {
             }
             None => self.sampler.sample(logits, context.tokens())?,
         };
-        Ok((id, self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top))))
+        Ok((id, self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?))
     }
 
     /// Ends with a chosen token, or sends it.
@@ -256,7 +254,7 @@ impl<'a> Generation<'a> {
         let (mut accepted, mut end) = (0, None);
         for (at, logits) in logits.chunks_exact(logits.len() / (1 + drafted)).enumerate() {
             let id = self.sampler.sample(logits, &context.tokens()[..first + at])?;
-            let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top));
+            let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?;
             end = self.accept(id, logprobs, events, meter);
             if end.is_some() || drafts.get(at) != Some(&id) || self.todo.len() > 1 {
                 break;
@@ -279,7 +277,7 @@ impl<'a> Generation<'a> {
 
     /// Ends the generation: sends the text that is left and returns the last event.
     pub fn finish(mut self, end: Result<StopReason>, context: &Context, events: &EventSender) -> Event {
-        let stop = self.text.finish(events);
+        let stop = self.text.finish(matches!(end, Ok(StopReason::EndOfText)), events);
         self.stats.context_used = context.tokens().len();
         match end {
             Ok(reason) => Event::Done { reason: stop.unwrap_or(reason), stats: self.stats },
@@ -398,6 +396,21 @@ impl<'a> Generation<'a> {
     }
 }
 
+/// The strings that end the answer to `request`.
+fn stops_of(state: &EngineState, request: &Request) -> StopStrings {
+    let turn_ends = match request.prompt {
+        Prompt::Chat(_) | Prompt::Continue(_) => state.template.stop_strings(),
+        Prompt::Text(_) | Prompt::Tokens(_) => &[],
+    };
+    StopStrings::new(request.stop.clone(), turn_ends)
+}
+
+/// The splitter of an answer in which tools may be called.
+fn calls_of(state: &EngineState, chat: &ChatOptions) -> Option<CallSplitter> {
+    let format = chat.call_format.as_ref().unwrap_or(state.template.tools());
+    (!chat.tools.is_empty()).then(|| CallSplitter::new(format.clone(), &chat.tools))
+}
+
 /// Checks what can be checked before the prompt is encoded.
 fn check(request: &Request, context: &Context, vocab: usize) -> Result<()> {
     if request.stop.iter().any(String::is_empty) {
@@ -419,8 +432,8 @@ fn score_prompt<'l>(
     from: usize,
     logits: impl Iterator<Item = &'l [f32]>,
     top: usize,
-) -> Vec<TokenLogprobs> {
-    let first = prompt.first().filter(|_| from == 0).map(|&id| TokenLogprobs::unpredicted(id));
+) -> Result<Vec<TokenLogprobs>> {
+    let first = prompt.first().filter(|_| from == 0).map(|&id| Ok(TokenLogprobs::unpredicted(id)));
     let predicted = prompt.iter().skip(from + 1).zip(logits);
     first.into_iter().chain(predicted.map(|(&id, logits)| TokenLogprobs::new(logits, id, top))).collect()
 }

@@ -1,5 +1,7 @@
 //! Log probabilities of tokens: of those that were chosen, and of a prompt's own.
 
+use crate::{error::Result, runtime::check_logits};
+
 /// Log probabilities that a request wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogprobsRequest {
@@ -29,7 +31,9 @@ impl TokenLogprobs {
     }
 
     /// The token `id`, which `logits [n_vocab]` predict, with the `top` likeliest.
-    pub(super) fn new(logits: &[f32], id: u32, top: usize) -> Self {
+    /// [`Error::NotFinite`](crate::Error::NotFinite) if they are no numbers.
+    pub(super) fn new(logits: &[f32], id: u32, top: usize) -> Result<Self> {
+        check_logits(logits)?;
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
         let log_sum = f64::from(largest) + sum.ln();
@@ -45,7 +49,8 @@ impl TokenLogprobs {
             ids.truncate(top);
         }
         ids.sort_unstable_by(order);
-        TokenLogprobs { id, logprob: Some(logprob(id)), top: ids.into_iter().map(|id| (id, logprob(id))).collect() }
+        let top = ids.into_iter().map(|id| (id, logprob(id))).collect();
+        Ok(TokenLogprobs { id, logprob: Some(logprob(id)), top })
     }
 }
 
@@ -58,13 +63,14 @@ mod tests {
         let logits = [1.0_f32, 3.0, -2.0, 3.0];
         let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
         let want = |id: usize| (f64::from(logits[id]).exp() / sum).ln() as f32;
-        let read = TokenLogprobs::new(&logits, 2, 3);
+        let read = TokenLogprobs::new(&logits, 2, 3).unwrap();
         assert!((read.logprob.unwrap() - want(2)).abs() < 1e-6);
         assert_eq!(read.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3, 0]);
         assert!(read.top.iter().all(|&(id, logprob)| (logprob - want(id as usize)).abs() < 1e-6));
-        let likeliest = TokenLogprobs::new(&logits, 1, 1);
+        let likeliest = TokenLogprobs::new(&logits, 1, 1).unwrap();
         assert_eq!(likeliest.logprob, Some(likeliest.top[0].1), "the same number bit by bit");
-        assert_eq!(TokenLogprobs::new(&logits, 0, 9).top.len(), 4);
-        assert!(TokenLogprobs::new(&[1e30, 0.0], 1, 0).logprob.unwrap().is_finite());
+        assert_eq!(TokenLogprobs::new(&logits, 0, 9).unwrap().top.len(), 4);
+        assert!(TokenLogprobs::new(&[1e30, 0.0], 1, 0).unwrap().logprob.unwrap().is_finite());
+        assert!(TokenLogprobs::new(&[f32::NAN, 0.0], 1, 0).is_err());
     }
 }

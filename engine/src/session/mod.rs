@@ -40,6 +40,7 @@ mod shape_model;
 mod sparsity;
 mod speculation;
 mod step_times;
+mod stop_strings;
 mod text;
 mod turns;
 mod worker;

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::{DeviceEvent, LogprobsRequest, Pooling, TokenLogprobs, sampling::Grammar};
 use crate::{
     error::{Error, Result},
-    tokenizer::reasoning::AnswerPart,
+    tokenizer::{reasoning::AnswerPart, tools::ToolFormat},
 };
 
 /// The speaker of a message.
@@ -52,6 +52,8 @@ pub struct ChatOptions {
     pub tools: Vec<Value>,
     /// Further variables of the template, like `enable_thinking`.
     pub variables: Map<String, Value>,
+    /// Format of the calls in the answer; `None`: the model's. A grammar may force [another](ToolFormat::forced).
+    pub call_format: Option<ToolFormat>,
 }
 
 /// The beginning that a generation continues.
@@ -231,7 +233,7 @@ pub struct Request {
     pub sampling: Sampling,
     /// Most tokens to generate; `None`: until the model ends or the context is full.
     pub max_tokens: Option<usize>,
-    /// Text that ends the generation; it is not part of the output.
+    /// Texts that end the generation where they are said to the user, not in thoughts or calls of tools; not part of the output.
     pub stop: Vec<String>,
     /// Behaviour when the context is full.
     pub on_full: ContextPolicy,

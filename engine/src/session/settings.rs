@@ -44,6 +44,9 @@ pub struct EngineOptions {
     pub sidecar: SidecarChoice,
     /// Tokens of a prompt computed at a time, between which sessions take turns: at least 1.
     pub chunk: usize,
+    /// Control tokens in messages, tools and files count as such, as in other programs: who writes them can end the turn. Without, they
+    /// are words.
+    pub special_in_content: bool,
     /// The device to compute on.
     pub device: DeviceChoice,
     /// Neurons to skip.
@@ -121,6 +124,7 @@ impl Default for EngineOptions {
             read_mode: ReadMode::Map,
             sidecar: SidecarChoice::Beside,
             chunk: 512,
+            special_in_content: false,
             device: DeviceChoice::Cpu,
             sparsity: SparsityChoice::Auto,
             level: None,

@@ -3,10 +3,12 @@
 use super::{
     StopReason, TokenLogprobs,
     request::{AnswerText, Event, EventSender},
+    stop_strings::StopStrings,
 };
 use crate::tokenizer::{
     Detokeniser,
     reasoning::{AnswerParser, AnswerPart},
+    tools::CallSplitter,
 };
 
 /// The outcome of a token.
@@ -29,16 +31,27 @@ struct KeptToken {
 }
 
 /// Turns the tokens of one generation into [`Event::Token`]s: whole characters, nothing of a stop string, one event per
-/// token.
+/// token. The caller's stop strings are searched in what is said to the user: not in thoughts, nor in calls of tools.
 ///
 /// An event whose text is incomplete is kept back until the next token or the end, so there is always an event left for
 /// the text to go with.
 #[derive(Debug)]
 pub(super) struct TextStream<'a> {
     detokeniser: Detokeniser<'a>,
+    /// Of the words.
     stops: StopStrings,
+    /// Of thoughts and calls: those that end a turn.
+    turn_ends: StopStrings,
     /// Absent: all is the answer.
     parser: Option<AnswerParser>,
+    /// Absent: the answer has no calls.
+    calls: Option<CallSplitter>,
+    /// The part of the last piece.
+    part: AnswerPart,
+    thought: bool,
+    /// A word was said.
+    spoke: bool,
+    stopped: bool,
     kept: Option<KeptToken>,
     /// Tokens that are hidden from texts but part of calls of tools.
     markers: Vec<(u32, &'static str)>,
@@ -46,12 +59,25 @@ pub(super) struct TextStream<'a> {
 
 impl<'a> TextStream<'a> {
     pub fn new(detokeniser: Detokeniser<'a>, stops: StopStrings, parser: Option<AnswerParser>) -> Self {
-        TextStream { detokeniser, stops, parser, kept: None, markers: Vec::new() }
+        TextStream {
+            detokeniser,
+            turn_ends: stops.turn_ends(),
+            stops,
+            parser,
+            calls: None,
+            part: AnswerPart::Answer,
+            thought: false,
+            spoke: false,
+            stopped: false,
+            kept: None,
+            markers: Vec::new(),
+        }
     }
 
-    /// Shows the texts of these tokens, too.
-    pub fn with_markers(self, markers: &[(u32, &'static str)]) -> Self {
-        TextStream { markers: markers.to_vec(), ..self }
+    /// Tells calls of tools from words, if there are `calls`, and shows the texts of the tokens `markers`, too.
+    pub fn with_calls(self, calls: Option<CallSplitter>, markers: &[(u32, &'static str)]) -> Self {
+        let markers = if calls.is_some() { markers.to_vec() } else { Vec::new() };
+        TextStream { calls, markers, ..self }
     }
 
     /// Adds the next token of the answer.
@@ -62,22 +88,21 @@ impl<'a> TextStream<'a> {
         {
             piece.push_str(text);
         }
-        let mut text = AnswerText::default();
-        let stop = match &self.parser {
+        let pieces = match &mut self.parser {
             Some(parser) if parser.is_marker(id) => {
                 let before = piece.strip_suffix(parser.marker_text(id));
-                self.push_marker(id, before.unwrap_or(&piece), before.is_some(), &mut text)
+                let mut pieces = parser.push(before.unwrap_or(&piece));
+                pieces.extend(parser.push_marker(id, before.is_some()));
+                pieces
             }
-            _ => {
-                let (certain, stop) = self.stops.push(&piece);
-                self.parse(&certain, &mut text);
-                stop
-            }
+            Some(parser) => parser.push(&piece),
+            None => vec![(AnswerPart::Answer, piece)],
         };
+        let mut text = AnswerText::default();
+        let stop = self.read(pieces, &mut text);
         let mut listening = self.release(events);
         match stop {
             Some(reason) => {
-                self.end(&mut text);
                 let _ = events.send(Event::Token { id, text, logprobs });
                 return TokenOutcome::Stop(reason);
             }
@@ -87,15 +112,11 @@ impl<'a> TextStream<'a> {
         if listening { TokenOutcome::Sent } else { TokenOutcome::ReceiverGone }
     }
 
-    /// Sends the text that was kept back; no token follows. Returns the reason to stop, if the last bytes completed a stop string.
-    pub fn finish(&mut self, events: &EventSender) -> Option<StopReason> {
-        let (mut rest, stop) = self.stops.push(&self.detokeniser.finish());
-        if stop.is_none() {
-            rest.push_str(&self.stops.finish());
-        }
+    /// Sends the text that was kept back; no token follows. `ended`: the model has ended its answer, it was not cut short. Returns the
+    /// reason to stop, if the last bytes completed a stop string.
+    pub fn finish(&mut self, ended: bool, events: &EventSender) -> Option<StopReason> {
         let mut text = AnswerText::default();
-        self.parse(&rest, &mut text);
-        self.end(&mut text);
+        let stop = if self.stopped { None } else { self.read_rest(ended, &mut text) };
         if let Some(kept) = &mut self.kept {
             kept.text.append(&text);
         }
@@ -103,32 +124,77 @@ impl<'a> TextStream<'a> {
         stop
     }
 
-    /// Adds a marker's token, with the text that came with it. A stop string cannot reach over a marker.
-    fn push_marker(&mut self, id: u32, before: &str, visible: bool, text: &mut AnswerText) -> Option<StopReason> {
-        let (mut certain, stop) = self.stops.push(before);
+    /// Reads all that is held back.
+    fn read_rest(&mut self, ended: bool, text: &mut AnswerText) -> Option<StopReason> {
+        let rest = self.detokeniser.finish();
+        let pieces = match &mut self.parser {
+            Some(parser) => {
+                let mut pieces = parser.push(&rest);
+                pieces.extend(parser.finish(ended));
+                pieces
+            }
+            None => vec![(AnswerPart::Answer, rest)],
+        };
+        let stop = self.read(pieces, text);
+        let stop = stop.or_else(|| self.read_rest_of_call(text));
         if stop.is_none() {
-            certain.push_str(&self.stops.finish());
-        }
-        self.parse(&certain, text);
-        if stop.is_none()
-            && let Some(parser) = &mut self.parser
-        {
-            parser.push_marker(id, visible).iter().for_each(|(part, piece)| text.push(*part, piece));
+            self.flush(text);
         }
         stop
     }
 
-    fn parse(&mut self, piece: &str, text: &mut AnswerText) {
-        match &mut self.parser {
-            Some(parser) => parser.push(piece).iter().for_each(|(part, piece)| text.push(*part, piece)),
-            None => text.push(AnswerPart::Answer, piece),
-        }
+    fn read_rest_of_call(&mut self, text: &mut AnswerText) -> Option<StopReason> {
+        let rest = self.calls.as_mut().map(CallSplitter::finish).unwrap_or_default();
+        rest.iter().find_map(|(part, piece)| self.watch(*part, piece, text))
     }
 
-    fn end(&mut self, text: &mut AnswerText) {
-        if let Some(parser) = &mut self.parser {
-            parser.finish().iter().for_each(|(part, piece)| text.push(*part, piece));
+    /// Adds to `text` what is certain of the next pieces. Returns the reason to stop, if a stop string is complete; what follows is
+    /// dropped.
+    fn read(&mut self, pieces: Vec<(AnswerPart, String)>, text: &mut AnswerText) -> Option<StopReason> {
+        for (part, piece) in pieces {
+            let stop = match &mut self.calls {
+                Some(calls) if part == AnswerPart::Answer => {
+                    calls.push(&piece).iter().find_map(|(part, piece)| self.watch(*part, piece, text))
+                }
+                Some(_) => self.read_rest_of_call(text).or_else(|| self.watch(part, &piece, text)),
+                None => self.watch(part, &piece, text),
+            };
+            if stop.is_some() {
+                self.stopped = true;
+                return stop;
+            }
         }
+        None
+    }
+
+    /// Searches a piece for stop strings, which do not reach from one part into another.
+    fn watch(&mut self, part: AnswerPart, piece: &str, text: &mut AnswerText) -> Option<StopReason> {
+        if part != self.part {
+            self.flush(text);
+            self.part = part;
+        }
+        let mut piece = piece;
+        self.thought |= part == AnswerPart::Thinking;
+        if part == AnswerPart::Answer && self.thought && !self.spoke {
+            // Line ends between thoughts and words are neither's.
+            let words = piece.trim_start_matches('\n');
+            text.push(part, &piece[..piece.len() - words.len()]);
+            self.spoke = !words.is_empty();
+            piece = words;
+        }
+        let (certain, stop) = self.stops_of(part).push(piece);
+        text.push(part, &certain);
+        stop
+    }
+
+    /// Adds the text that might have become a stop string.
+    fn flush(&mut self, text: &mut AnswerText) {
+        let part = self.part;
+        text.push(part, &self.stops_of(part).finish());
+    }
+
+    fn stops_of(&mut self, part: AnswerPart) -> &mut StopStrings {
+        if part == AnswerPart::Answer { &mut self.stops } else { &mut self.turn_ends }
     }
 
     /// True if the next token belongs to the answer rather than to thoughts or a header.
@@ -143,7 +209,8 @@ impl<'a> TextStream<'a> {
 
     fn is_holding(&self) -> bool {
         let parsing = self.parser.as_ref().is_some_and(AnswerParser::is_holding);
-        parsing || self.detokeniser.is_holding() || self.stops.is_holding()
+        let calling = self.calls.as_ref().is_some_and(CallSplitter::is_holding);
+        parsing || calling || self.detokeniser.is_holding() || self.stops.is_holding() || self.turn_ends.is_holding()
     }
 
     fn release(&mut self, events: &EventSender) -> bool {
@@ -152,73 +219,12 @@ impl<'a> TextStream<'a> {
     }
 }
 
-/// Stop strings, searched for in a text that arrives in pieces. The text that comes out never contains one, and is held back only
-/// while it may still become one.
-#[derive(Debug)]
-pub(super) struct StopStrings {
-    /// The caller's, then those that end a turn.
-    strings: Vec<String>,
-    /// Number of the caller's.
-    asked: usize,
-    /// The end of the text so far that is the beginning of a stop string.
-    held: String,
-}
-
-impl StopStrings {
-    /// Watches for the caller's `strings` and for `turn_ends`, which a chat format has instead of an end token; none of them
-    /// is empty.
-    pub fn new(mut strings: Vec<String>, turn_ends: &[&str]) -> Self {
-        let asked = strings.len();
-        strings.extend(turn_ends.iter().map(|&end| end.to_owned()));
-        StopStrings { strings, asked, held: String::new() }
-    }
-
-    /// Adds the next piece. Returns the text that is certain, and the reason to stop if a string is complete (the text behind it
-    /// is dropped).
-    ///
-    /// Of several strings the one that is complete first counts, so that the result does not depend on where pieces end.
-    pub fn push(&mut self, piece: &str) -> (String, Option<StopReason>) {
-        self.held.push_str(piece);
-        let found = self.strings.iter().enumerate().filter_map(|(at, stop)| {
-            let start = self.held.find(stop.as_str())?;
-            Some((start + stop.len(), start, at))
-        });
-        if let Some((_, start, at)) = found.min() {
-            let asked = at < self.asked;
-            let reason = if asked { StopReason::StopString(self.strings[at].clone()) } else { StopReason::EndOfText };
-            self.held.truncate(start);
-            return (std::mem::take(&mut self.held), Some(reason));
-        }
-        let possible = self.strings.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
-        let rest = self.held.split_off(self.held.len() - possible);
-        (std::mem::replace(&mut self.held, rest), None)
-    }
-
-    /// True if text is being held back.
-    pub fn is_holding(&self) -> bool {
-        !self.held.is_empty()
-    }
-
-    /// The text held back; no more follows.
-    pub fn finish(&mut self) -> String {
-        std::mem::take(&mut self.held)
-    }
-}
-
-/// Length of the longest proper prefix of `stop` that `text` ends with.
-fn overlap(text: &str, stop: &str) -> usize {
-    let fits = |length: &usize| stop.is_char_boundary(*length) && text.ends_with(&stop[..*length]);
-    (1..stop.len()).rev().find(fits).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
     use crate::{
         format::{Array, Metadata, Value},
-        tokenizer::{Tokenizer, reasoning::ReasoningFormat},
+        tokenizer::{Tokenizer, reasoning::ReasoningFormat, tools::ToolFormat},
     };
 
     /// Text, `<think>`, `</think>` and bytes.
@@ -262,72 +268,64 @@ mod tests {
         assert_eq!(&*text, "Hm\u{fffd}EYesé<think>");
     }
 
-    fn run(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
-        let mut watch = StopStrings::new(stops.iter().map(|&stop| stop.to_owned()).collect(), &[]);
-        let mut text = String::new();
-        for piece in pieces {
-            let (certain, stop) = watch.push(piece);
-            text.push_str(&certain);
-            match stop {
-                Some(StopReason::StopString(stop)) => return (text, Some(stop)),
-                other => assert_eq!(other, None),
+    /// The text of an answer that arrives byte by byte, and its stop string; `calls` tells calls apart.
+    fn answer(text: &str, stops: &[&str], calls: bool) -> (Vec<(AnswerPart, String)>, Option<String>) {
+        let tokenizer = tokenizer();
+        let format = ReasoningFormat::detect(&tokenizer, "");
+        let stops = StopStrings::new(stops.iter().map(|&stop| stop.to_owned()).collect(), &["\nUser:"]);
+        let mut stream = TextStream::new(tokenizer.stream(), stops, Some(format.parser("", None)));
+        if calls {
+            let calls = CallSplitter::new(ToolFormat::detect(&tokenizer, ""), &[]);
+            stream = stream.with_calls(Some(calls), &[]);
+        }
+        let (events, received) = EventSender::new(&Default::default());
+        let markers = [("<think>", 0), ("</think>", 1)];
+        let (mut rest, mut stop) = (text, None);
+        while !rest.is_empty() && stop.is_none() {
+            let marker = markers.iter().find(|(marker, _)| rest.starts_with(marker));
+            let (id, length) = marker.map_or((4 + u32::from(rest.as_bytes()[0]), 1), |(text, id)| (*id, text.len()));
+            rest = &rest[length..];
+            match stream.push(id, None, &events) {
+                TokenOutcome::Stop(StopReason::StopString(text)) => stop = Some(text),
+                TokenOutcome::Stop(reason) => stop = Some(format!("{reason:?}")),
+                TokenOutcome::Sent | TokenOutcome::ReceiverGone => {}
             }
         }
-        (text + &watch.finish(), None)
-    }
-
-    #[test]
-    fn stop_strings_are_never_part_of_the_text() {
-        assert_eq!(run(&["END"], &["one E", "N", "D two"]), ("one ".into(), Some("END".into())));
-        assert_eq!(run(&["END"], &["one E", "N", "x"]), ("one ENx".into(), None));
-        assert_eq!(run(&["\n\n"], &["a\n", "b\n"]), ("a\nb\n".into(), None));
-        assert_eq!(run(&["é!"], &["caf", "é", "!"]), ("caf".into(), Some("é!".into())));
-        assert_eq!(run(&[], &["a", "b"]), ("ab".into(), None));
-    }
-
-    #[test]
-    fn text_is_held_back_only_while_it_may_be_a_stop_string() {
-        let mut watch = StopStrings::new(vec!["<end>".to_owned()], &[]);
-        assert_eq!(watch.push("a<e"), ("a".to_owned(), None));
-        assert!(watch.is_holding());
-        assert_eq!(watch.push("<en"), ("<e".to_owned(), None));
-        assert_eq!(watch.push("x"), ("<enx".to_owned(), None));
-        assert!(!watch.is_holding());
-    }
-
-    #[test]
-    fn turn_end_strings_stop_with_end_of_text() {
-        let mut watch = StopStrings::new(vec!["User".to_owned()], &["\nUser:"]);
-        assert_eq!(watch.push("well\n"), ("well".to_owned(), None));
-        assert_eq!(watch.push("User"), ("\n".to_owned(), Some(StopReason::StopString("User".to_owned()))));
-        let mut watch = StopStrings::new(Vec::new(), &["\nUser:"]);
-        assert_eq!(watch.push("well\nUser: hm"), ("well".to_owned(), Some(StopReason::EndOfText)));
-    }
-
-    proptest! {
-        #[test]
-        fn stop_strings_do_not_depend_on_where_pieces_end(
-            text in "[abé]{0,40}",
-            stops in prop::collection::vec("[abé]{1,4}", 0..4),
-            splits in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
-        ) {
-            // Character by character: the text ends where some stop string first becomes complete.
-            let mut want = (text.clone(), None);
-            'text: for end in (1..=text.len()).filter(|&at| text.is_char_boundary(at)) {
-                let mut complete: Vec<_> = stops.iter().filter(|stop| text[..end].ends_with(stop.as_str())).collect();
-                complete.sort_by_key(|stop| stop.len());
-                if let Some(stop) = complete.pop() {
-                    want = (text[..end - stop.len()].to_owned(), Some(stop.clone()));
-                    break 'text;
-                }
-            }
-            let mut splits: Vec<usize> = splits.iter().map(|split| split.index(text.len() + 1)).collect();
-            splits.extend([0, text.len()]);
-            splits.retain(|&at| text.is_char_boundary(at));
-            splits.sort_unstable();
-            let pieces: Vec<&str> = splits.windows(2).map(|split| &text[split[0]..split[1]]).collect();
-            let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
-            prop_assert_eq!(run(&stops, &pieces), want);
+        assert_eq!(stream.finish(false, &events), None);
+        events.finish(Event::Error(crate::Error::Cancelled));
+        let mut text = AnswerText::default();
+        for event in received {
+            let Event::Token { text: more, .. } = event else { continue };
+            text.append(&more);
         }
+        (text.pieces().map(|(part, piece)| (part, piece.to_owned())).collect(), stop)
+    }
+
+    #[test]
+    fn stop_strings_count_in_words_only() {
+        use AnswerPart::{Answer, Thinking, ToolCall};
+        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x, y\"}}\n</tool_call>";
+        let two = format!("Hm.{call}\n{call}");
+        for (text, stops, want, stop) in [
+            (
+                "<think>\nWhat is\nit?</think>\n\nYes\nno",
+                "\n",
+                vec![(Thinking, "\nWhat is\nit?"), (Answer, "\n\nYes")],
+                Some("\n"),
+            ),
+            ("<think>a is</think>b is", " is", vec![(Thinking, "a is"), (Answer, "b")], Some(" is")),
+            ("<think>a is", " is", vec![(Thinking, "a is")], None),
+            ("<think>a\nUser: b", "x", vec![(Thinking, "a")], Some("EndOfText")),
+            (&two, "\n", vec![(Answer, "Hm."), (ToolCall, &two[3..])], None),
+            (&two, "}", vec![(Answer, "Hm."), (ToolCall, &two[3..])], None),
+            (&two, ", ", vec![(Answer, "Hm."), (ToolCall, &two[3..])], None),
+            (&two, "m.", vec![(Answer, "H")], Some("m.")),
+            (&two[3..90], "\"", vec![(ToolCall, &two[3..90])], None),
+        ] {
+            let want: Vec<_> = want.into_iter().map(|(part, text)| (part, text.to_owned())).collect();
+            assert_eq!(answer(text, &[stops], true), (want, stop.map(str::to_owned)), "{text} until {stops:?}");
+        }
+        // Without tools all of it is words.
+        assert_eq!(answer(&two, &["}"], false).1, Some("}".to_owned()));
     }
 }

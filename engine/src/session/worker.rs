@@ -50,7 +50,7 @@ pub(super) struct QueuedRequest {
 #[derive(Debug)]
 pub(super) enum Command {
     /// A session begins.
-    Open { id: u64, context: Context, cancelled: Arc<AtomicU64>, priority: Priority },
+    Open { id: u64, context: Box<Context>, cancelled: Arc<AtomicU64>, priority: Priority },
     /// A session has a request.
     Generate { id: u64, request: Box<QueuedRequest> },
     /// A session ends.
@@ -199,7 +199,7 @@ impl Worker<'_> {
                 telemetry.sessions.add(1);
                 let waiting = VecDeque::new();
                 let (running, used_at) = (None, Instant::now());
-                let opened = Conversation { id, context, cancelled, priority, used_at, waiting, running };
+                let opened = Conversation { id, context: *context, cancelled, priority, used_at, waiting, running };
                 self.conversations.push(opened);
             }
             Command::Generate { id, request } => {

@@ -48,7 +48,7 @@ impl KeptCounts {
             return None;
         }
         let identity = Identity::of_model(model);
-        let path = folder.join(format!("{:016x}{:016x}.thermocline.gguf", identity.layout, identity.data));
+        let path = folder.join(format!("{}.thermocline.gguf", identity.fingerprint()));
         let layers = model.weights.layers.iter();
         let sizes: Vec<Option<usize>> = layers.map(|layer| is_counted(model, layer).then(|| members(layer))).collect();
         let mut counts = KeptCounts {

@@ -1,8 +1,10 @@
 //! Tokens that are split off the text before any merging: control tokens and user-defined ones.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
+
+use super::prompt_text::BREAK;
 
 /// One token that is recognised by its text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,7 +58,34 @@ impl AddedTokens {
         self.all.tokens.iter().find(|token| token.text == text).map(|token| token.id)
     }
 
-    /// Splits `text` into fragments that cover it, none of them empty.
+    /// Texts of the tokens that are recognised only when the caller asks for special tokens.
+    pub fn special_texts(&self) -> impl Iterator<Item = &str> {
+        self.all.tokens.iter().filter(|token| token.special).map(|token| &*token.text)
+    }
+
+    /// `text` with a break within each text of a special token, so that none is recognised in it.
+    pub fn break_special<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let Some(automaton) = &self.all.automaton else { return text.into() };
+        let (mut broken, mut done, mut from) = (String::new(), 0, 0);
+        while let Some(found) = automaton.find(Input::new(text).range(from..)) {
+            let first = text[found.start()..].chars().next().map_or(1, char::len_utf8);
+            from = found.start() + first;
+            if self.all.tokens[found.pattern().as_usize()].special {
+                // A single character has no place within; behind a break it is not recognised.
+                let at = if found.len() > first { from } else { found.start() };
+                broken.push_str(&text[done..at]);
+                broken.push(BREAK);
+                done = at;
+            }
+        }
+        if broken.is_empty() {
+            return text.into();
+        }
+        broken.push_str(&text[done..]);
+        broken.into()
+    }
+
+    /// Splits `text` into fragments that cover it, none of them empty. Special tokens right behind a break are text.
     pub fn split(&self, text: &str, special: bool) -> Vec<Fragment> {
         let matcher = if special { &self.all } else { &self.ordinary };
         matcher.split(text)
@@ -83,7 +112,8 @@ impl Matcher {
         for found in self.automaton.iter().flat_map(|automaton| automaton.find_iter(text)) {
             let token = &self.tokens[found.pattern().as_usize()];
             let (before, after) = (&text[..found.start()], &text[found.end()..]);
-            if found.start() < done || (token.single_word && in_word(before, after)) {
+            let is_text = token.special && before.ends_with(BREAK);
+            if found.start() < done || is_text || (token.single_word && in_word(before, after)) {
                 continue;
             }
             let mut range = found.range();
@@ -135,6 +165,27 @@ mod tests {
         assert_eq!(show(&added, "a<s>b<x>c", false), "[a<s>b] 2(<x>) [c]");
         assert_eq!(show(&added, "", true), "");
         assert_eq!(added.id("<x>"), Some(2));
+    }
+
+    #[test]
+    fn broken_special_tokens_do_not_match() {
+        let tokens = vec![token(1, "<s>", true), token(2, "<<s>", true), token(3, "<x>", false), token(4, "€", true)];
+        let added = AddedTokens::new(tokens).expect("small");
+        for (text, broken) in [
+            ("a <x> b", "a <x> b"),
+            ("<s>", "<#s>"),
+            ("<<s><s", "<#<#s><s"),
+            ("<x><s>é<s>", "<x><#s>é<#s>"),
+            ("5 €", "5 #€"),
+        ] {
+            let found = added.break_special(text).into_owned();
+            assert_eq!(found.replace(BREAK, "#"), broken);
+            let tokens = added.split(&found, true).into_iter().filter_map(|fragment| match fragment {
+                Fragment::Token(id, _) => Some(id),
+                Fragment::Text(_) => None,
+            });
+            assert!(tokens.into_iter().all(|id| id == 3), "{text}");
+        }
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! Byte-pair encoding on the `tokenizers` library: normaliser, pre-tokeniser and merges. The library's own build
 //! functions trust the file; what is handed to them here has been checked first.
 
+use std::borrow::Cow;
+
 use ahash::AHashMap;
 use tokenizers::{
     Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetType, PreTokenizedString, PreTokenizer,
     PreTokenizerWrapper, Token, models::bpe, tokenizer::normalizer::Range,
 };
 
-use super::added::{AddedTokens, Fragment};
+use super::{
+    added::{AddedTokens, Fragment},
+    prompt_text::BREAK,
+};
 
 /// Parts of a BPE model.
 #[derive(Debug, Default)]
@@ -72,7 +77,8 @@ impl Bpe {
         Ok(Bpe { added, added_normalised, normaliser, pre_tokeniser, model })
     }
 
-    /// Appends the ids of `text`. The error text is the library's.
+    /// Appends the ids of `text`. Special tokens are recognised if `special`, and then breaks are left out. The error text is the
+    /// library's.
     pub fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) -> tokenizers::Result<()> {
         let mut pieces = PreTokenizedString::from(text);
         pieces.split(|_, piece| split_at_added(&piece, &self.added, special))?;
@@ -82,12 +88,35 @@ impl Bpe {
             }
             split_at_added(&piece, &self.added_normalised, special)
         })?;
+        if special && text.contains(BREAK) {
+            pieces.normalize(|piece| {
+                piece.filter(|character| character != BREAK);
+                Ok(())
+            })?;
+        }
         if let Some(pre_tokeniser) = &self.pre_tokeniser {
             pre_tokeniser.pre_tokenize(&mut pieces)?;
         }
         pieces.tokenize(|piece| self.model.tokenize(piece.get()))?;
         ids.extend_from_slice(pieces.into_encoding(None, 0, OffsetType::None)?.get_ids());
         Ok(())
+    }
+
+    /// `text` with breaks, so that no special token is recognised in it.
+    pub fn break_special<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let broken = self.added.break_special(text);
+        if self.added_normalised.special_texts().next().is_none() {
+            return broken;
+        }
+        let again = self.added_normalised.break_special(&broken).into_owned();
+        // Normalisation may make a token of other characters.
+        let mut normalised = NormalizedString::from(again.as_str());
+        let known = self.normaliser.as_ref().is_none_or(|it| it.normalize(&mut normalised).is_ok());
+        match self.added_normalised.break_special(normalised.get()) {
+            Cow::Borrowed(_) if known && again == text => text.into(),
+            Cow::Borrowed(_) if known => again.into(),
+            _ => text.chars().flat_map(|character| [BREAK, character]).collect::<String>().into(),
+        }
     }
 
     /// Id of the token with exactly this text.

@@ -1,6 +1,9 @@
 //! Tokenizers from GGUF's `tokenizer.ggml.*` keys.
 
-use std::collections::BTreeSet;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use ahash::AHashMap;
 use tokenizers::{NormalizerWrapper, normalizers::Replace};
@@ -9,6 +12,7 @@ use super::{
     TokenKind, Tokenizer,
     added::{AddedToken, AddedTokens},
     bpe::{Bpe, Merges},
+    control_texts::ControlTexts,
     pre_tokenizer::{GEMMA4, Scheme},
     sentence_piece::SentencePiece,
     special_ids::SpecialIds,
@@ -45,12 +49,11 @@ pub fn build(metadata: &Metadata) -> Result<Tokenizer> {
 }
 
 fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
-    let tokens = tokens(metadata)?;
-    let kinds = kinds(metadata, tokens)?;
-    let mut vocab = Vocab::default();
+    let tokens = Tokens::read(metadata)?;
+    let kinds = kinds(metadata, &tokens.texts)?;
+    let vocab = tokens.vocab(&kinds, Spelling::SentencePiece);
     let mut bytes = Box::new([None; 256]);
-    for (id, (text, &kind)) in tokens.iter().zip(&kinds).enumerate() {
-        vocab.push(text, kind, Spelling::SentencePiece);
+    for (id, (text, &kind)) in tokens.texts.iter().zip(&kinds).enumerate() {
         if kind == TokenKind::Byte
             && let Some(byte) = byte_token(text)
         {
@@ -58,31 +61,30 @@ fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
         }
     }
     let defaults = SpecialIds { bos: Some(1), eos: Some(2), unknown: Some(0), ..SpecialIds::default() };
-    let mut ids = special_ids(metadata, tokens.len(), defaults)?;
+    let mut ids = special_ids(metadata, tokens.texts.len(), defaults)?;
     let space_prefix = metadata.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let encoder = SentencePiece {
-        added: added(metadata, tokens, &kinds)?,
-        vocab: ids_by_text(tokens),
-        scores: scores(metadata, tokens.len())?,
+        added: added(metadata, &tokens, &kinds)?,
+        vocab: tokens.ids(),
+        scores: scores(metadata, tokens.texts.len())?,
         bytes,
         unknown: ids.unknown,
         space_prefix,
     };
     ids.add_known_ends(|text| encoder.token_id(text));
     let (before, after) = framing(metadata, &ids, true)?;
-    Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), vocab, ids, before, after, space_prefix })
+    let encoder = Encoder::SentencePiece(encoder);
+    let control_texts = ControlTexts::of(encoder.added());
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix })
 }
 
 fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
-    let tokens = tokens(metadata)?;
-    let kinds = kinds(metadata, tokens)?;
-    let mut vocab = Vocab::default();
-    for (text, &kind) in tokens.iter().zip(&kinds) {
-        vocab.push(text, kind, scheme.spelling);
-    }
+    let tokens = Tokens::read(metadata)?;
+    let kinds = kinds(metadata, &tokens.texts)?;
+    let vocab = tokens.vocab(&kinds, scheme.spelling);
     let byte_fallback = scheme.spelling == Spelling::SentencePiece;
     let parts = Merges {
-        vocab: ids_by_text(tokens),
+        vocab: tokens.ids(),
         merges: merges(metadata)?,
         ignore_merges: scheme.ignore_merges,
         byte_fallback,
@@ -94,28 +96,71 @@ fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
     let split = scheme.build().map_err(|error| malformed("tokenizer.ggml.pre", "a pre-tokeniser", error))?;
     let spaces = byte_fallback.then(|| Replace::new(" ", "\u{2581}").map(NormalizerWrapper::Replace)).transpose();
     let spaces = spaces.map_err(|error| malformed("tokenizer.ggml.model", "a normaliser", error.to_string()))?;
-    let encoder = Bpe::new(parts, added(metadata, tokens, &kinds)?, AddedTokens::default(), spaces, Some(split))
+    let encoder = Bpe::new(parts, added(metadata, &tokens, &kinds)?, AddedTokens::default(), spaces, Some(split))
         .map_err(|error| malformed(MERGES, "merges that fit the tokens", error))?;
-    let mut ids = special_ids(metadata, tokens.len(), SpecialIds::default())?;
+    let mut ids = special_ids(metadata, tokens.texts.len(), SpecialIds::default())?;
     ids.add_known_ends(|text| encoder.token_id(text));
     let (mut before, after) = framing(metadata, &ids, scheme.add_bos)?;
     if scheme.is_gemma4() {
         // Published files say it begins without BOS; the model does not work so.
         before = ids.bos.into_iter().collect();
     }
-    Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(encoder)), vocab, ids, before, after, space_prefix: false })
+    let encoder = Encoder::Bpe(Box::new(encoder));
+    let control_texts = ControlTexts::of(encoder.added());
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix: false })
 }
 
-fn tokens(metadata: &Metadata) -> Result<&[String]> {
-    let key = || Location::Key(TOKENS.to_owned());
-    let expected = "an array of at least one string";
-    match metadata.array(TOKENS)? {
-        Some(Array::String(tokens)) if !tokens.is_empty() && u32::try_from(tokens.len()).is_ok() => Ok(tokens),
-        Some(Array::String(tokens)) => {
-            Err(Error::malformed(metadata.path(), key(), expected, format!("{} strings", tokens.len())))
+/// The tokens of a file. Those that are no text stand for their bytes: they come out of a model, and no text has them in it.
+struct Tokens<'a> {
+    /// Texts, with U+FFFD for what is not UTF-8.
+    texts: Cow<'a, [String]>,
+    /// Bytes of the tokens that are not UTF-8, by id.
+    bytes: BTreeMap<usize, &'a [u8]>,
+}
+
+impl<'a> Tokens<'a> {
+    fn read(metadata: &'a Metadata) -> Result<Self> {
+        let key = || Location::Key(TOKENS.to_owned());
+        let expected = "an array of at least one string";
+        let tokens = match metadata.array(TOKENS)? {
+            Some(Array::String(tokens)) => Tokens { texts: Cow::Borrowed(tokens), bytes: BTreeMap::new() },
+            Some(Array::Bytes(tokens)) => Tokens {
+                texts: tokens.iter().map(|token| String::from_utf8_lossy(token).into_owned()).collect(),
+                bytes: (0..)
+                    .zip(tokens)
+                    .filter(|(_, it)| std::str::from_utf8(it).is_err())
+                    .map(|(id, it)| (id, &**it))
+                    .collect(),
+            },
+            Some(_) => return Err(Error::malformed(metadata.path(), key(), expected, "an array of another type")),
+            None => return Err(metadata.missing(TOKENS, expected)),
+        };
+        if tokens.texts.is_empty() || u32::try_from(tokens.texts.len()).is_err() {
+            return Err(Error::malformed(metadata.path(), key(), expected, format!("{} strings", tokens.texts.len())));
         }
-        Some(_) => Err(Error::malformed(metadata.path(), key(), expected, "an array of another type")),
-        None => Err(metadata.missing(TOKENS, expected)),
+        Ok(tokens)
+    }
+
+    /// Bytes and kind of each token.
+    fn vocab(&self, kinds: &[TokenKind], spelling: Spelling) -> Vocab {
+        let mut vocab = Vocab::default();
+        for (id, (text, &kind)) in self.texts.iter().zip(kinds).enumerate() {
+            match self.bytes.get(&id) {
+                Some(bytes) => vocab.push_bytes(bytes, kind),
+                None => vocab.push(text, kind, spelling),
+            }
+        }
+        vocab
+    }
+
+    /// The tokens that are text, by id.
+    fn by_id(&self) -> impl Iterator<Item = (usize, &String)> {
+        self.texts.iter().enumerate().filter(|(id, _)| !self.bytes.contains_key(id))
+    }
+
+    /// Ids of the tokens that are text.
+    fn ids(&self) -> AHashMap<String, u32> {
+        self.by_id().map(|(id, text)| (text.clone(), id as u32)).collect()
     }
 }
 
@@ -177,7 +222,11 @@ fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>> {
         Error::malformed(metadata.path(), Location::Key(MERGES.to_owned()), expected, got)
     };
     let lines = match metadata.array(MERGES)? {
-        Some(Array::String(lines)) => lines,
+        Some(Array::String(lines)) => Cow::Borrowed(&lines[..]),
+        // A merge of bytes that are no text joins no piece of a text.
+        Some(Array::Bytes(lines)) => {
+            Cow::Owned(lines.iter().filter_map(|line| Some(std::str::from_utf8(line).ok()?.to_owned())).collect())
+        }
         Some(_) => return Err(malformed("an array of another type".to_owned())),
         None => return Err(malformed("nothing: the key is missing".to_owned())),
     };
@@ -194,10 +243,6 @@ fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>> {
             }
         })
         .collect()
-}
-
-fn ids_by_text(tokens: &[String]) -> AHashMap<String, u32> {
-    tokens.iter().enumerate().map(|(id, text)| (text.clone(), id as u32)).collect()
 }
 
 fn scheme(metadata: &Metadata) -> Result<&'static Scheme> {
@@ -217,13 +262,13 @@ fn named(name: &str) -> Result<&'static Scheme> {
     })
 }
 
-fn added(metadata: &Metadata, tokens: &[String], kinds: &[TokenKind]) -> Result<AddedTokens> {
+fn added(metadata: &Metadata, tokens: &Tokens<'_>, kinds: &[TokenKind]) -> Result<AddedTokens> {
     // Phi-3's tokens take the white space after them along; GGUF has no key for that.
     let name = metadata.str("general.name")?.unwrap_or_default().to_lowercase();
     let phi3 = name.contains("phi-3") || name.contains("phi3");
     let mut added = Vec::new();
-    for (id, (text, &kind)) in tokens.iter().zip(kinds).enumerate() {
-        let special = match kind {
+    for (id, text) in tokens.by_id() {
+        let special = match kinds[id] {
             TokenKind::Control | TokenKind::Unknown => true,
             TokenKind::UserDefined => false,
             _ => continue,
@@ -318,6 +363,27 @@ mod tests {
         }
         assert_eq!(tokenizer.encode("a<turn|>", EncodeOptions::CHAT).unwrap(), [2, 6, 4], "it always begins with BOS");
         assert!(tokenizer.ends().eq([1, 4]));
+    }
+
+    #[test]
+    fn tokens_that_are_not_utf8_stand_for_their_bytes() {
+        let mut metadata = Metadata::new("m.gguf");
+        let tokens: Vec<Vec<u8>> =
+            [&b"a"[..], b"b", b"ab", b"\xf0\x9f", b"\xff", "\u{fffd}".as_bytes()].map(<[u8]>::to_vec).to_vec();
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::Bytes(tokens.clone())));
+        metadata.set("tokenizer.ggml.merges", Value::Array(Array::Bytes(vec![b"a b".to_vec(), b"\xf0 \x9f".to_vec()])));
+        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; 6])));
+        for model in ["gpt2", "llama"] {
+            metadata.set("tokenizer.ggml.model", Value::String(model.to_owned()));
+            metadata.set("tokenizer.ggml.add_space_prefix", Value::Bool(false));
+            let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+            for id in [3, 4] {
+                assert_eq!(tokenizer.token_bytes(id), tokens[id as usize], "{model} {id}");
+            }
+            assert_eq!(tokenizer.encode("ab", EncodeOptions::PLAIN).unwrap(), [2], "{model}");
+            assert!(!tokenizer.encode("\u{fffd}", EncodeOptions::PLAIN).unwrap().contains(&3), "{model}");
+            assert_eq!(tokenizer.decode(&[0, 3, 1], false), "a\u{fffd}b", "{model}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::{
     TokenKind, Tokenizer,
     added::{AddedToken, AddedTokens},
     bpe::{Bpe, Merges},
+    control_texts::ControlTexts,
     gguf,
     special_ids::SpecialIds,
     tokenizer::Encoder,
@@ -194,10 +195,12 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
         Some(false) => Vec::new(),
         None => default,
     };
+    let encoder = Encoder::Bpe(Box::new(encoder));
     Ok(Tokenizer {
         before: choose("add_bos_token", ids.bos, before),
         after: choose("add_eos_token", ids.eos, after),
-        encoder: Encoder::Bpe(Box::new(encoder)),
+        control_texts: ControlTexts::of(encoder.added()),
+        encoder,
         vocab,
         ids,
         space_prefix: decoding.strip_space,

@@ -6,7 +6,10 @@ use std::{cmp::Ordering, collections::BinaryHeap, ops::Range};
 
 use ahash::AHashMap;
 
-use super::added::{AddedTokens, Fragment};
+use super::{
+    added::{AddedTokens, Fragment},
+    prompt_text::without_breaks,
+};
 
 /// A SentencePiece encoder.
 #[derive(Debug)]
@@ -63,7 +66,7 @@ impl PartialEq for Candidate {
 impl Eq for Candidate {}
 
 impl SentencePiece {
-    /// Appends the ids of `text`.
+    /// Appends the ids of `text`. Special tokens are recognised if `special`, and then breaks are left out.
     pub fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) {
         let mut after_token = true;
         for fragment in self.added.split(text, special) {
@@ -73,8 +76,12 @@ impl SentencePiece {
                     after_token = true;
                 }
                 Fragment::Text(range) => {
+                    let text = if special { without_breaks(&text[range]) } else { text[range].into() };
+                    if text.is_empty() {
+                        continue;
+                    }
                     let prefix = if self.space_prefix && after_token { "\u{2581}" } else { "" };
-                    self.merge(&format!("{prefix}{}", text[range].replace(' ', "\u{2581}")), ids);
+                    self.merge(&format!("{prefix}{}", text.replace(' ', "\u{2581}")), ids);
                     after_token = false;
                 }
             }

@@ -1,7 +1,10 @@
 //! The tokenizer of one checkpoint, wherever its description came from.
 
+use std::borrow::Cow;
+
 use super::{
-    Detokeniser, TokenKind, bpe::Bpe, gguf, json, sentence_piece::SentencePiece, special_ids::SpecialIds, vocab::Vocab,
+    Detokeniser, PromptText, TokenKind, added::AddedTokens, bpe::Bpe, control_texts::ControlTexts, gguf, json,
+    sentence_piece::SentencePiece, special_ids::SpecialIds, vocab::Vocab,
 };
 use crate::{
     error::{Error, Result},
@@ -39,10 +42,23 @@ pub(super) enum Encoder {
     SentencePiece(SentencePiece),
 }
 
+impl Encoder {
+    /// The tokens that are split off the text.
+    pub fn added(&self) -> impl Iterator<Item = &AddedTokens> {
+        let all = match self {
+            Encoder::Bpe(encoder) => [Some(&encoder.added), Some(&encoder.added_normalised)],
+            Encoder::SentencePiece(encoder) => [Some(&encoder.added), None],
+        };
+        all.into_iter().flatten()
+    }
+}
+
 /// Text to ids and back. `Send + Sync`; encoding and decoding take `&self`.
 #[derive(Debug)]
 pub struct Tokenizer {
     pub(super) encoder: Encoder,
+    /// Texts of its control tokens, for prompts.
+    pub(super) control_texts: ControlTexts,
     pub(super) vocab: Vocab,
     pub(super) ids: SpecialIds,
     /// Ids put before and after a text when the caller lets them.
@@ -93,6 +109,24 @@ impl Tokenizer {
             }
         }
         Ok(ids)
+    }
+
+    /// The ids of a prompt: special tokens recognised outside contents, BOS in front unless the format wrote it.
+    pub fn encode_prompt(&self, prompt: &PromptText) -> Result<Vec<u32>> {
+        self.encode(prompt.with_breaks(), EncodeOptions::CHAT)
+    }
+
+    /// `said` with breaks, so that a prompt with it has no control token that the format did not write.
+    pub(super) fn with_breaks<'t>(&self, said: &'t str) -> Cow<'t, str> {
+        let broken = match &self.encoder {
+            Encoder::Bpe(encoder) => encoder.break_special(said),
+            Encoder::SentencePiece(encoder) => encoder.added.break_special(said),
+        };
+        let both = match self.control_texts.break_borders(&broken) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(both) => Some(both),
+        };
+        both.map_or(broken, Cow::Owned)
     }
 
     /// The text of `ids`, with special tokens left out or written out. Bytes that are not UTF-8 become U+FFFD; ids

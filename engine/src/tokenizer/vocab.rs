@@ -61,6 +61,13 @@ impl Vocab {
         self.kinds.push(kind);
     }
 
+    /// Appends the next id's token, whose text is not UTF-8: it stands for those bytes.
+    pub fn push_bytes(&mut self, bytes: &[u8], kind: TokenKind) {
+        self.bytes.extend_from_slice(bytes);
+        self.ends.push(self.bytes.len());
+        self.kinds.push(kind);
+    }
+
     /// Number of ids.
     pub fn len(&self) -> usize {
         self.ends.len()

@@ -19,7 +19,7 @@ params! {
         qkv_pitch: u32,
         /// Elements from one token's queries to the next's, a multiple of 4; heads are [`head_pitch`](crate::head_pitch) apart.
         q_pitch: u32,
-        /// Position of the first token: its row of the caches.
+        /// Position of the first token: modulo `capacity` its row of the caches.
         position: u32,
         /// Rows of each head in the caches, [`head_pitch`](crate::head_pitch) elements each.
         capacity: u32,
@@ -49,8 +49,10 @@ params! {
         projected_pitch: u32,
         /// Elements from one head's input to the next's.
         inputs_pitch: u32,
-        /// Position of the first token: its row of the cache.
+        /// Position of the first token: modulo `capacity` its row of the cache.
         position: u32,
+        /// Rows of the cache.
+        capacity: u32,
         /// Added under the root of the latent's norm.
         eps: f32,
         /// Row of the first token in the buffers that tokens share with those of other sequences.
@@ -90,7 +92,7 @@ params! {
         tokens: u32,
         /// Position of the first.
         position: u32,
-        /// Rows of each head in the caches.
+        /// Rows of each head in the caches, a ring with room for all that the tokens see and 64 positions more.
         capacity: u32,
         /// A query sees itself and the `window - 1` keys before it; 0: all.
         window: u32,

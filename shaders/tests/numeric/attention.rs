@@ -20,6 +20,8 @@ struct Shape {
     softcap: f32,
     kv_f32: bool,
     sinks: bool,
+    /// The caches have room for the window, the tokens and a tile alone.
+    ring: bool,
 }
 
 const PLAIN: Shape = Shape {
@@ -32,6 +34,7 @@ const PLAIN: Shape = Shape {
     softcap: 0.0,
     kv_f32: false,
     sinks: false,
+    ring: false,
 };
 
 /// Filler beside the data of a buffer that must not be read.
@@ -74,7 +77,8 @@ impl Case {
         let [heads, group, dim, pitch] =
             [n_head, n_head / n_kv_head, shape.head_dim, head_pitch(shape.head_dim)].map(|v| v as usize);
         let rows = (position + tokens) as usize;
-        let capacity = rows + 70;
+        let ring = (window + tokens + 64) as usize;
+        let capacity = if shape.ring { ring.next_multiple_of(64) } else { rows + 70 };
         let params = Attention {
             n_head,
             n_kv_head,
@@ -108,7 +112,7 @@ impl Case {
             let last = position as usize + token;
             let first = if window == 0 { 0 } else { (last + 1).saturating_sub(window as usize) };
             let query = &q[token * q_pitch + head * pitch..][..dim];
-            let row = |i: usize| (head / group * capacity + i) * pitch;
+            let row = |i: usize| (head / group * capacity + i % capacity) * pitch;
             let scores = (first..=last).map(|i| {
                 let products = query.iter().zip(&key_values[row(i)..]);
                 let score = products.map(|(a, b)| f64::from(*a) * b).sum::<f64>() * f64::from(params.scale);
@@ -257,6 +261,21 @@ fn attention_matches_its_equation_with_windows_softcaps_and_positions() {
                 for tokens in [1, 31, 97] {
                     Case::new(Shape { tokens, ..shape }).check_prompt(tier);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_matches_its_equation_in_rings_at_every_offset_of_tiles() {
+    for (window, kv_f32) in [(8, false), (64, true), (100, false)] {
+        for position in [0, 1, 63, 64, 127, 128, 150, 191, 192, 255, 256, 319, 1000] {
+            let shape = Shape { window, kv_f32, n_head: 2, n_kv_head: 1, head_dim: 32, position, ring: true, ..PLAIN };
+            for tier in Gpu::get().tiers() {
+                for (tokens, workgroups) in [(1, 0), (8, 12)] {
+                    Case::new(Shape { tokens, ..shape }).check_decode(tier, workgroups, 128);
+                }
+                Case::new(Shape { tokens: 97, ..shape }).check_prompt(tier);
             }
         }
     }

@@ -55,6 +55,9 @@ fn untouched(len: usize, kv_f32: bool) -> Vec<u8> {
     }
 }
 
+/// Rows of the cache: the last tokens go on at its beginning.
+const CAPACITY: usize = 6;
+
 fn check(variant: Variant) {
     let Variant { nope, rope, rank, neox, rotates, kv_f32 } = variant;
     let (width, position) = (rank + rope, 4);
@@ -82,7 +85,8 @@ fn check(variant: Variant) {
             }
         }
         let row = &projected[token * projected_pitch..][..width];
-        keys[(position + token) * padded..][..padded].copy_from_slice(&key(variant, row, &norm, &table, token));
+        keys[(position + token) % CAPACITY * padded..][..padded]
+            .copy_from_slice(&key(variant, row, &norm, &table, token));
     }
     let before_keys = untouched(keys.len(), kv_f32);
     let (before_inputs, before_q) = (vec![UNTOUCHED; inputs.len()], vec![UNTOUCHED; q.len()]);
@@ -95,6 +99,7 @@ fn check(variant: Variant) {
         projected_pitch: projected_pitch as u32,
         inputs_pitch: inputs_pitch as u32,
         position: position as u32,
+        capacity: CAPACITY as u32,
         eps: EPS,
         row: 0,
     };

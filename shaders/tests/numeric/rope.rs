@@ -101,7 +101,8 @@ fn check(variant: Variant) {
         qkv_pitch: ((2 * N_HEAD + 2 * N_KV_HEAD) * head_dim).next_multiple_of(32) + 32,
         q_pitch: (N_HEAD * head_pitch(head_dim)).next_multiple_of(32) + 32,
         position,
-        capacity: position + TOKENS + 3,
+        // Some wrap.
+        capacity: if position >= TOKENS { position + 1 } else { position + TOKENS + 3 },
         eps: 1e-5,
         query_beta: 0.25,
         query_length: 2,
@@ -125,7 +126,7 @@ fn check(variant: Variant) {
             for (which, cache) in caches.iter_mut().enumerate() {
                 for head in 0..N_KV_HEAD as usize {
                     let slot = N_HEAD as usize + which * N_KV_HEAD as usize + head;
-                    let row = head * capacity + position as usize + token;
+                    let row = head * capacity + (position as usize + token) % capacity;
                     cache[row * pitch + i] = inputs.element(token, slot, i);
                 }
             }

@@ -1,4 +1,5 @@
-// Inputs of attention: queries [tokens, n_head, units], and per key/value head `capacity` rows of keys and of values.
+// Inputs of attention: queries [tokens, n_head, units], and per key/value head `capacity` rows of keys and of values, a ring: the row
+// of position p is p % capacity. It has room for all that the tokens see and for TILES positions more.
 // Query head h reads key/value head h / (n_head / n_kv_head).
 #include "head.wgsl"
 
@@ -6,6 +7,9 @@
 override KV_F32: bool = false;
 // Each query head has one more key without a value, whose score `sinks` has.
 override SINKS: bool = false;
+
+// Largest tile of positions: tiles start at its multiples, or at the first position that is seen.
+const TILES: u32 = 64u;
 
 struct Params {
     n_head: u32,
@@ -62,6 +66,17 @@ fn widened(words: vec4<u32>) -> vec4<f32> {
 // The first key that a query at this position sees; its own is the last.
 fn first_seen(position: u32) -> u32 {
     return select(0u, position + 1u - params.window, params.window != 0u && params.window <= position);
+}
+
+// The position in row 0 from which on the tokens' keys are: those that reach past the last row go on in row 0.
+fn ring_start() -> u32 {
+    return first_seen(params.position) / TILES * TILES / params.capacity * params.capacity;
+}
+
+// The row of a key at this position; `start` is that of `ring_start`.
+fn ring_row(position: u32, start: u32) -> u32 {
+    let row = position - start;
+    return select(row, row - params.capacity, row >= params.capacity);
 }
 
 fn capped(score: vec4<f32>) -> vec4<f32> {

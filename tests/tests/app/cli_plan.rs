@@ -257,3 +257,20 @@ fn shape_is_planned_for_a_published_machine_without_a_file() {
     let said = thermocline(&["plan", "--shape", "relu-llama-7b", "--machine", "pc-of-no-one"]);
     assert!(said.code != Some(0) && said.stderr.contains("pc-of-no-one"), "{}", said.stderr);
 }
+
+/// A GPU has no cache of eight bits; who asks for one is told what it has, with the bytes of that.
+#[test]
+fn plan_and_inspect_say_which_cache_a_gpu_has() {
+    let plan = |ty: &str, form: &[&str]| {
+        let args = ["plan", "--shape", "tiny-gpt-oss", "--machine", "rtx4090-i9", "--vram", "4GiB", "--kv-type", ty];
+        thermocline(&[&args[..], form].concat())
+    };
+    let [eight, sixteen] = ["q8_0", "f16"].map(|ty| (plan(ty, &[]).ok(), plan(ty, &["--json"]).json()));
+    assert!(eight.0.contains("tokens, Q8_0 (F16 on the GPU)\n") && sixteen.0.contains("tokens, F16\n"), "{}", eight.0);
+    assert_eq!((&eight.1["kv_type"], &eight.1["gpu_kv_type"]), (&"Q8_0".into(), &"F16".into()));
+    assert_eq!(eight.1["bytes_by_purpose"], sixteen.1["bytes_by_purpose"]);
+    let inspected = thermocline(&["inspect"]).ok();
+    assert!(inspected.contains(" in all (Q8_0; F16 on a GPU)\n"), "{inspected}");
+    let help = plan("q8_0", &["--help"]).ok();
+    assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains("its part on a GPU is f16"), "{help}");
+}

@@ -7,9 +7,10 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions, InputPrecision},
-    eval::{Attribution, attribution, neuron_lens, switching_off},
+    eval::{Attribution, attribution, neuron_lens, switching_off, token_neurons},
     model::{Ffn, LoadOptions, Model, NeuronIndex},
     runtime::{Forward, KvType, Outputs, Sparsity},
+    sparsity::predictor::metrics::down_norms,
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
@@ -139,6 +140,45 @@ fn attribution_refuses_what_it_cannot_do() {
     assert!(matches!(attribution(&model, &cpu(), &[], 3, 1, &mut go.clone()), Err(Error::Invalid { .. })));
     assert!(matches!(attribution(&model, &cpu(), &CONTEXT, 1 << 30, 1, &mut go.clone()), Err(Error::Invalid { .. })));
     let stopped = attribution(&model, &cpu(), &CONTEXT, 3, 1, &mut || ControlFlow::Break(()));
+    assert!(matches!(stopped, Err(Error::Cancelled)));
+}
+
+/// A neuron's cosine, times the length of its down column, is its lens' figure of the token, but for one factor of the token.
+#[test]
+fn token_neurons_are_the_lenses_of_all_neurons_seen_from_a_token() {
+    let (token, go) = (7, || ControlFlow::Continue(()));
+    for name in MODELS {
+        let model = open(&format!("fixtures/models/{name}"));
+        let shape = model.neuron_shape();
+        let layer = (0..shape.layers()).rev().find(|layer| shape.neurons(*layer) > 0).unwrap();
+        let all = token_neurons(&model, &cpu(), &[token], &mut go.clone()).unwrap();
+        assert_eq!(all.iter().map(Vec::len).sum::<usize>(), shape.total(), "{name}");
+        assert!(all.iter().flatten().all(|cosine| cosine.abs() < 1.001), "{name}");
+        let norms: Vec<f32> = match &model.weights.layers[layer].ffn {
+            Ffn::Dense(ffn) => down_norms(ffn),
+            // Lengths in a latent are not those behind it.
+            Ffn::Experts(moe) if moe.latent.is_some() => continue,
+            Ffn::Experts(moe) => moe.ffns().flat_map(down_norms).collect(),
+            Ffn::None => unreachable!(),
+        };
+        let mut factor = None;
+        for neuron in (0..shape.neurons(layer)).step_by(shape.neurons(layer) / 9) {
+            let lens = neuron_lens(&model, &cpu(), NeuronIndex { layer, neuron }, usize::MAX).unwrap();
+            let logit = lens.promoted.iter().find(|(id, _)| *id == token).unwrap().1;
+            let own = all[layer][neuron] * norms[neuron];
+            let factor = *factor.get_or_insert(logit / own);
+            assert!(
+                (logit - own * factor).abs() < 1e-3 * (1.0 + logit.abs()),
+                "{name} {neuron}: {logit} {own} {factor}"
+            );
+        }
+    }
+    let model = open("fixtures/models/llama-relu");
+    let refused = |tokens: &[u32]| token_neurons(&model, &cpu(), tokens, &mut go.clone());
+    assert!(
+        matches!(refused(&[]), Err(Error::Invalid { .. })) && matches!(refused(&[1 << 30]), Err(Error::Invalid { .. }))
+    );
+    let stopped = token_neurons(&model, &cpu(), &[token], &mut || ControlFlow::Break(()));
     assert!(matches!(stopped, Err(Error::Cancelled)));
 }
 

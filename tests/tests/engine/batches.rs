@@ -190,7 +190,7 @@ fn wrong_batches_are_refused_and_change_nothing() {
     assert!(matches!(forward.run_batch(&mut all, &mut ()), Err(Error::Invalid { .. })));
     all.truncate(2);
     all[1].1 = &[1, 2, 3];
-    assert!(matches!(forward.run_batch(&mut all, &mut ()), Err(Error::ContextFull { wanted: 3, available: 2 })));
+    assert!(matches!(forward.run_batch(&mut all, &mut ()), Err(Error::ContextFull { wanted: 3, available: 2, .. })));
     all[1].1 = &[u32::MAX];
     assert!(matches!(forward.run_batch(&mut all, &mut ()), Err(Error::Invalid { .. })));
     assert!(caches.iter().all(KvCache::is_empty));

@@ -5,8 +5,9 @@
 use thermocline_engine::{
     Error, Location,
     device::device_support,
-    format::{Array, Checkpoint, Opened, ReadMode, Tensor, Value, open as open_file},
+    format::{Array, Bytes, Checkpoint, Opened, ReadMode, Tensor, Value, open as open_file},
     model::{LoadOptions, Model},
+    quant::TensorType,
 };
 
 use super::models::fixtures;
@@ -79,6 +80,21 @@ fn absurd_hyperparameters_are_refused() {
     }
     refuse("llama.rope.freq_base", Value::F32(0.0));
     refuse("llama.rope.scaling.type", Value::String("sideways".to_owned()));
+    // With factors of its own in the file, too.
+    let Checkpoint { path, container, metadata, tokenizer, .. } =
+        altered(&control, "llama.rope.scaling.type", Value::String("sideways".to_owned()));
+    let factors = Tensor {
+        name: "rope_freqs.weight".to_owned(),
+        ty: TensorType::F32,
+        shape: vec![8],
+        data: Bytes::new(1.0_f32.to_le_bytes().repeat(8)),
+    };
+    let tensors = control.tensors().iter().cloned().chain([factors]).collect();
+    let stretched = Checkpoint::new(path, container, metadata, tokenizer, tensors).unwrap();
+    let error = Model::from_checkpoint(stretched.clone(), &LoadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("rope scaling `sideways` is not supported"), "{error}");
+    let named = altered(&stretched, "llama.rope.scaling.type", Value::String("none".to_owned()));
+    Model::from_checkpoint(named, &LoadOptions::default()).unwrap();
 
     let mut experts = altered(&control, "llama.expert_count", Value::U32(4));
     for used in [0, 5] {

@@ -56,7 +56,7 @@ pub struct MethodArgs {
     /// dense, decode for every other mode]
     #[arg(long, value_name = "PHASE", value_parser = phases())]
     pub phase: Option<Phase>,
-    /// Element type of the KV cache
+    /// Element type of the KV cache; its part on a GPU is f16 for q8_0
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
     pub kv_type: KvType,
 }

@@ -1,6 +1,11 @@
-//! `thermocline inspect`: the contents of a model file. [`summary`] counts tensors, this file prints.
+//! `thermocline inspect`: the contents of a model file. [`summary`] counts tensors, [`kv_bytes`] caches, [`unused`] tells which tensors no
+//! token needs, [`text_side`] how text is read and chats are written; this file prints, with [`values`] of the metadata.
 
+mod kv_bytes;
 mod summary;
+mod text_side;
+mod unused;
+mod values;
 
 use std::{
     io::{self, Write},
@@ -8,18 +13,22 @@ use std::{
 };
 
 use clap::Args;
+use kv_bytes::KvBytes;
 use serde_json::{Map, Value as Json, json};
 use summary::{Group, Summary};
+use text_side::TextSide;
 use thermocline_engine::{
     Error,
-    format::{Array, Checkpoint, Container, Value},
+    format::{Checkpoint, Container},
     model::{AttentionConfig, Model, ModelConfig, expected_sparsity, traits},
-    quant::TensorType,
+    runtime::KvType,
     sparsity::{
         sidecar,
         sidecar::{Attachment, Sidecar},
     },
 };
+use unused::Unused;
+use values::{clipped, shown, value_json};
 
 use super::{
     failure::{Failure, Outcome, one_line},
@@ -32,11 +41,6 @@ Examples:
   thermocline inspect model.gguf
   thermocline inspect ./Llama-3.2-1B --tensors
   thermocline inspect model.gguf --json | jq .kv_cache";
-
-/// Longest metadata text shown in full, in characters.
-const LONGEST_TEXT: usize = 60;
-/// Largest number of elements of a metadata array shown as JSON.
-const MOST_ELEMENTS: usize = 16;
 
 /// Shows the contents of a model file.
 #[derive(Debug, Args)]
@@ -69,10 +73,17 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
         })
     };
 
-    let summary = Summary::new(&checkpoint);
+    let of_model = look.as_ref().map_or(&checkpoint, |look| &look.model);
+    let contents = Contents {
+        checkpoint: &checkpoint,
+        summary: Summary::new(of_model),
+        unused: Unused::new(of_model, look.as_ref().map(|look| &look.config)),
+        text: TextSide::of(&checkpoint),
+        look: look.as_ref(),
+    };
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
-        let mut report = to_json(&checkpoint, &summary, look.as_ref(), problem.as_ref(), args.tensors);
+        let mut report = to_json(&contents, problem.as_ref(), args.tensors);
         report["prepared"] = match &attachment {
             Attachment::None => Json::Null,
             Attachment::Attached(sidecar) => prepared::to_json(sidecar),
@@ -80,7 +91,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
         };
         writeln!(out, "{report:#}")?;
     } else {
-        print(&mut out, &checkpoint, &summary, look.as_ref(), args.tensors)?;
+        print(&mut out, &contents, args.tensors)?;
         match &attachment {
             Attachment::None => {}
             Attachment::Attached(sidecar) => {
@@ -99,7 +110,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     out.flush()?;
     match problem {
         None => Ok(()),
-        Some(error @ Error::Unsupported { .. }) => {
+        Some(error @ (Error::Unsupported { .. } | Error::Companion { .. })) => {
             eprintln!("note: this version cannot run it: {}", one_line(&error.to_string()));
             Ok(())
         }
@@ -107,13 +118,43 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     }
 }
 
+/// All that is shown of a file.
+struct Contents<'a> {
+    checkpoint: &'a Checkpoint,
+    summary: Summary,
+    unused: Unused,
+    /// `None` for a file without a vocabulary.
+    text: Option<TextSide>,
+    look: Option<&'a Look>,
+}
+
 /// A model that this version can run.
 struct Look {
     config: ModelConfig,
+    /// Its tensors, unused ones set aside.
+    model: Checkpoint,
     /// Its traits, one line each.
     traits: Vec<String>,
     /// The sparsity to expect of its neurons.
     sparsity: String,
+    /// True if neurons are silent exactly, so that skipping them loses nothing.
+    exact_zeros: bool,
+}
+
+impl Look {
+    /// Sparsity modes that make use of silent neurons, and the experts that a token reads.
+    fn skipping(&self) -> String {
+        let modes = match self.exact_zeros {
+            true => "`exact` skips silent neurons as the file is, `predicted` more of them once it is prepared",
+            false => {
+                "skips nothing as the file is; `threshold` or `predicted` once it is prepared, at a loss that is measured"
+            }
+        };
+        match &self.config.experts {
+            Some(experts) => format!("{modes}; a token reads {} of {} experts", experts.used, experts.count),
+            None => modes.to_owned(),
+        }
+    }
 }
 
 /// The model and its sidecar; of a sidecar, only that.
@@ -124,50 +165,27 @@ fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Optio
     let mut model = Model::from_checkpoint(checkpoint.clone(), &options.load_options())?;
     let attachment = sidecar::attach(&mut model, &options.sidecar_choice(), options.read_mode())?;
     let (traits, sparsity) = (traits(&model), expected_sparsity(&model));
-    Ok((Some(Look { config: model.config, traits, sparsity }), attachment))
+    let below_threshold = model.weights.layers.iter().any(|layer| layer.gate_deviations.is_some());
+    let exact_zeros = model.config.activation.is_sparse() || below_threshold;
+    Ok((Some(Look { config: model.config, model: model.checkpoint, traits, sparsity, exact_zeros }), attachment))
 }
 
-fn print(
-    out: &mut impl Write,
-    checkpoint: &Checkpoint,
-    summary: &Summary,
-    look: Option<&Look>,
-    tensors: bool,
-) -> io::Result<()> {
+fn print(out: &mut impl Write, contents: &Contents<'_>, tensors: bool) -> io::Result<()> {
+    let Contents { checkpoint, summary, unused, text, look } = contents;
     let name = |text: &str| clipped(text);
     writeln!(out, "file          {}", name(&checkpoint.path.display().to_string()))?;
-    let (keys, count) = (checkpoint.metadata.len(), checkpoint.tensors().len());
+    let (keys, count) = (checkpoint.metadata.len(), checkpoint.tensors().len() + checkpoint.unused().len());
     writeln!(out, "container     {}, {keys} keys, {count} tensors", container(checkpoint.container))?;
     let size = units::bytes(summary.total.bytes);
     writeln!(out, "weights       {} parameters, {size}", units::parameters(summary.total.parameters))?;
+    unused.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
     if let Some(look) = look {
-        let config = &look.config;
-        writeln!(out, "name          {}", name(&config.name))?;
-        writeln!(out, "architecture  {}", name(&config.architecture))?;
-        writeln!(out, "layers        {}, {} wide", config.n_layer(), config.d_model)?;
-        for (attention, layers) in attentions(config) {
-            let AttentionConfig { n_head, n_kv_head, head_dim, .. } = attention;
-            let which = if layers == config.n_layer() { String::new() } else { format!(", in {layers} layers") };
-            writeln!(out, "attention     {n_head} query heads on {n_kv_head} key/value heads, {head_dim} wide{which}")?;
-        }
-        if config.state_bytes() > 0 {
-            writeln!(out, "states        {} per conversation", units::bytes(config.state_bytes()))?;
-        }
-        writeln!(out, "FFN           {}, {}", ffn(config), config.activation)?;
-        for line in &look.traits {
-            writeln!(out, "special       {line}")?;
-        }
-        writeln!(out, "sparsity      {}", look.sparsity)?;
-        writeln!(out, "vocabulary    {} tokens", config.n_vocab)?;
-        writeln!(out, "context       {} tokens", config.context_length)?;
-        for ty in KV_TYPES {
-            if let Some((token, whole)) = kv_bytes(config, ty) {
-                let (token, whole) = (units::bytes(token), units::bytes(whole));
-                writeln!(out, "KV cache      {token} per token, {whole} in all ({ty})")?;
-            }
-        }
+        print_look(out, look)?;
     } else if let Ok(Some(architecture)) = checkpoint.metadata.str("general.architecture") {
         writeln!(out, "architecture  {}", name(architecture))?;
+    }
+    if let Some(text) = text {
+        text.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
     groups(out, "by role", &summary.roles)?;
     groups(out, "by type", &summary.types)?;
@@ -177,11 +195,40 @@ fn print(
     }
     if tensors && count > 0 {
         writeln!(out, "\n{:<42} {:<7} {:>20} {:>12}", "tensor", "type", "shape", "size")?;
-        for tensor in checkpoint.tensors() {
+        for tensor in checkpoint.tensors().iter().chain(checkpoint.unused()) {
             let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
             let size = units::bytes(tensor.data.len() as u64);
             writeln!(out, "{:<42} {:<7} {shape:>20} {size:>12}", name(&tensor.name), tensor.ty)?;
         }
+    }
+    Ok(())
+}
+
+fn print_look(out: &mut impl Write, look: &Look) -> io::Result<()> {
+    let name = |text: &str| clipped(text);
+    let config = &look.config;
+    writeln!(out, "name          {}", name(&config.name))?;
+    writeln!(out, "architecture  {}", name(&config.architecture))?;
+    writeln!(out, "layers        {}, {} wide", config.n_layer(), config.d_model)?;
+    for (attention, layers) in attentions(config) {
+        let AttentionConfig { n_head, n_kv_head, head_dim, .. } = attention;
+        let which = if layers == config.n_layer() { String::new() } else { format!(", in {layers} layers") };
+        writeln!(out, "attention     {n_head} query heads on {n_kv_head} key/value heads, {head_dim} wide{which}")?;
+    }
+    if config.state_bytes() > 0 {
+        writeln!(out, "states        {} per conversation", units::bytes(config.state_bytes()))?;
+    }
+    writeln!(out, "FFN           {}, {}", ffn(config), config.activation)?;
+    for line in &look.traits {
+        writeln!(out, "special       {line}")?;
+    }
+    writeln!(out, "sparsity      {}", look.sparsity)?;
+    writeln!(out, "              {}", look.skipping())?;
+    writeln!(out, "vocabulary    {} tokens", config.n_vocab)?;
+    writeln!(out, "context       {} tokens", config.context_length)?;
+    for ty in KV_TYPES {
+        let on_gpu = if ty.on_gpu() == ty { String::new() } else { format!("; {} on a GPU", ty.on_gpu()) };
+        writeln!(out, "KV cache      {} ({ty}{on_gpu})", KvBytes::of(config, ty))?;
     }
     Ok(())
 }
@@ -198,13 +245,8 @@ fn groups(out: &mut impl Write, title: &str, groups: &[(&'static str, Group)]) -
     Ok(())
 }
 
-fn to_json(
-    checkpoint: &Checkpoint,
-    summary: &Summary,
-    look: Option<&Look>,
-    problem: Option<&Error>,
-    tensors: bool,
-) -> Json {
+fn to_json(contents: &Contents<'_>, problem: Option<&Error>, tensors: bool) -> Json {
+    let Contents { checkpoint, summary, unused, text, look } = contents;
     let (kind, version) = match checkpoint.container {
         Container::Gguf(version) => ("gguf", Some(version)),
         Container::PowerInfer(version) => ("powerinfer", Some(version)),
@@ -215,37 +257,15 @@ fn to_json(
     let table = |groups: &[(&'static str, Group)]| -> Map<String, Json> {
         groups.iter().map(|(name, entry)| ((*name).to_owned(), group(entry))).collect()
     };
-    let architecture = look.map(|look| {
-        let config = &look.config;
-        let attention = config.attentions().next();
-        json!({
-            "architecture": config.architecture,
-            "name": config.name,
-            "layers": config.n_layer(),
-            "d_model": config.d_model,
-            "heads": attention.map(|attention| attention.n_head),
-            "kv_heads": attention.map(|attention| attention.n_kv_head),
-            "head_dim": attention.map(|attention| attention.head_dim),
-            "attention_layers": config.attentions().count(),
-            "recurrent": recurrent(config),
-            "state_bytes": config.state_bytes(),
-            "n_ff": config.n_ff,
-            "experts": config.experts.map(|experts| {
-                json!({ "count": experts.count, "used": experts.used, "router": experts.router.to_string() })
-            }),
-            "activation": config.activation.to_string(),
-            "traits": look.traits,
-            "sparsity": look.sparsity,
-            "vocabulary": config.n_vocab,
-            "context_length": config.context_length,
-        })
-    });
+    let architecture = look.map(model_json);
     let kv_cache = look.map(|Look { config, .. }| -> Map<String, Json> {
-        let entry = |ty: TensorType| {
-            let (token, whole) = kv_bytes(config, ty)?;
-            Some((ty.name().to_lowercase(), json!({ "bytes_per_token": token, "bytes": whole })))
+        let entry = |ty: KvType| {
+            let KvBytes { token, behind_windows, whole } = KvBytes::of(config, ty);
+            let of =
+                json!({ "bytes_per_token": token, "bytes_per_token_behind_windows": behind_windows, "bytes": whole });
+            (ty.name().to_lowercase(), of)
         };
-        KV_TYPES.into_iter().filter_map(entry).collect()
+        KV_TYPES.into_iter().map(entry).collect()
     });
     let metadata: Map<String, Json> =
         checkpoint.metadata.iter().map(|(key, value)| (key.to_owned(), value_json(value))).collect();
@@ -255,13 +275,16 @@ fn to_json(
         "problem": problem.map(Error::to_string),
         "model": architecture,
         "kv_cache": kv_cache,
+        "tokenizer": text.as_ref().map(TextSide::tokenizer_json),
+        "chat_template": text.as_ref().and_then(TextSide::template_json),
+        "unused": unused.to_json(),
         "total": group(&summary.total),
         "roles": table(&summary.roles),
         "types": table(&summary.types),
         "metadata": metadata,
     });
     if tensors {
-        let list = checkpoint.tensors().iter().map(|tensor| {
+        let list = checkpoint.tensors().iter().chain(checkpoint.unused()).map(|tensor| {
             let (name, ty) = (&tensor.name, tensor.ty.name());
             json!({ "name": name, "type": ty, "shape": tensor.shape, "bytes": tensor.data.len() })
         });
@@ -270,7 +293,35 @@ fn to_json(
     report
 }
 
-const KV_TYPES: [TensorType; 3] = [TensorType::F16, TensorType::F32, TensorType::Q8_0];
+/// JSON of a model that this version can run.
+fn model_json(look: &Look) -> Json {
+    let config = &look.config;
+    let attention = config.attentions().next();
+    json!({
+        "architecture": config.architecture,
+        "name": config.name,
+        "layers": config.n_layer(),
+        "d_model": config.d_model,
+        "heads": attention.map(|attention| attention.n_head),
+        "kv_heads": attention.map(|attention| attention.n_kv_head),
+        "head_dim": attention.map(|attention| attention.head_dim),
+        "attention_layers": config.attentions().count(),
+        "recurrent": recurrent(config),
+        "state_bytes": config.state_bytes(),
+        "n_ff": config.n_ff,
+        "experts": config.experts.map(|experts| {
+            json!({ "count": experts.count, "used": experts.used, "router": experts.router.to_string() })
+        }),
+        "activation": config.activation.to_string(),
+        "traits": look.traits,
+        "sparsity": look.sparsity,
+        "skipping": look.skipping(),
+        "vocabulary": config.n_vocab,
+        "context_length": config.context_length,
+    })
+}
+
+const KV_TYPES: [KvType; 3] = [KvType::F16, KvType::F32, KvType::Q8_0];
 
 fn container(container: Container) -> String {
     match container {
@@ -308,97 +359,4 @@ fn ffn(config: &ModelConfig) -> String {
         }
         None => format!("{} neurons", config.n_ff),
     }
-}
-
-/// `text` on one line of limited length.
-fn clipped(text: &str) -> String {
-    let line = one_line(text);
-    if line.chars().count() <= LONGEST_TEXT {
-        return line;
-    }
-    line.chars().take(LONGEST_TEXT - 1).chain(['…']).collect()
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => clipped(text),
-        Value::Array(array) => {
-            let (length, element) = describe(array);
-            format!("[{length} x {element}]")
-        }
-        other => value_json(other).to_string(),
-    }
-}
-
-fn describe(array: &Array) -> (usize, &'static str) {
-    match array {
-        Array::U8(v) => (v.len(), "u8"),
-        Array::I8(v) => (v.len(), "i8"),
-        Array::U16(v) => (v.len(), "u16"),
-        Array::I16(v) => (v.len(), "i16"),
-        Array::U32(v) => (v.len(), "u32"),
-        Array::I32(v) => (v.len(), "i32"),
-        Array::U64(v) => (v.len(), "u64"),
-        Array::I64(v) => (v.len(), "i64"),
-        Array::F32(v) => (v.len(), "f32"),
-        Array::F64(v) => (v.len(), "f64"),
-        Array::Bool(v) => (v.len(), "bool"),
-        Array::String(v) => (v.len(), "string"),
-        Array::Array(v) => (v.len(), "array"),
-    }
-}
-
-/// JSON of a value; long arrays by type, length and first elements.
-fn value_json(value: &Value) -> Json {
-    match value {
-        Value::U8(v) => json!(v),
-        Value::I8(v) => json!(v),
-        Value::U16(v) => json!(v),
-        Value::I16(v) => json!(v),
-        Value::U32(v) => json!(v),
-        Value::I32(v) => json!(v),
-        Value::U64(v) => json!(v),
-        Value::I64(v) => json!(v),
-        Value::F32(v) => json!(v),
-        Value::F64(v) => json!(v),
-        Value::Bool(v) => json!(v),
-        Value::String(v) => json!(v),
-        Value::Array(array) => {
-            let (length, element) = describe(array);
-            let first = first_elements(array);
-            if length <= MOST_ELEMENTS { first } else { json!({ "type": element, "length": length, "first": first }) }
-        }
-    }
-}
-
-fn first_elements(array: &Array) -> Json {
-    fn head<T: serde::Serialize>(values: &[T]) -> Json {
-        json!(values[..values.len().min(MOST_ELEMENTS)])
-    }
-    match array {
-        Array::U8(v) => head(v),
-        Array::I8(v) => head(v),
-        Array::U16(v) => head(v),
-        Array::I16(v) => head(v),
-        Array::U32(v) => head(v),
-        Array::I32(v) => head(v),
-        Array::U64(v) => head(v),
-        Array::I64(v) => head(v),
-        Array::F32(v) => head(v),
-        Array::F64(v) => head(v),
-        Array::Bool(v) => head(v),
-        Array::String(v) => head(v),
-        Array::Array(v) => v.iter().take(MOST_ELEMENTS).map(first_elements).collect(),
-    }
-}
-
-/// Bytes of the KV cache per token and for the whole training context; `None` if a head is not a whole number of blocks.
-fn kv_bytes(config: &ModelConfig, ty: TensorType) -> Option<(u64, u64)> {
-    let layer = |attention: &AttentionConfig| {
-        let head = ty.row_bytes(attention.head_dim)? as u64;
-        Some(2 * attention.n_kv_head as u64 * head)
-    };
-    let own = config.attentions().filter(|attention| attention.kv_from.is_none());
-    let token = own.map(layer).sum::<Option<u64>>()?;
-    Some((token, token.saturating_mul(config.context_length as u64)))
 }

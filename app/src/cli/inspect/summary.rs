@@ -14,17 +14,18 @@ pub struct Group {
 }
 
 impl Group {
-    fn add(&mut self, tensor: &Tensor) {
+    /// Counts a tensor more.
+    pub fn add(&mut self, tensor: &Tensor) {
         self.tensors += 1;
         self.parameters += tensor.len() as u64;
         self.bytes += tensor.data.len() as u64;
     }
 }
 
-/// Sums over all tensors of a checkpoint.
+/// Sums over the tensors of a checkpoint that are used.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// All tensors.
+    /// All of them.
     pub total: Group,
     /// By role, in the order of the forward pass.
     pub roles: Vec<(&'static str, Group)>,

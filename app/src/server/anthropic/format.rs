@@ -61,7 +61,7 @@ impl MessageFormat {
             call["input"] = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
         }
         let mut message = self.frame(blocks.into());
-        let (reason, sequence) = stop_reason(&choice.reason, !arguments.is_empty());
+        let (reason, sequence) = stop_reason(&choice.reason, choice.called);
         (message["stop_reason"], message["stop_sequence"]) = (reason.into(), sequence.into());
         message["usage"] = usage(total.prompt_tokens, total);
         message

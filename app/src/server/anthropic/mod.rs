@@ -6,7 +6,7 @@ mod format;
 mod request;
 
 pub use format::{MessageFormat, error_body};
-pub use request::chat_body;
+pub use request::{MessageBody, chat_body};
 
 /// The paths of this protocol begin like this.
 pub const PATH: &str = "/v1/messages";

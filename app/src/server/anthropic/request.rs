@@ -10,9 +10,32 @@ use crate::server::{
 /// Fields that change nothing about an answer.
 const IGNORED: [&str; 2] = ["metadata", "service_tier"];
 
+/// Those that only a server that is not strict lets pass: hints of agents.
+const HINTS: [&str; 6] = ["context_management", "cache_control", "inference_geo", "speed", "betas", "diagnostics"];
+
+/// Likewise, of a tool.
+const TOOL_HINTS: [&str; 5] = ["eager_input_streaming", "defer_loading", "input_examples", "allowed_callers", "title"];
+
+/// Fields of a thinking block and of a call that change nothing; the second is a hint.
+const THOUGHT_FIELDS: [&str; 2] = ["signature", "cache_control"];
+const CALL_FIELDS: [&str; 2] = ["cache_control", "caller"];
+
+/// The two places of the format of an answer.
+const FORMAT: &str = "output_config.format";
+const OLD_FORMAT: &str = "output_format";
+
+/// A request in OpenAI's form.
+#[derive(Debug, PartialEq)]
+pub struct MessageBody {
+    /// Its fields.
+    pub fields: Map<String, Value>,
+    /// Name of the field that says the format of the answer.
+    pub format_field: &'static str,
+}
+
 /// The body of OpenAI's that asks for what `body` asks for. `max_tokens` may be missing where tokens are only counted. A field that cannot
-/// be honoured is refused by name.
-pub fn chat_body(body: &[u8], only_counts: bool) -> Result<Map<String, Value>, ApiError> {
+/// be honoured is refused by name; hints are, too, if `strict`.
+pub fn chat_body(body: &[u8], only_counts: bool, strict: bool) -> Result<MessageBody, ApiError> {
     let mut fields = JsonFields::parse(body)?;
     let mut chat = Map::new();
     let max_tokens = fields.count("max_tokens")?;
@@ -42,7 +65,7 @@ pub fn chat_body(body: &[u8], only_counts: bool) -> Result<Map<String, Value>, A
     match fields.remove("messages") {
         Some(Value::Array(list)) => {
             for (at, message) in list.into_iter().enumerate() {
-                read_message(message, &format!("messages[{at}]"), &mut messages)?;
+                read_message(message, &format!("messages[{at}]"), strict, &mut messages)?;
             }
         }
         None => return Err(ApiError::invalid_field("messages", "messages: expected at least one message, got none")),
@@ -51,32 +74,70 @@ pub fn chat_body(body: &[u8], only_counts: bool) -> Result<Map<String, Value>, A
     chat.insert("messages".to_owned(), messages.into());
     if let Some(tools) = fields.remove("tools") {
         let Value::Array(tools) = tools else { return Err(invalid("tools", "a list of tools", &tools)) };
-        let tools = tools.into_iter().enumerate().map(|(at, tool)| read_tool(tool, &format!("tools[{at}]")));
+        let tools = tools.into_iter().enumerate().map(|(at, tool)| read_tool(tool, &format!("tools[{at}]"), strict));
         chat.insert("tools".to_owned(), tools.collect::<Result<Vec<_>, _>>()?.into());
     }
     if let Some(choice) = fields.remove("tool_choice") {
         chat.insert("tool_choice".to_owned(), read_tool_choice(choice)?);
     }
     if let Some(thinking) = fields.remove("thinking") {
-        let mut thinking = JsonFields::from_value(thinking, "thinking")?;
-        let path = thinking.path("type");
-        let on = match thinking.string("type")?.as_deref() {
-            Some("enabled" | "adaptive") => true,
-            Some("disabled") => false,
-            other => return Err(invalid(&path, "enabled, adaptive or disabled", &other.into())),
-        };
-        let budget = thinking.count("budget_tokens")?;
-        thinking.remove("display");
-        thinking.finish()?;
-        // Thoughts that are off take no tokens, whatever the template says.
-        if let Some(budget) = if on { budget } else { Some(0) } {
-            chat.insert("reasoning".to_owned(), json!({ "max_tokens": budget }));
-        }
-        chat.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": on }));
+        read_thinking(thinking, strict, &mut chat)?;
     }
-    IGNORED.iter().for_each(|field| drop(fields.remove(field)));
+    let format_field = read_format(&mut fields, strict, &mut chat)?;
+    fields.ignore(&IGNORED);
+    if !strict {
+        fields.ignore(&HINTS);
+    }
     fields.finish()?;
-    Ok(chat)
+    Ok(MessageBody { fields: chat, format_field })
+}
+
+fn read_thinking(thinking: Value, strict: bool, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
+    let mut thinking = JsonFields::from_value(thinking, "thinking")?;
+    let path = thinking.path("type");
+    let on = match thinking.string("type")?.as_deref() {
+        Some("enabled" | "adaptive") => true,
+        Some("disabled") => false,
+        other => return Err(invalid(&path, "enabled, adaptive or disabled", &other.into())),
+    };
+    let budget = thinking.count("budget_tokens")?;
+    if !strict {
+        thinking.ignore(&["display"]);
+    }
+    thinking.finish()?;
+    // Thoughts that are off take no tokens, whatever the template says.
+    if let Some(budget) = if on { budget } else { Some(0) } {
+        chat.insert("reasoning".to_owned(), json!({ "max_tokens": budget }));
+    }
+    chat.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": on }));
+    Ok(())
+}
+
+/// Reads the format of the answer, and returns the name of the field that says it.
+fn read_format(fields: &mut JsonFields, strict: bool, chat: &mut Map<String, Value>) -> Result<&'static str, ApiError> {
+    if strict {
+        return Ok(FORMAT);
+    }
+    let mut found = fields.remove("output_format").map(|format| (OLD_FORMAT, format));
+    if let Some(config) = fields.remove("output_config") {
+        let mut config = JsonFields::from_value(config, "output_config")?;
+        found = config.remove("format").map(|format| (FORMAT, format)).or(found);
+        config.ignore(&["effort"]);
+        config.finish()?;
+    }
+    let Some((path, format)) = found else { return Ok(FORMAT) };
+    let mut format = JsonFields::from_value(format, path)?;
+    let kind = format.string("type")?;
+    if kind.as_deref() != Some("json_schema") {
+        return Err(invalid(&format.path("type"), "json_schema", &kind.into()));
+    }
+    let place = format.path("schema");
+    let schema = format.remove("schema").ok_or_else(|| invalid(&place, "a JSON schema", &Value::Null))?;
+    format.ignore(&["name"]);
+    format.finish()?;
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "output", "schema": schema } });
+    chat.insert("response_format".to_owned(), format);
+    Ok(path)
 }
 
 /// The text of a string or of a list of text blocks.
@@ -112,21 +173,24 @@ fn read_text(mut block: JsonFields) -> Result<String, ApiError> {
 }
 
 /// Adds the messages of OpenAI's that say what a message says: results of tools are messages of their own.
-fn read_message(message: Value, path: &str, into: &mut Vec<Value>) -> Result<(), ApiError> {
+fn read_message(message: Value, path: &str, strict: bool, into: &mut Vec<Value>) -> Result<(), ApiError> {
     let mut fields = JsonFields::from_value(message, path)?;
     let role = fields.string("role")?.unwrap_or_default();
-    if !["user", "assistant"].contains(&&*role) {
-        return Err(invalid(&fields.path("role"), "user or assistant", &role.into()));
+    if !["user", "assistant", "system"].contains(&&*role) {
+        return Err(invalid(&fields.path("role"), "user, assistant or system", &role.into()));
     }
     let path = fields.path("content");
-    let content = fields.remove("content");
+    let content = fields.remove_even_empty("content");
+    if !strict {
+        fields.ignore(&["id"]);
+    }
     fields.finish()?;
     let blocks = match content {
         Some(Value::String(text)) => {
             into.push(json!({ "role": role, "content": text }));
             return Ok(());
         }
-        Some(Value::Array(blocks)) => blocks,
+        Some(Value::Array(blocks)) if role == "assistant" || !blocks.is_empty() => blocks,
         other => return Err(invalid(&path, "a string or a list of content blocks", &other.unwrap_or_default())),
     };
     let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
@@ -137,14 +201,14 @@ fn read_message(message: Value, path: &str, into: &mut Vec<Value>) -> Result<(),
             ("text", _) => text += &read_text(block)?,
             ("thinking", "assistant") => {
                 thoughts += &block.string("thinking")?.unwrap_or_default();
-                block.remove("signature");
+                block.ignore(if strict { &THOUGHT_FIELDS[..1] } else { &THOUGHT_FIELDS });
                 block.finish()?;
             }
             ("redacted_thinking", "assistant") => {}
             ("tool_use", "assistant") => {
                 let (id, name) = (block.string("id")?, block.string("name")?);
                 let input = block.remove("input").unwrap_or_else(|| json!({}));
-                block.remove("cache_control");
+                block.ignore(if strict { &CALL_FIELDS[..1] } else { &CALL_FIELDS });
                 block.finish()?;
                 let function = json!({ "name": name, "arguments": input.to_string() });
                 calls.push(json!({ "id": id, "type": "function", "function": function }));
@@ -163,13 +227,14 @@ fn read_message(message: Value, path: &str, into: &mut Vec<Value>) -> Result<(),
             _ => {
                 let expected = match &*role {
                     "user" => "text or tool_result (nothing else can be read)",
+                    "system" => "text",
                     _ => "text, thinking or tool_use",
                 };
                 return Err(invalid(&block.path("type"), expected, &kind.into()));
             }
         }
     }
-    if role == "user" && text.is_empty() {
+    if role != "assistant" && text.is_empty() {
         return Ok(());
     }
     let mut message = json!({ "role": role, "content": text });
@@ -183,18 +248,24 @@ fn read_message(message: Value, path: &str, into: &mut Vec<Value>) -> Result<(),
     Ok(())
 }
 
-fn read_tool(tool: Value, path: &str) -> Result<Value, ApiError> {
+fn read_tool(tool: Value, path: &str, strict: bool) -> Result<Value, ApiError> {
     let mut fields = JsonFields::from_value(tool, path)?;
     let kind = fields.string("type")?;
     if kind.as_deref().is_some_and(|kind| kind != "custom") {
         return Err(invalid(&fields.path("type"), "custom (the server has no tools of its own)", &kind.into()));
     }
-    let function = json!({
+    let mut function = json!({
         "name": fields.string("name")?,
         "description": fields.string("description")?,
         "parameters": fields.remove("input_schema"),
     });
-    fields.remove("cache_control");
+    fields.ignore(&["cache_control"]);
+    if !strict {
+        fields.ignore(&TOOL_HINTS);
+        if fields.boolean("strict")? == Some(true) {
+            function["strict"] = true.into();
+        }
+    }
     fields.finish()?;
     Ok(json!({ "type": "function", "function": function }))
 }
@@ -218,7 +289,8 @@ mod tests {
     use super::*;
 
     fn read(body: Value) -> Result<Value, String> {
-        chat_body(body.to_string().as_bytes(), false).map(Value::Object).map_err(|error| error.message)
+        let body = chat_body(body.to_string().as_bytes(), false, false);
+        body.map(|body| Value::Object(body.fields)).map_err(|error| error.message)
     }
 
     #[test]
@@ -264,6 +336,34 @@ mod tests {
     }
 
     #[test]
+    fn systems_among_messages_formats_and_empty_answers_are_passed_on() {
+        let schema = json!({ "type": "null" });
+        let format = json!({ "type": "json_schema", "schema": schema });
+        let body = json!({
+            "max_tokens": 9, "output_config": { "effort": "low", "format": format },
+            "messages": [
+                { "role": "user", "content": "a" },
+                { "role": "assistant", "content": [] },
+                { "role": "system", "content": [{ "type": "text", "text": "b", "cache_control": {} }] },
+                { "role": "system", "content": "c" },
+            ],
+        });
+        let read = read(body).unwrap();
+        let messages = json!([
+            { "role": "user", "content": "a" },
+            { "role": "assistant", "content": "" },
+            { "role": "system", "content": "b" },
+            { "role": "system", "content": "c" },
+        ]);
+        assert_eq!((&read["messages"], &read["response_format"]["json_schema"]["schema"]), (&messages, &schema));
+        let user = json!([{ "role": "user", "content": "a" }]);
+        let old = json!({ "max_tokens": 9, "messages": user, "output_format": format }).to_string();
+        let body = chat_body(old.as_bytes(), false, false).unwrap();
+        assert_eq!(body.fields["response_format"]["json_schema"]["schema"], schema);
+        assert_eq!((body.format_field, chat_body(old.as_bytes(), false, true).is_err()), ("output_format", true));
+    }
+
+    #[test]
     fn chat_body_errors_name_the_field() {
         let user = |content: Value| json!({ "max_tokens": 9, "messages": [{ "role": "user", "content": content }] });
         let with = |field: &str, value: Value| {
@@ -276,7 +376,23 @@ mod tests {
             (with("max_tokens", json!(0)), "max_tokens: expected a number of at least 1, got 0"),
             (with("container", json!("c")), "`container` is not supported"),
             (with("messages", json!([])), "messages: expected at least one message"),
-            (with("messages", json!([{ "role": "system", "content": "a" }])), "messages[0].role: expected user or"),
+            (
+                with("messages", json!([{ "role": "tool", "content": "a" }])),
+                "messages[0].role: expected user, assistant or",
+            ),
+            (
+                with("messages", json!([{ "role": "system", "content": [{ "type": "image" }] }])),
+                "[0].type: expected text, got",
+            ),
+            (
+                with("messages", json!([{ "role": "user", "content": [] }])),
+                "messages[0].content: expected a string or a list of content blocks, got []",
+            ),
+            (with("output_format", json!({ "type": "xml" })), "output_format.type: expected json_schema"),
+            (
+                with("output_config", json!({ "format": { "type": "json_schema" } })),
+                "output_config.format.schema: expected",
+            ),
             (with("system", json!(7)), "system: expected a string"),
             (with("tools", json!([{ "type": "web_search_20250305", "name": "w" }])), "tools[0].type: expected custom"),
             (with("tool_choice", json!({ "type": "tool" })), "tool_choice.type: expected auto"),

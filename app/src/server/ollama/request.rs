@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::server::{
     error::ApiError,
-    json_fields::{JsonFields, invalid},
+    json_fields::{JsonFields, Seed, invalid},
     request::Endpoint,
 };
 
@@ -154,9 +154,13 @@ fn common(fields: &mut JsonFields) -> Result<Map<String, Value>, ApiError> {
         for option in SAME {
             out.extend(options.remove(option).map(|value| (option.to_owned(), value)));
         }
-        out.extend(options.seed("seed")?.map(|seed| ("seed".to_owned(), seed.into())));
+        let seed = options.seed("seed")?.map(|seed| match seed {
+            Seed::Any => json!(-1),
+            Seed::Fixed(seed) => seed.into(),
+        });
+        out.extend(seed.map(|seed| ("seed".to_owned(), seed)));
         // Without a limit, and up to the end of the context.
-        [-1, -2].iter().for_each(|none| options.remove_if("num_predict", &json!(none)));
+        [-1.0, -2.0].iter().for_each(|none| options.remove_if("num_predict", *none));
         out.extend(options.count("num_predict")?.map(|count| ("max_tokens".to_owned(), count.into())));
         options.accept_only("mirostat", &[json!(0)])?;
         LOADING.iter().for_each(|option| drop(options.remove(option)));
@@ -204,7 +208,7 @@ mod tests {
         });
         let body = chat_body(body.to_string().as_bytes()).unwrap();
         let wanted = json!({
-            "model": "m", "stream": true, "temperature": 0.5, "max_tokens": 7, "seed": u64::MAX, "stop": ["x"],
+            "model": "m", "stream": true, "temperature": 0.5, "max_tokens": 7, "seed": -1, "stop": ["x"],
             "chat_template_kwargs": { "enable_thinking": false }, "reasoning": { "enabled": false }, "response_format": { "type": "json_object" },
             "messages": [
                 { "role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call] },

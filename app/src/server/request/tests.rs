@@ -38,7 +38,15 @@ fn parse_takes_missing_fields_from_the_defaults() {
     let choices = ChoiceFields { answers: 1, best_of: 1, echo: false, logprobs: None };
     assert_eq!(
         completion,
-        CompletionRequest { requests, choices, echoes: Vec::new(), stream: false, include_usage: false, tools: None }
+        CompletionRequest {
+            requests,
+            choices,
+            echoes: Vec::new(),
+            stream: false,
+            include_usage: false,
+            tools: None,
+            grammar_field: None,
+        }
     );
 }
 

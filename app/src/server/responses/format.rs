@@ -46,7 +46,7 @@ impl ResponseFormat {
     pub fn whole(&self, choice: &Choice, total: &GenerationStats) -> Value {
         let (mut items, mut events) = (ResponseItems::default(), Vec::new());
         choice.pieces.iter().for_each(|piece| items.push(piece, &mut events));
-        items.finish(status(&choice.reason), &mut events);
+        items.finish(item_status(&items, &choice.reason, choice.called), &mut events);
         self.end(&items, &choice.reason, total)
     }
 
@@ -66,10 +66,10 @@ impl ResponseFormat {
         self.numbered(events)
     }
 
-    /// The events behind the last piece.
-    pub fn last_events(&mut self, reason: &StopReason, total: &GenerationStats) -> Vec<StreamEvent> {
+    /// The events behind the last piece; `called`: with calls of tools, of which the last is complete.
+    pub fn last_events(&mut self, reason: &StopReason, called: bool, total: &GenerationStats) -> Vec<StreamEvent> {
         let mut events = Vec::new();
-        self.items.finish(status(reason), &mut events);
+        self.items.finish(item_status(&self.items, reason, called), &mut events);
         let name = if status(reason) == "completed" { "response.completed" } else { "response.incomplete" };
         events.push((name, json!({ "response": self.end(&self.items, reason, total) })));
         self.numbered(events)
@@ -132,6 +132,11 @@ impl ResponseFormat {
     }
 }
 
+/// The status of the last item of a response that ended for `reason`: a call that breaks off is incomplete.
+fn item_status(items: &ResponseItems, reason: &StopReason, called: bool) -> &'static str {
+    if items.in_call() && !called { "incomplete" } else { status(reason) }
+}
+
 /// The status of a response that ended for `reason`.
 fn status(reason: &StopReason) -> &'static str {
     match reason {
@@ -168,7 +173,7 @@ mod tests {
         let mut events = format.first_events();
         pieces().iter().for_each(|piece| events.extend(format.piece_events(std::slice::from_ref(piece))));
         let stats = GenerationStats { prompt_tokens: 3, generated_tokens: 9, thought_tokens: 2, ..Default::default() };
-        events.extend(format.last_events(&StopReason::EndOfText, &stats));
+        events.extend(format.last_events(&StopReason::EndOfText, true, &stats));
         let names: Vec<&str> = events.iter().filter_map(|event| event.name).collect();
         let wanted = [
             "response.created",
@@ -218,7 +223,7 @@ mod tests {
         let mut format = format(&store);
         format.first_events();
         format.piece_events(&[AnswerPiece::Content("Once".to_owned())]);
-        let events = format.last_events(&StopReason::MaxTokens, &GenerationStats::default());
+        let events = format.last_events(&StopReason::MaxTokens, false, &GenerationStats::default());
         let last = events.last().unwrap();
         let response = serde_json::from_str::<Value>(&last.data).unwrap()["response"].take();
         assert_eq!((last.name, &response["status"]), (Some("response.incomplete"), &json!("incomplete")));

@@ -29,6 +29,11 @@ impl ResponseItems {
         &self.output
     }
 
+    /// True if the last item is a call that is not complete.
+    pub fn in_call(&self) -> bool {
+        self.open == Some(ItemKind::Call)
+    }
+
     /// Adds a piece, and tells `events` of it.
     pub fn push(&mut self, piece: &AnswerPiece, events: &mut Vec<ItemEvent>) {
         match piece {

@@ -242,8 +242,8 @@ fn read_tools(tools: &Value) -> Result<Value, ApiError> {
             "name": fields.string("name")?,
             "description": fields.string("description")?,
             "parameters": fields.remove("parameters"),
+            "strict": fields.boolean("strict")?,
         });
-        fields.boolean("strict")?;
         fields.finish()?;
         Ok(json!({ "type": "function", "function": function }))
     };
@@ -272,7 +272,8 @@ fn read_text_format(text: Value) -> Result<Option<Value>, ApiError> {
         return Ok(Some(format));
     }
     let schema = fields.remove("schema").ok_or_else(|| invalid("text.format.schema", "a JSON schema", &Value::Null))?;
-    Ok(Some(json!({ "type": "json_schema", "json_schema": { "name": fields.string("name")?, "schema": schema } })))
+    let (name, strict) = (fields.string("name")?, fields.boolean("strict")?);
+    Ok(Some(json!({ "type": "json_schema", "json_schema": { "name": name, "schema": schema, "strict": strict } })))
 }
 
 fn read_reasoning(reasoning: Value) -> Result<Option<Value>, ApiError> {

@@ -1,6 +1,6 @@
 //! Settings of one chat: system prompt, sampling, and presets of both.
 
-use egui::{Context, Grid, LayerId, Slider, TextEdit, Ui};
+use egui::{Context, Grid, Id, LayerId, Slider, TextEdit, TextStyle, Ui};
 use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_DELETE};
 use thermocline_engine::session::Sampling;
 
@@ -9,6 +9,7 @@ use crate::{
     store::{Preset, PresetId, Store, StoreError},
     ui::{
         keyboard,
+        text::TextField,
         widgets::{icon_button, muted},
     },
 };
@@ -93,8 +94,11 @@ impl ChatSettings {
         base: &Sampling,
     ) -> Result<(), StoreError> {
         let label = ui.label("System prompt").on_hover_text("What the model is told before anything else is said.");
-        let field = TextEdit::multiline(&mut options.system_prompt).desired_rows(3).desired_width(f32::INFINITY);
-        ui.add(field.hint_text("You are a helpful assistant.")).labelled_by(label.id);
+        let (id, font) = (Id::unique("system prompt"), TextStyle::Body.resolve(ui.style()));
+        let field = TextField::new(id, font).show(ui, &mut options.system_prompt, |field| {
+            field.desired_rows(3).desired_width(f32::INFINITY).hint_text("You are a helpful assistant.")
+        });
+        field.labelled_by(label.id);
         ui.add_space(8.0);
         sampling(ui, &mut options.choices, base);
         ui.separator();

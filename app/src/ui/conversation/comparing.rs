@@ -17,7 +17,7 @@ impl Conversation {
         if self.busy(shell) || self.is_elsewhere(shell) {
             return shell.toasts.info("Wait until the answer is written.");
         }
-        if self.comparison.as_ref().is_some_and(|view| !view.is_over()) {
+        if shell.is_comparing() {
             return shell.toasts.info("Two answers are being compared. Wait for them, or close the comparison.");
         }
         let is_answer = |speaker, calls: bool| speaker == Speaker::Assistant && !calls;
@@ -30,6 +30,7 @@ impl Conversation {
         let Some(request) = shell.ok_or_show_error(request) else { return };
         let own = shell.engine_options(&model).sparsity;
         let comparison = Comparison::start(&shell.engine_handle, engine, own, sides, request);
+        shell.compared = comparison.over();
         self.comparison = Some(ComparisonView::new(answer, comparison));
         if row + 1 == self.branch.len() {
             self.rows.go_to_end();

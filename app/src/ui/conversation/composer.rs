@@ -1,9 +1,10 @@
 //! Where one writes.
 
-use egui::{Align, Frame, Id, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, Stroke, TextEdit, Ui};
+use egui::{Align, Frame, Id, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, Stroke, TextStyle, Ui};
 use egui_material_icons::icons::{ICON_ATTACH_FILE, ICON_SERVICE_TOOLBOX, ICON_TUNE};
 
 use crate::ui::{
+    text::TextField,
     theme::{Palette, RADIUS},
     widgets::{icon_button, muted, primary_button, small},
 };
@@ -126,14 +127,15 @@ impl Composer {
             above(ui);
             let field = ScrollArea::vertical().id_salt("writing").max_height(HIGHEST).show(ui, |ui| {
                 let newline = KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
-                let field = TextEdit::multiline(&mut self.text)
-                    .id(id())
-                    .hint_text(hint.to_owned())
-                    .frame(Frame::NONE)
-                    .desired_rows(1)
-                    .desired_width(f32::INFINITY)
-                    .return_key(newline);
-                ui.add(field)
+                let font = TextStyle::Body.resolve(ui.style());
+                TextField::new(id(), font).show(ui, &mut self.text, |field| {
+                    field
+                        .hint_text(hint.to_owned())
+                        .frame(Frame::NONE)
+                        .desired_rows(1)
+                        .desired_width(f32::INFINITY)
+                        .return_key(newline)
+                })
             });
             let field = field.inner;
             field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::MultilineTextInput, true, "Message"));

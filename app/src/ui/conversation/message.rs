@@ -1,7 +1,7 @@
 //! One message as it is shown, with what can be done to it.
 
 use egui::{
-    Align, Color32, EventFilter, Frame, Id, Label, Layout, Margin, RichText, TextEdit, TextFormat, Ui, text::LayoutJob,
+    Align, Color32, EventFilter, Frame, Id, Label, Layout, Margin, RichText, TextFormat, TextStyle, Ui, text::LayoutJob,
 };
 use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
@@ -15,6 +15,7 @@ use crate::{
     ui::{
         command::{Command, Page},
         neurons::Tint,
+        text::TextField,
         theme::{Palette, RADIUS},
         widgets::{icon_button, muted, sentence, small},
     },
@@ -325,12 +326,9 @@ fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<MessageActi
         .inner_margin(Margin::same(12));
     frame.show(ui, |ui| {
         ui.set_width(ui.available_width());
-        let field = TextEdit::multiline(draft)
-            .id(id_of_change())
-            .frame(Frame::NONE)
-            .desired_rows(2)
-            .desired_width(f32::INFINITY);
-        let response = ui.add(field);
+        let font = TextStyle::Body.resolve(ui.style());
+        let response = TextField::new(id_of_change(), font)
+            .show(ui, draft, |field| field.frame(Frame::NONE).desired_rows(2).desired_width(f32::INFINITY));
         // Else Escape takes the keyboard away before the letters are read that were typed in the same frame.
         let filter =
             EventFilter { horizontal_arrows: true, vertical_arrows: true, escape: true, ..EventFilter::default() };

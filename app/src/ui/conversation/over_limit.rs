@@ -51,7 +51,8 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, stops: bool) -> Option<
                 answer = Some(OverLimitAnswer::Shorten);
             }
             if let Some(larger) = larger {
-                let more = KvCache::token_bytes(engine.config(), engine.kv_type()) * (larger - context) as u64;
+                let of = |tokens| KvCache::bytes_for(engine.config(), tokens, engine.kv_type());
+                let more = of(larger).saturating_sub(of(context));
                 let text = format!("Keep {larger} tokens in mind ({} more memory)", bytes(more));
                 let hint = "The model is opened again, then the message is sent";
                 if ui.button(text).on_hover_text(hint).clicked() {

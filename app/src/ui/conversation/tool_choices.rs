@@ -44,7 +44,7 @@ impl Conversation {
 
 /// Words about the switch of tools: which ones there are, and what is wrong with them.
 pub(super) fn tools_help(shell: &mut Shell, on: bool, offered: &[OfferedTool]) -> String {
-    let knows = shell.engine_handle.engine().is_none_or(|engine| engine.chat_template().source().contains("tools"));
+    let knows = shell.engine_handle.engine().is_none_or(|engine| engine.chat_template().knows_tools());
     let Some(tools) = shell.chat_controller.tools().filter(|_| on) else {
         return "Let the model use tools in this chat: a calculator, a clock, and those of the servers in the settings"
             .to_owned();

@@ -56,14 +56,14 @@ impl Copying {
     /// As many private characters as the layout has characters; `None` if there are not as many.
     fn encode(&mut self, paragraph: &Paragraph, ready: &Ready) -> Option<String> {
         let first = self.written.len();
-        if first + ready.origins.len() > COUNT {
+        if first + ready.text.origins.len() > COUNT {
             return None;
         }
         self.paragraphs += 1;
         let mut formulas = paragraph.text.match_indices(PLACE).zip(&paragraph.formulas);
         let formulas: BTreeMap<usize, String> =
             formulas.by_ref().map(|((at, _), formula)| (at, formula.written())).collect();
-        for origin in &ready.origins {
+        for origin in &ready.text.origins {
             let text = origin.map(|at| match formulas.get(&at) {
                 Some(source) => source.clone(),
                 None => paragraph.text[at..].chars().take(1).collect(),
@@ -104,7 +104,7 @@ fn ordered(run: &mut Vec<&Written>) -> String {
 /// Draws a paragraph that can be selected.
 pub fn label(ui: &Ui, response: &Response, at: Pos2, galley: &Arc<Galley>, paragraph: &Paragraph, ready: &Ready) {
     let mut shown = Arc::clone(galley);
-    if !ready.origins.is_empty() && is_copying(ui) {
+    if !ready.text.origins.is_empty() && is_copying(ui) {
         let text = ui.plugin_or_default::<Copying>().lock().encode(paragraph, ready);
         if let Some(text) = text {
             let galley = Arc::make_mut(&mut shown);

@@ -2,19 +2,12 @@
 
 use std::{cell::Cell, ops::Range};
 
-use egui::{
-    Align, Color32, FontId, Stroke, TextFormat, Ui, Vec2, Visuals,
-    epaint::text::ByteIndex,
-    text::{LayoutJob, LayoutSection},
-};
+use egui::{Align, Color32, FontId, Stroke, TextFormat, Ui, Vec2, Visuals};
 
-use super::{
-    bidi::{self, Piece},
-    emoji,
-    paragraph::{Paragraph, Style},
-};
+use super::paragraph::{Paragraph, Style};
 use crate::ui::{
     fonts,
+    text::{Piece, VisualJob, bidi_lines},
     theme::{Palette, strong},
 };
 
@@ -71,12 +64,11 @@ pub struct FormulaRoom {
 #[derive(Debug)]
 pub struct Ready {
     pub(super) key: Key,
-    pub(super) job: LayoutJob,
+    /// Its words as they are seen; the origins are empty if they are the text's own.
+    pub(super) text: VisualJob,
     /// Characters of the layout that are links, and the links' numbers.
     pub(super) links: Vec<(Range<usize>, usize)>,
     pub(super) formulas: Vec<FormulaRoom>,
-    /// Byte of the text that each character of the layout comes from; empty if it is the text.
-    pub(super) origins: Vec<Option<usize>>,
     /// Width and height.
     pub(super) size: Vec2,
     /// True if lines begin at the right.
@@ -91,19 +83,18 @@ impl Ready {
         LAYOUTS.set(LAYOUTS.get() + 1);
         let room = ui.fonts_mut(|fonts| fonts.glyph_width(&FontId::proportional(key.size), ROOM)).max(1.0);
         let of = Layout { paragraph, ui, room };
-        let lines = bidi::lines(
+        let lines = bidi_lines(
             &paragraph.text,
             |range| {
-                let job = of.ready(key, &[Piece { range, mirrored: false, to_the_left: false }]).job;
+                let job = of.ready(key, &[Piece::to_the_right(range)]).text.job;
                 ui.fonts_mut(|fonts| fonts.layout_job(job)).size().x
             },
             key.width,
         );
         let mut ready = match lines {
             None => {
-                let whole = Piece { range: 0..paragraph.text.len(), mirrored: false, to_the_left: false };
-                let mut ready = of.ready(key, &[whole]);
-                ready.job.wrap.max_width = key.width;
+                let mut ready = of.ready(key, &[Piece::to_the_right(0..paragraph.text.len())]);
+                ready.text.job.wrap.max_width = key.width;
                 ready
             }
             // Lines that are divided already, and are in the order in which they are seen.
@@ -113,8 +104,7 @@ impl Ready {
                 ready.to_the_left = lines.first().is_some_and(|line| line.to_the_left);
                 for (nth, line) in lines.iter().enumerate() {
                     if nth > 0 {
-                        add(&mut ready.job, "\n", format_of(&of, Style::default(), key));
-                        ready.origins.push(line.after);
+                        ready.text.end_line(line.after, format_of(&of, Style::default(), key));
                     }
                     line.pieces.iter().for_each(|piece| of.append_piece(&mut ready, piece));
                 }
@@ -122,9 +112,9 @@ impl Ready {
             }
         };
         if !ready.ordered && ready.formulas.is_empty() {
-            ready.origins = Vec::new();
+            ready.text.origins = Vec::new();
         }
-        ready.size = ui.fonts_mut(|fonts| fonts.layout_job(ready.job.clone())).size();
+        ready.size = ui.fonts_mut(|fonts| fonts.layout_job(ready.text.job.clone())).size();
         ready
     }
 }
@@ -141,35 +131,34 @@ impl Layout<'_> {
     fn ready(&self, key: Key, pieces: &[Piece]) -> Ready {
         let mut ready = Ready {
             key,
-            job: LayoutJob::default(),
+            text: VisualJob::default(),
             links: Vec::new(),
             formulas: Vec::new(),
-            origins: Vec::new(),
             size: Vec2::ZERO,
             to_the_left: false,
             ordered: false,
         };
-        ready.job.wrap.max_width = f32::INFINITY;
         pieces.iter().for_each(|piece| self.append_piece(&mut ready, piece));
         ready
     }
 
     fn append_piece(&self, ready: &mut Ready, piece: &Piece) {
-        let first = ready.origins.len();
-        for (span, style) in &self.paragraph.spans {
+        let append = |(span, style): &(Range<usize>, Style)| {
             let (start, end) = (span.start.max(piece.range.start), span.end.min(piece.range.end));
             if start < end {
-                self.append(ready, start..end, *style, piece.mirrored);
+                self.append(ready, start..end, *style, piece);
             }
-        }
+        };
+        // The first part of a word that runs to the left is at its right.
         if piece.to_the_left {
-            // The painter begins such a word at its right.
-            ready.origins[first..].reverse();
+            self.paragraph.spans.iter().rev().for_each(append);
+        } else {
+            self.paragraph.spans.iter().for_each(append);
         }
     }
 
-    fn append(&self, ready: &mut Ready, range: Range<usize>, style: Style, mirrored: bool) {
-        let (key, from) = (ready.key, ready.origins.len());
+    fn append(&self, ready: &mut Ready, range: Range<usize>, style: Style, piece: &Piece) {
+        let (key, from) = (ready.key, ready.text.origins.len());
         let mut format = format_of(self, style, key);
         let words = &self.paragraph.text[range.clone()];
         let formula = style.formula.and_then(|number| Some((number, self.paragraph.formulas.get(number)?.size()?)));
@@ -187,25 +176,12 @@ impl Layout<'_> {
             format.extra_letter_spacing = if count > 1.0 { (width - count * self.room) / (count - 1.0) } else { 0.0 };
             format.font_id = FontId::proportional(key.size);
             (format.background, format.underline) = (Color32::TRANSPARENT, Stroke::NONE);
-            add(&mut ready.job, &ROOM.to_string().repeat(count as usize), format);
-            ready.origins.extend((0..count as usize).map(|_| Some(range.start)));
-            ready.formulas.push(FormulaRoom { range: from..ready.origins.len(), number, em });
-        } else if mirrored {
-            let seen: String = words.chars().map(bidi::mirrored).collect();
-            add(&mut ready.job, &seen, format);
-            ready.origins.extend(words.char_indices().map(|(at, _)| Some(range.start + at)));
+            ready.text.push_room(ROOM, count as usize, range.start, format);
+            ready.formulas.push(FormulaRoom { range: from..ready.text.origins.len(), number, em });
         } else {
-            for (part, picture) in emoji::parts(words) {
-                let mut format = format.clone();
-                if picture {
-                    format.font_id.family = fonts::emoji();
-                    format.italics = false;
-                }
-                add(&mut ready.job, part, format);
-            }
-            ready.origins.extend(words.char_indices().map(|(at, _)| Some(range.start + at)));
+            ready.text.push(words, range.start, piece, &format);
         }
-        let to = ready.origins.len();
+        let to = ready.text.origins.len();
         if let Some(link) = style.link {
             match ready.links.last_mut() {
                 Some((range, last)) if *last == link && range.end == from => range.end = to,
@@ -213,14 +189,6 @@ impl Layout<'_> {
             }
         }
     }
-}
-
-/// Adds words as a section of their own: within one, words that run to the left change places with those beside them.
-fn add(job: &mut LayoutJob, words: &str, format: TextFormat) {
-    let start = job.text.len();
-    job.text.push_str(words);
-    let byte_range = ByteIndex(start)..ByteIndex(job.text.len());
-    job.sections.push(LayoutSection { leading_space: 0.0, byte_range, format });
 }
 
 fn format_of(layout: &Layout<'_>, style: Style, key: Key) -> TextFormat {

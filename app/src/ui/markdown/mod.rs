@@ -1,15 +1,12 @@
 //! Markdown as it is shown. [`reader`] reads a text into the blocks of a [`document`]; a [`paragraph`] is one text with its links and
-//! [`formula`]s, which [`layout`] makes ready for a width: that is kept until the width changes. [`bidi`] orders lines of scripts that
-//! run to the left, [`emoji`] have a font of their own, [`copying`] puts on the clipboard what was written. [`view`] draws blocks,
-//! [`table`] those with columns, [`code`] code.
+//! [`formula`]s, which [`layout`] makes ready for a width: that is kept until the width changes. [`text`](super::text) orders lines of
+//! scripts that run to the left; [`copying`] puts on the clipboard what was written. [`view`] draws blocks, [`table`] those with
+//! columns, [`code`] code.
 
-mod bidi;
 mod code;
 mod copying;
 mod document;
-mod emoji;
 mod formula;
-mod galley;
 mod layout;
 mod math_text;
 mod paragraph;

@@ -1,16 +1,18 @@
 //! One text with its styles, links and formulas, which is laid out once for a width.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use egui::{Rect, Response, Sense, Stroke, Ui, Vec2};
 
 use super::{
     copying,
     formula::Formula,
-    galley::{rects, repaired, start},
     layout::{BESIDE, Key, Ready},
 };
-use crate::ui::theme::Palette;
+use crate::ui::{
+    text::{rects, repaired, start},
+    theme::Palette,
+};
 
 /// Stands for a formula in the text.
 pub const PLACE: char = '\u{fffc}';
@@ -227,9 +229,9 @@ impl Paragraph {
         }
         let at = if ready.to_the_left { rect.right_top() - Vec2::new(ready.size.x, 0.0) } else { rect.left_top() };
         let color = Palette::of(ui).text;
-        let mut galley = ui.fonts_mut(|fonts| fonts.layout_job(ready.job.clone()));
+        let mut galley = ui.fonts_mut(|fonts| fonts.layout_job(ready.text.job.clone()));
         if ready.ordered {
-            galley = repaired(&galley, ready.to_the_left);
+            galley = Arc::new(repaired(&galley, ready.to_the_left));
         }
         copying::label(ui, &response, at, &galley, self, ready);
         for formula in &ready.formulas {

@@ -176,6 +176,25 @@ fn paragraphs_to_the_left_stand_at_the_right() {
 }
 
 #[test]
+fn a_word_to_the_left_with_two_styles_is_in_order() {
+    let mut it = shown("אבג**דהו** זח 👨‍👩‍👧 ט", 500.0);
+    let line = it.get_by_label("אבגדהו זח 👨‍👩‍👧 ט").rect();
+    let text = it.output().shapes.iter().find_map(|shape| match &shape.shape {
+        egui::Shape::Text(text) if text.galley.text().contains("אבג") => Some(text.galley.clone()),
+        _ => None,
+    });
+    let galley = text.unwrap();
+    assert_eq!(galley.text(), "ט 👨‍👩‍👧 זח דהואבג", "the bold half is at the left, joined emoji are whole");
+    let glyphs = &galley.rows[0].glyphs;
+    let word: Vec<_> = glyphs[glyphs.len() - 6..].iter().map(|glyph| (glyph.chr, glyph.advance_width)).collect();
+    assert_eq!(word.iter().map(|(letter, _)| *letter).collect::<String>(), "והדגבא");
+    assert!(word.iter().all(|(_, width)| (2.0..14.0).contains(width)), "each as wide as a letter: {word:?}");
+    let first = line.right_center() - Vec2::new(1.0, 0.0);
+    let half = selected(&mut it, first - Vec2::new(word[4].1 + word[5].1, 0.0), first);
+    assert_eq!(half, "אב");
+}
+
+#[test]
 fn formulas_are_drawn_and_copied_as_source() {
     let mut it = shown(
         "So \\(\\frac{a}{b}\\) holds, and\n\n$$\\sum_{i=1}^n i^2$$\n\nbut $\\nonsense{$ not, and $5 and $10 are money.",

@@ -146,6 +146,10 @@ impl FileView<'_> {
             _ => None,
         };
         memory::show(ui, shell, card, title, engine);
+        let template = engine.map(|engine| engine.chat_template().origin());
+        if let Some(origin) = template.filter(|origin| origin.failure().is_some()) {
+            widgets::trouble(ui, format!("Chat template: {origin}"));
+        }
         let mut deed = None;
         ui.horizontal_wrapped(|ui| {
             self.opening(ui, shell, &state);

@@ -10,6 +10,7 @@ use egui::{
     Vec2, WidgetInfo,
 };
 use thermocline_engine::{
+    model::NeuronIndex,
     placement::Resident,
     session::{Engine, FrequencySource},
     telemetry::neurons::TokenTrace,
@@ -26,10 +27,7 @@ use super::{
     playback::Playback,
     shader::{self, Shader},
 };
-use crate::{
-    chat::ExplainedNeuron,
-    ui::{frame_pace::FRAME, theme::Palette},
-};
+use crate::ui::{frame_pace::FRAME, theme::Palette};
 
 /// Time a frame may spend on what takes longer than a frame.
 const SLICE: Duration = Duration::from_millis(1);
@@ -73,8 +71,8 @@ impl MapOptions {
 pub struct MapMarks<'a> {
     /// Layers and numbers of the pinned ones.
     pub pins: &'a [(usize, usize)],
-    /// Those of the word that is chosen in an answer.
-    pub ringed: &'a [ExplainedNeuron],
+    /// Those of the word that is chosen in an answer, and the one that is pointed at in a list.
+    pub ringed: &'a [NeuronIndex],
 }
 
 /// Contents of the texture.
@@ -398,8 +396,8 @@ impl Map {
         for (layer, neuron) in marks.pins {
             ring(*layer, *neuron, 5.0, palette.text);
         }
-        for ExplainedNeuron { effect, .. } in marks.ringed {
-            ring(effect.place.layer, effect.place.neuron, RING, palette.amber);
+        for place in marks.ringed {
+            ring(place.layer, place.neuron, RING, palette.amber);
         }
     }
 }

@@ -2,12 +2,13 @@
 //! [`figures`] beside it. The levels of dots are arithmetic without a window: [`mode`], [`layer_values`], [`order`], [`grid`],
 //! [`atlas`]. They come from a [`plane`] of bytes, on the device by a [`shader`], which has [`map_textures`] there, or on the
 //! CPU. So is what stands beside them: [`playback`], [`history`], [`pins`] with a [card](pin_card) and a [`lens`] on the words
-//! they speak for, [`tint`], [`facts`], buttons for [switching neurons off](switching_off), and the [`expert_borders`];
+//! they speak for and their words [across chats](across_chats), the [`search`] for neurons by a word, [`tint`], [`facts`], buttons for [switching neurons off](switching_off), and the [`expert_borders`];
 //! [`cost`] is what recording them takes, [`kind`] what a model's neurons are like. What is [saved](saving) is
 //! [written](export) beside the window: a [card](picture_card) with a [copy of the map](map_snapshot) and the token in its
 //! [`sentence`], drawn on a [`canvas`], or an [`animation`] of it. All of it reads the engine's board of neurons and never
 //! waits for it; only what is new and visible is drawn.
 
+mod across_chats;
 mod animation;
 pub mod atlas;
 mod below;
@@ -35,6 +36,7 @@ pub mod pins;
 pub mod plane;
 pub mod playback;
 mod saving;
+mod search;
 mod sentence;
 pub mod shader;
 mod switching_off;

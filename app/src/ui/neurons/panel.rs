@@ -14,6 +14,7 @@ use thermocline_engine::{
 };
 
 use super::{
+    across_chats::AcrossChats,
     atlas::PointedNeuron,
     colours, cost,
     export::Saved,
@@ -28,12 +29,13 @@ use super::{
     pin_card::{self, CardAct},
     pins::{MOST_PINS, Pins},
     playback::Playback,
+    search::SearchField,
     shader::Shader,
     switching_off,
     tint::Tint,
 };
 use crate::{
-    chat::remembered,
+    chat::{NeuronQuery, remembered},
     engine_handle::ModelState,
     settings::HeatmapSettings,
     ui::{
@@ -47,6 +49,9 @@ use crate::{
 /// Heights of the map in the column, in points.
 const LOW: f32 = 240.0;
 const HIGH: f32 = 320.0;
+
+/// Most neurons that a search gets of those whose words are kept across chats.
+const MOST_KEPT: usize = 6;
 
 /// The firings of a pinned neuron with the tokens' text, made when they change.
 #[derive(Debug)]
@@ -66,8 +71,10 @@ pub(super) struct Watched {
     history: History,
     pub(super) pins: Pins,
     lenses: LensReader,
+    across: AcrossChats,
     inequality: Inequality,
     pub(super) kind: Kind,
+    search: SearchField,
     /// The pinned neuron whose card is shown.
     card: Option<(usize, usize)>,
     /// The pinned neuron as it was last shown in the words of the chat.
@@ -87,8 +94,10 @@ impl Watched {
             history: History::default(),
             pins: Pins::default(),
             lenses: LensReader::default(),
+            across: AcrossChats::default(),
             inequality: Inequality::default(),
             kind: Kind::of(engine.neurons()),
+            search: SearchField::default(),
             card: None,
             tint: None,
             mark: None,
@@ -108,11 +117,21 @@ pub struct NeuronsPanel {
     seen: bool,
     /// True if the whole map is to be shown.
     whole: bool,
+    /// True if the field for searching is to have the keyboard.
+    searching: bool,
 }
 
 impl Default for NeuronsPanel {
     fn default() -> Self {
-        NeuronsPanel { watched: None, detached: false, shader: None, saved: mpsc::channel(), seen: false, whole: false }
+        NeuronsPanel {
+            watched: None,
+            detached: false,
+            shader: None,
+            saved: mpsc::channel(),
+            seen: false,
+            whole: false,
+            searching: false,
+        }
     }
 }
 
@@ -130,6 +149,11 @@ impl NeuronsPanel {
     /// Shows the whole map when it is shown next, however near it was looked at.
     pub fn show_whole(&mut self) {
         self.whole = true;
+    }
+
+    /// Gives the keyboard to the field in which neurons are searched, when it is shown next.
+    pub fn focus_search(&mut self) {
+        self.searching = true;
     }
 
     /// Shows it in its column.
@@ -187,6 +211,9 @@ impl NeuronsPanel {
         let mut watched = fresh.unwrap_or_else(|| Watched::new(&engine, self.shader));
         if std::mem::take(&mut self.whole) {
             watched.map.view = View::default();
+        }
+        if std::mem::take(&mut self.searching) {
+            watched.search.focus();
         }
         let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
         self.head(ui, shell, &engine, &watched, detached, placed);
@@ -319,12 +346,16 @@ impl Watched {
         self.history.update(&self.board, engine.telemetry().decode_rate);
         self.pins.update(&self.board);
         self.lenses.update(ui, engine, &mut self.pins);
+        self.across.update(ui, shell, engine, &mut self.pins);
         let layers = self.board.shape().layers() as f32;
         let tall = ui.clip_rect().height();
         let height = if detached { (tall * 0.6).max(HIGH) } else { (layers * 4.0).clamp(LOW, HIGH).max(tall * 0.4) };
         self.navigation(ui, shell, options.placed);
+        let pointed = self.search(ui, shell, engine);
         let (pins, word) = (self.pins.places(), shell.highlight.clone());
-        let marks = MapMarks { pins: &pins, ringed: word.as_ref().map_or(&[], |word| &word.neurons) };
+        let of_word = word.iter().flat_map(|word| &word.neurons).map(|neuron| neuron.effect.place);
+        let ringed: Vec<NeuronIndex> = of_word.chain(pointed).collect();
+        let marks = MapMarks { pins: &pins, ringed: &ringed };
         let clicked = self.map.show(ui, engine, options, &self.playback, marks, height);
         if let Some(pointed) = clicked {
             self.click(shell, pointed);
@@ -356,6 +387,29 @@ impl Watched {
         }
         let at = (pointed.layer, pointed.neuron);
         self.card = self.pins.places().contains(&at).then_some(at);
+    }
+
+    /// The search by a word. A neuron that is chosen is pinned and has its card; the one that is pointed at is returned.
+    fn search(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine) -> Option<NeuronIndex> {
+        let (playback, board) = (&self.playback, &self.board);
+        let (store, model) = (&shell.store, self.across.model(shell));
+        let query = |text: String| {
+            let before = if playback.is_remembered() { playback.last(board, usize::MAX) } else { Vec::new() };
+            // Without them the search finds what the tokens and the weights say.
+            let kept = model.and_then(|model| store.neurons_of_word(model, &text, MOST_KEPT).ok()).unwrap_or_default();
+            NeuronQuery { text, before, kept }
+        };
+        let response = self.search.show(ui, engine, query);
+        if let Some(NeuronIndex { layer, neuron }) = response.chosen {
+            match self.pins.places().contains(&(layer, neuron)) {
+                true => self.card = Some((layer, neuron)),
+                false => self.click(shell, PointedNeuron { layer, neuron, crowd: 1 }),
+            }
+            if self.map.position(layer, neuron).is_none() {
+                self.map.view = View::default();
+            }
+        }
+        response.pointed
     }
 
     /// Where on the map one is, when it is not everywhere.
@@ -417,7 +471,7 @@ impl Watched {
         let Some(pin) = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at) else { return };
         let words = figures::favourites(engine, pin);
         let tints = self.pins.tinting().is_some_and(|pin| (pin.layer, pin.neuron) == at);
-        match pin_card::show(ui, dot, &facts, &words, &pin.lens, tints) {
+        match pin_card::show(ui, dot, &facts, &words, pin, tints) {
             Some(CardAct::Close) => self.card = None,
             Some(CardAct::Unpin) => {
                 self.pins.toggle(&self.board, at.0, at.1);

@@ -3,7 +3,7 @@
 use egui::{Area, Frame, Id, Margin, Order, Pos2, Stroke, Ui, Vec2};
 use egui_material_icons::icons::ICON_CLOSE;
 
-use super::{facts::Facts, lens::Lens, map::facts_ui, switching_off::HINT};
+use super::{facts::Facts, map::facts_ui, pins::Pin, switching_off::HINT};
 use crate::ui::{
     theme::{Palette, RADIUS},
     widgets::{icon_button, muted},
@@ -25,9 +25,9 @@ pub enum CardAct {
     Without,
 }
 
-/// Shows the card of a neuron whose dot is at `dot`; `words`: those it fires most at, `lens`: those it speaks for and against,
-/// `tints`: it is shown in the words of the chat.
-pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, lens: &Lens, tints: bool) -> Option<CardAct> {
+/// Shows the card of the neuron `pin` whose dot is at `dot`; `words`: those it fires most at, `tints`: it is shown in the words of
+/// the chat.
+pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, pin: &Pin, tints: bool) -> Option<CardAct> {
     let palette = Palette::of(ui);
     let mut act = None;
     let area = Area::new(Id::unique("pinned neuron")).order(Order::Foreground).constrain(true);
@@ -42,7 +42,10 @@ pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, lens: &Lens, tints: 
             ui.spacing_mut().item_spacing = Vec2::new(8.0, 4.0);
             facts_ui(ui, facts);
             muted(ui, words);
-            lens.show(ui);
+            if !pin.across.is_empty() {
+                muted(ui, &pin.across);
+            }
+            pin.lens.show(ui);
             ui.horizontal_wrapped(|ui| {
                 let name = if tints { "Not in the text" } else { "In the text" };
                 let hint = "Colour the chat's words where it fires";

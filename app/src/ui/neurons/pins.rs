@@ -27,6 +27,8 @@ pub struct Pin {
     pub words: VecDeque<u32>,
     /// The words it speaks for and against.
     pub lens: Lens,
+    /// A sentence about its words across chats; empty if none are kept.
+    pub across: String,
     fired_at: HashMap<u32, u32>,
     next: u64,
 }
@@ -40,6 +42,7 @@ impl Pin {
             series: VecDeque::new(),
             words: VecDeque::new(),
             lens: Lens::Unknown,
+            across: String::new(),
             fired_at: HashMap::new(),
             next: 0,
         }
@@ -138,6 +141,13 @@ impl Pins {
     pub fn set_lens(&mut self, place: NeuronIndex, lens: Lens) {
         if let Some(pin) = self.pins.iter_mut().find(|pin| (pin.layer, pin.neuron) == (place.layer, place.neuron)) {
             pin.lens = lens;
+        }
+    }
+
+    /// Keeps the sentence about the words across chats of the neuron at `place`, if it is still pinned.
+    pub fn set_across(&mut self, place: (usize, usize), sentence: String) {
+        if let Some(pin) = self.pins.iter_mut().find(|pin| (pin.layer, pin.neuron) == place) {
+            pin.across = sentence;
         }
     }
 

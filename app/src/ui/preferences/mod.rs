@@ -9,7 +9,7 @@ mod tools;
 use std::path::{Path, PathBuf};
 
 use about::About;
-use egui::{RichText, ScrollArea, Slider, Ui};
+use egui::{Button, RichText, ScrollArea, Slider, Ui};
 use serving::Serving;
 pub use tools::ToolsCard;
 
@@ -20,7 +20,10 @@ use super::{
     theme::{self, Palette},
     widgets,
 };
-use crate::settings::{Theme, Zoom};
+use crate::{
+    settings::{Theme, Zoom},
+    store::{MOST_ROWS, MOST_WORDS},
+};
 
 /// Sizes of everything that can be chosen.
 const ZOOM: std::ops::RangeInclusive<f32> = 0.5..=3.0;
@@ -160,10 +163,33 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
     if ui.checkbox(&mut keep, "Keep these counts between runs").on_hover_text(hint).changed() {
         shell.settings.no_counts = !keep;
     }
+    neuron_words(ui, shell);
     widgets::muted(
         ui,
         "Nothing leaves this computer. The network is used for downloads you start, programs you let in, and servers and tools you add, and for nothing else.",
     );
+}
+
+/// The words of neurons across chats: whether they are kept, what that means, and a button that deletes them.
+fn neuron_words(ui: &mut Ui, shell: &mut Shell) {
+    ui.checkbox(&mut shell.settings.keep_neuron_words, "Keep the words at which neurons fire, across chats");
+    widgets::muted(
+        ui,
+        format!(
+            "Off unless you switch it on. Of every answer the neurons that fire at a word and at little else are then kept with the \
+             word, in the file of chats above: at most {MOST_WORDS} words of a neuron and {MOST_ROWS} lines in all. They stay when \
+             a chat is deleted, and when this is switched off, until you delete them here."
+        ),
+    );
+    let kept = shell.store.has_kept_words();
+    let kept = shell.ok_or_show_error(kept).unwrap_or(false);
+    if ui.add_enabled(kept, Button::new("Delete the words of neurons")).clicked() {
+        let deleted = shell.store.delete_kept_words();
+        shell.chat_controller.forget_words();
+        if shell.ok_or_show_error(deleted).is_some() {
+            shell.toasts.success("The words of neurons are deleted.");
+        }
+    }
 }
 
 #[cfg(test)]

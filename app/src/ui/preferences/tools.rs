@@ -1,12 +1,12 @@
 //! Servers with tools, and which of their tools may run.
 
-use egui::{CollapsingHeader, RichText, TextEdit, Ui};
+use egui::{CollapsingHeader, Id, RichText, TextEdit, TextStyle, Ui};
 
 use super::title;
 use crate::{
     remote::{KeyPlace, SecretKey},
     tools::{Consent, ImportedServer, ServerReport, Tool, ToolServerState, builtin::Builtin, read_servers},
-    ui::{background::Background, shell::Shell, theme, theme::Palette, widgets},
+    ui::{background::Background, shell::Shell, text::TextField, theme, theme::Palette, widgets},
 };
 
 /// Most characters of a description.
@@ -61,11 +61,14 @@ impl ToolsCard {
             None => {}
         }
         let label = ui.label("Server to add: a command, an address, or JSON with mcpServers").id;
-        let field = TextEdit::multiline(&mut self.text)
-            .desired_rows(1)
-            .desired_width(f32::INFINITY)
-            .hint_text("npx -y @modelcontextprotocol/server-filesystem ~/Documents");
-        ui.add(field).labelled_by(label);
+        let (id, font) = (Id::unique("tool server"), TextStyle::Body.resolve(ui.style()));
+        let field = TextField::new(id, font).show(ui, &mut self.text, |field| {
+            field
+                .desired_rows(1)
+                .desired_width(f32::INFINITY)
+                .hint_text("npx -y @modelcontextprotocol/server-filesystem ~/Documents")
+        });
+        field.labelled_by(label);
         ui.horizontal(|ui| {
             let label = ui.label("Key of the added server").id;
             let width = (ui.available_width() - 144.0).max(96.0);

@@ -75,7 +75,11 @@ impl VramPanel {
         shell.adapters.look(ctx, AGE);
         let Some(VramBudget::LeaveFree(left)) = shell.model_settings(&model).budget else { return };
         let (Some(read), Some(system)) = (shell.adapters.read(), system(shell, &memory)) else { return };
-        if memory.moving || self.followed == Some(read) || self.held.is_none_or(|(_, since)| read < since) {
+        if memory.moving
+            || shell.is_comparing()
+            || self.followed == Some(read)
+            || self.held.is_none_or(|(_, since)| read < since)
+        {
             return;
         }
         self.followed = Some(read);
@@ -188,7 +192,7 @@ impl VramPanel {
         let told = room.told(room.choice(shell, model), shell.dragged);
         let scale = Scale { total: room.most.max(memory.accounted), end: Some(room.end()), format: bytes };
         bar::show(ui, "Held for the model", &parts, scale, Some(Mark { at: told, breached: wrong.is_some() }));
-        slider::show(ui, shell, model, engine, room);
+        ui.add_enabled_ui(!shell.is_comparing(), |ui| slider::show(ui, shell, model, engine, room));
         if memory.moving {
             widgets::muted(ui, "Weights are on their way, a little with every token.");
             ui.request_repaint_after(Duration::from_millis(250));
@@ -294,4 +298,4 @@ fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

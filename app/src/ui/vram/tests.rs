@@ -37,7 +37,7 @@ fn memory_of(shell: &Shell) -> Option<DeviceMemory> {
 }
 
 /// A window whose model is in the GPU's memory as a whole.
-fn on_gpu() -> TestWindow {
+pub(in crate::ui) fn on_gpu() -> TestWindow {
     let mut stage = TestWindow::with([1440.0, 1600.0], |_, settings| {
         let chosen = ModelSettings { device: Some(adapter()), ..ModelSettings::default() };
         settings.models.insert(ModelId::Builtin.key(), chosen);

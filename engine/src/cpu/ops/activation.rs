@@ -32,7 +32,7 @@ pub enum Activation {
 }
 
 /// Factor in the sigmoid of [`Activation::ClampedSwiglu`].
-const SWIGLU_SLOPE: f32 = 1.702;
+pub const SWIGLU_SLOPE: f32 = 1.702;
 /// Largest gate, and largest magnitude of an up value, of [`Activation::ClampedSwiglu`].
 pub const SWIGLU_LIMIT: f32 = 7.0;
 

@@ -123,11 +123,12 @@ impl Kernel for Attend<'_> {
     fn run<V: Vector>(self, v: V) {
         let QueryBlock { rows, width, q, out, max, sum, scores, tile } = self.block;
         let (rows, width) = (*rows, *width);
-        // Tiles start at multiples of their size, so that a query's result does not depend on its block.
+        // Tiles start at multiples of their size, so that a query's result does not depend on its block, and in a ring of whole
+        // tiles no tile wraps.
         let mut start = self.visit.start / TILE * TILE;
         while start < self.visit.end {
             let n = TILE.min(self.visit.end - start);
-            let k = decode(v, self.keys.view(), start, n, width, tile);
+            let k = decode(v, self.keys.view(), self.keys.place(start), n, width, tile);
             query_key(v, q, k, width, rows, n, scores);
             for row in 0..rows {
                 let position = self.first + row / self.group;
@@ -141,7 +142,7 @@ impl Kernel for Attend<'_> {
             if std::ptr::eq(self.keys, self.values) {
                 weigh(v, scores, k, width, rows, n, out);
             } else {
-                let values = decode(v, self.values.view(), start, n, width, tile);
+                let values = decode(v, self.values.view(), self.values.place(start), n, width, tile);
                 weigh(v, scores, values, width, rows, n, out);
             }
             start += TILE;

@@ -1,4 +1,5 @@
-//! Keys (or values) of one head, one row per position, in the cache's type.
+//! Keys (or values) of one head, one row per position, in the cache's type. Rows lie in a ring: with room for fewer positions
+//! than were pushed, the newest have taken the places of the oldest.
 
 use std::ops::{Deref, DerefMut, Range};
 
@@ -30,6 +31,14 @@ impl KvType {
             KvType::F16 => "F16",
             KvType::F32 => "F32",
             KvType::Q8_0 => "Q8_0",
+        }
+    }
+
+    /// The encoding of rows on a GPU, whose kernels read none of eight bits.
+    pub const fn on_gpu(self) -> KvType {
+        match self {
+            KvType::Q8_0 => KvType::F16,
+            ty => ty,
         }
     }
 
@@ -124,6 +133,11 @@ impl<T: Copy + Default> Run<T> {
         let held = self.len();
         self.memory.extend_from_slice(&from[held..n]);
     }
+
+    /// Copies `n` elements of `from`, from `at` on, to element `to` and those behind it.
+    fn copy_from(&mut self, to: usize, from: &Self, at: usize, n: usize) {
+        self[to..][..n].copy_from_slice(&from[at..][..n]);
+    }
 }
 
 impl<T> Deref for Run<T> {
@@ -155,30 +169,47 @@ pub(super) enum RowsView<'a> {
     Q8_0 { quants: &'a [i8], scales: &'a [f16] },
 }
 
-/// Rows of one head. Memory for `capacity` rows is reserved when made and touched as rows are pushed.
+/// Rows of one head: a ring of `room` places, that of row `i` being `i % room`. Memory is reserved when made and touched as rows
+/// are pushed. Rows further back than `room` are lost; the owner knows which, and asks for none of them.
 #[derive(Debug, Clone)]
 pub struct KvRows {
     head_dim: usize,
     /// Elements from one row to the next.
     stride: usize,
+    /// Rows that it has place for, at least 1.
+    room: usize,
+    /// Rows pushed, those that are lost included.
     len: usize,
     data: RowData,
 }
 
 impl KvRows {
-    /// Room for `capacity` rows of `head_dim` elements.
-    pub fn new(ty: KvType, head_dim: usize, capacity: usize) -> Result<Self> {
-        let stride = ty.padded(head_dim);
-        let elements = capacity.checked_mul(stride);
+    /// Places for `room` rows of `head_dim` elements, at least one.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if that much cannot be had.
+    pub fn new(ty: KvType, head_dim: usize, room: usize) -> Result<Self> {
+        let (stride, room) = (ty.padded(head_dim), room.max(1));
+        let elements = room.checked_mul(stride);
         let data = match ty {
             KvType::F16 => RowData::F16(Run::new(elements)?),
             KvType::F32 => RowData::F32(Run::new(elements)?),
             KvType::Q8_0 => RowData::Q8_0 { quants: Run::new(elements)?, scales: Run::new(elements.map(|n| n / 32))? },
         };
-        Ok(KvRows { head_dim, stride, len: 0, data })
+        Ok(KvRows { head_dim, stride, room, len: 0, data })
     }
 
-    /// Number of rows.
+    /// Number of rows that it has places for.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Place of row `i`.
+    pub(super) fn place(&self, i: usize) -> usize {
+        i % self.room
+    }
+
+    /// Number of rows pushed: the position of the next one. Of those, only as many as there are places are held.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -213,7 +244,8 @@ impl KvRows {
 
     /// Prefetches the lines of some rows, written or not.
     pub(super) fn prefetch(&self, rows: Range<usize>) {
-        let elements = rows.start * self.stride..rows.end * self.stride;
+        let start = self.place(rows.start) * self.stride;
+        let elements = start..start + rows.len() * self.stride;
         match &self.data {
             RowData::F32(data) => data.prefetch(elements),
             RowData::F16(data) => data.prefetch(elements),
@@ -230,8 +262,27 @@ impl KvRows {
     /// If `row` is of another length.
     pub fn push(&mut self, row: &[f32]) {
         let i = self.len;
-        self.len += 1;
-        let end = self.len * self.stride;
+        self.grow_to(i + 1);
+        self.set(i, row);
+    }
+
+    /// Goes on with row `n`: rows behind are dropped, and rows before that were not pushed are lost, as a ring's oldest are.
+    pub fn begin_at(&mut self, n: usize) {
+        if n < self.room {
+            self.truncate(n);
+        }
+        self.grow_to(n);
+    }
+
+    /// Makes places for rows up to `n`; those of rows not pushed yet are zeros, or older rows that are lost.
+    fn grow_to(&mut self, n: usize) {
+        let held = self.len.min(self.room);
+        self.len = n;
+        let n = n.min(self.room);
+        if n == held {
+            return;
+        }
+        let end = n * self.stride;
         match &mut self.data {
             RowData::F32(data) => data.resize(end),
             RowData::F16(data) => data.resize(end),
@@ -240,7 +291,6 @@ impl KvRows {
                 scales.resize(end / 32);
             }
         }
-        self.set(i, row);
     }
 
     /// Encodes `row`, `head_dim` elements, in the place of row `i`.
@@ -249,7 +299,7 @@ impl KvRows {
     /// If there is no such row, or `row` is of another length.
     pub fn set(&mut self, i: usize, row: &[f32]) {
         assert_eq!(row.len(), self.head_dim);
-        let at = i * self.stride;
+        let at = self.place(i) * self.stride;
         match &mut self.data {
             RowData::F32(data) => data[at..][..row.len()].copy_from_slice(row),
             RowData::F16(data) => data[at..][..row.len()].convert_from_f32_slice(row),
@@ -273,7 +323,7 @@ impl KvRows {
     /// If there is no such row, or `out` is of another length.
     pub fn get(&self, i: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.head_dim);
-        let at = i * self.stride;
+        let at = self.place(i) * self.stride;
         match &self.data {
             RowData::F32(data) => out.copy_from_slice(&data[at..][..self.head_dim]),
             RowData::F16(data) => data[at..][..self.head_dim].convert_to_f32_slice(out),
@@ -285,12 +335,19 @@ impl KvRows {
         }
     }
 
-    /// Appends the rows of `from`, of the same type and width, from the number of rows here up to `n` in all.
+    /// Appends the rows of `from`, of the same type and width, from the number of rows here up to `n` in all, as far as both have
+    /// places for them.
     ///
     /// # Panics
     /// If `from` has fewer, or is of another type.
     pub fn extend_to(&mut self, from: &Self, n: usize) {
         assert!(self.stride == from.stride && self.len <= n && n <= from.len, "rows of the same width");
+        if n > self.room.min(from.room) || from.len > from.room {
+            let first = self.len.max(from.len.saturating_sub(from.room)).max(n.saturating_sub(self.room));
+            self.grow_to(n);
+            (first..n).for_each(|i| self.copy_row(i, from, i));
+            return;
+        }
         let end = n * self.stride;
         match (&mut self.data, &from.data) {
             (RowData::F32(to), RowData::F32(from)) => to.extend_to(from, end),
@@ -304,11 +361,33 @@ impl KvRows {
         self.len = n;
     }
 
+    /// Makes row `to` the same as row `i` of `from`, which is of the same type and width.
+    fn copy_row(&mut self, to: usize, from: &Self, i: usize) {
+        let (to, at, n) = (self.place(to) * self.stride, from.place(i) * self.stride, self.stride);
+        match (&mut self.data, &from.data) {
+            (RowData::F32(data), RowData::F32(from)) => data.copy_from(to, from, at, n),
+            (RowData::F16(data), RowData::F16(from)) => data.copy_from(to, from, at, n),
+            (RowData::Q8_0 { quants, scales }, RowData::Q8_0 { quants: from, scales: of }) => {
+                quants.copy_from(to, from, at, n);
+                scales.copy_from(to / 32, of, at / 32, n / 32);
+            }
+            _ => panic!("rows of another type"),
+        }
+    }
+
     /// Removes `count` rows from row `start` on; later ones move down.
     ///
     /// # Panics
     /// If there are not that many.
     pub fn remove(&mut self, start: usize, count: usize) {
+        if self.len > self.room {
+            // In a ring a row may move to the place of one that has yet to move.
+            let before = self.clone();
+            let held = (start + count).max(self.len - self.room)..self.len;
+            held.for_each(|i| self.copy_row(i - count, &before, i));
+            self.truncate(self.len - count);
+            return;
+        }
         let from = (start + count) * self.stride;
         let (to, end) = (start * self.stride, self.len * self.stride);
         match &mut self.data {
@@ -325,7 +404,7 @@ impl KvRows {
     /// Keeps the first `n` rows.
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n);
-        let end = self.len * self.stride;
+        let end = self.len.min(self.room) * self.stride;
         match &mut self.data {
             RowData::F32(data) => data.truncate(end),
             RowData::F16(data) => data.truncate(end),
@@ -367,39 +446,4 @@ impl Cpu {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn kv_rows_return_the_rows_pushed(rows in prop::collection::vec(prop::collection::vec(-9f32..9.0, 24), 1..9), keep in 0usize..9) {
-            for (ty, tolerance) in [(KvType::F32, 0.0), (KvType::F16, 9.0 / 2048.0), (KvType::Q8_0, 9.0 / 200.0)] {
-                let mut cache = KvRows::new(ty, 24, 9).unwrap();
-                let mut out = vec![0.0; 24];
-                for row in &rows {
-                    cache.push(row);
-                }
-                let keep = keep.min(rows.len());
-                cache.truncate(keep);
-                cache.push(&rows[0]);
-                for i in 0..=keep {
-                    cache.get(i, &mut out);
-                    let wanted = if i == keep { &rows[0] } else { &rows[i] };
-                    for (a, b) in out.iter().zip(wanted) {
-                        prop_assert!((a - b).abs() <= tolerance, "{ty}: {a} {b}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn kv_rows_beyond_memory_are_a_memory_error() {
-        for ty in [KvType::F16, KvType::F32, KvType::Q8_0] {
-            assert!(matches!(KvRows::new(ty, 128, usize::MAX / 512), Err(Error::Memory { .. })));
-            assert!(matches!(KvRows::new(ty, 128, usize::MAX / 2), Err(Error::Memory { .. })));
-        }
-    }
-}
+mod tests;

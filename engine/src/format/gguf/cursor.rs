@@ -1,7 +1,7 @@
 //! A bounds-checked little-endian reader. Each read takes the name of its field, so that its error names the field and the
 //! byte offset.
 
-use std::{fmt::Arguments, path::Path};
+use std::{borrow::Cow, fmt::Arguments, path::Path};
 
 use crate::error::{Error, Location, Result};
 
@@ -75,14 +75,14 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// A string: its length in bytes as u64, then UTF-8.
-    pub(super) fn string(&mut self, field: Arguments<'_>) -> Result<&'a str> {
+    /// The bytes of a string: its length as u64, then those. They are UTF-8 by the format, and anything in published files.
+    pub(super) fn string(&mut self, field: Arguments<'_>) -> Result<&'a [u8]> {
         let len = self.count(1, format_args!("length of {field}"))?;
-        let offset = self.position();
-        let bytes = self.take(len as u64, field)?;
-        std::str::from_utf8(bytes).map_err(|error| {
-            let got = format!("a byte sequence that is not, after {} bytes", error.valid_up_to());
-            self.error_at(offset, field, "UTF-8", got)
-        })
+        self.take(len as u64, field)
+    }
+
+    /// A string as text, with U+FFFD for what is not UTF-8.
+    pub(super) fn text(&mut self, field: Arguments<'_>) -> Result<Cow<'a, str>> {
+        self.string(field).map(String::from_utf8_lossy)
     }
 }

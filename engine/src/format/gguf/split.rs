@@ -3,7 +3,10 @@
 //! The first file carries all metadata; each carries its own tensors and `split.no`, `split.count` and
 //! `split.tensors.count`. Opening any of them opens all.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+};
 
 use super::reader;
 use crate::{
@@ -73,20 +76,37 @@ fn number(metadata: &Metadata, count: usize) -> Result<usize> {
 }
 
 /// Prefix of `-00001-of-0000N.gguf` in the name of shard `number`.
-fn prefix(path: &Path, number: usize, count: usize) -> Result<String> {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.strip_suffix(&suffix(number, count)).map(str::to_owned).ok_or_else(|| {
+fn prefix(path: &Path, number: usize, count: usize) -> Result<OsString> {
+    let name = path.file_name().unwrap_or_default();
+    without_suffix(name, &suffix(number, count)).ok_or_else(|| {
+        let name = name.to_string_lossy();
         let expected = format!("a file name that ends in `{}`, as its metadata says", suffix(number, count));
         Error::malformed(path, Location::File, expected, format!("`{name}`"))
     })
+}
+
+/// The beginning of a name, which need not be UTF-8, that ends with `suffix`.
+fn without_suffix(name: &OsStr, suffix: &str) -> Option<OsString> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        name.as_bytes().strip_suffix(suffix.as_bytes()).map(|prefix| OsStr::from_bytes(prefix).to_owned())
+    }
+    // Elsewhere names are UTF-16, and hardly one is no text.
+    #[cfg(not(unix))]
+    {
+        name.to_str()?.strip_suffix(suffix).map(OsString::from)
+    }
 }
 
 fn suffix(number: usize, count: usize) -> String {
     format!("-{:05}-of-{count:05}.gguf", number + 1)
 }
 
-fn shard_path(opened: &Path, prefix: &str, number: usize, count: usize) -> PathBuf {
-    opened.with_file_name(format!("{prefix}{}", suffix(number, count)))
+fn shard_path(opened: &Path, prefix: &OsStr, number: usize, count: usize) -> PathBuf {
+    let mut name = prefix.to_owned();
+    name.push(suffix(number, count));
+    opened.with_file_name(name)
 }
 
 fn open(opened: &Path, path: &Path, mode: ReadMode) -> Result<Checkpoint> {
@@ -148,6 +168,25 @@ mod tests {
                 assert_eq!(&file.tensors()[2].data[..], [2; 4]);
             }
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn names_of_shards_need_not_be_utf8() {
+        use std::os::unix::ffi::OsStrExt;
+        let folder = tempfile::tempdir().unwrap();
+        let name = |number: u16| {
+            let bytes = [&b"caf\xe9 \xff"[..], format!("-{:05}-of-00003.gguf", number + 1).as_bytes()].concat();
+            folder.path().join(OsStr::from_bytes(&bytes))
+        };
+        (0..3).for_each(|number| fs::write(name(number), shard(number, |_| {})).unwrap());
+        for number in 0..3 {
+            let file = gguf::open(&name(number), ReadMode::Map).unwrap();
+            assert_eq!((file.tensors().len(), &file.path), (3, &name(0)));
+        }
+        fs::remove_file(name(2)).unwrap();
+        let message = gguf::open(&name(0), ReadMode::Map).unwrap_err().to_string();
+        assert!(message.contains("-00003-of-00003.gguf` beside it"), "{message}");
     }
 
     #[test]

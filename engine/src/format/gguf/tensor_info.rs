@@ -37,7 +37,8 @@ impl Described {
     /// Reads description number `at`. `alignment` is the file's; `empty` allows dimensions of zero.
     pub(super) fn read(cursor: &mut Cursor<'_>, at: usize, alignment: u64, empty: bool) -> Result<Self> {
         let name_at = cursor.position();
-        let name = cursor.string(format_args!("name of tensor {at}"))?;
+        // Counted with its marks, so that what is read can be written.
+        let name = cursor.text(format_args!("name of tensor {at}"))?;
         if name.is_empty() || name.len() > LONGEST_NAME {
             let expected = format!("a name of 1 to {LONGEST_NAME} bytes");
             let got = format!("{} bytes", name.len());
@@ -84,7 +85,7 @@ impl Described {
         }
         let range = ByteRange::new(offset, bytes)
             .ok_or_else(|| cursor.error_at(offset_at, field, "an offset inside the file", offset))?;
-        Ok(Described { info: TensorInfo { name: name.to_owned(), ty, shape: sizes }, range, offset_at })
+        Ok(Described { info: TensorInfo { name: name.to_string(), ty, shape: sizes }, range, offset_at })
     }
 }
 

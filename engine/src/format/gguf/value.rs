@@ -63,7 +63,7 @@ impl ValueType {
 pub(super) fn read_pairs(cursor: &mut Cursor<'_>, pairs: usize, metadata: &mut Metadata) -> Result<()> {
     for at in 0..pairs {
         let offset = cursor.position();
-        let key = cursor.string(format_args!("key {at}"))?;
+        let key = &*cursor.text(format_args!("key {at}"))?;
         if key.is_empty() || key.len() > LONGEST_KEY {
             let expected = format!("a key of 1 to {LONGEST_KEY} bytes");
             return Err(cursor.error_at(offset, format_args!("key {at}"), expected, format!("{} bytes", key.len())));
@@ -80,7 +80,7 @@ pub(super) fn read_pairs(cursor: &mut Cursor<'_>, pairs: usize, metadata: &mut M
 
 fn read_value(cursor: &mut Cursor<'_>, kind: ValueType, key: &str) -> Result<Value> {
     Ok(match kind {
-        ValueType::String => Value::String(cursor.string(format_args!("string of key `{key}`"))?.to_owned()),
+        ValueType::String => Value::String(cursor.text(format_args!("string of key `{key}`"))?.into_owned()),
         ValueType::Array => Value::Array(read_array(cursor, key, 0)?),
         // A scalar is an array of one, without the count.
         _ => match read_items(cursor, kind, 1, key, 0)? {
@@ -95,7 +95,7 @@ fn read_value(cursor: &mut Cursor<'_>, kind: ValueType, key: &str) -> Result<Val
             Array::F32(v) => Value::F32(v[0]),
             Array::F64(v) => Value::F64(v[0]),
             Array::Bool(v) => Value::Bool(v[0]),
-            array @ (Array::String(_) | Array::Array(_)) => Value::Array(array),
+            array @ (Array::String(_) | Array::Bytes(_) | Array::Array(_)) => Value::Array(array),
         },
     })
 }
@@ -137,9 +137,11 @@ fn read_items(cursor: &mut Cursor<'_>, kind: ValueType, count: usize, key: &str,
         ValueType::String => {
             let mut items = Vec::with_capacity(count);
             for at in 0..count {
-                items.push(cursor.string(format_args!("element {at} of key `{key}`"))?.to_owned());
+                items.push(cursor.string(format_args!("element {at} of key `{key}`"))?);
             }
-            Array::String(items)
+            let texts: Option<Vec<String>> =
+                items.iter().map(|item| std::str::from_utf8(item).ok().map(str::to_owned)).collect();
+            texts.map_or_else(|| Array::Bytes(items.iter().map(|item| item.to_vec()).collect()), Array::String)
         }
         ValueType::Array => {
             let mut items = Vec::with_capacity(count);
@@ -181,9 +183,10 @@ pub(super) fn write_pair(out: &mut Vec<u8>, key: &str, value: &Value) {
     }
 }
 
-pub(super) fn write_string(out: &mut Vec<u8>, text: &str) {
-    out.extend((text.len() as u64).to_le_bytes());
-    out.extend(text.as_bytes());
+pub(super) fn write_string(out: &mut Vec<u8>, text: impl AsRef<[u8]>) {
+    let bytes = text.as_ref();
+    out.extend((bytes.len() as u64).to_le_bytes());
+    out.extend(bytes);
 }
 
 fn write_scalar(out: &mut Vec<u8>, kind: ValueType, bytes: &[u8]) {
@@ -242,6 +245,10 @@ fn write_array(out: &mut Vec<u8>, array: &Array) {
             out.extend(v.iter().map(|&v| u8::from(v)));
         }
         Array::String(v) => {
+            head(ValueType::String, v.len());
+            v.iter().for_each(|v| write_string(out, v));
+        }
+        Array::Bytes(v) => {
             head(ValueType::String, v.len());
             v.iter().for_each(|v| write_string(out, v));
         }

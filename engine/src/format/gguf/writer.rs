@@ -213,6 +213,7 @@ mod tests {
             Value::Array(Array::F64(vec![1e300])),
             Value::Array(Array::Bool(vec![true, false])),
             Value::Array(Array::String(vec![String::new(), "two".to_owned()])),
+            Value::Array(Array::Bytes(vec![b"one".to_vec(), vec![0xf0, 0x9f]])),
             Value::Array(Array::Array(vec![Array::U8(vec![]), Array::String(vec!["x".to_owned()])])),
         ];
         metadata.set("general.architecture", Value::String("test".to_owned()));

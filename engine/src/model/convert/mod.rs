@@ -89,7 +89,7 @@ pub fn convert(
     {
         return Err(Error::invalid("file to write", "another file than the one read", target.display()));
     }
-    let (container, Import { mut metadata, tokenizer, mut recipes }) = match format::open(source, ReadMode::Map)? {
+    let (container, Import { mut metadata, tokenizer, mut recipes, .. }) = match format::open(source, ReadMode::Map)? {
         Opened::HuggingFace(folder) => (Container::HuggingFace, import::import(folder)?),
         Opened::Checkpoint(checkpoint) => (checkpoint.container, from_checkpoint(checkpoint)),
     };
@@ -174,7 +174,7 @@ fn from_checkpoint(checkpoint: Checkpoint) -> Import {
     for (key, value) in checkpoint.metadata.iter().filter(|(key, _)| !key.starts_with("split.")) {
         metadata.set(key, value.clone());
     }
-    Import { metadata, tokenizer: checkpoint.tokenizer, recipes }
+    Import { metadata, tokenizer: checkpoint.tokenizer, recipes, unused: Vec::new() }
 }
 
 /// The keys that follow from the conversion, and those an older file left out.

@@ -40,8 +40,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("attention_bias", false, "BitNet with biases")?;
     let sizes = draft.common(hf, "bitnet-b1.58")?;
     draft.rope(hf, &sizes, 500_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("relu2").parse()?);
-    draft.tied = true;
+    draft.activation(hf.activation(&["hidden_act"], Activation::ReluSquared)?);
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.add("model.layers.*.self_attn.attn_sub_norm", "blk.*.attn_sub_norm");

@@ -7,7 +7,7 @@ use crate::{
     format::Value,
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Step,
-        import::{Draft, HfConfig},
+        import::{Draft, HfConfig, SlidingLayers},
         load::Sizes,
     },
 };
@@ -20,7 +20,6 @@ const INTERVAL: usize = 4;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::Normal)?;
-    config.activation = loader.activation(Activation::Silu)?;
     config.logit_scale = loader.switchable("logit_scale")?.unwrap_or(1.0);
     if loader.arch == "cohere2" {
         loader.apply_window(&mut config, None, INTERVAL)?;
@@ -42,13 +41,11 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let second = hf.model_type() == "cohere2";
     let sizes = draft.common(hf, if second { "cohere2" } else { "command-r" })?;
     draft.rope(hf, &sizes, if second { 10_000.0 } else { 500_000.0 })?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["layer_norm_eps"])?.unwrap_or(1e-5)));
     draft.set("logit_scale", Value::F32(hf.f32(&["logit_scale"])?.unwrap_or(0.0625)));
     if second {
-        let interval = hf.or_default(&["sliding_window_pattern"], INTERVAL)?;
-        let slides = hf.sliding_layers_or(sizes.n_layer, interval)?;
-        draft.window(hf.or_default(&["sliding_window"], 4096)?, Some(slides))?;
+        draft.windows(hf, sizes.n_layer, SlidingLayers::AllButEvery(INTERVAL))?;
     }
     draft.tied = true;
     draft.naming.llama_like();

@@ -7,7 +7,7 @@ use crate::{
     format::{Bytes, Matrix, Value},
     model::{
         Activation, Ffn, LayerWeights, Linear, ModelConfig, NormKind, NormSlot, RopeOrder, Router, RouterScore, Step,
-        import::{Draft, HfConfig},
+        import::{Draft, HfConfig, SlidingLayers},
         load::Sizes,
     },
     quant::TensorType,
@@ -24,7 +24,6 @@ const HALF: f32 = 0.5;
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let norm = if loader.has_key("attention.layer_norm_epsilon") { NormKind::Layer } else { NormKind::Rms };
     let mut config = loader.base_config(sizes, norm, RopeOrder::Normal)?;
-    config.activation = loader.activation(Activation::Silu)?;
     config.logit_scale = loader.switchable("logit_scale")?.unwrap_or(1.0);
     config.experts = loader.experts(Router::sigmoid(true), |_| sizes.n_ff)?;
     let Some(experts) = &mut config.experts else {
@@ -61,14 +60,14 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let n_ff = hf.or_default(&["prefix_dense_intermediate_size"], width)?;
     let sizes = draft.common_with(hf, "cohere2moe", n_kv_head, n_ff)?;
     draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     if hf.f32(&["rms_norm_eps"])?.is_none() {
         draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["layer_norm_eps"])?.unwrap_or(1e-5)));
     }
     draft.set("logit_scale", Value::F32(hf.f32(&["logit_scale"])?.unwrap_or(0.0625)));
     let (dense, slides) = layers(hf, sizes.n_layer)?;
     draft.set_size("leading_dense_block_count", dense)?;
-    draft.window(hf.or_default(&["sliding_window"], 4096)?, Some(slides))?;
+    draft.windows(hf, sizes.n_layer, SlidingLayers::Marked(slides))?;
     draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
     draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
     draft.set_size("expert_feed_forward_length", width)?;
@@ -95,12 +94,13 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Dense layers before those with experts, and per layer whether it has a window.
+/// Dense layers before those with experts, and per layer whether it has a window where `layer_types` does not say.
 fn layers(hf: &HfConfig, n_layer: usize) -> Result<(usize, Vec<bool>)> {
     let key = "mlp_layer_types";
     let dense = match hf.strings(key)? {
         None => hf.or_default(&["first_k_dense_replace"], 0)?,
         Some(types) => {
+            let types = hf.of_layers(&types, n_layer)?;
             let dense = types.iter().take_while(|ty| **ty == "dense").count();
             if types.len() != n_layer || types[dense..].iter().any(|ty| *ty != "sparse") {
                 let expected = format!("{n_layer} entries, `dense` ones before `sparse` ones");
@@ -116,5 +116,5 @@ fn layers(hf: &HfConfig, n_layer: usize) -> Result<(usize, Vec<bool>)> {
     }
     let interval = hf.or_default(&["sliding_window_pattern"], INTERVAL)?;
     let slides = |n: usize| n >= dense && (interval == 0 || !(n - dense + 1).is_multiple_of(interval));
-    Ok((dense, hf.sliding_layers(n_layer)?.unwrap_or_else(|| (0..n_layer).map(slides).collect())))
+    Ok((dense, (0..n_layer).map(slides).collect()))
 }

@@ -1,7 +1,5 @@
 //! DeepSeek V2, V2-Lite, V3 and R1, Kimi K2, GLM 4.7 Flash: latent attention, some dense layers, then experts with shared ones. Experts are
 //! chosen by a softmax (V2) or by sigmoid and bias, from the best groups in the large models.
-//!
-//! Layers that predict further tokens come last and are not used.
 
 use super::{
     Family, Loader, latent,
@@ -11,7 +9,7 @@ use crate::{
     error::Result,
     format::Value,
     model::{
-        ExpertGroups, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        Activation, ExpertGroups, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -25,22 +23,19 @@ pub(super) const FAMILY: Family = Family {
     import,
 };
 
-/// Vocabulary and layers (with and without the one that predicts further tokens) of GLM 4.7 Flash, whose first files do not say how
-/// experts are chosen.
+/// Vocabulary and layers of GLM 4.7 Flash, whose first files do not say how experts are chosen.
 const GLM_VOCABULARY: usize = 154_880;
-const GLM_LAYERS: std::ops::RangeInclusive<usize> = 47..=48;
+const GLM_LAYERS: usize = 47;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
     latent::configure(loader, &mut config)?;
     let biased = (0..sizes.n_layer).any(|n| loader.has(&format!("blk.{n}.exp_probs_b.bias")));
-    let glm = sizes.n_vocab == GLM_VOCABULARY && GLM_LAYERS.contains(&sizes.n_layer);
+    let glm = (sizes.n_vocab, sizes.n_layer) == (GLM_VOCABULARY, GLM_LAYERS);
     let router = if glm { Router::sigmoid(true) } else { Router::softmax(false) };
     // A group of V2 is as good as its best expert, one of V3 as its two best.
     let groups = ExpertGroups { count: 1, used: 1, best: if biased { 2 } else { 1 } };
     config.experts = loader.experts(Router { groups: Some(groups), ..router }, |_| 0)?;
-    let further = loader.size("nextn_predict_layers", 0..=sizes.n_layer - 1)?.unwrap_or(0);
-    config.layers.truncate(sizes.n_layer - further);
     Ok(config)
 }
 
@@ -55,7 +50,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("attention_bias", false, "latent attention with biases")?;
     hf.refuse_unless("rope_interleave", true, "latent attention that rotates halves")?;
     latent::import(hf, draft, "deepseek2", 10_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set_size("expert_count", hf.or_default(&["n_routed_experts"], 0)?)?;
     draft.set_size("expert_used_count", hf.or_default(&["num_experts_per_tok"], 0)?)?;
     draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
@@ -63,6 +58,9 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.set_size("leading_dense_block_count", hf.or_default(&["first_k_dense_replace"], 0)?)?;
     let v2 = hf.model_type() == "deepseek_v2";
     draft.router(hf, if v2 { Router::softmax(false) } else { Router::sigmoid(true) })?;
+    if v2 && hf.str(&["topk_method"])? != Some("group_limited_greedy") {
+        draft.set_size("expert_group_count", 1)?;
+    }
     if v2 {
         // V2 never divides by the sum, whatever its files say.
         draft.set("expert_weights_norm", Value::Bool(false));

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::Result,
     model::{
-        LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -35,8 +35,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let is_moe = hf.model_type() == "ernie4_5_moe";
     let sizes = draft.common(hf, if is_moe { "ernie4_5-moe" } else { "ernie4_5" })?;
-    draft.rope(hf, &sizes, 10000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.rope(hf, &sizes, 500_000.0)?;
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     if is_moe {
         draft.set_size("expert_count", hf.size(&["moe_num_experts"])?)?;
         draft.set_size("expert_used_count", hf.size(&["moe_k"])?)?;

@@ -2,13 +2,13 @@
 //! and after some dense layers experts chosen by sigmoid and bias, with a shared one.
 
 use super::{
-    Family, Loader,
+    Family, Loader, exaone,
     parts::{USUAL_NORMS, gated_layer},
 };
 use crate::{
     error::Result,
     model::{
-        LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -17,20 +17,14 @@ use crate::{
 pub(super) const FAMILY: Family =
     Family { architectures: &["exaone-moe"], model_types: &["exaone_moe"], config, layer, import };
 
-/// One layer of so many has no window, the last of them.
-const INTERVAL: usize = 4;
-
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
     if config.experts.is_none() {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
     }
-    loader.apply_window(&mut config, None, INTERVAL)?;
-    if config.attentions().any(|attention| attention.window.is_some()) {
-        let global = config.attentions_mut().filter(|attention| attention.window.is_none());
-        global.for_each(|attention| attention.rope = None);
-    }
+    loader.apply_window(&mut config, None, exaone::INTERVAL)?;
+    exaone::rotate_windows(loader, &mut config)?;
     Ok(config)
 }
 
@@ -41,11 +35,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "exaone-moe")?;
     draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
-    match hf.usize(&["sliding_window"])? {
-        Some(window) => draft.window(window, Some(hf.sliding_layers_or(sizes.n_layer, INTERVAL)?))?,
-        None => draft.window(0, None)?,
-    }
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    exaone::import_windows(hf, draft, sizes.n_layer)?;
     draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
     draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
     draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;

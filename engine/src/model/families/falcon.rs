@@ -76,7 +76,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.rope(hf, &sizes, 10000.0)?;
     draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["layer_norm_epsilon"])?.unwrap_or(1e-5)));
     draft.set("tensor_data_layout", Value::String("jploski".to_owned()));
-    draft.activation(hf.str(&["activation", "hidden_act"])?.unwrap_or("gelu").parse()?);
+    draft.activation(hf.activation(&["activation", "hidden_act"], Activation::GeluErf)?);
     draft.tied = true;
 
     let naming = &mut draft.naming;

@@ -11,9 +11,9 @@ use crate::{
     error::Result,
     format::Value,
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, Rope, RopeOrder, RopeScaling, Step,
-        import::{Draft, HfConfig, HfSizes, Transform},
-        load::Sizes,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Step,
+        import::{Draft, HfConfig, HfSizes, SlidingLayers, Transform},
+        load::{RopeDefaults, Sizes},
     },
 };
 
@@ -32,8 +32,10 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     if loader.arch == "gemma" {
         return Ok(config);
     }
-    let softcap = loader.switchable("attn_logit_softcapping")?;
-    config.attentions_mut().for_each(|attention| attention.softcap = softcap);
+    if loader.arch == "gemma2" {
+        let softcap = loader.switchable("attn_logit_softcapping")?;
+        config.attentions_mut().for_each(|attention| attention.softcap = softcap);
+    }
     config.final_softcap = loader.switchable("final_logit_softcapping")?;
     // llama.cpp's files do not say how the largest models scale attention; it is known by their depth.
     let largest = match loader.arch {
@@ -48,12 +50,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         loader.apply_window(&mut config, Some(4096), 2)?;
     } else {
         loader.apply_window(&mut config, None, 6)?;
-        let local_base = loader.positive("rope.freq_base_swa")?.unwrap_or(10000.0);
-        let local = Rope { base: local_base, scaling: RopeScaling::None, ..config.ropes[0].clone() };
-        let local = config.add_rope(local);
-        for attention in config.attentions_mut().filter(|attention| attention.window.is_some()) {
-            attention.rope = Some(local);
-        }
+        let (head_dim, dims) = (sizes.head_dim, config.ropes[0].dims);
+        loader.local_rope(&mut config, RopeDefaults { head_dim, dims, base: 10_000.0 })?;
     }
     config.set_steps(Step::norms_around());
     Ok(config)
@@ -73,9 +71,14 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     };
     let sizes = draft.common(hf, arch)?;
     draft.rope(hf, &sizes, if arch == "gemma3" { 1e6 } else { 10000.0 })?;
-    let name = hf.str(&["hidden_activation", "hidden_act"])?.unwrap_or("gelu_pytorch_tanh");
-    // Early folders say `gelu` where the tanh form was meant.
-    draft.activation(if name == "gelu" { Activation::GeluTanh } else { name.parse()? });
+    draft.activation(match arch {
+        // Early folders of the first Gemma say `gelu` where the tanh form was meant.
+        "gemma" => match hf.activation(&["hidden_activation", "hidden_act"], Activation::GeluTanh)? {
+            Activation::GeluErf => Activation::GeluTanh,
+            named => named,
+        },
+        _ => hf.activation(&["hidden_activation"], Activation::GeluTanh)?,
+    });
     draft.tied = true;
     let naming = &mut draft.naming;
     naming.llama_like();
@@ -90,27 +93,20 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
 fn import_later(hf: &HfConfig, draft: &mut Draft, arch: &str, sizes: HfSizes) -> Result<()> {
     let scalar = hf.f32(&["query_pre_attn_scalar"])?.unwrap_or(sizes.head_dim as f32);
     draft.set("attention.scale", Value::F32(1.0 / scalar.sqrt()));
-    for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
+    // Gemma 3 caps logits alone, whatever its files say.
+    let caps: &[&str] = match arch {
+        "gemma2" => &["attn_logit_softcapping", "final_logit_softcapping"],
+        _ => &["final_logit_softcapping"],
+    };
+    for &cap in caps {
         if let Some(value) = hf.f32(&[cap])? {
             draft.set(cap, Value::F32(value));
         }
     }
-    let window = match hf.usize(&["sliding_window"])? {
-        None if arch == "gemma2" => Some(4096),
-        window => window,
-    };
-    if let Some(window) = window {
-        let slides = match hf.sliding_layers(sizes.n_layer)? {
-            Some(slides) => Some(slides),
-            None => hf
-                .usize(&["sliding_window_pattern", "_sliding_window_pattern"])?
-                .filter(|&pattern| pattern > 0)
-                .map(|pattern| (0..sizes.n_layer).map(|n| n % pattern != pattern - 1).collect()),
-        };
-        draft.window(window, slides)?;
-    }
+    let interval = if arch == "gemma2" { 2 } else { 6 };
+    draft.windows(hf, sizes.n_layer, SlidingLayers::AllButEvery(interval))?;
     if arch == "gemma3" {
-        draft.set("rope.freq_base_swa", Value::F32(hf.local_rope_base()?.unwrap_or(10000.0)));
+        draft.local_rope(hf, &sizes, 10_000.0)?;
     }
     for (hf, gguf) in [
         ("post_attention_layernorm", "post_attention_norm"),

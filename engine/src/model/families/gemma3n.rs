@@ -14,9 +14,9 @@ use crate::{
     format::{Array, Value},
     model::{
         Activation, AltupConfig, AltupStep, AltupTable, AltupWeights, LayerWeights, Linear, ModelConfig, NormKind,
-        NormSlot, Register, Rope, RopeOrder, RopeScaling, Step,
-        import::{Draft, HfConfig, Transform},
-        load::Sizes,
+        NormSlot, Register, RopeOrder, Step,
+        import::{Draft, HfConfig, SlidingLayers, Transform},
+        load::{RopeDefaults, Sizes},
     },
 };
 
@@ -29,6 +29,9 @@ const INTERVAL: usize = 5;
 /// Streams of every published model, and the one that layers compute.
 const STREAMS: usize = 4;
 const ACTIVE: usize = 0;
+/// First layers whose gates are silenced below a threshold, and the fraction of them that is, in folders that do not say.
+const SPARSE_LAYERS: usize = 10;
+const USUAL_SPARSITY: f32 = 0.95;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     for (key, only) in [("altup.num_inputs", STREAMS), ("altup.active_idx", ACTIVE)] {
@@ -41,13 +44,10 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     config.embedding_scale = (sizes.d_model as f32).sqrt();
     config.final_softcap = loader.switchable("final_logit_softcapping")?.or(Some(30.0));
     loader.apply_window(&mut config, None, INTERVAL)?;
-    let base = loader.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
-    let local = config.add_rope(Rope { base, scaling: RopeScaling::None, ..config.ropes[0].clone() });
+    let (head_dim, dims) = (sizes.head_dim, config.ropes[0].dims);
+    loader.local_rope(&mut config, RopeDefaults { head_dim, dims, base: 10_000.0 })?;
     for attention in config.attentions_mut() {
         (attention.scale, attention.norm_values) = (1.0, true);
-        if attention.window.is_some() {
-            attention.rope = Some(local);
-        }
     }
     share_keys_and_values(loader, &mut config)?;
     config.per_layer_input = Some(loader.required_size("embedding_length_per_layer_input", 1..=1 << 16)?);
@@ -90,7 +90,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     let mut layer = gated_layer(loader, config, n, &norms)?;
     layer.per_layer = per_layer_weights(loader, config, n)?;
     let deviations = loader.floats("activation_sparsity_scale", config.n_layer())?.and_then(|all| all.get(n).copied());
-    layer.gate_deviations = deviations.filter(|deviations| *deviations > 0.0);
+    layer.gate_deviations = deviations.filter(|deviations| deviations.is_finite());
     layer.output_scale = Some(std::f32::consts::FRAC_1_SQRT_2);
     let (d, at) = (config.d_model, |stem: &str| format!("blk.{n}.{stem}"));
     let rank = config.altup.map_or(1, |altup| altup.rank);
@@ -145,19 +145,23 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.set("feed_forward_length", Value::Array(Array::U32(widths)));
     }
     draft.rope(hf, &sizes, 1e6)?;
-    draft.set("rope.freq_base_swa", Value::F32(hf.local_rope_base()?.unwrap_or(10_000.0)));
-    let slides = hf.sliding_layers_or(n_layer, INTERVAL)?;
-    draft.window(hf.or_default(&["sliding_window"], 512)?, Some(slides))?;
+    draft.local_rope(hf, &sizes, 10_000.0)?;
+    draft.windows(hf, n_layer, SlidingLayers::AllButEvery(INTERVAL))?;
     draft.set_size("altup.num_inputs", hf.or_default(&["altup_num_inputs"], STREAMS)?)?;
     draft.set_size("altup.active_idx", hf.or_default(&["altup_active_idx"], ACTIVE)?)?;
     hf.refuse_unless("altup_correct_scale", true, "AltUp")?;
     draft.set_size("attention.shared_kv_layers", hf.or_default(&["num_kv_shared_layers"], 0)?)?;
     draft.set_size("embedding_length_per_layer_input", hf.size(&["hidden_size_per_layer_input"])?)?;
-    if let Some(sparsity) = hf.fractions("activation_sparsity_pattern", n_layer)? {
-        let deviations = sparsity.into_iter().map(|p| if p > 0.0 { quantile(f64::from(p)) as f32 } else { 0.0 });
-        draft.set("activation_sparsity_scale", Value::Array(Array::F32(deviations.collect())));
-    }
-    draft.activation(hf.str(&["hidden_activation", "hidden_act"])?.unwrap_or("gelu_pytorch_tanh").parse()?);
+    let usual = |n: usize| if n_layer > SPARSE_LAYERS && n < SPARSE_LAYERS { USUAL_SPARSITY } else { 0.0 };
+    let sparsity = match hf.fractions("activation_sparsity_pattern", n_layer)? {
+        Some(sparsity) => sparsity,
+        None => (0..n_layer).map(usual).collect(),
+    };
+    // No gate is below minus infinity: llama.cpp's files, too, say so that all of a layer's neurons fire.
+    let below = |p: f32| if p > 0.0 { quantile(f64::from(p)) as f32 } else { f32::NEG_INFINITY };
+    let deviations = sparsity.into_iter().map(below);
+    draft.set("activation_sparsity_scale", Value::Array(Array::F32(deviations.collect())));
+    draft.activation(hf.activation(&["hidden_activation"], Activation::GeluTanh)?);
     if let Some(cap) = hf.f32(&["final_logit_softcapping"])? {
         draft.set("final_logit_softcapping", Value::F32(cap));
     }

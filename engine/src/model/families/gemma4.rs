@@ -14,10 +14,10 @@ use crate::{
     error::Result,
     format::{Array, Value},
     model::{
-        Activation, Ffn, LayerConfig, LayerWeights, ModelConfig, Norm, NormKind, NormSlot, Register, Rope, RopeOrder,
-        RopeScaling, Router, Step,
-        import::{Draft, HfConfig, HfSizes, Transform},
-        load::Sizes,
+        Activation, Ffn, LayerConfig, LayerWeights, ModelConfig, Norm, NormKind, NormSlot, Register, RopeOrder, Router,
+        Step,
+        import::{Draft, HfConfig, HfSizes, LayerRope, SlidingLayers, Transform},
+        load::{RopeDefaults, Sizes},
     },
 };
 
@@ -45,16 +45,11 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         }
         _ => {}
     }
-    let dims = loader.size("rope.dimension_count_swa", 2..=head_dim)?.unwrap_or(head_dim);
-    if !dims.is_multiple_of(2) {
-        return Err(loader.key_error("rope.dimension_count_swa", "an even number", dims));
-    }
-    let base = loader.positive("rope.freq_base_swa")?.unwrap_or(LOCAL_BASE);
-    let local = config.add_rope(Rope { dims, base, order: RopeOrder::NeoX, scaling: RopeScaling::None });
+    loader.local_rope(&mut config, RopeDefaults { head_dim, dims: head_dim, base: LOCAL_BASE })?;
     for attention in config.attentions_mut() {
         (attention.scale, attention.norm_values) = (1.0, true);
         if attention.window.is_some() {
-            (attention.head_dim, attention.rope) = (head_dim, Some(local));
+            attention.head_dim = head_dim;
         }
     }
     share_keys_and_values(loader, &mut config)?;
@@ -155,27 +150,65 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     Ok(layer)
 }
 
+/// Sets the windows; the last layer never has one.
+fn slides(hf: &HfConfig, draft: &mut Draft, n_layer: usize) -> Result<Vec<bool>> {
+    let window = hf.size(&["sliding_window"])?;
+    let slides = draft.windows(hf, n_layer, SlidingLayers::AllButEvery(INTERVAL))?;
+    let mut slides = slides.unwrap_or_else(|| vec![false; n_layer]);
+    if let Some(last) = slides.last_mut() {
+        *last = false;
+    }
+    draft.window(window, Some(slides.clone()))?;
+    Ok(slides)
+}
+
+/// Heads of layers without a window, where they differ from the others'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct GlobalHeads {
+    head_dim: Option<usize>,
+    kv_heads: Option<usize>,
+}
+
+/// The heads of layers without a window: under keys of their own, or layer by layer, as newer libraries save them.
+fn global_heads(hf: &HfConfig, slides: &[bool]) -> Result<GlobalHeads> {
+    let name = "per_layer_config";
+    let [head_dim, kv_heads] = ["head_dim", "num_key_value_heads"].map(|key| hf.by_layer(name, key, slides.len()));
+    let (Some(head_dim), Some(kv_heads)) = (head_dim?, kv_heads?) else {
+        let head_dim = hf.usize(&["global_head_dim"])?.filter(|dim| *dim > 0);
+        let own = hf.bool(&["attention_k_eq_v"])?.unwrap_or(false);
+        let kv_heads = if own { hf.usize(&["num_global_key_value_heads"])? } else { None };
+        return Ok(GlobalHeads { head_dim, kv_heads });
+    };
+    let of = |n: usize| GlobalHeads { head_dim: head_dim[n], kv_heads: kv_heads[n] };
+    let last = of(slides.len() - 1);
+    for (n, slides) in slides.iter().enumerate() {
+        let wanted = if *slides { GlobalHeads { head_dim: None, kv_heads: None } } else { last };
+        if of(n) != wanted {
+            let expected = "the same for all layers without a window, and nothing for others";
+            return Err(hf.error(name, expected, format!("other heads in layer {n}")));
+        }
+    }
+    Ok(last)
+}
+
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let common = draft.common(hf, "gemma4")?;
     let (n_layer, local_dim) = (common.n_layer, common.head_dim);
-    let head_dim = hf.usize(&["global_head_dim"])?.filter(|dim| *dim > 0).unwrap_or(local_dim);
-    let rope_dims = hf.rotary_fraction()?.map_or(head_dim, |fraction| (fraction * head_dim as f32) as usize);
+    let slides = slides(hf, draft, n_layer)?;
+    let global = global_heads(hf, &slides)?;
+    let head_dim = global.head_dim.unwrap_or(local_dim);
+    let rope_dims = hf.rotated(LayerRope::Full, head_dim)?;
     draft.rope(hf, &HfSizes { head_dim, rope_dims, ..common }, 1e6)?;
-    draft.set("rope.freq_base_swa", Value::F32(hf.local_rope_base()?.unwrap_or(LOCAL_BASE)));
-    draft.set_size("rope.dimension_count_swa", local_dim)?;
+    draft.local_rope(hf, &common, LOCAL_BASE)?;
     for key in ["attention.key_length", "attention.value_length"] {
         draft.set_size(key, head_dim)?;
         draft.set_size(&format!("{key}_swa"), local_dim)?;
     }
-    let slides = hf.sliding_layers_or(n_layer, INTERVAL)?;
-    if hf.bool(&["attention_k_eq_v"])?.unwrap_or(false)
-        && let Some(global) = hf.usize(&["num_global_key_value_heads"])?
-    {
+    if let Some(global) = global.kv_heads {
         let heads = |slides: &bool| u32::try_from(if *slides { common.n_kv_head } else { global }).unwrap_or(u32::MAX);
         let heads = slides.iter().map(heads).collect();
         draft.set("attention.head_count_kv", Value::Array(Array::U32(heads)));
     }
-    draft.window(hf.or_default(&["sliding_window"], 512)?, Some(slides))?;
     let shared = hf.or_default(&["num_kv_shared_layers"], 0)?;
     draft.set_size("attention.shared_kv_layers", shared)?;
     draft.set_size("embedding_length_per_layer_input", hf.or_default(&["hidden_size_per_layer_input"], 0)?)?;
@@ -190,7 +223,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.set_size("expert_used_count", hf.size(&["top_k_experts"])?)?;
         draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
     }
-    draft.activation(hf.str(&["hidden_activation", "hidden_act"])?.unwrap_or("gelu_pytorch_tanh").parse()?);
+    draft.activation(hf.activation(&["hidden_activation"], Activation::GeluTanh)?);
     if let Some(cap) = hf.f32(&["final_logit_softcapping"])? {
         draft.set("final_logit_softcapping", Value::F32(cap));
     }

@@ -15,12 +15,8 @@ use crate::{
 
 pub(super) const FAMILY: Family = Family { architectures: &["glm4"], model_types: &["glm4"], config, layer, import };
 
-/// Fraction of a head that is rotated where a folder does not say.
-const ROTATED: f32 = 0.5;
-
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
-    config.activation = loader.activation(Activation::Silu)?;
     config.set_steps(Step::norms_around());
     Ok(config)
 }
@@ -30,12 +26,9 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let mut sizes = draft.common(hf, "glm4")?;
-    if hf.rotary_fraction()?.is_none() {
-        sizes.rope_dims = (ROTATED * sizes.head_dim as f32) as usize;
-    }
+    let sizes = draft.common(hf, "glm4")?;
     draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.add("model.layers.*.mlp.gate_up_proj", "blk.*.ffn_up");

@@ -1,13 +1,13 @@
 //! GLM 4.5, 4.6 and 4.5-Air: q/k norms, biases on q, k and v, half of each head rotated, and after some dense layers experts chosen
 //! by sigmoid and bias, with a shared one.
 //!
-//! GGUF's `post_attention_norm` is the FFN's norm. Layers that predict further tokens come last and are not used.
+//! GGUF's `post_attention_norm` is the FFN's norm.
 
 use super::{Family, Loader, parts::gated_layer};
 use crate::{
     error::Result,
     model::{
-        LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Router,
+        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -22,8 +22,6 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     if config.experts.is_none() {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
     }
-    let further = loader.size("nextn_predict_layers", 0..=sizes.n_layer - 1)?.unwrap_or(0);
-    config.layers.truncate(sizes.n_layer - further);
     Ok(config)
 }
 
@@ -35,7 +33,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "glm4moe")?;
     draft.rope(hf, &sizes, 10000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set_size("expert_count", hf.size(&["n_routed_experts"])?)?;
     draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
     draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;

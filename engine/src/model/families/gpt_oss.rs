@@ -5,19 +5,17 @@
 
 use super::{Family, Loader, parts::gated_layer};
 use crate::{
+    cpu::ops::{SWIGLU_LIMIT, SWIGLU_SLOPE},
     error::Result,
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Router, RouterScore,
-        import::{Draft, ExpertOutputs, HfConfig, Transform},
+        import::{Draft, ExpertOutputs, HfConfig, SlidingLayers, Transform},
         load::Sizes,
     },
 };
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["gpt-oss"], model_types: &["gpt_oss"], config, layer, import };
-
-/// Largest gate and up values before the activation, in every published model.
-const LIMIT: f32 = crate::cpu::ops::SWIGLU_LIMIT;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
@@ -46,14 +44,14 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "gpt-oss")?;
     draft.rope(hf, &sizes, 150_000.0)?;
     draft.activation(Activation::ClampedSwiglu);
-    if let Some(limit) = hf.f32(&["swiglu_limit"])?
-        && limit != LIMIT
-    {
-        return Err(hf.error("swiglu_limit", LIMIT.to_string(), limit));
+    for (name, only) in [("swiglu_limit", SWIGLU_LIMIT), ("swiglu_alpha", SWIGLU_SLOPE)] {
+        if let Some(value) = hf.f32(&[name])?
+            && value != only
+        {
+            return Err(hf.error(name, format!("{only}, as every published model has it"), value));
+        }
     }
-    if let Some(window) = hf.usize(&["sliding_window"])? {
-        draft.window(window, hf.sliding_layers(sizes.n_layer)?)?;
-    }
+    draft.windows(hf, sizes.n_layer, SlidingLayers::AllButEvery(2))?;
     draft.set_size("expert_count", hf.size(&["num_local_experts", "num_experts"])?)?;
     draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok", "experts_per_token"])?)?;
     draft.set_size("expert_feed_forward_length", hf.size(&["intermediate_size"])?)?;

@@ -1,6 +1,6 @@
 //! Granite 3 and 4: Llama's layer with four factors, on embeddings, on attention scores, on what is added to the residual stream, and
-//! (as a divisor) on logits. Granite 3 MoE has experts, with or without a shared one. Granite 4 H has Mamba-2 in place of most attention, the rest without positions, and mostly experts beside
-//! a shared one.
+//! (as a divisor) on logits. Granite 3 MoE has experts, with or without a shared one. Granite 4 H has Mamba-2 in place of most
+//! attention, the rest without positions, and mostly experts beside a shared one.
 
 use std::sync::Arc;
 
@@ -28,7 +28,6 @@ pub(super) const FAMILY: Family = Family {
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
-    config.activation = loader.activation(Activation::Silu)?;
     config.embedding_scale = loader.switchable("embedding_scale")?.unwrap_or(1.0);
     config.residual_scale = loader.switchable("residual_scale")?.unwrap_or(1.0);
     config.logit_scale = 1.0 / loader.switchable("logit_scale")?.unwrap_or(1.0);
@@ -61,7 +60,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if experts > 0 && plain {
         return Err(hf.unsupported("Granite with experts", "num_local_experts", experts));
     }
-    let recurrent = hybrid && hf.has_layer("mamba");
+    // Without a list every layer is recurrent.
+    let recurrent = hybrid && (hf.has_layer("linear_attention") || hf.value("layer_types").is_none());
     let arch = match (recurrent, hybrid, experts) {
         (false, _, 0) => "granite",
         (false, false, _) => "granitemoe",
@@ -73,7 +73,9 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let n_ff = if shared > 0 { shared } else { hf.size(&["intermediate_size"])? };
     let sizes = draft.common_with(hf, arch, n_kv_head, n_ff)?;
     if recurrent {
-        let layers = hf.layers_of_type("attention", &["mamba"], sizes.n_layer)?.unwrap_or_default();
+        hf.silu_only("hidden_act", "Mamba-2 layers with another activation")?;
+        let layers = hf.layers_of_type("full_attention", &["linear_attention"], sizes.n_layer)?;
+        let layers = layers.unwrap_or_else(|| vec![false; sizes.n_layer]);
         let heads = layers.into_iter().map(|attention| if attention { n_kv_head as u32 } else { 0 });
         draft.set("attention.head_count_kv", Value::Array(Array::U32(heads.collect())));
         let of = mamba2::HfMamba2 {
@@ -97,7 +99,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.rope(hf, &sizes, 10_000.0)?;
     let rotates = !hybrid || hf.str(&["position_embedding_type"])? == Some("rope");
     draft.set("rope.scaling.finetuned", Value::Bool(rotates));
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     for (name, key) in [
         ("embedding_multiplier", "embedding_scale"),
         ("residual_multiplier", "residual_scale"),

@@ -10,9 +10,9 @@ use crate::{
     error::Result,
     format::{Array, Value},
     model::{
-        LayerWeights, ModelConfig, NormKind, Rope, RopeOrder, RopeScaling, Router,
-        import::{Draft, HfConfig},
-        load::Sizes,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        import::{Draft, HfConfig, SlidingLayers},
+        load::{RopeDefaults, Sizes},
     },
 };
 
@@ -26,17 +26,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
     }
     loader.apply_window(&mut config, None, 0)?;
-    let dims = loader.size("rope.dimension_count_swa", 2..=sizes.head_dim)?.unwrap_or(sizes.head_dim);
-    if !dims.is_multiple_of(2) {
-        return Err(loader.key_error("rope.dimension_count_swa", "an even number", dims));
-    }
-    let base = loader.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
-    let local = config.add_rope(Rope { dims, base, order: RopeOrder::NeoX, scaling: RopeScaling::None });
-    for attention in config.attentions_mut() {
-        if attention.window.is_some() {
-            attention.rope = Some(local);
-        }
-    }
+    let dims = sizes.head_dim;
+    loader.local_rope(&mut config, RopeDefaults { head_dim: dims, dims, base: 10_000.0 })?;
     // One gate per head, or per element: the matrices tell.
     for (n, attention) in config.layers.iter_mut().enumerate().filter_map(|(n, it)| Some((n, it.attention.as_mut()?))) {
         let name = format!("blk.{n}.attn_gate.weight");
@@ -60,21 +51,15 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if let Some(cap) = hf.f32(&["moe_router_logit_softcapping"])?.filter(|cap| *cap > 0.0) {
         return Err(hf.unsupported("Laguna that caps its router's logits", "moe_router_logit_softcapping", cap));
     }
-    let mut sizes = draft.common(hf, "laguna")?;
+    let sizes = draft.common(hf, "laguna")?;
     let heads = hf.layer_sizes("num_attention_heads_per_layer", sizes.n_layer)?;
     if let Some(heads) = heads {
         draft.set("attention.head_count", Value::Array(Array::U32(heads)));
     }
     draft.rope(hf, &sizes, 500_000.0)?;
-    let local = hf.local_rotary_fraction()?.unwrap_or(1.0);
-    sizes.rope_dims = (local * sizes.head_dim as f32) as usize;
-    draft.set_size("rope.dimension_count_swa", sizes.rope_dims)?;
-    draft.set("rope.freq_base_swa", Value::F32(hf.local_rope_base()?.unwrap_or(10_000.0)));
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
-    if let Some(window) = hf.usize(&["sliding_window"])?.filter(|window| *window > 0) {
-        let slides = hf.sliding_layers(sizes.n_layer)?.unwrap_or_else(|| vec![false; sizes.n_layer]);
-        draft.window(window, Some(slides))?;
-    }
+    draft.local_rope(hf, &sizes, 10_000.0)?;
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    draft.windows(hf, sizes.n_layer, SlidingLayers::None)?;
     draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
     draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
     draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;

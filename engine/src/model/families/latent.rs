@@ -15,6 +15,11 @@ use crate::{
 /// Elements of a head, and of a latent, that are believed.
 const LARGEST: usize = 1 << 16;
 
+/// Key of this engine's own for what is added under the root in the norms of latents; without it, what is added in all norms.
+const LATENT_EPS: &str = "attention.latent_norm_epsilon";
+/// The same in folders, whatever `rms_norm_eps` says.
+const HF_LATENT_EPS: f32 = 1e-6;
+
 /// Makes the attention of every layer latent.
 pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<()> {
     let rank = loader.required_size("attention.kv_lora_rank", 1..=LARGEST)?;
@@ -36,7 +41,11 @@ pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result
     }
     let low_rank = (0..config.n_layer()).any(|n| loader.has(&format!("blk.{n}.attn_q_a.weight")));
     let q_rank = loader.size("attention.q_lora_rank", 0..=LARGEST)?.filter(|rank| *rank > 0 && low_rank);
-    let latent = LatentConfig { rank, nope_dim: key_dim - rope, v_dim, q_rank };
+    let norm_eps = match loader.has_key(LATENT_EPS) {
+        true => loader.norm_eps(LATENT_EPS)?,
+        false => config.norm_eps,
+    };
+    let latent = LatentConfig { rank, nope_dim: key_dim - rope, v_dim, q_rank, norm_eps };
     let scale = loader.switchable("attention.scale")?.unwrap_or(1.0 / (key_dim as f32).sqrt());
     let scale = scale * yarn_scale(loader, config)?.powi(2);
     for attention in config.attentions_mut() {
@@ -73,7 +82,9 @@ pub(super) fn import(hf: &HfConfig, draft: &mut Draft, arch: &'static str, defau
         1..=LARGEST => Ok(value),
         _ => Err(hf.error(name, format!("a number from 1 to {LARGEST}"), value)),
     };
-    let v_dim = sized("v_head_dim", hf.size(&["v_head_dim"])?)?;
+    // Folders of MiniCPM 3 may leave it to the model's width.
+    let of_width = hf.size(&["hidden_size"])? / sizes.n_head;
+    let v_dim = sized("v_head_dim", hf.or_default(&["v_head_dim"], of_width)?)?;
     let rank = sized("kv_lora_rank", hf.size(&["kv_lora_rank"])?)?;
     sizes.rope_dims = sized("qk_rope_head_dim", rope)?;
     sizes.head_dim = sized("qk_nope_head_dim", nope)? + rope;
@@ -85,11 +96,11 @@ pub(super) fn import(hf: &HfConfig, draft: &mut Draft, arch: &'static str, defau
         draft.set_size("attention.q_lora_rank", sized("q_lora_rank", rank)?)?;
     }
     draft.rope(hf, &sizes, default_base)?;
-    if let Some((factor, scale, all)) = hf.yarn_scales()? {
+    if let Some([magnitude, all]) = hf.yarn_of_attention()? {
         draft.set("rope.scaling.yarn_log_multiplier", Value::F32(0.1 * all));
-        let magnitude = yarn_magnitude(factor, scale) / yarn_magnitude(factor, all);
         draft.set("rope.scaling.attn_factor", Value::F32(magnitude));
     }
+    draft.set(LATENT_EPS, Value::F32(HF_LATENT_EPS));
     let naming = &mut draft.naming;
     naming.llama_like();
     for (hf, gguf) in [

@@ -29,7 +29,6 @@ const MOST_TAPS: usize = 64;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.activation = loader.activation(Activation::Silu)?;
     config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
     if loader.arch.ends_with("moe") && config.experts.is_none() {
         return Err(loader.key_error("expert_count", "at least one expert", 0));

@@ -11,7 +11,7 @@ use crate::{
     error::Result,
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig},
+        import::{Draft, HfConfig, SlidingLayers},
         load::Sizes,
     },
 };
@@ -44,15 +44,12 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let model_type = hf.model_type();
     let sizes = draft.common(hf, if model_type == "bamboo" { "bamboo" } else { "llama" })?;
-    draft.rope(hf, &sizes, 10000.0)?;
+    draft.rope(hf, &sizes, if model_type == "mixtral" { 1e6 } else { 10_000.0 })?;
     let dual = matches!(model_type, "bamboo" | "turbosparsemistral" | "turbosparsemixtral");
-    draft.activation(match hf.str(&["hidden_act"])? {
-        _ if dual => Activation::DRelu,
-        Some(name) => name.parse()?,
-        None => Activation::Silu,
-    });
-    if let Some(window) = hf.usize(&["sliding_window"])? {
-        draft.window(window, hf.sliding_layers(sizes.n_layer)?)?;
+    draft.activation(if dual { Activation::DRelu } else { hf.activation(&["hidden_act"], Activation::Silu)? });
+    // Llama itself has no windows, whatever its files say.
+    if model_type != "llama" {
+        draft.windows(hf, sizes.n_layer, SlidingLayers::All)?;
     }
     if let Some(count) = hf.usize(&["num_local_experts"])? {
         draft.set_size("expert_count", count)?;

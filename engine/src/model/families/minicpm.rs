@@ -34,7 +34,6 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     if let Some(count) = loader.size("expert_count", 0..=usize::MAX)?.filter(|count| *count > 0) {
         return Err(loader.key_error("expert_count", "no experts in MiniCPM", count));
     }
-    config.activation = loader.activation(Activation::Silu)?;
     config.embedding_scale = loader.switchable("embedding_scale")?.unwrap_or(EMBEDDINGS);
     config.residual_scale = loader.switchable("residual_scale")?.unwrap_or(DEPTH / (sizes.n_layer as f32).sqrt());
     let divisor = loader.switchable("logit_scale")?.unwrap_or(sizes.d_model as f32 / BASE_WIDTH as f32);
@@ -67,15 +66,17 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.naming.rotated_pairs(&sizes);
         sizes
     };
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set("embedding_scale", Value::F32(hf.f32(&["scale_emb"])?.unwrap_or(1.0)));
-    let depth = hf.f32(&["scale_depth"])?.unwrap_or(1.0);
-    draft.set("residual_scale", Value::F32(depth / (sizes.n_layer as f32).sqrt()));
-    let base = hf.or_default(&["dim_model_base"], 1)?;
+    // Of MiniCPM 3, what is null switches a factor off.
+    let (root, width) = ((sizes.n_layer as f32).sqrt(), hf.size(&["hidden_size"])?);
+    let (no_depth, no_base) = if hf.model_type() == "minicpm3" { (root, width) } else { (1.0, 1) };
+    draft.set("residual_scale", Value::F32(hf.f32(&["scale_depth"])?.unwrap_or(no_depth) / root));
+    let base = hf.or_default(&["dim_model_base"], no_base)?;
     if base == 0 {
         return Err(hf.error("dim_model_base", "at least 1", base));
     }
-    draft.set("logit_scale", Value::F32(hf.size(&["hidden_size"])? as f32 / base as f32));
+    draft.set("logit_scale", Value::F32(width as f32 / base as f32));
     draft.tied = true;
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     error::Result,
     model::{
-        LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -35,8 +35,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if sizes.rope_dims > sizes.head_dim {
         return Err(hf.error("rotary_dim", format!("at most head_dim {}", sizes.head_dim), sizes.rope_dims));
     }
-    draft.rope(hf, &sizes, 10000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.rope(hf, &sizes, 5e6)?;
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set_size("expert_count", hf.size(&["num_local_experts"])?)?;
     draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
     draft.set_size("expert_feed_forward_length", hf.size(&["intermediate_size"])?)?;

@@ -48,7 +48,7 @@ impl Mixer {
     /// From a word of `layers_block_type`.
     fn from_word(word: &str) -> Option<Self> {
         Some(match word {
-            "mamba" | "mamba2" => Mixer::Mamba2,
+            "mamba" | "mamba2" | "linear_attention" => Mixer::Mamba2,
             "attention" | "full_attention" => Mixer::Attention,
             "mlp" => Mixer::Ffn,
             "moe" => Mixer::Experts,
@@ -118,7 +118,9 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let mixers = mixers(hf)?;
+    hf.silu_only("mamba_hidden_act", "Mamba-2 layers with another activation")?;
+    let all = mixers(hf)?;
+    let mixers = hf.of_layers(&all, hf.or_default(&["num_hidden_layers"], all.len())?)?;
     let has_experts = mixers.contains(&Mixer::Experts);
     let n_head = hf.size(&["num_attention_heads"])?;
     let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
@@ -146,7 +148,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let eps = hf.f32(&["layer_norm_epsilon", "norm_eps", "rms_norm_eps"])?.unwrap_or(1e-5);
     draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
     draft.set("rope.scaling.finetuned", Value::Bool(false));
-    draft.activation(hf.str(&["mlp_hidden_act"])?.unwrap_or("relu2").parse()?);
+    draft.activation(hf.activation(&["mlp_hidden_act"], Activation::ReluSquared)?);
     if has_experts {
         draft.set_size("expert_count", hf.size(&["n_routed_experts"])?)?;
         draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;

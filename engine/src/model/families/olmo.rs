@@ -8,9 +8,9 @@ use super::{
 use crate::{
     error::Result,
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, Rope, RopeOrder, RopeScaling, Step,
-        import::{Draft, HfConfig},
-        load::Sizes,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Step,
+        import::{Draft, HfConfig, SlidingLayers},
+        load::{RopeDefaults, Sizes},
     },
 };
 
@@ -22,12 +22,9 @@ const INTERVAL: usize = 4;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.activation = loader.activation(Activation::Silu)?;
     loader.apply_window(&mut config, None, INTERVAL)?;
-    let unscaled = config.add_rope(Rope { scaling: RopeScaling::None, ..config.ropes[0].clone() });
-    for attention in config.attentions_mut().filter(|attention| attention.window.is_some()) {
-        attention.rope = Some(unscaled);
-    }
+    let (dims, base) = (config.ropes[0].dims, config.ropes[0].base);
+    loader.local_rope(&mut config, RopeDefaults { head_dim: sizes.head_dim, dims, base })?;
     config.set_steps(Step::norms_after());
     Ok(config)
 }
@@ -38,11 +35,12 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "olmo2")?;
-    draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    let base = if hf.model_type() == "olmo3" { 500_000.0 } else { 10_000.0 };
+    draft.rope(hf, &sizes, base)?;
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     if hf.model_type() == "olmo3" {
-        let slides = hf.sliding_layers_or(sizes.n_layer, INTERVAL)?;
-        draft.window(hf.or_default(&["sliding_window"], 4096)?, Some(slides))?;
+        draft.windows(hf, sizes.n_layer, SlidingLayers::AllButEvery(INTERVAL))?;
+        draft.local_rope(hf, &sizes, hf.f32(&["rope_theta"])?.unwrap_or(base))?;
     }
     draft.naming.llama_like();
     draft.naming.norms_after();

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::Result,
     model::{
-        LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -35,7 +35,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     }
     let sizes = draft.common(hf, "olmoe")?;
     draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set_size("expert_count", hf.size(&["num_experts", "num_local_experts"])?)?;
     draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
     draft.set_size("expert_feed_forward_length", hf.size(&["intermediate_size"])?)?;

@@ -1,5 +1,8 @@
 //! OPT: learned positions with an offset of 2, biases everywhere, layer norms before each block, an ungated ReLU FFN and
 //! a tied head. GGUF keys and names are PowerInfer's (llama.cpp does not know the architecture).
+//!
+//! OPT 350M norms the residual stream behind each block instead, and maps narrower embeddings to the stream and back. The last layer's
+//! second norm is the model's last one then.
 
 use super::{
     Family, Loader,
@@ -9,7 +12,7 @@ use crate::{
     error::Result,
     format::{Matrix, Value},
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, Position, RopeOrder,
+        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, Position, Register, RopeOrder, Step,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -26,7 +29,32 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     config.ropes.clear();
     config.attentions_mut().for_each(|attention| attention.rope = None);
     config.activation = loader.activation(Activation::Relu)?;
+    if norms_after(loader)? {
+        config.set_steps(steps_of_norms_after());
+        if let Some(last) = config.layers.last_mut() {
+            last.steps = last.steps[..last.steps.len() - 1].into();
+        }
+    }
     Ok(config)
+}
+
+/// Key of this engine's own for norms behind the blocks instead of before them.
+const NORMS_AFTER: &str = "attention.norms_after";
+
+fn norms_after(loader: &Loader<'_>) -> Result<bool> {
+    Ok(loader.flag(NORMS_AFTER)?.unwrap_or(false))
+}
+
+fn steps_of_norms_after() -> Vec<Step> {
+    use Register::Residual;
+    vec![
+        Step::Attention { from: Residual },
+        Step::AddOut,
+        Step::Norm { norm: NormSlot::Attention, from: Residual, into: Residual },
+        Step::Ffn { from: Residual },
+        Step::AddOut,
+        Step::Norm { norm: NormSlot::Ffn, from: Residual, into: Residual },
+    ]
 }
 
 /// The table of learned positions, whose rows bound the context; `None` for other kinds of positions.
@@ -43,21 +71,19 @@ pub(super) fn position_embedding(loader: &Loader<'_>, config: &mut ModelConfig) 
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    ungated_layer(loader, config, n, USUAL_NORMS)
+    let last = norms_after(loader)? && n + 1 == config.n_layer();
+    ungated_layer(loader, config, n, if last { &USUAL_NORMS[..1] } else { USUAL_NORMS })
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    hf.refuse_unless("do_layer_norm_before", true, "OPT with norms after its blocks")?;
+    let after = hf.bool(&["do_layer_norm_before"])? == Some(false);
     hf.refuse_unless("_remove_final_layer_norm", false, "OPT without a final norm")?;
-    let d_model = hf.size(&["hidden_size"])?;
-    if let Some(projected) = hf.usize(&["word_embed_proj_dim"])?
-        && projected != d_model
-    {
-        return Err(hf.unsupported("OPT with projected embeddings", "word_embed_proj_dim", projected));
-    }
-    draft.common(hf, "opt")?;
+    let sizes = draft.common(hf, "opt")?;
+    let width = hf.size(&["hidden_size"])?;
+    draft.own_head = hf.usize(&["word_embed_proj_dim"])?.is_some_and(|narrow| narrow != width);
+    draft.set(NORMS_AFTER, Value::Bool(after));
     draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["layer_norm_eps"])?.unwrap_or(1e-5)));
-    draft.activation(hf.str(&["activation_function"])?.unwrap_or("relu").parse()?);
+    draft.activation(hf.activation(&["activation_function"], Activation::Relu)?);
     draft.tied = true;
     let naming = &mut draft.naming;
     naming.add("model.decoder.embed_tokens", "token_embd");
@@ -75,6 +101,14 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         ("fc2", "ffn_down"),
     ] {
         naming.add(format!("model.decoder.layers.*.{hf}"), format!("blk.*.{gguf}"));
+    }
+    if after {
+        let last = sizes.n_layer - 1;
+        for which in ["weight", "bias"] {
+            let (hf, gguf) =
+                (format!("model.decoder.layers.{last}.final_layer_norm.{which}"), format!("output_norm.{which}"));
+            naming.exact(hf, gguf);
+        }
     }
     // Older checkpoints lack the leading `model.`.
     naming.alias("decoder.", "model.decoder.");

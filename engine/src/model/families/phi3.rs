@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
-        import::{Draft, HfConfig},
+        import::{Draft, HfConfig, SlidingLayers},
         load::Sizes,
     },
 };
@@ -18,7 +18,6 @@ pub(super) const FAMILY: Family = Family { architectures: &["phi3"], model_types
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.activation = loader.activation(Activation::Silu)?;
     loader.apply_window(&mut config, None, 0)?;
     Ok(config)
 }
@@ -30,9 +29,11 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "phi3")?;
     draft.rope(hf, &sizes, 10000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     // llama.cpp tells Phi-4 from Phi-3 by a window of 0.
-    draft.window(hf.or_default(&["sliding_window"], 0)?, None)?;
+    if draft.windows(hf, sizes.n_layer, SlidingLayers::All)?.is_none() {
+        draft.window(0, None)?;
+    }
     draft.naming.llama_like();
     draft.naming.add("model.layers.*.self_attn.qkv_proj", "blk.*.attn_qkv");
     draft.naming.add("model.layers.*.mlp.gate_up_proj", "blk.*.ffn_up");

@@ -12,7 +12,7 @@ use crate::{
     format::Value,
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router, RouterScore,
-        import::{Draft, HfConfig},
+        import::{Draft, HfConfig, SlidingLayers},
         load::Sizes,
     },
 };
@@ -27,7 +27,6 @@ const ROUTER: Router = Router { score: RouterScore::SparseMixer, ..Router::softm
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     // llama.cpp's files have the layer norm's epsilon under the RMS norm's key.
     let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
-    config.activation = loader.activation(Activation::Silu)?;
     config.experts = loader.experts(ROUTER, |_| sizes.n_ff)?;
     match config.experts.map(|experts| experts.used) {
         Some(2) => {}
@@ -44,15 +43,13 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "phimoe")?;
     draft.rope(hf, &sizes, 1e6)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     if let Some(jitter) = hf.f32(&["router_jitter_noise"])?
         && jitter != JITTER
     {
         return Err(hf.error("router_jitter_noise", JITTER.to_string(), jitter));
     }
-    if let Some(window) = hf.usize(&["sliding_window"])? {
-        draft.window(window, hf.sliding_layers(sizes.n_layer)?)?;
-    }
+    draft.windows(hf, sizes.n_layer, SlidingLayers::All)?;
     draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["rms_norm_eps"])?.unwrap_or(1e-5)));
     draft.set_size("expert_count", hf.size(&["num_local_experts"])?)?;
     draft.set_size("expert_used_count", hf.or_default(&["num_experts_per_tok"], 2)?)?;

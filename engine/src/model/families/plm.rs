@@ -31,7 +31,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("attention_bias", false, "latent attention with biases")?;
     latent::import(hf, draft, "plm", 100_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("relu2").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::ReluSquared)?);
     draft.tied = true;
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::{
     format::Value,
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig, Transform},
+        import::{Draft, HfConfig, SlidingLayers, Transform},
         load::Sizes,
     },
 };
@@ -41,7 +41,6 @@ pub(super) const FAMILY: Family = Family {
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.activation = loader.activation(Activation::Silu)?;
     let renormalise = loader.arch.starts_with("qwen3");
     config.experts = loader.experts(Router::softmax(renormalise), |used| sizes.n_ff / used)?;
     if loader.arch.ends_with("moe") && config.experts.is_none() {
@@ -66,18 +65,23 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         _ => "qwen2",
     };
     let sizes = draft.common(hf, arch)?;
-    draft.rope(hf, &sizes, 10000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
-    if hf.bool(&["use_sliding_window"])?.unwrap_or(false)
-        && let Some(window) = hf.usize(&["sliding_window"])?
-    {
-        // Without `layer_types` the first `max_window_layers` layers see everything.
-        let full = hf.or_default(&["max_window_layers"], 28)?;
-        let slides = match hf.sliding_layers(sizes.n_layer)? {
-            Some(slides) => slides,
-            None => (0..sizes.n_layer).map(|n| n >= full).collect(),
-        };
-        draft.window(window, Some(slides))?;
+    let base = match arch {
+        "qwen2vl" => 1e6,
+        "qwen3vl" | "qwen3vlmoe" => 500_000.0,
+        _ => 10_000.0,
+    };
+    draft.rope(hf, &sizes, base)?;
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    // Without `layer_types` the first `max_window_layers` layers see everything; of Qwen2-MoE every other one of just those does not.
+    let full = hf.or_default(&["max_window_layers"], 28)?;
+    let slides = |n: usize| match arch {
+        "qwen2moe" => n.is_multiple_of(2) && n < full,
+        "qwen3moe" => true,
+        _ => n >= full,
+    };
+    // Qwen 3 VL has no windows, whatever its files say.
+    if !arch.starts_with("qwen3vl") {
+        draft.windows(hf, sizes.n_layer, SlidingLayers::Marked((0..sizes.n_layer).map(slides).collect()))?;
     }
     if arch.ends_with("moe") {
         draft.set_size("expert_count", hf.size(&["num_experts", "num_local_experts"])?)?;

@@ -39,7 +39,6 @@ const LARGEST: usize = 1 << 16;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.activation = loader.activation(Activation::Silu)?;
     config.experts = loader.experts(Router::softmax(true), |_| 0)?;
     if loader.arch.ends_with("moe") && config.experts.is_none() {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
@@ -155,11 +154,12 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         _ => "qwen35moe",
     };
     hf.refuse_unless("attn_output_gate", true, "attention without gates")?;
+    hf.silu_only("hidden_act", "delta nets with another activation")?;
     let n_head = hf.size(&["num_attention_heads"])?;
     let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
     let sizes = draft.common_with(hf, arch, n_kv_head, hf.or_default(&["intermediate_size"], 0)?)?;
-    draft.rope(hf, &sizes, 10_000_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.rope(hf, &sizes, 10_000.0)?;
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     let interval = hf.or_default(&["full_attention_interval"], INTERVAL)?.max(1);
     let recurrent = match hf.layers_of_type("linear_attention", &["full_attention"], sizes.n_layer)? {
         Some(recurrent) => recurrent,

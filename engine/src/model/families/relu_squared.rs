@@ -45,12 +45,9 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         "arcee" => "arcee",
         _ => "jais2",
     };
-    let mut sizes = draft.common(hf, arch)?;
-    if arch == "nemotron" && hf.rotary_fraction()?.is_none() {
-        sizes.rope_dims = sizes.head_dim / 2;
-    }
-    draft.rope(hf, &sizes, if arch == "jais2" { 500_000.0 } else { 10_000.0 })?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("relu2").parse()?);
+    let sizes = draft.common(hf, arch)?;
+    draft.rope(hf, &sizes, 10_000.0)?;
+    draft.activation(hf.activation(&["hidden_act"], Activation::ReluSquared)?);
     let naming = &mut draft.naming;
     naming.llama_like();
     match arch {

@@ -14,9 +14,7 @@ pub(super) const FAMILY: Family =
     Family { architectures: &["seed_oss"], model_types: &["seed_oss"], config, layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
-    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.activation = loader.activation(Activation::Silu)?;
-    Ok(config)
+    loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
@@ -28,7 +26,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "seed_oss")?;
     draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.naming.llama_like();
     draft.naming.add("model.layers.*.post_attention_layernorm", "blk.*.post_attention_norm");
     Ok(())

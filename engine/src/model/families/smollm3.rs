@@ -11,7 +11,7 @@ use crate::{
     format::{Array, Value},
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
-        import::{Draft, HfConfig},
+        import::{Draft, HfConfig, SlidingLayers},
         load::Sizes,
     },
 };
@@ -24,7 +24,6 @@ const INTERVAL: usize = 4;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
-    config.activation = loader.activation(Activation::Silu)?;
     loader.apply_window(&mut config, None, 0)?;
     loader.apply_rope_pattern(&mut config, INTERVAL)?;
     Ok(config)
@@ -37,12 +36,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "smollm3")?;
     draft.rope(hf, &sizes, 2e6)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
-    if hf.bool(&["use_sliding_window"])?.unwrap_or(false)
-        && let Some(window) = hf.usize(&["sliding_window"])?
-    {
-        draft.window(window, hf.sliding_layers(sizes.n_layer)?)?;
-    }
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     let rotated = match hf.layer_flags("no_rope_layers", sizes.n_layer)? {
         // In spite of its name, the list has 1 where there is a rotation.
         Some(rotated) => rotated,
@@ -51,6 +45,9 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
             (1..=sizes.n_layer).map(|n| interval == 0 || n % interval != 0).collect()
         }
     };
+    // Where there are windows, layers without a rotation have them.
+    let slides = rotated.iter().map(|rotated| !rotated).collect();
+    draft.windows(hf, sizes.n_layer, SlidingLayers::Marked(slides))?;
     draft.set("rope.layer_pattern", Value::Array(Array::Bool(rotated)));
     draft.tied = true;
     draft.naming.llama_like();

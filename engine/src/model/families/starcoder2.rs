@@ -9,7 +9,7 @@ use crate::{
     format::Value,
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
-        import::{Draft, HfConfig},
+        import::{Draft, HfConfig, SlidingLayers},
         load::Sizes,
     },
 };
@@ -32,11 +32,9 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "starcoder2")?;
     draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("gelu_pytorch_tanh").parse()?);
+    draft.activation(hf.activation(&["hidden_act"], Activation::GeluTanh)?);
     draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["norm_epsilon"])?.unwrap_or(1e-5)));
-    if let Some(window) = hf.usize(&["sliding_window"])? {
-        draft.window(window, hf.sliding_layers(sizes.n_layer)?)?;
-    }
+    draft.windows(hf, sizes.n_layer, SlidingLayers::All)?;
     draft.tied = true;
     draft.naming.llama_like();
     draft.naming.add("model.layers.*.mlp.c_fc", "blk.*.ffn_up");

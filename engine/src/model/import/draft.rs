@@ -1,20 +1,15 @@
 //! GGUF metadata in the making.
 
-use std::f64::consts::TAU;
-
-use super::{HfConfig, Transform, hf_config::HfRope, naming::Naming};
+use super::{HfConfig, LayerRope, Transform, naming::Naming};
 use crate::{
-    error::{Error, Result},
+    error::Result,
     format::{Array, Bytes, Metadata, Tensor, Value},
-    model::{Activation, Router, RouterScore, rope::yarn_magnitude},
+    model::{Activation, Router, RouterScore},
     quant::TensorType,
 };
 
 /// Layers, or elements of a head, that are believed.
 const LARGEST: usize = 1 << 16;
-
-/// Divisor of the frequency of a pair that does not turn.
-const NO_ROTATION: f32 = 1e30;
 
 /// GGUF metadata and tensor names that a family fills in from a `config.json`.
 #[derive(Debug)]
@@ -27,6 +22,8 @@ pub(in crate::model) struct Draft {
     pub(super) made: Vec<Tensor>,
     /// True if the head is the embedding unless the configuration says otherwise.
     pub(in crate::model) tied: bool,
+    /// True if the head differs from the embedding, whatever the configuration says.
+    pub(in crate::model) own_head: bool,
 }
 
 /// Sizes families need while importing.
@@ -54,7 +51,14 @@ impl HfSizes {
 
 impl Draft {
     pub(super) fn new(hf: &HfConfig) -> Self {
-        Draft { arch: "", keys: Metadata::new(hf.path()), naming: Naming::default(), made: Vec::new(), tied: false }
+        Draft {
+            arch: "",
+            keys: Metadata::new(hf.path()),
+            naming: Naming::default(),
+            made: Vec::new(),
+            tied: false,
+            own_head: false,
+        }
     }
 
     /// Sets `{arch}.{suffix}`.
@@ -107,15 +111,6 @@ impl Draft {
         Ok(())
     }
 
-    /// Sets the window and, where layers differ, which of them slide.
-    pub(in crate::model) fn window(&mut self, window: usize, slides: Option<Vec<bool>>) -> Result<()> {
-        self.set_size("attention.sliding_window", window)?;
-        if let Some(slides) = slides {
-            self.set("attention.sliding_window_pattern", Value::Array(Array::Bool(slides)));
-        }
-        Ok(())
-    }
-
     /// The keys every architecture has, for models that name `num_key_value_heads` and `intermediate_size`.
     pub(in crate::model) fn common(&mut self, hf: &HfConfig, arch: &'static str) -> Result<HfSizes> {
         let n_head = hf.size(&["num_attention_heads"])?;
@@ -132,6 +127,7 @@ impl Draft {
         n_kv_head: usize,
         n_ff: usize,
     ) -> Result<HfSizes> {
+        hf.check_causal()?;
         self.arch = arch;
         let string = |text: &str| Value::String(text.to_owned());
         self.keys.set("general.architecture", string(arch));
@@ -168,110 +164,12 @@ impl Draft {
         if let Some(eps) = hf.f32(&["rms_norm_eps"])? {
             self.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
         }
-        let rope_dims = hf.rotary_fraction()?.map_or(head_dim, |fraction| (fraction * head_dim as f32) as usize);
+        let rope_dims = hf.rotated(LayerRope::Full, head_dim)?;
         Ok(HfSizes { n_layer, n_head, n_kv_head, head_dim, rope_dims })
     }
 
-    /// The keys and tensors of rotary positions.
-    pub(in crate::model) fn rope(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
-        let rope = hf.rope("full_attention");
-        let base = match rope.f32("rope_theta")? {
-            None => hf.f32(&["rope_theta"])?.unwrap_or(default_base),
-            Some(base) => base,
-        };
-        self.set("rope.freq_base", Value::F32(base));
-        self.set_size("rope.dimension_count", sizes.rope_dims)?;
-        let context = hf.or_default(&["max_position_embeddings"], 2048)?;
-        let original = match rope.usize("original_max_position_embeddings")? {
-            None => hf.usize(&["original_max_position_embeddings"])?,
-            original => original,
-        };
-        match rope.kind() {
-            // NTK-aware scaling only changes anything beyond the trained length.
-            "default" | "dynamic" | "mrope" => {}
-            // Frequencies of the whole head, of which the first turn.
-            "proportional" => {
-                let factor = |pair| if pair < sizes.rope_dims / 2 { 1.0 } else { NO_ROTATION };
-                self.set_size("rope.dimension_count", sizes.head_dim)?;
-                self.vector("rope_freqs.weight", &(0..sizes.head_dim / 2).map(factor).collect::<Vec<_>>());
-            }
-            "linear" => {
-                let factor = rope.f32("factor")?.unwrap_or(1.0);
-                self.set("rope.scaling.type", Value::String("linear".to_owned()));
-                self.set("rope.scaling.factor", Value::F32(factor));
-            }
-            "llama3" => {
-                let factors = llama3_factors(&rope, base, sizes.rope_dims, original.unwrap_or(8192))?;
-                self.vector("rope_freqs.weight", &factors);
-            }
-            "yarn" => {
-                self.yarn(&rope, original.unwrap_or(context), context)?;
-            }
-            "longrope" | "su" => {
-                let original = original.unwrap_or(context);
-                let scale = context as f64 / original.max(2) as f64;
-                let given = match rope.f32("attention_factor")? {
-                    None => rope.f32("short_mscale")?,
-                    given => given,
-                };
-                let magnitude = match given {
-                    Some(magnitude) => magnitude,
-                    None if scale <= 1.0 => 1.0,
-                    None => (1.0 + scale.ln() / (original.max(2) as f64).ln()).sqrt() as f32,
-                };
-                self.set_size("rope.scaling.original_context_length", original)?;
-                self.set("rope.scaling.attn_factor", Value::F32(magnitude));
-                for (name, tensor) in
-                    [("long_factor", "rope_factors_long.weight"), ("short_factor", "rope_factors_short.weight")]
-                {
-                    let factors = rope.factors(name, sizes.rope_dims / 2)?;
-                    self.vector(tensor, &factors);
-                }
-            }
-            other => {
-                return Err(Error::Unsupported {
-                    what: "rope scaling",
-                    got: other.to_owned(),
-                    supported: "default, linear, dynamic, llama3, yarn, longrope, proportional".to_owned(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// The keys of YaRN scaling from `original` tokens to `context`.
-    fn yarn(&mut self, rope: &HfRope<'_>, original: usize, context: usize) -> Result<()> {
-        let factor = rope.f32("factor")?.unwrap_or(context as f32 / original.max(1) as f32);
-        self.set("rope.scaling.type", Value::String("yarn".to_owned()));
-        self.set("rope.scaling.factor", Value::F32(factor));
-        self.set_size("rope.scaling.original_context_length", original)?;
-        for (name, key) in [("beta_fast", "rope.scaling.yarn_beta_fast"), ("beta_slow", "rope.scaling.yarn_beta_slow")]
-        {
-            if let Some(beta) = rope.f32(name)? {
-                self.set(key, Value::F32(beta));
-            }
-        }
-        if let Some(truncate) = rope.bool("truncate")? {
-            self.set("rope.scaling.yarn_truncate", Value::Bool(truncate));
-        }
-        // GGUF keeps what multiplies the magnitude that follows from the factor.
-        let scales = [rope.f32("mscale")?, rope.f32("mscale_all_dim")?];
-        let magnitude = match (rope.f32("attention_factor")?, scales) {
-            (None, [Some(scale), Some(all)]) if scale != 0.0 && all != 0.0 => {
-                Some(yarn_magnitude(factor, scale) / yarn_magnitude(factor, all))
-            }
-            (magnitude, _) => magnitude,
-        };
-        if let Some(magnitude) = magnitude {
-            self.set("rope.scaling.attn_factor", Value::F32(magnitude / yarn_magnitude(factor, 1.0)));
-        }
-        if let Some(beta) = rope.f32("llama_4_scaling_beta")? {
-            self.set("attention.temperature_scale", Value::F32(beta));
-        }
-        Ok(())
-    }
-
-    fn vector(&mut self, name: &str, values: &[f32]) {
+    /// Adds the vector `name`.
+    pub(super) fn vector(&mut self, name: &str, values: &[f32]) {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let shape = vec![values.len()];
         self.made.push(Tensor { name: name.to_owned(), ty: TensorType::F32, shape, data: Bytes::new(bytes) });
@@ -298,25 +196,4 @@ impl Draft {
         }
         Ok(())
     }
-}
-
-/// Llama 3.1's divisors, one per rotated pair: wavelengths beyond the trained length are stretched by `factor`, short ones
-/// kept, those in between blended.
-fn llama3_factors(rope: &HfRope<'_>, base: f32, dims: usize, original: usize) -> Result<Vec<f32>> {
-    let factor = f64::from(rope.f32("factor")?.unwrap_or(8.0));
-    let low = f64::from(rope.f32("low_freq_factor")?.unwrap_or(1.0));
-    let high = f64::from(rope.f32("high_freq_factor")?.unwrap_or(4.0));
-    let original = original as f64;
-    let divisor = |pair: usize| {
-        let wavelength = TAU * f64::from(base).powf(2.0 * pair as f64 / dims as f64);
-        if wavelength < original / high {
-            1.0
-        } else if wavelength > original / low || high == low {
-            factor
-        } else {
-            let smooth = (original / wavelength - low) / (high - low);
-            1.0 / ((1.0 - smooth) / factor + smooth)
-        }
-    };
-    Ok((0..dims / 2).map(|pair| divisor(pair) as f32).collect())
 }

@@ -7,7 +7,21 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use crate::error::{Error, Location, Result};
+use super::defaults;
+use crate::{
+    error::{Error, Location, Result},
+    model::{Activation, load::BOTH_DIRECTIONS},
+};
+
+/// Names under which folders count the layers behind the last one that predict further tokens.
+const TAILS: [&str; 6] = [
+    "num_nextn_predict_layers",
+    "mtp_num_hidden_layers",
+    "num_mtp_layers",
+    "mtp_num_layers",
+    "num_mtp_modules",
+    "n_mtp_layers",
+];
 
 /// A parsed `config.json`; for multi-modal wrappers, that of the language model inside.
 #[derive(Debug)]
@@ -30,6 +44,11 @@ impl HfConfig {
         let Some(model_type) = values.get("model_type").and_then(Value::as_str).map(str::to_owned) else {
             return error("model_type", "a string", "nothing");
         };
+        if values.get("per_layer_config").is_some() {
+            values.entry("global_head_dim").or_insert(Value::Null);
+        }
+        defaults::fill_in(&mut values, &model_type);
+        complete(&mut values);
         Ok(HfConfig { path: path.to_owned(), model_type, values })
     }
 
@@ -83,6 +102,14 @@ impl HfConfig {
         }
     }
 
+    /// The elements of the layers that run, of a list that may have elements for layers behind the last one, too.
+    pub(in crate::model) fn of_layers<'v, T>(&self, values: &'v [T], n_layer: usize) -> Result<&'v [T]> {
+        let tail = TAILS.iter().map(|name| self.or_default(&[name], 0)).collect::<Result<Vec<_>>>()?;
+        let tail = tail.into_iter().max().unwrap_or(0);
+        let further = values.len().checked_sub(n_layer).is_some_and(|further| further <= tail);
+        Ok(if further { &values[..n_layer] } else { values })
+    }
+
     pub(in crate::model) fn f32(&self, names: &[&str]) -> Result<Option<f32>> {
         self.typed(names, "a finite number", finite)
     }
@@ -103,6 +130,32 @@ impl HfConfig {
         }
     }
 
+    /// The activation under the first of `names` that is there, else `default`.
+    pub(in crate::model) fn activation(&self, names: &[&str], default: Activation) -> Result<Activation> {
+        let Some((name, value)) = self.get(names) else { return Ok(default) };
+        let known = value.as_str().and_then(|value| value.parse().ok());
+        known.ok_or_else(|| self.error(name, Activation::ALL.map(Activation::name).join(", "), value))
+    }
+
+    /// An error if `name` is an activation other than SiLU; `what` names the part that has no other.
+    pub(in crate::model) fn silu_only(&self, name: &str, what: &'static str) -> Result<()> {
+        match self.activation(&[name], Activation::Silu)? {
+            Activation::Silu => Ok(()),
+            other => Err(self.unsupported(what, name, other)),
+        }
+    }
+
+    /// An error for attention in both directions, which models that embed texts have; the images' of a multi-modal model are not meant.
+    pub(super) fn check_causal(&self) -> Result<()> {
+        self.refuse_unless("is_causal", true, BOTH_DIRECTIONS)?;
+        let name = "use_bidirectional_attention";
+        match self.value(name) {
+            None | Some(Value::Bool(false)) => Ok(()),
+            Some(Value::String(of)) if of == "vision" => Ok(()),
+            Some(value) => Err(self.unsupported(BOTH_DIRECTIONS, name, value)),
+        }
+    }
+
     /// Ids under `name`: one, or a list.
     pub(super) fn token_ids(value: Option<&Value>) -> Vec<u32> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -114,13 +167,8 @@ impl HfConfig {
     }
 
     /// The raw value of `name`.
-    pub(super) fn value(&self, name: &str) -> Option<&Value> {
+    pub(in crate::model) fn value(&self, name: &str) -> Option<&Value> {
         self.values.get(name).filter(|value| !value.is_null())
-    }
-
-    /// Per layer, whether `layer_types` says it slides; `None` without that key.
-    pub(in crate::model) fn sliding_layers(&self, n_layer: usize) -> Result<Option<Vec<bool>>> {
-        self.layers_of_type("sliding_attention", &["full_attention"], n_layer)
     }
 
     /// Per layer, whether `layer_types` says it is of type `wanted` rather than one of `others`; `None` without that key.
@@ -132,6 +180,7 @@ impl HfConfig {
     ) -> Result<Option<Vec<bool>>> {
         let name = "layer_types";
         let Some(types) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        let types = self.of_layers(types, n_layer)?;
         if types.len() != n_layer {
             return Err(self.error(name, format!("{n_layer} entries, one per layer"), types.len()));
         }
@@ -141,12 +190,6 @@ impl HfConfig {
             _ => Err(self.error(name, format!("`{wanted}` or `{}`", others.join("`, `")), value)),
         };
         types.iter().map(is_wanted).collect::<Result<_>>().map(Some)
-    }
-
-    /// The same, where without that key all layers slide but the last of every `interval`.
-    pub(in crate::model) fn sliding_layers_or(&self, n_layer: usize, interval: usize) -> Result<Vec<bool>> {
-        let slides = |n: usize| interval == 0 || !n.is_multiple_of(interval);
-        Ok(self.sliding_layers(n_layer)?.unwrap_or_else(|| (1..=n_layer).map(slides).collect()))
     }
 
     /// True if `layer_types` names `kind`.
@@ -171,10 +214,35 @@ impl HfConfig {
         let fraction = |value: &Value| finite(value).filter(|value| (0.0..1.0).contains(value));
         let expected = format!("{n_layer} fractions from 0 to below 1, one per layer, or one for all");
         self.typed(&[name], &expected, |value| match value {
-            Value::Array(all) if all.len() == n_layer => all.iter().map(fraction).collect(),
-            Value::Array(_) => None,
+            Value::Array(all) => {
+                let of_layers = self.of_layers(all, n_layer).ok().filter(|all| all.len() == n_layer)?;
+                of_layers.iter().map(fraction).collect()
+            }
             value => Some(vec![fraction(value)?; n_layer]),
         })
+    }
+
+    /// The unsigned number `key` of each of `n_layer` layers in `name`, an object by the layer's number; `None` without that object.
+    pub(in crate::model) fn by_layer(
+        &self,
+        name: &str,
+        key: &str,
+        n_layer: usize,
+    ) -> Result<Option<Vec<Option<usize>>>> {
+        let Some(layers) = self.typed(&[name], "an object", Value::as_object)? else { return Ok(None) };
+        let mut numbers = vec![None; n_layer];
+        for (layer, values) in layers {
+            let at = layer.parse().ok().and_then(|layer: usize| numbers.get_mut(layer));
+            let at = at.ok_or_else(|| self.error(name, format!("numbers of layers below {n_layer}"), layer))?;
+            *at = match values.get(key).filter(|value| !value.is_null()) {
+                None => None,
+                Some(value) => {
+                    let number = value.as_u64().and_then(|value| value.try_into().ok());
+                    Some(number.ok_or_else(|| self.error(name, "unsigned integers", value))?)
+                }
+            };
+        }
+        Ok(Some(numbers))
     }
 
     /// A list of strings.
@@ -188,11 +256,13 @@ impl HfConfig {
         self.typed(&[name], "a list of unsigned integers", |value| value.as_array()?.iter().map(size).collect())
     }
 
-    /// Two numbers under `name`, the second of which may be infinite, as Python writes it.
+    /// Two numbers under `name`, the second of which may be infinite, in either form that Python writes.
     pub(in crate::model) fn limits(&self, name: &str) -> Result<Option<[f32; 2]>> {
         let Some(list) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
         let limits = match &list[..] {
-            [least, most] if most.as_str() == Some("Infinity") => Some([finite(least), Some(f32::INFINITY)]),
+            [least, most] if most.get("__float__").unwrap_or(most).as_str() == Some("Infinity") => {
+                Some([finite(least), Some(f32::INFINITY)])
+            }
             [least, most] => Some([finite(least), finite(most)]),
             _ => None,
         };
@@ -205,6 +275,7 @@ impl HfConfig {
     /// A list of 0 or 1 per layer.
     pub(in crate::model) fn layer_flags(&self, name: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
         let Some(flags) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        let flags = self.of_layers(flags, n_layer)?;
         if flags.len() != n_layer {
             return Err(self.error(name, format!("{n_layer} entries, one per layer"), flags.len()));
         }
@@ -218,6 +289,7 @@ impl HfConfig {
     /// A list of one size per layer, each from 1 to 2^16.
     pub(in crate::model) fn layer_sizes(&self, name: &str, n_layer: usize) -> Result<Option<Vec<u32>>> {
         let Some(sizes) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        let sizes = self.of_layers(sizes, n_layer)?;
         if sizes.len() != n_layer {
             return Err(self.error(name, format!("{n_layer} entries, one per layer"), sizes.len()));
         }
@@ -227,101 +299,30 @@ impl HfConfig {
         };
         sizes.iter().map(size).collect::<Result<_>>().map(Some)
     }
+}
 
-    /// Rotary parameters of layers of `kind` (`full_attention` or `sliding_attention`): the newer `rope_parameters`,
-    /// possibly by kind, or the older `rope_scaling`.
-    pub(super) fn rope(&self, kind: &str) -> HfRope<'_> {
-        let object = |name: &str| self.value(name).and_then(Value::as_object);
-        let parameters = object("rope_parameters");
-        let by_kind = parameters.and_then(|parameters| parameters.get(kind)).and_then(Value::as_object);
-        HfRope { config: self, values: by_kind.or(parameters).or_else(|| object("rope_scaling")) }
-    }
-
-    /// Factor of YaRN scaling, and the weights of its logarithm in the magnitude of rotations and in that of all elements, where the
-    /// file names the latter.
-    pub(in crate::model) fn yarn_scales(&self) -> Result<Option<(f32, f32, f32)>> {
-        let rope = self.rope("full_attention");
-        let all = rope.f32("mscale_all_dim")?.filter(|all| *all != 0.0);
-        let (Some(all), "yarn", Some(factor)) = (all, rope.kind(), rope.f32("factor")?) else { return Ok(None) };
-        Ok(Some((factor, rope.f32("mscale")?.unwrap_or(1.0), all)))
-    }
-
-    /// Fraction of a head's elements that are rotated, if the file says.
-    pub(in crate::model) fn rotary_fraction(&self) -> Result<Option<f32>> {
-        let fraction = match self.f32(&["partial_rotary_factor"])? {
-            None => self.rope("full_attention").f32("partial_rotary_factor")?,
-            fraction => fraction,
-        };
-        match fraction {
-            Some(fraction) if !(0.0..=1.0).contains(&fraction) => {
-                Err(self.error("partial_rotary_factor", "a fraction from 0 to 1", fraction))
+/// Brings what libraries have renamed to one form: kinds of layers, and their number where only the list of kinds tells it.
+fn complete(values: &mut Map<String, Value>) {
+    if let Some(Value::Array(kinds)) = values.get_mut("layer_types") {
+        for kind in kinds {
+            match kind.as_str() {
+                Some("attention") => *kind = "full_attention".into(),
+                Some("mamba" | "mamba2") => *kind = "linear_attention".into(),
+                _ => {}
             }
-            fraction => Ok(fraction),
         }
     }
-
-    /// Fraction of a head's elements that sliding layers rotate, where they have their own.
-    pub(in crate::model) fn local_rotary_fraction(&self) -> Result<Option<f32>> {
-        match self.rope("sliding_attention").f32("partial_rotary_factor")? {
-            Some(fraction) if !(0.0..=1.0).contains(&fraction) => {
-                Err(self.error("rope_parameters.sliding_attention", "a fraction from 0 to 1", fraction))
-            }
-            fraction => Ok(fraction),
-        }
-    }
-
-    /// Base of the rotary frequencies of sliding layers, where they have their own.
-    pub(in crate::model) fn local_rope_base(&self) -> Result<Option<f32>> {
-        match self.f32(&["rope_local_base_freq"])? {
-            None => self.rope("sliding_attention").f32("rope_theta"),
-            base => Ok(base),
-        }
+    let kinds = match (values.get("hybrid_override_pattern"), values.get("layers_block_type")) {
+        (Some(Value::String(letters)), _) => letters.chars().count(),
+        (_, Some(Value::Array(kinds))) => kinds.len(),
+        _ => return,
+    };
+    if values.get("num_hidden_layers").is_none_or(Value::is_null) {
+        values.insert("num_hidden_layers".to_owned(), kinds.into());
     }
 }
 
-/// Rotary parameters of a `config.json`.
-pub(super) struct HfRope<'a> {
-    config: &'a HfConfig,
-    values: Option<&'a Map<String, Value>>,
-}
-
-impl<'a> HfRope<'a> {
-    fn value(&self, name: &str) -> Option<&'a Value> {
-        self.values?.get(name).filter(|value| !value.is_null())
-    }
-
-    /// `default`, `linear`, `llama3`, `yarn`, ...
-    pub(super) fn kind(&self) -> &'a str {
-        self.value("rope_type").or_else(|| self.value("type")).and_then(Value::as_str).unwrap_or("default")
-    }
-
-    pub(super) fn f32(&self, name: &str) -> Result<Option<f32>> {
-        let Some(value) = self.value(name) else { return Ok(None) };
-        finite(value).map(Some).ok_or_else(|| self.config.error(&format!("rope.{name}"), "a finite number", value))
-    }
-
-    pub(super) fn bool(&self, name: &str) -> Result<Option<bool>> {
-        let Some(value) = self.value(name) else { return Ok(None) };
-        let flag = value.as_bool();
-        flag.map(Some).ok_or_else(|| self.config.error(&format!("rope.{name}"), "true or false", value))
-    }
-
-    pub(super) fn usize(&self, name: &str) -> Result<Option<usize>> {
-        // Some files write lengths as floats.
-        Ok(self.f32(name)?.filter(|&value| value >= 1.0).map(|value| value as usize))
-    }
-
-    /// A list of `len` positive numbers.
-    pub(super) fn factors(&self, name: &str, len: usize) -> Result<Vec<f32>> {
-        let values = self.value(name).and_then(Value::as_array);
-        let factors: Option<Vec<f32>> =
-            values.and_then(|values| values.iter().map(|value| finite(value).filter(|&value| value > 0.0)).collect());
-        factors.filter(|factors| factors.len() == len).ok_or_else(|| {
-            self.config.error(&format!("rope.{name}"), format!("{len} numbers above 0"), "something else")
-        })
-    }
-}
-
-fn finite(value: &Value) -> Option<f32> {
+/// A finite number.
+pub(super) fn finite(value: &Value) -> Option<f32> {
     value.as_f64().map(|value| value as f32).filter(|value| value.is_finite())
 }

@@ -3,24 +3,33 @@
 //! GGUF stores other bytes: rows of q and k (llama family) and of fused QKV (Falcon 40B) in another order, Gemma's norms
 //! plus one. Running copies those few; converting makes them one at a time ([`Recipe`]).
 
+mod defaults;
 mod draft;
 mod expert_outputs;
 mod gather;
 mod hf_config;
 mod naming;
 mod nvfp4;
+mod projected;
 mod recipe;
+mod rope;
 mod ternary;
+mod windows;
 
 pub(super) use draft::{Draft, HfSizes};
 pub(super) use expert_outputs::ExpertOutputs;
 pub(super) use gather::Gather;
 pub(super) use hf_config::HfConfig;
 pub(super) use recipe::{Recipe, Transform};
+pub(super) use rope::LayerRope;
+pub(super) use windows::SlidingLayers;
 
 use std::{collections::HashMap, path::Path};
 
-use super::{families, load::factor_names};
+use super::{
+    Companion, families,
+    load::{factor_names, layer_and_name},
+};
 use crate::{
     error::{Error, Location, Result},
     format::{Bytes, Checkpoint, Container, HfFolder, Metadata, Tensor, TokenizerSource},
@@ -32,31 +41,36 @@ pub(super) struct Import {
     pub(super) metadata: Metadata,
     pub(super) tokenizer: TokenizerSource,
     pub(super) recipes: Vec<Recipe>,
+    /// Tensors without a GGUF name, under their own.
+    pub(super) unused: Vec<Tensor>,
 }
 
 /// Translates `folder`.
 pub(super) fn import(folder: HfFolder) -> Result<Import> {
     let HfFolder { path, config, generation_config, tokenizer_json, tokenizer_config, tensors } = folder;
     let hf = HfConfig::new(&path, config)?;
-    let family = families::by_model_type(hf.model_type())?;
+    let family = families::by_model_type(hf.model_type()).map_err(|unknown| {
+        let companion = Companion::of_architecture(hf.model_type(), &Metadata::new(&path));
+        companion.map_or(unknown, |companion| companion.refusal(&path))
+    })?;
     let mut draft = Draft::new(&hf);
     (family.import)(&hf, &mut draft)?;
     draft.special_tokens(&hf, &generation_config)?;
 
-    let tie = hf.bool(&["tie_word_embeddings"])?.unwrap_or(draft.tied);
+    let tie = draft.own_head.then_some(false).or(hf.bool(&["tie_word_embeddings"])?).unwrap_or(draft.tied);
     let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
     let layers = draft.layers()?;
-    let tensors = ternary::join(&path, &hf, tensors)?;
+    let tensors = projected::join(&path, ternary::join(&path, &hf, tensors)?)?;
     let (tensors, factors) = nvfp4::join(&path, tensors)?;
     let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let mut unused = Vec::new();
     for tensor in &tensors {
         let translated = draft.naming.translate(&tensor.name);
-        if translated.is_empty() {
-            tracing::debug!(tensor = tensor.name, "not used");
-        }
         // A tied head stored all the same is the embedding once more; layers behind the last predict further tokens.
-        let wanted =
-            |name: &str| !(tie && name == "output.weight") && layer_of(name).is_none_or(|layer| layer < layers);
+        let wanted = |name: &str| {
+            !(tie && name == "output.weight") && layer_and_name(name).is_none_or(|(layer, _)| layer < layers)
+        };
+        let before = recipes.len();
         for (name, transform) in translated.into_iter().filter(|(name, _)| wanted(name)) {
             let scales = match &transform {
                 Transform::Mxfp4(_) => Some((*scales_of(&path, tensor, &by_name)?).clone()),
@@ -69,6 +83,11 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
             }
             recipes.push(Recipe { tensor: Tensor { name, ..tensor.clone() }, scales, transform });
         }
+        let scale =
+            || tensor.name.strip_suffix("_scales").is_some_and(|it| by_name.contains_key(&*format!("{it}_blocks")));
+        if recipes.len() == before && !scale() {
+            unused.push(tensor.clone());
+        }
     }
     if !tie && !recipes.iter().any(|recipe| recipe.tensor.name == "output.weight") {
         let location = Location::Key("tie_word_embeddings".to_owned());
@@ -78,12 +97,7 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
         Some(tokenizer_json) => TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config },
         None => TokenizerSource::Metadata,
     };
-    Ok(Import { metadata: draft.keys, tokenizer, recipes })
-}
-
-/// Number of the layer that a tensor belongs to.
-fn layer_of(name: &str) -> Option<usize> {
-    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+    Ok(Import { metadata: draft.keys, tokenizer, recipes, unused })
 }
 
 /// The scales of MXFP4 blocks: `x_scales` beside `x_blocks`.
@@ -98,7 +112,9 @@ fn scales_of<'a>(path: &Path, blocks: &Tensor, by_name: &HashMap<&str, &'a Tenso
 /// A checkpoint that can be run.
 pub(super) fn checkpoint(folder: HfFolder) -> Result<Checkpoint> {
     let path = folder.path.clone();
-    let Import { metadata, tokenizer, recipes } = import(folder)?;
+    let Import { metadata, tokenizer, recipes, unused } = import(folder)?;
     let tensors = recipes.iter().map(|recipe| recipe.make(&path)).collect::<Result<Vec<_>>>()?;
-    Checkpoint::new(path, Container::HuggingFace, metadata, tokenizer, tensors)
+    let mut checkpoint = Checkpoint::new(path, Container::HuggingFace, metadata, tokenizer, tensors)?;
+    checkpoint.add_unused(unused);
+    Ok(checkpoint)
 }

@@ -10,6 +10,8 @@ pub(in crate::model) struct Naming {
     rules: HashMap<String, (String, Transform)>,
     /// Rules for whole names; a tensor with several becomes several.
     whole: HashMap<String, Vec<(String, Transform)>>,
+    /// Rules for single tensors, by their whole names with numbers.
+    exact: HashMap<String, String>,
     prefixes: Vec<(&'static str, &'static str)>,
 }
 
@@ -52,6 +54,11 @@ impl Naming {
     /// becomes several.
     pub(in crate::model) fn whole(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
         self.whole.entry(hf.into()).or_default().push((gguf.into(), transform));
+    }
+
+    /// Adds a rule for the one tensor `hf`, numbers and all, before all others.
+    pub(in crate::model) fn exact(&mut self, hf: impl Into<String>, gguf: impl Into<String>) {
+        self.exact.insert(hf.into(), gguf.into());
     }
 
     /// The norms of [`Naming::llama_like`] models that store their weights minus one.
@@ -120,6 +127,9 @@ impl Naming {
             Some(format!("{to}{rest}"))
         });
         let name = wrapped.as_deref().unwrap_or(name);
+        if let Some(gguf) = self.exact.get(name) {
+            return vec![(gguf.clone(), Transform::None)];
+        }
         let (pattern, numbers) = pattern(name);
         if let Some(rules) = self.whole.get(&pattern) {
             let translated =

@@ -7,18 +7,19 @@ use crate::{
     error::{Error, Location, Result},
     format::{Array, Container},
     model::{
-        Activation, AttentionConfig, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope,
-        RopeOrder, RopeScaling, Router, RouterScore, Step, rope::yarn_magnitude,
+        Activation, AttentionConfig, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, RopeOrder,
+        Router, RouterScore, Step,
     },
 };
+
+/// Variant that is refused, in files and folders: a token would see those behind it.
+pub(in crate::model) const BOTH_DIRECTIONS: &str = "attention in both directions, as models that embed texts have it";
 
 impl Loader<'_> {
     /// The sizes every architecture has, checked against each other and against the embedding.
     pub(in crate::model) fn sizes(&self) -> Result<Sizes> {
         let d_model = self.required_size("embedding_length", 1..=MAX_SIZE)?;
-        // Every layer has tensors of its own, so a believable count is bounded by the file.
-        let most_layers = if self.recording.is_some() { MAX_SIZE } else { self.checkpoint.tensors().len().max(1) };
-        let n_layer = self.required_size("block_count", 1..=most_layers)?;
+        let n_layer = self.layer_counts()?.n_layer;
         let heads = self.heads(n_layer)?;
         let n_head = heads.iter().map(|heads| heads.0).max().unwrap_or(1);
         let head_dim = match self.size("attention.key_length", 1..=MAX_HEADS)? {
@@ -84,15 +85,16 @@ impl Loader<'_> {
             };
         }
         let key = "tokenizer.ggml.tokens";
-        match self.metadata().array(key)? {
-            Some(Array::String(tokens)) if tokens.len() != n_vocab => Err(Error::malformed(
-                &self.checkpoint.path,
-                Location::Key(key.to_owned()),
-                format!("{n_vocab} tokens, one per row of token_embd.weight"),
-                tokens.len(),
-            )),
-            _ => Ok(()),
+        let tokens = match self.metadata().array(key)? {
+            Some(Array::String(tokens)) => tokens.len(),
+            Some(Array::Bytes(tokens)) => tokens.len(),
+            _ => return Ok(()),
+        };
+        if tokens == n_vocab {
+            return Ok(());
         }
+        let expected = format!("{n_vocab} tokens, one per row of token_embd.weight");
+        Err(Error::malformed(&self.checkpoint.path, Location::Key(key.to_owned()), expected, tokens))
     }
 
     /// A configuration with the defaults of the llama family; a family changes what differs.
@@ -108,6 +110,10 @@ impl Loader<'_> {
             }
             NormKind::Layer => "attention.layer_norm_epsilon",
         })?;
+        if self.flag("attention.causal")? == Some(false) {
+            let got = format!("{} = false", self.key("attention.causal"));
+            return Err(Error::Unsupported { what: BOTH_DIRECTIONS, got, supported: "causal attention".to_owned() });
+        }
         let rope = self.rope(sizes, order)?;
         let name = match self.metadata().str("general.name")? {
             Some(name) if !name.is_empty() => name.to_owned(),
@@ -152,7 +158,7 @@ impl Loader<'_> {
             norm_eps,
             position: Position::Rotary,
             ropes: vec![rope],
-            activation: Activation::Silu,
+            activation: self.activation(Activation::Silu)?,
             experts: None,
             per_layer_input: None,
             altup: None,
@@ -172,65 +178,6 @@ impl Loader<'_> {
             (None, Some(name)) => name.parse(),
             (None, None) => Ok(default),
         }
-    }
-
-    fn rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
-        let base = self.positive("rope.freq_base")?.unwrap_or(10000.0);
-        let dims = self.size("rope.dimension_count", 2..=sizes.head_dim)?.unwrap_or(sizes.head_dim);
-        if !dims.is_multiple_of(2) {
-            return Err(self.key_error("rope.dimension_count", "an even number", dims));
-        }
-        let original_context =
-            self.size("rope.scaling.original_context_length", 1..=MAX_SIZE)?.unwrap_or(sizes.context_length);
-        let attn_factor = self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
-        let factors = |name: &str| -> Result<Option<Vec<f32>>> {
-            let Some(values) = self.optional_vector(name, dims / 2)? else { return Ok(None) };
-            match values.iter().find(|value| !(value.is_finite() && **value > 0.0)) {
-                Some(value) => Err(self.tensor_error(name, "finite factors above 0", value)),
-                None => Ok(Some(values)),
-            }
-        };
-        let scaling = if let Some(short) = factors("rope_freqs.weight")? {
-            RopeScaling::Factors { short, long: None, original_context, attention_factor: attn_factor }
-        } else if let Some(long) = factors("rope_factors_long.weight")? {
-            let name = "rope_factors_short.weight";
-            let short = factors(name)?.ok_or_else(|| self.missing_tensor(name, "as many factors as the long ones"))?;
-            RopeScaling::Factors { short, long: Some(long), original_context, attention_factor: attn_factor }
-        } else {
-            let factor = match self.switchable("rope.scaling.factor")? {
-                None => self.switchable("rope.scale_linear")?,
-                factor => factor,
-            };
-            match (self.text("rope.scaling.type")?.unwrap_or("linear"), factor) {
-                ("none", _) | ("linear", None) => RopeScaling::None,
-                ("linear", Some(1.0)) => RopeScaling::None,
-                ("linear", Some(factor)) => RopeScaling::Linear { factor },
-                ("yarn", factor) => {
-                    let factor = factor.unwrap_or(1.0);
-                    RopeScaling::Yarn {
-                        factor,
-                        original_context,
-                        attention_factor: attn_factor * yarn_magnitude(factor, 1.0),
-                        beta_fast: self.positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
-                        beta_slow: self.positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-                        truncate: self.flag("rope.scaling.yarn_truncate")?.unwrap_or(true),
-                    }
-                }
-                // Files of Phi-3's short-context models say so without having factors.
-                ("longrope", _) if sizes.context_length <= original_context => RopeScaling::None,
-                ("longrope", _) => {
-                    return Err(self.missing_tensor("rope_factors_long.weight", "the factors of longrope scaling"));
-                }
-                (other, _) => {
-                    return Err(Error::Unsupported {
-                        what: "rope scaling",
-                        got: other.to_owned(),
-                        supported: "none, linear, yarn, longrope, or rope_freqs.weight".to_owned(),
-                    });
-                }
-            }
-        };
-        Ok(Rope { dims, base, order, scaling })
     }
 
     /// Sets the sliding window of the layers that have one. `pattern` is the default of

@@ -16,6 +16,7 @@ impl<'a> Loader<'a> {
             Some(crate::format::Value::Array(array)) => {
                 let numbers = integers(array)
                     .ok_or_else(|| self.key_error(suffix, "an unsigned integer or an array of them", "an array"))?;
+                let numbers = self.of_layers(&numbers)?;
                 let Some(&first) = numbers.first() else {
                     return Err(self.key_error(suffix, "one number per layer", "an empty array"));
                 };
@@ -55,9 +56,12 @@ impl<'a> Loader<'a> {
         let Some(crate::format::Value::Array(array)) = self.metadata().get(&self.key(suffix)) else {
             return Ok(self.size(suffix, range)?.map(|size| vec![size; n_layer]));
         };
-        let numbers = integers(array).filter(|numbers| numbers.len() == n_layer);
         let expected = || format!("{n_layer} numbers, one per layer");
-        let numbers = numbers.ok_or_else(|| self.key_error(suffix, expected(), "another array"))?;
+        let all = integers(array).ok_or_else(|| self.key_error(suffix, expected(), "another array"))?;
+        let numbers = self.of_layers(&all)?;
+        if numbers.len() != n_layer {
+            return Err(self.key_error(suffix, expected(), all.len()));
+        }
         let sizes: Vec<usize> = numbers.iter().map(|number| usize::try_from(*number).unwrap_or(usize::MAX)).collect();
         let expected = || format!("numbers from {} to {}", range.start(), range.end());
         let most = sizes.iter().copied().max().unwrap_or(0);
@@ -76,8 +80,11 @@ impl<'a> Loader<'a> {
             other => integers(other).map(|numbers| numbers.iter().map(|&number| number != 0).collect()),
         };
         let expected = || format!("{n_layer} flags, one per layer");
-        let flags = flags.filter(|flags: &Vec<bool>| flags.len() == n_layer);
-        flags.map(Some).ok_or_else(|| self.key_error(suffix, expected(), "another array"))
+        let flags: Vec<bool> = flags.ok_or_else(|| self.key_error(suffix, expected(), "another array"))?;
+        match self.of_layers(&flags)? {
+            of_layers if of_layers.len() == n_layer => Ok(Some(of_layers.to_vec())),
+            _ => Err(self.key_error(suffix, expected(), flags.len())),
+        }
     }
 
     /// An array of `len` numbers, for instance one per layer; NaN is refused.
@@ -86,10 +93,12 @@ impl<'a> Loader<'a> {
         let expected = || format!("{len} numbers");
         match self.metadata().get(&key) {
             None => Ok(None),
-            Some(crate::format::Value::Array(Array::F32(all)))
-                if all.len() == len && !all.iter().any(|x| x.is_nan()) =>
-            {
-                Ok(Some(all.clone()))
+            Some(crate::format::Value::Array(Array::F32(all))) if !all.iter().any(|x| x.is_nan()) => {
+                let all = if all.len() == len { all } else { self.of_layers(all)? };
+                match all.len() == len {
+                    true => Ok(Some(all.to_vec())),
+                    false => Err(self.key_error(suffix, expected(), format!("{} of them", all.len()))),
+                }
             }
             Some(_) => Err(self.key_error(suffix, expected(), "something else")),
         }
@@ -124,7 +133,8 @@ impl<'a> Loader<'a> {
         self.metadata().str(&self.key(suffix))
     }
 
-    pub(super) fn norm_eps(&self, suffix: &str) -> Result<f32> {
+    /// Number that a norm adds under its root.
+    pub(in crate::model) fn norm_eps(&self, suffix: &str) -> Result<f32> {
         let key = self.key(suffix);
         let eps = self.metadata().f32(&key)?.ok_or_else(|| self.metadata().missing(&key, "a small float"))?;
         if !(0.0..1.0).contains(&eps) {

@@ -2,22 +2,28 @@
 //! against the range the engine can work with, and every tensor against the sizes the metadata promised, before anything
 //! is computed or allocated from it.
 //!
-//! [`metadata`] reads numbers, [`config`] what architectures have in common, [`tensors`] weights, [`layer`] those
-//! of one layer; [`uniform`] compares layers. Without a file a loader writes down what it is asked for ([`recording`]).
+//! [`metadata`] reads numbers, [`config`] what architectures have in common, [`rope`] rotations, [`tensors`] weights, [`layer`] those of
+//! one layer; [`tail`] leaves out layers that are not run, [`uniform`] compares the others. Without a file a loader writes down what it is
+//! asked for ([`recording`]).
 
 mod config;
 mod factors;
 mod layer;
 mod metadata;
 mod recording;
+mod rope;
+mod tail;
 mod tensors;
 mod uniform;
 
 use std::{cell::RefCell, collections::HashSet, fmt::Display};
 
+pub(in crate::model) use config::BOTH_DIRECTIONS;
 pub(in crate::model) use factors::{factor_names, factors};
 pub(in crate::model) use layer::LayerTensors;
 pub(crate) use recording::{RecordedModel, RecordedTensor, TensorChoice, TensorRole};
+pub(in crate::model) use rope::RopeDefaults;
+pub(in crate::model) use tail::layer_and_name;
 pub(in crate::model) use uniform::LayerKind;
 
 use recording::Recording;

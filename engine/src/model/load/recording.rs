@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 
+use super::layer_and_name;
 use crate::{
     error::{Error, Result},
     format::{Blank, Tensor},
@@ -42,16 +43,12 @@ pub(crate) struct RecordedTensor {
 impl RecordedTensor {
     /// The layer that the tensor belongs to, if it belongs to one, and its name within it.
     pub(crate) fn layer_and_name(&self) -> (Option<usize>, &str) {
-        layer_and_name(&self.name)
+        place(&self.name)
     }
 }
 
-fn layer_and_name(name: &str) -> (Option<usize>, &str) {
-    let parts = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-    match parts.and_then(|(layer, rest)| Some((layer.parse().ok()?, rest))) {
-        Some((layer, rest)) => (Some(layer), rest),
-        None => (None, name),
-    }
+fn place(name: &str) -> (Option<usize>, &str) {
+    layer_and_name(name).map_or((None, name), |(layer, within)| (Some(layer), within))
 }
 
 /// Tensors that a model without a file has, of those that models may have or lack, and the sizes that no key tells. Names are whole, or
@@ -89,14 +86,14 @@ impl Recording {
 
     /// True if the choice has an optional tensor of this name.
     pub(super) fn has(&self, name: &str) -> bool {
-        let (layer, within) = layer_and_name(name);
+        let (layer, within) = place(name);
         let dense = layer.is_some_and(|layer| layer < self.choice.dense_layers) && within.ends_with("_exps.weight");
         self.choice.optional.iter().any(|chosen| chosen == name || chosen == within && !dense)
     }
 
     /// First dimension of a tensor, if the choice tells it.
     pub(super) fn rows(&self, name: &str) -> Option<usize> {
-        let (_, within) = layer_and_name(name);
+        let (_, within) = place(name);
         self.choice.rows.iter().find(|(chosen, _)| chosen == name || chosen == within).map(|(_, rows)| *rows)
     }
 
@@ -135,7 +132,7 @@ mod tests {
 
     /// Names and elements of the tensors that the loader of a file asks for.
     fn read(checkpoint: &Checkpoint) -> BTreeMap<String, usize> {
-        let (arch, family) = crate::model::family(&checkpoint.metadata).unwrap();
+        let (arch, family) = crate::model::family(checkpoint).unwrap();
         let options = LoadOptions::default();
         let loader = Loader::new(checkpoint, arch, &options);
         crate::model::read(&loader, family).unwrap();

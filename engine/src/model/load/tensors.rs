@@ -1,6 +1,11 @@
 //! Tensors by name and expected shape, and the parts of a layer made of them.
 
-use super::{Loader, TensorRole, factors::factors};
+use std::collections::HashSet;
+
+use super::{
+    Loader, TensorRole,
+    factors::{factor_names, factors},
+};
 use crate::{
     error::{Error, Result},
     format::{Matrix, Tensor},
@@ -53,10 +58,19 @@ impl<'a> Loader<'a> {
         self.has(name).then(|| self.tensor(name, &[shape], role)).transpose()
     }
 
-    /// Tensors no role asked for.
-    pub(in crate::model) fn unused(&self) -> impl Iterator<Item = &'a str> {
-        let used = self.used.take();
-        self.checkpoint.tensors().iter().map(|tensor| tensor.name.as_str()).filter(move |name| !used.contains(*name))
+    /// Names of the tensors that roles asked for.
+    pub(in crate::model) fn into_used(self) -> HashSet<String> {
+        self.used.into_inner()
+    }
+
+    /// The factors of `weight` ([`factors`]), whose tensor is used then.
+    fn factors(&self, weight: &Tensor, count: usize) -> Result<Option<Vec<f32>>> {
+        let factors = factors(self.checkpoint, weight, count)?;
+        if factors.is_some() {
+            let there = factor_names(&weight.name).into_iter().find(|name| self.checkpoint.tensor(name).is_some());
+            self.used.borrow_mut().extend(there);
+        }
+        Ok(factors)
     }
 
     fn as_matrix(&self, tensor: &Tensor) -> Result<Matrix> {
@@ -67,7 +81,7 @@ impl<'a> Loader<'a> {
     /// A matrix with its factor, if the file has one beside it.
     fn with_factor(&self, tensor: &Tensor) -> Result<Matrix> {
         let matrix = self.as_matrix(tensor)?;
-        let factor = factors(self.checkpoint, tensor, 1)?.and_then(|factors| factors.first().copied());
+        let factor = self.factors(tensor, 1)?.and_then(|factors| factors.first().copied());
         Ok(matrix.with_factor(factor.unwrap_or(1.0)))
     }
 
@@ -119,7 +133,7 @@ impl<'a> Loader<'a> {
     ) -> Result<Option<Vec<Matrix>>> {
         let Some(tensor) = self.optional(name, &[count, rows, cols], TensorRole::Stack)? else { return Ok(None) };
         let all = self.as_matrix(&tensor)?;
-        let factors = factors(self.checkpoint, &tensor, count)?;
+        let factors = self.factors(&tensor, count)?;
         let factor = |at: usize| factors.as_ref().map_or(1.0, |factors| factors[at]);
         let slice = |at: usize| Ok(self.slice(&all, name, at * rows, rows)?.with_factor(factor(at)));
         (0..count).map(slice).collect::<Result<_>>().map(Some)
@@ -196,6 +210,21 @@ impl<'a> Loader<'a> {
 
     pub(in crate::model) fn optional_norm(&self, stem: &str, kind: NormKind, len: usize) -> Result<Option<Norm>> {
         self.has(&format!("{stem}.weight")).then(|| self.norm(stem, kind, len)).transpose()
+    }
+
+    /// Layer norms of heads, if there are any: one for all, `[head_dim]`, or each head's own, `[heads * head_dim]`, in one tensor or in
+    /// as many as there are heads.
+    pub(in crate::model) fn layer_norm_of_heads(&self, stem: &str, heads: usize, len: usize) -> Result<Option<Norm>> {
+        let (one, single) = (format!("{stem}.weight"), |head: usize| format!("{stem}.{head}.weight"));
+        let weight = if self.has(&one) {
+            self.vector_of_shape(&one, &[&[len], &[heads, len]])?
+        } else if self.has(&single(0)) {
+            let all: Vec<Vec<f32>> = (0..heads).map(|head| self.vector(&single(head), len)).collect::<Result<_>>()?;
+            all.concat()
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Norm { weight, bias: None }))
     }
 
     /// The down projection of layer `n`, in the orientation the file has.

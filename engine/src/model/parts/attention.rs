@@ -1,6 +1,6 @@
 //! Attention of a layer: sizes, weights, and both bound to a step.
 
-use super::{BoundLatent, LatentConfig, LatentWeights, LayerNorms, Linear, Norm};
+use super::{BoundLatent, LatentConfig, LatentWeights, LayerNorms, Linear, Norm, NormKind};
 use crate::{
     error::Result,
     model::{Register, load::LayerTensors},
@@ -108,7 +108,8 @@ pub struct AttentionWeights {
     pub v: Option<Linear>,
     /// `[d, n_head * head_dim]`
     pub output: Linear,
-    /// Norm of queries before rope: of each head, `[head_dim]`, or of all heads together, `[n_head * head_dim]`.
+    /// Norm of queries before rope: of each head, `[head_dim]`, or of all heads together, `[n_head * head_dim]`. A layer norm is of each
+    /// head, whose own weights these are then.
     pub q_norm: Option<Norm>,
     /// Norm of keys before rope: of each head, `[head_dim]`, or of all heads together, `[n_kv_head * head_dim]`.
     pub k_norm: Option<Norm>,
@@ -159,6 +160,9 @@ impl AttentionWeights {
         // Of each head, or of all together: the length tells.
         let head_norm = |which: &str, all: usize| {
             let stem = format!("blk.{n}.attn_{which}_norm");
+            if norm == NormKind::Layer {
+                return loader.layer_norm_of_heads(&stem, all / shape.head_dim, shape.head_dim);
+            }
             let of_all = loader.rows(&format!("{stem}.weight")) == Some(all);
             loader.optional_norm(&stem, norm, if of_all { all } else { shape.head_dim })
         };

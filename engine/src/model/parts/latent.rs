@@ -13,7 +13,7 @@ use crate::{
 
 /// Multi-head latent attention (DeepSeek V2): keys and values of all heads are products of one latent, which is what is cached. Queries
 /// are brought to the latent's width, attend to it, and each head's values are a product of the latents' weighted sum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatentConfig {
     /// Elements of the latent.
     pub rank: usize,
@@ -23,6 +23,8 @@ pub struct LatentConfig {
     pub v_dim: usize,
     /// Elements that queries are projected from, where they are low-rank.
     pub q_rank: Option<usize>,
+    /// Added under the root in the norms of latents.
+    pub norm_eps: f32,
 }
 
 /// Weights of latent attention beside those of all attention.

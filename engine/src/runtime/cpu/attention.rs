@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::{
     TokenInputs, WHAT,
     latent::{LatentAttention, LatentTask},
-    norm::{norm_rows, norm_within},
+    norm::{norm_heads, norm_within},
     skipped_inputs::{self, InputCalibration, SiteJobs, SkippedSite},
 };
 use crate::{
@@ -168,7 +168,7 @@ impl CpuAttention {
         let (k, v) = (&mut self.k[..tokens * kv_dim], &mut self.v[..tokens * kv_dim]);
         for (norm, x) in [(&weights.q_norm, &mut *q), (&weights.k_norm, &mut *k)] {
             if let Some(norm) = norm {
-                norm_rows(cpu, config, norm, x, None);
+                norm_heads(cpu, config, norm, of.head_dim, x);
             }
         }
         if of.norm_values {
@@ -226,10 +226,10 @@ impl CpuAttention {
         latent: BoundLatent<'_>,
         sequences: &mut Sequences<'_>,
     ) -> Result<()> {
-        let AttentionTask { cpu, config, attention, x, tokens, .. } = *task;
+        let AttentionTask { cpu, attention, x, tokens, .. } = *task;
         let BoundAttention { layer, config: of, weights, .. } = attention;
         let rotation = of.rope.and_then(|table| self.rotations.get(table));
-        let task = LatentTask { config, layer, shape: of, latent, weights, tokens, rotation };
+        let task = LatentTask { layer, shape: of, latent, weights, tokens, rotation };
         let heads = &mut self.heads[..tokens * of.output_cols()];
         self.latent.run(cpu, &task, x, sequences, &mut self.scratch, heads)
     }

@@ -5,14 +5,14 @@
 
 use smallvec::SmallVec;
 
-use super::{WHAT, attention::not_in_ram, norm::norm_rows};
+use super::{WHAT, attention::not_in_ram};
 use crate::{
     cpu::{
         Cpu, MatmulJob, RowsJob,
         ops::{AttentionScratch, AttentionShape, Queries, RopeRows, SeenRows},
     },
     error::Result,
-    model::{AttentionConfig, AttentionWeights, BoundLatent, Linear, ModelConfig},
+    model::{AttentionConfig, AttentionWeights, BoundLatent, Linear},
     runtime::{Sequences, scratch::grow},
 };
 
@@ -39,7 +39,6 @@ pub(super) struct LatentAttention {
 
 /// The layer and chunk that are computed.
 pub(super) struct LatentTask<'a> {
-    pub config: &'a ModelConfig,
     pub layer: usize,
     pub shape: &'a AttentionConfig,
     pub latent: BoundLatent<'a>,
@@ -102,7 +101,7 @@ impl LatentAttention {
 
     /// Queries `[tokens, n_head, nope_dim + rope]`, and keys `[tokens, rotated | latent]` with the latent's norm.
     fn project(&mut self, cpu: &Cpu, task: &LatentTask<'_>, x: &[f32]) -> Result<()> {
-        let LatentTask { config, shape, weights, tokens, .. } = *task;
+        let LatentTask { shape, weights, tokens, .. } = *task;
         let BoundLatent { config: latent, weights: behind } = task.latent;
         let (width, rope) = (shape.head_dim, shape.latent_rope_dim());
         grow(&mut self.queries, tokens.checked_mul(shape.q_rows()), WHAT)?;
@@ -119,14 +118,14 @@ impl LatentAttention {
         cpu.matmul(&mut jobs, x, tokens);
         drop(jobs);
         if let Some((_, norm)) = &behind.low_q {
-            norm_rows(cpu, config, norm, low, None);
+            cpu.rms_norm(low, None, &norm.weight, latent.norm_eps);
             cpu.matmul(&mut [weights.q.job(queries)], low, tokens);
         }
         let keys = &mut self.keys[..tokens * width];
         for (key, row) in keys.chunks_exact_mut(width).zip(projected.chunks_exact(width)) {
             let (rotated, of_latent) = key.split_at_mut(rope);
             rotated.copy_from_slice(&row[latent.rank..]);
-            norm_rows(cpu, config, &behind.norm, of_latent, Some(&row[..latent.rank]));
+            cpu.rms_norm(of_latent, Some(&row[..latent.rank]), &behind.norm.weight, latent.norm_eps);
         }
         Ok(())
     }

@@ -13,6 +13,19 @@ pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f
     }
 }
 
+/// Norms heads, `[tokens, heads, head_dim]`, each by itself or all of a token's together, as the norm's weight is long; a layer norm
+/// with a weight as long as all heads is of each head with weights of its own.
+pub(super) fn norm_heads(cpu: &Cpu, config: &ModelConfig, norm: &Norm, head_dim: usize, x: &mut [f32]) {
+    if config.norm == NormKind::Rms || norm.weight.len() == head_dim {
+        return norm_rows(cpu, config, norm, x, None);
+    }
+    for heads in x.chunks_exact_mut(norm.weight.len()) {
+        for (head, weight) in heads.chunks_exact_mut(head_dim).zip(norm.weight.chunks_exact(head_dim)) {
+            cpu.layer_norm(head, None, weight, None, config.norm_eps);
+        }
+    }
+}
+
 /// Norms a vector within a part, `[tokens, n]`, if its layer has a norm of it: all of a token's together, or as many at a time as the
 /// norm's weight is long.
 pub(super) fn norm_within(cpu: &Cpu, config: &ModelConfig, norms: LayerNorms<'_>, slot: NormSlot, x: &mut [f32]) {

@@ -93,7 +93,7 @@ fn message_that_is_too_long_by_itself_is_refused_with_both_lengths() {
     let alone = ids(&engine, vec![messages[0].clone(), long]).len();
     let error = answer(&engine, Prompt::Chat(messages), 6).unwrap_err();
     assert!(
-        matches!(error, Error::ContextFull { wanted, available: CONTEXT } if wanted == alone && alone > CONTEXT),
+        matches!(error, Error::ContextFull { wanted, available: CONTEXT, .. } if wanted == alone && alone > CONTEXT),
         "{error}"
     );
 }

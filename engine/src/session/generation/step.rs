@@ -90,7 +90,7 @@ impl Generation<'_> {
             adaptation.record_tokens(chunk.len);
         }
         let computed = computed.inspect_err(|_| self.drop_drafts())?;
-        if !self.report_computed(chunk, &computed, events) {
+        if !self.report_computed(chunk, &computed, events)? {
             return Err(Error::Cancelled);
         }
         if self.drafted > 0
@@ -230,14 +230,14 @@ impl Generation<'_> {
 
     /// Sends what is wanted of a prompt itself, its log probabilities or its embedding, and counts the chunk as computed. False if
     /// nobody listens any more.
-    fn report_computed(&mut self, chunk: Chunk, computed: &ComputedLogits<'_>, events: &EventSender) -> bool {
+    fn report_computed(&mut self, chunk: Chunk, computed: &ComputedLogits<'_>, events: &EventSender) -> Result<bool> {
         if let ComputedLogits::Logits(logits) = computed
             && chunk.scores_prompt
         {
             let top = self.logprobs.map_or(0, |it| it.top);
-            let logprobs = score_prompt(&self.todo, self.computed, logits.chunks_exact(self.n_vocab), top);
+            let logprobs = score_prompt(&self.todo, self.computed, logits.chunks_exact(self.n_vocab), top)?;
             if !logprobs.is_empty() && !events.send(Event::PromptLogprobs(logprobs)) {
-                return false;
+                return Ok(false);
             }
         }
         self.computed += chunk.len;
@@ -245,9 +245,9 @@ impl Generation<'_> {
             && let ComputedLogits::Hidden(states) = computed
         {
             pooled.add(states);
-            return !chunk.is_last() || events.send(Event::Embedding(pooled.embedding()));
+            return Ok(!chunk.is_last() || events.send(Event::Embedding(pooled.embedding()?)));
         }
-        true
+        Ok(true)
     }
 
     /// Chooses a token by what was computed, if those are logits.

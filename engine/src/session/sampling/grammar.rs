@@ -3,10 +3,14 @@
 use std::{fmt, sync::Arc};
 
 use llguidance::{Matcher, ParserFactory, api::TopLevelGrammar};
-use serde_json::Value;
 use toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 
-use super::gbnf;
+use super::{
+    gbnf,
+    json_schema::JsonSchema,
+    number_length::{NumberLength, leading_digits},
+    pattern,
+};
 use crate::{
     error::{Error, Result},
     tokenizer::{TokenKind, Tokenizer},
@@ -22,7 +26,7 @@ const MAX_SYMBOLS: usize = 100_000;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Grammar {
     /// A JSON value that a schema describes.
-    JsonSchema(Value),
+    JsonSchema(JsonSchema),
     /// A text that a regular expression matches as a whole.
     Regex(String),
     /// A text of this grammar in Lark's notation, whose first rule is `start`.
@@ -47,6 +51,14 @@ impl Grammar {
 pub struct GrammarCompiler {
     factory: ParserFactory,
     vocab: usize,
+    /// Tokens that begin with digits.
+    digits: Arc<[DigitToken]>,
+}
+
+/// A token that begins with digits, and their number.
+struct DigitToken {
+    id: u32,
+    digits: usize,
 }
 
 /// The state of a grammar after the tokens so far.
@@ -54,6 +66,10 @@ pub struct GrammarState {
     matcher: Matcher,
     /// Tokens that may follow, once computed.
     mask: Option<SimpleVob>,
+    /// Digits of the number being written, if the text is JSON.
+    length: Option<NumberLength>,
+    digits: Arc<[DigitToken]>,
+    environment: TokEnv,
 }
 
 impl fmt::Debug for GrammarCompiler {
@@ -71,9 +87,7 @@ impl fmt::Debug for GrammarState {
 /// The error of a grammar that cannot be used.
 fn refused(why: impl fmt::Display) -> Error {
     // The library's messages go on with its state, line by line.
-    let text = why.to_string();
-    let why = text.lines().next().unwrap_or_default().to_owned();
-    Error::invalid("grammar", "one that can be followed", why)
+    Error::invalid("grammar", "a grammar that can be followed", pattern::summary(why))
 }
 
 impl GrammarCompiler {
@@ -94,6 +108,8 @@ impl GrammarCompiler {
                 }
             })
             .collect();
+        let token = |(id, bytes): (u32, &Vec<u8>)| DigitToken { id, digits: leading_digits(bytes) };
+        let digits = (0..).zip(&words).map(token).filter(|token| token.digits > 0).collect();
         let trie = TokTrie::from(&TokRxInfo::new(vocab as u32, end), &words).with_eos_tokens(&ends);
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&environment).map_err(refused)?;
@@ -101,7 +117,7 @@ impl GrammarCompiler {
         let limits = factory.limits_mut();
         limits.verbose_errors = false;
         limits.max_grammar_size = MAX_SYMBOLS;
-        Ok(GrammarCompiler { factory, vocab })
+        Ok(GrammarCompiler { factory, vocab, digits })
     }
 
     /// The state of `grammar` before the first token. [`Error::Invalid`] if it is no grammar, or one that is too large.
@@ -110,15 +126,25 @@ impl GrammarCompiler {
             Grammar::Gbnf(text) => Some(gbnf::translate(text)?),
             _ => None,
         };
-        let grammar = match translated.as_ref().unwrap_or(grammar) {
-            Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
-            Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
+        let grammar = translated.as_ref().unwrap_or(grammar);
+        let length = matches!(grammar, Grammar::JsonSchema(_)).then(NumberLength::default);
+        let grammar = match grammar {
+            Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.for_library()),
+            Grammar::Regex(regex) => {
+                if translated.is_none() {
+                    pattern::check(regex, "")?;
+                }
+                TopLevelGrammar::from_regex(regex)
+            }
             Grammar::Lark(text) | Grammar::Gbnf(text) => TopLevelGrammar::from_lark(text.clone()),
         };
         let matcher = Matcher::new(self.factory.create_parser(grammar));
         match matcher.get_error() {
             Some(why) => Err(refused(why)),
-            None => Ok(GrammarState { matcher, mask: None }),
+            None => {
+                let (digits, environment) = (Arc::clone(&self.digits), self.factory.tok_env().clone());
+                Ok(GrammarState { matcher, mask: None, length, digits, environment })
+            }
         }
     }
 }
@@ -127,9 +153,22 @@ impl GrammarState {
     /// Computes the mask of the tokens that may follow.
     pub fn compute_mask(&mut self) -> Result<()> {
         if self.mask.is_none() {
-            self.mask = Some(self.matcher.compute_mask_or_eos().map_err(refused)?);
+            let mut mask = self.matcher.compute_mask_or_eos().map_err(refused)?;
+            self.limit_numbers(&mut mask);
+            self.mask = Some(mask);
         }
         Ok(())
+    }
+
+    /// Removes the tokens that would make a number too long, unless the schema wants a longer one.
+    fn limit_numbers(&self, mask: &mut SimpleVob) {
+        let Some(length) = self.length.as_ref().filter(|it| !it.allows(usize::from(u8::MAX))) else { return };
+        let mut limited = mask.clone();
+        let too_long = self.digits.iter().filter(|token| !length.allows(token.digits));
+        too_long.for_each(|token| limited.disallow_token(token.id));
+        if !limited.is_zero() {
+            *mask = limited;
+        }
     }
 
     /// Bans, in `logits` `[vocab]`, the tokens that may not follow.
@@ -148,13 +187,16 @@ impl GrammarState {
     /// Moves on behind a token, which the mask allowed.
     pub fn accept(&mut self, id: u32) -> Result<()> {
         self.mask = None;
+        if let Some(length) = &mut self.length {
+            length.push(self.environment.tok_trie().token(id));
+        }
         self.matcher.consume_token(id).map_err(refused)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::format::{Array, Metadata, Value as Meta};
@@ -171,6 +213,10 @@ mod tests {
         metadata.set("tokenizer.ggml.token_type", Meta::Array(Array::I32(types)));
         metadata.set("tokenizer.ggml.eos_token_id", Meta::U32(1));
         Tokenizer::from_metadata(&metadata).expect("valid")
+    }
+
+    fn schema(schema: Value) -> Grammar {
+        Grammar::JsonSchema(JsonSchema::new(&schema, false).expect("a schema"))
     }
 
     fn compiler() -> (GrammarCompiler, usize) {
@@ -193,7 +239,7 @@ mod tests {
     #[test]
     fn masks_allow_what_the_schema_allows_and_the_end_when_it_is_complete() {
         let (compiler, vocab) = compiler();
-        let mut state = compiler.compile(&Grammar::JsonSchema(json!({ "type": "boolean" }))).expect("a schema");
+        let mut state = compiler.compile(&schema(json!({ "type": "boolean" }))).expect("a schema");
         let first = allowed(&mut state, vocab);
         assert!(first.contains(&2) && first.contains(&byte(b't')) && first.contains(&byte(b'f')), "{first:?}");
         assert!(!first.contains(&1) && !first.contains(&3) && !first.contains(&byte(b'x')), "{first:?}");
@@ -255,19 +301,73 @@ ws ::= | " " | "\n" [ \t]{0,20}
     #[test]
     fn local_references_of_schemas_are_followed() {
         let (compiler, vocab) = compiler();
-        let schema = json!({ "$ref": "#/$defs/yes", "$defs": { "yes": { "const": true } } });
-        let mut state = compiler.compile(&Grammar::JsonSchema(schema)).expect("a schema");
+        let yes = schema(json!({ "$ref": "#/$defs/yes", "$defs": { "yes": { "const": true } } }));
+        let mut state = compiler.compile(&yes).expect("a schema");
         assert_eq!(allowed(&mut state, vocab), [2, byte(b't')]);
+        let tree = schema(json!({
+            "type": "object", "properties": { "a": { "$ref": "#/x~1y" }, "b": { "type": "array", "items": { "$ref": "#" } } },
+            "additionalProperties": false, "x/y": { "enum": [1, 2] },
+        }));
+        for (text, good) in
+            [(r#"{"a": 1, "b": [{}, {"b": []}]}"#, true), (r#"{"a": 3}"#, false), (r#"{"b": [1]}"#, false)]
+        {
+            assert_eq!(accepts(&compiler, vocab, &tree, text), good, "{text}");
+        }
+        let circle = schema(
+            json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }),
+        );
+        if let Ok(mut state) = compiler.compile(&circle) {
+            assert!(state.compute_mask().is_err() || allowed(&mut state, vocab).iter().all(|id| *id == 1));
+        }
+    }
+
+    #[test]
+    fn alternatives_that_may_both_fit_are_taken_as_any_of_them() {
+        let (compiler, vocab) = compiler();
+        let numbers = schema(json!({ "oneOf": [{ "const": 1 }, { "const": 2 }] }));
+        let keys = schema(json!({
+            "properties": { "f": { "enum": [true] }, "l": { "enum": [false] } }, "additionalProperties": false,
+            "type": "object", "oneOf": [{ "required": ["f"] }, { "required": ["l"] }],
+        }));
+        for (grammar, text, good) in [
+            (&numbers, "1", true),
+            (&numbers, "2", true),
+            (&numbers, "3", false),
+            (&keys, r#"{"f": true}"#, true),
+            (&keys, r#"{"l": false}"#, true),
+            (&keys, "{}", false),
+        ] {
+            assert_eq!(accepts(&compiler, vocab, grammar, text), good, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_at_most_16_digits_in_each_part_unless_the_schema_wants_more() {
+        let (compiler, vocab) = compiler();
+        let (number, any) = (schema(json!({ "type": "number" })), schema(json!({})));
+        let fixed = schema(json!({ "const": 123_456_789_012_345_680_i64 }));
+        let least = schema(json!({ "type": "integer", "minimum": 100_000_000_000_000_000_i64 }));
+        for (grammar, text, good) in [
+            (&number, "-1234567890123456.1234567890123456e-1234567890123456", true),
+            (&number, "12345678901234567", false),
+            (&number, "3.31000000000000000", false),
+            (&any, r#"{"a": [1.5, "12345678901234567890"]}"#, true),
+            (&any, r#"{"a": [0.12345678901234567]}"#, false),
+            (&fixed, "123456789012345680", true),
+            (&least, "100000000000000007", true),
+            (&least, "1000000000000000071", false),
+        ] {
+            assert_eq!(accepts(&compiler, vocab, grammar, text), good, "{text}");
+        }
     }
 
     #[test]
     fn invalid_and_huge_grammars_are_refused() {
         let (compiler, _) = compiler();
-        let many: Vec<Value> = (0..200_000).map(|at| json!({ "const": format!("{at}x") })).collect();
+        let many: Vec<Value> = (0..90_000).map(|at| json!({ "const": format!("{at}x") })).collect();
         for grammar in [
-            Grammar::JsonSchema(json!({ "type": "nonsense" })),
-            Grammar::JsonSchema(json!({ "$ref": "http://example.org/x" })),
-            Grammar::JsonSchema(json!({ "anyOf": many })),
+            schema(json!({ "type": "nonsense" })),
+            schema(json!({ "anyOf": many })),
             Grammar::Regex("(".to_owned()),
             Grammar::Regex("(a{1,1000}){1,1000}b{1,100000}".to_owned()),
             Grammar::Lark("nonsense".to_owned()),

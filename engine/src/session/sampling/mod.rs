@@ -11,9 +11,14 @@
 mod candidates;
 mod gbnf;
 mod grammar;
+mod json_schema;
+mod number_length;
+mod pattern;
 mod penalties;
 mod sampler;
+mod schema_reader;
 
 pub use grammar::{Grammar, GrammarCompiler, GrammarState};
+pub use json_schema::{CallSchema, JsonSchema};
 pub use penalties::Breakers;
 pub use sampler::{Sampler, argmax};

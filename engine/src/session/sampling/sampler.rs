@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    runtime::{MAX_SHORTLIST, Shortlist},
+    runtime::{MAX_SHORTLIST, Shortlist, check_logits},
     session::Sampling,
 };
 
@@ -73,7 +73,8 @@ impl Sampler {
 
     /// Chooses a token from `logits`, `[vocab]`, after `history` (oldest first, prompt included).
     ///
-    /// Not-a-number counts as banned, `+inf` as the largest finite logit. [`Error::Invalid`] when every token is banned.
+    /// Not-a-number counts as banned, `+inf` as the largest finite logit. [`Error::Invalid`] when every token is banned,
+    /// [`Error::NotFinite`] when none of them is a number.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
         let chosen = if self.bias.is_empty() && !self.penalties.is_active() && !self.dry.is_active() {
             self.choose(logits)
@@ -86,7 +87,7 @@ impl Sampler {
             self.adjusted = adjusted;
             chosen
         };
-        chosen.ok_or_else(|| no_token(logits.len()))
+        chosen.ok_or_else(|| no_token(logits))
     }
 
     /// Number of the largest logits that decide on the token after `held` and `next` as surely as all of them; `None` if more than
@@ -137,7 +138,7 @@ impl Sampler {
         self.adjust(&mut logits, history);
         let chosen = self.choose(&logits);
         self.adjusted = logits;
-        chosen.ok_or_else(|| no_token(shortlist.ids.len()))
+        chosen.ok_or_else(|| no_token(shortlist.logits))
     }
 
     fn adjust(&mut self, logits: &mut [f32], history: &[u32]) {
@@ -171,9 +172,12 @@ impl Sampler {
     }
 }
 
-/// The error of logits that leave no token to choose.
-fn no_token(logits: usize) -> Error {
-    Error::invalid("logits", "a token that is neither banned nor NaN", format!("none among {logits}"))
+/// The error of logits that leave no token to choose: the model's, if they are no numbers, else the caller's, who has banned all.
+fn no_token(logits: &[f32]) -> Error {
+    match check_logits(logits) {
+        Err(error) => error,
+        Ok(()) => Error::invalid("logits", "a token that is not banned", format!("none among {}", logits.len())),
+    }
 }
 
 /// The token with the largest logit; the lowest id among equals. `None` when all are `-inf` or not a number.
@@ -423,7 +427,7 @@ mod tests {
         for sampling in &samplings {
             for logits in [&[][..], &[down], &[nan], &[down, nan, down]] {
                 let error = sampler(sampling, 1).sample(logits, &history).unwrap_err();
-                assert!(error.to_string().contains("banned"), "{error}");
+                assert!(matches!(error, Error::NotFinite { .. }), "{error}");
             }
             for (logits, possible) in [
                 (&[0.0][..], &[0][..]),

@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     format::Checkpoint,
     runtime::{Forward, KvCache, Outputs, Probe},
-    tokenizer::{ChatMessage, ChatTemplate, EncodeOptions, TemplateOrigin, Tokenizer},
+    tokenizer::{ChatMessage, ChatTemplate, EncodeOptions, RenderOptions, TemplateOrigin, Tokenizer},
 };
 
 /// Requests to chat models. `{}` is one of [`SUBJECTS`].
@@ -118,8 +118,8 @@ impl Author {
         match &self.template {
             None => self.tokenizer.encode(&text, EncodeOptions::TEXT),
             Some(template) => {
-                let rendered = template.render(&[ChatMessage::new("user", &text)], true)?;
-                self.tokenizer.encode(&rendered, EncodeOptions::CHAT)
+                let prompt = template.render_with(&[ChatMessage::new("user", &text)], RenderOptions::new(true))?;
+                self.tokenizer.encode_prompt(&prompt)
             }
         }
     }

@@ -100,7 +100,7 @@ impl<'t> Chunk<'t> {
     fn new(model: &Model, cpu: Cpu, text: &'t [u32]) -> Result<Self> {
         let mut processor = CpuProcessor::new(cpu);
         processor.calibration().in_chunks = true;
-        let mut kv = processor.kv_cache(model, text.len(), KvType::F16)?;
+        let mut kv = KvCache::for_passes(&model.config, text.len(), KvType::F16, text.len())?;
         let mut unobserved = ();
         let pass = &Pass::new(model, text, &mut unobserved);
         processor.begin(pass, &Sequences::one(&mut kv, text.len()))?;

@@ -1,6 +1,9 @@
 //! The identity of the model a sidecar belongs to.
 
-use crate::{format::Checkpoint, model::Model};
+use crate::{
+    format::{Checkpoint, Container, Tensor},
+    model::Model,
+};
 
 /// Bytes hashed at the beginning, the middle and the end of every tensor.
 const SAMPLE: usize = 256;
@@ -39,10 +42,15 @@ impl Identity {
             d_model: config.d_model,
             n_ff: config.n_ff,
             n_expert: config.experts.map_or(0, |experts| experts.count),
-            tensors: model.checkpoint.tensors().len() as u64,
+            tensors: of_file(&model.checkpoint).count() as u64,
             layout,
             data,
         }
+    }
+
+    /// The model's fingerprint, by which files and rows about it are named: 32 hexadecimal digits.
+    pub fn fingerprint(&self) -> String {
+        format!("{:016x}{:016x}", self.layout, self.data)
     }
 
     /// Description of how `model` differs; `None` if it is the same.
@@ -63,9 +71,15 @@ impl Identity {
     }
 }
 
+/// All tensors of a file, used or not; of a folder those of the model.
+fn of_file(checkpoint: &Checkpoint) -> impl Iterator<Item = &Tensor> {
+    let unused = if checkpoint.container == Container::HuggingFace { &[] } else { checkpoint.unused() };
+    checkpoint.tensors().iter().chain(unused)
+}
+
 /// Hashes of layout and data.
 fn hashes(checkpoint: &Checkpoint) -> (u64, u64) {
-    let mut tensors: Vec<_> = checkpoint.tensors().iter().collect();
+    let mut tensors: Vec<_> = of_file(checkpoint).collect();
     tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     let (mut layout, mut data) = (Fnv::default(), Fnv::default());
     for tensor in tensors {

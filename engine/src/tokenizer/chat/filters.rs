@@ -11,7 +11,9 @@ use minijinja::{
 };
 
 use super::{
+    arguments::Arguments,
     budget::{Budget, refused},
+    jinja_extras,
     json::JsonStyle,
     sandbox::bounded,
     strftime, text_methods,
@@ -26,6 +28,7 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     add_filters_of_texts(environment, budget);
     add_filters_of_values(environment, budget);
     add_functions(environment, budget);
+    jinja_extras::install(environment, budget);
 }
 
 /// Adds what the template library has, each call asking the budget before and after.
@@ -58,10 +61,16 @@ fn add_library(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
 /// Filters that make a text of texts.
 fn add_filters_of_texts(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     let own = Arc::clone(budget);
-    environment.add_filter("replace", move |text: Value, from: Value, to: Value| {
-        let (text, from, to) = (own.text(&text)?, own.text(&from)?, own.text(&to)?);
-        replace(&own, &text, &from, &to).map(Value::from)
-    });
+    environment.add_filter(
+        "replace",
+        move |text: Value, from: Value, to: Value, operands: Rest<Value>, options: Kwargs| {
+            let (text, from, to) = (own.text(&text)?, own.text(&from)?, own.text(&to)?);
+            let mut options = Arguments::new(operands, options);
+            let count = options.number("count", -1)?;
+            options.end()?;
+            replace(&own, &text, &from, &to, count).map(Value::from)
+        },
+    );
     let own = Arc::clone(budget);
     environment.add_filter("join", move |list: Value, separator: Option<Value>, options: Kwargs| {
         let separator = separator.or(options.get("d")?).unwrap_or_default();
@@ -135,7 +144,7 @@ fn add_filters_of_values(environment: &mut Environment<'_>, budget: &Arc<Budget>
         let operands = with_options(operands, options);
         text_methods::formatted(&own, FormatStyle::Printf, &own.text(&text)?, &operands)
     });
-    for name in ["escape", "e"] {
+    for name in ["escape", "e", "forceescape"] {
         let own = Arc::clone(budget);
         environment.add_filter(name, move |text: Value| escape(&own, &own.text(&text)?));
     }
@@ -259,10 +268,13 @@ fn call_method(
 ) -> Result<Value, Error> {
     let argument = |at: usize| operands.get(at).and_then(Value::as_str);
     match (value.as_str(), method) {
-        (Some(text), "replace") if operands.len() == 2 => match (argument(0), argument(1)) {
-            (Some(from), Some(to)) => return replace(budget, text, from, to).map(Value::from),
-            _ => return Err(refused("replace takes two strings")),
-        },
+        (Some(text), "replace") if (2..=3).contains(&operands.len()) => {
+            let count = operands.get(2).map_or(Some(-1), |count| i64::try_from(count.clone()).ok());
+            return match (argument(0), argument(1), count) {
+                (Some(from), Some(to), Some(count)) => replace(budget, text, from, to, count).map(Value::from),
+                _ => Err(refused("replace takes two strings and a number")),
+            };
+        }
         (Some(separator), "join") if operands.len() == 1 => {
             return join(budget, operands[0].try_iter()?.map(Ok), separator).map(Value::from);
         }
@@ -277,14 +289,28 @@ fn call_method(
                 return result;
             }
         }
+        (None, "index") if value.kind() == ValueKind::Seq => return index(value, operands),
+        (None, "copy") if matches!(value.kind(), ValueKind::Seq | ValueKind::Map) && operands.is_empty() => {
+            return Ok(value.clone());
+        }
         _ => {}
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, operands)
 }
 
-fn replace(budget: &Budget, text: &str, from: &str, to: &str) -> Result<String, Error> {
-    budget.charge(text.len().saturating_add(text.matches(from).count().saturating_mul(to.len())))?;
-    Ok(text.replace(from, to))
+/// Position of the first operand in a list, not before the second.
+fn index(list: &Value, operands: &[Value]) -> Result<Value, Error> {
+    let from = operands.get(1).and_then(Value::as_usize).unwrap_or(0);
+    let mut items = list.try_iter()?.enumerate().skip(from);
+    let found = operands.first().and_then(|wanted| items.find(|(_, item)| item == wanted));
+    found.map(|(at, _)| at.into()).ok_or_else(|| refused("it is not in the list"))
+}
+
+/// `text` with the first `count` times of `from`, of all if that is negative, as `to`.
+fn replace(budget: &Budget, text: &str, from: &str, to: &str, count: i64) -> Result<String, Error> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    budget.charge(text.len().saturating_add(text.matches(from).take(count).count().saturating_mul(to.len())))?;
+    Ok(text.replacen(from, to, count))
 }
 
 fn join(budget: &Budget, items: impl Iterator<Item = Result<Value, Error>>, separator: &str) -> Result<String, Error> {
@@ -319,7 +345,7 @@ fn indent(budget: &Budget, text: &str, margin: &str, first: bool, blank: bool) -
 fn escape(budget: &Budget, text: &str) -> Result<String, Error> {
     let mut result = text.to_owned();
     for (from, to) in [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ("\"", "&#34;")] {
-        result = replace(budget, &result, from, to)?;
+        result = replace(budget, &result, from, to, -1)?;
     }
     Ok(result)
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use minijinja::{Error, ErrorKind, Value, value::ValueKind};
 
 use super::budget::Budget;
+use crate::tokenizer::prompt_text::BREAK;
 
 /// The widest indentation.
 const INDENT: usize = 16;
@@ -173,6 +174,7 @@ impl Writer<'_> {
                 '\u{c}' => self.text.push_str("\\f"),
                 ' '..='~' => self.text.push(character),
                 character if character >= ' ' && !self.style.ensure_ascii => self.text.push(character),
+                BREAK => self.text.push(BREAK),
                 character => {
                     for unit in character.encode_utf16(&mut [0; 2]) {
                         // Writing to a string cannot fail.

@@ -12,6 +12,7 @@ use minijinja::{
 use super::{
     budget::{Budget, refused},
     filters,
+    macro_defaults::with_moved_defaults,
     operations::{self, Operation},
     scan::scan,
 };
@@ -49,7 +50,8 @@ fn run(source: &str, context: Value, input: usize) -> Result<String, Error> {
     let mut text = String::new();
     let environment = environment(&budget)?;
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-    let source = scan(source, &syntax)?;
+    let source = with_moved_defaults(source, &syntax)?;
+    let source = scan(&source, &syntax)?;
     let tree = parse(&source, NAME, syntax)?;
     let mut generator = CodeGenerator::new(NAME, &source);
     generator.compile_stmt(&tree);

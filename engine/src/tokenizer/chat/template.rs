@@ -1,17 +1,12 @@
 //! The chat template of one checkpoint.
 
-use minijinja::{Value, context, value::Serde};
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
-use super::{fallback, sandbox, tool_text};
+use super::{conversation::Conversation, fallback};
 use crate::{
-    error::{Error, Result},
+    error::Result,
     format::{Checkpoint, TokenizerSource},
-    tokenizer::{
-        Tokenizer,
-        reasoning::{ReasoningFormat, transcript::Thoughts},
-        tools::ToolFormat,
-    },
+    tokenizer::{PromptText, Tokenizer, reasoning::ReasoningFormat, tools::ToolFormat},
 };
 
 /// One turn of a conversation.
@@ -33,7 +28,7 @@ impl<'a> ChatMessage<'a> {
 }
 
 /// Values of a rendering beside the messages.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct RenderOptions<'a> {
     /// End where the model's answer begins.
     pub add_generation_prompt: bool,
@@ -41,12 +36,14 @@ pub struct RenderOptions<'a> {
     pub tools: &'a [Json],
     /// Further variables of the template.
     pub variables: Option<&'a Map<String, Json>>,
+    /// The tokenizer whose control tokens are words where messages, tools and variables have them; `None`: they count as such.
+    pub guard: Option<&'a Tokenizer>,
 }
 
 impl RenderOptions<'_> {
-    /// A rendering without tools and variables.
+    /// A rendering without tools, variables and a guard.
     pub const fn new(add_generation_prompt: bool) -> Self {
-        RenderOptions { add_generation_prompt, tools: &[], variables: None }
+        RenderOptions { add_generation_prompt, tools: &[], variables: None, guard: None }
     }
 }
 
@@ -59,16 +56,31 @@ pub enum TemplateOrigin {
     Fallback {
         /// Name of the format: `ChatML`, `plain`.
         format: &'static str,
-        /// Why this one, and what was wrong with the model's own.
-        reason: String,
+        /// Reason for this one among ours.
+        choice: String,
+        /// Fault of the model's own, in one line; `None`: it has none.
+        failure: Option<String>,
     },
+}
+
+impl TemplateOrigin {
+    /// The fault of the model's own template, in one line, if that is why one of ours is used.
+    pub fn failure(&self) -> Option<&str> {
+        match self {
+            TemplateOrigin::Model(_) => None,
+            TemplateOrigin::Fallback { failure, .. } => failure.as_deref(),
+        }
+    }
 }
 
 impl std::fmt::Display for TemplateOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             TemplateOrigin::Model(key) => write!(f, "the model's own (`{key}`)"),
-            TemplateOrigin::Fallback { format, reason } => write!(f, "{format} format: {reason}"),
+            TemplateOrigin::Fallback { format, choice, failure } => {
+                let reason = failure.as_deref().unwrap_or("the file has no chat template");
+                write!(f, "{format} format: {reason}; {choice}")
+            }
         }
     }
 }
@@ -82,21 +94,31 @@ pub struct ChatTemplate {
     tokens: SpecialTexts,
     reasoning: ReasoningFormat,
     tools: ToolFormat,
+    /// The model's own for requests with tools, if it brings one.
+    tool_use: Option<Box<ChatTemplate>>,
 }
 
 /// Texts of the special tokens templates refer to; empty where the model has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct SpecialTexts {
-    bos: String,
-    eos: String,
-    padding: String,
+pub(super) struct SpecialTexts {
+    pub bos: String,
+    pub eos: String,
+    pub padding: String,
 }
 
 impl ChatTemplate {
-    /// The checkpoint's template. Where there is none, or where it fails on a first question, one of ours takes its
-    /// place; [`ChatTemplate::origin`] says so.
+    /// The checkpoint's template, with the one called `tool_use` for requests with tools. Where there is none, or where it fails on a
+    /// first question, one of ours takes its place; [`ChatTemplate::origin`] says so.
     pub fn from_checkpoint(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Self {
-        Self::named(checkpoint, tokenizer, "default")
+        let mut template = Self::named(checkpoint, tokenizer, "default");
+        if let Some((key, source)) = find(checkpoint, "tool_use") {
+            let tool_use = Self::own(source, &key, tokenizer);
+            match tool_use.fault(&sample_tools()) {
+                None => template.tool_use = Some(Box::new(tool_use)),
+                Some(fault) => tracing::warn!(fault, "chat template for tools"),
+            }
+        }
+        template
     }
 
     /// The checkpoint's template called `name`, of those that bring several (`default`, `tool_use`, `rag`).
@@ -104,37 +126,57 @@ impl ChatTemplate {
         let model = checkpoint.metadata.str("general.name").ok().flatten().unwrap_or_default();
         match find(checkpoint, name) {
             Some((key, source)) => Self::from_source(source, &key, tokenizer, model),
-            None => Self::fallback(tokenizer, model, "the file has no chat template"),
+            None => Self::fallback(tokenizer, model, None),
         }
     }
 
     /// A template given as text, found under `key`; ours if it fails on a first question.
     pub fn from_source(source: &str, key: &str, tokenizer: &Tokenizer, model: &str) -> Self {
-        let template = ChatTemplate {
+        let template = Self::own(source, key, tokenizer);
+        match template.fault(&[]) {
+            None => template,
+            fault => Self::fallback(tokenizer, model, fault),
+        }
+    }
+
+    fn own(source: &str, key: &str, tokenizer: &Tokenizer) -> Self {
+        ChatTemplate {
             source: source.to_owned(),
             origin: TemplateOrigin::Model(key.to_owned()),
             stops: &[],
             tokens: SpecialTexts::of(tokenizer),
             reasoning: ReasoningFormat::detect(tokenizer, source),
             tools: ToolFormat::detect(tokenizer, source),
-        };
-        match template.render(&[ChatMessage::new("user", "Hello")], true) {
-            Ok(text) if text.contains("Hello") => template,
-            Ok(_) => Self::fallback(tokenizer, model, &format!("the one under `{key}` leaves out what the user says")),
-            Err(error) => Self::fallback(tokenizer, model, &format!("the one under `{key}` fails: {error}")),
+            tool_use: None,
         }
     }
 
-    /// The template of ours that fits the vocabulary, and the model's name where that tells nothing.
-    pub fn fallback(tokenizer: &Tokenizer, model: &str, reason: &str) -> Self {
-        let (format, why) = fallback::choose(tokenizer, model);
+    /// Fault of a model's own template that a first question shows, in one line.
+    fn fault(&self, tools: &[Json]) -> Option<String> {
+        let TemplateOrigin::Model(key) = &self.origin else { return None };
+        let options = RenderOptions { tools, ..RenderOptions::new(true) };
+        match self.render_with(&[ChatMessage::new("user", "Hello")], options) {
+            Ok(text) if text.plain().contains("Hello") => None,
+            Ok(_) => Some(format!("the one under `{key}` leaves out what the user says")),
+            Err(error) => {
+                let error = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+                Some(format!("the one under `{key}` fails: {error}"))
+            }
+        }
+    }
+
+    /// The template of ours that fits the vocabulary, and the model's name where that tells nothing; `failure` is the fault of the model's
+    /// own.
+    pub fn fallback(tokenizer: &Tokenizer, model: &str, failure: Option<String>) -> Self {
+        let (format, choice) = fallback::choose(tokenizer, model);
         ChatTemplate {
             source: format.source.to_owned(),
-            origin: TemplateOrigin::Fallback { format: format.name, reason: format!("{reason}; {why}") },
+            origin: TemplateOrigin::Fallback { format: format.name, choice, failure },
             stops: format.stops,
             tokens: SpecialTexts::of(tokenizer),
             reasoning: ReasoningFormat::detect(tokenizer, format.source),
             tools: ToolFormat::detect(tokenizer, format.source),
+            tool_use: None,
         }
     }
 
@@ -160,142 +202,35 @@ impl ChatTemplate {
 
     /// How the model writes calls of tools.
     pub fn tools(&self) -> &ToolFormat {
-        &self.tools
+        self.tool_use.as_ref().map_or(&self.tools, |tool_use| &tool_use.tools)
     }
 
-    /// The text of a conversation, to be encoded with [`EncodeOptions::CHAT`](crate::tokenizer::EncodeOptions::CHAT);
-    /// with `add_generation_prompt`, up to where the model's answer begins.
+    /// True if the model was told of tools in a form of its own.
+    pub fn knows_tools(&self) -> bool {
+        self.tool_use.is_some() || self.source.contains("tools")
+    }
+
+    /// The text of a conversation; with `add_generation_prompt`, up to where the model's answer begins.
     ///
     /// The thoughts of earlier answers, which are [transcripts](crate::tokenizer::reasoning::transcript), are given to the template
     /// apart from what was said, as `reasoning_content` and `thinking`; templates drop them or write them as the model would.
     ///
-    /// A template that knows no system role gets the system message in front of the first user message. Errors are
-    /// [`Error::Template`]: what the template raised, or what it asked too much of.
+    /// A template that knows no system role gets each system message in front of the next message of the user. Errors are
+    /// [`Error::Template`](crate::error::Error::Template): what the template raised, or what it asked too much of.
     pub fn render(&self, messages: &[ChatMessage<'_>], add_generation_prompt: bool) -> Result<String> {
-        self.render_with(messages, RenderOptions::new(add_generation_prompt))
+        Ok(self.render_with(messages, RenderOptions::new(add_generation_prompt))?.plain().into_owned())
     }
 
-    /// [`ChatTemplate::render`] with the definitions of tools and further variables. A template that writes no definitions, or fails
-    /// on them, gets messages in which the definitions, calls and results are [text](tool_text).
-    pub fn render_with(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<String> {
-        let about_tools = |message: &ChatMessage<'_>| {
-            message.role == "tool" || message.fields.is_some_and(|fields| fields.contains_key("tool_calls"))
-        };
-        if options.tools.is_empty() && !messages.iter().any(about_tools) {
-            return self.render_with_system(messages, options);
-        }
-        let native = self.render_with_system(messages, options);
-        if native.as_ref().is_ok_and(|text| tool_text::mentions_all(text, options.tools, messages)) {
-            return native;
-        }
-        let plain = tool_text::as_text(messages, options.tools);
-        let plain: Vec<_> = plain.iter().map(|(role, content)| ChatMessage::new(role, content)).collect();
-        self.render_with_system(&plain, RenderOptions { tools: &[], ..options })
+    /// The prompt of a conversation with the definitions of tools and further variables. A template that writes no definitions, calls or
+    /// results, or fails on them, gets messages in which they are text.
+    pub fn render_with(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<PromptText> {
+        let template = self.tool_use.as_deref().filter(|_| !options.tools.is_empty()).unwrap_or(self);
+        template.render_conversation(Conversation::new(messages, options)).map(PromptText::guarded)
     }
 
-    fn render_with_system(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<String> {
-        let plain = self.render_as_is(messages, options);
-        let Some((system, rest)) = messages.split_first().filter(|(first, _)| first.role == "system") else {
-            return plain;
-        };
-        if plain.as_ref().is_ok_and(|text| text.contains(system.content.trim())) {
-            return plain;
-        }
-        let Some(at) = rest.iter().position(|message| message.role == "user") else { return plain };
-        let joined = format!("{}\n\n{}", system.content.trim(), rest[at].content);
-        let mut merged = rest.to_vec();
-        merged[at].content = &joined;
-        self.render_as_is(&merged, options).or(plain)
+    pub(super) fn special_texts(&self) -> &SpecialTexts {
+        &self.tokens
     }
-
-    fn render_as_is(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<String> {
-        let rendered = self.render_in_form(messages, options, ArgumentsForm::Objects);
-        let has_calls =
-            |message: &ChatMessage<'_>| message.fields.is_some_and(|fields| fields.contains_key("tool_calls"));
-        if rendered.is_err() && messages.iter().any(has_calls) {
-            return self.render_in_form(messages, options, ArgumentsForm::Texts).or(rendered);
-        }
-        rendered
-    }
-
-    fn render_in_form(
-        &self,
-        messages: &[ChatMessage<'_>],
-        options: RenderOptions<'_>,
-        form: ArgumentsForm,
-    ) -> Result<String> {
-        let RenderOptions { add_generation_prompt, tools, variables } = options;
-        let fields = |message: &ChatMessage<'_>| message.fields.map_or(0, |fields| json_size(fields.values()));
-        let said: usize =
-            messages.iter().map(|message| message.role.len() + message.content.len() + fields(message)).sum();
-        let input = said + json_size(tools) + variables.map_or(0, |map| json_size(map.values()));
-        let messages: Vec<Value> = messages
-            .iter()
-            .map(|message| {
-                let ChatMessage { role, content, .. } = *message;
-                let base = match Thoughts::of(content) {
-                    Thoughts { thinking: Some(thinking), answer, .. } if role == "assistant" => {
-                        let (thinking, content) = (thinking.trim_matches('\n'), answer.trim_start_matches('\n'));
-                        context! { role, content, reasoning_content => thinking, thinking }
-                    }
-                    _ => context! { role, content },
-                };
-                match message.fields.filter(|fields| !fields.is_empty()) {
-                    Some(fields) => context! { ..base, ..Value::from(Serde(with_arguments(fields, form))) },
-                    None => base,
-                }
-            })
-            .collect();
-        let context = context! {
-            messages,
-            add_generation_prompt,
-            bos_token => self.tokens.bos.as_str(),
-            eos_token => self.tokens.eos.as_str(),
-            pad_token => self.tokens.padding.as_str(),
-            tools => if tools.is_empty() { Value::from(()) } else { Value::from(Serde(tools)) },
-            documents => Value::from(()),
-            ..variables.map(|map| Value::from(Serde(map))).unwrap_or_default(),
-        };
-        sandbox::render(&self.source, &context, input).map_err(Error::Template)
-    }
-}
-
-/// Form in which a template is given the arguments of calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ArgumentsForm {
-    /// Most templates' form.
-    Objects,
-    /// JSON texts: OpenAI's form, for templates that append them to other text.
-    Texts,
-}
-
-/// `fields` with the arguments of its calls in a form.
-fn with_arguments(fields: &Map<String, Json>, form: ArgumentsForm) -> Map<String, Json> {
-    let mut fields = fields.clone();
-    let calls = fields.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten();
-    for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
-        match (form, &*arguments) {
-            (ArgumentsForm::Objects, Json::String(text)) => {
-                if let Ok(object @ Json::Object(_)) = serde_json::from_str(text) {
-                    *arguments = object;
-                }
-            }
-            (ArgumentsForm::Texts, Json::Object(_)) => *arguments = Json::String(arguments.to_string()),
-            _ => {}
-        }
-    }
-    fields
-}
-
-/// Bytes of text in JSON values, about.
-fn json_size<'a>(values: impl IntoIterator<Item = &'a Json>) -> usize {
-    let size = |value: &Json| match value {
-        Json::String(text) => text.len(),
-        Json::Array(list) => 2 + json_size(list),
-        Json::Object(map) => 2 + map.keys().map(|key| key.len() + 4).sum::<usize>() + json_size(map.values()),
-        _ => 8,
-    };
-    values.into_iter().map(size).sum()
 }
 
 impl SpecialTexts {
@@ -305,6 +240,12 @@ impl SpecialTexts {
         };
         SpecialTexts { bos: text(tokenizer.bos()), eos: text(tokenizer.eos()), padding: text(tokenizer.padding()) }
     }
+}
+
+/// A tool for a first question.
+fn sample_tools() -> [Json; 1] {
+    let parameters = json!({ "type": "object", "properties": {} });
+    [json!({ "type": "function", "function": { "name": "now", "description": "The time.", "parameters": parameters } })]
 }
 
 /// The template called `name`, and the key it was found under.
@@ -334,14 +275,12 @@ fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> Option<(String, &'a str)>
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
+pub(super) mod tests {
     use super::*;
     use crate::format::{Array, Container, Metadata, Value as Meta};
 
     /// A byte-level vocabulary with these special tokens.
-    fn checkpoint(special: &[&str], template: Option<&str>) -> Checkpoint {
+    pub(in crate::tokenizer) fn checkpoint(special: &[&str], template: Option<&str>) -> Checkpoint {
         let mut metadata = Metadata::new("m.gguf");
         let mut tokens: Vec<String> = special.iter().map(|&text| text.to_owned()).collect();
         tokens.extend(('!'..='~').map(String::from));
@@ -360,7 +299,7 @@ mod tests {
             .expect("empty")
     }
 
-    fn template(special: &[&str], source: Option<&str>) -> ChatTemplate {
+    pub(in crate::tokenizer::chat) fn template(special: &[&str], source: Option<&str>) -> ChatTemplate {
         let checkpoint = checkpoint(special, source);
         let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("a vocabulary");
         ChatTemplate::from_checkpoint(&checkpoint, &tokenizer)
@@ -425,10 +364,12 @@ mod tests {
             ("{% for i in range(99999) %}{% endfor %}", "too long"),
             ("{% if %}", "unexpected"),
             ("nothing", "leaves out what the user says"),
+            ("{{ raise_exception('not\nsupported') }}", "not supported"),
         ] {
             let template = template(&["<|im_start|>", "<|im_end|>"], Some(source));
-            let origin = template.origin().to_string();
+            let (origin, failure) = (template.origin().to_string(), template.origin().failure().unwrap_or_default());
             assert!(origin.starts_with("ChatML format") && origin.contains(reason), "{origin}");
+            assert!(failure.contains(reason) && !failure.contains('\n'), "{failure}");
             let text = template.render(&TALK[..2], true).expect("ours works");
             let expected =
                 "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
@@ -440,7 +381,8 @@ mod tests {
     fn fallback_template_is_chosen_by_the_vocabulary() {
         let render = |special: &[&str]| template(special, None).render(&TALK, true).expect("renders");
         assert_eq!(render(&["<s>", "</s>"]), "Be brief.\n\nUser: Hi\nAssistant: Hello.\nUser: Bye\nAssistant:");
-        assert_eq!(template(&["<s>", "</s>"], None).stop_strings(), ["\nUser:"]);
+        let none = template(&["<s>", "</s>"], None);
+        assert_eq!((none.stop_strings(), none.origin().failure()), (&["\nUser:"][..], None));
         assert_eq!(
             render(&["<b>", "<e>", "<|start_header_id|>", "<|eot_id|>"]),
             "<b><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
@@ -481,6 +423,35 @@ mod tests {
         };
         assert_eq!((render(&several, "default"), render(&several, "rag")), ("DHi".to_owned(), "RHi".to_owned()));
         assert_eq!((render(&one, "default"), render(&one, "rag")), ("DHi".to_owned(), "User: Hi\n".to_owned()));
+    }
+
+    #[test]
+    fn template_for_tools_is_used_when_there_are_tools() {
+        let general = "{{ messages[0].content }}";
+        let special =
+            "{% for t in tools %}[{{ t.function.name }}]{% endfor %}<tools>{{ messages[0].content }}[TOOL_CALLS]";
+        let mut gguf = checkpoint(&["<s>", "</s>"], Some(general));
+        let key = "tokenizer.chat_template.tool_use";
+        gguf.metadata.set(key, Meta::String(special.to_owned()));
+        let mut folder = checkpoint(&["<s>", "</s>"], None);
+        let tokenizer_config = json!({"chat_template": [{"name": "default", "template": general}, {"name": "tool_use", "template": special}]});
+        folder.tokenizer = TokenizerSource::HuggingFace { tokenizer_json: String::new(), tokenizer_config };
+        let mut broken = gguf.clone();
+        broken.metadata.set(key, Meta::String("{{ messages | no_such_filter }}".to_owned()));
+        let tokenizer = Tokenizer::from_checkpoint(&gguf).expect("a vocabulary");
+        let tools = sample_tools();
+        for (checkpoint, works) in [(&gguf, true), (&folder, true), (&broken, false)] {
+            let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer);
+            let render = |tools| {
+                let options = RenderOptions { tools, ..RenderOptions::new(true) };
+                template.render_with(&TALK[1..2], options).expect("renders").plain().into_owned()
+            };
+            assert_eq!(render(&[]), "Hi");
+            assert_eq!(render(&tools) == "[now]<tools>Hi[TOOL_CALLS]", works, "{}", render(&tools));
+            assert_eq!(template.knows_tools(), works);
+            let format = ToolFormat::detect(&tokenizer, if works { special } else { general });
+            assert_eq!(template.tools(), &format);
+        }
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub fn call(budget: &Budget, text: &str, method: &str, operands: &[Value]) -> Op
         ("ljust" | "rjust" | "center" | "zfill", _) => {
             pad(budget, text, method, operands.first(), argument(1).unwrap_or(" "))
         }
+        ("swapcase", _) => budget.charge(2 * text.len()).map(|()| swapped(text).into()),
+        ("encode", _) => budget.charge(text.len()).map(|()| Value::from_bytes(text.as_bytes().to_vec())),
+        ("index", Some(wanted)) => index(text, wanted, operands.get(1).and_then(Value::as_usize).unwrap_or(0)),
         ("format", _) => formatted(budget, FormatStyle::StrFormat, text, operands),
         _ => return None,
     })
@@ -80,7 +83,23 @@ fn rsplit(budget: &Budget, text: &str, by: &str, most: Option<&Value>) -> Result
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
-fn pad(budget: &Budget, text: &str, method: &str, width: Option<&Value>, fill: &str) -> Result<Value, Error> {
+fn swapped(text: &str) -> String {
+    let swap = |letter: char| match letter.is_uppercase() {
+        true => letter.to_lowercase().collect::<String>(),
+        false => letter.to_uppercase().collect(),
+    };
+    text.chars().map(swap).collect()
+}
+
+/// Number of the character from which on `wanted` is in `text`, `from` or a later one.
+fn index(text: &str, wanted: &str, from: usize) -> Result<Value, Error> {
+    let start = text.char_indices().nth(from).map_or(text.len(), |(at, _)| at);
+    let found = text[start..].find(wanted).map(|at| text[..start + at].chars().count());
+    found.map(Value::from).ok_or_else(|| refused("substring not found"))
+}
+
+/// `text` with `fill` on one side or both, up to a width in characters.
+pub fn pad(budget: &Budget, text: &str, method: &str, width: Option<&Value>, fill: &str) -> Result<Value, Error> {
     let width = width.and_then(Value::as_usize).ok_or_else(|| refused("a width is a number"))?;
     let missing = width.saturating_sub(text.chars().count());
     budget.charge(missing.saturating_mul(fill.len()).saturating_add(text.len()))?;

@@ -1,7 +1,7 @@
 //! The ways in which published models mark their thoughts.
 
 use super::{AnswerParser, transcript::Thoughts};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{ContentGuard, PromptText, Tokenizer};
 
 /// A text with a role in a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,39 +94,38 @@ impl ReasoningFormat {
         prompt.ends_with(open.text)
     }
 
-    /// The text with which the model would have begun an answer that is to be continued behind `prompt`.
-    pub fn write(&self, prompt: &str, begun: &Thoughts<'_>) -> String {
+    /// Appends to `prompt` the text with which the model would have begun an answer that is to be continued.
+    pub(crate) fn write(&self, prompt: &mut PromptText, begun: &Thoughts<'_>, guard: ContentGuard<'_>) {
         let (thinking, answer) = (begun.thinking.map(|text| text.trim_start_matches('\n')), begun.answer);
         match self.grammar {
             FormatGrammar::Tags { open, close, named } => {
-                let opened = self.opened_by(prompt);
-                let mut text = String::new();
+                let opened = self.opened_by(prompt.with_breaks());
                 if !opened && thinking.is_some() {
-                    text.push_str(open.text);
-                    text.push_str(if named { THOUGHT } else { "\n" });
+                    prompt.push_format(open.text);
+                    prompt.push_format(if named { THOUGHT } else { "\n" });
                 }
-                text.push_str(thinking.unwrap_or_default());
+                prompt.push_content(thinking.unwrap_or_default(), guard);
                 if begun.closed && (opened || thinking.is_some()) {
-                    text.push_str(close.text);
+                    prompt.push_format(close.text);
                     if !answer.starts_with('\n') && !named {
-                        text.push_str("\n\n");
+                        prompt.push_format("\n\n");
                     }
                 }
-                text + answer
+                prompt.push_content(answer, guard);
             }
             FormatGrammar::Harmony { start, channel, message, end, .. } => {
                 let header = |name: &str| format!("{}{name}{}", channel.text, message.text);
-                let mut text = String::new();
                 if let Some(thinking) = thinking {
-                    text = header("analysis") + thinking.trim_end_matches('\n');
+                    prompt.push_format(&header("analysis"));
+                    prompt.push_content(thinking.trim_end_matches('\n'), guard);
                     if begun.closed {
-                        text = format!("{text}{}{}{ASSISTANT}", end.text, start.text);
+                        prompt.push_format(&format!("{}{}{ASSISTANT}", end.text, start.text));
                     }
                 }
                 if begun.closed {
-                    text = text + &header("final") + answer.trim_start_matches('\n');
+                    prompt.push_format(&header("final"));
+                    prompt.push_content(answer.trim_start_matches('\n'), guard);
                 }
-                text
             }
         }
     }

@@ -116,8 +116,8 @@ impl AnswerParser {
         !self.held.is_empty() || header || matches!(self.state, State::Call(_))
     }
 
-    /// The text held back; no more follows.
-    pub fn finish(&mut self) -> Pieces {
+    /// The text held back; no more follows. A call is closed if the model has `ended`, and stays open if it was cut short.
+    pub fn finish(&mut self, ended: bool) -> Pieces {
         let mut out = Pieces::new();
         let held = std::mem::take(&mut self.held);
         match &self.state {
@@ -128,7 +128,9 @@ impl AnswerParser {
             State::Name => {}
             _ => self.emit(held, &mut out),
         }
-        self.close(&mut out);
+        if ended {
+            self.close(&mut out);
+        }
         out
     }
 

@@ -8,16 +8,28 @@ const QUOTES: [&str; 3] = ["<escape>", "<|\"|>", "\""];
 /// Nesting beyond which values are text.
 const DEPTH: usize = 32;
 
-/// Name and arguments of a call.
-pub fn parse(text: &str) -> Option<(String, Value)> {
+/// A call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BraceCall {
+    /// Name of the function.
+    pub name: String,
+    /// Its arguments; `None` if they are not complete.
+    pub arguments: Option<Value>,
+}
+
+/// Parses a call.
+pub fn parse(text: &str) -> Option<BraceCall> {
     let rest = text.trim().strip_prefix("call:")?;
     let (name, _) = rest.split_once('{')?;
-    let mut reader = Reader { rest: &rest[name.len()..] };
-    Some((name.trim().to_owned(), reader.value(0)))
+    let mut reader = Reader { rest: &rest[name.len()..], is_open: false };
+    let arguments = Some(reader.value(0)).filter(|_| !reader.is_open);
+    Some(BraceCall { name: name.trim().to_owned(), arguments })
 }
 
 struct Reader<'a> {
     rest: &'a str,
+    /// The text ended before a bracket or a quote was closed.
+    is_open: bool,
 }
 
 impl Reader<'_> {
@@ -63,6 +75,7 @@ impl Reader<'_> {
             item(self);
             if self.rest.len() == before {
                 // The end of the text, or something that no item begins with.
+                self.is_open |= self.rest.is_empty();
                 return;
             }
         }
@@ -71,7 +84,9 @@ impl Reader<'_> {
     fn quoted(&mut self) -> Option<String> {
         let quote = QUOTES.into_iter().find(|quote| self.rest.starts_with(quote))?;
         let rest = &self.rest[quote.len()..];
-        let (text, rest) = rest.split_once(quote).unwrap_or((rest, ""));
+        let closed = rest.split_once(quote);
+        self.is_open |= closed.is_none();
+        let (text, rest) = closed.unwrap_or((rest, ""));
         self.rest = rest;
         Some(text.to_owned())
     }

@@ -97,10 +97,14 @@ impl JsonCalls {
         self.place == Place::Done
     }
 
-    /// Ends a value that is not complete.
+    /// Ends a value that is not complete: a call keeps the arguments so far and has no end, JSON without a name is text.
     pub fn finish(&mut self, out: &mut Vec<ToolEvent>) {
         if self.place != Place::Done && self.place != Place::Element {
-            self.end_call(out);
+            self.place = Place::Done;
+            let call = std::mem::take(&mut self.call);
+            if !call.begun {
+                ToolEvent::push_text(out, &call.raw);
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    brace_call,
+    brace_call::{self, BraceCall},
     definition::Definitions,
     format::{Brackets, ToolFormat},
     json_calls::JsonCalls,
@@ -22,7 +22,7 @@ pub enum ToolEvent {
     },
     /// More of the call's arguments, which are one JSON object.
     Arguments(String),
-    /// The call is complete.
+    /// The call is complete. One that breaks off has no end: its arguments are those so far.
     End,
 }
 
@@ -52,7 +52,8 @@ pub struct ToolParser {
     format: ToolFormat,
     definitions: Definitions,
     state: State,
-    held: String,
+    /// Text that is not read yet.
+    pub(super) held: String,
     /// A call was read: white space between calls is dropped.
     after_call: bool,
 }
@@ -105,15 +106,35 @@ impl ToolParser {
             State::Opened(brackets) => self.emit_text(&format!("{}{held}", brackets.open), &mut out),
             State::Json(mut calls, _) => calls.finish(&mut out),
             State::Named(name) => self.emit_text(&format!("{name}{held}"), &mut out),
-            State::Xml(mut call, _) => call.finish(&mut out),
+            // A call that breaks off keeps the parameters so far.
+            State::Xml(..) => {}
             State::Brace(brackets) => self.emit_brace_call(&held, brackets, &mut out),
             State::Closing(_) => {}
         }
         out
     }
 
+    /// `true` outside calls.
+    pub(super) fn is_in_text(&self) -> bool {
+        matches!(self.state, State::Beginning | State::Text)
+    }
+
+    /// `true` behind the body of a call, or of what is none.
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self.state, State::Closing(_))
+    }
+
+    /// Bytes of the opening bracket that was read last; 0 elsewhere than right behind one.
+    pub(super) fn opening(&self) -> usize {
+        match &self.state {
+            // The name is behind the bracket's `=`, so it is read with the name.
+            State::Opened(brackets) if brackets.open != FUNCTION => brackets.open.len(),
+            _ => 0,
+        }
+    }
+
     /// Moves on within the held text; `false` if more is needed.
-    fn step(&mut self, out: &mut Vec<ToolEvent>) -> bool {
+    pub(super) fn step(&mut self, out: &mut Vec<ToolEvent>) -> bool {
         match &mut self.state {
             State::Beginning => {
                 let body = self.held.trim_start();
@@ -258,10 +279,12 @@ impl ToolParser {
 
     fn emit_brace_call(&mut self, text: &str, brackets: Brackets, out: &mut Vec<ToolEvent>) {
         match brace_call::parse(text) {
-            Some((name, arguments)) => {
+            Some(BraceCall { name, arguments }) => {
                 out.push(ToolEvent::Begin { name });
-                ToolEvent::push_arguments(out, &arguments.to_string());
-                out.push(ToolEvent::End);
+                if let Some(arguments) = arguments {
+                    ToolEvent::push_arguments(out, &arguments.to_string());
+                    out.push(ToolEvent::End);
+                }
                 self.after_call = true;
             }
             None => self.emit_text(&format!("{}{text}{}", brackets.open, brackets.close), out),

@@ -43,7 +43,7 @@ impl XmlCall {
                 if self.tags == Tags::Function {
                     *held = behind.to_owned();
                 }
-                self.finish(out);
+                self.complete(out);
                 return true;
             }
             let Some((key, value, used)) = self.parameter(rest) else {
@@ -54,8 +54,11 @@ impl XmlCall {
                 if may_follow {
                     return false;
                 }
+                // The tag that ends the call may be left out before the bracket that does; before anything else it breaks off.
+                if self.has_arguments || (!self.close.is_empty() && rest.starts_with(self.close)) {
+                    self.complete(out);
+                }
                 *held = rest.to_owned();
-                self.finish(out);
                 return true;
             };
             let name = self.name.as_deref().unwrap_or_default();
@@ -67,8 +70,8 @@ impl XmlCall {
         }
     }
 
-    /// Ends the call.
-    pub fn finish(&mut self, out: &mut Vec<ToolEvent>) {
+    /// Ends the call, which is complete. One that breaks off keeps the parameters so far, and has no end.
+    fn complete(&mut self, out: &mut Vec<ToolEvent>) {
         if self.name.take().is_some() {
             ToolEvent::push_arguments(out, if self.has_arguments { "}" } else { "{}" });
             out.push(ToolEvent::End);

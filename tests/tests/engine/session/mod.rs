@@ -11,6 +11,7 @@ mod streams;
 mod thoughts;
 mod timing;
 mod turns;
+mod windows;
 
 use std::{path::PathBuf, sync::mpsc::Receiver, time::Duration};
 

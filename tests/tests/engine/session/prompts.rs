@@ -8,7 +8,7 @@ fn prompts_of_any_length_have_an_answer_or_a_reason() {
     let session = session_of(&engine, 16);
     let prompt = expected("llama-relu", "input_ids");
     let error = answer(session.generate(greedy(&prompt, 4))).unwrap_err();
-    assert!(matches!(error, Error::ContextFull { wanted: 24, available: 16 }), "{error}");
+    assert!(matches!(error, Error::ContextFull { wanted: 24, at_least: false, available: 16 }), "{error}");
     let full = generate(&session, greedy(&prompt[..16], 4));
     assert_eq!((full.ids.len(), full.reason), (1, StopReason::ContextFull));
     let shift = ContextPolicy::Shift { keep: 2 };

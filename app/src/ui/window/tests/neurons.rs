@@ -1,9 +1,10 @@
 //! Neurons and the words of the chat: a neuron that is clicked is in the text, a word that is chosen is on the map.
 
 use egui::{Color32, Key, Shape, vec2};
-use egui_kittest::kittest::Queryable;
+use egui_kittest::kittest::{NodeT, Queryable};
 
 use crate::ui::{
+    command::{Command, Page},
     neurons::map::RING,
     testing::{TestWindow, button},
     theme::Palette,
@@ -109,6 +110,68 @@ fn race_of_two_modes_shows_both_answers_with_speed_and_bytes() {
     assert!(exact.contains("of FFN weights were read, 9"), "{exact}");
     // All are computed; their zeros are left out of the product after them.
     assert!(dense.contains("of FFN weights were read, 0 % of the neurons skipped"), "{dense}");
+}
+
+/// By keys alone: a word, its neurons, one of them pinned; a row that has the keyboard rings its dot.
+#[test]
+fn neurons_are_searched_by_a_word_with_the_keyboard() {
+    let mut stage = answered();
+    let shift = egui::Modifiers::COMMAND.plus(egui::Modifiers::SHIFT);
+    stage.it.key_press_modifiers(shift, Key::K);
+    stage.step();
+    stage.types("dog");
+    stage.appears("fires at it, ");
+    let rows = |stage: &TestWindow| stage.texts().into_iter().filter(|text| text.contains("speaks for")).count();
+    assert_eq!((rows(&stage), rings(&stage)), (12, 0), "{:?}", stage.texts());
+    let first = stage.texts().into_iter().find(|text| text.contains("fires at it, ")).unwrap();
+    stage.press(Key::Tab);
+    assert_eq!(rings(&stage), 1, "the row with the keyboard");
+    stage.press(Key::Enter);
+    let name = first.split(':').next().unwrap().to_lowercase();
+    assert!(stage.shows(&format!("Unpin {name}")), "{first}: {:?}", stage.texts());
+    assert!(stage.shows("Close this card; the neuron stays pinned"));
+    stage.press(Key::Enter);
+    assert!(stage.shows(&format!("Unpin {name}")), "a neuron that is chosen again stays pinned");
+
+    stage.erase("Search neurons");
+    assert_eq!(rows(&stage), 0);
+    stage.press(Key::F1);
+    assert!(stage.shows("Search neurons by a word"));
+}
+
+/// Off unless it is switched on in the settings; then a neuron's card says its words, a search begins with them, and a button
+/// deletes them.
+#[test]
+fn words_of_neurons_are_kept_across_chats_only_if_that_is_switched_on() {
+    let mut stage = answered();
+    assert!(!stage.shell().settings.keep_neuron_words && !stage.shell().store.has_kept_words().unwrap());
+    click_a_dot(&mut stage);
+    stage.appears("Speaks for");
+    assert!(!stage.shows("Across chats"));
+
+    stage.shell().queue_command(Command::Show(Page::Preferences));
+    stage.step();
+    let delete = "Delete the words of neurons";
+    assert!(stage.control(delete).accesskit_node().is_disabled());
+    stage.click("Keep the words at which neurons fire, across chats");
+    stage.shell().queue_command(Command::NewChat);
+    stage.step();
+    stage.write("Message", "Tell me a story about a cat.");
+    stage.press(Key::Enter);
+    stage.answered();
+    stage.until("words", |window| window.shell.store.has_kept_words().unwrap());
+    stage.appears("Across chats:");
+
+    let said = stage.branch()[1].content.to_lowercase();
+    let word = said.split(|c: char| !c.is_alphabetic()).find(|word| word.len() > 3).unwrap().to_owned();
+    stage.write("Search neurons", &word);
+    stage.appears("across chats; ");
+
+    stage.shell().queue_command(Command::Show(Page::Preferences));
+    stage.step();
+    stage.click(delete);
+    assert!(!stage.shell().store.has_kept_words().unwrap());
+    assert!(stage.control(delete).accesskit_node().is_disabled());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::tokenizer::{ContentGuard, PromptText};
 
 /// The parts of an answer that arrives in these pieces, each as one text.
 fn parts(format: &str, prompt: &str, pieces: &[&str]) -> Vec<(AnswerPart, String)> {
@@ -18,7 +19,7 @@ fn parts(format: &str, prompt: &str, pieces: &[&str]) -> Vec<(AnswerPart, String
         add(parser.push(piece));
     }
     let holding = parser.is_holding();
-    let rest = parser.finish();
+    let rest = parser.finish(true);
     assert!(holding || rest.is_empty(), "what is held back is said to be: {rest:?}");
     add(rest);
     parts
@@ -134,24 +135,30 @@ fn answer_goes_on_where_it_stopped() {
     let prompt = "<|start|>assistant";
     let harmony = ReasoningFormat::of_texts("harmony");
     let begun = |text| Thoughts::of(text);
-    assert_eq!(harmony.write(prompt, &begun("<think>\nHm")), "<|channel|>analysis<|message|>Hm");
+    let written = |format: &ReasoningFormat, prompt: &str, text: &str| {
+        let mut whole = PromptText::default();
+        whole.push_format(prompt);
+        format.write(&mut whole, &Thoughts::of(text), ContentGuard::new(None));
+        whole.plain()[prompt.len()..].to_owned()
+    };
+    assert_eq!(written(&harmony, prompt, "<think>\nHm"), "<|channel|>analysis<|message|>Hm");
     assert_eq!(
-        harmony.write(prompt, &begun("<think>\nHm\n</think>\n\nYe")),
+        written(&harmony, prompt, "<think>\nHm\n</think>\n\nYe"),
         "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Ye"
     );
-    assert_eq!(harmony.write(prompt, &begun("Ye")), "<|channel|>final<|message|>Ye");
+    assert_eq!(written(&harmony, prompt, "Ye"), "<|channel|>final<|message|>Ye");
     let mut parser = harmony.parser(prompt, Some(&begun("<think>\nHm")));
     let mut all = parser.push("m<|end|><|start|>assistant<|channel|>final<|message|>Yes");
-    all.extend(parser.finish());
+    all.extend(parser.finish(true));
     assert_eq!(all, [(AnswerPart::Thinking, "m".to_owned()), (AnswerPart::Answer, "Yes".to_owned())]);
 
     let tags = ReasoningFormat::of_texts("<think>");
-    assert_eq!(tags.write("", &begun("<think>\nHm\n</think>\n\nYe")), "<think>\nHm\n</think>\n\nYe");
-    assert_eq!(tags.write("<think>\n", &begun("<think>\nHm")), "Hm");
-    assert_eq!(tags.write("<think>\n", &begun("Ye")), "</think>\n\nYe");
-    assert_eq!(tags.write("", &begun("Ye")), "Ye");
+    assert_eq!(written(&tags, "", "<think>\nHm\n</think>\n\nYe"), "<think>\nHm\n</think>\n\nYe");
+    assert_eq!(written(&tags, "<think>\n", "<think>\nHm"), "Hm");
+    assert_eq!(written(&tags, "<think>\n", "Ye"), "</think>\n\nYe");
+    assert_eq!(written(&tags, "", "Ye"), "Ye");
     let channel = ReasoningFormat::of_texts("channel");
-    assert_eq!(channel.write("", &begun("<think>\nHm\n</think>Ye")), "<|channel>thought\nHm\n<channel|>Ye");
+    assert_eq!(written(&channel, "", "<think>\nHm\n</think>Ye"), "<|channel>thought\nHm\n<channel|>Ye");
 }
 
 /// Texts of markers, halves of them and words.
@@ -206,5 +213,17 @@ proptest! {
         let letters: Vec<String> = text.chars().map(String::from).collect();
         let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
         prop_assert_eq!(&parts(format, prompt, &letters), &whole);
+    }
+}
+
+#[test]
+fn unfinished_calls_are_not_closed() {
+    for (ended, want) in [(true, "}\n</tool_call>"), (false, "")] {
+        let mut parser = ReasoningFormat::of_texts("harmony").parser("<|start|>assistant", None);
+        let mut all = parser.push("<|channel|>commentary to=functions.f<|message|>{\"a\": {\"b\": 1}");
+        all.extend(parser.finish(ended));
+        let text: String = all.into_iter().map(|(_, text)| text).collect();
+        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": {\"b\": 1}";
+        assert_eq!(text, format!("{call}{want}"));
     }
 }

@@ -1,0 +1,246 @@
+//! Neurons found by a word: those that fired at it in the tokens that are still known, then those that speak for it, by the model's
+//! weights.
+
+use std::{collections::HashSet, ops::ControlFlow};
+
+use thermocline_engine::{
+    Error, Result,
+    cpu::{Cpu, CpuOptions},
+    eval::token_neurons,
+    model::{Ffn, Model, NeuronIndex},
+    session::Engine,
+    telemetry::neurons::TokenTrace,
+    tokenizer::{EncodeOptions, Tokenizer},
+};
+
+use super::{
+    neuron_words::NeuronWords,
+    word_firing::{WordFiring, forms},
+};
+use crate::store::KeptWord;
+
+/// Neurons listed, and of these most that are listed because they fired.
+const LISTED: usize = 12;
+const MOST_FIRED: usize = 6;
+
+/// Least [`WordFiring::preference`] of a neuron that counts as one of the word's.
+const LEAST_PREFERENCE: f32 = 0.25;
+
+/// The question.
+#[derive(Debug, Clone, Default)]
+pub struct NeuronQuery {
+    /// The word, or several.
+    pub text: String,
+    /// Tokens of the chat from before the model was opened; the model's own are looked at if there are none.
+    pub before: Vec<TokenTrace>,
+    /// Neurons of which the word is kept across chats, best first.
+    pub kept: Vec<KeptWord>,
+}
+
+/// A neuron that was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundNeuron {
+    /// The neuron.
+    pub place: NeuronIndex,
+    /// Words that it raises and lowers; turned around if it speaks for the word where it is negative.
+    pub words: NeuronWords,
+    /// Tokens of the word at which it fired, and all of them that are known.
+    pub fired: u32,
+    /// All tokens of the word that are known.
+    pub of: u32,
+    /// How often it fired at the word across chats, as far as that is kept.
+    pub kept: u32,
+}
+
+impl FoundNeuron {
+    /// The neurons for a word, best first; none for a text without words. Computed by the calling thread, which reads all down
+    /// projections of the model. `proceed` is asked now and then.
+    ///
+    /// # Errors
+    /// As [`token_neurons`].
+    pub fn search(
+        engine: &Engine,
+        query: &NeuronQuery,
+        proceed: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Vec<FoundNeuron>> {
+        let (model, tokenizer, text) = (engine.model(), engine.tokenizer(), query.text.trim());
+        let tokens = tokens_of(tokenizer, text)?;
+        if tokens.is_empty() {
+            return Ok(Vec::new());
+        }
+        let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() })?;
+        let cosines = token_neurons(model, &cpu, &tokens, proceed)?;
+        let known = known_tokens(engine, query, proceed)?;
+        let firing = WordFiring::count(&known, engine.neurons().shape(), text, |token| tokenizer.token_bytes(token));
+        let mut found = Vec::new();
+        for candidate in ranked(model, &cosines, &firing, &query.kept) {
+            if proceed().is_break() {
+                return Err(Error::Cancelled);
+            }
+            let words = NeuronWords::of(engine, &cpu, candidate.place)?;
+            let words = if candidate.cosine < 0.0 { words.reversed() } else { words };
+            let Candidate { place, fired, kept, .. } = candidate;
+            found.push(FoundNeuron { place, words, fired, of: firing.tokens, kept });
+        }
+        Ok(found)
+    }
+}
+
+/// The tokens that are a word of `text` each, in any of its forms; of a word that is none, the first token.
+fn tokens_of(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
+    let mut tokens = Vec::new();
+    for word in text.split_whitespace() {
+        let wanted: HashSet<Vec<u8>> = forms(word).into_iter().map(String::into_bytes).collect();
+        let ids = 0..u32::try_from(tokenizer.vocab_len()).unwrap_or(u32::MAX);
+        let before = tokens.len();
+        tokens.extend(ids.filter(|id| wanted.contains(tokenizer.token_bytes(*id).trim_ascii())));
+        if tokens.len() == before {
+            for form in [format!(" {word}"), word.to_owned()] {
+                let encoded = tokenizer.encode(&form, EncodeOptions::PLAIN)?;
+                let says = |id: &u32| !tokenizer.token_bytes(*id).trim_ascii().is_empty();
+                tokens.extend(encoded.into_iter().find(says));
+            }
+        }
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    Ok(tokens)
+}
+
+/// Tokens whose neurons are known, oldest first. Each is asked for alone, so that no other reader waits for all.
+fn known_tokens(
+    engine: &Engine,
+    query: &NeuronQuery,
+    proceed: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<Vec<TokenTrace>> {
+    if !query.before.is_empty() {
+        return Ok(query.before.clone());
+    }
+    let board = engine.neurons();
+    let mut known = Vec::new();
+    for index in board.kept().masks {
+        if proceed().is_break() {
+            return Err(Error::Cancelled);
+        }
+        known.extend(board.token(index));
+    }
+    Ok(known)
+}
+
+/// A neuron before its words are known.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    place: NeuronIndex,
+    cosine: f32,
+    fired: u32,
+    kept: u32,
+    preference: f32,
+}
+
+/// The neurons that are listed, best first.
+fn ranked(model: &Model, cosines: &[Vec<f32>], firing: &WordFiring, kept: &[KeptWord]) -> Vec<Candidate> {
+    let shape = model.neuron_shape();
+    let mut all: Vec<Candidate> = Vec::with_capacity(shape.total());
+    for (layer, cosines) in cosines.iter().enumerate() {
+        let gated = is_gated(&model.weights.layers[layer].ffn);
+        for (neuron, cosine) in cosines.iter().enumerate() {
+            let index = shape.range(layer).start + neuron;
+            // A neuron without a gate is never negative: pointing away from the word it can only speak against it.
+            let cosine = if gated { *cosine } else { cosine.max(0.0) };
+            let (fired, preference) = (firing.times(index), firing.preference(index));
+            all.push(Candidate { place: NeuronIndex { layer, neuron }, cosine, fired, kept: 0, preference });
+        }
+    }
+    for KeptWord { layer, neuron, times, .. } in kept.iter().filter(|it| it.neuron < shape.neurons(it.layer)) {
+        if let Some(candidate) = all.get_mut(shape.range(*layer).start + neuron) {
+            candidate.kept = *times;
+        }
+    }
+    let of_word = |it: &Candidate| it.kept > 0 || (it.fired > 0 && it.preference >= LEAST_PREFERENCE);
+    let mut fired: Vec<Candidate> = all.iter().copied().filter(of_word).collect();
+    let order = |score: fn(&Candidate) -> f32| {
+        move |a: &Candidate, b: &Candidate| score(b).total_cmp(&score(a)).then(a.place.cmp(&b.place))
+    };
+    // What several chats say counts more than what the last tokens do.
+    fired.sort_unstable_by(order(|it| it.kept.min(4) as f32 + it.preference + it.cosine.abs()));
+    fired.truncate(MOST_FIRED);
+    all.retain(|it| it.cosine != 0.0 && fired.iter().all(|other| other.place != it.place));
+    all.sort_unstable_by(order(|it| it.cosine.abs()));
+    fired.extend(all.into_iter().take(LISTED.saturating_sub(fired.len())));
+    fired
+}
+
+fn is_gated(ffn: &Ffn) -> bool {
+    match ffn {
+        Ffn::Dense(ffn) => ffn.gate.is_some(),
+        Ffn::Experts(moe) => moe.ffns().any(|ffn| ffn.gate.is_some()),
+        Ffn::None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_engine::{
+        model::mask,
+        session::{DeviceChoice, EngineOptions, Prompt, Request, Sampling, SessionOptions},
+    };
+
+    use super::*;
+    use crate::{engine_handle::EngineHandle, library::ModelId, testing::eventually};
+
+    fn search(engine: &Engine, text: &str) -> Vec<FoundNeuron> {
+        let query = NeuronQuery { text: text.to_owned(), ..NeuronQuery::default() };
+        FoundNeuron::search(engine, &query, &mut || ControlFlow::Continue(())).unwrap()
+    }
+
+    #[test]
+    fn search_finds_neurons_that_speak_for_a_word_and_first_those_that_fired_at_it() {
+        let handle = EngineHandle::new(|| ());
+        let options = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
+        handle.open(ModelId::Builtin, options);
+        eventually("a model", || handle.engine().is_some());
+        let engine = handle.engine().unwrap();
+
+        // Nothing was said yet: the weights alone.
+        let silent = search(&engine, "rain");
+        assert_eq!(silent.len(), LISTED);
+        assert!(silent.iter().all(|found| (found.fired, found.of) == (0, 0)));
+        let says = |found: &&FoundNeuron| found.words.raised.iter().any(|word| word.eq_ignore_ascii_case("rain"));
+        assert!(silent.iter().filter(says).count() >= LISTED / 2, "{silent:?}");
+        assert!(says(&&silent[0]), "{:?}", silent[0]);
+
+        let session = engine.session(SessionOptions::default()).unwrap();
+        let prompt =
+            Prompt::Text("The rain fell. Lily saw the rain and ran home. The dog sat in the house.".to_owned());
+        let request = Request { sampling: Sampling::greedy(), max_tokens: Some(4), ..Request::new(prompt) };
+        session.generate(request).into_iter().for_each(drop);
+        let found = search(&engine, "Rain");
+        let fired = found.iter().take_while(|found| found.fired > 0).count();
+        assert!((1..=MOST_FIRED).contains(&fired), "{found:?}");
+        assert!(found[fired..].iter().all(|found| found.fired == 0) && found.len() == LISTED);
+        let board = engine.neurons();
+        let of_rain = |token: &TokenTrace| engine.tokenizer().token_bytes(token.token).trim_ascii() == b"rain";
+        let tokens = board.tokens(0..u64::MAX);
+        let rain: Vec<&TokenTrace> = tokens.iter().filter(|token| of_rain(token)).collect();
+        assert!(rain.len() >= 2, "the prompt has it twice");
+        for FoundNeuron { place, fired, of, .. } in &found[..fired] {
+            let fires =
+                |token: &&&TokenTrace| mask::contains(token.fired(board.shape(), place.layer).unwrap(), place.neuron);
+            assert_eq!((*fired as usize, *of as usize), (rain.iter().filter(fires).count(), rain.len()), "{place:?}");
+        }
+
+        let kept = vec![KeptWord { layer: 2, neuron: 5, word: "rain".to_owned(), times: 3 }];
+        let query = NeuronQuery { text: "rain".to_owned(), kept, ..NeuronQuery::default() };
+        let found = FoundNeuron::search(&engine, &query, &mut || ControlFlow::Continue(())).unwrap();
+        let place = NeuronIndex { layer: 2, neuron: 5 };
+        assert_eq!((found[0].place, found[0].kept, found[1].kept), (place, 3, 0), "{found:?}");
+
+        assert!(search(&engine, "  ").is_empty());
+        let stopped = FoundNeuron::search(
+            &engine,
+            &NeuronQuery { text: "rain".to_owned(), ..NeuronQuery::default() },
+            &mut || ControlFlow::Break(()),
+        );
+        assert!(matches!(stopped, Err(Error::Cancelled)));
+    }
+}

@@ -1,0 +1,93 @@
+//! A file's way of reading text and of writing chats: its tokenizer, or why that cannot be used, and the origin of its chat
+//! template.
+
+use serde_json::{Value as Json, json};
+use thermocline_engine::{
+    format::{Checkpoint, TokenizerSource},
+    tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
+};
+
+use crate::cli::failure::one_line;
+
+/// Key of the pre-tokeniser, without which text may be split otherwise than in training.
+const PRE: &str = "tokenizer.ggml.pre";
+
+/// The tokenizer and the chat template of a file.
+pub struct TextSide {
+    /// Number of tokens, or the tokenizer's error.
+    tokenizer: Result<usize, String>,
+    /// Thing to know of a tokenizer that can be used.
+    note: Option<&'static str>,
+    template: Option<Template>,
+}
+
+/// A chat template's origin.
+struct Template {
+    /// `model`, `built in` or `replaced`.
+    kind: &'static str,
+    /// The origin in words.
+    text: String,
+    /// The fault of the model's own, for which another takes its place.
+    failure: Option<String>,
+}
+
+impl TextSide {
+    /// The text side of `checkpoint`; `None` if the file does not speak of tokens at all.
+    pub fn of(checkpoint: &Checkpoint) -> Option<Self> {
+        let metadata = &checkpoint.metadata;
+        let in_metadata = matches!(checkpoint.tokenizer, TokenizerSource::Metadata);
+        if in_metadata && !metadata.iter().any(|(key, _)| key.starts_with("tokenizer.")) {
+            return None;
+        }
+        let byte_level = metadata.str("tokenizer.ggml.model").ok().flatten() == Some("gpt2");
+        let note = (in_metadata && byte_level && metadata.get(PRE).is_none()).then_some(
+            "the file has no `tokenizer.ggml.pre`: text is split as by default, maybe otherwise than in training",
+        );
+        Some(match Tokenizer::from_checkpoint(checkpoint) {
+            Err(error) => TextSide { tokenizer: Err(error.to_string()), note: None, template: None },
+            Ok(tokenizer) => {
+                let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer);
+                let template = Template::new(template.origin());
+                TextSide { tokenizer: Ok(tokenizer.vocab_len()), note, template: Some(template) }
+            }
+        })
+    }
+
+    /// The lines for people.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![match &self.tokenizer {
+            Ok(tokens) => format!("tokenizer     usable, {tokens} tokens"),
+            Err(error) => format!("tokenizer     cannot be used: {}", one_line(error)),
+        }];
+        lines.extend(self.note.map(|note| format!("              {note}")));
+        lines.extend(self.template.as_ref().map(|template| format!("chat template {}", one_line(&template.text))));
+        lines
+    }
+
+    /// JSON of the tokenizer.
+    pub fn tokenizer_json(&self) -> Json {
+        json!({
+            "usable": self.tokenizer.is_ok(),
+            "tokens": self.tokenizer.as_ref().ok(),
+            "problem": self.tokenizer.as_ref().err(),
+            "note": self.note,
+        })
+    }
+
+    /// JSON of the template, if the tokenizer can be used.
+    pub fn template_json(&self) -> Option<Json> {
+        let template = self.template.as_ref()?;
+        Some(json!({ "origin": template.kind, "text": template.text, "failure": template.failure }))
+    }
+}
+
+impl Template {
+    fn new(origin: &TemplateOrigin) -> Self {
+        let (kind, text) = match origin {
+            TemplateOrigin::Model(_) => ("model", origin.to_string()),
+            TemplateOrigin::Fallback { failure: Some(_), .. } => ("replaced", format!("replaced by {origin}")),
+            TemplateOrigin::Fallback { failure: None, .. } => ("built in", format!("built in, {origin}")),
+        };
+        Template { kind, text, failure: origin.failure().map(str::to_owned) }
+    }
+}

@@ -1,0 +1,170 @@
+//! Tensors of a file that no token needs, grouped by their names, each group with the reason.
+
+use serde_json::{Value as Json, json};
+use thermocline_engine::{format::Checkpoint, model::ModelConfig};
+
+use super::summary::Group;
+use crate::units;
+
+/// Parts of names of tensors for pictures and sound.
+const SENSES: [&str; 12] = [
+    "v",
+    "a",
+    "mm",
+    "vision",
+    "visual",
+    "audio",
+    "vision_tower",
+    "vision_model",
+    "audio_tower",
+    "embed_vision",
+    "embed_audio",
+    "multi_modal_projector",
+];
+
+/// Reasons.
+const TAIL: &str = "the tail, which predicts further tokens and is not run";
+const SENSE: &str = "for pictures or sound";
+const UNKNOWN: &str = "without a part in this architecture";
+
+/// The unused tensors of a file.
+pub struct Unused {
+    /// All of them together.
+    total: Group,
+    groups: Vec<UnusedGroup>,
+}
+
+/// Unused tensors with names alike.
+struct UnusedGroup {
+    /// Their names, with `*` for what differs.
+    names: String,
+    reason: String,
+}
+
+impl Unused {
+    /// The unused tensors of `checkpoint`, of which a model of `config` was made.
+    pub fn new(checkpoint: &Checkpoint, config: Option<&ModelConfig>) -> Self {
+        let (mut total, mut groups) = (Group::default(), Vec::<UnusedGroup>::new());
+        let (layers, tail) = (config.map_or(usize::MAX, ModelConfig::n_layer), tail(checkpoint));
+        for tensor in checkpoint.unused() {
+            total.add(tensor);
+            let layer = layer(&tensor.name);
+            let (names, reason) = match layer {
+                Some((stem, layer, _)) if layer >= layers => {
+                    let in_tail = layer - layers < tail || predicts(checkpoint, &format!("{stem}.{layer}."));
+                    let behind = || format!("behind the last of the {layers} layers that the file counts");
+                    (format!("{stem}.{layer}.*"), if in_tail { TAIL.to_owned() } else { behind() })
+                }
+                Some((stem, _, rest)) => (format!("{stem}.*.{rest}"), UNKNOWN.to_owned()),
+                None => outside_layers(&tensor.name),
+            };
+            if !groups.iter().any(|group| group.names == names) {
+                groups.push(UnusedGroup { names, reason });
+            }
+        }
+        Unused { total, groups }
+    }
+
+    /// The lines for people; none if everything is used.
+    pub fn lines(&self) -> Vec<String> {
+        if self.groups.is_empty() {
+            return Vec::new();
+        }
+        let mut lines =
+            vec![format!("not used: {} ({})", joined(self.groups.iter()), units::parameters(self.total.parameters))];
+        let mut reasons: Vec<&str> = Vec::new();
+        for group in &self.groups {
+            if !reasons.contains(&group.reason.as_str()) {
+                reasons.push(&group.reason);
+                let names = joined(self.groups.iter().filter(|other| other.reason == group.reason));
+                lines.push(format!("              {names}: {}", group.reason));
+            }
+        }
+        lines
+    }
+
+    /// JSON of them.
+    pub fn to_json(&self) -> Json {
+        let Group { tensors, parameters, bytes } = self.total;
+        let group = |group: &UnusedGroup| json!({ "names": group.names, "reason": group.reason });
+        let groups: Vec<Json> = self.groups.iter().map(group).collect();
+        json!({ "tensors": tensors, "parameters": parameters, "bytes": bytes, "groups": groups })
+    }
+}
+
+/// Names of groups.
+fn joined<'g>(groups: impl Iterator<Item = &'g UnusedGroup>) -> String {
+    groups.map(|group| group.names.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// Layers of the tail that the metadata counts.
+fn tail(checkpoint: &Checkpoint) -> usize {
+    let arch = checkpoint.metadata.str("general.architecture").ok().flatten().unwrap_or_default();
+    checkpoint.metadata.usize(&format!("{arch}.nextn_predict_layers")).ok().flatten().unwrap_or(0)
+}
+
+/// True if the layer whose names begin with `stem` has tensors of one that predicts further tokens.
+fn predicts(checkpoint: &Checkpoint, stem: &str) -> bool {
+    let names = checkpoint.unused().iter().filter_map(|tensor| tensor.name.strip_prefix(stem));
+    names.into_iter().any(|name| ["nextn.", "eh_proj", "enorm", "hnorm"].iter().any(|part| name.starts_with(part)))
+}
+
+/// Beginning of the names of layers, number of the layer and name within it.
+fn layer(name: &str) -> Option<(&str, usize, &str)> {
+    let stem = ["blk", "model.layers", "backbone.layers", "model.language_model.layers", "language_model.model.layers"]
+        .into_iter()
+        .find(|stem| name.strip_prefix(stem).is_some_and(|rest| rest.starts_with('.')))?;
+    let (number, rest) = name.get(stem.len() + 1..)?.split_once('.')?;
+    Some((&name[..stem.len()], number.parse().ok()?, rest))
+}
+
+/// Names of a group, and the reason, for a tensor of no layer.
+fn outside_layers(name: &str) -> (String, String) {
+    let parts: Vec<&str> = name.split('.').collect();
+    let first = parts.iter().take_while(|part| matches!(**part, "model" | "language_model")).count();
+    let Some(part) = parts.get(first).filter(|_| parts.len() > first + 2) else {
+        return (name.to_owned(), UNKNOWN.to_owned());
+    };
+    let reason = match *part {
+        "mtp" => TAIL,
+        part if SENSES.contains(&part) => SENSE,
+        _ => UNKNOWN,
+    };
+    (format!("{}.*", parts[..=first].join(".")), reason.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_engine::format::{Bytes, Container, Metadata, Tensor, TokenizerSource};
+    use thermocline_engine::quant::TensorType;
+
+    use super::*;
+
+    #[test]
+    fn unused_tensors_are_grouped_with_their_reasons() {
+        let tensor = |name: &str| Tensor {
+            name: name.to_owned(),
+            ty: TensorType::F32,
+            shape: vec![64, 64],
+            data: Bytes::new(vec![0; 64 * 64 * 4]),
+        };
+        let names = ["v.patch_embd.weight", "mm.0.weight", "mtp.fc.weight", "blk.1.attn_rot_embd", "odd.weight"];
+        let (path, metadata) = ("m".into(), Metadata::new("m"));
+        let mut file =
+            Checkpoint::new(path, Container::Gguf(3), metadata, TokenizerSource::Metadata, Vec::new()).unwrap();
+        assert!(Unused::new(&file, None).lines().is_empty());
+        file.add_unused(names.map(tensor));
+        let lines = Unused::new(&file, None).lines();
+        assert_eq!(lines[0], "not used: v.*, mm.*, mtp.*, blk.*.attn_rot_embd, odd.weight (20.5 K)");
+        assert_eq!(
+            lines[1..],
+            [
+                "              v.*, mm.*: for pictures or sound",
+                "              mtp.*: the tail, which predicts further tokens and is not run",
+                "              blk.*.attn_rot_embd, odd.weight: without a part in this architecture",
+            ]
+        );
+        let json = Unused::new(&file, None).to_json();
+        assert_eq!((&json["bytes"], &json["groups"][2]["names"]), (&json!(5 * 64 * 64 * 4), &json!("mtp.*")));
+    }
+}

@@ -1,0 +1,164 @@
+//! The search for neurons by a word: a field above the map, and a short list of those that were found beside the frames.
+
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use egui::{Button, Key, Role, ScrollArea, TextEdit, Ui, WidgetInfo};
+use thermocline_engine::{model::NeuronIndex, session::Engine, telemetry::neurons::NeuronShape};
+
+use super::facts::{self, quoted};
+use crate::{
+    chat::{FoundNeuron, NeuronQuery},
+    engine_handle::error_message,
+    ui::{
+        background::Background,
+        theme::Palette,
+        widgets::{muted, small, trouble},
+    },
+};
+
+/// The search begins so long after the last letter.
+const REST: Duration = Duration::from_millis(300);
+
+/// Tallest the list becomes, in points.
+const TALLEST: f32 = 168.0;
+
+/// A line of the list.
+#[derive(Debug)]
+struct FoundRow {
+    place: NeuronIndex,
+    /// Name and words of the neuron, in a line.
+    text: String,
+}
+
+impl FoundRow {
+    fn new(shape: &NeuronShape, found: &FoundNeuron) -> Self {
+        let title = facts::title(shape, found.place.layer, found.place.neuron);
+        let kept = match found.kept {
+            0 => String::new(),
+            times => format!(" fired at it {times}\u{d7} across chats;"),
+        };
+        let fired = match found.fired {
+            0 => kept,
+            times => format!("{kept} fires at it, {times} of {};", found.of),
+        };
+        let words = found.words.raised.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        FoundRow { place: found.place, text: format!("{title}:{fired} speaks for {words}") }
+    }
+}
+
+/// What is done with the list in a frame.
+#[derive(Debug, Default)]
+pub struct SearchResponse {
+    /// The neuron that was chosen.
+    pub chosen: Option<NeuronIndex>,
+    /// The neuron under the pointer, or with the keyboard.
+    pub pointed: Option<NeuronIndex>,
+}
+
+/// The field and its list. Dropping it, or another word, ends the search.
+#[derive(Debug, Default)]
+pub struct SearchField {
+    text: String,
+    typed: Option<Instant>,
+    work: Background<Result<Vec<FoundRow>, String>>,
+    stop: Arc<AtomicBool>,
+    found: Option<Result<Vec<FoundRow>, String>>,
+    focus: bool,
+}
+
+impl Drop for SearchField {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
+impl SearchField {
+    /// Gives the field the keyboard when it is shown next.
+    pub fn focus(&mut self) {
+        self.focus = true;
+    }
+
+    /// Shows it. `query` makes the question of a word.
+    pub fn show(&mut self, ui: &mut Ui, engine: &Engine, query: impl FnOnce(String) -> NeuronQuery) -> SearchResponse {
+        self.field(ui);
+        if let Some(found) = self.work.take() {
+            self.found = Some(found);
+        }
+        if let Some(since) = self.typed {
+            if since.elapsed() >= REST {
+                self.typed = None;
+                self.begin(ui, engine, query(self.text.trim().to_owned()));
+            } else {
+                ui.request_repaint_after(REST);
+            }
+        }
+        self.list(ui)
+    }
+
+    fn field(&mut self, ui: &mut Ui) {
+        let field = TextEdit::singleline(&mut self.text).desired_width(f32::INFINITY);
+        let field = ui.add(field.hint_text("Search neurons by a word   Ctrl+Shift+K"));
+        field.widget_info(|| WidgetInfo::labeled(Role::SearchInput, true, "Search neurons"));
+        if std::mem::take(&mut self.focus) {
+            field.request_focus();
+        }
+        let left = field.lost_focus() && ui.input(|input| input.key_pressed(Key::Escape));
+        if left {
+            self.text.clear();
+        }
+        if field.changed() || left {
+            self.stop.store(true, Relaxed);
+            (self.work, self.found) = (Background::default(), None);
+            self.typed = (!self.text.trim().is_empty()).then(Instant::now);
+        }
+    }
+
+    fn begin(&mut self, ui: &Ui, engine: &Engine, query: NeuronQuery) {
+        self.stop = Arc::default();
+        let (engine, stop) = (engine.clone(), Arc::clone(&self.stop));
+        let work = move || {
+            let mut proceed = || if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            let found = FoundNeuron::search(&engine, &query, &mut proceed).map_err(|error| error_message(&error))?;
+            let shape = engine.neurons().shape();
+            Ok(found.iter().map(|found| FoundRow::new(shape, found)).collect())
+        };
+        if let Err(error) = self.work.start(ui, work) {
+            self.found = Some(Err(error));
+        }
+    }
+
+    fn list(&self, ui: &mut Ui) -> SearchResponse {
+        let mut response = SearchResponse::default();
+        match &self.found {
+            None if self.work.is_busy() => _ = muted(ui, "Searching the neurons …"),
+            None => {}
+            Some(Err(error)) => _ = trouble(ui, error),
+            Some(Ok(rows)) if rows.is_empty() => _ = muted(ui, "No neuron was found."),
+            Some(Ok(rows)) => {
+                let area = ScrollArea::vertical().id_salt("found neurons").max_height(TALLEST);
+                area.show(ui, |ui| {
+                    ui.spacing_mut().item_spacing.y = 2.0;
+                    for row in rows {
+                        let text = small(&row.text, Palette::of(ui).text);
+                        let button = ui.add(Button::new(text).truncate().frame_when_inactive(false));
+                        button.widget_info(|| WidgetInfo::labeled(Role::Button, true, &row.text));
+                        if button.hovered() || button.has_focus() {
+                            response.pointed = Some(row.place);
+                        }
+                        if button.on_hover_text(&row.text).clicked() {
+                            response.chosen = Some(row.place);
+                        }
+                    }
+                });
+            }
+        }
+        response
+    }
+}

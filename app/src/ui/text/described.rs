@@ -1,0 +1,66 @@
+//! Lines of a field as screen readers are told of them.
+
+use egui::{
+    Id, Pos2, Ui,
+    accesskit::{Rect, TextDirection},
+};
+
+use super::{edited::EditedText, row::TextRow};
+
+/// Characters of a line that are told at once, as the painter's field does.
+const RUN: usize = 255;
+
+/// Tells the direction of each line, and where its characters are along it: the painter's field calls every line one that runs to
+/// the right.
+pub fn describe(ui: &Ui, field: Id, at: Pos2, edited: &EditedText) {
+    if !ui.ctx().has_accesskit_node(field) {
+        return;
+    }
+    for (nth, row) in edited.rows.iter().enumerate() {
+        let count = row.places.len() + usize::from(row.ends);
+        for run in 0..count.div_ceil(RUN).max(1) {
+            let columns = run * RUN..count.min((run + 1) * RUN);
+            let id = field.with(nth).with(run);
+            let described = Run::new(row, columns);
+            ui.ctx().accesskit_node_builder(id, |node| {
+                let direction = if row.to_the_left { TextDirection::RightToLeft } else { TextDirection::LeftToRight };
+                node.set_text_direction(direction);
+                node.set_bounds(Rect {
+                    x0: (at.x + described.left).into(),
+                    y0: (at.y + row.height.min).into(),
+                    x1: (at.x + described.right).into(),
+                    y1: (at.y + row.height.max).into(),
+                });
+                node.set_character_positions(described.positions);
+                node.set_character_widths(described.widths);
+            });
+        }
+    }
+}
+
+/// A part of a line.
+struct Run {
+    left: f32,
+    right: f32,
+    /// Distance of each character from where the part begins.
+    positions: Vec<f32>,
+    widths: Vec<f32>,
+}
+
+impl Run {
+    fn new(row: &TextRow, columns: std::ops::Range<usize>) -> Self {
+        let last = columns.end.min(row.places.len());
+        let places = row.places.get(columns.start..last).unwrap_or_default();
+        let left = places.iter().map(|place| place.ends.min).reduce(f32::min).unwrap_or(row.begins);
+        let right = places.iter().map(|place| place.ends.max).reduce(f32::max).unwrap_or(row.begins);
+        let from_start = |ends: &egui::Rangef| if row.to_the_left { right - ends.max } else { ends.min - left };
+        let mut positions: Vec<f32> = places.iter().map(|place| from_start(&place.ends)).collect();
+        let mut widths: Vec<f32> = places.iter().map(|place| place.ends.span()).collect();
+        // The line end.
+        if columns.len() > places.len() {
+            positions.push(right - left);
+            widths.push(0.0);
+        }
+        Run { left, right, positions, widths }
+    }
+}

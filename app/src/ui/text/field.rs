@@ -1,0 +1,161 @@
+//! A field of several lines for text of any direction.
+//!
+//! It is the painter's own field ([`TextEdit`]): its keys, input methods, undo, clipboard and screen readers stay the only ones.
+//! That field lays text out from left to right and looks for the pointer in the same order, so that for text with letters that
+//! run to the left it is given a layout that is ordered already ([`EditedText`]), and its own pointer, arrows up and down and
+//! selection are replaced. A text library (parley: 31 crates more and a second copy of the font finder; cosmic-text: 8 more, and
+//! second copies of the shaper and the font reader, counted in November 2026) would shape the same letters into a second set of
+//! pictures, and all that the field does with keys, clipboard and input methods would be written a second time for it. Text that
+//! runs to the right only is left to the painter.
+//!
+//! Directions are those of UAX #9, the direction of a paragraph that of its first letter. The arrows lead through the text as it
+//! is written, in the direction of the line: each place in it is reached, also where both directions meet.
+
+use std::sync::Arc;
+
+use egui::{
+    Color32, CursorIcon, FontId, Id, Pos2, Response, Sense, Shape, SurrenderFocusOn, TextBuffer, TextEdit, TextFormat,
+    Ui, layers::ShapeIdx, text_edit::TextEditOutput,
+};
+
+use super::{
+    control,
+    described::describe,
+    edited::{EditedText, Leading},
+};
+
+/// A layout, and all that it depends on.
+#[derive(Debug, Clone)]
+struct Layout {
+    text: String,
+    width: f32,
+    format: TextFormat,
+    leading: Leading,
+    edited: Arc<EditedText>,
+}
+
+impl Layout {
+    fn is_of(&self, ui: &Ui, text: &str, width: f32, format: &TextFormat, leading: Leading) -> bool {
+        let same = self.width == width && self.leading == leading && self.format == *format && self.text == text;
+        same && self.edited.is_current(ui)
+    }
+}
+
+/// A field as it was shown last.
+#[derive(Debug, Clone)]
+struct Shown {
+    layout: Layout,
+    /// Where its text begins.
+    at: Pos2,
+    leading: Leading,
+}
+
+/// A field of several lines.
+#[derive(Debug, Clone)]
+pub struct TextField {
+    id: Id,
+    font: FontId,
+}
+
+impl TextField {
+    /// A field whose letters are in `font`.
+    pub fn new(id: Id, font: FontId) -> Self {
+        TextField { id, font }
+    }
+
+    /// Shows `text`, which may be changed; `with` sets how the field looks.
+    pub fn show(
+        &self,
+        ui: &mut Ui,
+        text: &mut String,
+        with: impl for<'a> FnOnce(TextEdit<'a>) -> TextEdit<'a>,
+    ) -> Response {
+        let (id, over) = (self.id, self.id.with("pointer"));
+        let shown: Option<Shown> = ui.data(|data| data.get_temp(id));
+        let mut layout = shown.as_ref().map(|shown| shown.layout.clone());
+        let mut leading = shown.as_ref().and_then(|shown| shown.leading);
+        // What is done to a text with lines that begin at the right is done to it as it was seen.
+        let before = shown.filter(|shown| !shown.layout.edited.rows.is_empty() && shown.layout.text == *text);
+        let events = before.map(|shown| {
+            let seen = control::Seen { id, over, edited: &shown.layout.edited, at: shown.at };
+            seen.control(ui, &mut leading)
+        });
+        let (selection, surrender) = (ui.visuals().selection, ui.options(|it| it.input_options.surrender_focus_on));
+        if let Some(events) = &events {
+            // The painter's field marks one part of each line.
+            ui.visuals_mut().selection.bg_fill = Color32::TRANSPARENT;
+            if events.pointed {
+                ui.options_mut(|it| it.input_options.surrender_focus_on = SurrenderFocusOn::Never);
+            }
+        }
+        let format = format(ui, &self.font);
+        let mut layouter = |ui: &Ui, text: &dyn TextBuffer, width: f32| {
+            let text = text.as_str();
+            let kept = layout.take().filter(|layout| layout.is_of(ui, text, width, &format, leading));
+            let laid = kept.unwrap_or_else(|| {
+                let edited = Arc::new(EditedText::new(ui, text, width, &format, leading));
+                Layout { text: text.to_owned(), width, format: format.clone(), leading, edited }
+            });
+            Arc::clone(&layout.insert(laid).edited.galley)
+        };
+        let field = TextEdit::multiline(text).id(id).font(self.font.clone()).layouter(&mut layouter);
+        let output = with(field).show(ui);
+        if let Some(events) = events {
+            ui.visuals_mut().selection = selection;
+            ui.options_mut(|it| it.input_options.surrender_focus_on = surrender);
+            events.restore(ui);
+        }
+        if let Some(layout) = layout {
+            if !layout.edited.rows.is_empty() {
+                complete(ui, over, &output, &layout.edited);
+            }
+            let cursor = output.state.cursor.char_range().map(|range| range.primary.index.0);
+            let leading = leading.filter(|leading| !output.response.changed() && cursor == Some(*leading));
+            ui.data_mut(|data| data.insert_temp(id, Shown { layout, at: output.galley_pos, leading }));
+        }
+        output.response.response
+    }
+}
+
+/// The format of letters whose colour is the field's.
+fn format(ui: &Ui, font: &FontId) -> TextFormat {
+    let height = ui.fonts_mut(|fonts| fonts.row_height(font)) + ui.spacing().extra_text_line_spacing;
+    TextFormat { line_height: Some(height), ..TextFormat::simple(font.clone(), Color32::PLACEHOLDER) }
+}
+
+/// All that the painter's field cannot do for text with letters that run to the left: to mark what is selected, to tell screen
+/// readers where characters are, and to find the one below the pointer, which it is not asked for.
+fn complete(ui: &Ui, over: Id, output: &TextEditOutput, edited: &EditedText) {
+    let id = output.response.id;
+    // It has a layout of its own once something is selected.
+    if let Some(range) = output.state.cursor.char_range()
+        && !std::ptr::eq(&*output.galley, &*edited.galley)
+    {
+        let range = range.as_sorted_char_range();
+        let at = output.galley_pos.to_vec2();
+        let colour = ui.visuals().selection.bg_fill;
+        let marked = edited.selected(&(range.start.0..range.end.0)).into_iter();
+        let mut shapes: Vec<Shape> = marked.map(|rect| Shape::rect_filled(rect.translate(at), 0.0, colour)).collect();
+        ui.ctx().graphics_mut(|layers| {
+            let list = layers.entry(ui.layer_id());
+            let is_text =
+                |shape: &Shape| matches!(shape, Shape::Text(text) if Arc::ptr_eq(&text.galley, &output.galley));
+            let drawn = list.all_entries().enumerate().filter(|(_, entry)| is_text(&entry.shape));
+            if let Some(number) = drawn.map(|(number, _)| number).last() {
+                list.mutate_shape(ShapeIdx(number), |entry| {
+                    shapes.push(std::mem::replace(&mut entry.shape, Shape::Noop));
+                    entry.shape = Shape::Vec(shapes);
+                });
+            }
+        });
+    }
+    describe(ui, id, output.galley_pos, edited);
+    // A finger that moves scrolls.
+    let touched = ui.input(egui::InputState::any_touches) && !ui.memory(|memory| memory.has_focus(id));
+    let sense = if touched { Sense::click() } else { Sense::click_and_drag() } - Sense::FOCUSABLE;
+    let pointed = ui.interact(output.response.rect, over, sense);
+    if pointed.hovered() {
+        ui.ctx().set_cursor_icon(CursorIcon::Text);
+        ui.output_mut(|output| output.mutable_text_under_cursor = true);
+    }
+}

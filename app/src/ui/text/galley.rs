@@ -1,0 +1,173 @@
+//! Places of characters in a text that was laid out.
+
+use std::{ops::Range, sync::Arc};
+
+use egui::{Galley, Pos2, Rect, Vec2, epaint::text::Glyph};
+
+use super::bidi::{joins_left, runs_left};
+
+/// Left end and baseline of a character, from where the text begins.
+pub fn start(galley: &Galley, character: usize) -> Option<(f32, f32)> {
+    let mut first = 0;
+    for row in &galley.rows {
+        if let Some(glyph) = row.row.glyphs.get(character - first) {
+            return Some((row.pos.x + glyph.pos.x, row.pos.y + glyph.pos.y));
+        }
+        first += row.row.glyphs.len() + usize::from(row.ends_with_newline);
+        if first > character {
+            return None;
+        }
+    }
+    None
+}
+
+/// Rectangles of characters, one for each line, from where the text begins.
+pub fn rects(galley: &Galley, range: &Range<usize>) -> Vec<Rect> {
+    let (mut rects, mut first) = (Vec::new(), 0);
+    for row in &galley.rows {
+        let count = row.row.glyphs.len();
+        let (from, to) = (range.start.max(first), range.end.min(first + count));
+        if from < to {
+            let glyphs = &row.row.glyphs[from - first..to - first];
+            let left = glyphs.iter().map(|glyph| glyph.pos.x).fold(f32::INFINITY, f32::min);
+            let right = glyphs.iter().map(Glyph::max_x).fold(f32::NEG_INFINITY, f32::max);
+            let corner = Pos2::new(row.pos.x + left, row.pos.y);
+            rects.push(Rect::from_min_size(corner, Vec2::new(right - left, row.row.size.y)));
+        }
+        first += count + usize::from(row.ends_with_newline);
+    }
+    rects
+}
+
+/// `galley` with one glyph for each character of words that run to the left: the painter gives them more, and one of those has
+/// the width of letters that are joined into one sign, which takes the cursor to other characters than the pointer is at.
+/// `to_the_left`: its lines end at the right.
+pub fn repaired(galley: &Galley, to_the_left: bool) -> Galley {
+    let mut lines = galley.job.text.split('\n');
+    let (mut repaired, mut start) = (galley.clone(), 0);
+    for row in &mut repaired.rows {
+        if to_the_left {
+            row.pos.x = (galley.rect.right() - row.row.size.x).max(0.0).floor();
+            repaired.mesh_bounds |= row.row.visuals.mesh_bounds.translate(row.pos.to_vec2());
+        }
+        let line = lines.next().unwrap_or_default();
+        if line.chars().any(runs_left) {
+            let end = u32::try_from(row.row.visuals.glyph_vertex_range.end).unwrap_or(u32::MAX);
+            let section = |at: usize| galley.job.sections.partition_point(|it| it.byte_range.end.0 <= start + at);
+            let letters: Vec<_> = line.char_indices().map(|(at, chr)| Letter { chr, section: section(at) }).collect();
+            let glyphs = glyphs_of(&letters, &row.row.glyphs, end);
+            Arc::make_mut(&mut row.row).glyphs = glyphs;
+        }
+        start += line.len() + 1;
+    }
+    repaired
+}
+
+/// A character of a line, and the section that was laid out with it.
+#[derive(Clone, Copy)]
+struct Letter {
+    chr: char,
+    section: usize,
+}
+
+/// The glyphs of a line's characters, from left to right; `end`: the vertex after the last one's.
+fn glyphs_of(line: &[Letter], glyphs: &[Glyph], end: u32) -> Vec<Glyph> {
+    let (mut kept, mut at, mut from) = (Vec::with_capacity(line.len()), 0, 0);
+    while at < line.len() {
+        if !runs_left(line[at].chr) {
+            kept.extend(glyphs.get(from).copied());
+            (at, from) = (at + 1, from + 1);
+            continue;
+        }
+        let rest = glyphs.get(from..).unwrap_or_default();
+        let count = rest.iter().take_while(|glyph| joins_left(glyph.chr)).count();
+        let next = rest.get(count).map_or(end, |glyph| glyph.first_vertex);
+        let length = line[at..].iter().take_while(|letter| joins_left(letter.chr)).count();
+        // A section at the right is read before one at the left.
+        let sections = line[at..at + length].chunk_by(|one, other| one.section == other.section);
+        let word: Vec<char> = sections.rev().flatten().map(|letter| letter.chr).collect();
+        kept.extend(letters(&word, &rest[..count], next));
+        (at, from) = (at + length, from + count);
+    }
+    kept
+}
+
+/// A sign of a word that runs to the left: a letter with its marks, or letters that are joined into one.
+struct Sign {
+    /// Its first letter.
+    first: usize,
+    /// Its ends, in points.
+    left: f32,
+    right: f32,
+    /// One of its glyphs.
+    glyph: Glyph,
+    /// Its first vertex.
+    vertex: u32,
+}
+
+/// The glyphs of the letters of a word that runs to the left, from left to right: `glyphs` has one or more for each sign, and
+/// then some without a picture. Letters that make one sign have a part of its width each, marks have none. `next`: the vertex
+/// after the word's.
+fn letters(word: &[char], glyphs: &[Glyph], next: u32) -> Vec<Glyph> {
+    let signs = signs(word, glyphs);
+    if signs.is_empty() {
+        let hidden = word.iter().rev().zip(glyphs.iter().cycle());
+        return hidden.map(|(chr, glyph)| letter(glyph, *chr, glyph.pos.x, 0.0)).collect();
+    }
+    let (mut kept, mut end) = (Vec::with_capacity(word.len()), word.len());
+    for (nth, sign) in signs.iter().enumerate().rev() {
+        // What is seen at the right of the sign begins here.
+        let following = nth.checked_sub(1).map_or(next, |right| signs[right].vertex);
+        let is_letter = |at: usize| at == sign.first || runs_left(word[at]);
+        let count = (sign.first..end).filter(|at| is_letter(*at)).count();
+        let mut left = sign.left;
+        for at in (sign.first..end).rev() {
+            let advance_width = if is_letter(at) { (sign.right - sign.left) / count as f32 } else { 0.0 };
+            let mut letter = letter(&sign.glyph, word[at], left, advance_width);
+            letter.first_vertex = sign.vertex;
+            // The leftmost letter has the picture.
+            if at + 1 < end {
+                (letter.first_vertex, letter.uv_rect) = (following, Default::default());
+            }
+            left += advance_width;
+            kept.push(letter);
+        }
+        end = sign.first;
+    }
+    kept
+}
+
+/// `glyph` as that of a letter at this place.
+fn letter(glyph: &Glyph, chr: char, left: f32, width: f32) -> Glyph {
+    let mut letter = *glyph;
+    (letter.chr, letter.pos.x, letter.advance_width) = (chr, left, width);
+    letter
+}
+
+/// The signs of a word from its first letter on, which is at the right.
+fn signs(word: &[char], glyphs: &[Glyph]) -> Vec<Sign> {
+    let mut signs: Vec<Sign> = Vec::new();
+    for glyph in glyphs.iter().rev() {
+        let wide = glyph.advance_width > 0.0;
+        if !wide && glyph.uv_rect.is_nothing() {
+            continue;
+        }
+        let begins = match signs.last() {
+            None => Some(0),
+            Some(sign) if wide => (sign.first + 1..word.len()).find(|at| word[*at] == glyph.chr),
+            Some(_) => None,
+        };
+        let (left, right, vertex) = (glyph.pos.x, glyph.max_x(), glyph.first_vertex);
+        match (begins, signs.last_mut()) {
+            (Some(first), _) => signs.push(Sign { first, left, right, glyph: *glyph, vertex }),
+            (None, Some(sign)) => {
+                if wide {
+                    (sign.left, sign.right) = (sign.left.min(left), sign.right.max(right));
+                }
+                sign.vertex = sign.vertex.min(vertex);
+            }
+            (None, None) => {}
+        }
+    }
+    signs
+}

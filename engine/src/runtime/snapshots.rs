@@ -1,0 +1,113 @@
+//! Copies of what a conversation held behind some numbers of its tokens, to which it can be taken back.
+//!
+//! Recurrent states hold all earlier tokens and cannot forget the last of them, rings of windows have lost the first. So copies
+//! are kept: at the borders of messages, where the next prompt is likely to branch off, and every [`INTERVAL`] tokens. Taking a
+//! conversation back to any token restores the snapshot before it; the tokens in between are computed again.
+
+/// Tokens after which a snapshot is taken at the latest.
+pub(super) const INTERVAL: usize = 256;
+/// Most snapshots, and most bytes of them; a few are kept in any case.
+pub(super) const MOST_SNAPSHOTS: usize = 16;
+const MOST_BYTES: u64 = 512 << 20;
+const FEW_SNAPSHOTS: usize = 4;
+/// Newest snapshots that are not given up for others.
+const NEWEST: usize = 2;
+
+/// A copy of what is behind some number of tokens.
+#[derive(Debug)]
+pub(super) struct TokenSnapshot<T> {
+    pub tokens: usize,
+    pub of: T,
+}
+
+/// The snapshots of one conversation, by number of tokens, ascending.
+#[derive(Debug)]
+pub(super) struct Snapshots<T>(Vec<TokenSnapshot<T>>);
+
+impl<T> Default for Snapshots<T> {
+    fn default() -> Self {
+        Snapshots(Vec::new())
+    }
+}
+
+impl<T> Snapshots<T> {
+    /// True if one is to be taken behind `tokens` tokens because the last is long ago.
+    pub fn is_due(&self, tokens: usize) -> bool {
+        tokens >= self.last().map_or(0, |last| last.tokens) + INTERVAL
+    }
+
+    /// True if there is one behind `tokens` tokens, or nothing to copy.
+    pub fn is_known(&self, tokens: usize) -> bool {
+        tokens == 0 || self.0.iter().any(|snapshot| snapshot.tokens == tokens)
+    }
+
+    /// The copy that is missed least, to be overwritten, if there are as many as may be of `bytes` bytes each.
+    pub fn take_redundant(&mut self, bytes: u64) -> Option<T> {
+        let most = MOST_SNAPSHOTS.min((MOST_BYTES / bytes.max(1)) as usize).max(FEW_SNAPSHOTS);
+        let at = self.redundant().filter(|_| self.0.len() >= most)?;
+        Some(self.0.remove(at).of)
+    }
+
+    /// The snapshot with the nearest neighbours.
+    fn redundant(&self) -> Option<usize> {
+        let tokens = |at: usize| self.0[at].tokens;
+        let old = 0..self.0.len().saturating_sub(NEWEST);
+        old.min_by_key(|at| tokens(at + 1) - at.checked_sub(1).map_or(0, tokens))
+    }
+
+    /// Adds one behind `tokens` tokens, more than all others.
+    pub fn push(&mut self, tokens: usize, of: T) {
+        self.0.push(TokenSnapshot { tokens, of });
+    }
+
+    /// The last one.
+    pub fn last(&self) -> Option<&TokenSnapshot<T>> {
+        self.0.last()
+    }
+
+    /// Those behind at most `tokens` tokens, the last first.
+    pub fn until(&self, tokens: usize) -> impl Iterator<Item = &TokenSnapshot<T>> {
+        self.0.iter().rev().filter(move |snapshot| snapshot.tokens <= tokens)
+    }
+
+    /// Drops those behind more than `tokens` tokens.
+    pub fn truncate(&mut self, tokens: usize) {
+        self.0.retain(|snapshot| snapshot.tokens <= tokens);
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &TokenSnapshot<T>> {
+        self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_are_few_and_spread_out() {
+        let mut snapshots = Snapshots::default();
+        for tokens in 1..=100 * INTERVAL {
+            if snapshots.is_due(tokens) {
+                snapshots.take_redundant(20);
+                snapshots.push(tokens, ());
+            }
+        }
+        let tokens: Vec<usize> = snapshots.iter().map(|snapshot| snapshot.tokens).collect();
+        assert_eq!(tokens.len(), MOST_SNAPSHOTS);
+        assert!(tokens.is_sorted() && *tokens.last().unwrap() == 100 * INTERVAL, "{tokens:?}");
+        let gap = tokens.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap().max(tokens[0]);
+        assert!(gap <= 16 * INTERVAL, "{tokens:?}");
+        assert!(snapshots.is_known(tokens[3]) && snapshots.is_known(0) && !snapshots.is_known(3));
+        let before: Vec<usize> = snapshots.until(tokens[3] + 1).map(|snapshot| snapshot.tokens).collect();
+        assert_eq!(before, [tokens[3], tokens[2], tokens[1], tokens[0]]);
+        // Of large ones a few.
+        for _ in 0..8 {
+            assert!(snapshots.take_redundant(MOST_BYTES).is_some());
+        }
+        assert_eq!(snapshots.iter().count(), 8);
+        snapshots.truncate(tokens[0]);
+        assert_eq!(snapshots.iter().count(), 1);
+    }
+}

@@ -1,0 +1,188 @@
+//! Filters, tests and functions that Jinja has and the template library lacks, put into the environment.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use minijinja::{
+    Environment, Error, State, Value, tests,
+    value::{Kwargs, Object, ObjectRepr, Rest, ValueKind},
+};
+
+use super::{
+    arguments::Arguments,
+    budget::{Budget, refused},
+    text_filters, text_methods,
+};
+
+/// Most lists that one is divided into.
+const LISTS: i64 = 10_000;
+
+/// Adds everything.
+pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
+    add_filters_of_texts(environment, budget);
+    add_filters_of_lists(environment, budget);
+    // Macros are maps to the library.
+    let is_macro = |value: &Value| value.kind() == ValueKind::Map && value.to_string().starts_with("<macro ");
+    environment.add_test("callable", move |value: Value| value.kind() == ValueKind::Plain || is_macro(&value));
+    environment.add_test("filter", |state: &State, name: Value| {
+        name.as_str().is_some_and(|name| tests::is_filter(state, name))
+    });
+    environment
+        .add_test("test", |state: &State, name: Value| name.as_str().is_some_and(|name| tests::is_test(state, name)));
+    let own = Arc::clone(budget);
+    environment.add_function("cycler", move |items: Rest<Value>| {
+        own.charge_elements(items.len())?;
+        if items.is_empty() {
+            return Err(refused("at least one item has to be provided"));
+        }
+        Ok(Value::from_object(Cycler { items: items.0, at: AtomicUsize::new(0) }))
+    });
+    environment.add_function("joiner", minijinja_contrib::globals::joiner);
+}
+
+fn add_filters_of_texts(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
+    let own = Arc::clone(budget);
+    environment.add_filter("center", move |text: Value, operands: Rest<Value>, options: Kwargs| {
+        let mut options = Arguments::new(operands, options);
+        let width = options.number("width", 80)?.max(0);
+        options.end()?;
+        text_methods::pad(&own, &own.text(&text)?, "center", Some(&width.into()), " ")
+    });
+    let own = Arc::clone(budget);
+    environment.add_filter("truncate", move |text: Value, operands: Rest<Value>, options: Kwargs| {
+        text_filters::truncate(&own, &own.text(&text)?, Arguments::new(operands, options))
+    });
+    let own = Arc::clone(budget);
+    environment.add_filter("wordwrap", move |text: Value, operands: Rest<Value>, options: Kwargs| {
+        text_filters::wordwrap(&own, &own.text(&text)?, Arguments::new(operands, options))
+    });
+    let own = Arc::clone(budget);
+    environment.add_filter("urlencode", move |value: Value| {
+        own.admit(std::slice::from_ref(&value))?;
+        text_filters::urlencode(&own, &value)
+    });
+    let own = Arc::clone(budget);
+    environment.add_filter("striptags", move |text: Value| text_filters::striptags(&own, &own.text(&text)?));
+    environment.add_filter("filesizeformat", |value: Value, operands: Rest<Value>, options: Kwargs| {
+        let mut options = Arguments::new(operands, options);
+        let binary = options.flag("binary", false)?;
+        options.end()?;
+        text_filters::filesizeformat(&value, binary)
+    });
+}
+
+fn add_filters_of_lists(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
+    let own = Arc::clone(budget);
+    environment.add_filter("slice", move |list: Value, operands: Rest<Value>, options: Kwargs| {
+        let mut options = Arguments::new(operands, options);
+        let (count, fill) = (options.number("slices", 0)?, options.next("fill_with")?);
+        options.end()?;
+        slices(&own, &list, count, fill.as_ref())
+    });
+    let own = Arc::clone(budget);
+    environment.add_filter("batch", move |list: Value, operands: Rest<Value>, options: Kwargs| {
+        let mut options = Arguments::new(operands, options);
+        let (count, fill) = (options.number("linecount", 0)?, options.next("fill_with")?);
+        options.end()?;
+        batches(&own, &list, count, fill.as_ref())
+    });
+    let own = Arc::clone(budget);
+    environment.add_filter("pprint", move |value: Value| {
+        own.admit(std::slice::from_ref(&value))?;
+        match value.as_str() {
+            Some(text) => own.charge(2 * text.len()).map(|()| format!("{value:?}")),
+            None => own.text(&sorted(&value)?),
+        }
+    });
+    let own = Arc::clone(budget);
+    environment.add_filter("random", move |list: Value| {
+        own.admit(std::slice::from_ref(&list))?;
+        let items: Vec<Value> = list.try_iter()?.collect();
+        let at = (rand::random::<u64>() as usize).checked_rem(items.len());
+        Ok::<_, Error>(at.map(|at| items[at].clone()).unwrap_or_default())
+    });
+}
+
+/// `value` with its maps ordered by their keys.
+fn sorted(value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::Map => {
+            let mut keys: Vec<Value> = value.try_iter()?.collect();
+            keys.sort();
+            let pairs = keys.into_iter().map(|key| Ok((key.clone(), sorted(&value.get_item(&key)?)?)));
+            Ok(Value::from_pairs(pairs.collect::<Result<Vec<_>, Error>>()?))
+        }
+        ValueKind::Seq => Ok(value.try_iter()?.map(|item| sorted(&item)).collect::<Result<Vec<_>, Error>>()?.into()),
+        _ => Ok(value.clone()),
+    }
+}
+
+/// `list` in `count` lists of about equal lengths; the shorter ones are filled up.
+fn slices(budget: &Budget, list: &Value, count: i64, fill: Option<&Value>) -> Result<Value, Error> {
+    if !(1..=LISTS).contains(&count) {
+        return Err(refused("a number of slices is not between 1 and 10000"));
+    }
+    budget.admit(std::slice::from_ref(list))?;
+    let items: Vec<Value> = list.try_iter()?.collect();
+    let count = count as usize;
+    budget.charge_elements(items.len() + 2 * count)?;
+    let (each, longer) = (items.len() / count, items.len() % count);
+    let mut rest = items.as_slice();
+    let slice = |at: usize| {
+        let (now, behind) = rest.split_at(each + usize::from(at < longer));
+        rest = behind;
+        let filled = fill.filter(|_| at >= longer).cloned();
+        now.iter().cloned().chain(filled).collect::<Value>()
+    };
+    Ok((0..count).map(slice).collect())
+}
+
+/// `list` in lists of `count` items; the last one is filled up.
+fn batches(budget: &Budget, list: &Value, count: i64, fill: Option<&Value>) -> Result<Value, Error> {
+    if !(1..=LISTS).contains(&count) {
+        return Err(refused("a number of items is not between 1 and 10000"));
+    }
+    budget.admit(std::slice::from_ref(list))?;
+    let items: Vec<Value> = list.try_iter()?.collect();
+    let count = count as usize;
+    budget.charge_elements(2 * items.len() + count)?;
+    let batch = |items: &[Value]| {
+        let missing = fill.map_or(0, |_| count - items.len());
+        items.iter().cloned().chain(std::iter::repeat_n(fill.cloned().unwrap_or_default(), missing)).collect::<Value>()
+    };
+    Ok(items.chunks(count).map(batch).collect())
+}
+
+/// Jinja's `cycler`: its items by turns.
+#[derive(Debug)]
+struct Cycler {
+    items: Vec<Value>,
+    at: AtomicUsize,
+}
+
+impl Object for Cycler {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        let current = || self.items.get(self.at.load(Ordering::Relaxed) % self.items.len()).cloned();
+        if key.as_str() == Some("current") { current() } else { None }
+    }
+
+    fn call_method(self: &Arc<Self>, _: &mut State<'_, '_>, method: &str, _: &[Value]) -> Result<Value, Error> {
+        match method {
+            "next" => {
+                let at = self.at.fetch_add(1, Ordering::Relaxed);
+                Ok(self.items[at % self.items.len()].clone())
+            }
+            "reset" => {
+                self.at.store(0, Ordering::Relaxed);
+                Ok(Value::from(()))
+            }
+            _ => Err(Error::from(minijinja::ErrorKind::UnknownMethod)),
+        }
+    }
+}
