@@ -104,6 +104,21 @@ impl Step {
         ]
     }
 
+    /// The layer with norms before and behind its blocks (Gemma 2, GLM 4).
+    pub fn norms_around() -> Vec<Step> {
+        use Register::{Normed, Out, Residual};
+        vec![
+            Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed },
+            Step::Attention { from: Normed },
+            Step::Norm { norm: NormSlot::PostAttention, from: Out, into: Out },
+            Step::AddOut,
+            Step::Norm { norm: NormSlot::Ffn, from: Residual, into: Normed },
+            Step::Ffn { from: Normed },
+            Step::Norm { norm: NormSlot::PostFfn, from: Out, into: Out },
+            Step::AddOut,
+        ]
+    }
+
     /// The layer whose attention and FFN read the same norm of the residual stream (Falcon 7B, Cohere 2).
     pub fn parallel() -> Vec<Step> {
         use Register::{Normed, Residual};

@@ -71,6 +71,18 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("granite-4-dense", "granite", [48, 3, 4, 2, 12, 128], Silu),
         ("starcoder2", "starcoder2", [48, 3, 4, 2, 12, 160], GeluTanh),
         ("stablelm", "stablelm", [64, 3, 4, 2, 16, 160], Silu),
+        ("qwen2_5-vl", "qwen2vl", [48, 3, 4, 2, 12, 96], Silu),
+        ("qwen3-vl", "qwen3vl", [48, 3, 4, 2, 16, 96], Silu),
+        ("qwen3-vl-moe", "qwen3vlmoe", [48, 2, 4, 2, 16, 96], Silu),
+        ("minicpm", "minicpm", [48, 3, 4, 2, 12, 96], Silu),
+        ("minicpm3", "minicpm3", [48, 3, 4, 1, 40, 96], Silu),
+        ("glm4", "glm4", [48, 3, 4, 2, 16, 96], Silu),
+        ("gemma", "gemma", [48, 3, 4, 2, 16, 96], GeluTanh),
+        ("olmoe", "olmoe", [48, 3, 4, 2, 12, 32], Silu),
+        ("granitemoe", "granitemoe", [48, 3, 4, 2, 12, 32], Silu),
+        ("command-r", "command-r", [48, 3, 4, 2, 12, 96], Silu),
+        ("cohere2-moe", "cohere2moe", [48, 4, 4, 2, 12, 64], Silu),
+        ("exaone-moe", "exaone-moe", [48, 4, 4, 2, 12, 64], Silu),
     ] {
         let model = open(&format!("models/{name}"));
         let config = &model.config;
@@ -142,7 +154,10 @@ fn layers_that_differ_and_factors_reach_the_configuration() {
     let attention = olmo.weights.layers[0].attention.as_ref().unwrap();
     let lengths = [&attention.q_norm, &attention.k_norm].map(|norm| norm.as_ref().unwrap().weight.len());
     assert_eq!(lengths, [48, 24], "over all heads");
-    for name in ["exaone4", "cohere2"] {
+    assert_eq!(rotated(&open("models/cohere2-moe").config), three, "dense layers are rotated without a window");
+    let four = [None, Some(8), Some(8), None];
+    assert_eq!(windows(&open("models/cohere2-moe").config), four);
+    for name in ["exaone4", "cohere2", "exaone-moe"] {
         let config = open(&format!("models/{name}")).config;
         assert_eq!(rotated(&config), three, "{name}");
         assert_eq!(windows(&config), [Some(8), Some(8), Some(8), None], "{name}");
@@ -183,6 +198,14 @@ fn patterns_that_files_leave_to_the_architecture() {
     assert_eq!(without("smollm3", "smollm3.rope.layer_pattern"), open("models/smollm3").config);
     assert_eq!(without("olmo3", "olmo2.attention.sliding_window_pattern"), open("models/olmo3").config);
     assert_eq!(without("cohere2", "cohere2.attention.sliding_window_pattern"), open("models/cohere2").config);
+    let minicpm = without("minicpm", "minicpm.embedding_scale");
+    assert_eq!((minicpm.embedding_scale, open("models/minicpm").config.embedding_scale), (12.0, 3.0));
+    let minicpm = without("minicpm3", "minicpm3.residual_scale");
+    assert_eq!(minicpm.residual_scale, 1.4 / 3f32.sqrt());
+    let minicpm = without("minicpm3", "minicpm3.logit_scale");
+    assert_eq!((minicpm.logit_scale, open("models/minicpm3").config.logit_scale), (256.0 / 48.0, 0.5));
+    let minicpm = without("minicpm3", "minicpm3.attention.value_length");
+    assert_eq!(minicpm.attentions().next(), open("models/minicpm3").config.attentions().next(), "d over heads");
     let exaone = without("exaone4", "exaone4.attention.sliding_window_pattern");
     assert_eq!(windows(&exaone), [None; 4], "only the larger model has windows");
     assert!(exaone.attentions().all(|attention| attention.rope.is_some()));
@@ -283,6 +306,11 @@ fn routing_reaches_the_configuration() {
     assert_eq!(router("qwen3-moe"), Router::softmax(true));
     assert_eq!(router("glm4-moe"), Router { scale: 2.5, ..Router::sigmoid(true) });
     assert_eq!(router("ernie4_5-moe"), Router::softmax(true));
+    assert_eq!(router("qwen3-vl-moe"), Router::softmax(true));
+    assert_eq!(router("olmoe"), Router::softmax(false));
+    assert_eq!(router("granitemoe"), Router::softmax(true));
+    assert_eq!(router("exaone-moe"), Router { scale: 2.5, ..Router::sigmoid(true) });
+    assert_eq!(router("cohere2-moe"), Router { scale: 0.5, ..Router::sigmoid(true) });
     let glm = open("models/glm4-moe").weights;
     assert!(matches!(glm.layers[0].ffn, Ffn::Dense(_)));
     let Ffn::Experts(moe) = &glm.layers[2].ffn else { panic!() };

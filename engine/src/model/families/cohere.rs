@@ -1,5 +1,5 @@
-//! Command R7B and Command A (Cohere 2): attention and FFN side by side behind one layer norm without a bias, scaled logits, and
-//! windows on three of four layers, of which only those are rotated, in pairs of neighbours.
+//! Command R and Aya (Cohere 1), Command R7B and Command A (Cohere 2): attention and FFN side by side behind one layer norm without a
+//! bias, scaled logits, and rotations in pairs of neighbours. Cohere 2 has windows on three of four layers, and only those are rotated.
 
 use super::{Family, Loader, parts::gated_layer};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 
 pub(super) const FAMILY: Family =
-    Family { architectures: &["cohere2"], model_types: &["cohere2"], config, layer, import };
+    Family { architectures: &["command-r", "cohere2"], model_types: &["cohere", "cohere2"], config, layer, import };
 
 /// One layer of so many has no window, the last of them.
 const INTERVAL: usize = 4;
@@ -21,8 +21,11 @@ const INTERVAL: usize = 4;
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::Normal)?;
     config.logit_scale = loader.switchable("logit_scale")?.unwrap_or(1.0);
-    loader.apply_window(&mut config, None, INTERVAL)?;
-    config.attentions_mut().filter(|attention| attention.window.is_none()).for_each(|attention| attention.rope = None);
+    if loader.arch == "cohere2" {
+        loader.apply_window(&mut config, None, INTERVAL)?;
+        let global = config.attentions_mut().filter(|attention| attention.window.is_none());
+        global.for_each(|attention| attention.rope = None);
+    }
     config.set_steps(Step::parallel());
     Ok(config)
 }
@@ -32,15 +35,18 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    hf.refuse_unless("use_parallel_block", true, "Cohere 2 without parallel blocks")?;
-    hf.refuse_unless("use_gated_activation", true, "Cohere 2 without gates")?;
-    hf.refuse_unless("use_qk_norm", false, "Cohere 2 with norms of heads")?;
-    let sizes = draft.common(hf, "cohere2")?;
-    draft.rope(hf, &sizes, 10_000.0)?;
+    hf.refuse_unless("use_parallel_block", true, "Cohere without parallel blocks")?;
+    hf.refuse_unless("use_gated_activation", true, "Cohere without gates")?;
+    hf.refuse_unless("use_qk_norm", false, "Cohere with norms of heads")?;
+    let second = hf.model_type() == "cohere2";
+    let sizes = draft.common(hf, if second { "cohere2" } else { "command-r" })?;
+    draft.rope(hf, &sizes, if second { 10_000.0 } else { 500_000.0 })?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["layer_norm_eps"])?.unwrap_or(1e-5)));
     draft.set("logit_scale", Value::F32(hf.f32(&["logit_scale"])?.unwrap_or(0.0625)));
-    draft.windows(hf, sizes.n_layer, SlidingLayers::AllButEvery(INTERVAL))?;
+    if second {
+        draft.windows(hf, sizes.n_layer, SlidingLayers::AllButEvery(INTERVAL))?;
+    }
     draft.tied = true;
     draft.naming.llama_like();
     Ok(())

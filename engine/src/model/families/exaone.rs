@@ -19,7 +19,7 @@ pub(super) const FAMILY: Family =
     Family { architectures: &["exaone4"], model_types: &["exaone4"], config, layer, import };
 
 /// One layer of so many has no window, the last of them.
-const INTERVAL: usize = 4;
+pub(super) const INTERVAL: usize = 4;
 /// Key of this engine's own for the layers that are rotated, where windows do not tell.
 const ROTATED: &str = "rope.layer_pattern";
 /// Layers of the model that has windows though its file may not say.
@@ -31,21 +31,27 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     if sizes.n_layer == LARGER || loader.has_key("attention.sliding_window_pattern") {
         loader.apply_window(&mut config, Some(4096), INTERVAL)?;
     }
+    rotate_windows(loader, &mut config)?;
+    config.set_steps(Step::norms_after());
+    Ok(config)
+}
+
+/// Takes the rotation from layers without a window, if some have one or the file names the rotated ones.
+pub(super) fn rotate_windows(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<()> {
     if config.attentions().any(|attention| attention.window.is_some()) {
         config
             .attentions_mut()
             .filter(|attention| attention.window.is_none())
             .for_each(|attention| attention.rope = None);
     }
-    if let Some(rotated) = loader.layer_flags(ROTATED, sizes.n_layer)? {
+    if let Some(rotated) = loader.layer_flags(ROTATED, config.n_layer())? {
         for (layer, rotated) in config.layers.iter_mut().zip(rotated) {
             if let Some(attention) = &mut layer.attention {
                 attention.rope = attention.rope.filter(|_| rotated);
             }
         }
     }
-    config.set_steps(Step::norms_after());
-    Ok(config)
+    Ok(())
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
@@ -56,14 +62,20 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "exaone4")?;
     draft.rope(hf, &sizes, 10_000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
-    match draft.windows(hf, sizes.n_layer, SlidingLayers::AllButEvery(INTERVAL))? {
+    import_windows(hf, draft, sizes.n_layer)?;
+    draft.naming.llama_like();
+    draft.naming.norms_after();
+    draft.naming.norms_of_heads();
+    Ok(())
+}
+
+/// The keys of windows, and of rotations where windows do not tell.
+pub(super) fn import_windows(hf: &HfConfig, draft: &mut Draft, n_layer: usize) -> Result<()> {
+    match draft.windows(hf, n_layer, SlidingLayers::AllButEvery(INTERVAL))? {
         None => draft.window(0, None)?,
         // A window that no layer has takes the rotation from all.
         Some(slides) if !slides.contains(&true) => draft.set(ROTATED, Value::Array(Array::Bool(slides))),
         Some(_) => {}
     }
-    draft.naming.llama_like();
-    draft.naming.norms_after();
-    draft.naming.norms_of_heads();
     Ok(())
 }

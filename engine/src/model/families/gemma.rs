@@ -1,22 +1,25 @@
-//! Gemma 2 and 3: norms before and after each block, a scaled embedding, GELU gates, and windows on some layers. Gemma 2
+//! Gemma 1 to 3: a scaled embedding and GELU gates. Gemma 2 and 3 add norms behind each block and windows on some layers. Gemma 2
 //! caps attention scores and logits; Gemma 3 norms query and key heads and rotates local layers with a base of their own.
 //!
 //! Hugging Face stores norm weights minus one; GGUF stores the factor itself.
 
-use super::{Family, Loader, parts::gated_layer};
+use super::{
+    Family, Loader,
+    parts::{NORMS_AROUND, USUAL_NORMS, gated_layer},
+};
 use crate::{
     error::Result,
     format::Value,
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, Register, RopeOrder, Step,
-        import::{Draft, HfConfig, SlidingLayers, Transform},
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Step,
+        import::{Draft, HfConfig, HfSizes, SlidingLayers, Transform},
         load::{RopeDefaults, Sizes},
     },
 };
 
 pub(super) const FAMILY: Family = Family {
-    architectures: &["gemma2", "gemma3"],
-    model_types: &["gemma2", "gemma3", "gemma3_text"],
+    architectures: &["gemma", "gemma2", "gemma3"],
+    model_types: &["gemma", "gemma2", "gemma3", "gemma3_text"],
     config,
     layer,
     import,
@@ -26,6 +29,9 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::GeluTanh)?;
     config.embedding_scale = (sizes.d_model as f32).sqrt();
+    if loader.arch == "gemma" {
+        return Ok(config);
+    }
     if loader.arch == "gemma2" {
         let softcap = loader.switchable("attn_logit_softcapping")?;
         config.attentions_mut().for_each(|attention| attention.softcap = softcap);
@@ -47,43 +53,44 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         let (head_dim, dims) = (sizes.head_dim, config.ropes[0].dims);
         loader.local_rope(&mut config, RopeDefaults { head_dim, dims, base: 10_000.0 })?;
     }
-    config.set_steps(steps());
+    config.set_steps(Step::norms_around());
     Ok(config)
 }
 
-fn steps() -> Vec<Step> {
-    use Register::{Normed, Out, Residual};
-    vec![
-        Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed },
-        Step::Attention { from: Normed },
-        Step::Norm { norm: NormSlot::PostAttention, from: Out, into: Out },
-        Step::AddOut,
-        Step::Norm { norm: NormSlot::Ffn, from: Residual, into: Normed },
-        Step::Ffn { from: Normed },
-        Step::Norm { norm: NormSlot::PostFfn, from: Out, into: Out },
-        Step::AddOut,
-    ]
-}
-
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(
-        loader,
-        config,
-        n,
-        &[
-            (NormSlot::Attention, "attn_norm"),
-            (NormSlot::PostAttention, "post_attention_norm"),
-            (NormSlot::Ffn, "ffn_norm"),
-            (NormSlot::PostFfn, "post_ffw_norm"),
-        ],
-    )
+    // The first Gemma has no norms behind its blocks.
+    let norms = if loader.arch == "gemma" { USUAL_NORMS } else { NORMS_AROUND };
+    gated_layer(loader, config, n, norms)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let arch = if hf.model_type() == "gemma2" { "gemma2" } else { "gemma3" };
+    let arch = match hf.model_type() {
+        "gemma" => "gemma",
+        "gemma2" => "gemma2",
+        _ => "gemma3",
+    };
     let sizes = draft.common(hf, arch)?;
-    draft.rope(hf, &sizes, if arch == "gemma2" { 10000.0 } else { 1e6 })?;
-    draft.activation(hf.activation(&["hidden_activation"], Activation::GeluTanh)?);
+    draft.rope(hf, &sizes, if arch == "gemma3" { 1e6 } else { 10000.0 })?;
+    draft.activation(match arch {
+        // Early folders of the first Gemma say `gelu` where the tanh form was meant.
+        "gemma" => match hf.activation(&["hidden_activation", "hidden_act"], Activation::GeluTanh)? {
+            Activation::GeluErf => Activation::GeluTanh,
+            named => named,
+        },
+        _ => hf.activation(&["hidden_activation"], Activation::GeluTanh)?,
+    });
+    draft.tied = true;
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.norms_minus_one();
+    if arch != "gemma" {
+        import_later(hf, draft, arch, sizes)?;
+    }
+    Ok(())
+}
+
+/// The keys and norms that Gemma 2 and 3 have beside the first's.
+fn import_later(hf: &HfConfig, draft: &mut Draft, arch: &str, sizes: HfSizes) -> Result<()> {
     let scalar = hf.f32(&["query_pre_attn_scalar"])?.unwrap_or(sizes.head_dim as f32);
     draft.set("attention.scale", Value::F32(1.0 / scalar.sqrt()));
     // Gemma 3 caps logits alone, whatever its files say.
@@ -101,19 +108,14 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if arch == "gemma3" {
         draft.local_rope(hf, &sizes, 10_000.0)?;
     }
-    draft.tied = true;
-    let naming = &mut draft.naming;
-    naming.llama_like();
     for (hf, gguf) in [
-        ("input_layernorm", "attn_norm"),
         ("post_attention_layernorm", "post_attention_norm"),
         ("pre_feedforward_layernorm", "ffn_norm"),
         ("post_feedforward_layernorm", "post_ffw_norm"),
         ("self_attn.q_norm", "attn_q_norm"),
         ("self_attn.k_norm", "attn_k_norm"),
     ] {
-        naming.set(format!("model.layers.*.{hf}"), format!("blk.*.{gguf}"), Transform::AddOne);
+        draft.naming.set(format!("model.layers.*.{hf}"), format!("blk.*.{gguf}"), Transform::AddOne);
     }
-    naming.set("model.norm", "output_norm", Transform::AddOne);
     Ok(())
 }

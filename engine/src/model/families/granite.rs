@@ -1,6 +1,6 @@
 //! Granite 3 and 4: Llama's layer with four factors, on embeddings, on attention scores, on what is added to the residual stream, and
-//! (as a divisor) on logits. Granite 4 H has Mamba-2 in place of most attention, the rest without positions, and mostly experts beside
-//! a shared one.
+//! (as a divisor) on logits. Granite 3 MoE has experts, with or without a shared one. Granite 4 H has Mamba-2 in place of most
+//! attention, the rest without positions, and mostly experts beside a shared one.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::{
 };
 
 pub(super) const FAMILY: Family = Family {
-    architectures: &["granite", "granitehybrid"],
-    model_types: &["granite", "granitemoehybrid"],
+    architectures: &["granite", "granitemoe", "granitehybrid"],
+    model_types: &["granite", "granitemoe", "granitemoeshared", "granitemoehybrid"],
     config,
     layer,
     import,
@@ -35,11 +35,11 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     if loader.flag("rope.scaling.finetuned")? == Some(false) {
         config.attentions_mut().for_each(|attention| attention.rope = None);
     }
-    if loader.arch == "granitehybrid" {
+    if loader.arch != "granite" {
         config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
-        if config.attentions().count() < sizes.n_layer {
-            recurrent_without_attention(&mut config, &mamba2::config(loader)?);
-        }
+    }
+    if loader.arch == "granitehybrid" && config.attentions().count() < sizes.n_layer {
+        recurrent_without_attention(&mut config, &mamba2::config(loader)?);
     }
     Ok(config)
 }
@@ -56,15 +56,21 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let hybrid = hf.model_type() == "granitemoehybrid";
     let experts = hf.or_default(&["num_local_experts"], 0)?;
-    if experts > 0 && !hybrid {
+    let plain = hf.model_type() == "granite";
+    if experts > 0 && plain {
         return Err(hf.unsupported("Granite with experts", "num_local_experts", experts));
     }
     // Without a list every layer is recurrent.
     let recurrent = hybrid && (hf.has_layer("linear_attention") || hf.value("layer_types").is_none());
-    let arch = if recurrent || experts > 0 { "granitehybrid" } else { "granite" };
+    let arch = match (recurrent, hybrid, experts) {
+        (false, _, 0) => "granite",
+        (false, false, _) => "granitemoe",
+        _ => "granitehybrid",
+    };
     let n_head = hf.size(&["num_attention_heads"])?;
     let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
-    let n_ff = hf.size(&["shared_intermediate_size", "intermediate_size"])?;
+    let shared = hf.or_default(&["shared_intermediate_size"], 0)?;
+    let n_ff = if shared > 0 { shared } else { hf.size(&["intermediate_size"])? };
     let sizes = draft.common_with(hf, arch, n_kv_head, n_ff)?;
     if recurrent {
         hf.silu_only("hidden_act", "Mamba-2 layers with another activation")?;
@@ -88,10 +94,10 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.set_size("expert_count", experts)?;
         draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
         draft.set_size("expert_feed_forward_length", hf.size(&["intermediate_size"])?)?;
-        draft.set_size("expert_shared_feed_forward_length", n_ff)?;
+        draft.set_size("expert_shared_feed_forward_length", shared)?;
     }
     draft.rope(hf, &sizes, 10_000.0)?;
-    let rotates = hf.model_type() == "granite" || hf.str(&["position_embedding_type"])? == Some("rope");
+    let rotates = !hybrid || hf.str(&["position_embedding_type"])? == Some("rope");
     draft.set("rope.scaling.finetuned", Value::Bool(rotates));
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     for (name, key) in [

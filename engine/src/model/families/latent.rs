@@ -29,9 +29,12 @@ pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result
         Some(key_dim) => key_dim,
     };
     let v_dim = match loader.size("attention.value_length_mla", 1..=LARGEST)? {
-        None => loader.required_size("attention.value_length", 1..=LARGEST)?,
-        Some(v_dim) => v_dim,
+        None => loader.size("attention.value_length", 1..=LARGEST)?,
+        v_dim => v_dim,
     };
+    // Files of MiniCPM 3 leave it to the model's width.
+    let n_head = config.attentions().next().map_or(1, |attention| attention.n_head);
+    let v_dim = v_dim.unwrap_or((config.d_model / n_head).max(1));
     let rope = loader.required_size("rope.dimension_count", 2..=LARGEST)?;
     if rope >= key_dim {
         return Err(loader.key_error("rope.dimension_count", format!("fewer than a key's {key_dim} elements"), rope));
@@ -79,7 +82,9 @@ pub(super) fn import(hf: &HfConfig, draft: &mut Draft, arch: &'static str, defau
         1..=LARGEST => Ok(value),
         _ => Err(hf.error(name, format!("a number from 1 to {LARGEST}"), value)),
     };
-    let v_dim = sized("v_head_dim", hf.size(&["v_head_dim"])?)?;
+    // Folders of MiniCPM 3 may leave it to the model's width.
+    let of_width = hf.size(&["hidden_size"])? / sizes.n_head;
+    let v_dim = sized("v_head_dim", hf.or_default(&["v_head_dim"], of_width)?)?;
     let rank = sized("kv_lora_rank", hf.size(&["kv_lora_rank"])?)?;
     sizes.rope_dims = sized("qk_rope_head_dim", rope)?;
     sizes.head_dim = sized("qk_nope_head_dim", nope)? + rope;

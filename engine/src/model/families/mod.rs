@@ -8,13 +8,16 @@
 
 mod bitnet;
 mod cohere;
+mod cohere2_moe;
 mod deepseek2;
 mod ernie;
 mod exaone;
+mod exaone_moe;
 mod falcon;
 mod gemma;
 mod gemma3n;
 mod gemma4;
+mod glm4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
@@ -23,10 +26,12 @@ mod latent;
 mod lfm2;
 mod llama;
 mod mamba2;
+mod minicpm;
 mod minimax_m2;
 mod mistral3;
 mod nemotron_h;
 mod olmo;
+mod olmoe;
 mod opt;
 mod parts;
 mod phi3;
@@ -79,12 +84,17 @@ const FAMILIES: &[&Family] = &[
     &granite::FAMILY,
     &lfm2::FAMILY,
     &olmo::FAMILY,
+    &olmoe::FAMILY,
     &exaone::FAMILY,
+    &exaone_moe::FAMILY,
     &cohere::FAMILY,
+    &cohere2_moe::FAMILY,
     &seed_oss::FAMILY,
+    &glm4::FAMILY,
     &glm4_moe::FAMILY,
     &deepseek2::FAMILY,
     &laguna::FAMILY,
+    &minicpm::FAMILY,
     &minimax_m2::FAMILY,
     &ernie::FAMILY,
     &relu_squared::FAMILY,

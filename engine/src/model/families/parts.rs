@@ -6,8 +6,8 @@ use super::Loader;
 use crate::{
     error::Result,
     model::{
-        AttentionWeights, ExpertWeights, Ffn, LayerWeights, ModelConfig, Norm, NormSlot, PerLayerTable,
-        PerLayerWeights, RecurrentConfig, Register, Step,
+        AttentionWeights, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, Norm, NormSlot,
+        PerLayerTable, PerLayerWeights, RecurrentConfig, Register, Step,
     },
 };
 
@@ -41,6 +41,14 @@ pub(super) const USUAL_NORMS: &[(NormSlot, &str)] = &[(NormSlot::Attention, "att
 /// Norms of a layer that has them behind its blocks ([`Step::norms_after`](crate::model::Step::norms_after)).
 pub(super) const NORMS_AFTER: &[(NormSlot, &str)] =
     &[(NormSlot::PostAttention, "post_attention_norm"), (NormSlot::PostFfn, "post_ffw_norm")];
+
+/// Norms of a layer that has them before and behind its blocks ([`Step::norms_around`](crate::model::Step::norms_around)).
+pub(super) const NORMS_AROUND: &[(NormSlot, &str)] = &[
+    (NormSlot::Attention, "attn_norm"),
+    (NormSlot::PostAttention, "post_attention_norm"),
+    (NormSlot::Ffn, "ffn_norm"),
+    (NormSlot::PostFfn, "post_ffw_norm"),
+];
 
 /// Attention of layer `n` ([`AttentionWeights::load`]).
 pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<AttentionWeights> {
@@ -93,6 +101,21 @@ pub(super) fn ffn(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result
         }
         _ => Ffn::Dense(loader.dense_ffn(n, config, true)?),
     })
+}
+
+/// A layer of norms, attention and an FFN whose gate and up are one matrix, `ffn_up`, the gate's rows above the up's.
+pub(super) fn fused_layer(
+    loader: &Loader<'_>,
+    config: &ModelConfig,
+    n: usize,
+    stems: &[(NormSlot, &str)],
+) -> Result<LayerWeights> {
+    let (d, n_ff) = (config.d_model, loader.dense_width(config, n)?);
+    let [gate, up] = Linear::split(loader, &format!("blk.{n}.ffn_up"), d, [n_ff, n_ff])?;
+    let down = loader.down(n, d, n_ff)?;
+    let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
+    let ffn = Ffn::Dense(FfnWeights { gate: Some(gate), up, down });
+    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }
 
 /// Refuses experts of layer `n` without gates, for architectures whose experts have them.

@@ -3,12 +3,12 @@
 
 use super::{
     Family, Loader,
-    parts::{USUAL_NORMS, attention, norms},
+    parts::{USUAL_NORMS, fused_layer},
 };
 use crate::{
     error::Result,
     model::{
-        Activation, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, NormKind, RopeOrder,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
         import::{Draft, HfConfig, SlidingLayers},
         load::Sizes,
     },
@@ -23,12 +23,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    let (d, n_ff) = (config.d_model, loader.dense_width(config, n)?);
-    let [gate, up] = Linear::split(loader, &format!("blk.{n}.ffn_up"), d, [n_ff, n_ff])?;
-    let down = loader.down(n, d, n_ff)?;
-    let (norms, attention) = (norms(loader, config, n, USUAL_NORMS)?, attention(loader, config, n)?);
-    let ffn = Ffn::Dense(FfnWeights { gate: Some(gate), up, down });
-    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
+    fused_layer(loader, config, n, USUAL_NORMS)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {

@@ -1,5 +1,8 @@
 //! Qwen 2, 2.5 and 3, dense and MoE: Llama's layer with halves rotated, biases on q, k and v (Qwen 2) or norms on
 //! query and key heads (Qwen 3). Qwen2-MoE adds a shared expert.
+//!
+//! Of the models that see (Qwen 2 VL, 2.5 VL and 3 VL) the language model alone is read. Its rotations are in sections of time, height
+//! and width, whose positions are the same number in text, so that they are rotations like any other.
 
 use super::{
     Family, Loader,
@@ -16,8 +19,21 @@ use crate::{
 };
 
 pub(super) const FAMILY: Family = Family {
-    architectures: &["qwen2", "qwen2moe", "qwen3", "qwen3moe"],
-    model_types: &["qwen2", "qwen2_moe", "qwen3", "qwen3_moe"],
+    architectures: &["qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"],
+    model_types: &[
+        "qwen2",
+        "qwen2_moe",
+        "qwen2_vl",
+        "qwen2_vl_text",
+        "qwen2_5_vl",
+        "qwen2_5_vl_text",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_vl",
+        "qwen3_vl_text",
+        "qwen3_vl_moe",
+        "qwen3_vl_moe_text",
+    ],
     config,
     layer,
     import,
@@ -25,7 +41,8 @@ pub(super) const FAMILY: Family = Family {
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.experts = loader.experts(Router::softmax(loader.arch == "qwen3moe"), |used| sizes.n_ff / used)?;
+    let renormalise = loader.arch.starts_with("qwen3");
+    config.experts = loader.experts(Router::softmax(renormalise), |used| sizes.n_ff / used)?;
     if loader.arch.ends_with("moe") && config.experts.is_none() {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
     }
@@ -42,10 +59,18 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         "qwen2_moe" => "qwen2moe",
         "qwen3_moe" => "qwen3moe",
         "qwen3" => "qwen3",
+        "qwen3_vl" | "qwen3_vl_text" => "qwen3vl",
+        "qwen3_vl_moe" | "qwen3_vl_moe_text" => "qwen3vlmoe",
+        "qwen2_vl" | "qwen2_vl_text" | "qwen2_5_vl" | "qwen2_5_vl_text" => "qwen2vl",
         _ => "qwen2",
     };
     let sizes = draft.common(hf, arch)?;
-    draft.rope(hf, &sizes, 10000.0)?;
+    let base = match arch {
+        "qwen2vl" => 1e6,
+        "qwen3vl" | "qwen3vlmoe" => 500_000.0,
+        _ => 10_000.0,
+    };
+    draft.rope(hf, &sizes, base)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     // Without `layer_types` the first `max_window_layers` layers see everything; of Qwen2-MoE every other one of just those does not.
     let full = hf.or_default(&["max_window_layers"], 28)?;
@@ -54,7 +79,10 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         "qwen3moe" => true,
         _ => n >= full,
     };
-    draft.windows(hf, sizes.n_layer, SlidingLayers::Marked((0..sizes.n_layer).map(slides).collect()))?;
+    // Qwen 3 VL has no windows, whatever its files say.
+    if !arch.starts_with("qwen3vl") {
+        draft.windows(hf, sizes.n_layer, SlidingLayers::Marked((0..sizes.n_layer).map(slides).collect()))?;
+    }
     if arch.ends_with("moe") {
         draft.set_size("expert_count", hf.size(&["num_experts", "num_local_experts"])?)?;
         draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
@@ -62,7 +90,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         if let Some(n_ff) = hf.usize(&["shared_expert_intermediate_size"])? {
             draft.set_size("expert_shared_feed_forward_length", n_ff)?;
         }
-        draft.set("expert_weights_norm", Value::Bool(hf.bool(&["norm_topk_prob"])?.unwrap_or(false)));
+        let renormalise = hf.bool(&["norm_topk_prob"])?.unwrap_or(arch == "qwen3vlmoe");
+        draft.set("expert_weights_norm", Value::Bool(renormalise));
     }
     let naming = &mut draft.naming;
     naming.llama_like();
@@ -70,6 +99,16 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     naming.set("model.layers.*.mlp.shared_expert_gate", "blk.*.ffn_gate_inp_shexp", Transform::Flatten);
     naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    if arch == "qwen3vlmoe" {
+        let (d, n_ff) = (hf.size(&["hidden_size"])?, hf.size(&["moe_intermediate_size"])?);
+        let both = n_ff.saturating_mul(2);
+        for (stem, gguf, outputs, inputs) in
+            [("gate_up_proj", "ffn_gate_up_exps", both, d), ("down_proj", "ffn_down_exps", d, n_ff)]
+        {
+            let (from, to) = (format!("model.layers.*.mlp.experts.{stem}"), format!("blk.*.{gguf}.weight"));
+            naming.whole(from, to, Transform::Experts { outputs, inputs });
+        }
+    }
     naming.shared_expert("mlp.shared_expert");
     Ok(())
 }

@@ -21,17 +21,21 @@ pub(super) fn fill_in(values: &mut Map<String, Value>, model_type: &str) {
 
 fn defaults(model_type: &str) -> Value {
     match model_type {
-        "llama" | "granite" | "granitemoehybrid" => llama_like(model_type),
+        "llama" | "granite" | "granitemoe" | "granitemoeshared" | "granitemoehybrid" | "minicpm" => {
+            llama_like(model_type)
+        }
         "mistral" | "mixtral" | "ministral3" => mistral(model_type),
         "qwen2" | "qwen2_moe" | "qwen3" | "qwen3_moe" => qwen(model_type),
+        "qwen2_vl" | "qwen2_vl_text" | "qwen2_5_vl" | "qwen2_5_vl_text" | "qwen3_vl" | "qwen3_vl_text"
+        | "qwen3_vl_moe" | "qwen3_vl_moe_text" => qwen_vl(model_type),
         "qwen3_5" | "qwen3_5_text" => qwen35(4),
         "qwen3_next" | "qwen3_5_moe" | "qwen3_5_moe_text" => qwen35(2),
-        "gemma2" | "gemma3" | "gemma3_text" | "gemma3n" | "gemma3n_text" | "gemma4" | "gemma4_text" => {
+        "gemma" | "gemma2" | "gemma3" | "gemma3_text" | "gemma3n" | "gemma3n_text" | "gemma4" | "gemma4_text" => {
             gemma(model_type)
         }
-        "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" => latent(model_type),
+        "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "minicpm3" => latent(model_type),
         "gpt_oss" | "laguna" | "minimax_m2" | "glm4_moe" | "ernie4_5" | "ernie4_5_moe" | "lfm2" | "lfm2_moe"
-        | "phimoe" => experts(model_type),
+        | "phimoe" | "olmoe" | "cohere2_moe" | "exaone_moe" => experts(model_type),
         _ => dense(model_type),
     }
 }
@@ -42,6 +46,9 @@ fn llama_like(model_type: &str) -> Value {
             "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "shared_intermediate_size": 1024,
             "num_local_experts": 8, "num_experts_per_tok": 2, "mamba_n_heads": 128, "mamba_n_groups": 1,
             "mamba_d_state": 256, "mamba_d_head": "auto", "mamba_expand": 2, "mamba_d_conv": 4,
+        }),
+        "granitemoe" | "granitemoeshared" => json!({
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "num_local_experts": 8, "num_experts_per_tok": 2,
         }),
         _ => json!({"max_position_embeddings": 2048, "rms_norm_eps": 1e-6}),
     }
@@ -89,6 +96,23 @@ fn qwen(model_type: &str) -> Value {
     defaults
 }
 
+/// The language models of those that see.
+fn qwen_vl(model_type: &str) -> Value {
+    match model_type {
+        "qwen3_vl" | "qwen3_vl_text" => json!({
+            "num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 128000, "rms_norm_eps": 1e-6,
+        }),
+        "qwen3_vl_moe" | "qwen3_vl_moe_text" => json!({
+            "num_key_value_heads": 16, "max_position_embeddings": 128000, "rms_norm_eps": 1e-6, "num_experts": 60,
+            "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
+        }),
+        _ => json!({
+            "num_key_value_heads": 8, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5,
+            "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 80,
+        }),
+    }
+}
+
 /// Qwen3-Next and Qwen 3.5, which differ in their key/value heads.
 fn qwen35(kv_heads: usize) -> Value {
     json!({
@@ -100,6 +124,9 @@ fn qwen35(kv_heads: usize) -> Value {
 
 fn gemma(model_type: &str) -> Value {
     match model_type {
+        "gemma" => json!({
+            "num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6,
+        }),
         "gemma2" => json!({
             "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6,
             "query_pre_attn_scalar": 256, "sliding_window": 4096, "attn_logit_softcapping": 50.0,
@@ -142,6 +169,11 @@ fn latent(model_type: &str) -> Value {
             "q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "routed_scaling_factor": 1.8,
             "num_experts_per_tok": 4,
         }),
+        "minicpm3" => json!({
+            "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "num_key_value_heads": 40, "kv_lora_rank": 256,
+            "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": null, "scale_emb": 12,
+            "scale_depth": 1.4, "dim_model_base": 256,
+        }),
         _ => json!({}),
     };
     if let (Value::Object(defaults), Value::Object(others)) = (&mut defaults, others) {
@@ -174,6 +206,18 @@ fn experts(model_type: &str) -> Value {
         "glm4_moe" => json!({
             "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_experts_per_tok": 8,
             "moe_intermediate_size": 1408, "n_shared_experts": 1, "partial_rotary_factor": 0.5,
+        }),
+        "olmoe" => json!({
+            "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8,
+        }),
+        "cohere2_moe" => json!({
+            "head_dim": 128, "max_position_embeddings": 8192, "sliding_window": 4096, "num_experts": 8,
+            "num_experts_per_tok": 2,
+        }),
+        "exaone_moe" => json!({
+            "num_key_value_heads": 32, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096,
+            "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 1024, "num_shared_experts": 1,
+            "routed_scaling_factor": 2.5,
         }),
         "ernie4_5" => json!({
             "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
@@ -212,7 +256,11 @@ fn dense(model_type: &str) -> Value {
         }),
         "nemotron" => json!({"max_position_embeddings": 4096, "partial_rotary_factor": 0.5}),
         "arcee" => json!({"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}),
-        "jais2" => json!({"max_position_embeddings": 8192}),
+        "cohere" | "jais2" => json!({"max_position_embeddings": 8192}),
+        "glm4" => json!({
+            "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7,
+            "partial_rotary_factor": 0.5,
+        }),
         "bitnet" => json!({"num_key_value_heads": 5, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
         "nemotron_h" => json!({
             "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 4096, "ssm_state_size": 128,

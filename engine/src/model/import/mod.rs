@@ -5,6 +5,7 @@
 
 mod defaults;
 mod draft;
+mod expert_outputs;
 mod gather;
 mod hf_config;
 mod naming;
@@ -16,9 +17,10 @@ mod ternary;
 mod windows;
 
 pub(super) use draft::{Draft, HfSizes};
+pub(super) use expert_outputs::ExpertOutputs;
 pub(super) use gather::Gather;
 pub(super) use hf_config::HfConfig;
-pub(super) use recipe::{ExpertOutputs, Recipe, Transform};
+pub(super) use recipe::{Recipe, Transform};
 pub(super) use rope::LayerRope;
 pub(super) use windows::SlidingLayers;
 

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use super::Gather;
+use super::{ExpertOutputs, Gather};
 use crate::{
     error::{Error, Location, Result},
     format::{Bytes, Tensor, anonymous},
@@ -41,42 +41,19 @@ pub(in crate::model) enum Transform {
     Decay(Arc<Gather>),
     /// Experts `[experts, inputs, outputs]` become `[experts, outputs, inputs]`, with these outputs only.
     InputsFirst(ExpertOutputs),
+    /// Experts of `outputs` outputs and `inputs` inputs, `[experts, inputs, outputs]` as published or `[experts, outputs, inputs]` as
+    /// libraries save them again, become the latter: the shape tells, so that the two numbers must differ.
+    Experts {
+        /// Outputs of each expert.
+        outputs: usize,
+        /// Inputs of each expert.
+        inputs: usize,
+    },
     /// Vectors of experts `[experts, outputs]`, these outputs only.
     ExpertVectors(ExpertOutputs),
     /// Blocks `[experts, outputs, inputs / 32, 16]` of MXFP4 codes, two to a byte with the earlier in the low nibble, and scales
     /// `[experts, outputs, inputs / 32]` become `[experts, outputs, inputs]`, with these outputs only.
     Mxfp4(ExpertOutputs),
-}
-
-/// Outputs of each expert that a tensor takes, where Hugging Face keeps those of two matrices by turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::model) enum ExpertOutputs {
-    /// All of them.
-    All,
-    /// 0, 2, 4, ...: gates.
-    Even,
-    /// 1, 3, 5, ...: ups.
-    Odd,
-}
-
-impl ExpertOutputs {
-    /// How many of `outputs` are taken.
-    fn count(self, outputs: usize) -> usize {
-        match self {
-            ExpertOutputs::All => outputs,
-            ExpertOutputs::Even => outputs.div_ceil(2),
-            ExpertOutputs::Odd => outputs / 2,
-        }
-    }
-
-    /// The `at`-th that is taken.
-    fn source(self, at: usize) -> usize {
-        match self {
-            ExpertOutputs::All => at,
-            ExpertOutputs::Even => 2 * at,
-            ExpertOutputs::Odd => 2 * at + 1,
-        }
-    }
 }
 
 /// Bytes of an MXFP4 block's codes, in either layout.
@@ -102,6 +79,7 @@ impl Recipe {
         match (self.transform.clone(), &self.tensor.shape[..]) {
             (Transform::Flatten, _) => vec![self.tensor.len()],
             (Transform::InputsFirst(of), &[experts, inputs, outputs]) => vec![experts, of.count(outputs), inputs],
+            (Transform::Experts { outputs, inputs }, &[experts, _, _]) => vec![experts, outputs, inputs],
             (Transform::ExpertVectors(of), &[experts, outputs]) => vec![experts, of.count(outputs)],
             (Transform::Mxfp4(of), &[experts, outputs, blocks, CODES]) => {
                 vec![experts, of.count(outputs), blocks * TensorType::MXFP4.block_len()]
@@ -128,6 +106,7 @@ impl Recipe {
         let (ty, shape) = (self.ty(), self.shape());
         let data = match self.transform {
             Transform::InputsFirst(_)
+            | Transform::Experts { .. }
             | Transform::ExpertVectors(_)
             | Transform::Mxfp4(_)
             | Transform::Rows(_)
@@ -178,14 +157,10 @@ impl Recipe {
                 Some(bytes) => Ok(Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() }),
                 None => error(format!("{} rows", of.source_rows())),
             },
-            Transform::Columns(of) => {
-                let element = tensor.ty.block_bytes();
-                let floats = tensor.ty.block_len() == 1 && tensor.shape.last() == Some(&of.source_rows());
-                match of.columns(&tensor.data, element).filter(|_| floats) {
-                    Some(bytes) => Ok(Tensor { data: Bytes::new(bytes), ..tensor.clone() }),
-                    None => error(format!("floats in {} columns", of.source_rows())),
-                }
-            }
+            Transform::Columns(of) => match self.columns(of) {
+                Some(tensor) => Ok(tensor),
+                None => error(format!("floats in {} columns", of.source_rows())),
+            },
             Transform::Decay(of) => {
                 let vector = tensor.shape == [of.source_rows()] && tensor.ty.block_len() == 1 && tensor.ty.is_weight();
                 let Some(bytes) = of.rows(&tensor.data).filter(|_| vector && self.is_whole()) else {
@@ -201,6 +176,12 @@ impl Recipe {
                     Ok(self.outputs_first(inputs, outputs, of))
                 }
                 _ => error("floats [experts, inputs, outputs]".to_owned()),
+            },
+            &Transform::Experts { outputs, inputs } => match self.experts(outputs, inputs) {
+                Some(tensor) => Ok(tensor),
+                None => {
+                    error(format!("floats [experts, {inputs}, {outputs}] or [experts, {outputs}, {inputs}], unequal"))
+                }
             },
             &Transform::ExpertVectors(of) => match tensor.shape[..] {
                 [_, outputs] if tensor.ty.block_len() == 1 && self.is_whole() => Ok(self.outputs_first(1, outputs, of)),
@@ -237,6 +218,25 @@ impl Recipe {
     /// True if the data are as long as shape and type say.
     fn is_whole(&self) -> bool {
         self.tensor.len().checked_mul(self.tensor.ty.block_bytes()) == Some(self.tensor.data.len())
+    }
+
+    /// Floats with the columns that `of` takes, if they have its columns.
+    fn columns(&self, of: &Gather) -> Option<Tensor> {
+        let tensor = &self.tensor;
+        let floats = tensor.ty.block_len() == 1 && tensor.shape.last() == Some(&of.source_rows());
+        let bytes = of.columns(&tensor.data, tensor.ty.block_bytes()).filter(|_| floats)?;
+        Some(Tensor { data: Bytes::new(bytes), ..tensor.clone() })
+    }
+
+    /// Experts `[experts, outputs, inputs]` from either order of the two, if the shape tells them apart.
+    fn experts(&self, outputs: usize, inputs: usize) -> Option<Tensor> {
+        let &[_, rows, cols] = &self.tensor.shape[..] else { return None };
+        match [rows, cols] {
+            _ if outputs == inputs || self.tensor.ty.block_len() != 1 || !self.is_whole() => None,
+            of if of == [outputs, inputs] => Some(self.tensor.clone()),
+            of if of == [inputs, outputs] => Some(self.outputs_first(inputs, outputs, ExpertOutputs::All)),
+            _ => None,
+        }
     }
 
     /// Each expert's `[inputs, outputs]` transposed, with the outputs `of` only.
@@ -347,6 +347,19 @@ mod tests {
         }
         let flat = Recipe { tensor: Tensor { shape: vec![6, 4], ..all.tensor.clone() }, ..all };
         assert!(flat.make(Path::new("x")).unwrap_err().to_string().contains("[experts, inputs, outputs]"));
+    }
+
+    #[test]
+    fn experts_come_in_either_order() {
+        let bytes = |values: [f32; 6]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let of = Transform::Experts { outputs: 3, inputs: 2 };
+        let published = recipe(TensorType::F32, &[1, 2, 3], bytes([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), of.clone());
+        let saved = recipe(TensorType::F32, &[1, 3, 2], bytes([0.0, 3.0, 1.0, 4.0, 2.0, 5.0]), of);
+        let [one, other] = [&published, &saved].map(|recipe| recipe.make(Path::new("x")).unwrap());
+        assert_eq!((&one.shape[..], &one.data[..]), (&other.shape[..], &other.data[..]));
+        assert_eq!(published.untransformed().unwrap().shape, [1, 3, 2]);
+        let square = Recipe { transform: Transform::Experts { outputs: 2, inputs: 2 }, ..saved };
+        assert!(square.make(Path::new("x")).unwrap_err().to_string().contains("unequal"));
     }
 
     #[test]

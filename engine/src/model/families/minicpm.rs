@@ -1,0 +1,82 @@
+//! MiniCPM 1 to 4: Llama's layer with factors on embeddings, on the outputs of attention and FFN, and (as a divisor) on logits. MiniCPM 3
+//! has latent attention in it, which rotates halves. MiniCPM 5 is a Llama.
+//!
+//! GGUF files of MiniCPM 3, and the first of MiniCPM, leave the factors to the architecture.
+
+use super::{
+    Family, Loader, latent,
+    parts::{USUAL_NORMS, ffn, gated_layer, norms},
+};
+use crate::{
+    error::Result,
+    format::Value,
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["minicpm", "minicpm3"], model_types: &["minicpm", "minicpm3"], config, layer, import };
+
+/// Factor on embeddings of the published models.
+const EMBEDDINGS: f32 = 12.0;
+/// Factor on the outputs of attention and FFN, times the root of the number of layers.
+const DEPTH: f32 = 1.4;
+/// Width of the residual stream at which logits are not divided.
+const BASE_WIDTH: usize = 256;
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let is_latent = loader.arch == "minicpm3";
+    let order = if is_latent { RopeOrder::NeoX } else { RopeOrder::Normal };
+    let mut config = loader.base_config(sizes, NormKind::Rms, order)?;
+    if let Some(count) = loader.size("expert_count", 0..=usize::MAX)?.filter(|count| *count > 0) {
+        return Err(loader.key_error("expert_count", "no experts in MiniCPM", count));
+    }
+    config.embedding_scale = loader.switchable("embedding_scale")?.unwrap_or(EMBEDDINGS);
+    config.residual_scale = loader.switchable("residual_scale")?.unwrap_or(DEPTH / (sizes.n_layer as f32).sqrt());
+    let divisor = loader.switchable("logit_scale")?.unwrap_or(sizes.d_model as f32 / BASE_WIDTH as f32);
+    config.logit_scale = 1.0 / divisor;
+    if is_latent {
+        latent::configure(loader, &mut config)?;
+    }
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    if loader.arch != "minicpm3" {
+        return gated_layer(loader, config, n, USUAL_NORMS);
+    }
+    let (norms, attention) = (norms(loader, config, n, USUAL_NORMS)?, latent::attention(loader, config, n)?);
+    Ok(LayerWeights::new(norms, attention, ffn(loader, config, n)?, loader.predictor(n, config)?))
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    if let Some(count) = hf.usize(&["num_experts"])?.filter(|count| *count > 0) {
+        return Err(hf.unsupported("MiniCPM with experts", "num_experts", count));
+    }
+    let sizes = if hf.model_type() == "minicpm3" {
+        hf.refuse_unless("attention_bias", false, "latent attention with biases")?;
+        latent::import(hf, draft, "minicpm3", 10_000.0)?
+    } else {
+        let sizes = draft.common(hf, "minicpm")?;
+        draft.rope(hf, &sizes, 10_000.0)?;
+        draft.naming.llama_like();
+        draft.naming.rotated_pairs(&sizes);
+        sizes
+    };
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    draft.set("embedding_scale", Value::F32(hf.f32(&["scale_emb"])?.unwrap_or(1.0)));
+    // Of MiniCPM 3, what is null switches a factor off.
+    let (root, width) = ((sizes.n_layer as f32).sqrt(), hf.size(&["hidden_size"])?);
+    let (no_depth, no_base) = if hf.model_type() == "minicpm3" { (root, width) } else { (1.0, 1) };
+    draft.set("residual_scale", Value::F32(hf.f32(&["scale_depth"])?.unwrap_or(no_depth) / root));
+    let base = hf.or_default(&["dim_model_base"], no_base)?;
+    if base == 0 {
+        return Err(hf.error("dim_model_base", "at least 1", base));
+    }
+    draft.set("logit_scale", Value::F32(width as f32 / base as f32));
+    draft.tied = true;
+    Ok(())
+}

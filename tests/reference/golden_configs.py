@@ -1,0 +1,99 @@
+"""Configurations of the folders that make_golden.py writes."""
+
+SIZES = {
+    "vocab_size": 384,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 256,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+}
+# Positions of text are equal in every section.
+MROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 2, 2]}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+
+
+def vision(**sizes):
+    return {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "out_hidden_size": 48} | sizes
+
+
+def as_minicpm(config):
+    """The keys of MiniCPM for Granite's factors; its files name the factors by what they come from."""
+    depth = config["residual_multiplier"] * config["num_hidden_layers"] ** 0.5
+    factors = {"scale_emb": config["embedding_multiplier"], "scale_depth": depth}
+    base = {"dim_model_base": int(config["hidden_size"] / config["logits_scaling"])}
+    dropped = ["embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"]
+    rest = {key: value for key, value in config.items() if key not in dropped}
+    return rest | factors | base | {"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"]}
+
+
+CONFIGS = {
+    "qwen2_5-vl": {
+        "class": "Qwen2_5_VL",
+        "seed": 17,
+        "head": "ForConditionalGeneration",
+        "config": {"text_config": SIZES | {"rope_parameters": MROPE}, "vision_config": vision(tokens_per_second=2)},
+    },
+    "qwen3-vl": {
+        "class": "Qwen3VL",
+        "head": "ForConditionalGeneration",
+        "config": {
+            "text_config": SIZES | {"head_dim": 16, "rope_parameters": MROPE | {"mrope_section": [4, 2, 2]}},
+            "vision_config": vision(deepstack_visual_indexes=[0], num_position_embeddings=16),
+        },
+    },
+    "qwen3-vl-moe": {
+        "class": "Qwen3VLMoe",
+        "head": "ForConditionalGeneration",
+        "config": {
+            "text_config": SIZES
+            | EXPERTS
+            | {"num_hidden_layers": 2, "head_dim": 16, "rope_parameters": MROPE | {"mrope_section": [4, 2, 2]}},
+            "vision_config": vision(deepstack_visual_indexes=[0], num_position_embeddings=16),
+        },
+    },
+    "minicpm": {
+        "class": "Granite",
+        "config": SIZES
+        | {"embedding_multiplier": 3.0, "residual_multiplier": 1.4 / 3**0.5}
+        | {"attention_multiplier": 12**-0.5, "logits_scaling": 2.0},
+        "written": as_minicpm,
+    },
+    "minicpm3": {
+        "class": "MiniCPM3",
+        "config": SIZES
+        | {"num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8}
+        | {"v_head_dim": 12, "scale_emb": 3, "scale_depth": 1.4, "dim_model_base": 24},
+    },
+    "glm4": {"class": "Glm4", "seed": 7, "config": SIZES | {"head_dim": 16, "partial_rotary_factor": 0.5, "attention_bias": True}},
+    "gemma": {"class": "Gemma", "embedding": 0.1, "config": SIZES | {"head_dim": 16, "tie_word_embeddings": True}},
+    "olmoe": {"class": "Olmoe", "config": SIZES | {"intermediate_size": 32, "num_experts": 6, "num_experts_per_tok": 2}},
+    "granitemoe": {
+        "class": "GraniteMoe",
+        "config": SIZES
+        | {"intermediate_size": 32, "num_local_experts": 6, "num_experts_per_tok": 2, "embedding_multiplier": 2.0}
+        | {"residual_multiplier": 0.7, "attention_multiplier": 0.3, "logits_scaling": 1.5},
+    },
+    "command-r": {"class": "Cohere", "embedding": 0.5, "config": SIZES | {"logit_scale": 0.5, "tie_word_embeddings": True}},
+    "cohere2-moe": {
+        "class": "Cohere2Moe",
+        "embedding": 0.5,
+        "config": SIZES
+        | {"num_hidden_layers": 4, "head_dim": 12, "intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2}
+        | {"num_shared_experts": 1, "expert_selection_fn": "sigmoid", "prefix_dense_intermediate_size": 64, "sliding_window": 8}
+        | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"], "logit_scale": 0.5}
+        | {"mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "tie_word_embeddings": True, "pad_token_id": 0},
+    },
+    "exaone-moe": {
+        "class": "ExaoneMoe",
+        "config": SIZES
+        | {"num_hidden_layers": 4, "intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
+        | {"moe_intermediate_size": 24}
+        | {"sliding_window": 8, "num_shared_experts": 1, "routed_scaling_factor": 2.5},
+    },
+}
