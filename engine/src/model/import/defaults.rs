@@ -103,7 +103,7 @@ fn qwen_vl(model_type: &str) -> Value {
             "num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 128000, "rms_norm_eps": 1e-6,
         }),
         "qwen3_vl_moe" | "qwen3_vl_moe_text" => json!({
-            "num_key_value_heads": 16, "max_position_embeddings": 128000, "rms_norm_eps": 1e-6, "num_experts": 60,
+            "num_key_value_heads": 16, "max_position_embeddings": 128000, "rms_norm_eps": 1e-6,
             "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
         }),
         _ => json!({
