@@ -96,7 +96,10 @@ fn with_tail(file: &Checkpoint, tail: Tail) -> Checkpoint {
         }
         tensors.extend(of_layer.into_values());
     }
-    Checkpoint::new(file.path.clone(), file.container, metadata, file.tokenizer.clone(), tensors).unwrap()
+    let (path, tokenizer) = (file.path.clone(), file.tokenizer.clone());
+    let mut checkpoint = Checkpoint::new(path, file.container, metadata, tokenizer, tensors).unwrap();
+    checkpoint.add_unused(file.unused().iter().cloned());
+    checkpoint
 }
 
 /// The bits of the logits of a prompt.
