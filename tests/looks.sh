@@ -25,9 +25,6 @@ fail() {
   exit 1
 }
 [[ -x $program ]] || fail "no program at $program: cargo build"
-bus_launcher=
-for at in /usr/libexec /usr/lib/at-spi2-core /usr/lib; do [[ -x $at/at-spi-bus-launcher ]] && bus_launcher=$at/at-spi-bus-launcher; done
-[[ $bus_launcher ]] || fail "at-spi-bus-launcher is missing"
 
 work=$(mktemp -d) pids=()
 clean() {
@@ -44,36 +41,51 @@ log=$work/log
 . tests/screen.sh
 screen "$work" 2560x1440 || fail "no screen"
 pids+=("$screen_pid")
-dbus-daemon --session --nofork --print-address=3 3>"$work/bus" 2>/dev/null & pids+=($!)
-for _ in {1..50}; do [[ -s $work/bus ]] && break; sleep 0.1; done
-DBUS_SESSION_BUS_ADDRESS=$(<"$work/bus"); export DBUS_SESSION_BUS_ADDRESS
-"$bus_launcher" --launch-immediately --a11y=1 --screen-reader=1 >/dev/null 2>&1 & pids+=($!)
-sleep 0.5
+screen_readers "$work" || fail "no screen readers"
+pids+=("$bus_pid" "$launcher_pid")
 
 seen() { /usr/bin/python3 tests/seen.py "$@" || fail "looking for: $*"; }
 there() { /usr/bin/python3 tests/seen.py place "$1" >/dev/null 2>&1; }
 has_window() { window=$(xdotool search --onlyvisible --name '^Thermocline$' 2>/dev/null | head -1); [[ $window ]]; }
-# shot NAME: once the window has come to rest, with the pointer out of the way.
-shot() { xdotool mousemove --window "$window" 4 4; sleep 1.5; import -window "$window" "$folder/$1-$theme-$size.png"; }
+# still NAME: a picture once the window has come to rest, which is seen by two more that are the same.
+still() {
+  local file=$folder/$1-$theme-$size.png before='' now same=0 n
+  for n in {1..60}; do
+    sleep 0.4
+    import -window "$window" "$file"
+    now=$(identify -format '%#' "$file")
+    if [[ $now == "$before" ]]; then same=$((same + 1)); else same=0; fi
+    ((same < 2)) || return 0
+    before=$now
+  done
+  fail "$1 does not come to rest"
+}
+# shot NAME: the same with the pointer out of the way.
+shot() { xdotool mousemove --window "$window" 4 4; still "$1"; }
 type_() { xdotool type --delay 5 "$1"; }
 # ask TEXT: writes it into the field and waits until its answer can be copied.
 ask() {
   click "entry:Message"
   type_ "$1"
   xdotool key Return
-  sleep 1
-  seen wait 120 "push button:Copy answer" >/dev/null
+  answered "$1"
+}
+# answered TEXT: waits until TEXT was sent and its answer has ended.
+answered() {
+  seen wait 60 "label:$1" >/dev/null
+  seen gone 240 "push button:Stop"
+  seen wait 60 "push button:Copy answer" >/dev/null
 }
 # wheel BUTTON: turns the wheel over the middle column.
-wheel() { xdotool mousemove --window "$window" "$((${size%x*} / 2))" "$((${size#*x} / 2))" click --repeat 60 --delay 5 "$1"; sleep 0.5; }
+wheel() { xdotool mousemove --window "$window" "$((${size%x*} / 2))" "$((${size#*x} / 2))" click --repeat 60 --delay 5 "$1"; }
 # open [MODEL]: starts the program.
 open() {
   "$program" "$@" >>"$log" 2>&1 & app=$! && pids+=("$app")
   for _ in {1..600}; do has_window && break; sleep 0.1; done
   [[ $window ]] || fail "no window"
   xdotool windowsize "$window" "${size%x*}" "${size#*x}" windowfocus "$window"
-  seen wait 60 "entry:Message" >/dev/null
-  sleep 3
+  # Its speed is there once the model is.
+  seen wait 60 "push button:Speed" >/dev/null
 }
 quit() {
   seen close "$window"
@@ -82,9 +94,13 @@ quit() {
 }
 # The column of neurons and memory, which lies over the others in a narrow window.
 narrow() { ((${size%x*} < 1100)); }
-neurons() { if narrow; then xdotool key ctrl+j; sleep 0.5; fi; }
+neurons() {
+  local column="landmark:Neurons and memory"
+  if ! narrow; then return 0; fi
+  if there "$column"; then xdotool key ctrl+j; seen gone 30 "$column"; else xdotool key ctrl+j; seen wait 30 "$column" >/dev/null; fi
+}
 # Its upper end, where the map is: it comes back as it was scrolled.
-to_map() { xdotool mousemove --window "$window" "$((${size%x*} - 150))" "$((${size#*x} / 2))" click --repeat 60 --delay 5 4; sleep 0.5; }
+to_map() { xdotool mousemove --window "$window" "$((${size%x*} - 150))" "$((${size#*x} / 2))" click --repeat 60 --delay 5 4; seen wait 60 "image:Map of neurons" >/dev/null; }
 
 # Chats to be read from a file.
 python3 - "$work/chats.json" <<'PYTHON'
@@ -107,7 +123,11 @@ first_and_licences() {
   xdotool key ctrl+comma
   click "push button:Licences"
   shot licences
-  xdotool key Escape Escape
+  # One after the other: a window that draws slowly would take a click that comes too soon for one at what is still open.
+  xdotool key Escape
+  seen gone 30 "push button:Close"
+  xdotool key Escape
+  seen gone 30 "push button:Back to the chat"
 }
 
 chats_of_a_file() {
@@ -118,7 +138,7 @@ chats_of_a_file() {
   shot import
   xdotool key Return
   click "toggle button:Every element"
-  sleep 1
+  seen wait 30 "push button:Edit answer" >/dev/null
   shot markdown-end
   wheel 4
   shot markdown
@@ -126,9 +146,9 @@ chats_of_a_file() {
   shot code
   click "push button:Copy code"
   click "toggle button:Forty headings"
-  sleep 0.5
+  seen wait 30 "label:40" >/dev/null
   wheel 4
-  seen wait 15 "push button:To the end" >/dev/null
+  seen wait 30 "push button:To the end" >/dev/null
   shot scrolled-up
   ask "Tell me a story about a ball."
   shot sent-while-scrolled-up
@@ -136,7 +156,7 @@ chats_of_a_file() {
 
 answer_and_map() {
   xdotool key ctrl+n
-  sleep 0.5
+  seen wait 30 "push button:Other stories" >/dev/null
   ask "Tell me a story about a ball."
   shot chat
   click "push button:Which neurons made these words?"
@@ -147,10 +167,11 @@ answer_and_map() {
   neurons
   reach "image:Map of neurons"
   xdotool mousemove --window "$window" "$((box[0] + 80))" "$((box[1] + 60))"; sleep 0.3; xdotool click 1
-  sleep 0.5
+  seen wait 30 "push button:Close this card" >/dev/null
   shot pinned
   click "push button:Close this card"
   click "push button:Hold this token"
+  seen wait 30 "push button:Token after" >/dev/null
   click "push button:Token before"
   shot held
   click "toggle button:Compare"
@@ -171,10 +192,9 @@ device_and_budget() {
   y=$((box[1] + box[3] / 2)) left=$((box[0] + 8)) width=$((box[2] - 16))
   xdotool mousemove --window "$window" "$((left + width))" "$y" mousedown 1
   xdotool mousemove --window "$window" "$((left + width / 2))" "$y"; sleep 0.2
-  xdotool mousemove --window "$window" "$((left + width * 3 / 10))" "$y"; sleep 0.5
-  import -window "$window" "$folder/budget-dragged-$theme-$size.png"
+  xdotool mousemove --window "$window" "$((left + width * 3 / 10))" "$y"
+  still budget-dragged
   xdotool mouseup 1
-  sleep 1
   shot budget
   neurons
 }
@@ -183,12 +203,12 @@ change_and_long_message() {
   click "push button:Edit message"
   type_ " and a fox"
   xdotool key Escape
-  seen wait 15 "push button:Cancel" >/dev/null
+  seen wait 30 "Your change is not kept yet" >/dev/null
   shot change-after-escape
   click "push button:Cancel"
   click "entry:Message"
   type_ "$(printf 'This is a rather long sentence that says nothing at all, number %s. ' {1..30})"
-  sleep 2
+  seen wait 60 "label:This message" >/dev/null
   xdotool key Return
   seen wait 60 "push button:Shorten the message" >/dev/null
   shot long
@@ -198,17 +218,17 @@ change_and_long_message() {
 
 pages() {
   xdotool key ctrl+m
-  seen wait 15 "label:For this computer" >/dev/null
+  seen wait 60 "label:For this computer" >/dev/null
   shot models
   click "entry:Words to search Hugging Face for"
   type_ "gemma 4"
   xdotool key Return
-  for _ in {1..60}; do there "push button:Close the search" && break; sleep 0.5; done
   reach "push button:Close the search"
-  sleep 5
   shot search
   click "push button:Close the search"
   xdotool key ctrl+comma
+  seen wait 30 "label:About" >/dev/null
+  wheel 4
   shot settings
 }
 
@@ -216,7 +236,7 @@ for size in $sizes; do
   for theme in $themes; do
     export HOME=$work/home-$theme-$size
     mkdir -p -m 700 "$HOME/.config/thermocline"
-    echo "{\"theme\": \"$theme\"}" >"$HOME/.config/thermocline/settings.json"
+    echo "{\"theme\": \"$theme\", \"reduced_motion\": true}" >"$HOME/.config/thermocline/settings.json"
     open
     first_and_licences
     chats_of_a_file
@@ -228,15 +248,15 @@ for size in $sizes; do
     for map in "${maps[@]}"; do
       open "${map#*=}"
       xdotool key ctrl+n
+      seen gone 30 "push button:Copy answer"
       click "entry:Message"
       xdotool key ctrl+a
       type_ "abc"
-      xdotool key Return
-      sleep 5
-      xdotool key Escape
+      # Strengths are recorded while they are shown.
       neurons
       to_map
-      seen wait 15 "image:Map of neurons" >/dev/null
+      xdotool key Return
+      answered abc
       shot "map-${map%%=*}"
       quit
     done

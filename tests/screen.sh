@@ -10,13 +10,31 @@ screen() {
   DISPLAY=:$(<"$1/display"); export DISPLAY
 }
 
+# screen_readers FOLDER: starts a session's bus and on it that of screen readers; sets `bus_pid` and `launcher_pid`. A program that
+# starts before the second one is there would start one of its own, on which no screen reader is announced.
+screen_readers() {
+  local at launcher= owner=(dbus-send --session --print-reply --dest=org.freedesktop.DBus / org.freedesktop.DBus.NameHasOwner)
+  for at in /usr/libexec /usr/lib/at-spi2-core /usr/lib; do [[ -x $at/at-spi-bus-launcher ]] && launcher=$at/at-spi-bus-launcher; done
+  [[ $launcher ]] || { echo "at-spi-bus-launcher is missing" >&2; return 1; }
+  dbus-daemon --session --nofork --print-address=3 3>"$1/bus" 2>/dev/null & bus_pid=$!
+  for _ in {1..100}; do [[ -s $1/bus ]] && break; sleep 0.1; done
+  DBUS_SESSION_BUS_ADDRESS=$(<"$1/bus"); export DBUS_SESSION_BUS_ADDRESS
+  "$launcher" --launch-immediately --a11y=1 --screen-reader=1 >/dev/null 2>&1 & launcher_pid=$!
+  for _ in {1..100}; do
+    "${owner[@]}" string:org.a11y.Bus 2>/dev/null | grep -q 'boolean true' && return 0
+    sleep 0.1
+  done
+  echo "the bus of screen readers did not start" >&2
+  return 1
+}
+
 # What follows needs the functions `seen` and `fail`, `window` with its number and `size` with its WIDTHxHEIGHT.
 #
 # reach NAME: scrolls until it is in the window; sets `box` to its place.
 reach() {
   local n found height=${size#*x}
   for n in {1..20}; do
-    found=$(seen wait 10 "$1")
+    found=$(seen wait 60 "$1")
     read -ra box <<<"$found"
     if ((box[1] + box[3] > height)); then n=5; elif ((box[1] < 0)); then n=4; else return 0; fi
     xdotool mousemove --window "$window" "$((box[0] + box[2] / 2))" "$((height / 2))" click $n click $n

@@ -2,7 +2,8 @@
 
     seen.py list                         every control: role, name, place
     seen.py wait SECONDS NAME            until something of that name is there; prints its place as "x y width height"
-    seen.py place NAME                   the same at once; fails if there is none
+    seen.py gone SECONDS NAME            until nothing of that name is there
+    seen.py place NAME                   as wait, at once; fails if there is none
     seen.py close WINDOW                 asks an X11 window to close, as its title bar would
 
 NAME is the beginning of an accessible name, or of a text, and may be preceded by a role: "slider:VRAM". Places are in pixels
@@ -111,6 +112,12 @@ def main():
                 sys.exit(f"seen.py: nothing called {rest[1]!r} within {rest[0]} s")
             time.sleep(0.2)
         print(*box)
+    elif what == "gone":
+        until = time.monotonic() + float(rest[0])
+        while find(rest[1]) is not None:
+            if time.monotonic() > until:
+                sys.exit(f"seen.py: still something called {rest[1]!r} after {rest[0]} s")
+            time.sleep(0.2)
     elif what == "place":
         if (box := find(rest[0])) is None:
             sys.exit(f"seen.py: nothing is called {rest[0]!r}")

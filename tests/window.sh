@@ -26,12 +26,9 @@ fail() {
   exit 1
 }
 [[ -x $program ]] || fail "no program at $program: cargo build"
-for tool in Xvfb xdotool import compare sqlite3 dbus-daemon; do
+for tool in Xvfb xdotool import compare sqlite3 dbus-daemon dbus-send; do
   command -v "$tool" >/dev/null || fail "$tool is missing: apt-get install ${PACKAGES[*]}"
 done
-bus_launcher=
-for at in /usr/libexec /usr/lib/at-spi2-core /usr/lib; do [[ -x $at/at-spi-bus-launcher ]] && bus_launcher=$at/at-spi-bus-launcher; done
-[[ $bus_launcher ]] || fail "at-spi-bus-launcher is missing: apt-get install ${PACKAGES[*]}"
 
 work=$(mktemp -d) log= pids=()
 clean() {
@@ -50,12 +47,8 @@ data=$HOME/.local/share/thermocline/chats.db settings=$HOME/.config/thermocline/
 . tests/screen.sh
 screen "$work" 2560x1440 || fail "no screen"
 pids+=("$screen_pid")
-dbus-daemon --session --nofork --print-address=3 3>"$work/bus" 2>/dev/null & pids+=($!)
-for _ in {1..50}; do [[ -s $work/bus ]] && break; sleep 0.1; done
-[[ -s $work/bus ]] || fail "dbus-daemon did not start"
-DBUS_SESSION_BUS_ADDRESS=$(<"$work/bus"); export DBUS_SESSION_BUS_ADDRESS
-"$bus_launcher" --launch-immediately --a11y=1 --screen-reader=1 >/dev/null 2>&1 & pids+=($!)
-sleep 0.5
+screen_readers "$work" || fail "no screen readers: apt-get install ${PACKAGES[*]}"
+pids+=("$bus_pid" "$launcher_pid")
 
 # The system's Python has the bindings.
 seen() { /usr/bin/python3 tests/seen.py "$@" || fail "looking for: $*"; }

@@ -33,6 +33,7 @@ pub mod path_field;
 pub mod preferences;
 mod race_menu;
 pub mod shell;
+pub mod spoken_text;
 #[cfg(test)]
 pub mod testing;
 pub mod text;

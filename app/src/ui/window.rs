@@ -10,11 +10,11 @@ mod startup;
 
 use std::time::{Duration, Instant};
 
-use egui::{Align2, CentralPanel, Color32, Context, Frame, Key, Modifiers, Panel, Ui};
+use egui::{CentralPanel, Color32, Context, Frame, Key, Modifiers, Panel, Ui};
 
 pub use self::startup::run;
 use self::{
-    columns::{CHATS, INSET, NEURONS, Rooms, SideColumn, WIDE, WIDE_CHATS, WIDE_NEURONS, over},
+    columns::{CHATS, INSET, NEURONS, Rooms, SideColumn, WIDE, WIDE_CHATS, WIDE_NEURONS, over, place_over},
     drops::Destination,
     frame_throttle::FrameThrottle,
     ground::Ground,
@@ -30,6 +30,7 @@ use super::{
     opening::{Backend, Watch},
     preferences::{PreferencesPage, keys},
     shell::Shell,
+    spoken_text::SpokenText,
     theme::{self, Palette},
     top_bar,
     vram::{self, VramPanel},
@@ -85,6 +86,7 @@ impl Window {
     /// A sentence, if there is no place to keep chats.
     pub fn new(ctx: &Context, folders: Folders, model: Option<ModelId>) -> Result<Self, String> {
         theme::install(ctx);
+        ctx.add_plugin(SpokenText);
         let mut shell = Shell::new(ctx, folders)?;
         let last = || shell.settings.recent.first().map(|key| ModelId::from_key(key));
         let model = model.or_else(last).unwrap_or(ModelId::Builtin);
@@ -191,12 +193,14 @@ impl Window {
         }
         Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell, self.page));
         let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| self.middle(ui));
+        let place = |column, width| place_over(ui.content_rect(), middle.response.rect.top(), column, width);
         match self.over {
-            Some(SideColumn::Chats) if !room_for_chats => {
-                over(ui, "chats over", Align2::LEFT_TOP, CHATS, palette, |ui| self.chats.show(ui, &mut self.shell));
+            Some(column @ SideColumn::Chats) if !room_for_chats => {
+                let place = place(column, CHATS);
+                over(ui, "chats over", place, palette, |ui| self.chats.show(ui, &mut self.shell));
             }
-            Some(SideColumn::Neurons) if !room_for_neurons => {
-                over(ui, "neurons over", Align2::RIGHT_TOP, NEURONS.min(width), palette, |ui| self.right(ui));
+            Some(column @ SideColumn::Neurons) if !room_for_neurons => {
+                over(ui, "neurons over", place(column, NEURONS), palette, |ui| self.right(ui));
             }
             _ => {}
         }

@@ -4,11 +4,15 @@ use egui::{Context, Grid, Id, LayerId, Slider, TextEdit, TextStyle, Ui};
 use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_DELETE};
 use thermocline_engine::session::Sampling;
 
+use super::Conversation;
 use crate::{
     chat::SamplingOverrides,
+    engine_handle::ModelState,
+    library::ModelId,
     store::{Preset, PresetId, Store, StoreError},
     ui::{
         keyboard,
+        shell::Shell,
         text::TextField,
         widgets::{icon_button, muted},
     },
@@ -164,6 +168,48 @@ impl ChatSettings {
             self.presets = None;
         }
         Ok(())
+    }
+}
+
+impl Conversation {
+    /// The model that would answer, and its own sampling.
+    pub(super) fn model(&self, shell: &Shell) -> (Option<ModelId>, Sampling) {
+        let model = match shell.engine_handle.state() {
+            ModelState::Ready { model, .. } | ModelState::Failed { model, .. } => Some(model),
+            ModelState::Remote { model, .. } => Some(ModelId::Remote(model)),
+            ModelState::Opening(opening) => Some(opening.model),
+            ModelState::Empty => None,
+        };
+        let base = model.as_ref().map(SamplingOverrides::model_defaults).unwrap_or_default();
+        (model, base)
+    }
+
+    /// Shows the settings of the chat, if they are open, and keeps what was changed.
+    pub(super) fn settings(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        if !self.settings.open {
+            return;
+        }
+        let (model, base) = self.model(shell);
+        let chat = self.chat.as_ref();
+        let before = ChatOptions {
+            system_prompt: chat.map(|chat| chat.system_prompt.clone()).unwrap_or_default(),
+            choices: SamplingOverrides::from_json(chat.and_then(|chat| chat.sampling.as_deref())),
+        };
+        let mut options = before.clone();
+        let key = model.map(|model| model.key());
+        let shown = self.settings.show(ui, &mut shell.store, &mut options, key.as_deref(), &base);
+        shell.ok_or_show_error(shown);
+        if options != before
+            && let Some(id) = self.ensure_chat(shell)
+        {
+            let sampling = options.choices.to_json();
+            let kept = shell.store.set_system_prompt(id, &options.system_prompt);
+            let kept = kept.and_then(|()| shell.store.set_chat_sampling(id, sampling.as_deref()));
+            shell.ok_or_show_error(kept);
+            if let Some(chat) = &mut self.chat {
+                (chat.system_prompt, chat.sampling) = (options.system_prompt, sampling);
+            }
+        }
     }
 }
 

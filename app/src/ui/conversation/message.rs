@@ -1,21 +1,24 @@
 //! One message as it is shown, with what can be done to it.
 
-use egui::{
-    Align, Color32, EventFilter, Frame, Id, Label, Layout, Margin, RichText, TextFormat, TextStyle, Ui, text::LayoutJob,
-};
+use egui::{Align, Color32, Frame, Label, Layout, Margin, TextFormat, Ui, text::LayoutJob};
 use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
     ICON_TROUBLESHOOT,
 };
 
-use super::{blocks::Blocks, chips, tool_calls};
+use super::{
+    blocks::Blocks,
+    chips,
+    message_action::MessageAction,
+    message_change::{self, MessageChange},
+    tool_calls,
+};
 use crate::{
     chat::{AnswerProgress, AnswerStats},
-    store::{Attachment, Message, MessageId, MessageState, Source, Speaker, Store},
+    store::{Attachment, Message, MessageState, Source, Speaker, Store},
     ui::{
         command::{Command, Page},
         neurons::Tint,
-        text::TextField,
         theme::{Palette, RADIUS},
         widgets::{icon_button, muted, sentence, small},
     },
@@ -24,34 +27,6 @@ use crate::{
 /// Explanation of the line about what an answer read.
 const READS_HELP: &str = "An FFN's neurons that stay silent need not be read. Bytes and neurons are counted; the time is what reading the \
     others would have taken at the rate at which the rest was read, attention not included.";
-
-/// Of the field in which a message is changed.
-pub fn id_of_change() -> Id {
-    Id::unique("message being changed")
-}
-
-/// An action on a message.
-#[derive(Debug, Clone, PartialEq)]
-pub enum MessageAction {
-    /// Put it on the clipboard.
-    Copy(String),
-    /// Change it.
-    Edit(MessageId),
-    /// Keep the change.
-    Keep,
-    /// Forget the change.
-    Forget,
-    /// Answer what it answers once more.
-    Again(Option<MessageId>),
-    /// Go on with it.
-    Resume(MessageId),
-    /// Show another version of it.
-    Version(MessageId, usize),
-    /// Show it word by word, to see which neurons made a word.
-    Words(MessageId),
-    /// Something for the window.
-    Ask(Command),
-}
 
 /// Context of a message while it is drawn.
 pub struct Context<'a> {
@@ -77,16 +52,16 @@ pub struct Context<'a> {
     pub store: &'a Store,
 }
 
-/// Shows a message. `blocks` are the pieces of its text, `draft` its changed words while it is edited.
+/// Shows a message. `blocks` are the pieces of its text, `change` what is written instead of it.
 pub fn show(
     ui: &mut Ui,
     context: &Context<'_>,
     blocks: &mut Blocks,
-    draft: Option<&mut String>,
+    change: Option<&mut MessageChange>,
 ) -> Option<MessageAction> {
-    match (draft, context.message.speaker) {
+    match (change, context.message.speaker) {
         (_, Speaker::Tool) => tool_calls::result(ui, context.message),
-        (Some(draft), _) => edit(ui, context.message.speaker, draft),
+        (Some(change), _) => change.show(ui, context.message.speaker),
         (None, Speaker::User) => user(ui, context, blocks),
         (None, Speaker::Assistant) => assistant(ui, context, blocks),
     }
@@ -116,7 +91,7 @@ fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Messa
         }
         if !context.busy {
             if icon_button(ui, ICON_EDIT, "Edit message").clicked() {
-                ui.memory_mut(|memory| memory.request_focus(id_of_change()));
+                ui.memory_mut(|memory| memory.request_focus(message_change::id()));
                 act = Some(MessageAction::Edit(message.id));
             }
             act = versions(ui, message, true).or(act.take());
@@ -209,7 +184,7 @@ fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> O
         }
         if !context.busy {
             if icon_button(ui, ICON_EDIT, "Edit answer").clicked() {
-                ui.memory_mut(|memory| memory.request_focus(id_of_change()));
+                ui.memory_mut(|memory| memory.request_focus(message_change::id()));
                 act = Some(MessageAction::Edit(message.id));
             }
             if icon_button(ui, ICON_REFRESH, "Answer again").clicked() {
@@ -307,43 +282,5 @@ fn versions(ui: &mut Ui, message: &Message, backwards: bool) -> Option<MessageAc
         number(ui);
         later(ui, &mut act);
     }
-    act
-}
-
-fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<MessageAction> {
-    let palette = Palette::of(ui);
-    let (name, keep, note) = match speaker {
-        Speaker::User => ("Changed message", "Send again", "A new version; the old one and its answers are kept."),
-        Speaker::Assistant | Speaker::Tool => {
-            ("Changed answer", "Keep", "The words are replaced; the model will take them for its own.")
-        }
-    };
-    let mut act = None;
-    let frame = Frame::new()
-        .fill(palette.panel)
-        .stroke(egui::Stroke::new(1.0, palette.cold))
-        .corner_radius(RADIUS)
-        .inner_margin(Margin::same(12));
-    frame.show(ui, |ui| {
-        ui.set_width(ui.available_width());
-        let font = TextStyle::Body.resolve(ui.style());
-        let response = TextField::new(id_of_change(), font)
-            .show(ui, draft, |field| field.frame(Frame::NONE).desired_rows(2).desired_width(f32::INFINITY));
-        // Else Escape takes the keyboard away before the letters are read that were typed in the same frame.
-        let filter =
-            EventFilter { horizontal_arrows: true, vertical_arrows: true, escape: true, ..EventFilter::default() };
-        ui.memory_mut(|memory| memory.set_focus_lock_filter(id_of_change(), filter));
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::Role::MultilineTextInput, true, name));
-        ui.horizontal(|ui| {
-            let empty = draft.trim().is_empty();
-            if ui.add_enabled(!empty, egui::Button::new(RichText::new(keep))).clicked() {
-                act = Some(MessageAction::Keep);
-            }
-            if ui.button("Cancel").clicked() {
-                act = Some(MessageAction::Forget);
-            }
-            muted(ui, note);
-        });
-    });
     act
 }

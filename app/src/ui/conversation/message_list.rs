@@ -48,7 +48,7 @@ impl Conversation {
         let (count, place) = (branch.len(), ui.max_rect());
         rows.show(ui, ("messages", chat), |ui, row| {
             let Some(message) = branch.get(row) else { return };
-            let draft = editing.as_mut().filter(|(id, _)| *id == message.id).map(|(_, text)| text);
+            let change = editing.as_mut().filter(|change| change.id == message.id);
             let own = progress.filter(|progress| progress.id == message.id);
             let (last, tint) = (row + 1 == count, shell.tint.as_deref());
             let mark = shell.mark.as_ref();
@@ -67,7 +67,7 @@ impl Conversation {
                 ui.push_id(message.id, |ui| {
                     if let Some(view) = words.as_mut().filter(|view| view.message == message.id) {
                         word = view.show(ui, &message.content).or(word.take());
-                    } else if let Some(wanted) = message::show(ui, &context, blocks, draft) {
+                    } else if let Some(wanted) = message::show(ui, &context, blocks, change) {
                         act = Some(wanted);
                     }
                     let compared = comparison.as_mut().filter(|view| view.message == message.id);

@@ -4,8 +4,9 @@
 //!
 //! [`composer`] is the field where one writes, [`composing`] fills it with the figures of the chat; [`attaching`] and [`files`] read
 //! the files that go with a message, [`chips`] shows them and the sources of answers; [`context_room`] counts tokens, [`over_limit`]
-//! asks where they are too many, and [`sending`] sends the message. [`tool_calls`] shows calls of tools, [`tool_choices`] carries out what the user decides
-//! about them. [`chat_settings`] is what the model is told beside the messages.
+//! asks where they are too many, and [`sending`] sends the message. [`tool_calls`] shows calls of tools, [`tool_choices`] carries
+//! out what the user decides about them. [`shown_chat`] opens, closes and reads the chat, a [`message_action`] does something to a
+//! message, a [`message_change`] is what is written instead of it, [`chat_settings`] is what the model is told beside the messages.
 
 mod attaching;
 mod blocks;
@@ -19,10 +20,13 @@ pub mod context_room;
 mod explained;
 mod files;
 mod message;
+mod message_action;
+mod message_change;
 mod message_list;
 mod over_limit;
 mod row_heights;
 mod sending;
+mod shown_chat;
 mod start;
 mod tool_calls;
 mod tool_choices;
@@ -38,22 +42,18 @@ pub use self::composer::id as composer_id;
 use self::{
     attaching::Attaching,
     blocks::Blocks,
-    chat_settings::{ChatOptions, ChatSettings},
+    chat_settings::ChatSettings,
     compared::ComparisonView,
     composer::{Composer, ComposerAction},
     context_room::ContextRoom,
     explained::WordView,
-    message::MessageAction,
+    message_action::MessageAction,
+    message_change::MessageChange,
     row_heights::RowHeights,
     start::Start,
 };
 use super::{command::Command, frame_pace, keyboard, models::Offers, shell::Shell};
-use crate::{
-    chat::SamplingOverrides,
-    engine_handle::ModelState,
-    library::ModelId,
-    store::{Chat, ChatId, Message, MessageId, MessageState, Speaker},
-};
+use crate::store::{Chat, Message, MessageId, Speaker};
 
 /// A draft is kept this long after the last key.
 const DRAFT: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ pub struct Conversation {
     rows: RowHeights,
     composer: Composer,
     changed: Option<Instant>,
-    editing: Option<(MessageId, String)>,
+    editing: Option<MessageChange>,
     copy: Option<String>,
     settings: ChatSettings,
     /// The answer that is shown word by word.
@@ -198,122 +198,6 @@ impl Conversation {
         }
     }
 
-    fn open(&mut self, id: ChatId, shell: &mut Shell) {
-        let chat = shell.store.chat(id);
-        let Some(chat) = shell.ok_or_show_error(chat) else { return };
-        shell.remember(Some(id));
-        self.composer = Composer::new(&chat.draft);
-        self.reset(Some(chat), shell);
-        self.read(shell);
-    }
-
-    fn close(&mut self, shell: &mut Shell) {
-        shell.remember(None);
-        self.composer = Composer::new("");
-        self.reset(None, shell);
-    }
-
-    fn reset(&mut self, chat: Option<Chat>, shell: &Shell) {
-        self.branch.clear();
-        self.blocks.clear();
-        self.rows = RowHeights::default();
-        (self.chat, self.seen, self.editing, self.changed, self.words) = (chat, None, None, None, None);
-        self.comparison = None;
-        (self.asking, self.sending, self.reopening) = (false, false, None);
-        self.settings.refresh();
-        self.attaching.forget_unread();
-        // Of no chat there is nothing to read.
-        let _ = self.attaching.refresh(&shell.store, None);
-    }
-
-    /// Reads the chat again if there is news.
-    fn read(&mut self, shell: &mut Shell) {
-        let Some(chat) = &self.chat else { return };
-        let version = shell.store.version();
-        let Some((_, others)) = shell.ok_or_show_error(version) else { return };
-        let now = (shell.chat_controller.revision(), others);
-        // The other instance may have ended without notice.
-        let due = self.is_elsewhere(shell) && self.looked.is_none_or(|looked| looked.elapsed() >= ELSEWHERE);
-        if self.seen == Some(now) && !due {
-            return;
-        }
-        (self.seen, self.looked) = (Some(now), Some(Instant::now()));
-        let read = shell.store.find_chat(chat.id.number()).and_then(|found| match found {
-            Some(chat) => Ok(Some((shell.store.branch(chat.id)?, chat))),
-            None => Ok(None),
-        });
-        match shell.ok_or_show_error(read) {
-            None => {}
-            Some(None) => self.close(shell),
-            Some(Some((branch, chat))) => {
-                let same = self.branch.iter().zip(&branch).take_while(|(a, b)| a == b).count();
-                let placed = self.branch.iter().zip(&branch).take_while(|(a, b)| a.id == b.id).count();
-                for old in self.branch.iter().skip(same) {
-                    self.blocks.remove(&old.id);
-                }
-                let files = self.attaching.refresh(&shell.store, Some(chat.id));
-                self.branch = branch;
-                self.chat = Some(chat);
-                let estimate = |row: usize| {
-                    let message = &self.branch[row];
-                    let lines = message.content.len() / 90 + message.content.matches('\n').count() + 1;
-                    lines as f32 * 20.0 + 56.0
-                };
-                self.rows.reset(placed, self.branch.len(), estimate);
-                shell.ok_or_show_error(files);
-            }
-        }
-    }
-
-    /// The chat that is shown; a new one becomes real.
-    fn ensure_chat(&mut self, shell: &mut Shell) -> Option<ChatId> {
-        if self.chat.is_none() {
-            let added = shell.store.add_chat(None, "").and_then(|id| shell.store.chat(id));
-            let chat = shell.ok_or_show_error(added)?;
-            shell.remember(Some(chat.id));
-            self.chat = Some(chat);
-            self.seen = None;
-        }
-        self.chat.as_ref().map(|chat| chat.id)
-    }
-
-    fn keep_draft(&mut self, shell: &mut Shell) {
-        if self.changed.take().is_none() || (self.chat.is_none() && self.composer.text().trim().is_empty()) {
-            return;
-        }
-        if let Some(id) = self.ensure_chat(shell) {
-            let kept = shell.store.set_draft(id, self.composer.text());
-            shell.ok_or_show_error(kept);
-        }
-    }
-
-    fn send_message(&mut self, text: &str, shell: &mut Shell) {
-        let Some(id) = self.ensure_chat(shell) else { return };
-        self.read(shell);
-        let parent = self.branch.last().map(|message| message.id);
-        let said = shell.chat_controller.send_message(&mut shell.store, &shell.engine_handle, id, parent, text);
-        if shell.ok_or_show_error(said).is_some() {
-            self.composer = Composer::new("");
-            self.composer.focus();
-            self.changed = None;
-            let kept = shell.store.set_draft(id, "");
-            shell.ok_or_show_error(kept);
-        }
-        self.refresh(shell);
-        self.rows.go_to_end();
-    }
-
-    /// Reads the chat again after it was changed here.
-    fn refresh(&mut self, shell: &mut Shell) {
-        self.seen = None;
-        self.read(shell);
-    }
-
-    /// True while the chat is being answered.
-    fn busy(&self, shell: &Shell) -> bool {
-        self.chat.as_ref().is_some_and(|chat| shell.chat_controller.is_answering(chat.id))
-    }
-
     /// Tokens of the next prompt, as they were counted for the latest frame.
     #[cfg(test)]
     pub fn counted(&self) -> Option<context_room::Tokens> {
@@ -324,63 +208,6 @@ impl Conversation {
     #[cfg(test)]
     pub fn is_compared(&self) -> bool {
         self.comparison.as_ref().is_some_and(ComparisonView::is_over)
-    }
-
-    /// True while another window is being answered in the chat.
-    pub fn is_elsewhere(&self, shell: &Shell) -> bool {
-        let own =
-            self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id)).map(|progress| progress.id);
-        let written = |message: &Message| message.state == MessageState::Streaming && own != Some(message.id);
-        self.branch.iter().any(written)
-    }
-
-    fn act(&mut self, act: MessageAction, shell: &mut Shell) {
-        let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
-        match act {
-            MessageAction::Copy(text) => self.copy = Some(text),
-            MessageAction::Ask(command) => shell.queue_command(command),
-            MessageAction::Forget => self.editing = None,
-            MessageAction::Words(id) => self.words = Some(WordView::new(id)),
-            _ if self.busy(shell) || self.is_elsewhere(shell) => {}
-            MessageAction::Edit(id) => {
-                let message = self.branch.iter().find(|message| message.id == id);
-                self.editing = message.map(|message| (id, message.content.clone()));
-            }
-            MessageAction::Keep => {
-                let Some((id, text)) = self.editing.take() else { return };
-                let Some(message) = self.branch.iter().find(|message| message.id == id) else { return };
-                if message.speaker == Speaker::User {
-                    self.rows.go_to_end();
-                }
-                let kept = match message.speaker {
-                    Speaker::User => shell.chat_controller.change_message(
-                        &mut shell.store,
-                        &shell.engine_handle,
-                        chat,
-                        message,
-                        text.trim(),
-                    ),
-                    Speaker::Assistant | Speaker::Tool => shell.store.edit_message(id, &text),
-                };
-                self.blocks.remove(&id);
-                shell.ok_or_show_error(kept);
-            }
-            MessageAction::Again(parent) => {
-                self.rows.go_to_end();
-                let started = shell.chat_controller.start_answer(&mut shell.store, &shell.engine_handle, chat, parent);
-                shell.ok_or_show_error(started);
-            }
-            MessageAction::Resume(id) => {
-                let started = shell.chat_controller.resume_answer(&mut shell.store, &shell.engine_handle, chat, id);
-                self.blocks.remove(&id);
-                shell.ok_or_show_error(started);
-            }
-            MessageAction::Version(id, version) => {
-                let shown = shell.store.show_version(id, version);
-                shell.ok_or_show_error(shown);
-            }
-        }
-        self.refresh(shell);
     }
 
     /// Shows messages and composer.
@@ -429,66 +256,22 @@ impl Conversation {
             self.escape(ui, shell);
             ui.request_repaint();
         }
-        let own = [composer::id(), message::id_of_change()];
+        let own = [composer::id(), message_change::id()];
         self.keyboard_elsewhere = keyboard::is_taken(ui, &own) && !self.settings.is_written_in(ui);
     }
 
     /// Closes what is open, one thing at a time, and else stops the answer. A change that is not kept stays.
     fn escape(&mut self, ui: &Ui, shell: &mut Shell) {
-        let changed = self
-            .editing
-            .as_ref()
-            .is_some_and(|(id, text)| self.branch.iter().any(|message| message.id == *id && message.content != *text));
-        match () {
-            () if self.keyboard_elsewhere => {}
-            () if self.settings.open => self.settings.close(),
-            () if changed && !self.busy(shell) => {
-                ui.memory_mut(|memory| memory.request_focus(message::id_of_change()));
-                return shell.toasts.info("Your change is not kept yet. Keep it, or take it back with Cancel.");
-            }
-            () if !changed && self.editing.take().is_some() => {}
-            () => self.handle_command(&Command::Stop, shell),
+        let busy = self.busy(shell);
+        let changed = self.editing.as_ref().is_some_and(|change| change.differs(&self.branch));
+        match &mut self.editing {
+            _ if self.keyboard_elsewhere => {}
+            _ if self.settings.open => self.settings.close(),
+            Some(change) if changed && !busy => return change.hold(ui),
+            Some(_) if !changed => self.editing = None,
+            _ => self.handle_command(&Command::Stop, shell),
         }
         self.composer.focus();
-    }
-
-    /// The model that would answer, and its own sampling.
-    fn model(&self, shell: &Shell) -> (Option<ModelId>, thermocline_engine::session::Sampling) {
-        let model = match shell.engine_handle.state() {
-            ModelState::Ready { model, .. } | ModelState::Failed { model, .. } => Some(model),
-            ModelState::Remote { model, .. } => Some(ModelId::Remote(model)),
-            ModelState::Opening(opening) => Some(opening.model),
-            ModelState::Empty => None,
-        };
-        let base = model.as_ref().map(SamplingOverrides::model_defaults).unwrap_or_default();
-        (model, base)
-    }
-
-    fn settings(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        if !self.settings.open {
-            return;
-        }
-        let (model, base) = self.model(shell);
-        let chat = self.chat.as_ref();
-        let before = ChatOptions {
-            system_prompt: chat.map(|chat| chat.system_prompt.clone()).unwrap_or_default(),
-            choices: SamplingOverrides::from_json(chat.and_then(|chat| chat.sampling.as_deref())),
-        };
-        let mut options = before.clone();
-        let key = model.map(|model| model.key());
-        let shown = self.settings.show(ui, &mut shell.store, &mut options, key.as_deref(), &base);
-        shell.ok_or_show_error(shown);
-        if options != before
-            && let Some(id) = self.ensure_chat(shell)
-        {
-            let sampling = options.choices.to_json();
-            let kept = shell.store.set_system_prompt(id, &options.system_prompt);
-            let kept = kept.and_then(|()| shell.store.set_chat_sampling(id, sampling.as_deref()));
-            shell.ok_or_show_error(kept);
-            if let Some(chat) = &mut self.chat {
-                (chat.system_prompt, chat.sampling) = (options.system_prompt, sampling);
-            }
-        }
     }
 
     fn start(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {

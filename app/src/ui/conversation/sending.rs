@@ -3,7 +3,7 @@
 use egui::Ui;
 
 use super::{
-    Conversation,
+    Composer, Conversation,
     over_limit::{self, OverLimitAnswer},
 };
 use crate::{
@@ -79,5 +79,22 @@ impl Conversation {
             }
         }
         self.asking = false;
+    }
+
+    /// Sends `text` behind the last message of the chat.
+    pub(super) fn send_message(&mut self, text: &str, shell: &mut Shell) {
+        let Some(id) = self.ensure_chat(shell) else { return };
+        self.read(shell);
+        let parent = self.branch.last().map(|message| message.id);
+        let said = shell.chat_controller.send_message(&mut shell.store, &shell.engine_handle, id, parent, text);
+        if shell.ok_or_show_error(said).is_some() {
+            self.composer = Composer::new("");
+            self.composer.focus();
+            self.changed = None;
+            let kept = shell.store.set_draft(id, "");
+            shell.ok_or_show_error(kept);
+        }
+        self.refresh(shell);
+        self.rows.go_to_end();
     }
 }

@@ -113,7 +113,7 @@ impl Start {
                 said = Some(text);
             }
         }
-        if stories && ui.small_button("Other stories").on_hover_text("Three more that this model can tell").clicked() {
+        if stories && ui.button("Other stories").on_hover_text("Three more that this model can tell").clicked() {
             self.first = (self.first + SHOWN) % STORIES.len();
         }
         said

@@ -6,6 +6,7 @@ use egui_kittest::{
 use super::{start::STORIES, *};
 use crate::{
     folders::Folders,
+    library::ModelId,
     store::{MessageState, import_export::FileFormat},
     testing::eventually,
     ui::theme,
@@ -79,7 +80,7 @@ fn suggestion_starts_a_chat_with_answer_versions_and_edits() {
     it.get_by_label("Edit answer").click();
     it.run_steps(SETTLED);
     assert!(it.get_by_label("Changed answer").is_focused());
-    it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().1 = "Short.".to_owned();
+    it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().text = "Short.".to_owned();
     it.run_steps(SETTLED);
     it.get_by_label("Keep").click();
     it.run_steps(SETTLED);
@@ -88,7 +89,7 @@ fn suggestion_starts_a_chat_with_answer_versions_and_edits() {
     it.get_by_label("Edit message").click();
     it.run_steps(SETTLED);
     assert!(it.get_by_label("Changed message").is_focused());
-    it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().1 = STORIES[1].0.to_owned();
+    it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().text = STORIES[1].0.to_owned();
     it.run_steps(SETTLED);
     it.get_by_label("Send again").click();
     it.run_steps(SETTLED);

@@ -6,7 +6,7 @@ use egui::{CollapsingHeader, Frame, Id, Label, Margin, RichText, ScrollArea, Str
 use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_SERVICE_TOOLBOX};
 use serde_json::Value;
 
-use super::message::MessageAction;
+use super::message_action::MessageAction;
 use crate::{
     chat::{PendingCall, ToolDecision},
     store::{Message, ToolCall, ToolOutcome},

@@ -4,13 +4,7 @@
 use egui::{Align, DragValue, Layout, RichText, Ui};
 use thermocline_engine::{runtime::Sparsity, session::Engine};
 
-use super::{
-    facts::percent,
-    kind::Kind,
-    map::MapOptions,
-    mode::Mode,
-    panel::{Watched, small},
-};
+use super::{facts::percent, kind::Kind, map::MapOptions, mode::Mode, panel::small, watched::Watched};
 use crate::ui::{models::prepare_offer, shell::Shell, theme::Palette};
 
 impl Watched {

@@ -47,7 +47,9 @@ pub fn quoted(text: &str) -> String {
         letter if letter.is_control() => letter.escape_debug().collect(),
         letter => letter.to_string(),
     };
-    format!("\u{201c}{}\u{201d}", text.trim().chars().map(visible).collect::<String>())
+    // Of spaces alone, and of line ends, something is to be seen.
+    let words = Some(text.trim_matches(' ')).filter(|words| !words.is_empty()).unwrap_or(text);
+    format!("\u{201c}{}\u{201d}", words.chars().map(visible).collect::<String>())
 }
 
 /// A neuron's name: `layer 3, neuron 7`, `layer 3, expert 2, neuron 7`.
@@ -257,10 +259,17 @@ mod tests {
     }
 
     #[test]
-    fn quoted_escapes_control_characters_only() {
+    fn quoted_text_is_never_empty_and_escapes_control_characters_only() {
         assert_eq!(
-            [" .\"", "it's", "a\u{7}", "\u{fffd}"].map(quoted),
-            ["\u{201c}.\"\u{201d}", "\u{201c}it's\u{201d}", "\u{201c}a\\u{7}\u{201d}", "\u{201c}…\u{201d}"]
+            [" .\"", "it's", "a\u{7}", "\u{fffd}", "\n", " "].map(quoted),
+            [
+                "\u{201c}.\"\u{201d}",
+                "\u{201c}it's\u{201d}",
+                "\u{201c}a\\u{7}\u{201d}",
+                "\u{201c}…\u{201d}",
+                "\u{201c}\\n\u{201d}",
+                "\u{201c} \u{201d}"
+            ]
         );
     }
 

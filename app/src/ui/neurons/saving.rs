@@ -9,9 +9,9 @@ use super::{
     animation::{Animation, MOST_FRAMES},
     export::{self, Export, Saved},
     facts,
-    panel::Watched,
     picture_card::{PictureCard, PictureWords},
     sentence::Sentence,
+    watched::Watched,
 };
 use crate::{
     engine_handle::{EngineHandle, ModelState},

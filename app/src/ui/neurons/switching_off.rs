@@ -3,7 +3,7 @@
 use egui::Ui;
 use thermocline_engine::model::NeuronIndex;
 
-use super::panel::Watched;
+use super::watched::Watched;
 use crate::{
     chat::{Side, SideModel},
     ui::{command::Command, shell::Shell},

@@ -1,6 +1,6 @@
 //! The columns beside the page: their widths, and a column that lies over the page.
 
-use egui::{Align2, Area, Frame, Margin, Order, Stroke, Ui, Vec2};
+use egui::{Area, Frame, Margin, Order, Rect, Stroke, Ui};
 
 use crate::ui::theme::Palette;
 
@@ -32,14 +32,23 @@ pub(super) struct Rooms {
     pub neurons: bool,
 }
 
-/// A column over the middle one.
-pub(super) fn over(ui: &Ui, id: &str, corner: Align2, width: f32, palette: Palette, contents: impl FnOnce(&mut Ui)) {
-    let height = ui.content_rect().height();
-    Area::new(egui::Id::unique(id)).order(Order::Middle).anchor(corner, Vec2::ZERO).show(ui, |ui| {
+/// Place of a column that lies over the page: `width` points at the left or the right of the window. It begins below the `top` at
+/// which the page does, because the line above the page has the switch of the column.
+pub(super) fn place_over(window: Rect, top: f32, column: SideColumn, width: f32) -> Rect {
+    let below = window.with_min_y(top);
+    match column {
+        SideColumn::Chats => below.with_max_x(window.right().min(window.left() + width)),
+        SideColumn::Neurons => below.with_min_x(window.left().max(window.right() - width)),
+    }
+}
+
+/// A column over the page, in the place that [`place_over`] gives it.
+pub(super) fn over(ui: &Ui, id: &str, place: Rect, palette: Palette, contents: impl FnOnce(&mut Ui)) {
+    Area::new(egui::Id::unique(id)).order(Order::Middle).fixed_pos(place.min).constrain(false).show(ui, |ui| {
         let frame = Frame::new().fill(palette.panel).stroke(Stroke::new(1.0, palette.line)).inner_margin(INSET);
         frame.show(ui, |ui| {
-            ui.set_width(width - 32.0);
-            ui.set_height(height - 24.0);
+            ui.set_width(place.width() - INSET.sum().x);
+            ui.set_height(place.height() - INSET.sum().y);
             contents(ui);
         });
     });

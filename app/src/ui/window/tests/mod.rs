@@ -1,7 +1,7 @@
 //! The whole window: by the keyboard alone ([`keyboard`]), as a screen reader finds it ([`names`]), when it draws frames
 //! ([`frames`]) and what they cost ([`timing`]), what its panels look like ([`looks`]), what leaves and enters it ([`chat_files`]),
 //! files that go with messages ([`attachments`]), what a new user sees ([`first_minute`]), what happens where the context is full
-//! ([`context`]), chats longer than the window ([`scrolling`]), measured speeds of other settings ([`speeds`]), neurons and the
+//! ([`context`]), chats longer than the window ([`scrolling`]), windows too small for all columns ([`narrow`]), measured speeds of other settings ([`speeds`]), neurons and the
 //! words of the chat ([`neurons`]), tools that a model calls ([`tools`]), and that it gets on with another one
 //! ([`other_instances`]).
 
@@ -13,6 +13,7 @@ mod frames;
 mod keyboard;
 mod looks;
 mod names;
+mod narrow;
 mod neurons;
 mod other_instances;
 mod scrolling;

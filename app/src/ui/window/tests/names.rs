@@ -139,3 +139,29 @@ fn narrow_window_has_the_same_controls() {
     }
     assert!(stage.shows("Processor"));
 }
+
+#[test]
+fn texts_for_screen_readers_have_no_character_that_their_bus_refuses() {
+    let mut stage = TestWindow::with([1440.0, 900.0], |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        store.rename_chat(chat, "Title\0 of it").unwrap();
+        let asked = store.add_message(chat, None, &NewMessage::user("Asked\0 so")).unwrap();
+        let answer = "Said\0 *so*\n\n```\ncode\0 here\n```\n\n[link](https://example.org/\0a)\n";
+        let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user(answer) };
+        store.add_message(chat, Some(asked), &answer).unwrap();
+        store.set_draft(chat, "Draft\0 of it").unwrap();
+        settings.last_chat = Some(chat.number());
+    });
+    stage.ready();
+    for text in ["Title", "Asked", "Said", "code", "Draft"] {
+        let with = |node: &AccessKitNode<'_>| {
+            [node.label(), node.value()].into_iter().flatten().find(|it| it.starts_with(text))
+        };
+        let told = stage.it.root().children_recursive().find_map(|node| with(&node.accesskit_node()));
+        let told = told.unwrap_or_else(|| panic!("{text} is not told: {:?}", stage.texts()));
+        assert!(!told.contains('\0'), "{told:?}");
+    }
+    let told: Vec<String> = stage.texts().into_iter().filter(|text| text.contains('\0')).collect();
+    assert!(told.is_empty(), "{told:?}");
+}

@@ -1,0 +1,82 @@
+//! An action on a message of the chat, and how it is carried out.
+
+use super::{Conversation, explained::WordView, message_change::MessageChange};
+use crate::{
+    store::{MessageId, Speaker},
+    ui::{command::Command, shell::Shell},
+};
+
+/// An action on a message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MessageAction {
+    /// Put it on the clipboard.
+    Copy(String),
+    /// Change it.
+    Edit(MessageId),
+    /// Keep the change.
+    Keep,
+    /// Forget the change.
+    Forget,
+    /// Answer what it answers once more.
+    Again(Option<MessageId>),
+    /// Go on with it.
+    Resume(MessageId),
+    /// Show another version of it.
+    Version(MessageId, usize),
+    /// Show it word by word, to see which neurons made a word.
+    Words(MessageId),
+    /// Something for the window.
+    Ask(Command),
+}
+
+impl Conversation {
+    /// Carries out an action, unless the chat is being answered and it would change a message.
+    pub(super) fn act(&mut self, act: MessageAction, shell: &mut Shell) {
+        let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
+        match act {
+            MessageAction::Copy(text) => self.copy = Some(text),
+            MessageAction::Ask(command) => shell.queue_command(command),
+            MessageAction::Forget => self.editing = None,
+            MessageAction::Words(id) => self.words = Some(WordView::new(id)),
+            _ if self.busy(shell) || self.is_elsewhere(shell) => {}
+            MessageAction::Edit(id) => {
+                let message = self.branch.iter().find(|message| message.id == id);
+                self.editing = message.map(MessageChange::new);
+            }
+            MessageAction::Keep => {
+                let Some(MessageChange { id, text, .. }) = self.editing.take() else { return };
+                let Some(message) = self.branch.iter().find(|message| message.id == id) else { return };
+                if message.speaker == Speaker::User {
+                    self.rows.go_to_end();
+                }
+                let kept = match message.speaker {
+                    Speaker::User => shell.chat_controller.change_message(
+                        &mut shell.store,
+                        &shell.engine_handle,
+                        chat,
+                        message,
+                        text.trim(),
+                    ),
+                    Speaker::Assistant | Speaker::Tool => shell.store.edit_message(id, &text),
+                };
+                self.blocks.remove(&id);
+                shell.ok_or_show_error(kept);
+            }
+            MessageAction::Again(parent) => {
+                self.rows.go_to_end();
+                let started = shell.chat_controller.start_answer(&mut shell.store, &shell.engine_handle, chat, parent);
+                shell.ok_or_show_error(started);
+            }
+            MessageAction::Resume(id) => {
+                let started = shell.chat_controller.resume_answer(&mut shell.store, &shell.engine_handle, chat, id);
+                self.blocks.remove(&id);
+                shell.ok_or_show_error(started);
+            }
+            MessageAction::Version(id, version) => {
+                let shown = shell.store.show_version(id, version);
+                shell.ok_or_show_error(shown);
+            }
+        }
+        self.refresh(shell);
+    }
+}
