@@ -4,7 +4,7 @@
 // weights (V_NORM), then the first `dims` elements of queries and keys rotated (ROPE, Su et al. 2021):
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
 // with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled (QUERY_SCALE):
-//   q <- q (1 + query_beta ln(1 + floor(p / query_length)))
+//   q <- q (1 + query_beta ln(1 + floor((p + query_offset) / query_length)))
 // With GATED each query head is followed by its gate, head_dim elements that are left where they are.
 // Heads of q and rows of the caches are padded to a multiple of four elements, with zeros; the caches hold f32 when KV_F32, else
 // pairs of f16. One workgroup per head and token: grid (n_head + 2 n_kv_head; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
@@ -35,6 +35,7 @@ struct Params {
     query_beta: f32,
     // Positions per step of the scale of queries, at least 1.
     query_length: u32,
+    query_offset: u32,
     // Row of the first token in what tokens have: several conversations may share a pass.
     row: u32,
 }
@@ -94,7 +95,8 @@ fn rope_append(
     }
     var query_scale = 1.0;
     if QUERY_SCALE {
-        query_scale += params.query_beta * log(1.0 + f32((params.position + token) / params.query_length));
+        let position = params.position + token + params.query_offset;
+        query_scale += params.query_beta * log(1.0 + f32(position / params.query_length));
     }
 
     let pairs = (params.head_dim + 3u) / 4u * 2u;

@@ -232,6 +232,11 @@ FAMILIES = {
     ),
     "deepseek_v2": (dict(LATENT, topk_method="greedy"), dict(LATENT_DRAWS, **ACTIVATIONS)),
     "deepseek_v3": (LATENT, dict(LATENT_DRAWS, **ACTIVATIONS, rope_interleave=[False])),
+    "mistral4": (
+        dict(LATENT, rope_parameters=dict(yarn(mscale=1.0, mscale_all_dim=1.0), rope_theta=1e4, llama_4_scaling_beta=0.1)),
+        {key: values for key, values in LATENT_DRAWS.items() if key not in ("rope_theta", "rope_scaling")}
+        | dict(ACTIVATIONS, rope_parameters=[dict(yarn(mscale_all_dim=0.8), rope_theta=5e5, llama_4_scaling_beta=0.4)]),
+    ),
     "glm4_moe_lite": (dict(LATENT), dict(LATENT_DRAWS, first_k_dense_replace=[1], mlp_layer_types=[lambda c: ["dense"] * c["num_hidden_layers"]])),
     "laguna": (
         dict(head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, sliding_window=16,

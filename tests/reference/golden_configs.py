@@ -96,4 +96,24 @@ CONFIGS = {
         | {"moe_intermediate_size": 24}
         | {"sliding_window": 8, "num_shared_experts": 1, "routed_scaling_factor": 2.5},
     },
+    "mistral4": {
+        "class": "Mistral4",
+        "config": SIZES
+        | {"num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8}
+        | {"v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1}
+        | {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 16,
+                "max_position_embeddings": 256,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            }
+        },
+    },
 }

@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 54] = [
+pub const MODELS: [&str; 55] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -47,6 +47,7 @@ pub const MODELS: [&str; 54] = [
     "minimax-m2",
     "ministral3",
     "mistral",
+    "mistral4",
     "mixtral",
     "nemotron",
     "olmo3",

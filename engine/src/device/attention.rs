@@ -42,8 +42,6 @@ pub(crate) struct AttentionBuffers {
     /// Cosine and sine, `[chunk, dims / 2, 2]`, per rotation table.
     pub tables: Vec<Buffer>,
     eps: f32,
-    /// Growth of queries with their position: its weight and step.
-    query_scale: (f32, u32),
 }
 
 /// Sizes of one layer's attention on a device.
@@ -131,6 +129,13 @@ impl AttentionLayout {
         }
     }
 
+    /// Weight of the growth of queries, and its step and offset in positions, as kernels take them.
+    pub fn query_growth(&self) -> (f32, [u32; 2]) {
+        let most = |positions: usize| u32::try_from(positions).unwrap_or(u32::MAX);
+        let scale = self.shape.query_scale;
+        scale.map_or((0.0, [1, 0]), |scale| (scale.beta, [scale.length, scale.offset].map(most)))
+    }
+
     /// Invocations of a workgroup of `attention_decode`.
     pub fn decode_workgroup(&self) -> u32 {
         WORKGROUP.max(head_pitch(self.shape.head_dim as u32) / 4).max(16 * self.decode_heads).next_multiple_of(32)
@@ -156,13 +161,7 @@ impl AttentionBuffers {
             qkv: loader.scratch("queries, keys and values", qkv)?,
             q: loader.scratch("queries", q)?,
             eps: config.norm_eps,
-            query_scale: config.query_scale.map_or((0.0, 1), |scale| (scale.beta, scale.length as u32)),
         })
-    }
-
-    /// True if queries grow with their position.
-    pub fn grows(&self) -> bool {
-        self.query_scale.0 != 0.0
     }
 
     /// Floats of partial results, queries with keys and values, queries, heads' outputs: those of the layer with the most.
@@ -346,6 +345,7 @@ impl AttentionOps {
             [shape.n_head, shape.n_kv_head, shape.head_dim, layout.dims].map(|n| n as u32);
         let [qkv_pitch, q_pitch, position, capacity, row] =
             [layout.qkv_pitch, layout.q_pitch, of.position, of.capacity, of.rows.start].map(|n| n as u32);
+        let (query_beta, [query_length, query_offset]) = layout.query_growth();
         let rope = params::RopeAppend {
             n_head,
             n_kv_head,
@@ -356,8 +356,9 @@ impl AttentionOps {
             position,
             capacity,
             eps: buffers.eps,
-            query_beta: buffers.query_scale.0,
-            query_length: buffers.query_scale.1,
+            query_beta,
+            query_length,
+            query_offset,
             row,
         };
         let appended = if shape.kv_from.is_some() { 0 } else { 2 * n_kv_head };

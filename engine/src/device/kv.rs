@@ -329,6 +329,7 @@ impl KvOps {
         let pipelines = gpu.pipelines();
         let nothing = gpu.nothing();
 
+        let grows = ("QUERY_SCALE", switch(layout.shape.query_scale.is_some()));
         let heads = [
             ("NEOX", switch(neox)),
             ("ROPE", switch(table.is_some())),
@@ -336,13 +337,13 @@ impl KvOps {
             ("QK_NORM_ALL", switch(attention.norms_all)),
             ("GATED", switch(layout.shape.gated)),
             ("V_NORM", switch(layout.shape.norm_values)),
-            ("QUERY_SCALE", switch(buffers.grows())),
             kv_f32,
+            grows,
         ];
         let table = table.unwrap_or(nothing);
         let append = match (attention.latent_norm(), &buffers.latent) {
             (Some(norm), Some(latent)) => {
-                let overrides = [heads[0], heads[1], kv_f32];
+                let overrides = [heads[0], heads[1], kv_f32, grows];
                 let append = pipelines.get("latent_append", None, latent::WORKGROUP, &overrides)?;
                 let of = [&buffers.qkv, &latent.projected, table, norm, &latent.inputs, &buffers.q, keys];
                 Op::new(gpu, &append, &of.map(Into::into))?

@@ -38,7 +38,15 @@ const PLAIN: Variant = Variant {
 };
 
 /// Contents of the buffers before the dispatch: the kernel must leave it where nothing belongs.
-const UNTOUCHED: f32 = 7.0;
+pub(super) const UNTOUCHED: f32 = 7.0;
+
+/// A cache of `len` elements that nothing has been written to.
+pub(super) fn untouched(len: usize, kv_f32: bool) -> Vec<u8> {
+    match kv_f32 {
+        true => cast_slice(&vec![UNTOUCHED; len]).to_vec(),
+        false => cast_slice(&vec![f16::from_f32(UNTOUCHED); len]).to_vec(),
+    }
+}
 
 const N_HEAD: u32 = 3;
 const N_KV_HEAD: u32 = 2;
@@ -74,7 +82,9 @@ impl Inputs<'_> {
             false => (head, 0),
         };
         let mean = mean_of.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / mean_of.len() as f64;
-        let growth = 1.0 + f64::from(params.query_beta) * (1.0 + ((position as usize + token) / 2) as f64).ln();
+        let growth = 1.0
+            + f64::from(params.query_beta)
+                * (1.0 + ((position as usize + token + params.query_offset as usize) / 2) as f64).ln();
         let factor = if is_query && grows { growth } else { 1.0 };
         let normed = |i: usize| {
             let norm = || f64::from(norms[usize::from(!is_query)][at + i]) / (mean + f64::from(params.eps)).sqrt();
@@ -106,6 +116,7 @@ fn check(variant: Variant) {
         eps: 1e-5,
         query_beta: 0.25,
         query_length: 2,
+        query_offset: 1,
         row: 0,
     };
     let [tokens, capacity, qkv_pitch, q_pitch] =
@@ -133,14 +144,7 @@ fn check(variant: Variant) {
         }
     }
 
-    let words = |len: usize| -> Vec<u8> {
-        if kv_f32 {
-            cast_slice(&vec![UNTOUCHED; len]).to_vec()
-        } else {
-            cast_slice(&vec![f16::from_f32(UNTOUCHED); len]).to_vec()
-        }
-    };
-    let (before, cache) = (vec![UNTOUCHED; q.len()], words(caches[0].len()));
+    let (before, cache) = (vec![UNTOUCHED; q.len()], untouched(caches[0].len(), kv_f32));
     for tier in Gpu::get().tiers() {
         let switch = |name, on| (name, f64::from(u8::from(on)));
         let call = Call {

@@ -6,6 +6,7 @@ use std::{collections::HashSet, path::PathBuf, sync::Arc};
 use thermocline_engine::{
     Error,
     cpu::{InputPrecision, Isa},
+    format::{Metadata, ReadMode, Value},
     model::{
         Activation, Ffn, LoadOptions, Model, RecurrentConfig, RouterScore, mask,
         recurrent::{DeltaNetConfig, Mamba2Config},
@@ -117,6 +118,30 @@ fn firing_neurons_match_the_reference() {
     assert_eq!(seen, 13);
 }
 
+/// Queries of a latent grow with their position in every file that says so, whatever its architecture is called (files of Mistral Large
+/// are `deepseek2`), and without the key they do not.
+#[test]
+fn queries_of_latents_grow_under_either_name() {
+    let (_, expected) = load("mistral4");
+    let key = "deepseek2.attention.temperature_scale";
+    let error = |named: bool| {
+        let mut checkpoint = Model::open_checkpoint(&folder("mistral4"), ReadMode::Map).unwrap();
+        let mut renamed = Metadata::new(folder("mistral4"));
+        for (name, value) in checkpoint.metadata.iter() {
+            let name = name.replacen("mistral4.", "deepseek2.", 1);
+            if named || name != key {
+                renamed.set(name, value.clone());
+            }
+        }
+        renamed.set("general.architecture", Value::String("deepseek2".to_owned()));
+        checkpoint.metadata = renamed;
+        let model = Arc::new(Model::from_checkpoint(checkpoint, &LoadOptions::default()).unwrap());
+        max_diff(&prompt(&model, Setup::default(), &expected.ids("input_ids")).logits, &expected.f32("logits"))
+    };
+    let [with, without] = [true, false].map(error);
+    assert!(with <= 1e-3 && without > 0.1, "logits differ by {with}, without the key by {without}");
+}
+
 /// Firing of each layer's neurons, `[tokens, words]` token after token.
 #[derive(Default)]
 struct FiredExperts(Vec<Vec<u32>>);
@@ -187,7 +212,7 @@ fn routing_matches_the_reference() {
             assert_eq!(by_token(&chosen, experts.used), wanted, "{name} {setup:?}");
         }
     }
-    assert_eq!(seen, 24);
+    assert_eq!(seen, 25);
 }
 
 /// Conversations' states behind a prompt are the reference's, however the prompt is divided.

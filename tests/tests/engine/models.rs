@@ -83,6 +83,7 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("command-r", "command-r", [48, 3, 4, 2, 12, 96], Silu),
         ("cohere2-moe", "cohere2moe", [48, 4, 4, 2, 12, 64], Silu),
         ("exaone-moe", "exaone-moe", [48, 4, 4, 2, 12, 64], Silu),
+        ("mistral4", "mistral4", [48, 3, 4, 1, 40, 96], Silu),
     ] {
         let model = open(&format!("models/{name}"));
         let config = &model.config;
@@ -168,7 +169,7 @@ fn layers_that_differ_and_factors_reach_the_configuration() {
     assert_eq!((granite.embedding_scale, granite.residual_scale, attention_scale), (2.0, 0.7, 0.05));
     assert_eq!((granite.logit_scale, open("models/cohere2").config.logit_scale), (1.0 / 1.5, 0.5));
     let ministral = open("models/ministral3").config;
-    let scale = ministral.query_scale.unwrap();
+    let scale = ministral.attentions().next().unwrap().query_scale.unwrap();
     assert_eq!((scale.beta, scale.length, scale.at(15)), (0.1, 16, 1.0));
     assert_eq!(scale.at(16), 1.0 + 0.1 * 2f32.ln());
     let rope = ministral.rope(0).unwrap();

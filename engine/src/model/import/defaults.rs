@@ -33,7 +33,7 @@ fn defaults(model_type: &str) -> Value {
         "gemma" | "gemma2" | "gemma3" | "gemma3_text" | "gemma3n" | "gemma3n_text" | "gemma4" | "gemma4_text" => {
             gemma(model_type)
         }
-        "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "minicpm3" => latent(model_type),
+        "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "minicpm3" | "mistral4" => latent(model_type),
         "gpt_oss" | "laguna" | "minimax_m2" | "glm4_moe" | "ernie4_5" | "ernie4_5_moe" | "lfm2" | "lfm2_moe"
         | "phimoe" | "olmoe" | "cohere2_moe" | "exaone_moe" => experts(model_type),
         _ => dense(model_type),
@@ -168,6 +168,15 @@ fn latent(model_type: &str) -> Value {
             "max_position_embeddings": 202752, "rms_norm_eps": 1e-5, "n_shared_experts": 1, "moe_intermediate_size": 1536,
             "q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "routed_scaling_factor": 1.8,
             "num_experts_per_tok": 4,
+        }),
+        "mistral4" => json!({
+            "max_position_embeddings": 1048576, "num_key_value_heads": 32, "kv_lora_rank": 256, "q_lora_rank": 1024,
+            "qk_nope_head_dim": 64, "n_shared_experts": 1, "n_routed_experts": 128, "moe_intermediate_size": 2048,
+            "num_experts_per_tok": 4,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 1e4, "factor": 128.0, "original_max_position_embeddings": 8192,
+                "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+            },
         }),
         "minicpm3" => json!({
             "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "num_key_value_heads": 40, "kv_lora_rank": 256,

@@ -183,9 +183,6 @@ impl Draft {
             None => hf.f32(&["rope_theta"])?.unwrap_or(default_base),
             Some(base) => base,
         };
-        if let Some(beta) = rope.f32("llama_4_scaling_beta")? {
-            self.set("attention.temperature_scale", Value::F32(beta));
-        }
         self.rotations(hf, rope, *sizes, base, LayerRope::Full)
     }
 
@@ -198,6 +195,14 @@ impl Draft {
         };
         let sizes = HfSizes { rope_dims: hf.rotated(LayerRope::Sliding, sizes.head_dim)?, ..*sizes };
         self.rotations(hf, rope, sizes, base, LayerRope::Sliding)
+    }
+
+    /// The key of queries that grow with their position, in families that have them.
+    pub(in crate::model) fn query_scale(&mut self, hf: &HfConfig) -> Result<()> {
+        if let Some(beta) = hf.rope(LayerRope::Full).f32("llama_4_scaling_beta")? {
+            self.set("attention.temperature_scale", Value::F32(beta));
+        }
+        Ok(())
     }
 
     fn rotations(

@@ -21,6 +21,8 @@ pub struct AttentionConfig {
     pub rope: Option<usize>,
     /// Factor on query-key products (usually `1/sqrt(head_dim)`).
     pub scale: f32,
+    /// Growth of queries with their position, latent attention's as well.
+    pub query_scale: Option<QueryScale>,
     /// `cap * tanh(s / cap)` on attention scores.
     pub softcap: Option<f32>,
     /// True if the query matrix also has a gate per head, `[query | gate]` for each: outputs of heads are multiplied by its sigmoid.
@@ -80,20 +82,22 @@ impl AttentionConfig {
     }
 }
 
-/// Growth of queries with their position `p`, by which attention stays sharp in long contexts (Llama 4, Ministral 3):
-/// `q *= 1 + beta * ln(1 + floor(p / length))`
+/// Growth of queries with their position `p`, by which attention stays sharp in long contexts (Llama 4, Ministral 3, Mistral 4):
+/// `q *= 1 + beta * ln(1 + floor((p + offset) / length))`
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryScale {
     /// Weight of the logarithm.
     pub beta: f32,
     /// Positions per step, at least 1: the length the model was trained with.
     pub length: usize,
+    /// Added to positions: 1 where the first is counted as 1 (Llama 4).
+    pub offset: usize,
 }
 
 impl QueryScale {
     /// Factor of the query at `position`.
     pub fn at(&self, position: usize) -> f32 {
-        1.0 + self.beta * ((1 + position / self.length) as f32).ln()
+        1.0 + self.beta * ((1 + (position + self.offset) / self.length) as f32).ln()
     }
 }
 

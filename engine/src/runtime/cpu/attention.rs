@@ -14,7 +14,9 @@ use crate::{
         ops::{AttentionScratch, AttentionShape, Queries, RopeRows, SeenRows, softplus},
     },
     error::{Error, Result},
-    model::{AttentionConfig, BoundAttention, BoundLatent, InputSite, ModelConfig, NormSlot, SkippedInputs},
+    model::{
+        AttentionConfig, BoundAttention, BoundLatent, InputSite, ModelConfig, NormSlot, QueryScale, SkippedInputs,
+    },
     runtime::{Sequences, scratch::grow},
 };
 
@@ -180,11 +182,8 @@ impl CpuAttention {
                 cpu.rope(k, kv_dim, of.head_dim, rows);
             }
         }
-        if let Some(scale) = config.query_scale {
-            for (q, at) in q.chunks_exact_mut(q_dim).zip(&self.positions) {
-                let factor = scale.at(*at);
-                q.iter_mut().for_each(|q| *q *= factor);
-            }
+        if let Some(scale) = of.query_scale {
+            grow_queries(q, q_dim, scale, &self.positions);
         }
     }
 
@@ -229,7 +228,7 @@ impl CpuAttention {
         let AttentionTask { cpu, attention, x, tokens, .. } = *task;
         let BoundAttention { layer, config: of, weights, .. } = attention;
         let rotation = of.rope.and_then(|table| self.rotations.get(table));
-        let task = LatentTask { layer, shape: of, latent, weights, tokens, rotation };
+        let task = LatentTask { layer, shape: of, latent, weights, tokens, positions: &self.positions, rotation };
         let heads = &mut self.heads[..tokens * of.output_cols()];
         self.latent.run(cpu, &task, x, sequences, &mut self.scratch, heads)
     }
@@ -263,6 +262,14 @@ impl CpuAttention {
         let vectors = [&self.q, &self.k, &self.v, &self.heads, &self.gated, &self.gates, &self.large];
         let floats: usize = vectors.map(Vec::capacity).iter().sum();
         (floats * size_of::<f32>()) as u64 + self.scratch.bytes() + self.latent.bytes()
+    }
+}
+
+/// Queries `[tokens, q_dim]` grow with their tokens' positions.
+pub(super) fn grow_queries(queries: &mut [f32], q_dim: usize, scale: QueryScale, positions: &[usize]) {
+    for (query, at) in queries.chunks_exact_mut(q_dim).zip(positions) {
+        let factor = scale.at(*at);
+        query.iter_mut().for_each(|q| *q *= factor);
     }
 }
 

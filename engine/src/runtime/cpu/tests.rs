@@ -71,7 +71,6 @@ pub fn config(activation: Activation, experts: Option<Experts>) -> ModelConfig {
         embedding_scale: 1.0,
         residual_scale: 1.0,
         logit_scale: 1.0,
-        query_scale: None,
         final_softcap: None,
         layers: Vec::new(),
     }
