@@ -25,7 +25,8 @@ import torch
 import transformers
 from safetensors.numpy import load_file, save_file
 
-from families import ABSENT, FAMILIES, SIZES, VOCABULARY
+from draws import ABSENT, settle
+from families import FAMILIES, FLAT, SIZES, TOWERS, VOCABULARY
 
 TOKENS = 24
 # Largest difference of a logit in parts of the reference's range. Sums in another order leave a thousandth of that.
@@ -35,9 +36,14 @@ MOST_KEYS = 4
 
 
 def plain(config):
-    """The configuration without what is left out, and what depends on other keys computed."""
+    """The configuration without what is left out, what is drawn together in its place, and what depends on other keys computed."""
+    together = {key: values for key, values in config.items() if key.startswith("+")}
+    config = {key: value for key, value in config.items() if key not in together}
+    config = {key: value for key, value in config.items() if not (isinstance(value, str) and value == ABSENT)}
+    for values in together.values():
+        config.update(values)
     values = {key: value(config) if callable(value) else value for key, value in config.items()}
-    return {key: value for key, value in values.items() if not (isinstance(value, str) and value == ABSENT)}
+    return values
 
 
 class Case:
@@ -47,12 +53,16 @@ class Case:
         self.family, self.changes, self.saved, self.seed = family, changes, saved, seed
         base, _ = FAMILIES[family]
         self.config = plain({**SIZES, **base, **changes})
+        self.type = family.split()[0]
 
     def model(self):
         """The reference, with weights that make settings show; raises where it does not know them either."""
         torch.manual_seed(self.seed)
-        config = transformers.CONFIG_MAPPING[self.family](**copy.deepcopy(self.config))
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        values, auto = copy.deepcopy(self.config), transformers.AutoModelForCausalLM
+        if self.type in TOWERS:
+            values, auto = dict(text_config=values, vision_config=self.tower()), transformers.AutoModelForImageTextToText
+        config = transformers.CONFIG_MAPPING[self.type](**values)
+        model = auto.from_config(config, attn_implementation="eager").float().eval()
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 if name.endswith(("A_log", "dt_bias", ".D")):
@@ -66,6 +76,18 @@ class Case:
                     buffer.normal_(0, 0.1)
         return model
 
+    def tower(self):
+        """The configuration of the pictures' tower."""
+        width = "hidden_size" if self.type == "qwen2_vl" else "out_hidden_size"
+        return {**TOWERS[self.type], width: self.config["hidden_size"]}
+
+    def written(self):
+        """The keys of the configuration as files have them."""
+        if self.type not in TOWERS:
+            return self.config
+        tower = dict(vision_config=self.tower())
+        return dict(self.config, **tower) if self.type in FLAT else dict(tower, text_config=self.config)
+
     def write(self, folder):
         """Writes the folder as the library saves it, or with the keys as drawn; yields what the reference computes."""
         model = self.model()
@@ -75,8 +97,8 @@ class Case:
             logits = model(input_ids=ids, use_cache=False).logits[0].float().numpy()
         model.save_pretrained(folder)
         if not self.saved:
-            names = {"model_type": self.family, "architectures": [type(model).__name__]}
-            (folder / "config.json").write_text(json.dumps({**names, **self.config}, indent=1))
+            names = {"model_type": self.type, "architectures": [type(model).__name__]}
+            (folder / "config.json").write_text(json.dumps({**names, **self.written()}, indent=1))
         (folder / "generation_config.json").unlink(missing_ok=True)
         return ids[0].tolist(), logits
 
@@ -86,7 +108,7 @@ def draw(family, rng):
     base, draws = FAMILIES[family]
     changes = {}
     for key in rng.sample(sorted(draws), rng.randint(0, min(MOST_KEYS, len(draws)))):
-        changes[key] = rng.choice(draws[key])
+        changes[key] = settle(rng.choice(draws[key]), rng)
     # A window is only there if the switch is.
     if "sliding_window" in changes and "use_sliding_window" in draws:
         changes["use_sliding_window"] = True
@@ -162,6 +184,11 @@ def shrink(program, case):
         fewer = {other: value for other, value in changes.items() if other != key}
         if program.is_wrong(Case(case.family, fewer, case.saved, case.seed)):
             changes = fewer
+    for key, value in list(changes.items()):
+        for inner in list(value) if isinstance(value, dict) else []:
+            fewer = {other: kept for other, kept in changes[key].items() if other != inner}
+            if program.is_wrong(Case(case.family, {**changes, key: fewer}, case.saved, case.seed)):
+                changes = {**changes, key: fewer}
     saved = case.saved and program.is_wrong(Case(case.family, changes, True, case.seed))
     return Case(case.family, changes, saved, case.seed)
 
@@ -212,10 +239,10 @@ def family(program, name, options):
         if kind == "wrong":
             least = shrink(program, case)
             form = "as saved" if least.saved else "as drawn"
-            changes = {key: least.config.get(key, ABSENT) for key in least.changes}
+            changes = {key: least.config.get(key, least.changes[key]) for key in least.changes}
             print(f"WRONG {name} ({reason}, {form}, seed {case.seed}): {changes}", flush=True)
             if options.keep:
-                keep(least, Path(options.keep, f"{name}-{'-'.join(sorted(least.changes)) or 'base'}-{case.seed}"))
+                keep(least, Path(options.keep, f"{least.type}-{'-'.join(sorted(least.changes)) or 'base'}-{case.seed}"))
     seconds = time.monotonic() - started
     row = [name, counts["tried"], counts["right"], counts["wrong"], counts["refused"], f"{seconds:.0f} s"]
     print("| " + " | ".join(map(str, row)) + " |", flush=True)
