@@ -10,6 +10,7 @@ import copy
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -39,9 +40,9 @@ def plain(config):
     """The configuration without what is left out, what is drawn together in its place, and what depends on other keys computed."""
     together = {key: values for key, values in config.items() if key.startswith("+")}
     config = {key: value for key, value in config.items() if key not in together}
-    config = {key: value for key, value in config.items() if not (isinstance(value, str) and value == ABSENT)}
     for values in together.values():
         config.update(values)
+    config = {key: value for key, value in config.items() if not (isinstance(value, str) and value == ABSENT)}
     values = {key: value(config) if callable(value) else value for key, value in config.items()}
     return values
 
@@ -140,8 +141,9 @@ class Program:
         done = subprocess.run([self.path, *arguments], capture_output=True, text=True, timeout=300, check=False)
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+            errors = [line for line in lines if line.startswith("error: ")]
             kind = "wrong" if done.returncode < 0 or "panicked" in done.stderr else "refused"
-            raise Verdict(kind, lines[-1])
+            raise Verdict(kind, (errors or lines)[-1])
 
     def logits(self, model, ids, out, device):
         ids = ",".join(map(str, ids))
@@ -161,7 +163,7 @@ class Program:
             self.logits(folder, ids, out, "cpu")
             worst = error(wanted, out)
             if self.gpu:
-                self.logits(folder, ids, out, "gpu")
+                self.logits(folder, ids, out, self.gpu)
                 worst = max(worst, error(wanted, out))
             if self.converts:
                 file = Path(scratch, "model.gguf")
@@ -235,7 +237,7 @@ def family(program, name, options):
         counts[kind] += 1
         counts["tried"] += kind != "unknown"
         if kind == "refused" or (kind == "unknown" and options.verbose):
-            reasons[reason.replace(str(Path(tempfile.gettempdir())), "")[-160:]] += 1
+            reasons[re.sub(r"\S*/model\b", "model", reason)[:200]] += 1
         if kind == "wrong":
             least = shrink(program, case)
             form = "as saved" if least.saved else "as drawn"
@@ -256,7 +258,7 @@ def main():
     parser.add_argument("--program", default="target/debug/thermocline")
     parser.add_argument("--count", type=int, default=50, help="configurations of each family")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--gpu", action="store_true", help="compare on a device, too")
+    parser.add_argument("--gpu", nargs="?", const="0", metavar="DEVICE", help="compare on a device, too: the first, or the one named")
     parser.add_argument("--convert", action="store_true", help="compare after conversion, too")
     parser.add_argument("--keep", help="write what is wrong, reduced, as fixtures into this folder")
     parser.add_argument("--verbose", action="store_true", help="say what the reference does not know")

@@ -76,7 +76,7 @@ FAMILIES = {
     "ministral3": (
         dict(head_dim=16, rope_parameters=dict(yarn(), rope_theta=1e4, llama_4_scaling_beta=0.1)),
         dict(COMMON, **HEADS, **ACTIVATIONS, sliding_window=[8], rope_parameters=[
-            ABSENT, dict(rope_type="default", rope_theta=1e4, llama_4_scaling_beta=0.4, original_max_position_embeddings=16),
+            dict(rope_type="default", rope_theta=1e4, llama_4_scaling_beta=0.4, original_max_position_embeddings=16),
             dict(YARN, mscale=1.0, mscale_all_dim=1.0, rope_theta=1e6, llama_4_scaling_beta=0.3),
             dict(YARN, rope_theta=1e6),
         ]),
@@ -111,7 +111,8 @@ FAMILIES = {
         dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32),
         dict(COMMON, **EXPERTS, **ROPES, **ACTIVATIONS, use_sliding_window=[True], sliding_window=[8, ABSENT],
              max_window_layers=[0, 2, 4], decoder_sparse_step=[2], mlp_only_layers=[[0]], qkv_bias=[False], num_experts=[8],
-             shared_expert_intermediate_size=[48], layer_types=LAYER_TYPES),
+             shared_expert_intermediate_size=[48],
+             **{"+windows": [dict(use_sliding_window=True, sliding_window=8, layer_types=of) for of in LAYER_TYPES]}),
     ),
     "qwen3_moe": (
         dict(head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
@@ -188,8 +189,8 @@ FAMILIES = {
         dict(num_local_experts=4, num_experts_per_tok=2),
         dict(COMMON, **ACTIVATIONS, attention_bias=[True], lm_head_bias=[True], sliding_window=[8], rope_theta=[1e4],
              num_local_experts=[8], rope_scaling=[
-                 lambda config: dict(longrope()(config), short_mscale=1.1, long_mscale=1.2, original_max_position_embeddings=16),
-                 lambda config: dict(longrope()(config), short_mscale=1.1, long_mscale=1.2, original_max_position_embeddings=64),
+                 # The reference never takes the factors of longer contexts.
+                 longrope(short_mscale=1.1, long_mscale=1.1, original_max_position_embeddings=64),
              ]),
     ),
     "smollm3": (
@@ -210,7 +211,9 @@ FAMILIES = {
     ),
     "granitemoehybrid": (
         MAMBA_GRANITE,
-        {**GRANITE_SCALES, "+experts": [dict(num_local_experts=4, num_experts_per_tok=2), dict(num_local_experts=8, num_experts_per_tok=3)]}
+        {**GRANITE_SCALES, "+experts": [dict(num_local_experts=4, num_experts_per_tok=2), dict(num_local_experts=8, num_experts_per_tok=3)],
+         "+heads": [dict(mamba_n_heads=8, mamba_d_head=16), dict(mamba_n_heads=2, mamba_d_head="auto"),
+                    dict(hidden_size=32, mamba_n_heads=4, mamba_d_head=ABSENT)]}
         | dict(position_embedding_type=["rope"], mamba_d_state=[32], rms_norm_eps=[1e-2, ABSENT], tie_word_embeddings=[True, ABSENT],
                hidden_act=["gelu"], num_attention_heads=[8], num_key_value_heads=[1, 4], shared_intermediate_size=[96], intermediate_size=[32],
                attention_bias=[True], mamba_d_conv=[2, 3], mamba_conv_bias=[False], mamba_proj_bias=[True], mamba_n_groups=[2],
@@ -221,7 +224,7 @@ FAMILIES = {
         dict(norm_eps=1e-6, layer_types=["conv", "full_attention", "conv"], block_multiple_of=16),
         dict(norm_eps=[1e-2, ABSENT], conv_L_cache=[2, ABSENT], conv_bias=[True], block_auto_adjust_ff_dim=[False],
              block_ffn_dim_multiplier=[1.3], rope_theta=[1e4, ABSENT], num_key_value_heads=[1, 4],
-             tie_word_embeddings=[True, ABSENT], layer_types=[["full_attention", "conv", "conv"], ["conv"] * 3, ABSENT],
+             tie_word_embeddings=[True, ABSENT], layer_types=[["full_attention", "conv", "conv"], ABSENT],
              full_attn_idxs=[[1], [0, 2]], num_attention_heads=[8], hidden_size=[32, 96], rope_scaling=[YARN, LINEAR],
              tie_embedding=[True], block_ff_dim=[128]),
     ),
@@ -285,7 +288,10 @@ FAMILIES = {
         dict(COMMON, **EXPERTS, **PLAIN_ROPES, **ACTIVATIONS, **GROUPS, partial_rotary_factor=[0.25, 1.0, ABSENT], use_qk_norm=[True],
              head_dim=[8, 32], n_routed_experts=[8], attention_bias=[True], first_k_dense_replace=[0, 2], n_shared_experts=[2], routed_scaling_factor=[2.5]),
     ),
-    "deepseek_v2": (dict(LATENT, topk_method="greedy"), dict(LATENT_DRAWS, **ACTIVATIONS)),
+    "deepseek_v2": (dict(LATENT, topk_method="greedy"), dict(LATENT_DRAWS, **ACTIVATIONS, **{"+groups": [
+        dict(n_routed_experts=8, n_group=4, topk_group=2, topk_method="group_limited_greedy"),
+        dict(n_routed_experts=8, n_group=2, topk_group=1, topk_method="group_limited_greedy"),
+    ]})),
     "deepseek_v3": (LATENT, dict(LATENT_DRAWS, **ACTIVATIONS, rope_interleave=[False])),
     "minicpm3": (
         dict(q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, num_key_value_heads=4, scale_emb=3,
@@ -330,7 +336,7 @@ FAMILIES = {
                                            rope_scaling=[YARN, LINEAR, LLAMA3])),
     "arcee": (dict(head_dim=16), dict(COMMON, **HEADS, **ROPES, **ACTIVATIONS, attention_bias=[True], mlp_bias=[True])),
     "jais2": (dict(layer_norm_eps=1e-5, head_dim=16), dict(LAYER_NORMS, **ROPES, **ACTIVATIONS, layer_norm_eps=[1e-2, ABSENT],
-                                                           attention_bias=[False], mlp_bias=[False])),
+                                                           attention_bias=[False], mlp_bias=[False], **HEADS)),
     "bitnet": (dict(), dict(COMMON, **ROPES, **ACTIVATIONS, attention_bias=[True])),
     "nemotron_h": (
         dict(head_dim=16, layers_block_type=["mamba", "attention", "moe"], ssm_state_size=16, mamba_num_heads=4, mamba_head_dim=16,
@@ -342,7 +348,7 @@ FAMILIES = {
              mlp_bias=[True], use_bias=[True], use_conv_bias=[False], moe_latent_size=[16], sliding_window=[8], time_step_min=[0.1, 0.0],
              time_step_limit=[[0.0, 0.5]], num_attention_heads=[8], num_key_value_heads=[1, 4], head_dim=[32], ssm_state_size=[8],
              mamba_num_heads=[8], mamba_head_dim=[8], conv_kernel=[2], intermediate_size=[160], num_experts_per_tok=CHOSEN,
-             moe_intermediate_size=[16], moe_shared_expert_intermediate_size=[32], hidden_size=[32, 96],
+             moe_intermediate_size=[16], moe_shared_expert_intermediate_size=[32], hidden_size=[32, 96], chunk_size=[8, 64],
              **GROUPS),
     ),
     "falcon": (
