@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{FLOAT_TOKENS, ROWS, load_ps, load256, store_ps};
-use crate::cpu::simd::{CodePanel, CodeTile, TILE_TOKENS, portable::check_tile};
+use crate::cpu::simd::{CodePanel, CodeTile, TILE_TOKENS, portable::check_tile, sum_order::LANES};
 
 /// Codes; see [`Kernels::tile_codes`](crate::cpu::simd::Kernels::tile_codes).
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -54,54 +54,67 @@ fn rows<const SIDES: usize, const QUADS: usize>(
     let sums = if len == 32 { x.sums } else { x.half_sums };
     let (sums, x_scales) = (sums.as_chunks::<TILE_TOKENS>().0, x.scales.as_chunks::<TILE_TOKENS>().0);
     let (acc, _) = acc.as_chunks_mut::<8>();
+    let groups = xs.len() / (len / 4);
     for first in (0..2).step_by(SIDES) {
-        let mut total = [[_mm256_setzero_ps(); TILE_TOKENS]; SIDES];
-        for side in 0..SIDES {
-            for t in 0..TILE_TOKENS {
-                total[side][t] = load_ps(&acc[2 * t + first + side]);
-            }
-        }
-        let groups = weights.chunks_exact(len / 4).zip(xs.chunks_exact(len / 4)).enumerate();
-        for (group, (weights, xs)) in groups {
-            let mut dots = [[_mm256_setzero_si256(); TILE_TOKENS]; SIDES];
-            for side in 0..SIDES {
-                dots[side] = [load256(&biases[2 * group + first + side]); TILE_TOKENS];
-            }
-            for (quads, xs) in weights.as_chunks::<QUADS>().0.iter().zip(xs.as_chunks::<QUADS>().0) {
-                let mut w = [[_mm256_setzero_si256(); QUADS]; SIDES];
+        // Of each of a line's sums: lines are summed as `sum_order` says.
+        let mut lanes = [[[[0f32; 8]; TILE_TOKENS]; SIDES]; LANES];
+        for lane in 0..LANES {
+            let mut total = [[_mm256_setzero_ps(); TILE_TOKENS]; SIDES];
+            if lane == 0 {
                 for side in 0..SIDES {
-                    for quad in 0..QUADS {
-                        w[side][quad] = load256(&quads[quad][first + side]);
-                    }
-                }
-                for t in 0..TILE_TOKENS {
-                    let mut x = [_mm256_setzero_si256(); QUADS];
-                    for quad in 0..QUADS {
-                        x[quad] = _mm256_set1_epi32(xs[quad][t] as i32);
-                    }
-                    for side in 0..SIDES {
-                        dots[side][t] = dot(dots[side][t], x, w[side]);
+                    for t in 0..TILE_TOKENS {
+                        total[side][t] = load_ps(&acc[2 * t + first + side]);
                     }
                 }
             }
-            let x_scales = &x_scales[group * len / 32];
-            for side in 0..SIDES {
-                let scale = load_ps(&scales[2 * group + first + side]);
-                for t in 0..TILE_TOKENS {
-                    let scale = _mm256_mul_ps(scale, _mm256_set1_ps(x_scales[t]));
-                    total[side][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[side][t]), scale, total[side][t]);
+            for group in (lane..groups).step_by(LANES) {
+                let (weights, xs) = (&weights[group * len / 4..][..len / 4], &xs[group * len / 4..][..len / 4]);
+                let mut dots = [[_mm256_setzero_si256(); TILE_TOKENS]; SIDES];
+                for side in 0..SIDES {
+                    dots[side] = [load256(&biases[2 * group + first + side]); TILE_TOKENS];
                 }
-                if let Some(min) = mins.get(2 * group + first + side) {
-                    let min = load_ps(min);
-                    for t in 0..TILE_TOKENS {
-                        total[side][t] = _mm256_fmadd_ps(min, _mm256_set1_ps(sums[group][t]), total[side][t]);
+                for (quads, xs) in weights.as_chunks::<QUADS>().0.iter().zip(xs.as_chunks::<QUADS>().0) {
+                    let mut w = [[_mm256_setzero_si256(); QUADS]; SIDES];
+                    for side in 0..SIDES {
+                        for quad in 0..QUADS {
+                            w[side][quad] = load256(&quads[quad][first + side]);
+                        }
                     }
+                    for t in 0..TILE_TOKENS {
+                        let mut x = [_mm256_setzero_si256(); QUADS];
+                        for quad in 0..QUADS {
+                            x[quad] = _mm256_set1_epi32(xs[quad][t] as i32);
+                        }
+                        for side in 0..SIDES {
+                            dots[side][t] = dot(dots[side][t], x, w[side]);
+                        }
+                    }
+                }
+                let x_scales = &x_scales[group * len / 32];
+                for side in 0..SIDES {
+                    let scale = load_ps(&scales[2 * group + first + side]);
+                    for t in 0..TILE_TOKENS {
+                        let scale = _mm256_mul_ps(scale, _mm256_set1_ps(x_scales[t]));
+                        total[side][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[side][t]), scale, total[side][t]);
+                    }
+                    if let Some(min) = mins.get(2 * group + first + side) {
+                        let min = load_ps(min);
+                        for t in 0..TILE_TOKENS {
+                            total[side][t] = _mm256_fmadd_ps(min, _mm256_set1_ps(sums[group][t]), total[side][t]);
+                        }
+                    }
+                }
+            }
+            for side in 0..SIDES {
+                for t in 0..TILE_TOKENS {
+                    store_ps(&mut lanes[lane][side][t], total[side][t]);
                 }
             }
         }
         for side in 0..SIDES {
             for t in 0..TILE_TOKENS {
-                store_ps(&mut acc[2 * t + first + side], total[side][t]);
+                let [a, b, c, d] = lanes.each_ref().map(|lane| load_ps(&lane[side][t]));
+                store_ps(&mut acc[2 * t + first + side], _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
             }
         }
     }
