@@ -48,7 +48,7 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// Rounds one activation vector to 8 bits.
     fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>);
 
-    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type: the bits of [`Kernels::tile_codes`]. While a line of `weights` is read, the one `ahead` bytes
+    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type, with the bits of [`Kernels::tile_codes`] ([`sum_order`]). While a line of `weights` is read, the one `ahead` bytes
     /// behind it is prefetched.
     fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]);
 
