@@ -72,7 +72,8 @@ impl Cpu {
     ///
     /// Quantised weights see `x` as [`InputPrecision`](super::InputPrecision) says, float weights as it is. The result does not
     /// depend on the number of threads. With activations of 8 bits a token's result is the same bits alone and among others, with
-    /// quantised weights and with float weights of few rows, as routers have; with AVX-512 and quantised weights, among up to eight.
+    /// quantised weights and with float weights of few rows, as routers have; with AVX-512 and quantised weights, among up to
+    /// eight.
     ///
     /// # Panics
     /// If shapes disagree.

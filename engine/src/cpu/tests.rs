@@ -1,8 +1,13 @@
-//! Tests of what a token's products do not depend on: how many tokens a pass has, and the instruction set.
+//! Tests of what a token's products and attention do not depend on: how many tokens a pass has, and the instruction set.
 
 use rand::{SeedableRng, rngs::StdRng};
 
-use super::{Cpu, CpuOptions, Isa, RowsJob, few_tokens, matmul::tests::random_matrix, simd::tests::random_activations};
+use super::{
+    Cpu, CpuOptions, Isa, RowsJob, few_tokens,
+    matmul::tests::random_matrix,
+    ops::{AttentionScratch, AttentionShape, KvRows, KvType, Queries, SeenRows},
+    simd::tests::random_activations,
+};
 use crate::quant::{Encoding, tests::WEIGHTS};
 
 /// Rows of a matrix: some panels and a part of one, and some groups of rows and a part of one.
@@ -25,8 +30,8 @@ fn most(isa: Isa) -> usize {
     if isa == Isa::Avx512 { few_tokens::MOST } else { TOKENS }
 }
 
-/// A token's products have the same bits alone and in passes of up to sixteen tokens, with every type of weights, whole lines of columns
-/// and parts of them; with blocks they have the same bits on all instruction sets but AVX-512.
+/// A token's products have the same bits alone and in passes of up to sixteen tokens, with every type of weights, whole lines of
+/// columns and parts of them; with blocks they have the same bits on all instruction sets but AVX-512.
 #[test]
 fn a_tokens_products_are_the_same_alone_and_among_others() {
     let rng = &mut StdRng::seed_from_u64(39);
@@ -66,6 +71,40 @@ fn a_tokens_products_are_the_same_alone_and_among_others() {
                 }
                 let first = first.get_or_insert_with(|| alone.clone());
                 assert!(*first == alone, "{} {ty} {cols} columns", cpu.isa());
+            }
+        }
+    }
+}
+
+/// A token's attention has the same bits alone and in a prompt, over several ranges of positions, in a window and beside sinks.
+#[test]
+fn a_tokens_attention_is_the_same_alone_and_in_a_prompt() {
+    let rng = &mut StdRng::seed_from_u64(6);
+    const FIRST: usize = 500;
+    const PROMPT: usize = 70;
+    let sinks = random_activations(6, rng);
+    for (head_dim, window, sinks) in [(64, None, None), (24, Some(300), None), (32, None, Some(&sinks[..]))] {
+        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim, scale: 0.2, softcap: None, window, sinks };
+        let mut cache = || {
+            let mut rows = KvRows::new(KvType::F16, head_dim, FIRST + PROMPT).unwrap();
+            (0..FIRST + PROMPT).for_each(|_| rows.push(&random_activations(head_dim, rng)));
+            rows
+        };
+        let (keys, values) = ([cache(), cache()], [cache(), cache()]);
+        let row = 6 * head_dim;
+        let q = random_activations(PROMPT * row, rng);
+        for cpu in cpus() {
+            let attend = |first: usize, n: usize| {
+                let (mut out, seen) = (vec![f32::NAN; n * row], SeenRows { keys: &keys, values: &values });
+                let queries = Queries { q: &q[first * row..][..n * row], first: FIRST + first };
+                cpu.attention(&shape, queries, seen, &mut out, &mut AttentionScratch::default());
+                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let alone: Vec<u32> = (0..PROMPT).flat_map(|token| attend(token, 1)).collect();
+            for n in [5, 9, 16, PROMPT] {
+                let together: Vec<u32> =
+                    (0..PROMPT).step_by(n).flat_map(|first| attend(first, n.min(PROMPT - first))).collect();
+                assert!(alone == together, "{} {shape:?} in chunks of {n}", cpu.isa());
             }
         }
     }

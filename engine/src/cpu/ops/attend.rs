@@ -313,8 +313,8 @@ pub(super) struct RangeSums<'a> {
     pub(super) sum: f32,
 }
 
-/// Adds a part to those before it, `total` being their `[width + 2]` sum of values, maximum and sum of weights. Parts are added in order
-/// of positions, for one token and for many.
+/// Adds a part to those before it, `total` being their `[width + 2]` sum of values, maximum and sum of weights. Parts are added
+/// in order of positions, for one token and for many.
 pub(super) struct AddRange<'a> {
     pub(super) total: &'a mut [f32],
     pub(super) part: RangeSums<'a>,

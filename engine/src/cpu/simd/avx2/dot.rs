@@ -208,8 +208,8 @@ pub(super) fn six_bits(scales: [u8; 8]) -> __m256 {
     _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_cvtepu8_epi32(load64(&scales)), _mm256_set1_epi32(32)))
 }
 
-/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a half,
-/// `weights(block, half)` its codes, `OFFSET` too large.
+/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a
+/// half, `weights(block, half)` its codes, `OFFSET` too large.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn row_k16<const BYTES: usize, const OFFSET: i8>(

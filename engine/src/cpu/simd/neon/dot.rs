@@ -1,8 +1,8 @@
 //! Rows of weights against one activation vector.
 //!
 //! Codes of weights and activations are both signed for NEON; an offset of a type's codes is left in, and what it adds is taken off
-//! with the sums of the activations' codes. The sums of four groups come from three pairwise additions, and are scaled together, in
-//! the order of [`sum_order`](crate::cpu::simd::sum_order).
+//! with the sums of the activations' codes. The sums of four groups come from three pairwise additions, and are scaled together,
+//! in the order of [`sum_order`](crate::cpu::simd::sum_order).
 
 use super::{
     codes::{Codes, codes32, nibbles, signed},
@@ -239,8 +239,8 @@ pub(super) fn six_bits(scales: [u8; 8]) -> [float32x4_t; 2] {
     codes_to_floats(scales.map(|scale| scale as i8 - 32))
 }
 
-/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a half,
-/// `weights(block, half)` its codes, `OFFSET` too large.
+/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a
+/// half, `weights(block, half)` its codes, `OFFSET` too large.
 #[inline(always)]
 pub(super) fn row_k16<P: Products, const BYTES: usize, const OFFSET: i8>(
     p: P,
