@@ -2,13 +2,14 @@
 //!
 //! Decoding is bound by reading the cache: a task is one key/value head and a range of positions, read once for all query heads
 //! that share it, and the partial results are merged. A prompt is bound by arithmetic: a task is a range of tokens, which owns
-//! its rows of the output.
+//! its rows of the output. It visits the same ranges of positions and merges them in the same order, so that a token's result is
+//! the same bits alone and in a prompt.
 
 use parking_lot::Mutex;
 
 use super::{
     KvRows, PARALLEL_ELEMENTS,
-    attend::{Attend, Merge, QueryBlock},
+    attend::{Attend, Finish, QueryBlock},
     next,
 };
 use crate::cpu::{Cpu, simd::vector::dispatch};
@@ -157,10 +158,7 @@ impl Cpu {
             let (keys, values) = (&keys[head], &values[head]);
             let attend = Attend { block, keys, values, visit, first, group, window, softcap: shape.softcap };
             dispatch(self.isa(), attend);
-            let (sums, rest) = part.split_at_mut(rows * width);
-            sums.copy_from_slice(&block.out[..rows * width]);
-            rest[..rows].copy_from_slice(&block.max[..rows]);
-            rest[rows..].copy_from_slice(&block.sum[..rows]);
+            block.store_range(part);
         };
         let blocks = &scratch.blocks;
         let mut parts: Vec<_> = partials.chunks_mut(part).enumerate().collect();
@@ -171,15 +169,23 @@ impl Cpu {
             self.pool().for_each(&mut parts, attend);
         }
 
-        for (i, out) in out.chunks_exact_mut(dim).enumerate() {
-            let (token, head) = (i / shape.n_head, i % shape.n_head);
-            let r = token * group + head % group;
-            let parts = partials[head / group * ranges * part..][..ranges * part].chunks_exact(part);
-            let parts = parts.map(|part| {
-                let (sums, rest) = part.split_at(rows * width);
-                (&sums[r * width..][..dim], rest[r], rest[rows + r])
-            });
-            dispatch(self.isa(), Merge { parts, sink: shape.sink(head), out });
+        let mut block = blocks[0].lock();
+        for (head, parts) in partials.chunks_exact(ranges * part).enumerate() {
+            block.start(rows, width);
+            parts.chunks_exact(part).for_each(|part| block.add_range(self.isa(), part));
+            self.finish(shape, head, &block, out);
+        }
+    }
+
+    /// Writes what the queries of `block` saw with key/value head `head` to their rows of `out`.
+    fn finish(&self, shape: &AttentionShape<'_>, head: usize, block: &QueryBlock, out: &mut [f32]) {
+        let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
+        for (token, out) in out.chunks_exact_mut(shape.n_head * dim).enumerate() {
+            let heads = out[head * group * dim..][..group * dim].chunks_exact_mut(dim).enumerate();
+            for (of_group, out) in heads {
+                let sink = shape.sink(head * group + of_group);
+                dispatch(self.isa(), Finish { total: block.total(token * group + of_group), sink, out });
+            }
         }
     }
 
@@ -210,16 +216,15 @@ impl Cpu {
                     let query = &q[(token + r / group) * row + (head * group + r % group) * dim..][..dim];
                     block.set_query(r, query, shape.scale);
                 }
-                let (keys, values, visit) = (&keys[head], &values[head], visit.clone());
-                let attend =
-                    Attend { block: &mut *block, keys, values, visit, first, group, window, softcap: shape.softcap };
-                dispatch(self.isa(), attend);
-                for r in 0..tokens * group {
-                    let sink = shape.sink(head * group + r % group);
-                    let out = &mut out[r / group * row + (head * group + r % group) * dim..][..dim];
-                    let part = (&block.out[r * width..][..dim], block.max[r], block.sum[r]);
-                    dispatch(self.isa(), Merge { parts: std::iter::once(part), sink, out });
+                let (keys, values, softcap) = (&keys[head], &values[head], shape.softcap);
+                // Range by range, as one token's.
+                for range in visit.start / RANGE..visit.end.div_ceil(RANGE) {
+                    let visit = (range * RANGE).max(visit.start)..((range + 1) * RANGE).min(visit.end);
+                    let attend = Attend { block: &mut *block, keys, values, visit, first, group, window, softcap };
+                    dispatch(self.isa(), attend);
+                    block.end_range(self.isa());
                 }
+                self.finish(shape, head, block, out);
             }
         };
         // Last blocks first: they see the most keys.

@@ -56,7 +56,8 @@ impl QuantisedInputMut<'_> {
     }
 }
 
-/// Weights of `panel_rows` rows over a range of columns, a line at most ([`sum_order`](super::sum_order)): `w = scale * code + min`.
+/// Weights of `panel_rows` rows over a range of columns, a line at most ([`sum_order`](super::sum_order)):
+/// `w = scale * code + min`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CodePanel<'a> {
     /// The groups of elements that share a scale.

@@ -1,11 +1,15 @@
 //! The one order in which a row's groups are summed in products of 8-bit codes.
 //!
-//! A group's product of codes is an integer, exact in whatever order. Groups are summed as floats, line by line: those of [`LINE`]
-//! columns in [`LANES`] sums, group `g` of the line in sum `g % LANES`, `sum = fma(dot, weight scale * activation scale, sum)` and, with
-//! minima, `sum = fma(min, activation sum, sum)` behind it. The first sum goes on from the lines before, the others begin with zero, and
-//! the line ends as `(sum 0 + sum 1) + (sum 2 + sum 3)`. Dot kernels have the sums side by side in a register of 128 bits, tile
-//! kernels one after the other, with a token and a row in each lane. So a token's result is the same, bit for bit, alone and among
-//! others, and on every instruction set.
+//! A group's product of codes is an integer, exact in whatever order. Groups are summed as floats, line by line: those of
+//! [`LINE`] columns in [`LANES`] sums, group `g` of the line in sum `g % LANES`, `sum = fma(dot, weight scale * activation scale,
+//! sum)` and, with minima, `sum = fma(min, activation sum, sum)` behind it. Sums begin with zero, so that a line does not wait
+//! for the one before; at its end `(sum 0 + sum 1) + (sum 2 + sum 3)` is added to the row's total. Dot kernels have the sums side
+//! by side in a register of 128 bits, tile kernels one after the other, with a token and a row in each lane. So a token's result
+//! is the same, bit for bit, alone and among others, and on every instruction set but AVX-512.
+//!
+//! With AVX-512 the dot kernels of the commonest types sum parts of groups in sixteen lanes, and tiles group by group. This order
+//! would take 3 to 31 % more of the time of those dot kernels and 4 to 10 % more of the tiles'. Passes of up to eight tokens take
+//! the dot kernels, there as everywhere.
 
 /// Columns of a line: those of a panel of codes.
 pub(crate) const LINE: usize = 512;
@@ -15,29 +19,31 @@ pub(super) const LANES: usize = 4;
 
 /// The sums of a row, in plain Rust.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LineSums([f32; LANES]);
+pub(super) struct LineSums {
+    /// Of the lines before.
+    total: f32,
+    sums: [f32; LANES],
+}
 
 impl LineSums {
     /// The beginning of a line behind lines that sum up to `total`.
     #[inline(always)]
     pub fn new(total: f32) -> Self {
-        let mut sums = [0.0; LANES];
-        sums[0] = total;
-        LineSums(sums)
+        LineSums { total, sums: [0.0; LANES] }
     }
 
     /// Adds the product of the line's group `group`.
     #[inline(always)]
     pub fn add(&mut self, group: usize, factor: f32, by: f32) {
-        let sum = &mut self.0[group % LANES];
+        let sum = &mut self.sums[group % LANES];
         *sum = mul_add(factor, by, *sum);
     }
 
     /// The sum of all.
     #[inline(always)]
     pub fn total(self) -> f32 {
-        let [a, b, c, d] = self.0;
-        (a + b) + (c + d)
+        let [a, b, c, d] = self.sums;
+        self.total + ((a + b) + (c + d))
     }
 }
 

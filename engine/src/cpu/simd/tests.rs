@@ -123,7 +123,7 @@ proptest! {
             let oracle = &mut oracles[usize::from(codes)];
             if oracle.is_empty() {
                 *oracle = out;
-            } else if codes {
+            } else if codes && isa != Isa::Avx512 {
                 prop_assert_eq!(&out, &*oracle, "{} {} of {}", isa, ty, n);
             } else {
                 close(&out, oracle, 2e-5)?;
@@ -283,7 +283,10 @@ proptest! {
         for isa in Isa::available() {
             let mut out = [f32::NAN; DOT_ROWS];
             kernels(isa).dot_gathered(blocks, &rows, Row::new(kernels(isa), &x).get(), &mut out);
-            prop_assert_eq!(out, oracle, "{} {} of {}", isa, ty, n);
+            match isa {
+                Isa::Avx512 => close(&out, &oracle, 2e-5)?,
+                _ => prop_assert_eq!(out, oracle, "{} {} of {}", isa, ty, n),
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 use super::{
     codes, heads, load_ps, load64, load128, load256, powers, prefetch, reduce,
-    sums::{add4, end_line, half_sums4, halves, less, load4, sums4, total},
+    sums::{RowTotal, add4, half_sums4, half_sums8, halves, less, load4, sums4},
 };
 use crate::{
     cpu::simd::{
@@ -101,27 +101,26 @@ pub(super) fn rows32<const BYTES: usize, const SCALE: u8, const OFFSET: i8, cons
 ) -> [f32; ROWS] {
     const STEPS: usize = LINE / 256;
     let lines = rows.map(|of| of.row.as_chunks::<BYTES>().0.as_chunks::<8>());
-    let mut sums = [_mm_setzero_ps(); ROWS];
+    let mut sums = [RowTotal::zero(); ROWS];
     for (at, inputs) in BlockInputs::whole(x).enumerate() {
         for row in 0..ROWS {
             let blocks = &lines[row].0[at];
             prefetch(blocks.as_flattened(), rows[row].ahead);
-            let before = if at > 0 && at % STEPS == 0 { end_line(sums[row]) } else { sums[row] };
-            sums[row] = eight::<BYTES, SCALE, OFFSET>(before, blocks, inputs, &codes_of);
+            sums[row].before_block(at, STEPS);
+            sums[row].line = eight::<BYTES, SCALE, OFFSET>(sums[row].line, blocks, inputs, &codes_of);
         }
     }
     if let Some(inputs) = PaddedInputs::rest(x) {
         for row in 0..ROWS {
             let (whole, rest) = lines[row];
             let blocks = padded(rest).unwrap_or([[0; BYTES]; 8]);
-            let ended = !whole.is_empty() && whole.len().is_multiple_of(STEPS);
-            let before = if ended { end_line(sums[row]) } else { sums[row] };
-            sums[row] = eight::<BYTES, SCALE, OFFSET>(before, &blocks, inputs.get(), &codes_of);
+            sums[row].before_block(whole.len(), STEPS);
+            sums[row].line = eight::<BYTES, SCALE, OFFSET>(sums[row].line, &blocks, inputs.get(), &codes_of);
         }
     }
     let mut out = [0.0; ROWS];
     for row in 0..ROWS {
-        out[row] = total(sums[row]);
+        out[row] = sums[row].get();
     }
     out
 }
@@ -180,12 +179,10 @@ pub(super) fn row_k<const BYTES: usize>(
 ) -> f32 {
     let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.sums.as_chunks::<8>().0);
-    let mut sums = _mm_setzero_ps();
+    let mut sums = RowTotal::zero();
     for (at, ((block, codes), (scales, x_sums))) in blocks.zip(factors).enumerate() {
         prefetch(block, ahead);
-        if at > 0 && at % (LINE / 256) == 0 {
-            sums = end_line(sums);
-        }
+        sums.before_block(at, LINE / 256);
         let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
         let (s, m) = k_scales::unpack(part(block, 4));
         let minima = halves(_mm256_mul_ps(bytes8(m), _mm256_set1_ps(-dmin)));
@@ -197,11 +194,11 @@ pub(super) fn row_k<const BYTES: usize>(
             for (i, dot) in dots.iter_mut().enumerate() {
                 *dot = dot4(*dot, load256::<i8, 32>(part(codes, 128 * half + 32 * i)));
             }
-            sums = add4(sums, sums4(dots), scales[half]);
-            sums = _mm_fmadd_ps(minima[half], load4(part(x_sums, 4 * half)), sums);
+            sums.line = add4(sums.line, sums4(dots), scales[half]);
+            sums.line = _mm_fmadd_ps(minima[half], load4(part(x_sums, 4 * half)), sums.line);
         }
     }
-    total(sums)
+    sums.get()
 }
 
 /// Eight 6-bit scales, 32 too large, as floats.
@@ -211,8 +208,8 @@ pub(super) fn six_bits(scales: [u8; 8]) -> __m256 {
     _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_cvtepu8_epi32(load64(&scales)), _mm256_set1_epi32(32)))
 }
 
-/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a half,
-/// `weights(block, half)` its codes, `OFFSET` too large.
+/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a
+/// half, `weights(block, half)` its codes, `OFFSET` too large.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn row_k16<const BYTES: usize, const OFFSET: i8>(
@@ -225,12 +222,10 @@ pub(super) fn row_k16<const BYTES: usize, const OFFSET: i8>(
     let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let of_x = x.half_sums.as_chunks::<16>().0.iter().zip(x.half_code_sums.as_chunks::<16>().0);
     let of_x = x.scales.as_chunks::<8>().0.iter().zip(of_x);
-    let mut sums = _mm_setzero_ps();
+    let mut sums = RowTotal::zero();
     for (at, ((block, codes), (scales, (x_sums, code_sums)))) in blocks.zip(of_x).enumerate() {
         prefetch(block, ahead);
-        if at > 0 && at % (LINE / 256) == 0 {
-            sums = end_line(sums);
-        }
+        sums.before_block(at, LINE / 256);
         // Two scales for each of the activations'.
         let twice = [_mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0), _mm256_set_epi32(7, 7, 6, 6, 5, 5, 4, 4)];
         for (at, codes) in codes.as_chunks::<128>().0.iter().enumerate() {
@@ -241,20 +236,19 @@ pub(super) fn row_k16<const BYTES: usize, const OFFSET: i8>(
             for (i, dot) in dots.iter_mut().enumerate() {
                 *dot = dot4(*dot, load256::<i8, 32>(part(codes, 32 * i)));
             }
-            for half in 0..2 {
+            for (half, mut four) in half_sums8(dots).into_iter().enumerate() {
                 let first = 8 * at + 4 * half;
-                let mut four = half_sums4([dots[2 * half], dots[2 * half + 1]]);
                 if OFFSET > 0 {
                     four = less(four, OFFSET, part(code_sums, first));
                 }
-                sums = add4(sums, four, s[half]);
+                sums.line = add4(sums.line, four, s[half]);
                 if OFFSET == MINIMA {
-                    sums = _mm_fmadd_ps(minima[half], load4(part(x_sums, first)), sums);
+                    sums.line = _mm_fmadd_ps(minima[half], load4(part(x_sums, first)), sums.line);
                 }
             }
         }
     }
-    total(sums)
+    sums.get()
 }
 
 /// Row of blocks of `CHUNKS` chunks of 32 signed codes, each with one scale or two, as there are `GROUPS`: `codes(block, i)` widens
@@ -270,41 +264,34 @@ pub(super) fn row_signed<const BYTES: usize, const CHUNKS: usize, const GROUPS: 
 ) -> f32 {
     const { assert!((GROUPS == CHUNKS || GROUPS == 2 * CHUNKS) && matches!(GROUPS, 2 | 4 | 8 | 16)) };
     let inputs = x.codes.as_chunks::<32>().0.as_chunks::<CHUNKS>().0.iter().zip(x.scales.as_chunks::<CHUNKS>().0);
-    let mut sums = _mm_setzero_ps();
+    let mut sums = RowTotal::zero();
     for (at, (block, (inputs, x_scales))) in row.as_chunks::<BYTES>().0.iter().zip(inputs).enumerate() {
         prefetch(block, ahead);
-        if at > 0 && at % (LINE / (32 * CHUNKS)) == 0 {
-            sums = end_line(sums);
-        }
+        sums.before_block(at, LINE / (32 * CHUNKS));
         let scales = scales(block);
-        let dot = |i: usize| signed4(codes(block, i), load256(&inputs[i]));
+        let mut dots = [_mm256_setzero_si256(); CHUNKS];
+        for i in 0..CHUNKS {
+            dots[i] = signed4(codes(block, i), load256(&inputs[i]));
+        }
         if GROUPS == 2 {
             // Every other block has the line's other two sums.
             let none = _mm256_setzero_si256();
-            let (dots, [a, b]) = ([dot(0), dot(1)], [scales[0] * x_scales[0], scales[1] * x_scales[1]]);
-            sums = if at.is_multiple_of(2) {
-                add4(sums, sums4([dots[0], dots[1], none, none]), _mm_set_ps(0.0, 0.0, b, a))
+            let [a, b] = [scales[0] * x_scales[0], scales[1] * x_scales[1]];
+            sums.line = if at.is_multiple_of(2) {
+                add4(sums.line, sums4([dots[0], dots[1], none, none]), _mm_set_ps(0.0, 0.0, b, a))
             } else {
-                add4(sums, sums4([none, none, dots[0], dots[1]]), _mm_set_ps(b, a, 0.0, 0.0))
+                add4(sums.line, sums4([none, none, dots[0], dots[1]]), _mm_set_ps(b, a, 0.0, 0.0))
             };
         }
         for four in 0..GROUPS / 4 {
-            let (four_scales, dots) = (
-                load4(part(&scales, 4 * four)),
-                if GROUPS == CHUNKS {
-                    sums4([dot(4 * four), dot(4 * four + 1), dot(4 * four + 2), dot(4 * four + 3)])
-                } else {
-                    half_sums4([dot(2 * four), dot(2 * four + 1)])
-                },
-            );
-            let x_scales = if GROUPS == CHUNKS {
-                load4(part(x_scales, 4 * four))
+            let (dots, x_scales) = if GROUPS == CHUNKS {
+                (sums4(*part(&dots, 4 * four)), load4(part(x_scales, 4 * four)))
             } else {
                 let [a, b]: [f32; 2] = *part(x_scales, 2 * four);
-                _mm_set_ps(b, b, a, a)
+                (half_sums4(*part(&dots, 2 * four)), _mm_set_ps(b, b, a, a))
             };
-            sums = add4(sums, dots, _mm_mul_ps(four_scales, x_scales));
+            sums.line = add4(sums.line, dots, _mm_mul_ps(load4(part(&scales, 4 * four)), x_scales));
         }
     }
-    total(sums)
+    sums.get()
 }

@@ -8,7 +8,7 @@ mod codes;
 mod dot;
 pub(super) mod inputs;
 mod points;
-pub(super) mod sums;
+mod sums;
 mod tile;
 
 use std::arch::x86_64::*;

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{FLOAT_TOKENS, ROWS, load_ps, load512, store_ps};
-use crate::cpu::simd::{CodePanel, CodeTile, TILE_TOKENS, portable::check_tile, sum_order::LANES};
+use crate::cpu::simd::{CodePanel, CodeTile, TILE_TOKENS, portable::check_tile};
 
 /// Codes; see [`Kernels::tile_codes`](crate::cpu::simd::Kernels::tile_codes).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -35,51 +35,37 @@ fn groups<const QUADS: usize, const XS: usize, const MINIMA: bool>(
     let x_scales = x.scales.as_chunks::<TILE_TOKENS>().0;
     let (acc, _) = acc.as_chunks_mut::<16>();
     let (acc, _) = acc.as_chunks_mut::<2>();
-    // Of each of a line's sums: lines are summed as `sum_order` says.
-    let mut lanes = [[[[0f32; 16]; 2]; TILE_TOKENS]; LANES];
-    for lane in 0..LANES {
-        let mut total = [[_mm512_setzero_ps(); 2]; TILE_TOKENS];
-        if lane == 0 {
-            total = std::array::from_fn(|t| [load_ps(&acc[t][0]), load_ps(&acc[t][1])]);
-        }
-        let factors = scales.iter().zip(biases).zip(x_sums);
-        let groups = weights.iter().zip(xs).zip(factors).enumerate().skip(lane).step_by(LANES);
-        for (group, ((weights, xs), ((scales, bias), x_sums))) in groups {
-            let mut dots = [[load512(&bias[0]), load512(&bias[1])]; TILE_TOKENS];
-            for (w, xs) in weights.iter().zip(xs.as_chunks::<TILE_TOKENS>().0) {
-                let (w0, w1) = (load512(&w[0]), load512(&w[1]));
-                for t in 0..TILE_TOKENS {
-                    let x = _mm512_set1_epi32(xs[t] as i32);
-                    dots[t][0] = _mm512_dpbusd_epi32(dots[t][0], x, w0);
-                    dots[t][1] = _mm512_dpbusd_epi32(dots[t][1], x, w1);
-                }
-            }
-            let (s0, s1) = (load_ps(&scales[0]), load_ps(&scales[1]));
-            let x_scales = &x_scales[group * QUADS / 8];
+    let mut total: [[__m512; 2]; TILE_TOKENS] = std::array::from_fn(|t| [load_ps(&acc[t][0]), load_ps(&acc[t][1])]);
+    let factors = scales.iter().zip(biases);
+    for (group, ((weights, xs), (scales, bias))) in weights.iter().zip(xs).zip(factors).enumerate() {
+        let mut dots = [[load512(&bias[0]), load512(&bias[1])]; TILE_TOKENS];
+        for (w, xs) in weights.iter().zip(xs.as_chunks::<TILE_TOKENS>().0) {
+            let (w0, w1) = (load512(&w[0]), load512(&w[1]));
             for t in 0..TILE_TOKENS {
-                let x = _mm512_set1_ps(x_scales[t]);
-                total[t][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][0]), _mm512_mul_ps(s0, x), total[t][0]);
-                total[t][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][1]), _mm512_mul_ps(s1, x), total[t][1]);
-            }
-            if MINIMA {
-                let (m0, m1) = (load_ps(&mins[group][0]), load_ps(&mins[group][1]));
-                for t in 0..TILE_TOKENS {
-                    let x = _mm512_set1_ps(x_sums[t]);
-                    total[t][0] = _mm512_fmadd_ps(m0, x, total[t][0]);
-                    total[t][1] = _mm512_fmadd_ps(m1, x, total[t][1]);
-                }
+                let x = _mm512_set1_epi32(xs[t] as i32);
+                dots[t][0] = _mm512_dpbusd_epi32(dots[t][0], x, w0);
+                dots[t][1] = _mm512_dpbusd_epi32(dots[t][1], x, w1);
             }
         }
+        let (s0, s1) = (load_ps(&scales[0]), load_ps(&scales[1]));
+        let x_scales = &x_scales[group * QUADS / 8];
         for t in 0..TILE_TOKENS {
-            store_ps(&mut lanes[lane][t][0], total[t][0]);
-            store_ps(&mut lanes[lane][t][1], total[t][1]);
+            let x = _mm512_set1_ps(x_scales[t]);
+            total[t][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][0]), _mm512_mul_ps(s0, x), total[t][0]);
+            total[t][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][1]), _mm512_mul_ps(s1, x), total[t][1]);
+        }
+        if MINIMA {
+            let (m0, m1) = (load_ps(&mins[group][0]), load_ps(&mins[group][1]));
+            for t in 0..TILE_TOKENS {
+                let x = _mm512_set1_ps(x_sums[group][t]);
+                total[t][0] = _mm512_fmadd_ps(m0, x, total[t][0]);
+                total[t][1] = _mm512_fmadd_ps(m1, x, total[t][1]);
+            }
         }
     }
     for t in 0..TILE_TOKENS {
-        for side in 0..2 {
-            let [a, b, c, d] = lanes.each_ref().map(|lane| load_ps(&lane[t][side]));
-            store_ps(&mut acc[t][side], _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)));
-        }
+        store_ps(&mut acc[t][0], total[t][0]);
+        store_ps(&mut acc[t][1], total[t][1]);
     }
 }
 
