@@ -275,6 +275,7 @@ fn dense(model_type: &str) -> Value {
             "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 4096, "ssm_state_size": 128,
             "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "n_routed_experts": 8, "num_experts_per_tok": 2,
             "n_shared_experts": 1, "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688,
+            "time_step_min": 0.001,
         }),
         "starcoder2" => json!({"num_key_value_heads": 2, "max_position_embeddings": 4096}),
         "stablelm" => {

@@ -301,7 +301,8 @@ impl HfConfig {
     }
 }
 
-/// Brings what libraries have renamed to one form: kinds of layers, and their number where only the list of kinds tells it.
+/// Brings what libraries have renamed to one form: kinds of layers, their number where only the list of kinds tells it, and the key of
+/// tied heads.
 fn complete(values: &mut Map<String, Value>) {
     if let Some(Value::Array(kinds)) = values.get_mut("layer_types") {
         for kind in kinds {
@@ -311,6 +312,10 @@ fn complete(values: &mut Map<String, Value>) {
                 _ => {}
             }
         }
+    }
+    // Of LFM2, before any other name.
+    if let Some(tied) = values.remove("tie_embedding") {
+        values.insert("tie_word_embeddings".to_owned(), tied);
     }
     let kinds = match (values.get("hybrid_override_pattern"), values.get("layers_block_type")) {
         (Some(Value::String(letters)), _) => letters.chars().count(),

@@ -111,10 +111,13 @@ impl<'a> HfRope<'a> {
 
     /// Magnitude of cos and sin under longrope.
     fn longrope_magnitude(&self, original: usize, context: usize) -> Result<f32> {
-        let given = match self.f32("attention_factor")? {
-            None => self.f32("short_mscale")?,
-            given => given,
-        };
+        let [short, long] = [self.f32("short_mscale")?, self.f32("long_mscale")?];
+        if let (Some(short), Some(long)) = (short, long)
+            && short != long
+        {
+            return Err(self.config.unsupported("longrope with a magnitude of each length", "rope.long_mscale", long));
+        }
+        let given = self.f32("attention_factor")?.or(short);
         let factor = f64::from(self.factor(original, context)?);
         Ok(match given {
             Some(magnitude) => magnitude,
