@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 55] = [
+pub const MODELS: [&str; 58] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -37,6 +37,8 @@ pub const MODELS: [&str; 55] = [
     "gpt-oss",
     "granite-4-dense",
     "granitemoe",
+    "hunyuan-dense",
+    "hunyuan-moe",
     "jais2",
     "laguna",
     "llama-relu",
@@ -49,6 +51,7 @@ pub const MODELS: [&str; 55] = [
     "mistral",
     "mistral4",
     "mixtral",
+    "muse-glimmer",
     "nemotron",
     "olmo3",
     "olmoe",

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{AttentionConfig, BoundAttention, Linear, ModelConfig, Norm, NormKind, NormSlot, Register},
+    model::{AttentionConfig, BoundAttention, HeadGate, Linear, ModelConfig, Norm, NormKind, NormSlot, Register},
 };
 
 /// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
@@ -248,8 +248,10 @@ impl AttentionOps {
         let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(vectors), &[head_dim])?;
         let merge = Op::new(loader.gpu, &pipeline, &[(&buffers.partials).into(), (&buffers.heads).into()])?;
         let gate = (shape.gated || shape.gate_rows > 0).then(|| {
-            let softplus = ("SOFTPLUS", f64::from(u8::from(!shape.gated)));
-            let pipeline = loader.gpu.pipelines().get("gate_heads", None, elementwise::WORKGROUP, &[softplus])?;
+            let switch = |on: bool| f64::from(u8::from(on));
+            let softplus = !shape.gated && shape.head_gate == HeadGate::Softplus;
+            let overrides = [("OWN_GATES", switch(!shape.gated)), ("SOFTPLUS", switch(softplus))];
+            let pipeline = loader.gpu.pipelines().get("gate_heads", None, elementwise::WORKGROUP, &overrides)?;
             Op::new(loader.gpu, &pipeline, &[(&buffers.heads).into(), (&buffers.qkv).into()])
         });
         let gate = gate.transpose()?;

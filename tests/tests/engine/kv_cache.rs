@@ -205,3 +205,15 @@ fn kv_cache_counts_its_bytes_and_refuses_more_than_memory() {
     assert!(matches!(huge, Err(Error::Memory { wanted, .. }) if wanted == all), "{huge:?}, not {all}");
     assert!(matches!(KvCache::new(config, 0, KvType::F16), Err(Error::Invalid { .. })));
 }
+
+/// Weights of a norm behind the rotation stay in place while the rotation moves on: such keys are not shifted, but computed again.
+#[test]
+fn keys_normed_behind_their_rotation_are_not_shifted() {
+    let model = open("models/hunyuan-dense");
+    let mut forward = forward(&model, Setup::default());
+    let mut kv = KvCache::new(&model.config, 32, KvType::F32).unwrap();
+    forward.run(&ids(20), &mut kv, Outputs::None, &mut ()).unwrap();
+    let error = kv.shift(Isa::Scalar, 4, 3).unwrap_err().to_string();
+    assert!(error.contains("norms of keys behind their rotation"), "{error}");
+    assert_eq!(kv.len(), 20);
+}

@@ -83,6 +83,9 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("command-r", "command-r", [48, 3, 4, 2, 12, 96], Silu),
         ("cohere2-moe", "cohere2moe", [48, 4, 4, 2, 12, 64], Silu),
         ("exaone-moe", "exaone-moe", [48, 4, 4, 2, 12, 64], Silu),
+        ("hunyuan-dense", "hunyuan-dense", [48, 3, 4, 2, 16, 96], Silu),
+        ("hunyuan-moe", "hunyuan-moe", [48, 3, 4, 2, 12, 32], Silu),
+        ("muse-glimmer", "muse-glimmer", [48, 4, 4, 2, 12, 96], Silu),
         ("mistral4", "mistral4", [48, 3, 4, 1, 40, 96], Silu),
     ] {
         let model = open(&format!("models/{name}"));

@@ -21,6 +21,7 @@ mod glm4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
+mod hunyuan;
 mod laguna;
 mod latent;
 mod lfm2;
@@ -29,6 +30,7 @@ mod mamba2;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
+mod muse_glimmer;
 mod nemotron_h;
 mod olmo;
 mod olmoe;
@@ -93,6 +95,7 @@ const FAMILIES: &[&Family] = &[
     &glm4::FAMILY,
     &glm4_moe::FAMILY,
     &deepseek2::FAMILY,
+    &hunyuan::FAMILY,
     &laguna::FAMILY,
     &minicpm::FAMILY,
     &minimax_m2::FAMILY,
@@ -100,6 +103,7 @@ const FAMILIES: &[&Family] = &[
     &relu_squared::FAMILY,
     &bitnet::FAMILY,
     &smallthinker::FAMILY,
+    &muse_glimmer::FAMILY,
     &nemotron_h::FAMILY,
     &falcon::FAMILY,
     &opt::FAMILY,

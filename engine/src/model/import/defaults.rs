@@ -270,6 +270,15 @@ fn dense(model_type: &str) -> Value {
             "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7,
             "partial_rotary_factor": 0.5,
         }),
+        "muse_glimmer" | "muse_glimmer_text" => json!({
+            "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+            "sliding_window": 2048, "final_logit_softcapping": 20.0, "qk_scale_factor": 3.87,
+            "output_multiplier": 0.196_116_14,
+        }),
+        "hunyuan_v1_dense" => json!({"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
+        "hunyuan_v1_moe" => json!({
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1,
+        }),
         "bitnet" => json!({"num_key_value_heads": 5, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
         "nemotron_h" => json!({
             "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 4096, "ssm_state_size": 128,

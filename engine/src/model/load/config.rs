@@ -7,8 +7,8 @@ use crate::{
     error::{Error, Location, Result},
     format::{Array, Container},
     model::{
-        Activation, AttentionConfig, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, QueryScale,
-        RopeOrder, Router, RouterScore, Step,
+        Activation, AttentionConfig, ExpertGroups, Experts, HeadGate, LayerConfig, ModelConfig, NormKind, Position,
+        QueryScale, RopeOrder, Router, RouterScore, Step,
     },
 };
 
@@ -139,6 +139,8 @@ impl Loader<'_> {
                 kv_from: None,
                 latent: None,
                 gate_rows: 0,
+                head_gate: HeadGate::Softplus,
+                norm_after_rope: false,
             })
         };
         let steps: Arc<[Step]> = Step::sequential().into();

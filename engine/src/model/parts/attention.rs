@@ -33,8 +33,21 @@ pub struct AttentionConfig {
     pub kv_from: Option<usize>,
     /// Latent from which keys and values come: a key is `[rotated | latent]`, `head_dim` elements of one head, and its own value.
     pub latent: Option<LatentConfig>,
-    /// Rows of a gate matrix of its own: one per head or per element, by whose softplus outputs of heads are multiplied; 0 without.
+    /// Rows of a gate matrix of its own: one per head or per element, by a function of which outputs of heads are multiplied; 0 without.
     pub gate_rows: usize,
+    /// That function.
+    pub head_gate: HeadGate,
+    /// True if norms of query and key heads come behind the rotation rather than before it (HunYuan). Rotations keep lengths.
+    pub norm_after_rope: bool,
+}
+
+/// Function of what a gate matrix of attention's own yields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadGate {
+    /// `ln(1 + e^x)` (Laguna).
+    Softplus,
+    /// `1 / (1 + e^-x)` (Muse Glimmer).
+    Sigmoid,
 }
 
 impl AttentionConfig {
