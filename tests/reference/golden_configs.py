@@ -140,4 +140,12 @@ CONFIGS = {
             "projector_hidden_size": 16,
         },
     },
+    "llama4": {
+        "class": "Llama4",
+        "part": "Text",
+        "config": SIZES
+        | {"num_hidden_layers": 4, "head_dim": 12, "intermediate_size": 24, "intermediate_size_mlp": 64, "num_local_experts": 4}
+        | {"num_experts_per_tok": 2, "interleave_moe_layer_step": 2, "attention_chunk_size": 8, "floor_scale": 8}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+    },
 }

@@ -77,6 +77,9 @@ pub const MODELS: [&str; 58] = [
 pub const RECURRENT: [&str; 8] =
     ["granite-4-h", "lfm2", "lfm2-moe", "nemotron-3-nano", "nemotron-h", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
 
+/// The same, of models that have a part without kernels on a device.
+pub const CPU_ONLY: [&str; 1] = ["llama4"];
+
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 2] = ["bitnet", "gpt-oss-mxfp4"];
 

@@ -186,6 +186,19 @@ fn unsupported(what: &'static str, got: impl ToString, supported: &str) -> Error
     Error::Unsupported { what, got: got.to_string(), supported: supported.to_owned() }
 }
 
+/// Refuses attention without kernels.
+///
+/// # Errors
+/// [`Error::Unsupported`] with what the kernels lack.
+pub(super) fn check(of: &AttentionConfig) -> Result<()> {
+    match of.window.filter(|_| of.chunked) {
+        Some(window) => {
+            Err(unsupported("window of attention on the GPU", format!("chunks of {window}"), "one that slides"))
+        }
+        None => Ok(()),
+    }
+}
+
 impl AttentionOps {
     /// Latent attention's norm, of which the append has to know.
     pub(super) fn latent_norm(&self) -> Option<&Buffer> {
@@ -207,6 +220,7 @@ impl AttentionOps {
         if shape.head_dim > most {
             return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));
         }
+        check(shape)?;
         let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
         let what = MemoryUse { purpose: Purpose::Attention, what: "attention weights" };
         let (inputs, output) = match (weights.latent.as_deref(), &buffers.latent) {

@@ -1,14 +1,14 @@
-//! HunYuan 1, dense and MoE: Llama's layer with halves rotated, norms on query and key heads behind the rotation, and experts chosen by
-//! softmax beside a shared one.
+//! HunYuan 1, dense and MoE: Llama's layer with halves rotated, norms on query and key heads behind the rotation, and experts
+//! chosen by softmax beside a shared one.
 
 use super::{
     Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
+    parts::{USUAL_NORMS, check_lengths_kept, gated_layer},
 };
 use crate::{
     error::Result,
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, RopeScaling, Router,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -24,10 +24,7 @@ pub(super) const FAMILY: Family = Family {
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    if matches!(config.ropes[0].scaling, RopeScaling::Yarn { .. } | RopeScaling::Factors { .. }) {
-        let kind = loader.text("rope.scaling.type")?.unwrap_or("factors").to_owned();
-        return Err(loader.key_error("rope.scaling.type", "`none` or `linear`, which keep lengths", kind));
-    }
+    check_lengths_kept(loader, &config)?;
     if loader.arch == "hunyuan-moe" {
         config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
     }

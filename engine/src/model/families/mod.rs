@@ -26,6 +26,7 @@ mod laguna;
 mod latent;
 mod lfm2;
 mod llama;
+mod llama4;
 mod mamba2;
 mod minicpm;
 mod minimax_m2;
@@ -72,6 +73,7 @@ pub(super) struct Family {
 /// Every family this engine runs.
 const FAMILIES: &[&Family] = &[
     &llama::FAMILY,
+    &llama4::FAMILY,
     &mistral3::FAMILY,
     &qwen::FAMILY,
     &qwen35::FAMILY,

@@ -210,6 +210,7 @@ impl CpuAttention {
             scale: of.scale,
             softcap: of.softcap,
             window: of.window,
+            chunked: of.chunked,
             sinks: weights.sinks.as_deref(),
         };
         for (rows, kv) in sequences.iter_mut() {
