@@ -68,6 +68,14 @@ FAMILIES = {
         COMMON, **HEADS, **ROPES, **ACTIVATIONS, attention_bias=[True], mlp_bias=[True], sliding_window=[8],
         rope_parameters=[with_base(YARN, 5e5), with_base(LLAMA3, 5e5), with_base(LINEAR, 1e4), PLAIN],
     )),
+    "llama4_text": (
+        dict(head_dim=16, intermediate_size=32, intermediate_size_mlp=64, num_local_experts=4, num_experts_per_tok=1,
+             attention_chunk_size=8, floor_scale=8, num_hidden_layers=4),
+        dict(num_key_value_heads=[1, 4], num_hidden_layers=[2, 4, 5], rms_norm_eps=[1e-6, 1e-2, ABSENT], num_experts_per_tok=[2],
+             interleave_moe_layer_step=[2], use_qk_norm=[False], attn_temperature_tuning=[False], attn_scale=[0.4],
+             attention_chunk_size=[16, None], no_rope_layer_interval=[2, 3], attention_bias=[True], tie_word_embeddings=[True, ABSENT],
+             rope_theta=[1e4, ABSENT], **ACTIVATIONS),
+    ),
     "mistral": (dict(head_dim=16), dict(COMMON, **HEADS, **ROPES, **ACTIVATIONS, sliding_window=[4, 16, None, ABSENT])),
     "mixtral": (
         dict(num_local_experts=4, num_experts_per_tok=2, head_dim=16),
@@ -293,6 +301,18 @@ FAMILIES = {
         dict(n_routed_experts=8, n_group=2, topk_group=1, topk_method="group_limited_greedy"),
     ]})),
     "deepseek_v3": (LATENT, dict(LATENT_DRAWS, **ACTIVATIONS, rope_interleave=[False])),
+    "hunyuan_v1_dense": (
+        dict(head_dim=16),
+        dict(COMMON, **HEADS, **ACTIVATIONS, attention_bias=[True], rope_parameters=[
+            dict(rope_type="dynamic", alpha=1000.0, factor=1.0, rope_theta=1e4), dict(rope_type="linear", factor=2.5, rope_theta=1e4),
+        ]),
+    ),
+    "hunyuan_v1_moe": (
+        dict(head_dim=16, num_experts=4, moe_topk=2),
+        dict(COMMON, **HEADS, **ACTIVATIONS, moe_topk=[1, 3], rope_parameters=[
+            dict(rope_type="dynamic", alpha=50.0, factor=1.0, rope_theta=5e5),
+        ]),
+    ),
     "mistral4": (
         dict(LATENT, rope_parameters=dict(yarn(mscale=1.0, mscale_all_dim=1.0), rope_theta=1e4, llama_4_scaling_beta=0.1)),
         {key: values for key, values in LATENT_DRAWS.items() if key not in ("rope_theta", "rope_scaling")}

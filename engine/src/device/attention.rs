@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{AttentionConfig, BoundAttention, Linear, ModelConfig, Norm, NormKind, NormSlot, Register},
+    model::{AttentionConfig, BoundAttention, HeadGate, Linear, ModelConfig, Norm, NormKind, NormSlot, Register},
 };
 
 /// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
@@ -186,6 +186,19 @@ fn unsupported(what: &'static str, got: impl ToString, supported: &str) -> Error
     Error::Unsupported { what, got: got.to_string(), supported: supported.to_owned() }
 }
 
+/// Refuses attention without kernels.
+///
+/// # Errors
+/// [`Error::Unsupported`] with what the kernels lack.
+pub(super) fn check(of: &AttentionConfig) -> Result<()> {
+    match of.window.filter(|_| of.chunked) {
+        Some(window) => {
+            Err(unsupported("window of attention on the GPU", format!("chunks of {window}"), "one that slides"))
+        }
+        None => Ok(()),
+    }
+}
+
 impl AttentionOps {
     /// Latent attention's norm, of which the append has to know.
     pub(super) fn latent_norm(&self) -> Option<&Buffer> {
@@ -207,6 +220,7 @@ impl AttentionOps {
         if shape.head_dim > most {
             return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));
         }
+        check(shape)?;
         let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
         let what = MemoryUse { purpose: Purpose::Attention, what: "attention weights" };
         let (inputs, output) = match (weights.latent.as_deref(), &buffers.latent) {
@@ -248,8 +262,10 @@ impl AttentionOps {
         let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(vectors), &[head_dim])?;
         let merge = Op::new(loader.gpu, &pipeline, &[(&buffers.partials).into(), (&buffers.heads).into()])?;
         let gate = (shape.gated || shape.gate_rows > 0).then(|| {
-            let softplus = ("SOFTPLUS", f64::from(u8::from(!shape.gated)));
-            let pipeline = loader.gpu.pipelines().get("gate_heads", None, elementwise::WORKGROUP, &[softplus])?;
+            let switch = |on: bool| f64::from(u8::from(on));
+            let softplus = !shape.gated && shape.head_gate == HeadGate::Softplus;
+            let overrides = [("OWN_GATES", switch(!shape.gated)), ("SOFTPLUS", switch(softplus))];
+            let pipeline = loader.gpu.pipelines().get("gate_heads", None, elementwise::WORKGROUP, &overrides)?;
             Op::new(loader.gpu, &pipeline, &[(&buffers.heads).into(), (&buffers.qkv).into()])
         });
         let gate = gate.transpose()?;

@@ -335,6 +335,7 @@ impl KvOps {
             ("ROPE", switch(table.is_some())),
             ("QK_NORM", switch(attention.q_norm.is_some())),
             ("QK_NORM_ALL", switch(attention.norms_all)),
+            ("NORM_AFTER_ROPE", switch(layout.shape.norm_after_rope)),
             ("GATED", switch(layout.shape.gated)),
             ("V_NORM", switch(layout.shape.norm_values)),
             kv_f32,

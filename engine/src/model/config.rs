@@ -77,6 +77,8 @@ pub struct ModelConfig {
     pub n_vocab: usize,
     /// Tokens the model was trained to see, the default context.
     pub context_length: usize,
+    /// Longest context in which attention sees all keys, where it sees chosen ones in longer ones (InfLLM-v2); these are refused.
+    pub dense_context: Option<usize>,
     /// Kind of norm, for the whole model.
     pub norm: NormKind,
     /// Added under the root.

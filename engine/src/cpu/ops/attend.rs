@@ -153,8 +153,24 @@ impl QueryBlock {
     }
 }
 
+/// Window of keys that queries see.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenWindow {
+    /// Most keys of a query.
+    pub(super) len: usize,
+    /// True if it begins at multiples of its length rather than slides.
+    pub(super) chunked: bool,
+}
+
+impl SeenWindow {
+    /// The first key that a query at `position` sees.
+    pub(super) fn first(self, position: usize) -> usize {
+        if self.chunked { position - position % self.len } else { (position + 1).saturating_sub(self.len) }
+    }
+}
+
 /// Attention of every query of `block` to the keys at positions `visit`, as far as its mask allows: query `row` is at position
-/// `first + row / group` and sees the `window` keys up to and including its own.
+/// `first + row / group` and sees the keys of `window` up to and including its own.
 pub(super) struct Attend<'a> {
     pub(super) block: &'a mut QueryBlock,
     pub(super) keys: &'a KvRows,
@@ -162,7 +178,7 @@ pub(super) struct Attend<'a> {
     pub(super) visit: Range<usize>,
     pub(super) first: usize,
     pub(super) group: usize,
-    pub(super) window: usize,
+    pub(super) window: SeenWindow,
     pub(super) softcap: Option<f32>,
 }
 
@@ -182,8 +198,7 @@ impl Kernel for Attend<'_> {
             query_key(v, q, k, width, rows, n, scores);
             for row in 0..rows {
                 let position = self.first + row / self.group;
-                let seen =
-                    (position + 1).saturating_sub(self.window).max(self.visit.start)..(position + 1).min(start + n);
+                let seen = self.window.first(position).max(self.visit.start)..(position + 1).min(start + n);
                 let seen = seen.start.max(start) - start..seen.end.max(start) - start;
                 let scores = &mut scores[row * TILE..][..TILE];
                 let out = &mut out[row * width..][..width];

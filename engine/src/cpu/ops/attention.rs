@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{
     KvRows, PARALLEL_ELEMENTS,
-    attend::{Attend, Finish, QueryBlock},
+    attend::{Attend, Finish, QueryBlock, SeenWindow},
     next,
 };
 use crate::cpu::{Cpu, simd::vector::dispatch};
@@ -29,8 +29,17 @@ pub struct AttentionShape<'a> {
     pub softcap: Option<f32>,
     /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
     pub window: Option<usize>,
+    /// True if the window begins at multiples of its length rather than slides.
+    pub chunked: bool,
     /// `[n_head]`: per query head the score of a key without a value, beside those it sees (gpt-oss).
     pub sinks: Option<&'a [f32]>,
+}
+
+impl AttentionShape<'_> {
+    /// The keys that queries see.
+    fn seen(&self) -> SeenWindow {
+        SeenWindow { len: self.window.unwrap_or(usize::MAX), chunked: self.chunked }
+    }
 }
 
 /// Queries of consecutive tokens.
@@ -123,8 +132,8 @@ impl Cpu {
         let row = shape.n_head * dim;
         let tokens = q.len() / row;
         let (rows, width) = (tokens * group, keys[0].stride());
-        let window = shape.window.unwrap_or(usize::MAX);
-        let visit = (first + 1).saturating_sub(window)..first + tokens;
+        let window = shape.seen();
+        let visit = window.first(first)..first + tokens;
         let first_range = visit.start / RANGE;
         let ranges = visit.end.div_ceil(RANGE) - first_range;
         let part = rows * (width + 2);
@@ -200,7 +209,7 @@ impl Cpu {
         let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
         let row = shape.n_head * dim;
         let width = keys[0].stride();
-        let window = shape.window.unwrap_or(usize::MAX);
+        let window = shape.seen();
         let tokens = q.len() / row;
         let per_task = tokens.div_ceil(self.pool().threads() * 4);
         let per_block = (PROMPT_ROWS / group).min(per_task).max(FEW_TOKENS / 2);
@@ -209,7 +218,7 @@ impl Cpu {
             let token = i * per_block;
             let tokens = out.len() / row;
             let first = first + token;
-            let visit = (first + 1).saturating_sub(window)..first + tokens;
+            let visit = window.first(first)..first + tokens;
             for head in 0..shape.n_kv_head {
                 block.start(tokens * group, width);
                 for r in 0..tokens * group {
@@ -254,7 +263,11 @@ mod tests {
         values: &KvRows,
         position: usize,
     ) -> Vec<f64> {
-        let start = (position + 1).saturating_sub(shape.window.unwrap_or(usize::MAX));
+        let start = match (shape.window, shape.chunked) {
+            (None, _) => 0,
+            (Some(window), false) => (position + 1).saturating_sub(window),
+            (Some(window), true) => (0..=position).rev().find(|p| p % window == 0).unwrap(),
+        };
         let mut row = vec![0.0; shape.head_dim];
         let mut scores = Vec::new();
         for p in start..=position {
@@ -330,6 +343,7 @@ mod tests {
             first in 0usize..300,
             tokens in 1usize..40,
             window in prop::option::of(1usize..200),
+            chunked: bool,
             softcap in prop::option::of(1f32..30.0),
             sinks in prop::option::of(prop::collection::vec(-8f32..8.0, 10)),
             seed: u64,
@@ -337,7 +351,7 @@ mod tests {
             let scale = 1.0 / (dim as f32).sqrt();
             let n_head = n_kv_head * group;
             let sinks = sinks.as_ref().map(|sinks| &sinks[..n_head]);
-            let shape = AttentionShape { n_head, n_kv_head, head_dim: dim, scale, softcap, window, sinks };
+            let shape = AttentionShape { n_head, n_kv_head, head_dim: dim, scale, softcap, window, chunked, sinks };
             check(&shape, ty, first, tokens, seed)?;
         }
     }
@@ -345,7 +359,8 @@ mod tests {
     #[test]
     fn attention_agrees_with_f64_for_long_contexts_and_prompts() {
         let (softcap, window, sinks) = (None, None, None);
-        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale: 0.2, softcap, window, sinks };
+        let (chunked, scale) = (false, 0.2);
+        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale, softcap, window, chunked, sinks };
         check(&shape, KvType::F16, 1500, 1, 7).unwrap();
         let sinks = [0.5, -60.0, 80.0, 2.0];
         check(&AttentionShape { sinks: Some(&sinks), ..shape.clone() }, KvType::F32, 1500, 1, 7).unwrap();
@@ -356,7 +371,8 @@ mod tests {
     #[test]
     fn attention_is_the_same_for_any_number_of_workers() {
         let (softcap, window, sinks) = (None, None, None);
-        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale: 0.1, softcap, window, sinks };
+        let (chunked, scale) = (false, 0.1);
+        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale, softcap, window, chunked, sinks };
         let (mut keys, mut seed) = (Vec::new(), 3);
         for _ in 0..4 {
             let mut rows = KvRows::new(KvType::F16, 64, 600).unwrap();

@@ -1,6 +1,6 @@
-//! DeepSeek V2, V2-Lite, V3 and R1, Kimi K2, GLM 4.7 Flash, Mistral 4: latent attention, some dense layers, then experts with shared ones.
-//! Experts are chosen by a softmax (V2, Mistral) or by sigmoid and bias, from the best groups in the large models. Queries of Mistral 4
-//! grow with their position.
+//! DeepSeek V2, V2-Lite, V3 and R1, Kimi K2, GLM 4.7 Flash, Mistral 4: latent attention, some dense layers, then experts with
+//! shared ones. Experts are chosen by a softmax (V2, Mistral) or by sigmoid and bias, from the best groups in the large models.
+//! Queries of Mistral 4 grow with their position.
 
 use super::{
     Family, Loader, latent,

@@ -34,8 +34,8 @@ fn defaults(model_type: &str) -> Value {
             gemma(model_type)
         }
         "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "minicpm3" | "mistral4" => latent(model_type),
-        "gpt_oss" | "laguna" | "minimax_m2" | "glm4_moe" | "ernie4_5" | "ernie4_5_moe" | "lfm2" | "lfm2_moe"
-        | "phimoe" | "olmoe" | "cohere2_moe" | "exaone_moe" => experts(model_type),
+        "gpt_oss" | "llama4" | "llama4_text" | "laguna" | "minimax_m2" | "glm4_moe" | "ernie4_5" | "ernie4_5_moe"
+        | "lfm2" | "lfm2_moe" | "phimoe" | "olmoe" | "cohere2_moe" | "exaone_moe" => experts(model_type),
         _ => dense(model_type),
     }
 }
@@ -193,6 +193,11 @@ fn latent(model_type: &str) -> Value {
 
 fn experts(model_type: &str) -> Value {
     match model_type {
+        "llama4" | "llama4_text" => json!({
+            "intermediate_size_mlp": 16384, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5, "num_local_experts": 16, "num_experts_per_tok": 1, "attention_chunk_size": 8192,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+        }),
         "gpt_oss" => json!({
             "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
             "sliding_window": 128,
@@ -269,6 +274,15 @@ fn dense(model_type: &str) -> Value {
         "glm4" => json!({
             "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7,
             "partial_rotary_factor": 0.5,
+        }),
+        "muse_glimmer" | "muse_glimmer_text" => json!({
+            "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+            "sliding_window": 2048, "final_logit_softcapping": 20.0, "qk_scale_factor": 3.87,
+            "output_multiplier": 0.196_116_14,
+        }),
+        "hunyuan_v1_dense" => json!({"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
+        "hunyuan_v1_moe" => json!({
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1,
         }),
         "bitnet" => json!({"num_key_value_heads": 5, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
         "nemotron_h" => json!({

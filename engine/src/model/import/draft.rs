@@ -169,7 +169,7 @@ impl Draft {
     }
 
     /// Adds the vector `name`.
-    pub(super) fn vector(&mut self, name: &str, values: &[f32]) {
+    pub(in crate::model) fn vector(&mut self, name: &str, values: &[f32]) {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let shape = vec![values.len()];
         self.made.push(Tensor { name: name.to_owned(), ty: TensorType::F32, shape, data: Bytes::new(bytes) });

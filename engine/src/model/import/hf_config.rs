@@ -256,6 +256,11 @@ impl HfConfig {
         self.typed(&[name], "a list of unsigned integers", |value| value.as_array()?.iter().map(size).collect())
     }
 
+    /// A list of finite numbers.
+    pub(in crate::model) fn floats(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        self.typed(&[name], "a list of finite numbers", |value| value.as_array()?.iter().map(finite).collect())
+    }
+
     /// Two numbers under `name`, the second of which may be infinite, in either form that Python writes.
     pub(in crate::model) fn limits(&self, name: &str) -> Result<Option<[f32; 2]>> {
         let Some(list) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };

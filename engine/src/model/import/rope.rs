@@ -229,6 +229,16 @@ impl Draft {
                 }
                 Ok(())
             }
+            // HunYuan's raises the base by a fixed factor, in every context.
+            "dynamic" if of.rope.switchable("alpha")?.is_some() => {
+                let (alpha, dims) = (of.rope.f32("alpha")?.unwrap_or(1.0), sizes.rope_dims as f32);
+                if alpha <= 0.0 || sizes.rope_dims <= 2 {
+                    return Err(hf.error("rope.alpha", "a number above 0, for heads of more than 2 elements", alpha));
+                }
+                let base = base * alpha.powf(dims / (dims - 2.0));
+                self.set(&format!("rope.freq_base{suffix}"), Value::F32(base));
+                Ok(())
+            }
             "dynamic" => {
                 let factor = of.rope.f32("factor")?.unwrap_or(1.0);
                 self.set_size(&format!("rope.scaling.original_context_length{suffix}"), context)?;

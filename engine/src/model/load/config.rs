@@ -7,8 +7,8 @@ use crate::{
     error::{Error, Location, Result},
     format::{Array, Container},
     model::{
-        Activation, AttentionConfig, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, QueryScale,
-        RopeOrder, Router, RouterScore, Step,
+        Activation, AttentionConfig, ExpertGroups, Experts, HeadGate, LayerConfig, ModelConfig, NormKind, Position,
+        QueryScale, RopeOrder, Router, RouterScore, Step,
     },
 };
 
@@ -130,6 +130,7 @@ impl Loader<'_> {
                 n_kv_head,
                 head_dim,
                 window: None,
+                chunked: false,
                 rope,
                 scale,
                 query_scale,
@@ -139,6 +140,8 @@ impl Loader<'_> {
                 kv_from: None,
                 latent: None,
                 gate_rows: 0,
+                head_gate: HeadGate::Softplus,
+                norm_after_rope: false,
             })
         };
         let steps: Arc<[Step]> = Step::sequential().into();
@@ -156,6 +159,7 @@ impl Loader<'_> {
             n_ff: sizes.n_ff,
             n_vocab: sizes.n_vocab,
             context_length: sizes.context_length,
+            dense_context: self.size("attention.dense_length", 1..=MAX_SIZE)?,
             norm,
             norm_eps,
             position: Position::Rotary,
@@ -172,8 +176,8 @@ impl Loader<'_> {
         })
     }
 
-    /// Growth of queries with their position, where the file names its weight: in steps of the length that it names, or that the model was
-    /// trained with before its `context` was stretched.
+    /// Growth of queries with their position, where the file names its weight: in steps of the length that it names, or that the
+    /// model was trained with before its `context` was stretched.
     fn query_scale(&self, context: usize) -> Result<Option<QueryScale>> {
         let Some(beta) = self.switchable("attention.temperature_scale")? else { return Ok(None) };
         let named = self.size("attention.temperature_length", 0..=MAX_SIZE)?.filter(|length| *length > 0);
@@ -280,6 +284,6 @@ impl Loader<'_> {
         };
         let renormalise = self.flag("expert_weights_norm")?.unwrap_or(default.renormalise);
         let scale = self.switchable("expert_weights_scale")?.unwrap_or(default.scale);
-        Ok(Router { score, groups, renormalise, scale })
+        Ok(Router { score, groups, renormalise, scale, weighs_inputs: default.weighs_inputs })
     }
 }

@@ -17,6 +17,9 @@ pub struct AttentionConfig {
     pub head_dim: usize,
     /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
     pub window: Option<usize>,
+    /// True if the window does not slide: it begins at multiples of its length, and a query sees itself and the keys from there
+    /// on (Llama 4).
+    pub chunked: bool,
     /// Table in [`ModelConfig::ropes`](crate::model::ModelConfig::ropes) by which queries and keys are rotated; `None`: they are not.
     pub rope: Option<usize>,
     /// Factor on query-key products (usually `1/sqrt(head_dim)`).
@@ -33,8 +36,22 @@ pub struct AttentionConfig {
     pub kv_from: Option<usize>,
     /// Latent from which keys and values come: a key is `[rotated | latent]`, `head_dim` elements of one head, and its own value.
     pub latent: Option<LatentConfig>,
-    /// Rows of a gate matrix of its own: one per head or per element, by whose softplus outputs of heads are multiplied; 0 without.
+    /// Rows of a gate matrix of its own: one per head or per element, by a function of which outputs of heads are multiplied; 0
+    /// without.
     pub gate_rows: usize,
+    /// That function.
+    pub head_gate: HeadGate,
+    /// True if norms of query and key heads come behind the rotation rather than before it (HunYuan). Rotations keep lengths.
+    pub norm_after_rope: bool,
+}
+
+/// Function of what a gate matrix of attention's own yields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadGate {
+    /// `ln(1 + e^x)` (Laguna).
+    Softplus,
+    /// `1 / (1 + e^-x)` (Muse Glimmer).
+    Sigmoid,
 }
 
 impl AttentionConfig {

@@ -93,6 +93,7 @@ impl LatentAttention {
             scale: shape.scale,
             softcap: shape.softcap,
             window: shape.window,
+            chunked: shape.chunked,
             sinks: weights.sinks.as_deref(),
         };
         for (rows, kv) in sequences.iter_mut() {
