@@ -84,7 +84,16 @@ fn a_tokens_attention_is_the_same_alone_and_in_a_prompt() {
     const PROMPT: usize = 70;
     let sinks = random_activations(6, rng);
     for (head_dim, window, sinks) in [(64, None, None), (24, Some(300), None), (32, None, Some(&sinks[..]))] {
-        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim, scale: 0.2, softcap: None, window, sinks };
+        let shape = AttentionShape {
+            n_head: 6,
+            n_kv_head: 2,
+            head_dim,
+            scale: 0.2,
+            softcap: None,
+            window,
+            chunked: false,
+            sinks,
+        };
         let mut cache = || {
             let mut rows = KvRows::new(KvType::F16, head_dim, FIRST + PROMPT).unwrap();
             (0..FIRST + PROMPT).for_each(|_| rows.push(&random_activations(head_dim, rng)));
