@@ -54,8 +54,10 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
     let mut layer = gated_layer(loader, config, n, NORMS_AROUND)?;
-    if layer.attention.as_ref().is_some_and(|attention| attention.q_norm.is_none() || attention.k_norm.is_none()) {
-        return Err(loader.missing_tensor(&format!("blk.{n}.attn_q_norm.weight"), "norms of query and key heads"));
+    let attention = layer.attention.iter();
+    let norms = attention.flat_map(|attention| [("q", attention.q_norm.is_none()), ("k", attention.k_norm.is_none())]);
+    if let Some((of, _)) = norms.into_iter().find(|(_, missing)| *missing) {
+        return Err(loader.missing_tensor(&format!("blk.{n}.attn_{of}_norm.weight"), "norms of query and key heads"));
     }
     for (slot, norm) in &mut layer.norms {
         if matches!(slot, NormSlot::PostAttention | NormSlot::PostFfn) {
