@@ -26,6 +26,7 @@ mod lost_file;
 mod models;
 mod moe;
 mod neurons;
+mod one_text;
 mod placed;
 mod predictor;
 mod prepare;

@@ -1,0 +1,73 @@
+//! A token's logits do not depend on how many tokens are computed with it: those of a prompt in chunks of any size are the same bits, so
+//! that drafts, reused prefixes and batches change no greedy text. Of AVX-512, whose tiles sum in an order of their own, that is true of
+//! passes of up to eight tokens.
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::{path::Path, sync::Arc};
+
+use thermocline_engine::{
+    cpu::Isa,
+    model::{LoadOptions, Model},
+    runtime::{KvType, Outputs},
+};
+use thermocline_tests::golden::{Setup, forward};
+
+use super::models::fixtures;
+
+/// Bits of the logits of `n` tokens, computed `setup.chunk` at a time.
+fn logits(model: &Arc<Model>, setup: Setup, n: usize) -> Vec<u32> {
+    let ids: Vec<u32> = (0..n).map(|at| (at * at * 31 + 17 * at + 3) as u32 % model.config.n_vocab as u32).collect();
+    let mut forward = forward(model, setup);
+    let mut kv = forward.kv_cache(n, setup.kv).unwrap();
+    forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap().iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// Where the logits of a prompt first differ when it is computed by the token and in chunks; `None` if they are the same.
+fn first_difference(path: &Path, setup: Setup, n: usize, chunks: &[usize]) -> Option<String> {
+    let model =
+        Model::open(path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let (model, name) = (Arc::new(model), path.file_name()?.display());
+    let alone = logits(&model, Setup { chunk: 1, ..setup }, n);
+    chunks.iter().find_map(|chunk| {
+        let together = logits(&model, Setup { chunk: *chunk, ..setup }, n);
+        let at = alone.iter().zip(&together).position(|(a, b)| a != b)?;
+        let apart = alone.iter().zip(&together).filter(|(a, b)| a != b).count();
+        let (token, of) = (at / model.config.n_vocab, alone.len());
+        Some(format!("{name} {:?}: chunks of {chunk}: token {token}, {apart} of {of} logits", setup.isa))
+    })
+}
+
+/// Setups of the instruction sets that this machine has, and the chunks whose logits are the same.
+fn setups() -> Vec<(Setup, &'static [usize])> {
+    let chunks = |isa: Isa| -> &'static [usize] { if isa == Isa::Avx512 { &[2, 5, 8] } else { &[5, 9, 16, 300] } };
+    Isa::available().into_iter().map(|isa| (Setup { isa: Some(isa), ..Setup::default() }, chunks(isa))).collect()
+}
+
+#[test]
+fn chunks_of_any_size_give_the_same_logits_in_every_quantised_family() {
+    let mut paths = Vec::new();
+    for folder in ["gguf", "gguf2026"] {
+        let files = fixtures().join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
+        paths.extend(files.filter(|path| path.extension().is_some_and(|ending| ending == "gguf")));
+    }
+    paths.retain(|path| !path.to_string_lossy().ends_with("F16.gguf"));
+    paths.sort();
+    assert!(paths.len() > 12, "{}", paths.len());
+    let mut different = Vec::new();
+    for (setup, chunks) in setups().into_iter().filter(|(setup, _)| setup.isa != Some(Isa::Scalar)) {
+        different.extend(paths.iter().filter_map(|path| first_difference(path, setup, 40, chunks)));
+    }
+    assert!(different.is_empty(), "{}", different.join("\n"));
+}
+
+#[test]
+fn chunks_of_any_size_give_the_same_logits_over_long_contexts() {
+    for (ty, kv) in [("Q8_0", KvType::F16), ("Q4_K_M", KvType::Q8_0)] {
+        let path = fixtures().join(format!("gguf/llama-silu-gqa-256-{ty}.gguf"));
+        for (setup, chunks) in setups() {
+            let n = if setup.isa == Some(Isa::Scalar) { 40 } else { 600 };
+            let setup = Setup { kv, threads: 2, ..setup };
+            assert_eq!(first_difference(&path, setup, n, chunks), None, "{setup:?}");
+        }
+    }
+}
