@@ -74,6 +74,9 @@ done
 model moe.gguf --shape turbosparse-mixtral "${few[@]}"
 model mixtral.gguf --shape mixtral-8x7b "${few[@]}"
 measure moe "10 %" moe.gguf mixtral.gguf -p 0 -n "$n" --sparsity exact,dense
+# Modes that skip neurons must not make a prompt slower.
+measure prompts "TurboSparse Mixtral, 0.10" moe.gguf "" -p $((prompt / 2)) -n 0 --sparsity dense,exact
+measure prompts "ReLU Llama 7B, 0.10" relu-dense.gguf "" -p $((prompt / 2)) -n 0 --sparsity dense,exact
 
 # family LABEL SHAPE LAYERS TYPE ARGS...: a model of this year, at its published widths, cut in layers so that it fits in RAM twice: the
 # peer repacks a copy.
@@ -92,6 +95,7 @@ silent() {
   model "$shape.gguf" --shape "$shape" --layers "$depth" --active "$4" --hot-share "$5"
   measure families "$label, Q4_0, $depth layers" "$shape.gguf" "" -p "$prompt" -n "$n"
   measure moe "$label, $4" "$shape.gguf" "" -p 0 -n "$n" --sparsity exact
+  measure prompts "$label, $4" "$shape.gguf" "" -p $((prompt / 2)) -n 0 --sparsity dense,exact
   rm "$work/$shape.gguf"
 }
 # Gemma 4's last layers read keys and values of the first: one layer of either kind has to come before them.
@@ -104,7 +108,9 @@ family "GLM 4.7 Flash" glm-4.7-flash 12 q4_0
 silent "SmallThinker 21B" smallthinker-21b 16 0.10 0.26
 silent "Nemotron 3 Nano" nemotron-3-nano 14 0.15 0.30
 
-python3 tests/bench_page.py "$results" "$out"
+slow=0  # 1 if a mode makes a prompt slower than it may.
+python3 tests/bench_page.py "$results" "$out" $( ((quick)) && echo quick) || slow=1
 "$program" eval plot --in "$out/benchmarks.csv" --out "$out/benchmarks.svg" --y "times llama.cpp" --title "Decoding, times llama.cpp" \
   || echo "bench.sh: no chart without --peer" >&2
 echo "bench.sh: $out/benchmarks.md written; read it before you commit"
+exit "$slow"

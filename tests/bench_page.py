@@ -1,8 +1,10 @@
 """Writes the results of tests/bench.sh into the page of benchmarks and its CSV.
 
-Usage: python3 bench_page.py RESULTS FOLDER
+Usage: python3 bench_page.py RESULTS FOLDER [quick]
   RESULTS  N.json (`thermocline bench -o json`) beside N.label (the section of the page, and the label of the rows)
   FOLDER   of benchmarks.md, whose tables stand between `<!-- begin SECTION -->` and `<!-- end SECTION -->`, and benchmarks.csv
+  quick    the figures are of shapes too small to be judged
+Ends with 1 after it has written both if a mode's prompt is slower than it may be.
 """
 
 import csv
@@ -49,6 +51,26 @@ def sparse_rows(label, records):
     return rows
 
 
+# Least speed of a prompt in any mode, in parts of the same prompt's in `dense`.
+LEAST_OF_DENSE = 0.97
+
+
+def of_dense(records):
+    """Each mode's record with its speed in parts of that of `dense`, which is among them."""
+    dense = next(r for r in records if r["thermocline"]["sparsity"] == "dense")
+    return [(r, r["avg_ts"] / dense["avg_ts"]) for r in records if r is not dense]
+
+
+def prompt_rows(label, records):
+    """One row per mode: the prompt's speed beside that of `dense`."""
+    dense = next(r for r in records if r["thermocline"]["sparsity"] == "dense")
+    return [
+        ["" if at else label, f"`{r['thermocline']['sparsity']}`", speed(r["avg_ts"], r["stddev_ts"]),
+         speed(dense["avg_ts"], dense["stddev_ts"]), f"{ratio:.2f}"]
+        for at, (r, ratio) in enumerate(of_dense(records))
+    ]
+
+
 DENSE_HEADS = ["weights", "decoding, t/s", "llama.cpp", "ratio", "of read bandwidth", "prompt, t/s", "llama.cpp", "ratio"]
 SPARSE_HEADS = ["neurons that fire", "mode", "t/s", "llama.cpp", "ratio", "of read bandwidth"]
 # Heads, the function that makes rows, columns of text.
@@ -57,6 +79,7 @@ SECTIONS = {
     "families": (["model", *DENSE_HEADS[1:]], dense_rows, 1),
     "sparse": (SPARSE_HEADS, sparse_rows, 2),
     "moe": (SPARSE_HEADS, sparse_rows, 2),
+    "prompts": (["model", "mode", "prompt, t/s", "`dense`", "ratio"], prompt_rows, 2),
 }
 
 
@@ -75,13 +98,15 @@ def replace_section(page, name, text):
     return f"{head}{begin}\n{text}\n{end}{rest.split(end)[1]}"
 
 
-def main(results, folder):
+def main(results, folder, quick=False):
     sections = {name: [] for name in SECTIONS}
-    chart = []
+    chart, slow = [], []
     for path in sorted(pathlib.Path(results).glob("*.json")):
         section, label = path.with_suffix(".label").read_text().splitlines()
         records = json.loads(path.read_text())
         sections[section] += SECTIONS[section][1](label, records)
+        if section == "prompts":
+            slow += [f"{label}, {r['thermocline']['sparsity']}: {x:.2f}" for r, x in of_dense(records) if x < LEAST_OF_DENSE]
         for record in (r for r in records if r["n_gen"] > 0):
             mode = record["thermocline"]["sparsity"]
             name = label if section in ("dense", "families") else f"{'MoE, ' if section == 'moe' else ''}{label} fire, {mode}"
@@ -100,6 +125,8 @@ def main(results, folder):
         out = csv.writer(file, lineterminator="\n")
         out.writerow(["weights and mode", "tokens per second", "times llama.cpp"])
         out.writerows(chart)
+    if slow and not quick:
+        sys.exit(f"bench_page.py: prompts below {LEAST_OF_DENSE} of `dense`: {'; '.join(slow)}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 // heads = heads * sigmoid(gate), heads [rows, cols] of attention. Gates stand behind the queries of their head, [query | gate] of
-// gate_width elements each. With SOFTPLUS heads = heads * ln(1 + e^gate), where gates stand in a row by themselves from gate_first on,
-// one per gate_width elements of heads. One invocation per element, in a two-dimensional grid.
+// gate_width elements each; with OWN_GATES they stand in a row by themselves from gate_first on, one per gate_width elements of
+// heads. With SOFTPLUS heads = heads * ln(1 + e^gate). One invocation per element, in a two-dimensional grid.
 #include "lane.wgsl"
 #include "softplus.wgsl"
 
+override OWN_GATES: bool = false;
 override SOFTPLUS: bool = false;
 
 struct Params {
@@ -34,11 +35,16 @@ fn gate_heads(@builtin(global_invocation_id) id: vec3<u32>) {
     let col = i % params.cols;
     let unit = col / params.gate_width;
     let at = row * params.gate_pitch;
+    var gate = 0.0;
+    if OWN_GATES {
+        gate = gates[at + params.gate_first + unit];
+    } else {
+        gate = gates[at + (unit + 1u) * params.gate_width + col];
+    }
     var factor = 0.0;
     if SOFTPLUS {
-        factor = softplus(gates[at + params.gate_first + unit]);
+        factor = softplus(gate);
     } else {
-        let gate = gates[at + (unit + 1u) * params.gate_width + col];
         factor = 1.0 / (1.0 + exp(-gate));
     }
     heads[row * params.pitch + col] *= factor;

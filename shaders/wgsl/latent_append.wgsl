@@ -5,13 +5,16 @@
 //          rest rotated
 // Heads of q and rows of keys are padded to a multiple of four elements, with zeros. Rotations (ROPE, Su et al. 2021) are
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + rope_dim / 2) when NEOX, else (2 i, 2 i + 1)
-// with (cos, sin) from a table [tokens, rope_dim / 2]. Keys hold f32 when KV_F32, else pairs of f16. One workgroup per head and token,
+// with (cos, sin) from a table [tokens, rope_dim / 2]. Both parts of queries at position p are then scaled (QUERY_SCALE):
+//   q <- q (1 + query_beta ln(1 + floor((p + query_offset) / query_length)))
+// Keys hold f32 when KV_F32, else pairs of f16. One workgroup per head and token,
 // and one per key: grid (n_head + 1; tokens).
 #include "lane.wgsl"
 #include "reduce.wgsl"
 
 override NEOX: bool = false;
 override ROPE: bool = true;
+override QUERY_SCALE: bool = false;
 override KV_F32: bool = false;
 
 const MAX_F16: f32 = 65504.0;
@@ -29,6 +32,10 @@ struct Params {
     position: u32,
     capacity: u32,
     eps: f32,
+    query_beta: f32,
+    // Positions per step of the scale of queries, at least 1.
+    query_length: u32,
+    query_offset: u32,
     // Row of the first token in what tokens have: several conversations may share a pass.
     row: u32,
 }
@@ -55,15 +62,20 @@ fn latent_append(
     if head < params.n_head {
         let start = token * params.queries_pitch + head * (params.nope_dim + params.rope_dim);
         let slot = token * params.n_head + head;
+        var query_scale = 1.0;
+        if QUERY_SCALE {
+            let position = params.position + builtins.workgroup.y + params.query_offset;
+            query_scale += params.query_beta * log(1.0 + f32(position / params.query_length));
+        }
         for (var i = lane.index; i < params.inputs_pitch; i += WORKGROUP_SIZE) {
             var value = 0.0;
             if i < params.nope_dim {
-                value = queries[start + i];
+                value = queries[start + i] * query_scale;
             }
             inputs[slot * params.inputs_pitch + i] = value;
         }
         for (var i = lane.index; i < padded - params.rank; i += WORKGROUP_SIZE) {
-            q[slot * padded + params.rank + i] = rotated_query(start + params.nope_dim, token, i);
+            q[slot * padded + params.rank + i] = rotated_query(start + params.nope_dim, token, i) * query_scale;
         }
         return;
     }

@@ -4,8 +4,9 @@
 // weights (V_NORM), then the first `dims` elements of queries and keys rotated (ROPE, Su et al. 2021):
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
 // with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled (QUERY_SCALE):
-//   q <- q (1 + query_beta ln(1 + floor(p / query_length)))
-// With GATED each query head is followed by its gate, head_dim elements that are left where they are.
+//   q <- q (1 + query_beta ln(1 + floor((p + query_offset) / query_length)))
+// With NORM_AFTER_ROPE the weights of norms are applied to what has been rotated: rotations keep lengths, so that the rest of a
+// norm may come before them. With GATED each query head is followed by its gate, head_dim elements that are left where they are.
 // Heads of q and rows of the caches are padded to a multiple of four elements, with zeros; the caches hold f32 when KV_F32, else
 // pairs of f16. One workgroup per head and token: grid (n_head + 2 n_kv_head; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
 #include "lane.wgsl"
@@ -15,6 +16,7 @@ override NEOX: bool = false;
 override ROPE: bool = true;
 override QK_NORM: bool = false;
 override QK_NORM_ALL: bool = false;
+override NORM_AFTER_ROPE: bool = false;
 override GATED: bool = false;
 override V_NORM: bool = false;
 override QUERY_SCALE: bool = false;
@@ -35,6 +37,7 @@ struct Params {
     query_beta: f32,
     // Positions per step of the scale of queries, at least 1.
     query_length: u32,
+    query_offset: u32,
     // Row of the first token in what tokens have: several conversations may share a pass.
     row: u32,
 }
@@ -94,7 +97,8 @@ fn rope_append(
     }
     var query_scale = 1.0;
     if QUERY_SCALE {
-        query_scale += params.query_beta * log(1.0 + f32((params.position + token) / params.query_length));
+        let position = params.position + token + params.query_offset;
+        query_scale += params.query_beta * log(1.0 + f32(position / params.query_length));
     }
 
     let pairs = (params.head_dim + 3u) / 4u * 2u;
@@ -122,8 +126,8 @@ fn append(is_value: bool, at: u32, word: u32) {
     }
 }
 
-fn normed(head: Head, i: u32) -> f32 {
-    let x = qkv[head.start + i];
+// An element of which nothing is normed yet.
+fn normed(head: Head, i: u32, x: f32) -> f32 {
     if head.is_value {
         return x * head.scale;
     }
@@ -141,11 +145,28 @@ fn normed(head: Head, i: u32) -> f32 {
     return x * head.scale * weight;
 }
 
+// An element as the rotation finds it.
+fn unrotated(head: Head, i: u32) -> f32 {
+    let x = qkv[head.start + i];
+    if NORM_AFTER_ROPE && !head.is_value {
+        return x;
+    }
+    return normed(head, i, x);
+}
+
 fn element(head: Head, i: u32) -> f32 {
     if i >= params.head_dim {
         return 0.0;
     }
-    let x = normed(head, i);
+    let x = rotated(head, i);
+    if NORM_AFTER_ROPE && !head.is_value {
+        return normed(head, i, x);
+    }
+    return x;
+}
+
+fn rotated(head: Head, i: u32) -> f32 {
+    let x = unrotated(head, i);
     if !ROPE || head.is_value || i >= params.dims {
         return x;
     }
@@ -159,5 +180,5 @@ fn element(head: Head, i: u32) -> f32 {
         partner = select(i - half, i + half, is_first);
     }
     let rotation = table[head.row * half + pair];
-    return x * rotation.x + normed(head, partner) * select(rotation.y, -rotation.y, is_first);
+    return x * rotation.x + unrotated(head, partner) * select(rotation.y, -rotation.y, is_first);
 }

@@ -10,6 +10,7 @@ import copy
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,8 @@ import torch
 import transformers
 from safetensors.numpy import load_file, save_file
 
-from families import ABSENT, FAMILIES, SIZES, VOCABULARY
+from draws import ABSENT, settle
+from families import FAMILIES, FLAT, SIZES, TOWERS, VOCABULARY
 
 TOKENS = 24
 # Largest difference of a logit in parts of the reference's range. Sums in another order leave a thousandth of that.
@@ -35,9 +37,14 @@ MOST_KEYS = 4
 
 
 def plain(config):
-    """The configuration without what is left out, and what depends on other keys computed."""
+    """The configuration without what is left out, what is drawn together in its place, and what depends on other keys computed."""
+    together = {key: values for key, values in config.items() if key.startswith("+")}
+    config = {key: value for key, value in config.items() if key not in together}
+    for values in together.values():
+        config.update(values)
+    config = {key: value for key, value in config.items() if not (isinstance(value, str) and value == ABSENT)}
     values = {key: value(config) if callable(value) else value for key, value in config.items()}
-    return {key: value for key, value in values.items() if not (isinstance(value, str) and value == ABSENT)}
+    return values
 
 
 class Case:
@@ -47,12 +54,16 @@ class Case:
         self.family, self.changes, self.saved, self.seed = family, changes, saved, seed
         base, _ = FAMILIES[family]
         self.config = plain({**SIZES, **base, **changes})
+        self.type = family.split()[0]
 
     def model(self):
         """The reference, with weights that make settings show; raises where it does not know them either."""
         torch.manual_seed(self.seed)
-        config = transformers.CONFIG_MAPPING[self.family](**copy.deepcopy(self.config))
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        values, auto = copy.deepcopy(self.config), transformers.AutoModelForCausalLM
+        if self.type in TOWERS:
+            values, auto = dict(text_config=values, vision_config=self.tower()), transformers.AutoModelForImageTextToText
+        config = transformers.CONFIG_MAPPING[self.type](**values)
+        model = auto.from_config(config, attn_implementation="eager").float().eval()
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 if name.endswith(("A_log", "dt_bias", ".D")):
@@ -66,6 +77,18 @@ class Case:
                     buffer.normal_(0, 0.1)
         return model
 
+    def tower(self):
+        """The configuration of the pictures' tower."""
+        width = "hidden_size" if self.type == "qwen2_vl" else "out_hidden_size"
+        return {**TOWERS[self.type], width: self.config["hidden_size"]}
+
+    def written(self):
+        """The keys of the configuration as files have them."""
+        if self.type not in TOWERS:
+            return self.config
+        tower = dict(vision_config=self.tower())
+        return dict(self.config, **tower) if self.type in FLAT else dict(tower, text_config=self.config)
+
     def write(self, folder):
         """Writes the folder as the library saves it, or with the keys as drawn; yields what the reference computes."""
         model = self.model()
@@ -75,8 +98,8 @@ class Case:
             logits = model(input_ids=ids, use_cache=False).logits[0].float().numpy()
         model.save_pretrained(folder)
         if not self.saved:
-            names = {"model_type": self.family, "architectures": [type(model).__name__]}
-            (folder / "config.json").write_text(json.dumps({**names, **self.config}, indent=1))
+            names = {"model_type": self.type, "architectures": [type(model).__name__]}
+            (folder / "config.json").write_text(json.dumps({**names, **self.written()}, indent=1))
         (folder / "generation_config.json").unlink(missing_ok=True)
         return ids[0].tolist(), logits
 
@@ -86,7 +109,7 @@ def draw(family, rng):
     base, draws = FAMILIES[family]
     changes = {}
     for key in rng.sample(sorted(draws), rng.randint(0, min(MOST_KEYS, len(draws)))):
-        changes[key] = rng.choice(draws[key])
+        changes[key] = settle(rng.choice(draws[key]), rng)
     # A window is only there if the switch is.
     if "sliding_window" in changes and "use_sliding_window" in draws:
         changes["use_sliding_window"] = True
@@ -118,8 +141,9 @@ class Program:
         done = subprocess.run([self.path, *arguments], capture_output=True, text=True, timeout=300, check=False)
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+            errors = [line for line in lines if line.startswith("error: ")]
             kind = "wrong" if done.returncode < 0 or "panicked" in done.stderr else "refused"
-            raise Verdict(kind, lines[-1])
+            raise Verdict(kind, (errors or lines)[-1])
 
     def logits(self, model, ids, out, device):
         ids = ",".join(map(str, ids))
@@ -139,7 +163,7 @@ class Program:
             self.logits(folder, ids, out, "cpu")
             worst = error(wanted, out)
             if self.gpu:
-                self.logits(folder, ids, out, "gpu")
+                self.logits(folder, ids, out, self.gpu)
                 worst = max(worst, error(wanted, out))
             if self.converts:
                 file = Path(scratch, "model.gguf")
@@ -162,6 +186,11 @@ def shrink(program, case):
         fewer = {other: value for other, value in changes.items() if other != key}
         if program.is_wrong(Case(case.family, fewer, case.saved, case.seed)):
             changes = fewer
+    for key, value in list(changes.items()):
+        for inner in list(value) if isinstance(value, dict) else []:
+            fewer = {other: kept for other, kept in changes[key].items() if other != inner}
+            if program.is_wrong(Case(case.family, {**changes, key: fewer}, case.saved, case.seed)):
+                changes = {**changes, key: fewer}
     saved = case.saved and program.is_wrong(Case(case.family, changes, True, case.seed))
     return Case(case.family, changes, saved, case.seed)
 
@@ -208,14 +237,14 @@ def family(program, name, options):
         counts[kind] += 1
         counts["tried"] += kind != "unknown"
         if kind == "refused" or (kind == "unknown" and options.verbose):
-            reasons[reason.replace(str(Path(tempfile.gettempdir())), "")[-160:]] += 1
+            reasons[re.sub(r"\S*/model\b", "model", reason)[:200]] += 1
         if kind == "wrong":
             least = shrink(program, case)
             form = "as saved" if least.saved else "as drawn"
-            changes = {key: least.config.get(key, ABSENT) for key in least.changes}
+            changes = {key: least.config.get(key, least.changes[key]) for key in least.changes}
             print(f"WRONG {name} ({reason}, {form}, seed {case.seed}): {changes}", flush=True)
             if options.keep:
-                keep(least, Path(options.keep, f"{name}-{'-'.join(sorted(least.changes)) or 'base'}-{case.seed}"))
+                keep(least, Path(options.keep, f"{least.type}-{'-'.join(sorted(least.changes)) or 'base'}-{case.seed}"))
     seconds = time.monotonic() - started
     row = [name, counts["tried"], counts["right"], counts["wrong"], counts["refused"], f"{seconds:.0f} s"]
     print("| " + " | ".join(map(str, row)) + " |", flush=True)
@@ -229,7 +258,7 @@ def main():
     parser.add_argument("--program", default="target/debug/thermocline")
     parser.add_argument("--count", type=int, default=50, help="configurations of each family")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--gpu", action="store_true", help="compare on a device, too")
+    parser.add_argument("--gpu", nargs="?", const="0", metavar="DEVICE", help="compare on a device, too: the first, or the one named")
     parser.add_argument("--convert", action="store_true", help="compare after conversion, too")
     parser.add_argument("--keep", help="write what is wrong, reduced, as fixtures into this folder")
     parser.add_argument("--verbose", action="store_true", help="say what the reference does not know")

@@ -96,4 +96,56 @@ CONFIGS = {
         | {"moe_intermediate_size": 24}
         | {"sliding_window": 8, "num_shared_experts": 1, "routed_scaling_factor": 2.5},
     },
+    "mistral4": {
+        "class": "Mistral4",
+        "config": SIZES
+        | {"num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8}
+        | {"v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1}
+        | {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 16,
+                "max_position_embeddings": 256,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            }
+        },
+    },
+    "hunyuan-dense": {
+        "class": "HunYuanDenseV1",
+        "config": SIZES
+        | {"head_dim": 16, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0}},
+    },
+    "hunyuan-moe": {
+        "class": "HunYuanMoEV1",
+        "config": SIZES
+        | {"head_dim": 12, "intermediate_size": 32, "num_experts": 4, "moe_topk": 2}
+        | {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0}},
+    },
+    "muse-glimmer": {
+        "class": "MuseGlimmer",
+        "head": "ForConditionalGeneration",
+        "config": {
+            "text_config": SIZES
+            | {"num_hidden_layers": 4, "head_dim": 12, "sliding_window": 8, "output_multiplier": 0.5}
+            | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+            "vision_config": {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+            | {"pos_emb_height": 4, "pos_emb_width": 4, "patch_size": 2},
+            "out_hidden_size": 64,
+            "projector_hidden_size": 16,
+        },
+    },
+    "llama4": {
+        "class": "Llama4",
+        "part": "Text",
+        "config": SIZES
+        | {"num_hidden_layers": 4, "head_dim": 12, "intermediate_size": 24, "intermediate_size_mlp": 64, "num_local_experts": 4}
+        | {"num_experts_per_tok": 2, "interleave_moe_layer_step": 2, "attention_chunk_size": 8, "floor_scale": 8}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+    },
 }

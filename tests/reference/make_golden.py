@@ -50,7 +50,11 @@ class Recorder:
         lists = (it for name, it in model.named_modules() if name.endswith("layers") and not any(t in name for t in towers))
         layers = next(lists)
         hooks = [layer.register_forward_hook(self.layer) for layer in layers]
-        experts = [it for _, it in model.named_modules() if type(it).__name__.endswith("Experts")]
+        modules = [it for _, it in model.named_modules()]
+        # Experts that get inputs of all, most of them zeros, do not tell who is chosen.
+        routers = [it for it in modules if type(it).__name__ == "Llama4Router"]
+        hooks += [it.register_forward_hook(self.routed) for it in routers]
+        experts = [it for it in modules if type(it).__name__.endswith("Experts") and not routers]
         hooks += [it.register_forward_pre_hook(self.chosen, with_kwargs=True) for it in experts]
         with torch.no_grad():
             self.logits = model(input_ids=ids[None], use_cache=False).logits[0]
@@ -58,6 +62,11 @@ class Recorder:
 
     def layer(self, _, inputs, output):
         self.hidden.append((output if torch.is_tensor(output) else output[0]).reshape(-1, output[0].shape[-1]))
+
+    def routed(self, router, inputs, output):
+        best = output[0].topk(router.top_k, dim=1)
+        self.top.append(best.indices)
+        self.weight.append(best.values)
 
     def chosen(self, _, args, kwargs):
         tensors = [it for it in [*args, *kwargs.values()] if torch.is_tensor(it)]
@@ -98,7 +107,7 @@ def make(name):
     source = MODELS / "qwen3"
     with safe_open(source / "expected.safetensors", "pt") as file:
         ids, prompt = file.get_tensor("input_ids").long(), file.metadata()["prompt"]
-    config = getattr(transformers, entry["class"] + "Config")(**entry["config"])
+    config = getattr(transformers, entry["class"] + entry.get("part", "") + "Config")(**entry["config"])
     kind = getattr(transformers, entry["class"] + entry.get("head", "ForCausalLM"))
     model = kind._from_config(config, attn_implementation="eager")
     model = model.float().eval()

@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 54] = [
+pub const MODELS: [&str; 58] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -37,6 +37,8 @@ pub const MODELS: [&str; 54] = [
     "gpt-oss",
     "granite-4-dense",
     "granitemoe",
+    "hunyuan-dense",
+    "hunyuan-moe",
     "jais2",
     "laguna",
     "llama-relu",
@@ -47,7 +49,9 @@ pub const MODELS: [&str; 54] = [
     "minimax-m2",
     "ministral3",
     "mistral",
+    "mistral4",
     "mixtral",
+    "muse-glimmer",
     "nemotron",
     "olmo3",
     "olmoe",
@@ -72,6 +76,9 @@ pub const MODELS: [&str; 54] = [
 /// The same, of models with recurrent layers.
 pub const RECURRENT: [&str; 8] =
     ["granite-4-h", "lfm2", "lfm2-moe", "nemotron-3-nano", "nemotron-h", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
+
+/// The same, of models that have a part without kernels on a device.
+pub const CPU_ONLY: [&str; 1] = ["llama4"];
 
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 2] = ["bitnet", "gpt-oss-mxfp4"];

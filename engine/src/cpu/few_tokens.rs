@@ -1,17 +1,22 @@
 //! The path of a few tokens: a group of rows is multiplied with one token after the other while it is in the first-level cache, by the
 //! kernels of one token. Nothing is unpacked, so that a pass takes little longer than one token's until arithmetic, not memory, is
-//! the limit. Drafted tokens, short prompts and experts with few tokens come this way.
+//! the limit. Drafted tokens, short prompts and experts with few tokens come this way; so do any number of tokens where a matrix
+//! is small and its tiles would sum in another order.
 
 use super::{
-    Cpu, RowsJob,
+    Cpu, InputPrecision, RowsJob,
     matmul::rows_of,
     pool::{ColumnsMut, split_columns},
     row_selection::{AHEAD, RowSelection},
 };
-use crate::format::Matrix;
+use crate::{format::Matrix, quant::Encoding};
 
 /// Most tokens of this path; tiles of unpacked rows are faster from there on.
 pub(super) const MOST: usize = 8;
+
+/// Most rows of a float matrix that takes this path whatever the number of tokens: routers and gates, which are a small part of a
+/// prompt. A choice between experts is then the same in a prompt and in one token.
+const SMALL_ROWS: usize = 512;
 
 /// Bytes of rows that all tokens are multiplied with before the next rows: half a first-level cache.
 const GROUP_BYTES: usize = 16 << 10;
@@ -27,7 +32,14 @@ struct Block<'a> {
     out: ColumnsMut<'a>,
 }
 
-/// As [`Cpu::matmul_rows`], of at most [`MOST`] tokens.
+/// True if products with `weight` come this way whatever the number of tokens.
+pub(super) fn takes_any(cpu: &Cpu, weight: &Matrix) -> bool {
+    matches!(weight.encoding(), Encoding::Float(_))
+        && weight.rows() <= SMALL_ROWS
+        && cpu.activations == InputPrecision::Int8
+}
+
+/// As [`Cpu::matmul_rows`], of at most [`MOST`] tokens unless [`takes_any`] says so.
 pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
     let cols = x.len() / tokens;
     cpu.scratch.with(|scratch| {

@@ -2,8 +2,10 @@
 //! panel at a time that stays in the first-level cache, and nothing is multiplied by a zero: where few neurons fire this takes less
 //! arithmetic than a product with all of them, in floats as well as in integers.
 
+use std::ops::Range;
+
 use super::{
-    Cpu,
+    Cpu, Isa,
     pool::{ColumnsMut, split_columns},
     row_selection::RowSelection,
     scratch::AlignedBuffer,
@@ -16,11 +18,10 @@ use crate::format::Matrix;
 
 /// Floats of a panel: 32 KiB, two thirds of a first-level cache.
 const PANEL_FLOATS: usize = 8 << 10;
-/// Columns that a worker takes at a time, where the blocks of the type are shorter: eight of the widest vectors.
+/// Columns that are decoded at a time, where the blocks of the type are shorter: eight of the widest vectors.
 const COLUMNS: usize = 128;
-/// Rows from one that is decoded to the one that is prefetched: parts of rows lie a row apart, which the processor's own prefetcher
-/// does not follow.
-const AHEAD: usize = 16;
+/// Floats of a worker's sums, of all tokens: 256 KiB, so that they stay in a second-level cache beside the rows.
+const SUM_FLOATS: usize = 64 << 10;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Vectors of sums that are held in registers: as many as hide the latency of a multiplication.
@@ -48,11 +49,13 @@ pub(super) struct FiringLists {
     places: Vec<u32>,
     /// Numbers of the neurons that fired for any token, ascending.
     active: Vec<u32>,
+    /// For each token and each panel of rows, the number of the token's neurons up to the panel's end, `[tokens, panels]`.
+    ends: Vec<u32>,
 }
 
 impl FiringLists {
     /// Counts what fires in `a`, `[tokens, n]`: the neurons of the lists, and their places.
-    pub fn count(&mut self, a: &[f32], n: usize) {
+    pub fn count(&mut self, isa: Isa, a: &[f32], n: usize) {
         let FiringLists { starts, places, active, .. } = self;
         places.clear();
         places.resize(n, 0);
@@ -60,9 +63,8 @@ impl FiringLists {
         starts.push(0);
         let mut all = 0;
         for a in a.chunks_exact(n) {
-            all += a.iter().filter(|a| **a != 0.0).count();
+            all += dispatch(isa, CountFiring { a, fires: places }) as usize;
             starts.push(all);
-            places.iter_mut().zip(a).for_each(|(fires, a)| *fires |= u32::from(*a != 0.0));
         }
         active.clear();
         active.extend((0..).zip(&*places).filter(|(_, fires)| **fires != 0).map(|(neuron, _)| neuron));
@@ -80,27 +82,71 @@ impl FiringLists {
         (pairs as f64) < MOST_FIRING * (tokens * self.active.len()) as f64
     }
 
-    /// Lists what [`FiringLists::count`] counted, its values times `factor`.
-    fn fill(&mut self, cpu: &Cpu, a: &[f32], n: usize, factor: f32) {
-        let FiringLists { firing, starts, places, .. } = self;
+    /// Lists what [`FiringLists::count`] counted, its values times `factor`, for panels of `rows` rows.
+    fn fill(&mut self, cpu: &Cpu, a: &[f32], n: usize, factor: f32, rows: usize) {
+        let FiringLists { firing, starts, places, active, ends } = self;
+        let panels = active.len().div_ceil(rows).max(1);
+        ends.clear();
+        ends.resize((starts.len() - 1) * panels, 0);
         let mut rest = firing.take(starts.last().copied().unwrap_or(0));
         let mut tokens = Vec::with_capacity(starts.len());
-        for (a, ends) in a.chunks_exact(n).zip(starts.windows(2)) {
-            let of_token;
-            (of_token, rest) = rest.split_at_mut(ends[1] - ends[0]);
-            tokens.push((a, of_token));
+        for ((a, ends), range) in a.chunks_exact(n).zip(ends.chunks_exact_mut(panels)).zip(starts.windows(2)) {
+            let firing;
+            (firing, rest) = rest.split_at_mut(range[1] - range[0]);
+            tokens.push(TokenList { a, firing, ends });
         }
-        cpu.pool().for_each(&mut tokens, |_, (a, firing)| {
+        cpu.pool().for_each(&mut tokens, |_, TokenList { a, firing, ends }| {
             let fired = a.iter().zip(&*places).filter(|(a, _)| **a != 0.0);
             firing.iter_mut().zip(fired).for_each(|(to, (a, at))| *to = FiredNeuron { at: *at, a: factor * a });
+            let mut done = 0;
+            for (panel, end) in ends.iter_mut().enumerate() {
+                let left = &firing[done..firing.len().min(done + rows)];
+                done += left.partition_point(|firing| (firing.at as usize) < (panel + 1) * rows);
+                *end = done as u32;
+            }
         });
     }
 
-    /// Neurons that fired for each token.
-    fn of_tokens(&self) -> impl Iterator<Item = &[FiredNeuron]> {
+    /// Neurons of panel `panel` that fired for each token.
+    fn of_panel(&self, panel: usize) -> impl Iterator<Item = &[FiredNeuron]> {
         let firing = self.firing.get(self.starts.last().copied().unwrap_or(0));
-        self.starts.windows(2).map(|ends| &firing[ends[0]..ends[1]])
+        let panels = self.ends.len() / (self.starts.len() - 1);
+        self.starts.iter().zip(self.ends.chunks_exact(panels)).map(move |(start, ends)| {
+            let from = if panel == 0 { 0 } else { ends[panel - 1] };
+            &firing[start + from as usize..start + ends[panel] as usize]
+        })
     }
+}
+
+/// Number of neurons that fire for a token, which are marked.
+struct CountFiring<'a> {
+    a: &'a [f32],
+    /// Not zero for neurons that fire for any token.
+    fires: &'a mut [u32],
+}
+
+impl Kernel for CountFiring<'_> {
+    type Output = u32;
+
+    /// Written without vectors of its own: the compiler makes some of it for every instruction set.
+    #[inline(always)]
+    fn run<V: Vector>(self, _: V) -> u32 {
+        let mut all = 0;
+        for (fires, a) in self.fires.iter_mut().zip(self.a) {
+            let one = u32::from(*a != 0.0);
+            *fires |= one;
+            all += one;
+        }
+        all
+    }
+}
+
+/// The list of one token while it is filled.
+struct TokenList<'a> {
+    /// Values of all neurons.
+    a: &'a [f32],
+    firing: &'a mut [FiredNeuron],
+    ends: &'a mut [u32],
 }
 
 impl Cpu {
@@ -115,76 +161,102 @@ impl Cpu {
         out: &mut [f32],
     ) {
         let (n, d) = (selection.len(weight.rows()), weight.cols());
-        lists.fill(self, a, n, weight.factor());
-        let lists = &*lists;
-        let width = COLUMNS.max(weight.ty().block_len());
+        let unit = COLUMNS.max(weight.ty().block_len());
+        lists.fill(self, a, n, weight.factor(), PANEL_FLOATS / unit);
+        let rows = FiringRows { weight, selection, lists };
+        // Narrow for many tokens, whose sums fill the cache; as wide as can be for few, who want the memory in order.
+        let most = (SUM_FLOATS / (out.len() / d)).min(d.div_ceil(self.pool().threads()));
+        let width = (most / unit).max(1) * unit;
         let mut columns: Vec<_> = split_columns(out, d, width).into_iter().enumerate().collect();
-        self.pool().for_each(&mut columns, |_, (at, out)| {
-            let (first, width) = (*at * width, out.width());
-            let (len, bytes) = (weight.ty().block_len(), weight.ty().block_bytes());
-            let mut left: Vec<&[FiredNeuron]> = lists.of_tokens().collect();
-            self.panels.with(|scratch| {
-                let rows = PANEL_FLOATS / width;
-                let panel = scratch.widened.take(rows * width);
-                let part = |neuron: u32| {
-                    &weight.row(selection.get(neuron as usize))[first / len * bytes..][..width / len * bytes]
-                };
-                for (at, neurons) in lists.active.chunks(rows).enumerate() {
-                    let later = &lists.active[lists.active.len().min(at * rows + AHEAD)..];
-                    let mut later = later.iter();
-                    for (neuron, to) in neurons.iter().zip(panel.chunks_exact_mut(width)) {
-                        if let Some(later) = later.next() {
-                            part(*later).chunks(LINE).for_each(|line| prefetch(line.as_ptr()));
+        self.pool().for_each(&mut columns, |_, (at, out)| rows.add_range(self, *at * width, unit, out));
+    }
+}
+
+/// Rows of the neurons that fired for a chunk.
+struct FiringRows<'a> {
+    weight: &'a Matrix,
+    selection: RowSelection<'a>,
+    lists: &'a FiringLists,
+}
+
+impl FiringRows<'_> {
+    /// Bytes of columns `columns`, whole blocks, of a neuron's row.
+    fn part(&self, neuron: u32, columns: Range<usize>) -> &[u8] {
+        let (len, bytes) = (self.weight.ty().block_len(), self.weight.ty().block_bytes());
+        &self.weight.row(self.selection.get(neuron as usize))[columns.start / len * bytes..columns.end / len * bytes]
+    }
+
+    /// Adds all sums to a worker's columns, from column `first` of the rows on, `unit` of them at a time. While the rows of a panel are
+    /// decoded piece by piece, those of the next are prefetched from end to end: memory is quickest in order.
+    fn add_range(&self, cpu: &Cpu, first: usize, unit: usize, out: &mut ColumnsMut<'_>) {
+        let rows = PANEL_FLOATS / unit;
+        let pieces: Vec<_> = (0..out.width()).step_by(unit).map(|from| from..out.width().min(from + unit)).collect();
+        let of_row = |columns: &Range<usize>| first + columns.start..first + columns.end;
+        let tokens = self.lists.starts.len() - 1;
+        let mut firing: Vec<&[FiredNeuron]> = Vec::with_capacity(tokens);
+        cpu.panels.with(|scratch| {
+            let panel = scratch.widened.take(rows * unit);
+            // By piece, then by token: tokens of `out` may lie so far apart that they compete for places in a cache.
+            let of_piece = tokens * unit;
+            let acc = scratch.acc.take(pieces.len() * of_piece);
+            acc.fill(0.0);
+            for (at, neurons) in self.lists.active.chunks(rows).enumerate() {
+                let place = at * rows;
+                firing.clear();
+                firing.extend(self.lists.of_panel(at));
+                let next = &self.lists.active[place + neurons.len()..];
+                for (piece, (columns, acc)) in pieces.iter().zip(acc.chunks_exact_mut(of_piece)).enumerate() {
+                    let width = columns.len();
+                    for (i, (neuron, to)) in neurons.iter().zip(panel.chunks_exact_mut(width)).enumerate() {
+                        let ahead = piece * rows + i;
+                        if let Some(later) = next.get(ahead / pieces.len()) {
+                            let later = self.part(*later, of_row(&pieces[ahead % pieces.len()]));
+                            later.chunks(LINE).for_each(|line| prefetch(line.as_ptr()));
                         }
-                        self.kernels.widen(weight.encoding(), part(*neuron), to);
+                        cpu.kernels.widen(self.weight.encoding(), self.part(*neuron, of_row(columns)), to);
                     }
-                    let (first, panel) = (at * rows, &panel[..neurons.len() * width]);
-                    dispatch(self.isa, PanelSums { panel, width, first, left: &mut left, out });
+                    let rows = PanelRows { panel: &panel[..neurons.len() * width], width, first: place };
+                    dispatch(cpu.isa, PanelSums { rows, firing: &firing, acc });
                 }
-            });
+            }
+            for (columns, acc) in pieces.into_iter().zip(acc.chunks_exact(of_piece)) {
+                for (token, acc) in acc.chunks_exact(columns.len()).take(tokens).enumerate() {
+                    let out = &mut out.row_mut(token)[columns.clone()];
+                    out.iter_mut().zip(acc).for_each(|(out, acc)| *out += acc);
+                }
+            }
         });
     }
 }
 
 /// Sums of the rows of a panel.
-struct PanelSums<'a, 'l, 'o> {
-    /// `[rows, width]`
-    panel: &'a [f32],
-    width: usize,
-    /// Place of the first row.
-    first: usize,
-    /// The part of each token's list that is left; neurons that are added are taken off.
-    left: &'a mut [&'l [FiredNeuron]],
-    /// Output of every token.
-    out: &'a mut ColumnsMut<'o>,
+struct PanelSums<'a> {
+    rows: PanelRows<'a>,
+    /// Neurons of the panel that fired for each token.
+    firing: &'a [&'a [FiredNeuron]],
+    /// Sums of every token, `[tokens, width]`, and room.
+    acc: &'a mut [f32],
 }
 
-impl Kernel for PanelSums<'_, '_, '_> {
+impl Kernel for PanelSums<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let PanelSums { panel, width, first, left, out } = self;
-        let end = first + panel.len() / width;
-        for (token, left) in left.iter_mut().enumerate() {
-            let (firing, rest) = left.split_at(left.partition_point(|firing| (firing.at as usize) < end));
-            *left = rest;
-            if firing.is_empty() {
-                continue;
-            }
-            let out = out.row_mut(token);
-            let rows = PanelRows { panel, width, first };
+        let PanelSums { rows, firing, acc } = self;
+        let width = rows.width;
+        for (firing, acc) in firing.iter().zip(acc.chunks_exact_mut(width)).filter(|(firing, _)| !firing.is_empty()) {
             let mut col = 0;
             while col + SUMS * V::LANES <= width {
-                rows.add::<V, SUMS>(v, firing, col, out);
+                rows.add::<V, SUMS>(v, firing, col, acc);
                 col += SUMS * V::LANES;
             }
             while col + V::LANES <= width {
-                rows.add::<V, 1>(v, firing, col, out);
+                rows.add::<V, 1>(v, firing, col, acc);
                 col += V::LANES;
             }
-            for (col, out) in out.iter_mut().enumerate().skip(col) {
-                firing.iter().for_each(|of| *out += of.a * panel[(of.at as usize - first) * width + col]);
+            for (col, acc) in acc.iter_mut().enumerate().skip(col) {
+                firing.iter().for_each(|of| *acc += of.a * rows.panel[(of.at as usize - rows.first) * width + col]);
             }
         }
     }

@@ -9,15 +9,13 @@ use super::{
     product_input::{CodeTiles, FloatTiles},
     row_selection::RowSelection,
     scratch::AlignedBuffer,
-    simd::{CodePanel, Kernels, TILE_TOKENS},
+    simd::{CodePanel, Kernels, LINE, TILE_TOKENS},
 };
 use crate::{
     format::Matrix,
     quant::{BlockType, UnpackedMut},
 };
 
-/// Columns of a panel of codes: 32 rows of 512 are 16 KiB, a third of a first-level cache.
-const CODE_COLUMNS: usize = 512;
 /// Columns of a panel of floats, unless the type's blocks are longer: 32 rows of 128 are 16 KiB.
 const FLOAT_COLUMNS: usize = 128;
 /// Most panels a worker takes at a time.
@@ -113,8 +111,9 @@ fn codes(
     let PanelScratch { acc, unpacked, codes, scales, mins, bias, row_scales, row_mins, .. } = scratch;
     let acc = acc.take(rows.div_ceil(width) * of_panel);
     acc.fill(0.0);
-    for first in (0..weight.cols()).step_by(CODE_COLUMNS) {
-        let len = CODE_COLUMNS.min(weight.cols() - first);
+    // Panels are lines, in which rows are summed: 32 rows of one are 16 KiB, a third of a first-level cache.
+    for first in (0..weight.cols()).step_by(LINE) {
+        let len = LINE.min(weight.cols() - first);
         let groups = len / grouping.len;
         let minima = if grouping.minima { groups } else { 0 };
         let unpacked = unpacked.take(width * len);

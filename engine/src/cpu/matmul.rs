@@ -71,7 +71,9 @@ impl Cpu {
     /// `out[t] = W x[t] + bias` for every job; `x` is `[tokens, cols]`, the same for all jobs.
     ///
     /// Quantised weights see `x` as [`InputPrecision`](super::InputPrecision) says, float weights as it is. The result does not
-    /// depend on the number of threads.
+    /// depend on the number of threads. With activations of 8 bits a token's result is the same bits alone and among others, with
+    /// quantised weights and with float weights of few rows, as routers have; with AVX-512 and quantised weights, among up to
+    /// eight.
     ///
     /// # Panics
     /// If shapes disagree.
@@ -101,7 +103,15 @@ impl Cpu {
         match tokens {
             1 => self.matvec(jobs, &[x]),
             2..=few_tokens::MOST => few_tokens::matmul(self, jobs, x, tokens),
-            _ => gemm::matmul(self, jobs, x, tokens),
+            _ => {
+                let alone = |job: &RowsJob<'_>| few_tokens::takes_any(self, job.weight);
+                for jobs in jobs.chunk_by_mut(|a, b| alone(a) == alone(b)) {
+                    match alone(&jobs[0]) {
+                        true => few_tokens::matmul(self, jobs, x, tokens),
+                        false => gemm::matmul(self, jobs, x, tokens),
+                    }
+                }
+            }
         }
     }
 

@@ -18,6 +18,8 @@ mod row_lists;
 mod row_selection;
 mod scratch;
 mod simd;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -104,7 +104,7 @@ impl Cpu {
         }
         self.scratch.with(|scratch| {
             let lists = &mut scratch.firing;
-            lists.count(a, n);
+            lists.count(self.isa, a, n);
             if lists.are_short() {
                 self.add_firing(weight, selection, a, lists, out);
                 return lists.active().len();

@@ -46,6 +46,8 @@ pub(super) struct QuantisedInputBuffer {
     scales: AlignedBuffer<f32>,
     sums: AlignedBuffer<f32>,
     half_sums: AlignedBuffer<f32>,
+    code_sums: AlignedBuffer<i32>,
+    half_code_sums: AlignedBuffer<i32>,
 }
 
 impl QuantisedInputBuffer {
@@ -57,6 +59,8 @@ impl QuantisedInputBuffer {
             scales: self.scales.take(self.n / 32),
             sums: self.sums.take(self.n / 32),
             half_sums: self.half_sums.take(self.n / 16),
+            code_sums: self.code_sums.take(self.n / 32),
+            half_code_sums: self.half_code_sums.take(self.n / 16),
         };
         kernels.quantise(x, row);
     }
@@ -68,6 +72,8 @@ impl QuantisedInputBuffer {
             scales: self.scales.get(self.n / 32),
             sums: self.sums.get(self.n / 32),
             half_sums: self.half_sums.get(self.n / 16),
+            code_sums: self.code_sums.get(self.n / 32),
+            half_code_sums: self.half_code_sums.get(self.n / 16),
         }
     }
 }

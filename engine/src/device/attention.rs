@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
-    model::{AttentionConfig, BoundAttention, Linear, ModelConfig, Norm, NormKind, NormSlot, Register},
+    model::{AttentionConfig, BoundAttention, HeadGate, Linear, ModelConfig, Norm, NormKind, NormSlot, Register},
 };
 
 /// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
@@ -42,8 +42,6 @@ pub(crate) struct AttentionBuffers {
     /// Cosine and sine, `[chunk, dims / 2, 2]`, per rotation table.
     pub tables: Vec<Buffer>,
     eps: f32,
-    /// Growth of queries with their position: its weight and step.
-    query_scale: (f32, u32),
 }
 
 /// Sizes of one layer's attention on a device.
@@ -131,6 +129,13 @@ impl AttentionLayout {
         }
     }
 
+    /// Weight of the growth of queries, and its step and offset in positions, as kernels take them.
+    pub fn query_growth(&self) -> (f32, [u32; 2]) {
+        let most = |positions: usize| u32::try_from(positions).unwrap_or(u32::MAX);
+        let scale = self.shape.query_scale;
+        scale.map_or((0.0, [1, 0]), |scale| (scale.beta, [scale.length, scale.offset].map(most)))
+    }
+
     /// Invocations of a workgroup of `attention_decode`.
     pub fn decode_workgroup(&self) -> u32 {
         WORKGROUP.max(head_pitch(self.shape.head_dim as u32) / 4).max(16 * self.decode_heads).next_multiple_of(32)
@@ -156,13 +161,7 @@ impl AttentionBuffers {
             qkv: loader.scratch("queries, keys and values", qkv)?,
             q: loader.scratch("queries", q)?,
             eps: config.norm_eps,
-            query_scale: config.query_scale.map_or((0.0, 1), |scale| (scale.beta, scale.length as u32)),
         })
-    }
-
-    /// True if queries grow with their position.
-    pub fn grows(&self) -> bool {
-        self.query_scale.0 != 0.0
     }
 
     /// Floats of partial results, queries with keys and values, queries, heads' outputs: those of the layer with the most.
@@ -187,6 +186,19 @@ fn unsupported(what: &'static str, got: impl ToString, supported: &str) -> Error
     Error::Unsupported { what, got: got.to_string(), supported: supported.to_owned() }
 }
 
+/// Refuses attention without kernels.
+///
+/// # Errors
+/// [`Error::Unsupported`] with what the kernels lack.
+pub(super) fn check(of: &AttentionConfig) -> Result<()> {
+    match of.window.filter(|_| of.chunked) {
+        Some(window) => {
+            Err(unsupported("window of attention on the GPU", format!("chunks of {window}"), "one that slides"))
+        }
+        None => Ok(()),
+    }
+}
+
 impl AttentionOps {
     /// Latent attention's norm, of which the append has to know.
     pub(super) fn latent_norm(&self) -> Option<&Buffer> {
@@ -208,6 +220,7 @@ impl AttentionOps {
         if shape.head_dim > most {
             return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));
         }
+        check(shape)?;
         let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
         let what = MemoryUse { purpose: Purpose::Attention, what: "attention weights" };
         let (inputs, output) = match (weights.latent.as_deref(), &buffers.latent) {
@@ -249,8 +262,10 @@ impl AttentionOps {
         let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(vectors), &[head_dim])?;
         let merge = Op::new(loader.gpu, &pipeline, &[(&buffers.partials).into(), (&buffers.heads).into()])?;
         let gate = (shape.gated || shape.gate_rows > 0).then(|| {
-            let softplus = ("SOFTPLUS", f64::from(u8::from(!shape.gated)));
-            let pipeline = loader.gpu.pipelines().get("gate_heads", None, elementwise::WORKGROUP, &[softplus])?;
+            let switch = |on: bool| f64::from(u8::from(on));
+            let softplus = !shape.gated && shape.head_gate == HeadGate::Softplus;
+            let overrides = [("OWN_GATES", switch(!shape.gated)), ("SOFTPLUS", switch(softplus))];
+            let pipeline = loader.gpu.pipelines().get("gate_heads", None, elementwise::WORKGROUP, &overrides)?;
             Op::new(loader.gpu, &pipeline, &[(&buffers.heads).into(), (&buffers.qkv).into()])
         });
         let gate = gate.transpose()?;
@@ -346,6 +361,7 @@ impl AttentionOps {
             [shape.n_head, shape.n_kv_head, shape.head_dim, layout.dims].map(|n| n as u32);
         let [qkv_pitch, q_pitch, position, capacity, row] =
             [layout.qkv_pitch, layout.q_pitch, of.position, of.capacity, of.rows.start].map(|n| n as u32);
+        let (query_beta, [query_length, query_offset]) = layout.query_growth();
         let rope = params::RopeAppend {
             n_head,
             n_kv_head,
@@ -356,8 +372,9 @@ impl AttentionOps {
             position,
             capacity,
             eps: buffers.eps,
-            query_beta: buffers.query_scale.0,
-            query_length: buffers.query_scale.1,
+            query_beta,
+            query_length,
+            query_offset,
             row,
         };
         let appended = if shape.kv_from.is_some() { 0 } else { 2 * n_kv_head };

@@ -171,6 +171,15 @@ impl DeviceFfn {
         }
     }
 
+    /// Words of one token's strengths in the firing log.
+    pub fn logged_strengths(&self) -> usize {
+        match self {
+            DeviceFfn::Neurons(neurons) => neurons.buffers.slots,
+            DeviceFfn::Whole(whole) => whole.ffn.buffers.n_ff,
+            DeviceFfn::Experts(_) | DeviceFfn::Cold | DeviceFfn::Absent => 0,
+        }
+    }
+
     /// Mask of the resident neurons (in an MoE layer: of all experts, one after the other); `None` where none can be.
     pub fn resident_neurons(&self) -> Option<&[u32]> {
         match self {
@@ -221,8 +230,10 @@ impl WholeFfn {
             // Neurons below a threshold that was followed are zero already.
             let above = self.rule.fires_above().filter(|_| threshold.is_none());
             let fired = ffn.buffers.record_fired(segment.recorder(), tokens, above);
+            let wants = pass.probe.wants_device_strength() && tokens == 1;
+            let strength = if wants { ffn.record_strength(segment.recorder(), above.is_some()) } else { None };
             let entry = FiringEntry { complete: true, ..FiringEntry::new(layer, tokens) };
-            log.push(segment, fired, None, entry)?;
+            log.push(segment, fired, None, strength, entry)?;
         }
         Ok(())
     }

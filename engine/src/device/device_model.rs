@@ -19,6 +19,7 @@ use crate::{
     gpu::{Gpu, Uploader},
     model::{Model, Resident, mask},
     runtime::{KvType, LayerFiring, Pass, Probe, Sequences},
+    telemetry::neurons::Strength,
 };
 
 /// The last layers of a model in a device's memory, with every dispatch prepared. The CPU computes the cold part of their FFNs.
@@ -34,6 +35,8 @@ pub(crate) struct DeviceModel {
     /// Masks for observers: of neurons, and of experts.
     fired: Vec<u32>,
     chosen: Vec<u32>,
+    /// Strengths for observers.
+    strength: Vec<f32>,
 }
 
 impl DeviceModel {
@@ -91,6 +94,7 @@ impl DeviceModel {
             hand_over: HandOver::default(),
             streaming_buffer: None,
             fired: Vec::new(),
+            strength: Vec::new(),
             chosen: Vec::new(),
         })
     }
@@ -238,12 +242,19 @@ impl DeviceModel {
             let (masks, predicted) = self.log.masks(entry);
             self.fired.clear();
             self.fired.extend(&entry.work.fired);
+            let strengths = self.log.strengths(entry);
+            self.strength.clear();
+            self.strength.extend(&entry.work.strength);
             self.chosen.clear();
             self.chosen.extend(entry.chosen.iter().flatten());
             match ffn {
                 Some(DeviceFfn::Neurons(neurons)) => {
                     self.fired.resize(entry.tokens * mask::words(neurons.neurons()), 0);
                     neurons.add_fired(masks, &mut self.fired);
+                    if let Some(strengths) = strengths {
+                        self.strength.resize(neurons.neurons(), 0.0);
+                        neurons.add_strengths(strengths, &mut self.strength);
+                    }
                     for (place, streamed) in &entry.streamed {
                         let (read, words) = (self.log.words(*place), mask::words(neurons.neurons()));
                         let row = read.len() / entry.tokens.max(1);
@@ -253,7 +264,10 @@ impl DeviceModel {
                         }
                     }
                 }
-                Some(DeviceFfn::Whole(_)) => self.fired.extend(masks),
+                Some(DeviceFfn::Whole(_)) => {
+                    self.fired.extend(masks);
+                    self.strength.extend(strengths.into_iter().flatten());
+                }
                 Some(DeviceFfn::Experts(experts)) => {
                     if let Some(places) = entry.experts {
                         let shared = places.shared.map(|shared| self.log.words(shared));
@@ -271,7 +285,7 @@ impl DeviceModel {
                 predicted,
                 hot: ffn.and_then(DeviceFfn::resident_neurons),
                 complete: entry.complete,
-                strength: None,
+                strength: (!self.strength.is_empty()).then_some(Strength::All(&self.strength)),
                 cpu_bytes: entry.work.bytes,
                 cpu_scattered: entry.work.scattered,
                 bus_bytes: entry.bus_bytes,

@@ -211,6 +211,19 @@ impl DenseFfn {
         self.record_hidden_down(recorder, tokens);
     }
 
+    /// Records, behind [`FfnBuffers::record_fired`], the hidden activations of one token as they were before that, `above` a threshold
+    /// or not; `None` if a norm has changed them.
+    pub fn record_strength(&self, recorder: &mut Recorder, above: bool) -> Option<DeviceMask<'_>> {
+        let buffers = &self.buffers;
+        if self.hidden_norm.is_some() {
+            return None;
+        }
+        if above {
+            buffers.activate(recorder, 1, None);
+        }
+        Some(DeviceMask { buffer: &buffers.hidden, bytes: buffers.n_ff as u64 * 4 })
+    }
+
     fn record_hidden_down(&self, recorder: &mut Recorder, tokens: usize) {
         if let Some(norm) = &self.hidden_norm {
             norm.record(recorder, tokens, false);

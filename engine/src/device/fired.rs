@@ -1,4 +1,4 @@
-//! Masks of the hidden activations that are not zero.
+//! Masks of the hidden activations that are not zero, and those activations.
 
 use super::loader::GpuLoader;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 /// Invocations of a workgroup, each of which makes a word.
 const WORKGROUP: u32 = 128;
 
-/// A mask that a kernel writes.
+/// A mask that a kernel writes, or the hidden activations it is of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceMask<'a> {
     pub buffer: &'a Buffer,

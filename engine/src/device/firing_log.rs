@@ -1,4 +1,5 @@
-//! The firing log of a chunk: masks of neurons that fired gather on the device and are read back with the chunk's results.
+//! The firing log of a chunk: masks of neurons that fired gather on the device, and of single tokens the neurons' strengths, if they are
+//! wanted; they are read back with the chunk's results.
 
 use super::{Segment, device_ffn::DeviceFfn, fired::DeviceMask};
 
@@ -25,6 +26,8 @@ pub(crate) struct ColdWork {
     pub any: bool,
     /// `[tokens, words(n_ff)]`: mask of the cold neurons that fired; empty unless it is wanted.
     pub fired: Vec<u32>,
+    /// `[n_ff]`: hidden activations of the cold neurons for a single token, 0 for the others; empty unless they are wanted.
+    pub strength: Vec<f32>,
     /// Bytes of weights read, and of these the bytes of scattered rows.
     pub bytes: u64,
     pub scattered: u64,
@@ -40,6 +43,8 @@ pub(crate) struct FiringEntry {
     /// Mask of the resident neurons, a bit per slot, and the predictor's mask.
     pub masks: LogPlace,
     pub predicted_at: Option<LogPlace>,
+    /// Hidden activations of the resident neurons for a single token, a float per slot, if they are wanted.
+    pub strength_at: Option<LogPlace>,
     /// In an MoE layer: the experts that tokens chose, whose masks are in `masks`, and the shared expert's mask.
     pub experts: Option<ExpertPlaces>,
     /// Masks of neurons that passed through the streaming buffer, and these neurons.
@@ -96,17 +101,19 @@ impl FiringLog {
         self.entries.clear();
     }
 
-    /// Adds a layer's masks: of its slots, and the predictor's if the CPU did not get it.
+    /// Adds a layer's masks: of its slots, and the predictor's if the CPU did not get it; and the strengths of a single token.
     pub fn push(
         &mut self,
         segment: &mut Segment,
         masks: DeviceMask<'_>,
         predicted: Option<DeviceMask<'_>>,
+        strength: Option<DeviceMask<'_>>,
         entry: FiringEntry,
     ) -> Result<()> {
         let masks = self.copy(segment, masks)?;
         let predicted_at = predicted.map(|mask| self.copy(segment, mask)).transpose()?;
-        self.entries.push(FiringEntry { masks, predicted_at, ..entry });
+        let strength_at = strength.map(|strength| self.copy(segment, strength)).transpose()?;
+        self.entries.push(FiringEntry { masks, predicted_at, strength_at, ..entry });
         Ok(())
     }
 
@@ -172,14 +179,21 @@ impl FiringLog {
         (self.words(entry.masks), entry.predicted.as_deref().or(entry.predicted_at.map(|at| self.words(at))))
     }
 
+    /// The strengths of the resident neurons in an entry, a float per slot.
+    pub fn strengths(&self, entry: &FiringEntry) -> Option<&[f32]> {
+        entry.strength_at.map(|place| bytemuck::cast_slice(self.words(place)))
+    }
+
     /// The words read back at a place.
     pub fn words(&self, place: LogPlace) -> &[u32] {
         self.words.get(place.at..place.at + place.len).unwrap_or(&[])
     }
 }
 
-/// Bytes of the masks of one token in every layer, or of a chunk in one.
+/// Bytes of the masks of one token in every layer, with its strengths, or of the masks of a chunk in one layer.
 pub(crate) fn log_bytes(ffns: &[DeviceFfn], n_layer: usize, chunk: usize) -> u64 {
     let words = ffns.iter().map(DeviceFfn::logged_words).max().unwrap_or(0);
-    (words * 4 * n_layer.max(chunk)) as u64
+    let strengths = ffns.iter().map(DeviceFfn::logged_strengths).sum::<usize>();
+    let of_token = words * n_layer + strengths;
+    (4 * of_token.max(words * chunk)) as u64
 }

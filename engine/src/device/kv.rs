@@ -329,20 +329,22 @@ impl KvOps {
         let pipelines = gpu.pipelines();
         let nothing = gpu.nothing();
 
+        let grows = ("QUERY_SCALE", switch(layout.shape.query_scale.is_some()));
         let heads = [
             ("NEOX", switch(neox)),
             ("ROPE", switch(table.is_some())),
             ("QK_NORM", switch(attention.q_norm.is_some())),
             ("QK_NORM_ALL", switch(attention.norms_all)),
+            ("NORM_AFTER_ROPE", switch(layout.shape.norm_after_rope)),
             ("GATED", switch(layout.shape.gated)),
             ("V_NORM", switch(layout.shape.norm_values)),
-            ("QUERY_SCALE", switch(buffers.grows())),
             kv_f32,
+            grows,
         ];
         let table = table.unwrap_or(nothing);
         let append = match (attention.latent_norm(), &buffers.latent) {
             (Some(norm), Some(latent)) => {
-                let overrides = [heads[0], heads[1], kv_f32];
+                let overrides = [heads[0], heads[1], kv_f32, grows];
                 let append = pipelines.get("latent_append", None, latent::WORKGROUP, &overrides)?;
                 let of = [&buffers.qkv, &latent.projected, table, norm, &latent.inputs, &buffers.q, keys];
                 Op::new(gpu, &append, &of.map(Into::into))?

@@ -200,6 +200,7 @@ impl LatentOps {
             pitch(self.of.nope_dim),
         ]
         .map(|n| n as u32);
+        let (query_beta, [query_length, query_offset]) = layout.query_growth();
         for of in caches {
             let params = params::LatentAppend {
                 n_head,
@@ -212,6 +213,9 @@ impl LatentOps {
                 position: of.position as u32,
                 capacity: of.capacity as u32,
                 eps: self.of.norm_eps,
+                query_beta,
+                query_length,
+                query_offset,
                 row: of.rows.start as u32,
             };
             recorder.dispatch(&of.ops.append, &params, [n_head + 1, of.rows.len() as u32, 1]);

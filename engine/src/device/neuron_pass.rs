@@ -46,6 +46,8 @@ pub(crate) struct NeuronPass<'a> {
     partials: PartialSums,
     /// Mask of those that fired, a bit per slot, `[tokens, slots / 32]`.
     fired: Option<DeviceMask<'a>>,
+    /// True if the hidden activations are wanted, too.
+    shows_strength: bool,
 }
 
 /// Cold neurons of a layer on their way through the streaming buffer.
@@ -71,7 +73,9 @@ impl<'a> NeuronPass<'a> {
         };
         let tokens = pass.tokens.len();
         let partials = PartialSums::new(tokens, neurons.slots.len());
-        NeuronPass { neurons, layer, tokens, selection, predicts: neurons.predicts(pass), partials, fired: None }
+        let shows_strength = tokens == 1 && pass.probe.wants_device_strength();
+        let predicts = neurons.predicts(pass);
+        NeuronPass { neurons, layer, tokens, selection, predicts, partials, fired: None, shows_strength }
     }
 
     /// Records all of an FFN whose neurons are all resident. Fired masks go to `log`, gate and up of all neurons to the observer,
@@ -160,13 +164,20 @@ impl<'a> NeuronPass<'a> {
     }
 
     /// Records, behind the sums, the mask of neurons that fired: those above the layer's activation threshold, if it has one
-    /// though all neurons were computed.
+    /// though all neurons were computed. Activations that are wanted are there again afterwards.
     fn record_fired(&mut self, recorder: &mut Recorder) {
         let (neurons, slots) = (self.neurons, self.neurons.slots.len());
-        if let (Some(threshold), NeuronSelection::All, 1..) = (neurons.fires_above(), self.selection, slots) {
-            neurons.buffers.activation.record(recorder, self.tokens, slots, Some(threshold));
+        let above = neurons.fires_above().filter(|_| self.selection == NeuronSelection::All && slots > 0);
+        let activate = |recorder: &mut Recorder, threshold| {
+            neurons.buffers.activation.record(recorder, self.tokens, slots, threshold);
+        };
+        if above.is_some() {
+            activate(recorder, above);
         }
         self.fired = Some(neurons.buffers.fired.record(recorder, self.tokens, slots));
+        if above.is_some() && self.shows_strength {
+            activate(recorder, None);
+        }
     }
 
     /// Copies the mask of those that fired to `log`, and the predictor's if the CPU did not get it.
@@ -175,7 +186,9 @@ impl<'a> NeuronPass<'a> {
         let on_device = self.predicts && entry.predicted.is_none();
         let predicted = on_device.then(|| self.neurons.predicted_mask());
         let complete = self.selection != NeuronSelection::Predicted;
-        log.push(segment, fired, predicted, FiringEntry { complete, ..entry })
+        let hidden = DeviceMask { buffer: &self.neurons.buffers.hidden, bytes: self.neurons.slots.len() as u64 * 4 };
+        let strength = self.shows_strength.then_some(hidden);
+        log.push(segment, fired, predicted, strength, FiringEntry { complete, ..entry })
     }
 }
 

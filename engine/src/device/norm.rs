@@ -28,13 +28,16 @@ pub(crate) struct NormWeights {
     cols: usize,
     pub weight: Buffer,
     pub bias: Option<Buffer>,
+    /// Added under the root.
+    eps: f32,
 }
 
 impl NormWeights {
     pub fn new(loader: &mut GpuLoader<'_, '_>, norm: &Norm) -> Result<Self> {
         let weight = loader.vector("a norm", &norm.weight)?;
         let bias = norm.bias.as_ref().map(|bias| loader.vector("a norm", bias)).transpose()?;
-        Ok(NormWeights { cols: norm.weight.len(), weight, bias })
+        let eps = norm.eps(loader.config.norm_eps);
+        Ok(NormWeights { cols: norm.weight.len(), weight, bias, eps })
     }
 }
 
@@ -65,7 +68,7 @@ impl NormOp {
             [from.into(), delta.unwrap_or(nothing).into(), (&weights.weight).into(), bias.into(), into.into()];
         let plain = Op::new(gpu, &pipeline(false)?, &bindings)?;
         let adding = delta.map(|_| Ok(plain.variant(&pipeline(true)?))).transpose()?;
-        Ok(NormOp { gpu: gpu.clone(), plain, adding, cols: weights.cols, eps: config.norm_eps })
+        Ok(NormOp { gpu: gpu.clone(), plain, adding, cols: weights.cols, eps: weights.eps })
     }
 
     /// The norm of rows in place.

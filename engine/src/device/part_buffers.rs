@@ -2,10 +2,11 @@
 
 use super::{
     altup::AltupBuffers,
-    attention::AttentionBuffers,
+    attention::{self, AttentionBuffers},
     loader::GpuLoader,
     per_layer::PerLayerBuffers,
     recurrent::{self, RecurrentBuffers},
+    resident_experts,
 };
 use crate::{
     error::{Error, Result},
@@ -39,7 +40,9 @@ impl PartBuffers {
     /// # Errors
     /// [`Error::Unsupported`] with what the kernels lack.
     pub fn check(config: &ModelConfig) -> Result<()> {
-        config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()).try_for_each(recurrent::check)
+        config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()).try_for_each(recurrent::check)?;
+        config.attentions().try_for_each(attention::check)?;
+        config.experts.as_ref().map_or(Ok(()), resident_experts::check)
     }
 }
 

@@ -90,7 +90,7 @@ impl ResidentExperts {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
         };
         let matrices = expert_matrices(gpu, weights)?;
-        check_routing(&experts)?;
+        check(&experts)?;
         let shape = ExpertShape::of(weights);
         let buffers = match before.filter(|before| before.buffers.fits(shape)) {
             Some(before) => before.buffers.clone(),
@@ -338,7 +338,15 @@ impl ResidentExperts {
 }
 
 /// Refuses a router of which the kernel has no room for the choices.
-fn check_routing(experts: &Experts) -> Result<()> {
+pub(super) fn check(experts: &Experts) -> Result<()> {
+    if experts.router.weighs_inputs {
+        let got = "weights on their inputs".to_owned();
+        return Err(Error::Unsupported {
+            what: "experts on the GPU",
+            got,
+            supported: "weights on their outputs".to_owned(),
+        });
+    }
     let groups = experts.router.groups.map_or(1, |groups| groups.count);
     if experts.used <= ROUTE_USED as usize && groups <= ROUTE_GROUPS as usize {
         return Ok(());

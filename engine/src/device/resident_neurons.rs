@@ -202,6 +202,15 @@ impl ResidentNeurons {
         }
     }
 
+    /// Puts the strengths of the neurons, `[slots]`, into `strength`, `[n_ff]`.
+    pub fn add_strengths(&self, slots: &[f32], strength: &mut [f32]) {
+        for (slot, neuron) in self.slots.by_slot() {
+            if let (Some(from), Some(to)) = (slots.get(slot), strength.get_mut(neuron as usize)) {
+                *to = *from;
+            }
+        }
+    }
+
     /// Reads gate and up of a layer that is whole back for `probe`.
     pub fn show(&self, segment: &mut Segment, tokens: usize, layer: usize, probe: &mut dyn Probe) -> Result<()> {
         let row = self.buffers.slots * self.rows;

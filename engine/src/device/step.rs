@@ -88,7 +88,7 @@ impl GpuStep {
         Ok(match step.operation {
             BoundOperation::Norm { norm, from, into, .. } => {
                 let norm = NormWeights::new(loader, norm)?;
-                let adds = from == Register::Residual && into != Register::Out;
+                let adds = from == Register::Residual && !matches!(into, Register::Out | Register::Residual);
                 let delta = adds.then(|| registers.get(Register::Out));
                 let op = NormOp::new(loader, &norm, registers.get(from), delta, registers.get(into))?;
                 let touches_stream = [from, into].iter().any(|it| matches!(it, Register::Residual | Register::Out));

@@ -189,7 +189,7 @@ fn layer_effects(
     let mut u: Vec<f32> = u.iter().map(|u| u * output.factor).collect();
     if let Some(norm) = output.norm {
         let out = ffn_output(cpu, ffn, blocks, u.len());
-        let scale = 1.0 / (dot(&out, &out) / out.len().max(1) as f32 + model.config.norm_eps).sqrt();
+        let scale = 1.0 / (dot(&out, &out) / out.len().max(1) as f32 + norm.eps(model.config.norm_eps)).sqrt();
         u.iter_mut().zip(&norm.weight).for_each(|(u, weight)| *u *= weight * scale);
     }
     let latent = latent_direction(cpu, ffn, &u);
@@ -300,7 +300,7 @@ fn direction(model: &Model, x: &[f32], token: u32) -> (Vec<f32>, f32) {
     let n = x.len().max(1) as f32;
     let mean = if model.config.norm == NormKind::Layer { x.iter().sum::<f32>() / n } else { 0.0 };
     let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / n;
-    let scale = 1.0 / (variance + model.config.norm_eps).sqrt();
+    let scale = 1.0 / (variance + norm.eps(model.config.norm_eps)).sqrt();
     u.iter_mut().zip(&norm.weight).for_each(|(u, weight)| *u *= weight * scale);
     if model.config.norm == NormKind::Layer {
         let mean = u.iter().sum::<f32>() / n;

@@ -246,7 +246,13 @@ impl ObservedLayer<'_> {
         };
         for at in 0..self.ffns.len() {
             let rows: Vec<f32> = match at < moe.experts.len() {
-                true => routing.members(at, tokens).flat_map(|(t, _)| &x[t * width..][..width]).copied().collect(),
+                true => {
+                    let input = |(t, weight)| {
+                        let [factor, _] = experts.router.factors(weight);
+                        x[t * width..][..width].iter().map(move |x| x * factor)
+                    };
+                    routing.members(at, tokens).flat_map(input).collect()
+                }
                 false => normed.to_vec(),
             };
             self.observe(at, cpu, form, &rows, &rows, buffers)?;

@@ -141,9 +141,14 @@ impl ColdSide {
             fired.resize(tokens * mask::words(weights.up.weight.rows()), 0);
             self.ffn.fired(0, &mut fired);
         }
+        let mut strength = Vec::new();
+        if observed && tokens == 1 && pass.probe.wants_device_strength() {
+            strength.resize(weights.up.weight.rows(), 0.0);
+            self.ffn.strength(0).spread(&mut strength);
+        }
         let (bytes, scattered) = (work.bytes(), work.scattered);
         let cpu_ns = started.elapsed().as_nanos() as u64;
-        let work = ColdWork { any: work.active > 0, fired, bytes, scattered, cpu_ns };
+        let work = ColdWork { any: work.active > 0, fired, strength, bytes, scattered, cpu_ns };
         let predicted = mask.filter(|_| observed).map(<[u32]>::to_vec);
         Ok(FiringEntry { work, predicted, ..FiringEntry::new(layer, tokens) })
     }
@@ -176,7 +181,7 @@ impl ColdSide {
         let work = self.cpu.experts_of(pass, ffn, TokenInputs { x, tokens }, chosen, out, masks)?;
         let (bytes, scattered) = (work.bytes(), work.scattered);
         let cpu_ns = started.elapsed().as_nanos() as u64;
-        entry.work = ColdWork { any: true, fired, bytes, scattered, cpu_ns };
+        entry.work = ColdWork { any: true, fired, bytes, scattered, cpu_ns, ..ColdWork::default() };
         Ok(entry)
     }
 
@@ -195,7 +200,8 @@ impl ColdSide {
         let work = ColdWork { any: true, ..ColdWork::default() };
         let entry = FiringEntry { work, ..FiringEntry::new(ffn.layer, pass.tokens.len()) };
         let Pass { model, tokens, separate, sparsity, correction, times, ref mut probe } = *pass;
-        let mut deferred = DeferredFiring { probe: &mut **probe, observed, entry };
+        let neurons = ffn.kind.neurons().count();
+        let mut deferred = DeferredFiring { probe: &mut **probe, observed, neurons, entry };
         let mut pass = Pass { model, tokens, separate, sparsity, correction, times, probe: &mut deferred };
         self.cpu.ffn_of(&mut pass, ffn, inputs, out)?;
         Ok(deferred.entry)

@@ -11,6 +11,8 @@ pub(super) struct DeferredFiring<'a> {
     pub probe: &'a mut dyn Probe,
     /// True if the probe wants the firing.
     pub observed: bool,
+    /// The layer's neurons.
+    pub neurons: usize,
     pub entry: FiringEntry,
 }
 
@@ -27,10 +29,20 @@ impl Probe for DeferredFiring<'_> {
         self.observed
     }
 
+    fn wants_strength(&mut self) -> bool {
+        self.probe.wants_device_strength()
+    }
+
     fn firing(&mut self, firing: &LayerFiring<'_>) {
+        let mut strength = Vec::new();
+        if let Some(told) = firing.strength.filter(|_| firing.tokens == 1) {
+            strength.resize(self.neurons, 0.0);
+            told.spread(&mut strength);
+        }
         let work = ColdWork {
             any: true,
             fired: firing.fired.to_vec(),
+            strength,
             bytes: firing.cpu_bytes,
             scattered: firing.cpu_scattered,
             cpu_ns: firing.cpu_ns,

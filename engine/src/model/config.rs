@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    AltupConfig, AttentionConfig, Experts, NormKind, Position, QueryScale, RecurrentConfig, Register, Rope, StateShape,
-    Step,
+    AltupConfig, AttentionConfig, Experts, NormKind, Position, RecurrentConfig, Register, Rope, StateShape, Step,
     load::{LayerTensors, Loader},
 };
 pub use crate::cpu::ops::Activation;
@@ -78,6 +77,8 @@ pub struct ModelConfig {
     pub n_vocab: usize,
     /// Tokens the model was trained to see, the default context.
     pub context_length: usize,
+    /// Longest context in which attention sees all keys, where it sees chosen ones in longer ones (InfLLM-v2); these are refused.
+    pub dense_context: Option<usize>,
     /// Kind of norm, for the whole model.
     pub norm: NormKind,
     /// Added under the root.
@@ -100,8 +101,6 @@ pub struct ModelConfig {
     pub residual_scale: f32,
     /// Factor on logits (Cohere, Granite); loading multiplies it into the final norm.
     pub logit_scale: f32,
-    /// Growth of queries with their position.
-    pub query_scale: Option<QueryScale>,
     /// `cap * tanh(x / cap)` on logits.
     pub final_softcap: Option<f32>,
     /// One per layer.

@@ -37,9 +37,9 @@ pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use parts::{
     AltupConfig, AltupStep, AltupTable, AltupWeights, AttentionConfig, AttentionWeights, BoundAttention, BoundFfn,
     BoundLatent, BoundMixer, BoundRecurrent, Down, ExpertGroups, ExpertLatent, ExpertWeights, Experts, Ffn, FfnKind,
-    FfnWeights, LatentConfig, LatentWeights, LayerNorms, LayerPart, Linear, MixerConfig, MixerWeights, Norm, NormKind,
-    NormSlot, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality, QueryScale,
-    RecurrentConfig, RecurrentWeights, Router, RouterScore, SharedExpert, StateShape, recurrent,
+    FfnWeights, HeadGate, LatentConfig, LatentWeights, LayerNorms, LayerPart, Linear, MixerConfig, MixerWeights, Norm,
+    NormKind, NormSlot, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality,
+    QueryScale, RecurrentConfig, RecurrentWeights, Router, RouterScore, SharedExpert, StateShape, recurrent,
 };
 pub use resident::Resident;
 pub use rope::{Position, Rope, RopeOrder, RopeScaling};

@@ -1,6 +1,6 @@
 //! Traits of a model that set it apart from a plain transformer, and the sparsity to expect of it, as text for people.
 
-use super::{Ffn, Model};
+use super::{Ffn, HeadGate, Model};
 
 /// Traits of `model`, one line each, from its configuration and its weights' shapes; none for a plain transformer.
 pub fn traits(model: &Model) -> Vec<String> {
@@ -24,7 +24,10 @@ pub fn traits(model: &Model) -> Vec<String> {
     add(weights.layers.iter().filter(sinks).count(), "attention sinks");
     add(with(|attention| attention.gated), "gated attention");
     add(with(|attention| attention.latent.is_some()), "latent attention (MLA: one compressed row cached per token)");
-    add(with(|attention| attention.gate_rows > 0), "heads gated by a softplus");
+    let own_gate = |of: &super::AttentionConfig, gate| of.gate_rows > 0 && of.head_gate == gate;
+    let gated_by = |gate| config.attentions().filter(|attention| own_gate(attention, gate)).count();
+    add(gated_by(HeadGate::Softplus), "heads gated by a softplus");
+    add(gated_by(HeadGate::Sigmoid), "heads gated by a sigmoid");
     add(with(|attention| attention.kv_from.is_some()), "keys and values of an earlier layer");
     let inner = |layer: &&super::LayerWeights| layer.layer_norms().any_within_part();
     add(weights.layers.iter().filter(inner).count(), "norms inside attention and FFN");

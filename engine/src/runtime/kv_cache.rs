@@ -74,7 +74,8 @@ impl KvCache {
     /// A cache for `capacity` tokens in RAM, where the CPU works on it.
     ///
     /// # Errors
-    /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0.
+    /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0, [`Error::Unsupported`] for one above
+    /// [`ModelConfig::dense_context`].
     pub fn new(config: &ModelConfig, capacity: usize, ty: KvType) -> Result<Self> {
         Self::for_passes(config, capacity, ty, LONGEST_PASS)
     }
@@ -121,6 +122,13 @@ impl KvCache {
     ) -> Result<Self> {
         if capacity == 0 {
             return Err(Error::invalid("context length", "at least 1", capacity));
+        }
+        if let Some(most) = config.dense_context.filter(|most| capacity > *most) {
+            return Err(Error::Unsupported {
+                what: "context of a model whose attention is sparse in long ones (InfLLM-v2)",
+                got: format!("{capacity} tokens"),
+                supported: format!("up to {most} tokens, which it sees all of"),
+            });
         }
         let shape = CacheShape::new(config);
         let wanted = Self::bytes_for(config, capacity, ty);

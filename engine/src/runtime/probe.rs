@@ -80,6 +80,11 @@ pub trait Probe {
         false
     }
 
+    /// True to get [`LayerFiring::strength`] of single tokens from a device, too, which has to send them.
+    fn wants_device_strength(&mut self) -> bool {
+        false
+    }
+
     /// True to get [`LayerFiring::gpu_ns`], [`LayerFiring::cpu_ns`] and [`LayerFiring::reporting`] too: in small layers, reading the
     /// clock is a good part of the cost of observing.
     fn wants_times(&mut self) -> bool {

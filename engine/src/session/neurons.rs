@@ -192,6 +192,10 @@ impl Probe for GenerationProbe<'_> {
         self.recorder.as_ref().is_some_and(|recorder| recorder.wants_strength())
     }
 
+    fn wants_device_strength(&mut self) -> bool {
+        self.recorder.as_ref().is_some_and(|recorder| recorder.wants_device_strength())
+    }
+
     fn wants_times(&mut self) -> bool {
         self.times.is_some() || self.recorder.as_ref().is_some_and(|recorder| recorder.wants_times())
     }

@@ -29,6 +29,8 @@ params! {
         query_beta: f32,
         /// Positions per step of that growth, at least 1.
         query_length: u32,
+        /// Added to positions in that growth.
+        query_offset: u32,
         /// Row of the first token in the buffers that tokens share with those of other sequences.
         row: u32,
     }
@@ -55,6 +57,12 @@ params! {
         capacity: u32,
         /// Added under the root of the latent's norm.
         eps: f32,
+        /// Weight of the logarithm by which queries grow with their position.
+        query_beta: f32,
+        /// Positions per step of that growth, at least 1.
+        query_length: u32,
+        /// Added to positions in that growth.
+        query_offset: u32,
         /// Row of the first token in the buffers that tokens share with those of other sequences.
         row: u32,
     }

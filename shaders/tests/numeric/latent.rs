@@ -4,10 +4,11 @@ use bytemuck::{bytes_of, cast_slice};
 use half::f16;
 use thermocline_shaders::params;
 
-use crate::gpu::{Call, Gpu, assert_close, bytes, noise};
+use crate::{
+    gpu::{Call, Gpu, assert_close, bytes, noise},
+    rope::{UNTOUCHED, untouched},
+};
 
-/// Contents of the buffers before the dispatch: the kernel must leave it where nothing belongs.
-const UNTOUCHED: f32 = 7.0;
 const TOKENS: usize = 3;
 const HEADS: usize = 2;
 const EPS: f32 = 1e-5;
@@ -19,6 +20,8 @@ struct Variant {
     rank: usize,
     neox: bool,
     rotates: bool,
+    /// Queries grow with their position.
+    grows: bool,
     kv_f32: bool,
 }
 
@@ -47,19 +50,22 @@ fn key(variant: Variant, row: &[f32], norm: &[f32], table: &[f32], token: usize)
     (0..(rank + rope).next_multiple_of(4)).map(element).collect()
 }
 
-/// A cache of `len` elements that nothing has been written to.
-fn untouched(len: usize, kv_f32: bool) -> Vec<u8> {
-    match kv_f32 {
-        true => cast_slice(&vec![UNTOUCHED; len]).to_vec(),
-        false => cast_slice(&vec![f16::from_f32(UNTOUCHED); len]).to_vec(),
-    }
-}
-
 /// Rows of the cache: the last tokens go on at its beginning.
 const CAPACITY: usize = 6;
 
+/// Weight, step and offset of the growth of queries.
+const BETA: f32 = 0.25;
+const LENGTH: usize = 2;
+const OFFSET: usize = 1;
+
+/// Factor on the query at `position`.
+fn growth(variant: Variant, position: usize) -> f64 {
+    let steps = (position + OFFSET) / LENGTH;
+    if variant.grows { 1.0 + f64::from(BETA) * (1.0 + steps as f64).ln() } else { 1.0 }
+}
+
 fn check(variant: Variant) {
-    let Variant { nope, rope, rank, neox, rotates, kv_f32 } = variant;
+    let Variant { nope, rope, rank, neox, rotates, kv_f32, .. } = variant;
     let (width, position) = (rank + rope, 4);
     let padded = width.next_multiple_of(4);
     let inputs_pitch = nope.next_multiple_of(32);
@@ -73,15 +79,16 @@ fn check(variant: Variant) {
     let mut q = vec![f64::from(UNTOUCHED); slots * padded];
     let mut keys = vec![f64::from(UNTOUCHED); (position + TOKENS + 1) * padded];
     for token in 0..TOKENS {
+        let growth = growth(variant, position + token);
         for head in 0..HEADS {
             let slot = token * HEADS + head;
             let query = &queries[token * queries_pitch + head * (nope + rope)..][..nope + rope];
             for i in 0..nope {
-                inputs[slot * inputs_pitch + i] = f64::from(query[i]);
+                inputs[slot * inputs_pitch + i] = f64::from(query[i]) * growth;
             }
             for i in rank..padded {
                 let value = if i < width { rotated(variant, &query[nope..], &table, token, i - rank) } else { 0.0 };
-                q[slot * padded + i] = value;
+                q[slot * padded + i] = value * growth;
             }
         }
         let row = &projected[token * projected_pitch..][..width];
@@ -91,6 +98,9 @@ fn check(variant: Variant) {
     let before_keys = untouched(keys.len(), kv_f32);
     let (before_inputs, before_q) = (vec![UNTOUCHED; inputs.len()], vec![UNTOUCHED; q.len()]);
     let params = params::LatentAppend {
+        query_beta: BETA,
+        query_length: LENGTH as u32,
+        query_offset: OFFSET as u32,
         n_head: HEADS as u32,
         nope_dim: nope as u32,
         rope_dim: rope as u32,
@@ -103,19 +113,16 @@ fn check(variant: Variant) {
         eps: EPS,
         row: 0,
     };
+    let switch = |name, on| (name, f64::from(u8::from(on)));
+    let [neox, grows] = [switch("NEOX", neox), switch("QUERY_SCALE", variant.grows)];
+    let overrides = [("WORKGROUP_SIZE", 32.0), neox, switch("ROPE", rotates), grows, switch("KV_F32", kv_f32)];
     let gpu = Gpu::get();
     for tier in gpu.tiers() {
-        let switch = |name, on| (name, f64::from(u8::from(on)));
         let call = Call {
             kernel: "latent_append",
             tier,
             weights: None,
-            overrides: &[
-                ("WORKGROUP_SIZE", 32.0),
-                switch("NEOX", neox),
-                switch("ROPE", rotates),
-                switch("KV_F32", kv_f32),
-            ],
+            overrides: &overrides,
             params: bytes_of(&params),
             buffers: &[
                 bytes(&queries),
@@ -142,10 +149,12 @@ fn check(variant: Variant) {
 
 #[test]
 fn latent_queries_and_keys_match_their_equations() {
-    let plain = Variant { nope: 24, rope: 16, rank: 32, neox: false, rotates: true, kv_f32: false };
+    let plain = Variant { nope: 24, rope: 16, rank: 32, neox: false, rotates: true, grows: false, kv_f32: false };
     check(plain);
     check(Variant { kv_f32: true, ..plain });
     check(Variant { neox: true, ..plain });
+    check(Variant { grows: true, kv_f32: true, ..plain });
+    check(Variant { grows: true, neox: true, rotates: false, nope: 5, ..plain });
     check(Variant { rotates: false, kv_f32: true, ..plain });
     check(Variant { nope: 5, rope: 6, rank: 40, kv_f32: true, ..plain });
     check(Variant { nope: 33, rope: 2, rank: 7, neox: true, ..plain });

@@ -356,20 +356,22 @@ fn gates_of_heads_stand_behind_their_queries() {
 }
 
 #[test]
-fn gates_of_a_softplus_stand_by_themselves() {
+fn gates_of_their_own_are_softplus_or_sigmoid() {
     let gpu = Gpu::get();
     let (heads, dim, tokens, first) = (3, 6, 4, 7);
     let (cols, pitch, gate_pitch) = (heads * dim, 32, 40);
     let x = noise(tokens * pitch, 1);
     let gates: Vec<f32> = noise(tokens * gate_pitch, 2).iter().map(|v| v * 60.0).collect();
     // One gate per head, or per element.
-    for width in [dim, 1] {
+    for (width, is_softplus) in [(dim, true), (1, true), (dim, false), (1, false)] {
         let wanted: Vec<f64> = (0..tokens * pitch)
             .map(|at| {
                 let (t, i) = (at / pitch, at % pitch);
                 let gate = || f64::from(gates[t * gate_pitch + first + i / width]);
                 let softplus = |gate: f64| gate.max(0.0) + (-gate.abs()).exp().ln_1p();
-                f64::from(x[at]) * if i < cols { softplus(gate()) } else { 1.0 }
+                let sigmoid = |gate: f64| 1.0 / (1.0 + (-gate).exp());
+                let function = |gate| if is_softplus { softplus(gate) } else { sigmoid(gate) };
+                f64::from(x[at]) * if i < cols { function(gate()) } else { 1.0 }
             })
             .collect();
         for tier in gpu.tiers() {
@@ -380,12 +382,21 @@ fn gates_of_a_softplus_stand_by_themselves() {
                 kernel: "gate_heads",
                 tier,
                 weights: None,
-                overrides: &[("WORKGROUP_SIZE", 16.0), ("SOFTPLUS", 1.0)],
+                overrides: &[
+                    ("WORKGROUP_SIZE", 16.0),
+                    ("OWN_GATES", 1.0),
+                    ("SOFTPLUS", f64::from(u8::from(is_softplus))),
+                ],
                 params: bytes_of(&params),
                 buffers: &[bytes(&x), bytes(&gates)],
                 workgroups: (2, 3, 1),
             };
-            assert_close(&gpu.run(&call, 0), &wanted, 1e-5, &format!("{tier}, {width} elements per gate"));
+            assert_close(
+                &gpu.run(&call, 0),
+                &wanted,
+                1e-5,
+                &format!("{tier}, {width} elements per gate, softplus: {is_softplus}"),
+            );
         }
     }
 }

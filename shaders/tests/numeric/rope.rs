@@ -15,6 +15,8 @@ struct Variant {
     qk_norm: bool,
     /// The norms are of all heads together.
     norm_all: bool,
+    /// Weights of the norms come behind the rotation.
+    norm_after: bool,
     gated: bool,
     /// Queries grow with their position.
     grows: bool,
@@ -30,6 +32,7 @@ const PLAIN: Variant = Variant {
     rope: true,
     qk_norm: false,
     norm_all: false,
+    norm_after: false,
     gated: false,
     grows: false,
     kv_f32: false,
@@ -38,7 +41,15 @@ const PLAIN: Variant = Variant {
 };
 
 /// Contents of the buffers before the dispatch: the kernel must leave it where nothing belongs.
-const UNTOUCHED: f32 = 7.0;
+pub(super) const UNTOUCHED: f32 = 7.0;
+
+/// A cache of `len` elements that nothing has been written to.
+pub(super) fn untouched(len: usize, kv_f32: bool) -> Vec<u8> {
+    match kv_f32 {
+        true => cast_slice(&vec![UNTOUCHED; len]).to_vec(),
+        false => cast_slice(&vec![f16::from_f32(UNTOUCHED); len]).to_vec(),
+    }
+}
 
 const N_HEAD: u32 = 3;
 const N_KV_HEAD: u32 = 2;
@@ -57,7 +68,7 @@ impl Inputs<'_> {
     /// Element `i` of head `slot` of a token, of queries, then keys, then values.
     fn element(&self, token: usize, slot: usize, i: usize) -> f64 {
         let Inputs { variant, params, qkv, table, norms } = self;
-        let Variant { neox, rope, qk_norm, norm_all, gated, grows, position, .. } = *variant;
+        let Variant { neox, rope, qk_norm, norm_all, norm_after, gated, grows, position, .. } = *variant;
         let [dim, half, qkv_pitch] = [variant.head_dim, variant.dims / 2, params.qkv_pitch].map(|v| v as usize);
         if i >= dim {
             return 0.0;
@@ -74,24 +85,30 @@ impl Inputs<'_> {
             false => (head, 0),
         };
         let mean = mean_of.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / mean_of.len() as f64;
-        let growth = 1.0 + f64::from(params.query_beta) * (1.0 + ((position as usize + token) / 2) as f64).ln();
+        let growth = 1.0
+            + f64::from(params.query_beta)
+                * (1.0 + ((position as usize + token + params.query_offset as usize) / 2) as f64).ln();
         let factor = if is_query && grows { growth } else { 1.0 };
+        let weight = |i: usize| if qk_norm { f64::from(norms[usize::from(!is_query)][at + i]) } else { 1.0 };
+        let [before, behind] = [!norm_after, norm_after].map(|here| move |i| if here { weight(i) } else { 1.0 });
         let normed = |i: usize| {
-            let norm = || f64::from(norms[usize::from(!is_query)][at + i]) / (mean + f64::from(params.eps)).sqrt();
-            f64::from(head[i]) * factor * if qk_norm { norm() } else { 1.0 }
+            let norm = if qk_norm { 1.0 / (mean + f64::from(params.eps)).sqrt() } else { 1.0 };
+            f64::from(head[i]) * factor * norm * before(i)
         };
         if !rope || i >= half * 2 {
-            return normed(i);
+            return normed(i) * behind(i);
         }
         let pair = if neox { i % half } else { i / 2 };
         let (a, b) = if neox { (pair, pair + half) } else { (2 * pair, 2 * pair + 1) };
         let [cos, sin] = [0, 1].map(|part| f64::from(table[(token * half + pair) * 2 + part]));
-        if i == a { normed(a) * cos - normed(b) * sin } else { normed(a) * sin + normed(b) * cos }
+        let rotated = if i == a { normed(a) * cos - normed(b) * sin } else { normed(a) * sin + normed(b) * cos };
+        rotated * behind(i)
     }
 }
 
 fn check(variant: Variant) {
-    let Variant { head_dim, dims, neox, rope, qk_norm, norm_all, gated, grows, kv_f32, position, workgroup } = variant;
+    let Variant { head_dim, dims, neox, rope, qk_norm, norm_all, norm_after, .. } = variant;
+    let Variant { gated, grows, kv_f32, position, workgroup, .. } = variant;
     let [dim, half, pitch] = [head_dim, dims / 2, head_pitch(head_dim)].map(|v| v as usize);
     let params = RopeAppend {
         n_head: N_HEAD,
@@ -106,6 +123,7 @@ fn check(variant: Variant) {
         eps: 1e-5,
         query_beta: 0.25,
         query_length: 2,
+        query_offset: 1,
         row: 0,
     };
     let [tokens, capacity, qkv_pitch, q_pitch] =
@@ -133,14 +151,7 @@ fn check(variant: Variant) {
         }
     }
 
-    let words = |len: usize| -> Vec<u8> {
-        if kv_f32 {
-            cast_slice(&vec![UNTOUCHED; len]).to_vec()
-        } else {
-            cast_slice(&vec![f16::from_f32(UNTOUCHED); len]).to_vec()
-        }
-    };
-    let (before, cache) = (vec![UNTOUCHED; q.len()], words(caches[0].len()));
+    let (before, cache) = (vec![UNTOUCHED; q.len()], untouched(caches[0].len(), kv_f32));
     for tier in Gpu::get().tiers() {
         let switch = |name, on| (name, f64::from(u8::from(on)));
         let call = Call {
@@ -153,6 +164,7 @@ fn check(variant: Variant) {
                 switch("ROPE", rope),
                 switch("QK_NORM", qk_norm),
                 switch("QK_NORM_ALL", norm_all),
+                switch("NORM_AFTER_ROPE", norm_after),
                 switch("GATED", gated),
                 switch("QUERY_SCALE", grows),
                 switch("KV_F32", kv_f32),
@@ -194,6 +206,15 @@ fn rope_matches_its_equation_for_norms_of_all_heads_and_growing_queries() {
             check(Variant { norm_all, grows, rope, neox, qk_norm: norm_all, ..PLAIN });
             check(Variant { norm_all, grows, rope, neox, qk_norm: norm_all, head_dim: 12, dims: 12, ..PLAIN });
         }
+    }
+}
+
+#[test]
+fn rope_matches_its_equation_for_weights_behind_the_rotation() {
+    for (neox, rope, norm_all) in [(true, true, false), (false, true, false), (true, false, false), (true, true, true)]
+    {
+        check(Variant { norm_after: true, qk_norm: true, neox, rope, norm_all, ..PLAIN });
+        check(Variant { norm_after: true, qk_norm: true, neox, rope, norm_all, dims: 32, kv_f32: true, ..PLAIN });
     }
 }
 

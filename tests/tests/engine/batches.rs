@@ -17,7 +17,7 @@ use thermocline_engine::{
     runtime::{Forward, KvCache, KvType, Outputs, Sparsity},
 };
 use thermocline_tests::{
-    golden::{self, MODELS, QUANTISED, RECURRENT, Setup, argmax, max_diff},
+    golden::{self, CPU_ONLY, MODELS, QUANTISED, RECURRENT, Setup, argmax, max_diff},
     gpu::{FULL, forward, idle_cpu, shared},
 };
 
@@ -87,7 +87,7 @@ fn distance([alone, together]: &[Vec<Vec<Vec<f32>>>; 2]) -> f32 {
 
 #[test]
 fn batched_tokens_equal_single_ones_in_every_model_on_the_cpu() {
-    for name in MODELS.into_iter().chain(RECURRENT).chain(QUANTISED) {
+    for name in MODELS.into_iter().chain(RECURRENT).chain(QUANTISED).chain(CPU_ONLY) {
         let model = model(name);
         for sequences in [2, 5, 8, 11] {
             let mut forward = golden::forward(&model, Setup::default());

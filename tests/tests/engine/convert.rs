@@ -15,7 +15,7 @@ use thermocline_engine::{
     quant::TensorType,
     runtime::{Forward, KvCache, KvType, Outputs},
 };
-use thermocline_tests::golden::{MODELS, QUANTISED, RECURRENT};
+use thermocline_tests::golden::{CPU_ONLY, MODELS, QUANTISED, RECURRENT};
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
@@ -50,7 +50,7 @@ fn relative_rms(a: &[f32], b: &[f32]) -> f32 {
 #[test]
 fn converted_hugging_face_folders_keep_their_logits() {
     let scratch = tempfile::tempdir().unwrap();
-    for name in MODELS.into_iter().chain(RECURRENT).chain(QUANTISED) {
+    for name in MODELS.into_iter().chain(RECURRENT).chain(QUANTISED).chain(CPU_ONLY) {
         let folder = fixtures().join("models").join(name);
         let target = scratch.path().join(format!("{name}.gguf"));
         let (ids, wanted) = expected(&folder.join("expected.safetensors"), "logits");

@@ -6,6 +6,7 @@ use std::{collections::HashSet, path::PathBuf, sync::Arc};
 use thermocline_engine::{
     Error,
     cpu::{InputPrecision, Isa},
+    format::{Metadata, ReadMode, Value},
     model::{
         Activation, Ffn, LoadOptions, Model, RecurrentConfig, RouterScore, mask,
         recurrent::{DeltaNetConfig, Mamba2Config},
@@ -13,7 +14,7 @@ use thermocline_engine::{
     runtime::{KvType, LayerFiring, MAX_SHORTLIST, Outputs, Probe, RecurrentState, Sparsity},
 };
 use thermocline_tests::golden::{
-    Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, forward, greedy, max_diff, prompt, rms_diff,
+    CPU_ONLY, Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, forward, greedy, max_diff, prompt, rms_diff,
 };
 
 fn folder(name: &str) -> PathBuf {
@@ -27,7 +28,7 @@ fn load(name: &str) -> (Arc<Model>, Expected) {
 
 /// Models of every kind.
 fn all() -> impl Iterator<Item = &'static str> {
-    MODELS.into_iter().chain(RECURRENT).filter(|name| !QUANTISED.contains(name))
+    MODELS.into_iter().chain(RECURRENT).chain(CPU_ONLY).filter(|name| !QUANTISED.contains(name))
 }
 
 fn setups() -> Vec<Setup> {
@@ -68,8 +69,12 @@ fn logits_with_f16_and_q8_caches_stay_close() {
             (Activation::Relu, Some(_)) => 1.5,
             _ => 1.0,
         };
-        // So do scores that are not scaled down.
-        let unscaled = model.config.attentions().any(|attention| attention.scale >= 1.0);
+        // So do scores that are not scaled down, or that a norm of queries scales up again.
+        let unscaled = model.config.layers.iter().zip(&model.weights.layers).any(|(of, weights)| {
+            let (Some(of), Some(weights)) = (&of.attention, &weights.attention) else { return false };
+            let norm = weights.q_norm.iter().flat_map(|norm| &norm.weight).fold(1.0, |most: f32, of| most.max(*of));
+            of.scale * norm >= 1.0
+        });
         let magnified = if unscaled { 2.0 * magnified } else { magnified };
         // And scores whose threshold depends on the largest.
         let mixed = model.config.experts.is_some_and(|experts| experts.router.score == RouterScore::SparseMixer);
@@ -115,6 +120,30 @@ fn firing_neurons_match_the_reference() {
         }
     }
     assert_eq!(seen, 13);
+}
+
+/// Queries of a latent grow with their position in every file that says so, whatever its architecture is called (files of Mistral
+/// Large are `deepseek2`), and without the key they do not.
+#[test]
+fn queries_of_latents_grow_under_either_name() {
+    let (_, expected) = load("mistral4");
+    let key = "deepseek2.attention.temperature_scale";
+    let error = |named: bool| {
+        let mut checkpoint = Model::open_checkpoint(&folder("mistral4"), ReadMode::Map).unwrap();
+        let mut renamed = Metadata::new(folder("mistral4"));
+        for (name, value) in checkpoint.metadata.iter() {
+            let name = name.replacen("mistral4.", "deepseek2.", 1);
+            if named || name != key {
+                renamed.set(name, value.clone());
+            }
+        }
+        renamed.set("general.architecture", Value::String("deepseek2".to_owned()));
+        checkpoint.metadata = renamed;
+        let model = Arc::new(Model::from_checkpoint(checkpoint, &LoadOptions::default()).unwrap());
+        max_diff(&prompt(&model, Setup::default(), &expected.ids("input_ids")).logits, &expected.f32("logits"))
+    };
+    let [with, without] = [true, false].map(error);
+    assert!(with <= 1e-3 && without > 0.1, "logits differ by {with}, without the key by {without}");
 }
 
 /// Firing of each layer's neurons, `[tokens, words]` token after token.
@@ -187,7 +216,7 @@ fn routing_matches_the_reference() {
             assert_eq!(by_token(&chosen, experts.used), wanted, "{name} {setup:?}");
         }
     }
-    assert_eq!(seen, 24);
+    assert_eq!(seen, 27);
 }
 
 /// Conversations' states behind a prompt are the reference's, however the prompt is divided.

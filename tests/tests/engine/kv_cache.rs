@@ -205,3 +205,44 @@ fn kv_cache_counts_its_bytes_and_refuses_more_than_memory() {
     assert!(matches!(huge, Err(Error::Memory { wanted, .. }) if wanted == all), "{huge:?}, not {all}");
     assert!(matches!(KvCache::new(config, 0, KvType::F16), Err(Error::Invalid { .. })));
 }
+
+/// Contexts in which a model would choose among its keys are refused by name; its folder says where they begin.
+#[test]
+fn contexts_of_sparse_attention_are_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/minicpm");
+    for entry in std::fs::read_dir(source).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), scratch.path().join(entry.file_name())).unwrap();
+    }
+    let path = scratch.path().join("config.json");
+    let original = std::fs::read_to_string(&path).unwrap();
+    let with = |sparse: &str| {
+        std::fs::write(&path, original.replacen('{', &format!("{{\"sparse_config\": {sparse},"), 1)).unwrap();
+        Model::open(scratch.path(), &LoadOptions::default())
+    };
+    let model = Arc::new(with("{\"dense_len\": 33, \"topk\": 64}").unwrap());
+    assert_eq!((model.config.context_length, model.config.dense_context), (32, Some(32)));
+    let mut forward = forward(&model, Setup::default());
+    forward.kv_cache(32, KvType::F32).unwrap();
+    let error = forward.kv_cache(33, KvType::F32).unwrap_err().to_string();
+    assert!(error.contains("InfLLM-v2") && error.contains("33 tokens") && error.contains("up to 32"), "{error}");
+    assert_eq!(with("{}").unwrap().config.dense_context, Some(8191), "the reference's default");
+    assert_eq!(with("null").unwrap().config.dense_context, None);
+    for wrong in ["7", "{\"dense_len\": 1}", "{\"dense_len\": \"x\"}"] {
+        let error = with(wrong).unwrap_err().to_string();
+        assert!(error.contains("sparse_config") && error.contains("dense_len"), "{error}");
+    }
+}
+
+/// Weights of a norm behind the rotation stay in place while the rotation moves on: such keys are not shifted, but computed again.
+#[test]
+fn keys_normed_behind_their_rotation_are_not_shifted() {
+    let model = open("models/hunyuan-dense");
+    let mut forward = forward(&model, Setup::default());
+    let mut kv = KvCache::new(&model.config, 32, KvType::F32).unwrap();
+    forward.run(&ids(20), &mut kv, Outputs::None, &mut ()).unwrap();
+    let error = kv.shift(Isa::Scalar, 4, 3).unwrap_err().to_string();
+    assert!(error.contains("norms of keys behind their rotation"), "{error}");
+    assert_eq!(kv.len(), 20);
+}

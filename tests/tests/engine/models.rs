@@ -83,6 +83,11 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("command-r", "command-r", [48, 3, 4, 2, 12, 96], Silu),
         ("cohere2-moe", "cohere2moe", [48, 4, 4, 2, 12, 64], Silu),
         ("exaone-moe", "exaone-moe", [48, 4, 4, 2, 12, 64], Silu),
+        ("hunyuan-dense", "hunyuan-dense", [48, 3, 4, 2, 16, 96], Silu),
+        ("hunyuan-moe", "hunyuan-moe", [48, 3, 4, 2, 12, 32], Silu),
+        ("muse-glimmer", "muse-glimmer", [48, 4, 4, 2, 12, 96], Silu),
+        ("llama4", "llama4", [48, 4, 4, 2, 12, 64], Silu),
+        ("mistral4", "mistral4", [48, 3, 4, 1, 40, 96], Silu),
     ] {
         let model = open(&format!("models/{name}"));
         let config = &model.config;
@@ -168,12 +173,19 @@ fn layers_that_differ_and_factors_reach_the_configuration() {
     assert_eq!((granite.embedding_scale, granite.residual_scale, attention_scale), (2.0, 0.7, 0.05));
     assert_eq!((granite.logit_scale, open("models/cohere2").config.logit_scale), (1.0 / 1.5, 0.5));
     let ministral = open("models/ministral3").config;
-    let scale = ministral.query_scale.unwrap();
+    let scale = ministral.attentions().next().unwrap().query_scale.unwrap();
     assert_eq!((scale.beta, scale.length, scale.at(15)), (0.1, 16, 1.0));
     assert_eq!(scale.at(16), 1.0 + 0.1 * 2f32.ln());
     let rope = ministral.rope(0).unwrap();
     let RopeScaling::Yarn { attention_factor, .. } = rope.scaling else { panic!("{:?}", rope.scaling) };
     assert!((attention_factor - 1.0).abs() < 1e-6, "mscale is mscale_all_dim");
+    let llama4 = open("models/llama4").config;
+    assert_eq!(windows(&llama4), [Some(8), Some(8), Some(8), None]);
+    assert_eq!(rotated(&llama4), three);
+    let growth: Vec<_> = llama4.attentions().map(|attention| attention.query_scale.map(|it| it.at(7))).collect();
+    assert_eq!(growth, [None, None, None, Some(1.0 + 0.1 * 2f32.ln())], "of layers without positions, counted from 1");
+    assert!(llama4.attentions().all(|attention| attention.chunked == attention.window.is_some()));
+    assert!(llama4.experts.unwrap().router.weighs_inputs);
     for (name, dims) in [("nemotron", 8), ("stablelm", 4)] {
         let config = open(&format!("models/{name}")).config;
         let rope = config.rope(0).unwrap();
@@ -206,6 +218,11 @@ fn patterns_that_files_leave_to_the_architecture() {
     assert_eq!((minicpm.logit_scale, open("models/minicpm3").config.logit_scale), (256.0 / 48.0, 0.5));
     let minicpm = without("minicpm3", "minicpm3.attention.value_length");
     assert_eq!(minicpm.attentions().next(), open("models/minicpm3").config.attentions().next(), "d over heads");
+    for key in ["llama4.attention.qk_norm", "llama4.rope.layer_pattern", "llama4.attention.sliding_window_pattern"] {
+        assert_eq!(without("llama4", key), open("models/llama4").config, "{key}");
+    }
+    let unnamed = without("llama4", "llama4.attention.sliding_window");
+    assert_eq!(windows(&unnamed), [Some(8192), Some(8192), Some(8192), None]);
     let exaone = without("exaone4", "exaone4.attention.sliding_window_pattern");
     assert_eq!(windows(&exaone), [None; 4], "only the larger model has windows");
     assert!(exaone.attentions().all(|attention| attention.rope.is_some()));

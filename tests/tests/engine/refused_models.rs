@@ -411,6 +411,17 @@ fn gemma4_moe_files_that_lack_parts_are_refused() {
     assert!(error.contains("blk.1.ffn_gate_up_exps.weight") && error.contains("[4, 64, 64]"), "{error}");
 }
 
+/// Chunked windows, and weights on the inputs of experts, have no kernels: a device refuses them by name.
+#[test]
+fn parts_without_kernels_are_refused_by_the_device() {
+    let mut model = changed("models/llama4", |_| ()).unwrap();
+    let error = device_support(&model).unwrap_err().to_string();
+    assert!(error.contains("chunks of 8"), "{error}");
+    model.config.attentions_mut().for_each(|attention| attention.chunked = false);
+    let error = device_support(&model).unwrap_err().to_string();
+    assert!(error.contains("weights on their inputs"), "{error}");
+}
+
 /// Folders of several streams that lack a part, or have another number of streams, and the reason why the GPU does not compute them.
 #[test]
 fn gemma3n_folders_that_contradict_themselves_are_refused() {

@@ -15,7 +15,7 @@ use thermocline_engine::{
     model::{LoadOptions, Model, convert},
     quant::TensorType,
 };
-use thermocline_tests::golden::{MODELS, RECURRENT, Setup, prompt};
+use thermocline_tests::golden::{CPU_ONLY, MODELS, RECURRENT, Setup, prompt};
 
 use super::models::fixtures;
 
@@ -114,7 +114,7 @@ fn tails_change_no_logit_in_any_family() {
     let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "gguf"));
     let files = files.map(|path| format!("gguf2026/{}", path.file_name().unwrap().display()));
     let paths: Vec<String> =
-        MODELS.iter().chain(&RECURRENT).map(|name| format!("models/{name}")).chain(files).collect();
+        MODELS.iter().chain(&RECURRENT).chain(&CPU_ONLY).map(|name| format!("models/{name}")).chain(files).collect();
     assert!(paths.len() > 60, "{}", paths.len());
     for path in &paths {
         let file = checkpoint(path);

@@ -2,6 +2,7 @@
 //! there is one parser and one way to generate; [`MessageFormat`] writes answers as messages of content blocks; [`error_body`] is the shape
 //! of refusals.
 
+mod answer_fields;
 mod format;
 mod request;
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::answer_fields::{read_format, read_thinking};
 use crate::server::{
     error::ApiError,
     json_fields::{JsonFields, invalid},
@@ -19,10 +20,6 @@ const TOOL_HINTS: [&str; 5] = ["eager_input_streaming", "defer_loading", "input_
 /// Fields of a thinking block and of a call that change nothing; the second is a hint.
 const THOUGHT_FIELDS: [&str; 2] = ["signature", "cache_control"];
 const CALL_FIELDS: [&str; 2] = ["cache_control", "caller"];
-
-/// The two places of the format of an answer.
-const FORMAT: &str = "output_config.format";
-const OLD_FORMAT: &str = "output_format";
 
 /// A request in OpenAI's form.
 #[derive(Debug, PartialEq)]
@@ -90,54 +87,6 @@ pub fn chat_body(body: &[u8], only_counts: bool, strict: bool) -> Result<Message
     }
     fields.finish()?;
     Ok(MessageBody { fields: chat, format_field })
-}
-
-fn read_thinking(thinking: Value, strict: bool, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
-    let mut thinking = JsonFields::from_value(thinking, "thinking")?;
-    let path = thinking.path("type");
-    let on = match thinking.string("type")?.as_deref() {
-        Some("enabled" | "adaptive") => true,
-        Some("disabled") => false,
-        other => return Err(invalid(&path, "enabled, adaptive or disabled", &other.into())),
-    };
-    let budget = thinking.count("budget_tokens")?;
-    if !strict {
-        thinking.ignore(&["display"]);
-    }
-    thinking.finish()?;
-    // Thoughts that are off take no tokens, whatever the template says.
-    if let Some(budget) = if on { budget } else { Some(0) } {
-        chat.insert("reasoning".to_owned(), json!({ "max_tokens": budget }));
-    }
-    chat.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": on }));
-    Ok(())
-}
-
-/// Reads the format of the answer, and returns the name of the field that says it.
-fn read_format(fields: &mut JsonFields, strict: bool, chat: &mut Map<String, Value>) -> Result<&'static str, ApiError> {
-    if strict {
-        return Ok(FORMAT);
-    }
-    let mut found = fields.remove("output_format").map(|format| (OLD_FORMAT, format));
-    if let Some(config) = fields.remove("output_config") {
-        let mut config = JsonFields::from_value(config, "output_config")?;
-        found = config.remove("format").map(|format| (FORMAT, format)).or(found);
-        config.ignore(&["effort"]);
-        config.finish()?;
-    }
-    let Some((path, format)) = found else { return Ok(FORMAT) };
-    let mut format = JsonFields::from_value(format, path)?;
-    let kind = format.string("type")?;
-    if kind.as_deref() != Some("json_schema") {
-        return Err(invalid(&format.path("type"), "json_schema", &kind.into()));
-    }
-    let place = format.path("schema");
-    let schema = format.remove("schema").ok_or_else(|| invalid(&place, "a JSON schema", &Value::Null))?;
-    format.ignore(&["name"]);
-    format.finish()?;
-    let format = json!({ "type": "json_schema", "json_schema": { "name": "output", "schema": schema } });
-    chat.insert("response_format".to_owned(), format);
-    Ok(path)
 }
 
 /// The text of a string or of a list of text blocks.

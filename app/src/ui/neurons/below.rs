@@ -71,8 +71,10 @@ impl Watched {
         if self.map.is_greyed() {
             ui.label(small(ui, "Grey rows were computed while other neurons were in VRAM than now."));
         }
-        if self.kind == Kind::Smooth && options.placed && options.mode != Mode::Placement {
-            ui.label(small(ui, "A GPU does not report strengths: of the neurons it computes, all count as firing."));
+        let prompt = self.playback.token(&self.board).is_some_and(|token| !token.decoded);
+        if self.kind == Kind::Smooth && options.placed && prompt && options.mode != Mode::Placement {
+            let text = "A GPU does not report how strongly neurons fire in a prompt: there all that it computes count as firing.";
+            ui.label(small(ui, text));
         } else if let Some(sentence) = self.kind.sentence(options.mode, shell.settings.heatmap.mass_percent) {
             ui.label(small(ui, sentence));
         }

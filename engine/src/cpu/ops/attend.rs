@@ -10,9 +10,12 @@ use super::{
     kv_rows::{LINE, RowsView},
     math::{exp, tanh},
 };
-use crate::cpu::simd::vector::{
-    Kernel, Vector,
-    tile::{TILE, query_key, weigh},
+use crate::cpu::{
+    Isa,
+    simd::vector::{
+        Kernel, Vector, dispatch,
+        tile::{TILE, query_key, weigh},
+    },
 };
 
 /// Prefetch distance in bytes ahead of the rows being decoded. The hardware prefetcher does not suffice: it stops at page
@@ -29,15 +32,17 @@ pub(super) struct QueryBlock {
     /// `[rows, width]`, already scaled.
     q: Lines,
     /// `[rows, width]`, sum of values weighted by `e^(score - max)`.
-    pub(super) out: Lines,
+    out: Lines,
     /// `[rows]`, largest score so far.
-    pub(super) max: Lines,
+    max: Lines,
     /// `[rows]`, sum of the weights.
-    pub(super) sum: Lines,
+    sum: Lines,
     /// `[rows, TILE]`
     scores: Lines,
     /// `[TILE, width]`
     tile: Lines,
+    /// `[rows, width + 2]`: of the ranges of positions so far, a row's sum of values, maximum and sum of weights.
+    total: Lines,
 }
 
 /// A float buffer aligned to cache lines, so that wide loads and stores never cross one.
@@ -74,7 +79,7 @@ impl DerefMut for Lines {
 impl QueryBlock {
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
-        let buffers = [&self.q, &self.out, &self.max, &self.sum, &self.scores, &self.tile];
+        let buffers = [&self.q, &self.out, &self.max, &self.sum, &self.scores, &self.tile, &self.total];
         let floats: usize = buffers.iter().map(|buffer| buffer.memory.capacity()).sum();
         (floats * size_of::<f32>()) as u64
     }
@@ -88,9 +93,54 @@ impl QueryBlock {
         self.sum.at_least(rows);
         self.scores.at_least(rows * TILE);
         self.tile.at_least(TILE * width);
+        self.total.at_least(rows * (width + 2));
+        for total in self.total[..rows * (width + 2)].chunks_exact_mut(width + 2) {
+            total.fill(0.0);
+            total[width] = f32::NEG_INFINITY;
+        }
+        self.start_range();
+    }
+
+    /// Starts over with the same queries and another range of positions.
+    fn start_range(&mut self) {
+        let (rows, width) = (self.rows, self.width);
         self.out[..rows * width].fill(0.0);
         self.max[..rows].fill(f32::NEG_INFINITY);
         self.sum[..rows].fill(0.0);
+    }
+
+    /// Copies a range's sums of values, maxima and sums of weights to `to`, `[rows * (width + 2)]`.
+    pub(super) fn store_range(&self, to: &mut [f32]) {
+        let (rows, width) = (self.rows, self.width);
+        let (values, rest) = to.split_at_mut(rows * width);
+        values.copy_from_slice(&self.out[..rows * width]);
+        rest[..rows].copy_from_slice(&self.max[..rows]);
+        rest[rows..].copy_from_slice(&self.sum[..rows]);
+    }
+
+    /// Adds a range that another block has stored in `from` to those before.
+    pub(super) fn add_range(&mut self, isa: Isa, from: &[f32]) {
+        let (rows, width) = (self.rows, self.width);
+        let (values, rest) = from.split_at(rows * width);
+        for (row, total) in self.total[..rows * (width + 2)].chunks_exact_mut(width + 2).enumerate() {
+            let part = RangeSums { values: &values[row * width..][..width], max: rest[row], sum: rest[rows + row] };
+            dispatch(isa, AddRange { total, part });
+        }
+    }
+
+    /// Ends a range of positions: it is added to those before.
+    pub(super) fn end_range(&mut self, isa: Isa) {
+        for row in 0..self.rows {
+            let values = &self.out[row * self.width..][..self.width];
+            let part = RangeSums { values, max: self.max[row], sum: self.sum[row] };
+            dispatch(isa, AddRange { total: &mut self.total[row * (self.width + 2)..][..self.width + 2], part });
+        }
+        self.start_range();
+    }
+
+    /// Sum of values, maximum and sum of weights of query `row`, of all ranges.
+    pub(super) fn total(&self, row: usize) -> &[f32] {
+        &self.total[row * (self.width + 2)..][..self.width + 2]
     }
 
     /// Sets query `row`, multiplied by `scale`.
@@ -103,8 +153,24 @@ impl QueryBlock {
     }
 }
 
+/// Window of keys that queries see.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenWindow {
+    /// Most keys of a query.
+    pub(super) len: usize,
+    /// True if it begins at multiples of its length rather than slides.
+    pub(super) chunked: bool,
+}
+
+impl SeenWindow {
+    /// The first key that a query at `position` sees.
+    pub(super) fn first(self, position: usize) -> usize {
+        if self.chunked { position - position % self.len } else { (position + 1).saturating_sub(self.len) }
+    }
+}
+
 /// Attention of every query of `block` to the keys at positions `visit`, as far as its mask allows: query `row` is at position
-/// `first + row / group` and sees the `window` keys up to and including its own.
+/// `first + row / group` and sees the keys of `window` up to and including its own.
 pub(super) struct Attend<'a> {
     pub(super) block: &'a mut QueryBlock,
     pub(super) keys: &'a KvRows,
@@ -112,7 +178,7 @@ pub(super) struct Attend<'a> {
     pub(super) visit: Range<usize>,
     pub(super) first: usize,
     pub(super) group: usize,
-    pub(super) window: usize,
+    pub(super) window: SeenWindow,
     pub(super) softcap: Option<f32>,
 }
 
@@ -121,7 +187,7 @@ impl Kernel for Attend<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let QueryBlock { rows, width, q, out, max, sum, scores, tile } = self.block;
+        let QueryBlock { rows, width, q, out, max, sum, scores, tile, .. } = self.block;
         let (rows, width) = (*rows, *width);
         // Tiles start at multiples of their size, so that a query's result does not depend on its block, and in a ring of whole
         // tiles no tile wraps.
@@ -132,8 +198,7 @@ impl Kernel for Attend<'_> {
             query_key(v, q, k, width, rows, n, scores);
             for row in 0..rows {
                 let position = self.first + row / self.group;
-                let seen =
-                    (position + 1).saturating_sub(self.window).max(self.visit.start)..(position + 1).min(start + n);
+                let seen = self.window.first(position).max(self.visit.start)..(position + 1).min(start + n);
                 let seen = seen.start.max(start) - start..seen.end.max(start) - start;
                 let scores = &mut scores[row * TILE..][..TILE];
                 let out = &mut out[row * width..][..width];
@@ -252,37 +317,72 @@ fn soften<V: Vector>(
     *sum += v.sum(total);
 }
 
-/// `out = sum of parts, each brought to the common maximum, over the common sum of weights`; a part is `(values, max, sum)`.
-pub(super) struct Merge<'a, I> {
-    pub(super) parts: I,
+/// Sums of one query over a range of positions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RangeSums<'a> {
+    /// Sum of values weighted by `e^(score - max)`.
+    pub(super) values: &'a [f32],
+    /// Largest score; negative infinity where nothing is seen.
+    pub(super) max: f32,
+    /// Sum of the weights.
+    pub(super) sum: f32,
+}
+
+/// Adds a part to those before it, `total` being their `[width + 2]` sum of values, maximum and sum of weights. Parts are added
+/// in order of positions, for one token and for many.
+pub(super) struct AddRange<'a> {
+    pub(super) total: &'a mut [f32],
+    pub(super) part: RangeSums<'a>,
+}
+
+impl Kernel for AddRange<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let RangeSums { values, max, sum } = self.part;
+        let (total, rest) = self.total.split_at_mut(values.len());
+        if max == f32::NEG_INFINITY {
+            return;
+        }
+        let highest = max.max(rest[0]);
+        let (before, now) = ((rest[0] - highest).exp(), (max - highest).exp());
+        rest.copy_from_slice(&[highest, rest[1] * before + sum * now]);
+        let (before, now) = (v.splat(before), v.splat(now));
+        for (to, from) in total.chunks_exact_mut(V::LANES).zip(values.chunks_exact(V::LANES)) {
+            v.store(to, v.mul_add(v.load(from), now, v.mul(v.load(to), before)));
+        }
+    }
+}
+
+/// `out = values / sum of weights` of all parts.
+pub(super) struct Finish<'a> {
+    /// As in [`AddRange`].
+    pub(super) total: &'a [f32],
     /// Score of a key without a value, which takes part in the sum of weights only.
     pub(super) sink: Option<f32>,
     pub(super) out: &'a mut [f32],
 }
 
-impl<'p, I: Iterator<Item = (&'p [f32], f32, f32)> + Clone> Kernel for Merge<'_, I> {
+impl Kernel for Finish<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let highest = self.sink.unwrap_or(f32::NEG_INFINITY);
-        let max = self.parts.clone().fold(highest, |max, part| max.max(part.1));
-        let sum: f32 = self.parts.clone().map(|part| part.2 * (part.1 - max).exp()).sum();
-        let sum = sum + self.sink.map_or(0.0, |sink| (sink - max).exp());
-        self.out.fill(0.0);
-        for (values, part_max, _) in self.parts {
-            let factor = (part_max - max).exp() / sum;
-            if factor == 0.0 {
-                continue;
-            }
-            let mut to = self.out.chunks_exact_mut(V::LANES);
-            let mut from = values.chunks_exact(V::LANES);
-            for (to, from) in to.by_ref().zip(from.by_ref()) {
-                v.store(to, v.mul_add(v.load(from), v.splat(factor), v.load(to)));
-            }
-            for (to, from) in to.into_remainder().iter_mut().zip(from.remainder()) {
-                *to += factor * from;
-            }
+        let (values, rest) = self.total.split_at(self.total.len() - 2);
+        let max = rest[0].max(self.sink.unwrap_or(f32::NEG_INFINITY));
+        let of_values = (rest[0] - max).exp();
+        let sum = rest[1] * of_values + self.sink.map_or(0.0, |sink| (sink - max).exp());
+        let factor = of_values / sum;
+        // Rows are padded, outputs are not.
+        let values = &values[..self.out.len()];
+        let mut to = self.out.chunks_exact_mut(V::LANES);
+        let mut from = values.chunks_exact(V::LANES);
+        for (to, from) in to.by_ref().zip(from.by_ref()) {
+            v.store(to, v.mul(v.load(from), v.splat(factor)));
+        }
+        for (to, from) in to.into_remainder().iter_mut().zip(from.remainder()) {
+            *to = factor * from;
         }
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! Decoding is bound by reading the cache: a task is one key/value head and a range of positions, read once for all query heads
 //! that share it, and the partial results are merged. A prompt is bound by arithmetic: a task is a range of tokens, which owns
-//! its rows of the output.
+//! its rows of the output. It visits the same ranges of positions and merges them in the same order, so that a token's result is
+//! the same bits alone and in a prompt.
 
 use parking_lot::Mutex;
 
 use super::{
     KvRows, PARALLEL_ELEMENTS,
-    attend::{Attend, Merge, QueryBlock},
+    attend::{Attend, Finish, QueryBlock, SeenWindow},
     next,
 };
 use crate::cpu::{Cpu, simd::vector::dispatch};
@@ -28,8 +29,17 @@ pub struct AttentionShape<'a> {
     pub softcap: Option<f32>,
     /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
     pub window: Option<usize>,
+    /// True if the window begins at multiples of its length rather than slides.
+    pub chunked: bool,
     /// `[n_head]`: per query head the score of a key without a value, beside those it sees (gpt-oss).
     pub sinks: Option<&'a [f32]>,
+}
+
+impl AttentionShape<'_> {
+    /// The keys that queries see.
+    fn seen(&self) -> SeenWindow {
+        SeenWindow { len: self.window.unwrap_or(usize::MAX), chunked: self.chunked }
+    }
 }
 
 /// Queries of consecutive tokens.
@@ -122,8 +132,8 @@ impl Cpu {
         let row = shape.n_head * dim;
         let tokens = q.len() / row;
         let (rows, width) = (tokens * group, keys[0].stride());
-        let window = shape.window.unwrap_or(usize::MAX);
-        let visit = (first + 1).saturating_sub(window)..first + tokens;
+        let window = shape.seen();
+        let visit = window.first(first)..first + tokens;
         let first_range = visit.start / RANGE;
         let ranges = visit.end.div_ceil(RANGE) - first_range;
         let part = rows * (width + 2);
@@ -157,10 +167,7 @@ impl Cpu {
             let (keys, values) = (&keys[head], &values[head]);
             let attend = Attend { block, keys, values, visit, first, group, window, softcap: shape.softcap };
             dispatch(self.isa(), attend);
-            let (sums, rest) = part.split_at_mut(rows * width);
-            sums.copy_from_slice(&block.out[..rows * width]);
-            rest[..rows].copy_from_slice(&block.max[..rows]);
-            rest[rows..].copy_from_slice(&block.sum[..rows]);
+            block.store_range(part);
         };
         let blocks = &scratch.blocks;
         let mut parts: Vec<_> = partials.chunks_mut(part).enumerate().collect();
@@ -171,15 +178,23 @@ impl Cpu {
             self.pool().for_each(&mut parts, attend);
         }
 
-        for (i, out) in out.chunks_exact_mut(dim).enumerate() {
-            let (token, head) = (i / shape.n_head, i % shape.n_head);
-            let r = token * group + head % group;
-            let parts = partials[head / group * ranges * part..][..ranges * part].chunks_exact(part);
-            let parts = parts.map(|part| {
-                let (sums, rest) = part.split_at(rows * width);
-                (&sums[r * width..][..dim], rest[r], rest[rows + r])
-            });
-            dispatch(self.isa(), Merge { parts, sink: shape.sink(head), out });
+        let mut block = blocks[0].lock();
+        for (head, parts) in partials.chunks_exact(ranges * part).enumerate() {
+            block.start(rows, width);
+            parts.chunks_exact(part).for_each(|part| block.add_range(self.isa(), part));
+            self.finish(shape, head, &block, out);
+        }
+    }
+
+    /// Writes what the queries of `block` saw with key/value head `head` to their rows of `out`.
+    fn finish(&self, shape: &AttentionShape<'_>, head: usize, block: &QueryBlock, out: &mut [f32]) {
+        let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
+        for (token, out) in out.chunks_exact_mut(shape.n_head * dim).enumerate() {
+            let heads = out[head * group * dim..][..group * dim].chunks_exact_mut(dim).enumerate();
+            for (of_group, out) in heads {
+                let sink = shape.sink(head * group + of_group);
+                dispatch(self.isa(), Finish { total: block.total(token * group + of_group), sink, out });
+            }
         }
     }
 
@@ -194,7 +209,7 @@ impl Cpu {
         let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
         let row = shape.n_head * dim;
         let width = keys[0].stride();
-        let window = shape.window.unwrap_or(usize::MAX);
+        let window = shape.seen();
         let tokens = q.len() / row;
         let per_task = tokens.div_ceil(self.pool().threads() * 4);
         let per_block = (PROMPT_ROWS / group).min(per_task).max(FEW_TOKENS / 2);
@@ -203,23 +218,22 @@ impl Cpu {
             let token = i * per_block;
             let tokens = out.len() / row;
             let first = first + token;
-            let visit = (first + 1).saturating_sub(window)..first + tokens;
+            let visit = window.first(first)..first + tokens;
             for head in 0..shape.n_kv_head {
                 block.start(tokens * group, width);
                 for r in 0..tokens * group {
                     let query = &q[(token + r / group) * row + (head * group + r % group) * dim..][..dim];
                     block.set_query(r, query, shape.scale);
                 }
-                let (keys, values, visit) = (&keys[head], &values[head], visit.clone());
-                let attend =
-                    Attend { block: &mut *block, keys, values, visit, first, group, window, softcap: shape.softcap };
-                dispatch(self.isa(), attend);
-                for r in 0..tokens * group {
-                    let sink = shape.sink(head * group + r % group);
-                    let out = &mut out[r / group * row + (head * group + r % group) * dim..][..dim];
-                    let part = (&block.out[r * width..][..dim], block.max[r], block.sum[r]);
-                    dispatch(self.isa(), Merge { parts: std::iter::once(part), sink, out });
+                let (keys, values, softcap) = (&keys[head], &values[head], shape.softcap);
+                // Range by range, as one token's.
+                for range in visit.start / RANGE..visit.end.div_ceil(RANGE) {
+                    let visit = (range * RANGE).max(visit.start)..((range + 1) * RANGE).min(visit.end);
+                    let attend = Attend { block: &mut *block, keys, values, visit, first, group, window, softcap };
+                    dispatch(self.isa(), attend);
+                    block.end_range(self.isa());
                 }
+                self.finish(shape, head, block, out);
             }
         };
         // Last blocks first: they see the most keys.
@@ -249,7 +263,11 @@ mod tests {
         values: &KvRows,
         position: usize,
     ) -> Vec<f64> {
-        let start = (position + 1).saturating_sub(shape.window.unwrap_or(usize::MAX));
+        let start = match (shape.window, shape.chunked) {
+            (None, _) => 0,
+            (Some(window), false) => (position + 1).saturating_sub(window),
+            (Some(window), true) => (0..=position).rev().find(|p| p % window == 0).unwrap(),
+        };
         let mut row = vec![0.0; shape.head_dim];
         let mut scores = Vec::new();
         for p in start..=position {
@@ -325,6 +343,7 @@ mod tests {
             first in 0usize..300,
             tokens in 1usize..40,
             window in prop::option::of(1usize..200),
+            chunked: bool,
             softcap in prop::option::of(1f32..30.0),
             sinks in prop::option::of(prop::collection::vec(-8f32..8.0, 10)),
             seed: u64,
@@ -332,7 +351,7 @@ mod tests {
             let scale = 1.0 / (dim as f32).sqrt();
             let n_head = n_kv_head * group;
             let sinks = sinks.as_ref().map(|sinks| &sinks[..n_head]);
-            let shape = AttentionShape { n_head, n_kv_head, head_dim: dim, scale, softcap, window, sinks };
+            let shape = AttentionShape { n_head, n_kv_head, head_dim: dim, scale, softcap, window, chunked, sinks };
             check(&shape, ty, first, tokens, seed)?;
         }
     }
@@ -340,7 +359,8 @@ mod tests {
     #[test]
     fn attention_agrees_with_f64_for_long_contexts_and_prompts() {
         let (softcap, window, sinks) = (None, None, None);
-        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale: 0.2, softcap, window, sinks };
+        let (chunked, scale) = (false, 0.2);
+        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale, softcap, window, chunked, sinks };
         check(&shape, KvType::F16, 1500, 1, 7).unwrap();
         let sinks = [0.5, -60.0, 80.0, 2.0];
         check(&AttentionShape { sinks: Some(&sinks), ..shape.clone() }, KvType::F32, 1500, 1, 7).unwrap();
@@ -351,7 +371,8 @@ mod tests {
     #[test]
     fn attention_is_the_same_for_any_number_of_workers() {
         let (softcap, window, sinks) = (None, None, None);
-        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale: 0.1, softcap, window, sinks };
+        let (chunked, scale) = (false, 0.1);
+        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale, softcap, window, chunked, sinks };
         let (mut keys, mut seed) = (Vec::new(), 3);
         for _ in 0..4 {
             let mut rows = KvRows::new(KvType::F16, 64, 600).unwrap();

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     cpu::Isa,
-    quant::{BlockType, Encoding, Grouping, UNPACK_STEP as STEP, UnpackedMut},
+    quant::{BlockType, Encoding, Grouping, UNPACK_STEP as STEP, UnpackedMut, f16_at},
 };
 
 /// Codes, scales and minima of [`STEP`] elements.
@@ -103,6 +103,7 @@ pub(super) fn widen(isa: Isa, kernels: &dyn Kernels, ty: BlockType, src: &[u8], 
     let format = ty.format();
     assert_eq!(Some(src.len()), format.ty.row_bytes(dst.len()), "{} row of {}", format.ty, dst.len());
     match format.grouping.len {
+        _ if ty == BlockType::Q8_0 => dispatch(isa, WidenBytes { src, dst }),
         32 => dispatch(isa, Widen::<32>(kernels, ty, src, dst)),
         _ => dispatch(isa, Widen::<16>(kernels, ty, src, dst)),
     }
@@ -125,6 +126,26 @@ impl<const LEN: usize> Kernel for Widen<'_, LEN> {
                 for k in (0..LEN).step_by(V::LANES) {
                     v.store(&mut dst[k..], v.mul_add(v.load_i8(&codes[k..]), scale, min));
                 }
+            }
+        }
+    }
+}
+
+/// Decodes blocks of Q8_0, whose codes are bytes as they are.
+struct WidenBytes<'a> {
+    src: &'a [u8],
+    dst: &'a mut [f32],
+}
+
+impl Kernel for WidenBytes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        for (block, dst) in self.src.as_chunks::<34>().0.iter().zip(self.dst.as_chunks_mut::<32>().0) {
+            let (codes, scale) = (bytemuck::cast_slice(&block[2..]), v.splat(f16_at(block, 0)));
+            for k in (0..32).step_by(V::LANES) {
+                v.store(&mut dst[k..], v.mul(v.load_i8(&codes[k..]), scale));
             }
         }
     }

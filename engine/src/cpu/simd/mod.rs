@@ -2,7 +2,8 @@
 //!
 //! Weights are read in their file type. For quantised types activations may be rounded to 8 bits in blocks of 32 (32
 //! rather than 256 wide scales: an outlier only spoils its own block): products are then exact integer arithmetic within
-//! a group of weights that share a scale. Otherwise, and for float types, activations are f32. There are two shapes of kernel:
+//! a group of weights that share a scale, and [`sum_order`] is the order in which groups are summed. Otherwise, and for float
+//! types, activations are f32. There are two shapes of kernel:
 //!
 //! - *dot*: rows of weights against one activation vector, for decoding. Bound by memory.
 //! - *tile*: a packed panel of rows against a tile of tokens, for prompts. Bound by arithmetic.
@@ -16,11 +17,13 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod block_inputs;
 mod decoded;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 mod scalar;
+mod sum_order;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod vector;
@@ -28,6 +31,7 @@ pub(crate) mod vector;
 use std::fmt;
 
 pub(crate) use portable::{CodePanel, CodeTile, QuantisedInput, QuantisedInputMut, TILE_TOKENS};
+pub(crate) use sum_order::LINE;
 
 use super::Isa;
 use crate::quant::{BlockType, Encoding, UnpackedMut};
@@ -45,8 +49,8 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// Rounds one activation vector to 8 bits.
     fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>);
 
-    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type. While a line of `weights` is read, the one `ahead` bytes
-    /// behind it is prefetched.
+    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type, with the bits of [`Kernels::tile_codes`] ([`sum_order`]).
+    /// While a line of `weights` is read, the one `ahead` bytes behind it is prefetched.
     fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]);
 
     /// [`Kernels::dot_codes`] for gathered rows.
@@ -80,7 +84,8 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// Decodes whole blocks of any type to f32.
     fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]);
 
-    /// `acc[t, r] += W[r] . x[t]` for a panel of codes; `acc` is `[TILE_TOKENS, panel_rows]`.
+    /// `acc[t, r] += W[r] . x[t]` for a panel of codes, a line of the row ([`sum_order`]) or its last part; `acc` is
+    /// `[TILE_TOKENS, panel_rows]`.
     fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]);
 
     /// `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is `[float_tokens, panel_rows]`.

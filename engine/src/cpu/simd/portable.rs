@@ -1,7 +1,10 @@
 //! Kernels in plain Rust. `#[inline(always)]`: called from a function with an instruction set enabled they are compiled
 //! (and vectorised) for it, called from [`Scalar`](super::scalar::Scalar) for the baseline.
 
-use super::{INPUTS, InputBlock, InputMinima, OUTPUTS, position_in_line};
+use super::{
+    INPUTS, InputBlock, InputMinima, OUTPUTS, position_in_line,
+    sum_order::{LINE, LineSums},
+};
 use crate::quant::{BlockType, Encoding, FloatType, Grouping, UNPACK_STEP, UnpackedMut, f16_to_f32};
 
 /// Tokens of a tile of codes.
@@ -18,6 +21,10 @@ pub(crate) struct QuantisedInput<'a> {
     pub sums: &'a [f32],
     /// `[n / 16]`, the same over half blocks.
     pub half_sums: &'a [f32],
+    /// `[n / 32]`, `sum(codes)` of each block.
+    pub code_sums: &'a [i32],
+    /// `[n / 16]`, the same over half blocks.
+    pub half_code_sums: &'a [i32],
 }
 
 /// Room for a [`QuantisedInput`].
@@ -31,9 +38,26 @@ pub(crate) struct QuantisedInputMut<'a> {
     pub sums: &'a mut [f32],
     /// `[n / 16]`
     pub half_sums: &'a mut [f32],
+    /// `[n / 32]`
+    pub code_sums: &'a mut [i32],
+    /// `[n / 16]`
+    pub half_code_sums: &'a mut [i32],
 }
 
-/// Weights of `panel_rows` rows over a range of columns: `w = scale * code + min`.
+impl QuantisedInputMut<'_> {
+    /// Sets block `at`'s scale and sums, `sums` being those of the codes of both halves.
+    #[inline(always)]
+    pub fn set(&mut self, at: usize, scale: f32, sums: [i32; 2]) {
+        let sum = sums[0] + sums[1];
+        self.scales[at] = scale;
+        (self.sums[at], self.code_sums[at]) = (scale * sum as f32, sum);
+        self.half_sums[2 * at..][..2].copy_from_slice(&sums.map(|sum| scale * sum as f32));
+        self.half_code_sums[2 * at..][..2].copy_from_slice(&sums);
+    }
+}
+
+/// Weights of `panel_rows` rows over a range of columns, a line at most ([`sum_order`](super::sum_order)):
+/// `w = scale * code + min`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CodePanel<'a> {
     /// The groups of elements that share a scale.
@@ -63,19 +87,16 @@ pub(crate) struct CodeTile<'a> {
 
 /// `scale = max |x| / 127`, `code = round(x / scale)`, ties to even.
 #[inline(always)]
-pub(super) fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {
+pub(super) fn quantise(x: &[f32], mut row: QuantisedInputMut<'_>) {
     let (blocks, rest) = x.as_chunks::<32>();
-    let (codes, _) = row.codes.as_chunks_mut::<32>();
-    assert!(rest.is_empty() && codes.len() == blocks.len(), "{} activations", x.len());
-    let (half_sums, _) = row.half_sums.as_chunks_mut::<2>();
-    let blocks = blocks.iter().zip(codes).zip(row.scales.iter_mut().zip(row.sums.iter_mut()).zip(half_sums));
-    for ((x, codes), ((scale, sum), half_sums)) in blocks {
+    assert!(rest.is_empty() && row.codes.len() == x.len(), "{} activations", x.len());
+    for (at, x) in blocks.iter().enumerate() {
+        let codes = &mut row.codes.as_chunks_mut::<32>().0[at];
         let mut lanes = [0f32; 16];
         for i in 0..16 {
             lanes[i] = x[i].abs().max(x[i + 16].abs());
         }
         let largest = lanes.iter().fold(0f32, |a, b| a.max(*b));
-        *scale = largest / 127.0;
         // Below that 127 / largest would overflow, and nothing of it would show in a product anyway.
         let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
         let mut sums = [0i32; 2];
@@ -87,8 +108,7 @@ pub(super) fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {
             sums[0] += i32::from(codes[i]);
             sums[1] += i32::from(codes[i + 16]);
         }
-        *sum = *scale * (sums[0] + sums[1]) as f32;
-        *half_sums = sums.map(|sum| *scale * sum as f32);
+        row.set(at, largest / 127.0, sums);
     }
 }
 
@@ -99,22 +119,26 @@ pub(super) fn dot_codes(ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ou
     let grouping = format.grouping;
     for (row, out) in rows(Encoding::Blocks(ty), weights, x.codes.len(), out) {
         let (mut codes, mut scales, mut mins) = ([0i8; UNPACK_STEP], [0f32; 16], [0f32; 16]);
-        *out = 0.0;
+        let mut sums = LineSums::new(0.0);
         for (at, src) in row.chunks(UNPACK_STEP / format.len * format.bytes).enumerate() {
             let n = src.len() / format.bytes * format.len;
             (format.unpack)(src, UnpackedMut { codes: &mut codes[..n], scales: &mut scales, mins: &mut mins });
             let first = at * UNPACK_STEP;
             for group in 0..n / grouping.len {
                 let k = group * grouping.len;
+                if first + k > 0 && (first + k).is_multiple_of(LINE) {
+                    sums = LineSums::new(sums.total());
+                }
                 let (w, xs) = (&codes[k..][..grouping.len], &x.codes[first + k..][..grouping.len]);
                 let dot: i32 = w.iter().zip(xs).map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
-                *out += scales[group] * x.scales[(first + k) / 32] * dot as f32;
+                sums.add(group, dot as f32, scales[group] * x.scales[(first + k) / 32]);
                 if grouping.minima {
-                    let sums = if grouping.len == 32 { x.sums } else { x.half_sums };
-                    *out += mins[group] * sums[(first + k) / grouping.len];
+                    let of_x = if grouping.len == 32 { x.sums } else { x.half_sums };
+                    sums.add(group, mins[group], of_x[(first + k) / grouping.len]);
                 }
             }
         }
+        *out = sums.total();
     }
 }
 
@@ -197,12 +221,12 @@ pub(super) fn bias<const ROWS: usize>(codes: &[i8], len: usize, bias: &mut [i32]
     }
 }
 
-/// Checks the lengths of a panel, a tile and their accumulators against each other; gives the number of groups.
+/// Checks the lengths of a panel of at most a line, a tile and their accumulators against each other; gives the number of groups.
 #[inline(always)]
 pub(super) fn check_tile(rows: usize, panel: &CodePanel<'_>, x: &CodeTile<'_>, acc: &[f32]) -> usize {
     let n = panel.codes.len() / rows;
     let groups = n / panel.grouping.len;
-    assert!(n.is_multiple_of(32) && panel.codes.len() == n * rows && acc.len() == TILE_TOKENS * rows);
+    assert!(n.is_multiple_of(32) && n <= LINE && panel.codes.len() == n * rows && acc.len() == TILE_TOKENS * rows);
     assert!(panel.scales.len() == groups * rows && panel.bias.len() == groups * rows);
     assert!(panel.mins.len() == if panel.grouping.minima { groups * rows } else { 0 });
     assert!(x.codes.len() == n / 4 * TILE_TOKENS && x.scales.len() == n / 32 * TILE_TOKENS);
@@ -215,25 +239,25 @@ pub(super) fn check_tile(rows: usize, panel: &CodePanel<'_>, x: &CodeTile<'_>, a
 pub(super) fn tile_codes<const ROWS: usize>(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
     let groups = check_tile(ROWS, &panel, &x, acc);
     let len = panel.grouping.len;
+    let x_sums = if len == 32 { x.sums } else { x.half_sums };
     let (weights, _) = panel.codes.as_chunks::<4>();
-    for group in 0..groups {
-        let quads = group * len / 4..(group + 1) * len / 4;
-        for t in 0..TILE_TOKENS {
-            let scale = x.scales[group * len / 32 * TILE_TOKENS + t];
-            for r in 0..ROWS {
+    for t in 0..TILE_TOKENS {
+        for r in 0..ROWS {
+            let mut sums = LineSums::new(acc[t * ROWS + r]);
+            for group in 0..groups {
                 let at = group * ROWS + r;
                 let mut dot = panel.bias[at];
-                for q in quads.clone() {
+                for q in group * len / 4..(group + 1) * len / 4 {
                     let xs = x.codes[q * TILE_TOKENS + t].to_le_bytes();
                     dot += (0..4).map(|i| i32::from(weights[q * ROWS + r][i]) * i32::from(xs[i])).sum::<i32>();
                 }
-                let acc = &mut acc[t * ROWS + r];
-                *acc += panel.scales[at] * scale * dot as f32;
+                let scale = x.scales[group * len / 32 * TILE_TOKENS + t];
+                sums.add(group, dot as f32, panel.scales[at] * scale);
                 if panel.grouping.minima {
-                    let sums = if len == 32 { x.sums } else { x.half_sums };
-                    *acc += panel.mins[at] * sums[group * TILE_TOKENS + t];
+                    sums.add(group, panel.mins[at], x_sums[group * TILE_TOKENS + t]);
                 }
             }
+            acc[t * ROWS + r] = sums.total();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Command R and Aya (Cohere 1), Command R7B and Command A (Cohere 2): attention and FFN side by side behind one layer norm without a
-//! bias, scaled logits, and rotations in pairs of neighbours. Cohere 2 has windows on three of four layers, and only those are rotated.
+//! bias, scaled logits, and rotations in pairs of neighbours. Command R+ has layer norms of heads. Cohere 2 has windows on three of four
+//! layers, and only those are rotated.
 
 use super::{Family, Loader, parts::gated_layer};
 use crate::{
@@ -37,8 +38,10 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("use_parallel_block", true, "Cohere without parallel blocks")?;
     hf.refuse_unless("use_gated_activation", true, "Cohere without gates")?;
-    hf.refuse_unless("use_qk_norm", false, "Cohere with norms of heads")?;
     let second = hf.model_type() == "cohere2";
+    if second {
+        hf.refuse_unless("use_qk_norm", false, "Cohere 2 with norms of heads")?;
+    }
     let sizes = draft.common(hf, if second { "cohere2" } else { "command-r" })?;
     draft.rope(hf, &sizes, if second { 10_000.0 } else { 500_000.0 })?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
@@ -49,5 +52,6 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     }
     draft.tied = true;
     draft.naming.llama_like();
+    draft.naming.norms_of_heads();
     Ok(())
 }

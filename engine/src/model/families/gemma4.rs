@@ -142,7 +142,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
         let mut weight = loader.vector(&format!("blk.{n}.ffn_gate_inp.scale"), config.d_model)?;
         let factor = 1.0 / (config.d_model as f32).sqrt();
         weight.iter_mut().for_each(|x| *x *= factor);
-        weights.router_norm = Some(Norm { weight, bias: None });
+        weights.router_norm = Some(Norm { weight, bias: None, own_eps: None });
         weights.scale = Some(loader.vector(&format!("blk.{n}.ffn_down_exps.scale"), experts.count)?);
         layer.beside_experts = Some(loader.dense_ffn(n, config, true)?);
     }

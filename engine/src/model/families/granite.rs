@@ -78,12 +78,14 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         let layers = layers.unwrap_or_else(|| vec![false; sizes.n_layer]);
         let heads = layers.into_iter().map(|attention| if attention { n_kv_head as u32 } else { 0 });
         draft.set("attention.head_count_kv", Value::Array(Array::U32(heads.collect())));
+        let heads = hf.size(&["mamba_n_heads"])?;
         let of = mamba2::HfMamba2 {
-            heads: hf.size(&["mamba_n_heads"])?,
-            head_dim: hf.size(&["mamba_d_head"])?,
+            heads,
+            head_dim: mamba_head_dim(hf, heads)?,
             groups: hf.size(&["mamba_n_groups"])?,
             state: hf.size(&["mamba_d_state"])?,
             taps: hf.size(&["mamba_d_conv"])?,
+            least_step: 0.0,
         };
         if of.groups > 1 {
             return Err(hf.unsupported("Granite with several groups", "mamba_n_groups", of.groups));
@@ -124,4 +126,17 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         naming.add(format!("model.layers.*.block_sparse_moe.{hf}"), format!("blk.*.{gguf}"));
     }
     Ok(())
+}
+
+/// Elements of a recurrent head, which folders may leave to the width of the residual stream.
+fn mamba_head_dim(hf: &HfConfig, heads: usize) -> Result<usize> {
+    let name = "mamba_d_head";
+    if hf.value(name).and_then(|value| value.as_str()) != Some("auto") {
+        return hf.size(&[name]);
+    }
+    let inner = hf.size(&["mamba_expand"])?.saturating_mul(hf.size(&["hidden_size"])?);
+    if !inner.is_multiple_of(heads) {
+        return Err(hf.error("mamba_n_heads", format!("a divisor of {inner}"), heads));
+    }
+    Ok(inner / heads)
 }

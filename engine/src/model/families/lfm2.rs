@@ -92,7 +92,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.set_size("leading_dense_block_count", hf.or_default(&["num_dense_layers"], 0)?)?;
         draft.router(hf, Router::sigmoid(true))?;
     }
-    draft.tied = hf.bool(&["tie_embedding"])?.unwrap_or(true);
+    draft.tied = true;
     let channels = hf.size(&["hidden_size"])?;
     let naming = &mut draft.naming;
     naming.llama_like();

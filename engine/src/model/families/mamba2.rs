@@ -35,6 +35,8 @@ pub(super) struct HfMamba2 {
     pub(super) groups: usize,
     pub(super) state: usize,
     pub(super) taps: usize,
+    /// Least step of a token, beside the limits that a folder may name.
+    pub(super) least_step: f32,
 }
 
 impl HfMamba2 {
@@ -50,10 +52,10 @@ impl HfMamba2 {
         draft.set_size("ssm.group_count", self.groups)?;
         draft.set_size("ssm.time_step_rank", self.heads)?;
         draft.set_size("ssm.inner_size", inner)?;
-        if let Some(limits @ [least, most]) = hf.limits("time_step_limit")?
-            && (least > 0.0 || most.is_finite())
-        {
-            draft.set(STEP_LIMITS, Value::Array(Array::F32(limits.to_vec())));
+        let [least, most] = hf.limits("time_step_limit")?.unwrap_or([0.0, f32::INFINITY]);
+        let least = least.max(self.least_step).min(most);
+        if least > 0.0 || most.is_finite() {
+            draft.set(STEP_LIMITS, Value::Array(Array::F32(vec![least, most])));
         }
         let channels = inner + 2 * self.groups * self.state;
         let all = |rows: usize| Arc::new(Gather::new(rows, [(0, rows)]));

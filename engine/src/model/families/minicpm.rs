@@ -1,6 +1,9 @@
 //! MiniCPM 1 to 4: Llama's layer with factors on embeddings, on the outputs of attention and FFN, and (as a divisor) on logits. MiniCPM 3
 //! has latent attention in it, which rotates halves. MiniCPM 5 is a Llama.
 //!
+//! Attention of MiniCPM 4 sees chosen blocks of keys in long contexts (InfLLM-v2) where its folder says so; it is run in those
+//! that it sees all of.
+//!
 //! GGUF files of MiniCPM 3, and the first of MiniCPM, leave the factors to the architecture.
 
 use super::{
@@ -24,6 +27,8 @@ pub(super) const FAMILY: Family =
 const EMBEDDINGS: f32 = 12.0;
 /// Factor on the outputs of attention and FFN, times the root of the number of layers.
 const DEPTH: f32 = 1.4;
+/// Tokens from which on attention of MiniCPM 4 is sparse, where its folder does not say.
+const DENSE_LENGTH: usize = 8192;
 /// Width of the residual stream at which logits are not divided.
 const BASE_WIDTH: usize = 256;
 
@@ -66,6 +71,10 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.naming.rotated_pairs(&sizes);
         sizes
     };
+    if let Some(dense) = dense_context(hf)? {
+        draft.set_size("context_length", hf.or_default(&["max_position_embeddings"], dense)?.min(dense))?;
+        draft.set_size("attention.dense_length", dense)?;
+    }
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set("embedding_scale", Value::F32(hf.f32(&["scale_emb"])?.unwrap_or(1.0)));
     // Of MiniCPM 3, what is null switches a factor off.
@@ -79,4 +88,17 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.set("logit_scale", Value::F32(width as f32 / base as f32));
     draft.tied = true;
     Ok(())
+}
+
+/// Tokens of the longest context in which attention sees all keys, one less than `dense_len` of a folder's `sparse_config`;
+/// `None` without that.
+fn dense_context(hf: &HfConfig) -> Result<Option<usize>> {
+    let name = "sparse_config";
+    let Some(sparse) = hf.value(name) else { return Ok(None) };
+    let expected = || hf.error(name, "an object whose `dense_len` is a number from 2 on", sparse);
+    let dense = match sparse.as_object().ok_or_else(expected)?.get("dense_len") {
+        None => DENSE_LENGTH,
+        Some(dense) => dense.as_u64().and_then(|dense| usize::try_from(dense).ok()).ok_or_else(expected)?,
+    };
+    if dense < 2 { Err(expected()) } else { Ok(Some(dense - 1)) }
 }

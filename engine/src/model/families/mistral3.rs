@@ -7,7 +7,7 @@ use super::{
 use crate::{
     error::Result,
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, QueryScale, RopeOrder, RopeScaling, Router,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, RopeScaling, Router,
         import::{Draft, HfConfig, SlidingLayers},
         load::Sizes,
         rope::yarn_magnitude,
@@ -21,15 +21,12 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
     config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
     loader.apply_window(&mut config, None, 0)?;
-    let beta = loader.switchable("attention.temperature_scale")?;
     if let RopeScaling::Yarn { factor, attention_factor, .. } = &mut config.ropes[0].scaling {
         // llama.cpp's files divide the magnitude by another that depends on this.
         if let Some(scale) = loader.switchable("rope.scaling.yarn_log_multiplier")? {
             *attention_factor /= yarn_magnitude(*factor, scale);
         }
     }
-    let length = loader.size("rope.scaling.original_context_length", 1..=usize::MAX)?.unwrap_or(sizes.context_length);
-    config.query_scale = beta.map(|beta| QueryScale { beta, length });
     Ok(config)
 }
 
@@ -40,6 +37,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "mistral3")?;
     draft.rope(hf, &sizes, 10_000.0)?;
+    draft.query_scale(hf)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.windows(hf, sizes.n_layer, SlidingLayers::All)?;
     draft.naming.llama_like();

@@ -21,14 +21,17 @@ mod glm4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
+mod hunyuan;
 mod laguna;
 mod latent;
 mod lfm2;
 mod llama;
+mod llama4;
 mod mamba2;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
+mod muse_glimmer;
 mod nemotron_h;
 mod olmo;
 mod olmoe;
@@ -70,6 +73,7 @@ pub(super) struct Family {
 /// Every family this engine runs.
 const FAMILIES: &[&Family] = &[
     &llama::FAMILY,
+    &llama4::FAMILY,
     &mistral3::FAMILY,
     &qwen::FAMILY,
     &qwen35::FAMILY,
@@ -93,6 +97,7 @@ const FAMILIES: &[&Family] = &[
     &glm4::FAMILY,
     &glm4_moe::FAMILY,
     &deepseek2::FAMILY,
+    &hunyuan::FAMILY,
     &laguna::FAMILY,
     &minicpm::FAMILY,
     &minimax_m2::FAMILY,
@@ -100,6 +105,7 @@ const FAMILIES: &[&Family] = &[
     &relu_squared::FAMILY,
     &bitnet::FAMILY,
     &smallthinker::FAMILY,
+    &muse_glimmer::FAMILY,
     &nemotron_h::FAMILY,
     &falcon::FAMILY,
     &opt::FAMILY,

@@ -165,6 +165,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         groups: hf.size(&["n_groups"])?,
         state: hf.size(&["ssm_state_size"])?,
         taps: hf.or_default(&["conv_kernel"], 4)?,
+        least_step: hf.f32(&["time_step_min"])?.unwrap_or(0.0),
     };
     mamba2.draft(hf, draft, "mixer")?;
     let naming = &mut draft.naming;

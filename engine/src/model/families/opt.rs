@@ -2,7 +2,7 @@
 //! a tied head. GGUF keys and names are PowerInfer's (llama.cpp does not know the architecture).
 //!
 //! OPT 350M norms the residual stream behind each block instead, and maps narrower embeddings to the stream and back. The last layer's
-//! second norm is the model's last one then.
+//! second norm is the model's last one then. Galactica's norms have no weights.
 
 use super::{
     Family, Loader,
@@ -110,7 +110,12 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
             naming.exact(hf, gguf);
         }
     }
+    if hf.bool(&["layer_norm_elementwise_affine"])? == Some(false) {
+        let norms = (0..sizes.n_layer).flat_map(|n| [format!("blk.{n}.attn_norm"), format!("blk.{n}.ffn_norm")]);
+        let last = if after { sizes.n_layer * 2 - 1 } else { sizes.n_layer * 2 };
+        draft.norms_of_ones(hf, width, norms.take(last).chain(["output_norm".to_owned()]))?;
+    }
     // Older checkpoints lack the leading `model.`.
-    naming.alias("decoder.", "model.decoder.");
+    draft.naming.alias("decoder.", "model.decoder.");
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     model::{
         AttentionWeights, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, Norm, NormSlot,
-        PerLayerTable, PerLayerWeights, RecurrentConfig, Register, Step,
+        PerLayerTable, PerLayerWeights, RecurrentConfig, Register, RopeScaling, Step,
     },
 };
 
@@ -49,6 +49,20 @@ pub(super) const NORMS_AROUND: &[(NormSlot, &str)] = &[
     (NormSlot::Ffn, "ffn_norm"),
     (NormSlot::PostFfn, "post_ffw_norm"),
 ];
+
+/// Refuses stretched positions by which rotations change lengths, for architectures whose norms of heads come behind them.
+pub(super) fn check_lengths_kept(loader: &Loader<'_>, config: &ModelConfig) -> Result<()> {
+    let changed = config.ropes.iter().any(|rope| match rope.scaling {
+        RopeScaling::Yarn { .. } => true,
+        RopeScaling::Factors { attention_factor, .. } => attention_factor != 1.0,
+        RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Dynamic { .. } => false,
+    });
+    if !changed {
+        return Ok(());
+    }
+    let kind = loader.text("rope.scaling.type")?.unwrap_or("factors").to_owned();
+    Err(loader.key_error("rope.scaling.type", "a kind that keeps lengths, as norms behind rotations need it", kind))
+}
 
 /// Attention of layer `n` ([`AttentionWeights::load`]).
 pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<AttentionWeights> {

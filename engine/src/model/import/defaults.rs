@@ -33,9 +33,9 @@ fn defaults(model_type: &str) -> Value {
         "gemma" | "gemma2" | "gemma3" | "gemma3_text" | "gemma3n" | "gemma3n_text" | "gemma4" | "gemma4_text" => {
             gemma(model_type)
         }
-        "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "minicpm3" => latent(model_type),
-        "gpt_oss" | "laguna" | "minimax_m2" | "glm4_moe" | "ernie4_5" | "ernie4_5_moe" | "lfm2" | "lfm2_moe"
-        | "phimoe" | "olmoe" | "cohere2_moe" | "exaone_moe" => experts(model_type),
+        "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "minicpm3" | "mistral4" => latent(model_type),
+        "gpt_oss" | "llama4" | "llama4_text" | "laguna" | "minimax_m2" | "glm4_moe" | "ernie4_5" | "ernie4_5_moe"
+        | "lfm2" | "lfm2_moe" | "phimoe" | "olmoe" | "cohere2_moe" | "exaone_moe" => experts(model_type),
         _ => dense(model_type),
     }
 }
@@ -169,6 +169,15 @@ fn latent(model_type: &str) -> Value {
             "q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "routed_scaling_factor": 1.8,
             "num_experts_per_tok": 4,
         }),
+        "mistral4" => json!({
+            "max_position_embeddings": 1048576, "num_key_value_heads": 32, "kv_lora_rank": 256, "q_lora_rank": 1024,
+            "qk_nope_head_dim": 64, "n_shared_experts": 1, "n_routed_experts": 128, "moe_intermediate_size": 2048,
+            "num_experts_per_tok": 4,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 1e4, "factor": 128.0, "original_max_position_embeddings": 8192,
+                "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+            },
+        }),
         "minicpm3" => json!({
             "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "num_key_value_heads": 40, "kv_lora_rank": 256,
             "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": null, "scale_emb": 12,
@@ -184,6 +193,11 @@ fn latent(model_type: &str) -> Value {
 
 fn experts(model_type: &str) -> Value {
     match model_type {
+        "llama4" | "llama4_text" => json!({
+            "intermediate_size_mlp": 16384, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5, "num_local_experts": 16, "num_experts_per_tok": 1, "attention_chunk_size": 8192,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+        }),
         "gpt_oss" => json!({
             "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
             "sliding_window": 128,
@@ -261,11 +275,21 @@ fn dense(model_type: &str) -> Value {
             "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7,
             "partial_rotary_factor": 0.5,
         }),
+        "muse_glimmer" | "muse_glimmer_text" => json!({
+            "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+            "sliding_window": 2048, "final_logit_softcapping": 20.0, "qk_scale_factor": 3.87,
+            "output_multiplier": 0.196_116_14,
+        }),
+        "hunyuan_v1_dense" => json!({"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
+        "hunyuan_v1_moe" => json!({
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1,
+        }),
         "bitnet" => json!({"num_key_value_heads": 5, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
         "nemotron_h" => json!({
             "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 4096, "ssm_state_size": 128,
             "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "n_routed_experts": 8, "num_experts_per_tok": 2,
             "n_shared_experts": 1, "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688,
+            "time_step_min": 0.001,
         }),
         "starcoder2" => json!({"num_key_value_heads": 2, "max_position_embeddings": 4096}),
         "stablelm" => {

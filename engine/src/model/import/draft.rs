@@ -169,10 +169,28 @@ impl Draft {
     }
 
     /// Adds the vector `name`.
-    pub(super) fn vector(&mut self, name: &str, values: &[f32]) {
+    pub(in crate::model) fn vector(&mut self, name: &str, values: &[f32]) {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let shape = vec![values.len()];
         self.made.push(Tensor { name: name.to_owned(), ty: TensorType::F32, shape, data: Bytes::new(bytes) });
+    }
+
+    /// Adds the weights of norms `stems` that have none in the folder: ones, `[width]`.
+    pub(in crate::model) fn norms_of_ones(
+        &mut self,
+        hf: &HfConfig,
+        width: usize,
+        stems: impl Iterator<Item = String>,
+    ) -> Result<()> {
+        if width > LARGEST {
+            return Err(hf.error("hidden_size", format!("a number from 1 to {LARGEST}"), width));
+        }
+        let data = Bytes::new(1f32.to_le_bytes().repeat(width));
+        self.made.extend(stems.map(|stem| {
+            let name = format!("{stem}.weight");
+            Tensor { name, ty: TensorType::F32, shape: vec![width], data: data.clone() }
+        }));
+        Ok(())
     }
 
     /// Ids of special tokens as `generation_config.json` and `config.json` give them.

@@ -256,6 +256,11 @@ impl HfConfig {
         self.typed(&[name], "a list of unsigned integers", |value| value.as_array()?.iter().map(size).collect())
     }
 
+    /// A list of finite numbers.
+    pub(in crate::model) fn floats(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        self.typed(&[name], "a list of finite numbers", |value| value.as_array()?.iter().map(finite).collect())
+    }
+
     /// Two numbers under `name`, the second of which may be infinite, in either form that Python writes.
     pub(in crate::model) fn limits(&self, name: &str) -> Result<Option<[f32; 2]>> {
         let Some(list) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
@@ -301,7 +306,8 @@ impl HfConfig {
     }
 }
 
-/// Brings what libraries have renamed to one form: kinds of layers, and their number where only the list of kinds tells it.
+/// Brings what libraries have renamed to one form: kinds of layers, their number where only the list of kinds tells it, and the key of
+/// tied heads.
 fn complete(values: &mut Map<String, Value>) {
     if let Some(Value::Array(kinds)) = values.get_mut("layer_types") {
         for kind in kinds {
@@ -311,6 +317,10 @@ fn complete(values: &mut Map<String, Value>) {
                 _ => {}
             }
         }
+    }
+    // Of LFM2, before any other name.
+    if let Some(tied) = values.remove("tie_embedding") {
+        values.insert("tie_word_embeddings".to_owned(), tied);
     }
     let kinds = match (values.get("hybrid_override_pattern"), values.get("layers_block_type")) {
         (Some(Value::String(letters)), _) => letters.chars().count(),

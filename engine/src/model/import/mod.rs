@@ -62,6 +62,7 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
     let layers = draft.layers()?;
     let tensors = projected::join(&path, ternary::join(&path, &hf, tensors)?)?;
     let (tensors, factors) = nvfp4::join(&path, tensors)?;
+    let tie = tie && !stores_own_head(&draft, &tensors);
     let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let mut unused = Vec::new();
     for tensor in &tensors {
@@ -98,6 +99,16 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
         None => TokenizerSource::Metadata,
     };
     Ok(Import { metadata: draft.keys, tokenizer, recipes, unused })
+}
+
+/// True if a head is stored beside the embedding with other values, which it keeps, whatever the configuration says.
+fn stores_own_head(draft: &Draft, tensors: &[Tensor]) -> bool {
+    let called = |gguf: &str| {
+        let is = |tensor: &&Tensor| draft.naming.translate(&tensor.name).iter().any(|(name, _)| name == gguf);
+        tensors.iter().find(is)
+    };
+    let (Some(head), Some(embedding)) = (called("output.weight"), called("token_embd.weight")) else { return false };
+    (head.ty, &head.shape) == (embedding.ty, &embedding.shape) && head.data[..] != embedding.data[..]
 }
 
 /// The scales of MXFP4 blocks: `x_scales` beside `x_blocks`.

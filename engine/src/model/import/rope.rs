@@ -111,10 +111,13 @@ impl<'a> HfRope<'a> {
 
     /// Magnitude of cos and sin under longrope.
     fn longrope_magnitude(&self, original: usize, context: usize) -> Result<f32> {
-        let given = match self.f32("attention_factor")? {
-            None => self.f32("short_mscale")?,
-            given => given,
-        };
+        let [short, long] = [self.f32("short_mscale")?, self.f32("long_mscale")?];
+        if let (Some(short), Some(long)) = (short, long)
+            && short != long
+        {
+            return Err(self.config.unsupported("longrope with a magnitude of each length", "rope.long_mscale", long));
+        }
+        let given = self.f32("attention_factor")?.or(short);
         let factor = f64::from(self.factor(original, context)?);
         Ok(match given {
             Some(magnitude) => magnitude,
@@ -183,9 +186,6 @@ impl Draft {
             None => hf.f32(&["rope_theta"])?.unwrap_or(default_base),
             Some(base) => base,
         };
-        if let Some(beta) = rope.f32("llama_4_scaling_beta")? {
-            self.set("attention.temperature_scale", Value::F32(beta));
-        }
         self.rotations(hf, rope, *sizes, base, LayerRope::Full)
     }
 
@@ -198,6 +198,14 @@ impl Draft {
         };
         let sizes = HfSizes { rope_dims: hf.rotated(LayerRope::Sliding, sizes.head_dim)?, ..*sizes };
         self.rotations(hf, rope, sizes, base, LayerRope::Sliding)
+    }
+
+    /// The key of queries that grow with their position, in families that have them.
+    pub(in crate::model) fn query_scale(&mut self, hf: &HfConfig) -> Result<()> {
+        if let Some(beta) = hf.rope(LayerRope::Full).f32("llama_4_scaling_beta")? {
+            self.set("attention.temperature_scale", Value::F32(beta));
+        }
+        Ok(())
     }
 
     fn rotations(
@@ -219,6 +227,16 @@ impl Draft {
                 if let Some(original) = of.rope.usize("original_max_position_embeddings")? {
                     self.set_size(&format!("rope.scaling.original_context_length{suffix}"), original)?;
                 }
+                Ok(())
+            }
+            // HunYuan's raises the base by a fixed factor, in every context.
+            "dynamic" if of.rope.switchable("alpha")?.is_some() => {
+                let (alpha, dims) = (of.rope.f32("alpha")?.unwrap_or(1.0), sizes.rope_dims as f32);
+                if alpha <= 0.0 || sizes.rope_dims <= 2 {
+                    return Err(hf.error("rope.alpha", "a number above 0, for heads of more than 2 elements", alpha));
+                }
+                let base = base * alpha.powf(dims / (dims - 2.0));
+                self.set(&format!("rope.freq_base{suffix}"), Value::F32(base));
                 Ok(())
             }
             "dynamic" => {

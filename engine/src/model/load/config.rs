@@ -7,8 +7,8 @@ use crate::{
     error::{Error, Location, Result},
     format::{Array, Container},
     model::{
-        Activation, AttentionConfig, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, RopeOrder,
-        Router, RouterScore, Step,
+        Activation, AttentionConfig, ExpertGroups, Experts, HeadGate, LayerConfig, ModelConfig, NormKind, Position,
+        QueryScale, RopeOrder, Router, RouterScore, Step,
     },
 };
 
@@ -121,6 +121,7 @@ impl Loader<'_> {
         };
         let head_dim = sizes.head_dim;
         let scale = self.switchable("attention.scale")?.unwrap_or(1.0 / (head_dim as f32).sqrt());
+        let query_scale = self.query_scale(sizes.context_length)?;
         let attention = |(n_head, n_kv_head): (usize, usize)| {
             let there = n_head > 0 && n_kv_head > 0;
             let rope = Some(0);
@@ -129,14 +130,18 @@ impl Loader<'_> {
                 n_kv_head,
                 head_dim,
                 window: None,
+                chunked: false,
                 rope,
                 scale,
+                query_scale,
                 softcap: None,
                 gated: false,
                 norm_values: false,
                 kv_from: None,
                 latent: None,
                 gate_rows: 0,
+                head_gate: HeadGate::Softplus,
+                norm_after_rope: false,
             })
         };
         let steps: Arc<[Step]> = Step::sequential().into();
@@ -154,6 +159,7 @@ impl Loader<'_> {
             n_ff: sizes.n_ff,
             n_vocab: sizes.n_vocab,
             context_length: sizes.context_length,
+            dense_context: self.size("attention.dense_length", 1..=MAX_SIZE)?,
             norm,
             norm_eps,
             position: Position::Rotary,
@@ -165,10 +171,21 @@ impl Loader<'_> {
             embedding_scale: 1.0,
             residual_scale: 1.0,
             logit_scale: 1.0,
-            query_scale: None,
             final_softcap: None,
             layers,
         })
+    }
+
+    /// Growth of queries with their position, where the file names its weight: in steps of the length that it names, or that the
+    /// model was trained with before its `context` was stretched.
+    fn query_scale(&self, context: usize) -> Result<Option<QueryScale>> {
+        let Some(beta) = self.switchable("attention.temperature_scale")? else { return Ok(None) };
+        let named = self.size("attention.temperature_length", 0..=MAX_SIZE)?.filter(|length| *length > 0);
+        let length = match named {
+            None => self.size("rope.scaling.original_context_length", 1..=MAX_SIZE)?.unwrap_or(context),
+            Some(length) => length,
+        };
+        Ok(Some(QueryScale { beta, length, offset: 0 }))
     }
 
     /// The activation the caller asked for, else the metadata's, else the family's `default`.
@@ -267,6 +284,6 @@ impl Loader<'_> {
         };
         let renormalise = self.flag("expert_weights_norm")?.unwrap_or(default.renormalise);
         let scale = self.switchable("expert_weights_scale")?.unwrap_or(default.scale);
-        Ok(Router { score, groups, renormalise, scale })
+        Ok(Router { score, groups, renormalise, scale, weighs_inputs: default.weighs_inputs })
     }
 }

@@ -205,7 +205,7 @@ impl<'a> Loader<'a> {
             NormKind::Rms => None,
             NormKind::Layer => self.optional_values(&format!("{stem}.bias"), len, role)?,
         };
-        Ok(Norm { weight, bias })
+        Ok(Norm { weight, bias, own_eps: None })
     }
 
     pub(in crate::model) fn optional_norm(&self, stem: &str, kind: NormKind, len: usize) -> Result<Option<Norm>> {
@@ -224,7 +224,7 @@ impl<'a> Loader<'a> {
         } else {
             return Ok(None);
         };
-        Ok(Some(Norm { weight, bias: None }))
+        Ok(Some(Norm { weight, bias: None, own_eps: None }))
     }
 
     /// The down projection of layer `n`, in the orientation the file has.

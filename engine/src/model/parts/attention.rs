@@ -17,10 +17,15 @@ pub struct AttentionConfig {
     pub head_dim: usize,
     /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
     pub window: Option<usize>,
+    /// True if the window does not slide: it begins at multiples of its length, and a query sees itself and the keys from there
+    /// on (Llama 4).
+    pub chunked: bool,
     /// Table in [`ModelConfig::ropes`](crate::model::ModelConfig::ropes) by which queries and keys are rotated; `None`: they are not.
     pub rope: Option<usize>,
     /// Factor on query-key products (usually `1/sqrt(head_dim)`).
     pub scale: f32,
+    /// Growth of queries with their position, latent attention's as well.
+    pub query_scale: Option<QueryScale>,
     /// `cap * tanh(s / cap)` on attention scores.
     pub softcap: Option<f32>,
     /// True if the query matrix also has a gate per head, `[query | gate]` for each: outputs of heads are multiplied by its sigmoid.
@@ -31,8 +36,22 @@ pub struct AttentionConfig {
     pub kv_from: Option<usize>,
     /// Latent from which keys and values come: a key is `[rotated | latent]`, `head_dim` elements of one head, and its own value.
     pub latent: Option<LatentConfig>,
-    /// Rows of a gate matrix of its own: one per head or per element, by whose softplus outputs of heads are multiplied; 0 without.
+    /// Rows of a gate matrix of its own: one per head or per element, by a function of which outputs of heads are multiplied; 0
+    /// without.
     pub gate_rows: usize,
+    /// That function.
+    pub head_gate: HeadGate,
+    /// True if norms of query and key heads come behind the rotation rather than before it (HunYuan). Rotations keep lengths.
+    pub norm_after_rope: bool,
+}
+
+/// Function of what a gate matrix of attention's own yields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadGate {
+    /// `ln(1 + e^x)` (Laguna).
+    Softplus,
+    /// `1 / (1 + e^-x)` (Muse Glimmer).
+    Sigmoid,
 }
 
 impl AttentionConfig {
@@ -80,20 +99,22 @@ impl AttentionConfig {
     }
 }
 
-/// Growth of queries with their position `p`, by which attention stays sharp in long contexts (Llama 4, Ministral 3):
-/// `q *= 1 + beta * ln(1 + floor(p / length))`
+/// Growth of queries with their position `p`, by which attention stays sharp in long contexts (Llama 4, Ministral 3, Mistral 4):
+/// `q *= 1 + beta * ln(1 + floor((p + offset) / length))`
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryScale {
     /// Weight of the logarithm.
     pub beta: f32,
     /// Positions per step, at least 1: the length the model was trained with.
     pub length: usize,
+    /// Added to positions: 1 where the first is counted as 1 (Llama 4).
+    pub offset: usize,
 }
 
 impl QueryScale {
     /// Factor of the query at `position`.
     pub fn at(&self, position: usize) -> f32 {
-        1.0 + self.beta * ((1 + position / self.length) as f32).ln()
+        1.0 + self.beta * ((1 + (position + self.offset) / self.length) as f32).ln()
     }
 }
 

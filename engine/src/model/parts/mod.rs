@@ -18,7 +18,7 @@ mod router;
 mod state;
 
 pub use altup::{AltupConfig, AltupStep, AltupTable, AltupWeights};
-pub use attention::{AttentionConfig, AttentionWeights, BoundAttention, QueryScale};
+pub use attention::{AttentionConfig, AttentionWeights, BoundAttention, HeadGate, QueryScale};
 pub use experts::{ExpertLatent, ExpertWeights, Experts, SharedExpert};
 pub use ffn::{BoundFfn, Down, Ffn, FfnKind, FfnWeights};
 pub(super) use latent::load_latent_attention;

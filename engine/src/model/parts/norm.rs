@@ -16,11 +16,22 @@ pub struct Norm {
     pub weight: Vec<f32>,
     /// `[n]`, layer norm only.
     pub bias: Option<Vec<f32>>,
+    /// Added under the root, where it is not the model's ([`ModelConfig::norm_eps`](crate::model::ModelConfig::norm_eps)).
+    pub own_eps: Option<f32>,
+}
+
+impl Norm {
+    /// Number that is added under its root, in a model whose norms add `of_model`.
+    pub fn eps(&self, of_model: f32) -> f32 {
+        self.own_eps.unwrap_or(of_model)
+    }
 }
 
 /// A layer's norms by position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NormSlot {
+    /// Without weights, of embeddings before the first layer's attention (Muse Glimmer).
+    Embedding,
     /// `blk.N.attn_norm`
     Attention,
     /// `blk.N.post_attention_norm` (Gemma, OLMo 2)

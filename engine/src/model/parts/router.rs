@@ -39,17 +39,24 @@ pub struct Router {
     pub renormalise: bool,
     /// Factor on the weights.
     pub scale: f32,
+    /// True if weights are factors on the inputs of the chosen experts rather than on their outputs (Llama 4).
+    pub weighs_inputs: bool,
 }
 
 impl Router {
     /// A softmax over all experts.
     pub const fn softmax(renormalise: bool) -> Self {
-        Router { score: RouterScore::Softmax, groups: None, renormalise, scale: 1.0 }
+        Router { score: RouterScore::Softmax, groups: None, renormalise, scale: 1.0, weighs_inputs: false }
     }
 
     /// A sigmoid of each expert's logit.
     pub const fn sigmoid(renormalise: bool) -> Self {
         Router { score: RouterScore::Sigmoid, ..Router::softmax(renormalise) }
+    }
+
+    /// Factors on the input and on the output of an expert that was chosen with this weight.
+    pub fn factors(&self, weight: f32) -> [f32; 2] {
+        if self.weighs_inputs { [weight, 1.0] } else { [1.0, weight] }
     }
 }
 
@@ -63,6 +70,9 @@ impl fmt::Display for Router {
         })?;
         if let Some(groups) = self.groups {
             write!(f, " in {} of {} groups", groups.used, groups.count)?;
+        }
+        if self.weighs_inputs {
+            f.write_str(" on their inputs")?;
         }
         if self.scale != 1.0 {
             write!(f, " times {}", self.scale)?;

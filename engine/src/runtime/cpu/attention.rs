@@ -14,7 +14,10 @@ use crate::{
         ops::{AttentionScratch, AttentionShape, Queries, RopeRows, SeenRows, softplus},
     },
     error::{Error, Result},
-    model::{AttentionConfig, BoundAttention, BoundLatent, InputSite, ModelConfig, NormSlot, SkippedInputs},
+    model::{
+        AttentionConfig, BoundAttention, BoundLatent, HeadGate, InputSite, ModelConfig, NormSlot, QueryScale,
+        SkippedInputs,
+    },
     runtime::{Sequences, scratch::grow},
 };
 
@@ -109,7 +112,7 @@ impl CpuAttention {
         if of.gated {
             cpu.gate(heads, &self.gates[..tokens * of.q_dim()]);
         } else if of.gate_rows > 0 {
-            gate_by_softplus(heads, &self.gates[..tokens * of.gate_rows]);
+            gate_heads(heads, &self.gates[..tokens * of.gate_rows], of.head_gate);
         }
         Ok(())
     }
@@ -166,10 +169,15 @@ impl CpuAttention {
         let (q_dim, kv_dim) = (of.q_dim(), of.own_kv_dim());
         let q = &mut self.q[..tokens * q_dim];
         let (k, v) = (&mut self.k[..tokens * kv_dim], &mut self.v[..tokens * kv_dim]);
-        for (norm, x) in [(&weights.q_norm, &mut *q), (&weights.k_norm, &mut *k)] {
-            if let Some(norm) = norm {
-                norm_heads(cpu, config, norm, of.head_dim, x);
+        let norm = |q: &mut [f32], k: &mut [f32]| {
+            for (norm, x) in [(&weights.q_norm, q), (&weights.k_norm, k)] {
+                if let Some(norm) = norm {
+                    norm_heads(cpu, config, norm, of.head_dim, x);
+                }
             }
+        };
+        if !of.norm_after_rope {
+            norm(q, k);
         }
         if of.norm_values {
             cpu.divide_by_rms(v, of.head_dim, config.norm_eps);
@@ -180,11 +188,11 @@ impl CpuAttention {
                 cpu.rope(k, kv_dim, of.head_dim, rows);
             }
         }
-        if let Some(scale) = config.query_scale {
-            for (q, at) in q.chunks_exact_mut(q_dim).zip(&self.positions) {
-                let factor = scale.at(*at);
-                q.iter_mut().for_each(|q| *q *= factor);
-            }
+        if of.norm_after_rope {
+            norm(q, k);
+        }
+        if let Some(scale) = of.query_scale {
+            grow_queries(q, q_dim, scale, &self.positions);
         }
     }
 
@@ -202,6 +210,7 @@ impl CpuAttention {
             scale: of.scale,
             softcap: of.softcap,
             window: of.window,
+            chunked: of.chunked,
             sinks: weights.sinks.as_deref(),
         };
         for (rows, kv) in sequences.iter_mut() {
@@ -229,7 +238,7 @@ impl CpuAttention {
         let AttentionTask { cpu, attention, x, tokens, .. } = *task;
         let BoundAttention { layer, config: of, weights, .. } = attention;
         let rotation = of.rope.and_then(|table| self.rotations.get(table));
-        let task = LatentTask { layer, shape: of, latent, weights, tokens, rotation };
+        let task = LatentTask { layer, shape: of, latent, weights, tokens, positions: &self.positions, rotation };
         let heads = &mut self.heads[..tokens * of.output_cols()];
         self.latent.run(cpu, &task, x, sequences, &mut self.scratch, heads)
     }
@@ -266,11 +275,22 @@ impl CpuAttention {
     }
 }
 
-/// `heads *= softplus(gates)`, where each gate is of equally many elements.
-fn gate_by_softplus(heads: &mut [f32], gates: &[f32]) {
+/// Queries `[tokens, q_dim]` grow with their tokens' positions.
+pub(super) fn grow_queries(queries: &mut [f32], q_dim: usize, scale: QueryScale, positions: &[usize]) {
+    for (query, at) in queries.chunks_exact_mut(q_dim).zip(positions) {
+        let factor = scale.at(*at);
+        query.iter_mut().for_each(|q| *q *= factor);
+    }
+}
+
+/// `heads *= function(gates)`, where each gate is of equally many elements.
+fn gate_heads(heads: &mut [f32], gates: &[f32], function: HeadGate) {
     let each = (heads.len() / gates.len().max(1)).max(1);
     for (head, gate) in heads.chunks_exact_mut(each).zip(gates) {
-        let factor = softplus(*gate);
+        let factor = match function {
+            HeadGate::Softplus => softplus(*gate),
+            HeadGate::Sigmoid => 1.0 / (1.0 + (-*gate).exp()),
+        };
         head.iter_mut().for_each(|x| *x *= factor);
     }
 }

@@ -213,7 +213,10 @@ impl MoeFfn {
         probe: &mut dyn Probe,
     ) -> Result<()> {
         let shows = probe.wants_ffn_hidden();
-        if expert_task.job.task.tokens == 1 && !shows {
+        let router = expert_task.job.config.experts.map(|experts| experts.router);
+        let weighs_inputs = router.is_some_and(|router| router.weighs_inputs);
+        // Experts that are computed together share an input.
+        if expert_task.job.task.tokens == 1 && !shows && !weighs_inputs {
             work.add(self.compute_token(expert_task, ffn, out)?);
             return Ok(());
         }
@@ -243,14 +246,21 @@ impl MoeFfn {
         out: &mut [f32],
         probe: Option<&mut dyn Probe>,
     ) -> Result<FfnWork> {
-        let (members, task) = (&self.members, expert_task.job.task);
-        let (rows, d) = (members.len(), task.x.len() / task.tokens);
+        let LayerJob { cpu, config, task } = expert_task.job;
+        let (rows, d) = (self.members.len(), task.x.len() / task.tokens);
         grow(&mut self.gathered, rows.checked_mul(d), WHAT)?;
         grow(&mut self.expert_out, rows.checked_mul(d), WHAT)?;
         let (gathered, result) = (&mut self.gathered[..rows * d], &mut self.expert_out[..rows * d]);
-        for (to, (t, _)) in gathered.chunks_exact_mut(d).zip(members) {
-            to.copy_from_slice(&task.x[t * d..][..d]);
+        let routed = config.experts.filter(|_| at < expert_task.weights.experts.len());
+        for (to, (t, weight)) in gathered.chunks_exact_mut(d).zip(&mut self.members) {
+            to.copy_from_slice(&task.x[*t * d..][..d]);
+            if let Some(experts) = routed.filter(|experts| experts.router.weighs_inputs) {
+                let [input, output] = experts.router.factors(*weight);
+                to.iter_mut().for_each(|x| *x *= input);
+                *weight = output;
+            }
         }
+        let members = &self.members;
         let mut before = probe.map(|probe| {
             move |gate: &[f32], up: &[f32]| probe.expert_hidden(task.layer, at, task.tokens, members, gate, up)
         });
@@ -266,7 +276,7 @@ impl MoeFfn {
             self.firing.note(ffn, 0, expert_task.neurons(at, expert), members.iter().map(|(t, _)| *t));
         }
         for (from, (t, factor)) in result.chunks_exact(d).zip(members) {
-            expert_task.job.cpu.add_scaled(&mut out[t * d..][..d], from, *factor);
+            cpu.add_scaled(&mut out[t * d..][..d], from, *factor);
         }
         Ok(work)
     }

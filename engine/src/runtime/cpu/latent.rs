@@ -5,7 +5,10 @@
 
 use smallvec::SmallVec;
 
-use super::{WHAT, attention::not_in_ram};
+use super::{
+    WHAT,
+    attention::{grow_queries, not_in_ram},
+};
 use crate::{
     cpu::{
         Cpu, MatmulJob, RowsJob,
@@ -44,6 +47,8 @@ pub(super) struct LatentTask<'a> {
     pub latent: BoundLatent<'a>,
     pub weights: &'a AttentionWeights,
     pub tokens: usize,
+    /// Position of each token in its sequence.
+    pub positions: &'a [usize],
     pub rotation: Option<&'a RopeRows>,
 }
 
@@ -78,6 +83,9 @@ impl LatentAttention {
             cpu.rope(queries, shape.n_head * width, width, rotation);
             cpu.rope(keys, width, width, rotation);
         }
+        if let Some(scale) = shape.query_scale {
+            grow_queries(queries, shape.n_head * width, scale, task.positions);
+        }
         let attention = AttentionShape {
             n_head: shape.n_head,
             n_kv_head: 1,
@@ -85,6 +93,7 @@ impl LatentAttention {
             scale: shape.scale,
             softcap: shape.softcap,
             window: shape.window,
+            chunked: shape.chunked,
             sinks: weights.sinks.as_deref(),
         };
         for (rows, kv) in sequences.iter_mut() {

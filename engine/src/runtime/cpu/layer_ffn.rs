@@ -70,7 +70,8 @@ impl LayerTask<'_> {
 
     /// All of the dense FFN `ffn`.
     fn block<'a>(&'a self, ffn: &'a FfnWeights, config: &ModelConfig) -> FfnBlock<'a> {
-        let hidden_norm = self.hidden_norm.map(|norm| HiddenNorm { weight: &norm.weight, eps: config.norm_eps });
+        let hidden_norm =
+            self.hidden_norm.map(|norm| HiddenNorm { weight: &norm.weight, eps: norm.eps(config.norm_eps) });
         FfnBlock { gate_deviations: self.gate_deviations, hidden_norm, skipped: self.skipped, ..FfnBlock::whole(ffn) }
     }
 }

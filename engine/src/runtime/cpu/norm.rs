@@ -7,9 +7,10 @@ use crate::{
 
 /// `x = norm(from)`, or `norm(x)` without `from`, row by row; rows are as long as the norm's weight.
 pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: Option<&[f32]>) {
+    let eps = norm.eps(config.norm_eps);
     match config.norm {
-        NormKind::Rms => cpu.rms_norm(x, from, &norm.weight, config.norm_eps),
-        NormKind::Layer => cpu.layer_norm(x, from, &norm.weight, norm.bias.as_deref(), config.norm_eps),
+        NormKind::Rms => cpu.rms_norm(x, from, &norm.weight, eps),
+        NormKind::Layer => cpu.layer_norm(x, from, &norm.weight, norm.bias.as_deref(), eps),
     }
 }
 
@@ -21,7 +22,7 @@ pub(super) fn norm_heads(cpu: &Cpu, config: &ModelConfig, norm: &Norm, head_dim:
     }
     for heads in x.chunks_exact_mut(norm.weight.len()) {
         for (head, weight) in heads.chunks_exact_mut(head_dim).zip(norm.weight.chunks_exact(head_dim)) {
-            cpu.layer_norm(head, None, weight, None, config.norm_eps);
+            cpu.layer_norm(head, None, weight, None, norm.eps(config.norm_eps));
         }
     }
 }

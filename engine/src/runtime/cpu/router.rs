@@ -165,13 +165,18 @@ fn sigmoid(x: f32) -> f32 {
 
 /// Makes one token's logits, `[experts]`, its scores and chooses the experts with the largest, best first. `choice` is scratch.
 fn choose(router: &Router, bias: Option<&[f32]>, scores: &mut [f32], choice: &mut [f32], chosen: &mut [usize]) {
+    let by_logits = bias.is_none() && router.groups.is_none();
+    if by_logits {
+        // Scores ascend with them, but those of large ones are equal.
+        top_k(scores, chosen);
+    }
     match router.score {
         RouterScore::Softmax => softmax_in_place(scores),
         RouterScore::SoftmaxOfChosen | RouterScore::SparseMixer => {}
         RouterScore::Sigmoid => scores.iter_mut().for_each(|score| *score = sigmoid(*score)),
     }
-    if bias.is_none() && router.groups.is_none() {
-        return top_k(scores, chosen);
+    if by_logits {
+        return;
     }
     choice.copy_from_slice(scores);
     if let Some(bias) = bias {
@@ -257,6 +262,7 @@ mod tests {
         close(&weights, &[0.75, 2.0 / 3.0]);
         close(&route(&Router { scale: 2.5, ..Router::sigmoid(true) }, None, &logits, 1).1, &[2.5]);
         close(&route(&Router::sigmoid(true), None, &[-200.0; 3], 2).1, &[0.0, 0.0]);
+        assert_eq!(route(&Router::sigmoid(false), None, &[40.0, 60.0, 50.0], 2).0, [1, 2], "all scores are 1");
     }
 
     #[test]

@@ -60,6 +60,7 @@ pub fn config(activation: Activation, experts: Option<Experts>) -> ModelConfig {
         n_ff: 0,
         n_vocab: 1,
         context_length: 1,
+        dense_context: None,
         norm: NormKind::Rms,
         norm_eps: 0.0,
         position: Position::Learned { offset: 0 },
@@ -71,7 +72,6 @@ pub fn config(activation: Activation, experts: Option<Experts>) -> ModelConfig {
         embedding_scale: 1.0,
         residual_scale: 1.0,
         logit_scale: 1.0,
-        query_scale: None,
         final_softcap: None,
         layers: Vec::new(),
     }

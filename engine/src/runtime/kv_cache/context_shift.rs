@@ -12,8 +12,9 @@ impl KvCache {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be rotated; with recurrent states,
-    /// which cannot forget tokens; if a window would reach back over the gap to tokens that are not held any more; or if the
-    /// cache is on a device. The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
+    /// which cannot forget tokens; with norms of keys behind their rotation, whose weights stay where they are as the rotation
+    /// moves on; if a window would reach back over the gap to tokens that are not held any more; or if the cache is on a device.
+    /// The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
     pub fn shift(&mut self, isa: Isa, keep: usize, discard: usize) -> Result<()> {
         let unsupported = |got: &str, supported: &str| Error::Unsupported {
             what: "context shift",
@@ -25,6 +26,10 @@ impl KvCache {
         };
         if self.states.is_some() {
             return Err(unsupported("recurrent states", "attention in every layer"));
+        }
+        let mut layers = (0..self.layers.len()).filter_map(|layer| self.shape.attention(layer));
+        if layers.any(|of| of.norm_after_rope && of.rope.is_some()) {
+            return Err(unsupported("norms of keys behind their rotation", "norms before it"));
         }
         if !self.on_host() {
             return Err(unsupported("a cache on a device", "a cache in RAM"));

@@ -97,11 +97,17 @@ pub fn moe_activation_threshold(
         routing.route(cpu, experts, norm_eps, moe, RouterInputs { x: &x, residual: &stream, tokens })?;
         let mut sample = Sample::new(tokens, d);
         for (at, ffn) in moe.ffns().enumerate() {
-            let members: Vec<(usize, f32)> = match at < moe.experts.len() {
+            let is_routed = at < moe.experts.len();
+            let mut members: Vec<(usize, f32)> = match is_routed {
                 true => routing.members(at, tokens).collect(),
                 false => routing.gates().iter().copied().take(tokens).enumerate().collect(),
             };
-            let rows: Vec<f32> = members.iter().flat_map(|(t, _)| &x[t * d..][..d]).copied().collect();
+            let mut rows = Vec::with_capacity(members.len() * d);
+            for (t, weight) in &mut members {
+                let [input, output] = if is_routed { experts.router.factors(*weight) } else { [1.0, *weight] };
+                rows.extend(x[*t * d..][..d].iter().map(|x| x * input));
+                *weight = output;
+            }
             let data = LayerData::new(ffn, activation, Rows::F32(&rows), None)?;
             sample.add(cpu, ffn, &data, 0..members.len(), members)?;
         }

@@ -8,7 +8,8 @@
 //! experts tokens choose, and how often each is chosen; neurons of others do not fire.
 //!
 //! Neurons that are never exactly zero (SwiGLU) fire if they are among the fewest that hold a fraction of the layer's output mass:
-//! [`NeuronBoard::set_mass`].
+//! [`NeuronBoard::set_mass`]. Where their strengths are not known, in the chunks of prompts on a device, all of them fire and none is
+//! counted.
 //!
 //! Of a pass with drafts only the tokens that are drawn are recorded, once that is known: [`NeuronRecorder::end_draft`].
 //!

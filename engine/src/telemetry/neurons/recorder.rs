@@ -21,6 +21,9 @@ use super::{
 /// which a block is counted have their turn.
 const TIMED: u64 = 7;
 
+/// Tokens for which a device sends strengths after a reader asked for one: the map asks with every frame.
+const WATCHED: u64 = 64;
+
 /// Writes to a [`NeuronBoard`]; there is one of it. Between [`NeuronRecorder::begin`] and [`NeuronRecorder::end`] it hears of
 /// the layers of one or more chunks, in order. Only whole chunks become tokens of the board.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ pub struct NeuronRecorder {
     spent: Option<Duration>,
     /// The token from which on layer times are not measured, unless a reader asks before.
     unseen: u64,
+    /// The token from which on a device sends no strengths, unless a reader asks before.
+    unwatched: u64,
     /// The last layer that tells something: with it a chunk is whole.
     last_watched: Option<usize>,
     paces: [PaceMeter; 3],
@@ -54,6 +59,9 @@ pub struct NeuronRecorder {
     /// Memory to use again.
     spare: Vec<Box<TokenRecord>>,
     mass: MassSelection,
+    /// True for a layer whose neurons are never zero and whose strengths are not known: that all of them fire says nothing of how often
+    /// they do.
+    uncounted: bool,
 }
 
 /// A token about to be computed.
@@ -83,6 +91,7 @@ impl NeuronRecorder {
             watch: board.watch(),
             spent: None,
             unseen: 0,
+            unwatched: 0,
             last_watched: (0..shape.layers()).rev().find(|layer| shape.neurons(*layer) > 0),
             paces: Default::default(),
             begun: Vec::new(),
@@ -97,6 +106,7 @@ impl NeuronRecorder {
             waiting: VecDeque::new(),
             spare: Vec::new(),
             mass: MassSelection::default(),
+            uncounted: false,
             board,
         }
     }
@@ -131,6 +141,10 @@ impl NeuronRecorder {
         self.spent = self.next.is_multiple_of(TIMED).then_some(Duration::ZERO);
         if self.board.was_read() {
             self.unseen = self.next + MOST_TOKENS as u64;
+            // What is taken for read before the first token was not.
+            if self.next > 0 {
+                self.unwatched = self.next + WATCHED;
+            }
         }
     }
 
@@ -143,6 +157,11 @@ impl NeuronRecorder {
     /// True if strengths are to be reported: they are kept, or decide which neurons fire.
     pub fn wants_strength(&self) -> bool {
         self.watch == Watch::Strength || (self.watch == Watch::Firing && self.board.mass().is_some())
+    }
+
+    /// True if they are worth being sent by a device: a reader asked for tokens not long ago.
+    pub fn wants_device_strength(&self) -> bool {
+        self.wants_strength() && self.next < self.unwatched
     }
 
     /// How much is recorded of what was begun.
@@ -174,7 +193,11 @@ impl NeuronRecorder {
                 self.record(&LayerFiring { fired, ..*firing });
                 self.mass = selection;
             }
-            _ => self.record(firing),
+            (mass, _) => {
+                self.uncounted = mass.is_some() && firing.strength.is_none();
+                self.record(firing);
+                self.uncounted = false;
+            }
         }
         self.spend(began);
     }
@@ -207,7 +230,7 @@ impl NeuronRecorder {
         self.chunk.last_layer = Some(layer);
         if self.is_draft {
             self.draft.hold(firing);
-        } else {
+        } else if !self.uncounted {
             self.board.tally.add(layer, self.next, tokens, firing.fired, firing.chosen);
         }
         self.look_at_hot(firing);

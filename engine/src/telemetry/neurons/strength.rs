@@ -15,6 +15,20 @@ pub enum Strength<'a> {
 }
 
 impl Strength<'_> {
+    /// Puts the values of a single token into `into`, a place for every neuron.
+    pub fn spread(&self, into: &mut [f32]) {
+        match self {
+            Strength::All(values) => into.iter_mut().zip(*values).for_each(|(into, value)| *into = *value),
+            Strength::Listed { neurons, values } => {
+                for (neuron, value) in neurons.iter().zip(*values) {
+                    if let Some(into) = into.get_mut(*neuron as usize) {
+                        *into = *value;
+                    }
+                }
+            }
+        }
+    }
+
     /// True if it has values of `tokens` tokens and `n_ff` neurons.
     pub(super) fn fits(&self, tokens: usize, n_ff: usize) -> bool {
         match self {

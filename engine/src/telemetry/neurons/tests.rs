@@ -488,3 +488,39 @@ fn recording_cost_is_measured_per_watch_mode() {
     recorder.forget_paces();
     assert_eq!((board.pace(Watch::Firing), board.pace(Watch::Off)), (None, None));
 }
+
+#[test]
+fn device_strengths_are_wanted_only_while_a_reader_asks() {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
+    board.set_mass(Some(0.9));
+    let mut wanted = |position| {
+        recorder.begin(0, position, &[1], true);
+        let wanted = recorder.wants_device_strength();
+        recorder.layer(&LayerFiring { tokens: 1, fired: &[1], ..LayerFiring::default() });
+        recorder.end();
+        wanted
+    };
+    assert!(!wanted(0) && !wanted(1), "nobody looks");
+    assert!(board.latest().is_some() && wanted(2) && wanted(3));
+    let left = (4..200).filter(|position| wanted(*position)).count();
+    assert!(left > 0 && left < 100, "{left}");
+    board.set_mass(None);
+    assert!(board.latest().is_some() && !wanted(200));
+}
+
+/// Neurons that are never zero count by their strengths, and not at all where those are not known: that all fire is no frequency.
+#[test]
+fn smooth_neurons_without_strengths_are_not_counted() {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
+    board.set_mass(Some(0.5));
+    let values: Vec<f32> = (0..32).map(|neuron| if neuron == 3 { 100.0 } else { 1.0 }).collect();
+    for (position, strength) in [None, Some(Strength::All(&values)), None].into_iter().enumerate() {
+        recorder.begin(0, position, &[1], true);
+        recorder.layer(&LayerFiring { tokens: 1, fired: &[u32::MAX], strength, ..LayerFiring::default() });
+        recorder.end();
+    }
+    let tally = board.tally(0);
+    assert_eq!((tally.tokens, tally.counts.iter().sum::<u32>(), tally.counts[3]), (1, 1, 1));
+    let fired = |index| board.token(index).unwrap().fired(board.shape(), 0).unwrap().to_vec();
+    assert_eq!((fired(0), fired(1)), (vec![u32::MAX], vec![1 << 3]));
+}

@@ -10,10 +10,19 @@ pub(super) struct Brackets {
     pub close: &'static str,
 }
 
+impl Brackets {
+    /// True if the opening text ends where the name of the function begins, so that it is read with the name.
+    pub fn ends_with_name(self) -> bool {
+        self.open.ends_with('=')
+    }
+}
+
 /// Hermes, Qwen, GLM, and templates that know no tools.
 const TOOL_CALL: Brackets = Brackets { open: "<tool_call>", close: "</tool_call>" };
 /// Qwen3-Coder and Nemotron 3, which may leave out the tags around.
 const FUNCTION: Brackets = Brackets { open: "<function=", close: "" };
+/// MiniCPM 5.
+const ATTRIBUTES: Brackets = Brackets { open: "<function name=", close: "" };
 /// Nemotron 2.
 const NEMOTRON: Brackets = Brackets { open: "<TOOLCALL>", close: "</TOOLCALL>" };
 const MISTRAL: Brackets = Brackets { open: "[TOOL_CALLS]", close: "" };
@@ -23,7 +32,7 @@ const FUNCTION_GEMMA: Brackets = Brackets { open: "<start_function_call>", close
 const GEMMA: Brackets = Brackets { open: "<|tool_call>", close: "<tool_call|>" };
 
 /// Texts that are control tokens in some vocabularies and part of calls.
-const MARKERS: [&str; 14] = [
+const MARKERS: [&str; 18] = [
     "<tool_call>",
     "</tool_call>",
     "<arg_key>",
@@ -37,6 +46,10 @@ const MARKERS: [&str; 14] = [
     "<|tool_call>",
     "<tool_call|>",
     "<|\"|>",
+    "<function",
+    "</function>",
+    "<param",
+    "</param>",
     "<escape>",
 ];
 
@@ -61,6 +74,8 @@ impl ToolFormat {
         let known = |brackets: Brackets| template.contains(brackets.open);
         if known(FUNCTION) {
             with(&[TOOL_CALL, FUNCTION], false)
+        } else if known(ATTRIBUTES) {
+            with(if known(TOOL_CALL) { &[TOOL_CALL, ATTRIBUTES] } else { &[ATTRIBUTES] }, false)
         } else if known(GEMMA) {
             with(&[GEMMA], false)
         } else if known(FUNCTION_GEMMA) {
@@ -91,7 +106,7 @@ impl ToolFormat {
     /// The format of one kind of brackets, without markers.
     #[cfg(test)]
     pub(super) fn of_texts(open: &str) -> Self {
-        let all = [TOOL_CALL, FUNCTION, NEMOTRON, MISTRAL, LLAMA, FUNCTION_GEMMA, GEMMA];
+        let all = [TOOL_CALL, FUNCTION, ATTRIBUTES, NEMOTRON, MISTRAL, LLAMA, FUNCTION_GEMMA, GEMMA];
         let brackets = all.into_iter().filter(|it| it.open == open).collect();
         ToolFormat { brackets, bare_json: open == LLAMA.open, markers: Vec::new() }
     }

@@ -80,6 +80,7 @@ const ARGUMENTS: &str = "[ARGS]";
 /// Between a name and the identifier of the call.
 const CALL_ID: &str = "[CALL_ID]";
 const FUNCTION: &str = "<function=";
+const ATTRIBUTES: &str = "<function name=";
 const BRACE: &str = "call:";
 
 impl ToolParser {
@@ -127,8 +128,7 @@ impl ToolParser {
     /// Bytes of the opening bracket that was read last; 0 elsewhere than right behind one.
     pub(super) fn opening(&self) -> usize {
         match &self.state {
-            // The name is behind the bracket's `=`, so it is read with the name.
-            State::Opened(brackets) if brackets.open != FUNCTION => brackets.open.len(),
+            State::Opened(brackets) if !brackets.ends_with_name() => brackets.open.len(),
             _ => 0,
         }
     }
@@ -219,9 +219,7 @@ impl ToolParser {
         if let Some((at, brackets)) = found.min_by_key(|(at, _)| *at) {
             let text: String = self.held.drain(..at).collect();
             self.emit_text(&text, out);
-            // The name is behind the bracket's `=`.
-            let is_function = brackets.open == FUNCTION;
-            self.held.drain(..if is_function { 0 } else { brackets.open.len() });
+            self.held.drain(..if brackets.ends_with_name() { 0 } else { brackets.open.len() });
             self.state = State::Opened(brackets);
             return true;
         }
@@ -240,13 +238,15 @@ impl ToolParser {
     /// Finds the notation of a call; `false` if more is needed.
     fn detect_body(&mut self, brackets: Brackets, out: &mut Vec<ToolEvent>) -> bool {
         let body = self.held.trim_start();
-        if body.is_empty() || FUNCTION.starts_with(body) || BRACE.starts_with(body) {
+        if body.is_empty() || [FUNCTION, ATTRIBUTES, BRACE].iter().any(|known| known.starts_with(body)) {
             return false;
         }
         if body.starts_with(['{', '[']) {
             self.state = State::Json(JsonCalls::default(), brackets);
         } else if body.starts_with(FUNCTION) {
             self.state = State::Xml(XmlCall::new(Tags::Function, brackets.close), brackets);
+        } else if body.starts_with(ATTRIBUTES) {
+            self.state = State::Xml(XmlCall::new(Tags::Attributes, brackets.close), brackets);
         } else if body.starts_with(BRACE) && !brackets.close.is_empty() {
             self.state = State::Brace(brackets);
         } else if brackets.close.is_empty() {

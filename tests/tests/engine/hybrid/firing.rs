@@ -1,5 +1,7 @@
 //! Reports on neurons that fire.
 
+use thermocline_engine::telemetry::neurons::{NeuronBoard, NeuronRecorder, Strength};
+
 use super::*;
 
 /// Layer and tokens of what was told, the mask of neurons that fired, and the predicted mask.
@@ -34,6 +36,85 @@ impl Heard {
                 words(a).iter().zip(words(b)).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>()
             })
             .sum()
+    }
+}
+
+/// Hidden activations of single tokens, layer by layer, and the tokens of a board that selects by output mass.
+struct Strong<'a> {
+    recorder: &'a mut NeuronRecorder,
+    strengths: Vec<Vec<f32>>,
+}
+
+impl Probe for Strong<'_> {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn wants_strength(&mut self) -> bool {
+        self.recorder.wants_strength()
+    }
+
+    fn wants_device_strength(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        if let Some(Strength::All(values)) = firing.strength.filter(|_| firing.tokens == 1) {
+            self.strengths.push(values.to_vec());
+        }
+        self.recorder.layer(firing);
+    }
+}
+
+/// Strengths of `ids`, one by one behind a prompt, and the masks of those that hold 90 % of a layer's output mass.
+fn strong(forward: &mut Forward, model: &Model, ids: &[u32]) -> (Vec<Vec<f32>>, Vec<Vec<u32>>) {
+    let (board, mut recorder) = NeuronBoard::new(model.neuron_shape());
+    board.set_mass(Some(0.9));
+    let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+    let (prompt, rest) = ids.split_at(ids.len() - 6);
+    forward.run(prompt, &mut kv, Outputs::None, &mut ()).unwrap();
+    let mut strengths = Vec::new();
+    for (position, id) in rest.iter().enumerate() {
+        recorder.begin(0, position, &[*id], true);
+        let mut probe = Strong { recorder: &mut recorder, strengths: Vec::new() };
+        forward.run(&[*id], &mut kv, Outputs::Last, &mut probe).unwrap();
+        strengths.append(&mut probe.strengths);
+        recorder.end();
+    }
+    let masks = board.tokens(0..u64::MAX).iter().map(|token| token.masks.as_ref().unwrap().fired.clone()).collect();
+    (strengths, masks)
+}
+
+/// Neurons that are never zero: a device's strengths, and with them the neurons that are among the strongest, are the CPU's wherever
+/// the neurons are, one by one or as whole layers.
+#[test]
+fn placements_do_not_change_which_neurons_of_a_smooth_model_are_strongest() {
+    let gpu = shared(FULL);
+    let whole_layers = model("fixtures/models/qwen3");
+    for (model, in_parts) in [(neuron_major("fixtures/models/llama-silu-gqa"), true), (whole_layers, false)] {
+        let ids = ids(&model, 20);
+        let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), chunk: 16, ..Setup::default() });
+        let (strengths, masks) = strong(&mut scalar, &model, &ids);
+        let shape = model.neuron_shape();
+        assert_eq!((strengths.len(), masks.len()), (6 * shape.layers(), 6));
+        let all = 6 * shape.total();
+        let fired: u32 = masks.iter().flatten().map(|word| word.count_ones()).sum();
+        assert!((fired as usize) < all * 9 / 10, "not all of them: {fired} of {all}");
+        let is_whole = |(layer, hot): (usize, &Vec<u32>)| hot.is_empty() || hot.len() == neurons(&model, layer);
+        for (what, placement) in placements(&model, 4) {
+            if !in_parts && !placement.hot.iter().enumerate().all(is_whole) {
+                continue;
+            }
+            let (got, selected) = strong(&mut hybrid(gpu, &model, &placement, 16), &model, &ids);
+            assert_eq!((got.len(), selected.len()), (strengths.len(), masks.len()), "{what}");
+            for (at, (got, want)) in got.iter().zip(&strengths).enumerate() {
+                assert!(relative(got, want) < 2e-3, "{what} {at}: {}", max_diff(got, want));
+            }
+            let words = selected.iter().flatten().zip(masks.iter().flatten());
+            let differ: u32 = words.map(|(a, b)| (a ^ b).count_ones()).sum();
+            // Those a rounding away from the threshold.
+            assert!(differ as usize <= all / 200, "{what}: {differ} of {all} neurons differ");
+        }
     }
 }
 

@@ -47,7 +47,7 @@ pub(in crate::cpu::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
         BlockType::NVFP4 => blocks_signed::<36, 2, 4>(ty, work, nvfp4::unpack_scales, |b, i| points::nvfp4(b, i)),
         BlockType::Q4_K => blocks_k::<144>(ty, work, |b, i| q4_k(b, i)),
         BlockType::Q5_K => blocks_k::<176>(ty, work, |b, i| q5_k(b, i)),
-        BlockType::Q2_K => blocks_k16::<84, 0>(
+        BlockType::Q2_K => blocks_k16::<84, MINIMA>(
             ty,
             work,
             |b, at| {
@@ -63,7 +63,7 @@ pub(in crate::cpu::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
         BlockType::Q3_K => blocks_k16::<110, 4>(
             ty,
             work,
-            |b, at| offset_factors(six_bits(q3_k_format::scale_codes(b)[at]), f16_at(b, 108), -4.0),
+            |b, at| scales_alone(six_bits(q3_k_format::scale_codes(b)[at]), f16_at(b, 108)),
             |b, at| q3_k(b, at),
             |b, scales, _| q3_k_format::unpack_scales(b, scales),
         ),
@@ -72,7 +72,7 @@ pub(in crate::cpu::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
             work,
             |b, at| {
                 let s = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64::<u8, 8>(part(b, 192 + 8 * at))));
-                offset_factors(s, f16_at(b, 208), -32.0)
+                scales_alone(s, f16_at(b, 208))
             },
             |b, at| q6_k(b, at),
             |b, scales, _| q6_k_format::unpack_scales(b, scales),
@@ -80,12 +80,11 @@ pub(in crate::cpu::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
     }
 }
 
-/// `s d` and `s d offset`.
+/// `s d`, and no minima.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn offset_factors(s: __m256, d: f32, offset: f32) -> (__m256, __m256) {
-    let s = _mm256_mul_ps(s, _mm256_set1_ps(d));
-    (s, _mm256_mul_ps(s, _mm256_set1_ps(offset)))
+fn scales_alone(s: __m256, d: f32) -> (__m256, __m256) {
+    (_mm256_mul_ps(s, _mm256_set1_ps(d)), _mm256_setzero_ps())
 }
 
 /// Blocks of 32: see [`rows32`].
@@ -133,7 +132,8 @@ fn blocks_k<const BYTES: usize>(
     }
 }
 
-/// Blocks of 256 whose scales are of 16: see [`row_k16`]. Codes are `OFFSET` too large; `scales` decodes scales and minima.
+/// Blocks of 256 whose scales are of 16: see [`row_k16`]. Codes are `OFFSET` too large, or blocks
+/// have [`MINIMA`]; `scales` decodes scales and minima.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn blocks_k16<const BYTES: usize, const OFFSET: i8>(
     ty: BlockType,
@@ -145,7 +145,7 @@ fn blocks_k16<const BYTES: usize, const OFFSET: i8>(
     match work {
         BlockWork::Dot { weights: all, x, ahead, out } => {
             let rows = rows(Encoding::Blocks(ty), all, x.codes.len(), out);
-            rows.for_each(|(row, out)| *out = row_k16(row, x, ahead, &factors, &weights));
+            rows.for_each(|(row, out)| *out = row_k16::<BYTES, OFFSET>(row, x, ahead, &factors, &weights));
         }
         BlockWork::Unpack { src, to } => unpack_256::<BYTES, 16>(src, to, |block, codes, scales, mins| {
             unpack_scales(block, scales, mins);

@@ -1,14 +1,24 @@
 //! Rows of weights against one activation vector.
 //!
 //! Unsigned weight codes times signed activation codes (`vpmaddubsw`, which the codes are too small to saturate); what
-//! the offset of a type's codes adds is taken off with the block sums of the activations.
+//! the offset of a type's codes adds is taken off with the sums of the activations' codes. Products of four groups are summed as
+//! integers, then scaled together: [`sum_order`](crate::cpu::simd::sum_order) says in which order.
 
 use std::arch::x86_64::*;
 
-use super::{codes, heads, load_ps, load64, load128, load256, powers, prefetch, reduce, store_ps};
+use super::{
+    codes, heads, load_ps, load64, load128, load256, powers, prefetch, reduce,
+    sums::{RowTotal, add4, half_sums4, half_sums8, halves, less, load4, sums4},
+};
 use crate::{
-    cpu::simd::{GatheredRow, QuantisedInput, part, portable::rows},
-    quant::{Encoding, FloatType, f16_at, k_scales, mxfp4},
+    cpu::simd::{
+        GatheredRow, QuantisedInput,
+        block_inputs::{BlockInputs, PaddedInputs, padded},
+        part,
+        portable::rows,
+        sum_order::LINE,
+    },
+    quant::{Encoding, FloatType, f16_at, k_scales},
 };
 
 /// Dispatch over the float types.
@@ -89,47 +99,60 @@ pub(super) fn rows32<const BYTES: usize, const SCALE: u8, const OFFSET: i8, cons
     x: QuantisedInput<'_>,
     codes_of: impl Fn(&[u8; BYTES]) -> __m256i,
 ) -> [f32; ROWS] {
-    let dot = |block: &[u8; BYTES], x: &[i8; 32]| {
-        if OFFSET == SIGNED { signed4(codes_of(block), load256(x)) } else { dot4(codes_of(block), load256(x)) }
-    };
+    const STEPS: usize = LINE / 256;
     let lines = rows.map(|of| of.row.as_chunks::<BYTES>().0.as_chunks::<8>());
-    let (codes, code_rest) = x.codes.as_chunks::<32>().0.as_chunks::<8>();
-    let ((scales, scale_rest), (sums, sum_rest)) = (x.scales.as_chunks::<8>(), x.sums.as_chunks::<8>());
-    // Sums of their own for even and odd blocks: a single one would be waited for.
-    let mut acc = [[_mm256_setzero_ps(); 2]; ROWS];
-    let mut offset = [_mm256_setzero_ps(); ROWS];
-    for (line, (codes, (scales, sums))) in codes.iter().zip(scales.iter().zip(sums)).enumerate() {
-        let mut factors = [[0.0; 8]; ROWS];
+    let mut sums = [RowTotal::zero(); ROWS];
+    for (at, inputs) in BlockInputs::whole(x).enumerate() {
         for row in 0..ROWS {
-            let blocks = &lines[row].0[line];
+            let blocks = &lines[row].0[at];
             prefetch(blocks.as_flattened(), rows[row].ahead);
-            let d = if SCALE == E8M0 { powers(blocks) } else { heads::<BYTES, 0>(blocks) };
-            let min = if OFFSET == MINIMA { heads::<BYTES, 2>(blocks) } else { d };
-            offset[row] = _mm256_fmadd_ps(min, load_ps(sums), offset[row]);
-            store_ps(&mut factors[row], _mm256_mul_ps(d, load_ps(scales)));
+            sums[row].before_block(at, STEPS);
+            sums[row].line = eight::<BYTES, SCALE, OFFSET>(sums[row].line, blocks, inputs, &codes_of);
         }
-        for (i, codes) in codes.iter().enumerate() {
-            for row in 0..ROWS {
-                let sum = &mut acc[row][i % 2];
-                let dot = _mm256_cvtepi32_ps(dot(&lines[row].0[line][i], codes));
-                *sum = _mm256_fmadd_ps(dot, _mm256_set1_ps(factors[row][i]), *sum);
-            }
+    }
+    if let Some(inputs) = PaddedInputs::rest(x) {
+        for row in 0..ROWS {
+            let (whole, rest) = lines[row];
+            let blocks = padded(rest).unwrap_or([[0; BYTES]; 8]);
+            sums[row].before_block(whole.len(), STEPS);
+            sums[row].line = eight::<BYTES, SCALE, OFFSET>(sums[row].line, &blocks, inputs.get(), &codes_of);
         }
     }
     let mut out = [0.0; ROWS];
     for row in 0..ROWS {
-        let [mut acc, odd] = acc[row];
-        let mut offset = reduce(offset[row]);
-        for (i, (block, codes)) in lines[row].1.iter().zip(code_rest).enumerate() {
-            let d = if SCALE == E8M0 { mxfp4::scale(block[0]) } else { f16_at(block, 0) };
-            acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot(block, codes)), _mm256_set1_ps(d * scale_rest[i]), acc);
-            let min = if OFFSET == MINIMA { f16_at(block, 2) } else { d };
-            offset += min * sum_rest[i];
-        }
-        let offset = if OFFSET == MINIMA { offset } else { -f32::from(OFFSET) * offset };
-        out[row] = reduce(_mm256_add_ps(acc, odd)) + offset;
+        out[row] = sums[row].get();
     }
     out
+}
+
+/// Adds the products of eight blocks of [`rows32`] to a line's sums.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn eight<const BYTES: usize, const SCALE: u8, const OFFSET: i8>(
+    mut sums: __m128,
+    blocks: &[[u8; BYTES]; 8],
+    x: BlockInputs<'_, 8>,
+    codes_of: impl Fn(&[u8; BYTES]) -> __m256i,
+) -> __m128 {
+    let d = if SCALE == E8M0 { powers(blocks) } else { heads::<BYTES, 0>(blocks) };
+    let scales = halves(_mm256_mul_ps(d, load_ps(x.scales)));
+    let minima = if OFFSET == MINIMA { halves(heads::<BYTES, 2>(blocks)) } else { [_mm_setzero_ps(); 2] };
+    for half in 0..2 {
+        let mut dots = [_mm256_setzero_si256(); 4];
+        for i in 0..4 {
+            let (codes, x) = (codes_of(&blocks[4 * half + i]), load256(&x.codes[4 * half + i]));
+            dots[i] = if OFFSET == SIGNED { signed4(codes, x) } else { dot4(codes, x) };
+        }
+        let mut dots = sums4(dots);
+        if OFFSET > 0 {
+            dots = less(dots, OFFSET, part(x.code_sums, 4 * half));
+        }
+        sums = add4(sums, dots, scales[half]);
+        if OFFSET == MINIMA {
+            sums = _mm_fmadd_ps(minima[half], load4(part(x.sums, 4 * half)), sums);
+        }
+    }
+    sums
 }
 
 /// Dot products of gathered Q4_0 rows.
@@ -156,22 +179,26 @@ pub(super) fn row_k<const BYTES: usize>(
 ) -> f32 {
     let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.sums.as_chunks::<8>().0);
-    let (mut acc, mut minima) = ([_mm256_setzero_ps(); 2], _mm256_setzero_ps());
-    for ((block, codes), (scales, sums)) in blocks.zip(factors) {
+    let mut sums = RowTotal::zero();
+    for (at, ((block, codes), (scales, x_sums))) in blocks.zip(factors).enumerate() {
         prefetch(block, ahead);
+        sums.before_block(at, LINE / 256);
         let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
         let (s, m) = k_scales::unpack(part(block, 4));
-        minima = _mm256_fmadd_ps(_mm256_mul_ps(bytes8(m), _mm256_set1_ps(dmin)), load_ps(sums), minima);
-        let mut s8 = [0.0; 8];
-        store_ps(&mut s8, _mm256_mul_ps(_mm256_mul_ps(bytes8(s), _mm256_set1_ps(d)), load_ps(scales)));
-        for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {
-            for (at, weights) in pair(block, i).into_iter().enumerate() {
-                let dot = _mm256_cvtepi32_ps(dot4(weights, load256::<i8, 32>(part(codes, 32 * at))));
-                acc[at] = _mm256_fmadd_ps(dot, _mm256_set1_ps(s8[2 * i + at]), acc[at]);
+        let minima = halves(_mm256_mul_ps(bytes8(m), _mm256_set1_ps(-dmin)));
+        let scales = halves(_mm256_mul_ps(_mm256_mul_ps(bytes8(s), _mm256_set1_ps(d)), load_ps(scales)));
+        for half in 0..2 {
+            let [a, b] = pair(block, 2 * half);
+            let [c, d] = pair(block, 2 * half + 1);
+            let mut dots = [a, b, c, d];
+            for (i, dot) in dots.iter_mut().enumerate() {
+                *dot = dot4(*dot, load256::<i8, 32>(part(codes, 128 * half + 32 * i)));
             }
+            sums.line = add4(sums.line, sums4(dots), scales[half]);
+            sums.line = _mm_fmadd_ps(minima[half], load4(part(x_sums, 4 * half)), sums.line);
         }
     }
-    reduce(_mm256_sub_ps(_mm256_add_ps(acc[0], acc[1]), minima))
+    sums.get()
 }
 
 /// Eight 6-bit scales, 32 too large, as floats.
@@ -181,11 +208,11 @@ pub(super) fn six_bits(scales: [u8; 8]) -> __m256 {
     _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_cvtepu8_epi32(load64(&scales)), _mm256_set1_epi32(32)))
 }
 
-/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales of a half and what is added for each of its
-/// codes, `weights(block, half)` its codes.
+/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a
+/// half, `weights(block, half)` its codes, `OFFSET` too large.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn row_k16<const BYTES: usize>(
+pub(super) fn row_k16<const BYTES: usize, const OFFSET: i8>(
     row: &[u8],
     x: QuantisedInput<'_>,
     ahead: isize,
@@ -193,26 +220,35 @@ pub(super) fn row_k16<const BYTES: usize>(
     weights: impl Fn(&[u8; BYTES], usize) -> [__m256i; 4],
 ) -> f32 {
     let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
-    let sums = x.scales.as_chunks::<8>().0.iter().zip(x.half_sums.as_chunks::<16>().0);
-    let (mut acc, mut offset) = ([_mm256_setzero_ps(); 2], _mm256_setzero_ps());
-    for ((block, codes), (scales, half_sums)) in blocks.zip(sums) {
+    let of_x = x.half_sums.as_chunks::<16>().0.iter().zip(x.half_code_sums.as_chunks::<16>().0);
+    let of_x = x.scales.as_chunks::<8>().0.iter().zip(of_x);
+    let mut sums = RowTotal::zero();
+    for (at, ((block, codes), (scales, (x_sums, code_sums)))) in blocks.zip(of_x).enumerate() {
         prefetch(block, ahead);
+        sums.before_block(at, LINE / 256);
         // Two scales for each of the activations'.
         let twice = [_mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0), _mm256_set_epi32(7, 7, 6, 6, 5, 5, 4, 4)];
         for (at, codes) in codes.as_chunks::<128>().0.iter().enumerate() {
-            let (s, added) = factors(block, at);
-            offset = _mm256_fmadd_ps(added, load_ps(part(half_sums, 8 * at)), offset);
-            let s = _mm256_mul_ps(s, _mm256_permutevar8x32_ps(load_ps(scales), twice[at]));
-            for (i, weights) in weights(block, at).into_iter().enumerate() {
-                let dot = dot4(weights, load256::<i8, 32>(part(codes, 32 * i)));
-                let (first, second) = (2 * i as i32, 2 * i as i32 + 1);
-                let two = _mm256_set_epi32(second, second, second, second, first, first, first, first);
-                let scale = _mm256_permutevar8x32_ps(s, two);
-                acc[i % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, acc[i % 2]);
+            let (s, minima) = factors(block, at);
+            let s = halves(_mm256_mul_ps(s, _mm256_permutevar8x32_ps(load_ps(scales), twice[at])));
+            let minima = halves(minima);
+            let mut dots = weights(block, at);
+            for (i, dot) in dots.iter_mut().enumerate() {
+                *dot = dot4(*dot, load256::<i8, 32>(part(codes, 32 * i)));
+            }
+            for (half, mut four) in half_sums8(dots).into_iter().enumerate() {
+                let first = 8 * at + 4 * half;
+                if OFFSET > 0 {
+                    four = less(four, OFFSET, part(code_sums, first));
+                }
+                sums.line = add4(sums.line, four, s[half]);
+                if OFFSET == MINIMA {
+                    sums.line = _mm_fmadd_ps(minima[half], load4(part(x_sums, first)), sums.line);
+                }
             }
         }
     }
-    reduce(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), offset))
+    sums.get()
 }
 
 /// Row of blocks of `CHUNKS` chunks of 32 signed codes, each with one scale or two, as there are `GROUPS`: `codes(block, i)` widens
@@ -226,22 +262,36 @@ pub(super) fn row_signed<const BYTES: usize, const CHUNKS: usize, const GROUPS: 
     scales: impl Fn(&[u8; BYTES]) -> [f32; GROUPS],
     codes: impl Fn(&[u8; BYTES], usize) -> __m256i,
 ) -> f32 {
-    const { assert!(GROUPS == CHUNKS || GROUPS == 2 * CHUNKS) };
+    const { assert!((GROUPS == CHUNKS || GROUPS == 2 * CHUNKS) && matches!(GROUPS, 2 | 4 | 8 | 16)) };
     let inputs = x.codes.as_chunks::<32>().0.as_chunks::<CHUNKS>().0.iter().zip(x.scales.as_chunks::<CHUNKS>().0);
-    let mut acc = [_mm256_setzero_ps(); 2];
-    for (block, (inputs, x_scales)) in row.as_chunks::<BYTES>().0.iter().zip(inputs) {
+    let mut sums = RowTotal::zero();
+    for (at, (block, (inputs, x_scales))) in row.as_chunks::<BYTES>().0.iter().zip(inputs).enumerate() {
         prefetch(block, ahead);
+        sums.before_block(at, LINE / (32 * CHUNKS));
         let scales = scales(block);
+        let mut dots = [_mm256_setzero_si256(); CHUNKS];
         for i in 0..CHUNKS {
-            let dot = _mm256_cvtepi32_ps(signed4(codes(block, i), load256(&inputs[i])));
-            let factor = if GROUPS == CHUNKS {
-                _mm256_set1_ps(scales[i] * x_scales[i])
+            dots[i] = signed4(codes(block, i), load256(&inputs[i]));
+        }
+        if GROUPS == 2 {
+            // Every other block has the line's other two sums.
+            let none = _mm256_setzero_si256();
+            let [a, b] = [scales[0] * x_scales[0], scales[1] * x_scales[1]];
+            sums.line = if at.is_multiple_of(2) {
+                add4(sums.line, sums4([dots[0], dots[1], none, none]), _mm_set_ps(0.0, 0.0, b, a))
             } else {
-                let (low, high) = (scales[2 * i] * x_scales[i], scales[2 * i + 1] * x_scales[i]);
-                _mm256_set_m128(_mm_set1_ps(high), _mm_set1_ps(low))
+                add4(sums.line, sums4([none, none, dots[0], dots[1]]), _mm_set_ps(b, a, 0.0, 0.0))
             };
-            acc[i % 2] = _mm256_fmadd_ps(dot, factor, acc[i % 2]);
+        }
+        for four in 0..GROUPS / 4 {
+            let (dots, x_scales) = if GROUPS == CHUNKS {
+                (sums4(*part(&dots, 4 * four)), load4(part(x_scales, 4 * four)))
+            } else {
+                let [a, b]: [f32; 2] = *part(x_scales, 2 * four);
+                (half_sums4(*part(&dots, 2 * four)), _mm_set_ps(b, b, a, a))
+            };
+            sums.line = add4(sums.line, dots, _mm_mul_ps(load4(part(&scales, 4 * four)), x_scales));
         }
     }
-    reduce(_mm256_add_ps(acc[0], acc[1]))
+    sums.get()
 }

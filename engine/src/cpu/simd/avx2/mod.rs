@@ -8,6 +8,7 @@ mod codes;
 mod dot;
 pub(super) mod inputs;
 mod points;
+mod sums;
 mod tile;
 
 use std::arch::x86_64::*;

@@ -146,17 +146,14 @@ pub(super) fn heads<const BYTES: usize, const SCALE: u8>(blocks: &[[u8; BYTES]; 
 
 /// See [`Kernels::quantise`](crate::cpu::simd::Kernels::quantise).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {
+pub(super) fn quantise(x: &[f32], mut row: QuantisedInputMut<'_>) {
     let (blocks, rest) = x.as_chunks::<32>();
-    let (codes, _) = row.codes.as_chunks_mut::<32>();
-    assert!(rest.is_empty() && codes.len() == blocks.len(), "{} activations", x.len());
-    let (half_sums, _) = row.half_sums.as_chunks_mut::<2>();
+    assert!(rest.is_empty() && row.codes.len() == x.len(), "{} activations", x.len());
     let ones = _mm256_set1_epi8(1);
-    let blocks = blocks.iter().zip(codes).zip(row.scales.iter_mut().zip(row.sums.iter_mut()).zip(half_sums));
-    for ((x, codes), ((scale, sum), half_sums)) in blocks {
+    for (at, x) in blocks.iter().enumerate() {
+        let codes = &mut row.codes.as_chunks_mut::<32>().0[at];
         let (a, b) = (load_ps(part(x, 0)), load_ps(part(x, 16)));
         let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-        *scale = largest / 127.0;
         let inverse = _mm512_set1_ps(if largest > 1e-30 { 127.0 / largest } else { 0.0 });
         let a = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)));
         let b = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(b, inverse)));
@@ -165,9 +162,7 @@ pub(super) fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {
         let sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), ones, _mm256_set_m128i(b, a));
         let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b1011_0001>(sums));
         let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b0100_1110>(sums));
-        let sums = [_mm256_extract_epi32::<0>(sums), _mm256_extract_epi32::<4>(sums)];
-        *sum = *scale * (sums[0] + sums[1]) as f32;
-        *half_sums = sums.map(|sum| *scale * sum as f32);
+        row.set(at, largest / 127.0, [_mm256_extract_epi32::<0>(sums), _mm256_extract_epi32::<4>(sums)]);
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn run<P: Products>(p: P, ty: BlockType, work: BlockWork<'_>) {
         BlockType::NVFP4 => blocks_signed::<P, 36, 2, 4>(p, ty, work, nvfp4::unpack_scales, points::nvfp4),
         BlockType::Q4_K => blocks_k::<P, 144>(p, ty, work, q4_k),
         BlockType::Q5_K => blocks_k::<P, 176>(p, ty, work, q5_k),
-        BlockType::Q2_K => blocks_k16::<P, 84, 0>(
+        BlockType::Q2_K => blocks_k16::<P, 84, MINIMA>(
             p,
             ty,
             work,
@@ -66,7 +66,7 @@ pub(super) fn run<P: Products>(p: P, ty: BlockType, work: BlockWork<'_>) {
             p,
             ty,
             work,
-            |b, at| offset_factors(six_bits(q3_k_format::scale_codes(b)[at]), head(part(b, 108)), -4.0),
+            |b, at| scales_alone(six_bits(q3_k_format::scale_codes(b)[at]), head(part(b, 108))),
             q3_k,
             |b, scales, _| q3_k_format::unpack_scales(b, scales),
         ),
@@ -76,7 +76,7 @@ pub(super) fn run<P: Products>(p: P, ty: BlockType, work: BlockWork<'_>) {
             work,
             |b, at| {
                 let s = part::<u8, 8>(b, 192 + 8 * at).map(|scale| scale as i8);
-                offset_factors(codes_to_floats(s), head(part(b, 208)), -32.0)
+                scales_alone(codes_to_floats(s), head(part(b, 208)))
             },
             q6_k,
             |b, scales, _| q6_k_format::unpack_scales(b, scales),
@@ -84,11 +84,10 @@ pub(super) fn run<P: Products>(p: P, ty: BlockType, work: BlockWork<'_>) {
     }
 }
 
-/// `s d` and `s d offset`.
+/// `s d`, and no minima.
 #[inline(always)]
-fn offset_factors(s: [float32x4_t; 2], d: f32, offset: f32) -> ([float32x4_t; 2], [float32x4_t; 2]) {
-    let s = s.map(|s| vmulq_n_f32(s, d));
-    (s, s.map(|s| vmulq_n_f32(s, offset)))
+fn scales_alone(s: [float32x4_t; 2], d: f32) -> ([float32x4_t; 2], [float32x4_t; 2]) {
+    (s.map(|s| vmulq_n_f32(s, d)), [vdupq_n_f32(0.0); 2])
 }
 
 /// Writes 32 codes.
@@ -145,7 +144,8 @@ fn blocks_k<P: Products, const BYTES: usize>(
     }
 }
 
-/// Blocks of 256 whose scales are of 16: see [`row_k16`]. Codes are `OFFSET` too large; `scales` decodes scales and minima.
+/// Blocks of 256 whose scales are of 16: see [`row_k16`]. Codes are `OFFSET` too large, or blocks
+/// have [`MINIMA`]; `scales` decodes scales and minima.
 #[inline(always)]
 fn blocks_k16<P: Products, const BYTES: usize, const OFFSET: i8>(
     p: P,
@@ -158,7 +158,7 @@ fn blocks_k16<P: Products, const BYTES: usize, const OFFSET: i8>(
     match work {
         BlockWork::Dot { weights: all, x, ahead, out } => {
             let rows = rows(Encoding::Blocks(ty), all, x.codes.len(), out);
-            rows.for_each(|(row, out)| *out = row_k16(p, row, x, ahead, &factors, &weights));
+            rows.for_each(|(row, out)| *out = row_k16::<P, BYTES, OFFSET>(p, row, x, ahead, &factors, &weights));
         }
         BlockWork::Unpack { src, to } => unpack_256::<BYTES, 16>(src, to, |block, codes, scales, mins| {
             unpack_scales(block, scales, mins);

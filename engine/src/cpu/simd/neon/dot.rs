@@ -1,7 +1,8 @@
 //! Rows of weights against one activation vector.
 //!
 //! Codes of weights and activations are both signed for NEON; an offset of a type's codes is left in, and what it adds is taken off
-//! with the block sums of the activations. The sums of four blocks come from three pairwise additions, and are scaled together.
+//! with the sums of the activations' codes. The sums of four groups come from three pairwise additions, and are scaled together,
+//! in the order of [`sum_order`](crate::cpu::simd::sum_order).
 
 use super::{
     codes::{Codes, codes32, nibbles, signed},
@@ -10,8 +11,14 @@ use super::{
     registers::*,
 };
 use crate::{
-    cpu::simd::{GatheredRow, QuantisedInput, part, portable::rows},
-    quant::{Encoding, FloatType, k_scales, mxfp4},
+    cpu::simd::{
+        GatheredRow, QuantisedInput,
+        block_inputs::{BlockInputs, PaddedInputs, padded},
+        part,
+        portable::rows,
+        sum_order::LINE,
+    },
+    quant::{Encoding, FloatType, k_scales},
 };
 
 /// Dispatch over the float types.
@@ -65,10 +72,52 @@ fn dot32<P: Products>(p: P, w: Codes, x: &[i8; 32]) -> int32x4_t {
     p.dot(p.dot(vdupq_n_s32(0), w[0], x[0]), w[1], x[1])
 }
 
-/// The sums of the lanes of four registers, as floats.
+/// The sums of the lanes of four registers.
 #[inline(always)]
-fn sums4(v: [int32x4_t; 4]) -> float32x4_t {
-    vcvtq_f32_s32(vpaddq_s32(vpaddq_s32(v[0], v[1]), vpaddq_s32(v[2], v[3])))
+fn sums4(v: [int32x4_t; 4]) -> int32x4_t {
+    vpaddq_s32(vpaddq_s32(v[0], v[1]), vpaddq_s32(v[2], v[3]))
+}
+
+/// `dots` less `offset` times the sums of the activations' codes: the products of codes that are `offset` too large.
+#[inline(always)]
+fn less(dots: int32x4_t, offset: i8, code_sums: &[i32; 4]) -> int32x4_t {
+    vmlsq_s32(dots, load_ints(code_sums), vdupq_n_s32(i32::from(offset)))
+}
+
+/// Adds the products of four groups to a line's sums.
+#[inline(always)]
+fn add4(sums: float32x4_t, dots: int32x4_t, scales: float32x4_t) -> float32x4_t {
+    vfmaq_f32(sums, vcvtq_f32_s32(dots), scales)
+}
+
+/// A row's sum, in four lanes of a line at a time.
+#[derive(Clone, Copy)]
+struct RowTotal {
+    /// Of the lines before.
+    total: f32,
+    line: float32x4_t,
+}
+
+impl RowTotal {
+    /// An empty sum.
+    #[inline(always)]
+    fn zero() -> Self {
+        RowTotal { total: 0.0, line: vdupq_n_f32(0.0) }
+    }
+
+    /// The sum of all.
+    #[inline(always)]
+    fn get(self) -> f32 {
+        self.total + vaddvq_f32(self.line)
+    }
+
+    /// Begins a new line where block `at`, of so many in a line, is the first of one other than the row's first.
+    #[inline(always)]
+    fn before_block(&mut self, at: usize, of_line: usize) {
+        if at > 0 && at.is_multiple_of(of_line) {
+            *self = RowTotal { total: self.get(), ..Self::zero() };
+        }
+    }
 }
 
 /// In place of an offset: blocks have minima of their own.
@@ -91,50 +140,54 @@ pub(super) fn rows32<P: Products, const BYTES: usize, const SCALE: u8, const OFF
     x: QuantisedInput<'_>,
     codes_of: impl Fn(&[u8; BYTES]) -> Codes,
 ) -> [f32; ROWS] {
+    const STEPS: usize = LINE / 256;
     let lines = rows.map(|of| of.row.as_chunks::<BYTES>().0.as_chunks::<8>());
-    let (codes, code_rest) = x.codes.as_chunks::<32>().0.as_chunks::<8>();
-    let ((scales, scale_rest), (sums, sum_rest)) = (x.scales.as_chunks::<8>(), x.sums.as_chunks::<8>());
-    // Sums of their own for both halves of a line: a single one would be waited for.
-    let mut acc = [[vdupq_n_f32(0.0); 2]; ROWS];
-    let mut offset = [vdupq_n_f32(0.0); ROWS];
-    for (line, (codes, (scales, sums))) in codes.iter().zip(scales.iter().zip(sums)).enumerate() {
+    let mut sums = [RowTotal::zero(); ROWS];
+    for (at, inputs) in BlockInputs::whole(x).enumerate() {
         for row in 0..ROWS {
-            prefetch(lines[row].0[line].as_flattened(), rows[row].ahead);
-        }
-        for half in 0..2 {
-            let scales = load_floats(part(scales, 4 * half));
-            let sums = load_floats(part(sums, 4 * half));
-            for row in 0..ROWS {
-                let blocks: &[[u8; BYTES]; 4] = part(&lines[row].0[line], 4 * half);
-                let d = if SCALE == E8M0 { powers(blocks) } else { heads::<BYTES, 0>(blocks) };
-                if OFFSET != SIGNED {
-                    let min = if OFFSET == MINIMA { heads::<BYTES, 2>(blocks) } else { d };
-                    offset[row] = vfmaq_f32(offset[row], min, sums);
-                }
-                let mut dots = [vdupq_n_s32(0); 4];
-                for i in 0..4 {
-                    dots[i] = dot32(p, codes_of(&blocks[i]), &codes[4 * half + i]);
-                }
-                acc[row][half] = vfmaq_f32(acc[row][half], sums4(dots), vmulq_f32(d, scales));
-            }
+            let blocks = &lines[row].0[at];
+            prefetch(blocks.as_flattened(), rows[row].ahead);
+            sums[row].before_block(at, STEPS);
+            sums[row].line = eight::<P, BYTES, SCALE, OFFSET>(p, sums[row].line, blocks, inputs, &codes_of);
         }
     }
-    let mut out = [0.0; ROWS];
-    for row in 0..ROWS {
-        let (mut sum, mut offset) = (vaddvq_f32(vaddq_f32(acc[row][0], acc[row][1])), vaddvq_f32(offset[row]));
-        for (i, (block, codes)) in lines[row].1.iter().zip(code_rest).enumerate() {
-            let d = if SCALE == E8M0 { mxfp4::scale(block[0]) } else { head(part(block, 0)) };
-            sum += vaddvq_s32(dot32(p, codes_of(block), codes)) as f32 * (d * scale_rest[i]);
-            let min = if OFFSET == MINIMA { head(part(block, 2)) } else { d };
-            offset += min * sum_rest[i];
+    if let Some(inputs) = PaddedInputs::rest(x) {
+        for row in 0..ROWS {
+            let (whole, rest) = lines[row];
+            let blocks = padded(rest).unwrap_or([[0; BYTES]; 8]);
+            sums[row].before_block(whole.len(), STEPS);
+            sums[row].line = eight::<P, BYTES, SCALE, OFFSET>(p, sums[row].line, &blocks, inputs.get(), &codes_of);
         }
-        out[row] = match OFFSET {
-            MINIMA => sum + offset,
-            SIGNED => sum,
-            _ => sum - f32::from(OFFSET) * offset,
-        };
     }
-    out
+    sums.map(RowTotal::get)
+}
+
+/// Adds the products of eight blocks of [`rows32`] to a line's sums.
+#[inline(always)]
+fn eight<P: Products, const BYTES: usize, const SCALE: u8, const OFFSET: i8>(
+    p: P,
+    mut sums: float32x4_t,
+    blocks: &[[u8; BYTES]; 8],
+    x: BlockInputs<'_, 8>,
+    codes_of: impl Fn(&[u8; BYTES]) -> Codes,
+) -> float32x4_t {
+    for half in 0..2 {
+        let blocks: &[[u8; BYTES]; 4] = part(blocks, 4 * half);
+        let d = if SCALE == E8M0 { powers(blocks) } else { heads::<BYTES, 0>(blocks) };
+        let mut dots = [vdupq_n_s32(0); 4];
+        for i in 0..4 {
+            dots[i] = dot32(p, codes_of(&blocks[i]), &x.codes[4 * half + i]);
+        }
+        let mut dots = sums4(dots);
+        if OFFSET > 0 {
+            dots = less(dots, OFFSET, part(x.code_sums, 4 * half));
+        }
+        sums = add4(sums, dots, vmulq_f32(d, load_floats(part(x.scales, 4 * half))));
+        if OFFSET == MINIMA {
+            sums = vfmaq_f32(sums, heads::<BYTES, 2>(blocks), load_floats(part(x.sums, 4 * half)));
+        }
+    }
+    sums
 }
 
 /// Dot products of gathered Q4_0 rows.
@@ -158,14 +211,14 @@ pub(super) fn row_k<P: Products, const BYTES: usize>(
 ) -> f32 {
     let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.sums.as_chunks::<8>().0);
-    let (mut acc, mut minima) = ([vdupq_n_f32(0.0); 2], vdupq_n_f32(0.0));
-    for ((block, codes), (scales, sums)) in blocks.zip(factors) {
+    let mut sums = RowTotal::zero();
+    for (at, ((block, codes), (scales, x_sums))) in blocks.zip(factors).enumerate() {
         prefetch(block, ahead);
+        sums.before_block(at, LINE / 256);
         let (d, dmin) = (head(part(block, 0)), head(part(block, 2)));
         let (s, m) = k_scales::unpack(part(block, 4));
         let (s, m) = (bytes_to_floats(s), bytes_to_floats(m));
         for half in 0..2 {
-            minima = vfmaq_f32(minima, vmulq_n_f32(m[half], dmin), load_floats(part(sums, 4 * half)));
             let s = vmulq_f32(vmulq_n_f32(s[half], d), load_floats(part(scales, 4 * half)));
             let mut dots = [vdupq_n_s32(0); 4];
             for i in 0..2 {
@@ -173,10 +226,11 @@ pub(super) fn row_k<P: Products, const BYTES: usize>(
                 dots[2 * i] = dot32(p, a, part(codes, 128 * half + 64 * i));
                 dots[2 * i + 1] = dot32(p, b, part(codes, 128 * half + 64 * i + 32));
             }
-            acc[half] = vfmaq_f32(acc[half], sums4(dots), s);
+            sums.line = add4(sums.line, sums4(dots), s);
+            sums.line = vfmaq_f32(sums.line, vmulq_n_f32(m[half], -dmin), load_floats(part(x_sums, 4 * half)));
         }
     }
-    vaddvq_f32(vsubq_f32(vaddq_f32(acc[0], acc[1]), minima))
+    sums.get()
 }
 
 /// Eight 6-bit scales, 32 too large, as floats.
@@ -185,10 +239,10 @@ pub(super) fn six_bits(scales: [u8; 8]) -> [float32x4_t; 2] {
     codes_to_floats(scales.map(|scale| scale as i8 - 32))
 }
 
-/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales of a half and what is added for each of its
-/// codes, `weights(block, half)` its codes.
+/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a
+/// half, `weights(block, half)` its codes, `OFFSET` too large.
 #[inline(always)]
-pub(super) fn row_k16<P: Products, const BYTES: usize>(
+pub(super) fn row_k16<P: Products, const BYTES: usize, const OFFSET: i8>(
     p: P,
     row: &[u8],
     x: QuantisedInput<'_>,
@@ -197,29 +251,38 @@ pub(super) fn row_k16<P: Products, const BYTES: usize>(
     weights: impl Fn(&[u8; BYTES], usize) -> [Codes; 4],
 ) -> f32 {
     let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
-    let sums = x.scales.as_chunks::<8>().0.iter().zip(x.half_sums.as_chunks::<16>().0);
-    let (mut acc, mut offset) = ([vdupq_n_f32(0.0); 2], vdupq_n_f32(0.0));
-    for ((block, codes), (scales, half_sums)) in blocks.zip(sums) {
+    let of_x = x.half_sums.as_chunks::<16>().0.iter().zip(x.half_code_sums.as_chunks::<16>().0);
+    let of_x = x.scales.as_chunks::<8>().0.iter().zip(of_x);
+    let mut sums = RowTotal::zero();
+    for (at, ((block, codes), (scales, (x_sums, code_sums)))) in blocks.zip(of_x).enumerate() {
         prefetch(block, ahead);
+        sums.before_block(at, LINE / 256);
         for (at, codes) in codes.as_chunks::<128>().0.iter().enumerate() {
-            let (s, added) = factors(block, at);
+            let (s, minima) = factors(block, at);
             let weights = weights(block, at);
             // Two scales for each of the activations'.
             let scales = load_floats(part(scales, 4 * at));
             let twice = [vzip1q_f32(scales, scales), vzip2q_f32(scales, scales)];
             for half in 0..2 {
-                offset = vfmaq_f32(offset, added[half], load_floats(part(half_sums, 8 * at + 4 * half)));
+                let first = 8 * at + 4 * half;
                 let mut dots = [vdupq_n_s32(0); 4];
                 for i in 0..2 {
                     let (w, x) = (weights[2 * half + i], codes32(part(codes, 64 * half + 32 * i)));
                     dots[2 * i] = p.dot(vdupq_n_s32(0), w[0], x[0]);
                     dots[2 * i + 1] = p.dot(vdupq_n_s32(0), w[1], x[1]);
                 }
-                acc[half] = vfmaq_f32(acc[half], sums4(dots), vmulq_f32(s[half], twice[half]));
+                let mut dots = sums4(dots);
+                if OFFSET > 0 {
+                    dots = less(dots, OFFSET, part(code_sums, first));
+                }
+                sums.line = add4(sums.line, dots, vmulq_f32(s[half], twice[half]));
+                if OFFSET == MINIMA {
+                    sums.line = vfmaq_f32(sums.line, minima[half], load_floats(part(x_sums, first)));
+                }
             }
         }
     }
-    vaddvq_f32(vaddq_f32(vaddq_f32(acc[0], acc[1]), offset))
+    sums.get()
 }
 
 /// Row of blocks of `CHUNKS` chunks of 32 signed codes, each with one scale or two, as there are `GROUPS`: `codes(block, i)` widens
@@ -235,38 +298,45 @@ pub(super) fn row_signed<P: Products, const BYTES: usize, const CHUNKS: usize, c
 ) -> f32 {
     const { assert!((GROUPS == CHUNKS || GROUPS == 2 * CHUNKS) && matches!(GROUPS, 2 | 4 | 8 | 16)) };
     let inputs = x.codes.as_chunks::<32>().0.as_chunks::<CHUNKS>().0.iter().zip(x.scales.as_chunks::<CHUNKS>().0);
-    let mut acc = [vdupq_n_f32(0.0); 2];
-    for (block, (inputs, x_scales)) in row.as_chunks::<BYTES>().0.iter().zip(inputs) {
+    let mut sums = RowTotal::zero();
+    for (at, (block, (inputs, x_scales))) in row.as_chunks::<BYTES>().0.iter().zip(inputs).enumerate() {
         prefetch(block, ahead);
+        sums.before_block(at, LINE / (32 * CHUNKS));
         let scales = scales(block);
         if GROUPS == 2 {
-            let mut dots = [vdupq_n_s32(0); 2];
+            // Every other block has the line's other two sums.
+            let (mut dots, mut factors) = ([vdupq_n_s32(0); 4], [0.0; 4]);
+            let side = at % 2 * 2;
             for i in 0..2 {
-                dots[i] = dot32(p, codes(block, i), &inputs[i]);
+                dots[side + i] = dot32(p, codes(block, i), &inputs[i]);
+                factors[side + i] = scales[i] * x_scales[i];
             }
-            let factors = vmulq_f32(twice(part(&scales, 0)), twice(part(x_scales, 0)));
-            acc[0] = vfmaq_f32(acc[0], vcvtq_f32_s32(vpaddq_s32(dots[0], dots[1])), factors);
+            sums.line = add4(sums.line, sums4(dots), load_floats(&factors));
         }
         // Written out, so that the places of codes in a block are constants.
         if GROUPS >= 4 {
-            acc[0] = four_groups::<P, BYTES, CHUNKS, GROUPS, 0>(p, acc[0], block, inputs, &scales, x_scales, &codes);
+            sums.line =
+                four_groups::<P, BYTES, CHUNKS, GROUPS, 0>(p, sums.line, block, inputs, &scales, x_scales, &codes);
         }
         if GROUPS >= 8 {
-            acc[1] = four_groups::<P, BYTES, CHUNKS, GROUPS, 1>(p, acc[1], block, inputs, &scales, x_scales, &codes);
+            sums.line =
+                four_groups::<P, BYTES, CHUNKS, GROUPS, 1>(p, sums.line, block, inputs, &scales, x_scales, &codes);
         }
         if GROUPS == 16 {
-            acc[0] = four_groups::<P, BYTES, CHUNKS, GROUPS, 2>(p, acc[0], block, inputs, &scales, x_scales, &codes);
-            acc[1] = four_groups::<P, BYTES, CHUNKS, GROUPS, 3>(p, acc[1], block, inputs, &scales, x_scales, &codes);
+            sums.line =
+                four_groups::<P, BYTES, CHUNKS, GROUPS, 2>(p, sums.line, block, inputs, &scales, x_scales, &codes);
+            sums.line =
+                four_groups::<P, BYTES, CHUNKS, GROUPS, 3>(p, sums.line, block, inputs, &scales, x_scales, &codes);
         }
     }
-    vaddvq_f32(vaddq_f32(acc[0], acc[1]))
+    sums.get()
 }
 
-/// Groups `4 FOUR..` of a block of [`row_signed`], scaled and added to `sum`.
+/// Groups `4 FOUR..` of a block of [`row_signed`], scaled and added to a line's sums.
 #[inline(always)]
 fn four_groups<P: Products, const BYTES: usize, const CHUNKS: usize, const GROUPS: usize, const FOUR: usize>(
     p: P,
-    sum: float32x4_t,
+    sums: float32x4_t,
     block: &[u8; BYTES],
     inputs: &[[i8; 32]; CHUNKS],
     scales: &[f32; GROUPS],
@@ -287,5 +357,5 @@ fn four_groups<P: Products, const BYTES: usize, const CHUNKS: usize, const GROUP
         }
         twice(part(x_scales, 2 * FOUR))
     };
-    vfmaq_f32(sum, sums4(dots), vmulq_f32(load_floats(part(scales, 4 * FOUR)), x_scales))
+    add4(sums, sums4(dots), vmulq_f32(load_floats(part(scales, 4 * FOUR)), x_scales))
 }

@@ -21,7 +21,6 @@ safe! {
     vaddq_s8(a: int8x16_t, b: int8x16_t) -> int8x16_t;
     vaddq_s32(a: int32x4_t, b: int32x4_t) -> int32x4_t;
     vaddvq_f32(a: float32x4_t) -> f32;
-    vaddvq_s32(a: int32x4_t) -> i32;
     vandq_u8(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t;
     vbslq_f32(mask: uint32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t;
     vbslq_s8(mask: uint8x16_t, a: int8x16_t, b: int8x16_t) -> int8x16_t;
@@ -45,6 +44,7 @@ safe! {
     vget_low_u8(a: uint8x16_t) -> uint8x8_t;
     vmlal_s8(sum: int16x8_t, a: int8x8_t, b: int8x8_t) -> int16x8_t;
     vmlal_high_s8(sum: int16x8_t, a: int8x16_t, b: int8x16_t) -> int16x8_t;
+    vmlsq_s32(sum: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t;
     vmull_high_u8(a: uint8x16_t, b: uint8x16_t) -> uint16x8_t;
     vmull_s8(a: int8x8_t, b: int8x8_t) -> int16x8_t;
     vmull_u8(a: uint8x8_t, b: uint8x8_t) -> uint16x8_t;
@@ -63,7 +63,6 @@ safe! {
     vreinterpretq_u8_u32(a: uint32x4_t) -> uint8x16_t;
     vshlq_u8(a: uint8x16_t, by: int8x16_t) -> uint8x16_t;
     vshlq_u32(a: uint32x4_t, by: int32x4_t) -> uint32x4_t;
-    vsubq_f32(a: float32x4_t, b: float32x4_t) -> float32x4_t;
     vsubq_s8(a: int8x16_t, b: int8x16_t) -> int8x16_t;
     vsubq_u32(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t;
     vtstq_u8(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t;
@@ -89,6 +88,8 @@ macro_rules! memory {
 memory! {
     /// Four floats.
     load_floats(&[f32; 4]) -> float32x4_t = vld1q_f32, as_ptr;
+    /// Four integers.
+    load_ints(&[i32; 4]) -> int32x4_t = vld1q_s32, as_ptr;
     /// Sixteen codes.
     load_codes(&[i8; 16]) -> int8x16_t = vld1q_s8, as_ptr;
     /// Eight codes.

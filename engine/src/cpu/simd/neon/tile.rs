@@ -6,7 +6,7 @@ use super::{
     products::{DotProducts, MatrixProducts},
     registers::*,
 };
-use crate::cpu::simd::{CodePanel, CodeTile, TILE_TOKENS, part, portable::check_tile};
+use crate::cpu::simd::{CodePanel, CodeTile, TILE_TOKENS, part, portable::check_tile, sum_order::LANES};
 
 /// Tokens whose sums the plain form keeps in registers at once.
 const TOKENS: usize = 3;
@@ -126,30 +126,37 @@ fn groups(
     let sums = if len == 32 { x.sums } else { x.half_sums };
     let (sums, x_scales) = (sums.as_chunks::<TILE_TOKENS>().0, x.scales.as_chunks::<TILE_TOKENS>().0);
     let acc = acc.as_chunks_mut::<4>().0.as_chunks_mut::<2>().0;
-    let mut total = [[vdupq_n_f32(0.0); 2]; TILE_TOKENS];
-    for t in 0..TILE_TOKENS {
-        total[t] = [load_floats(&acc[t][0]), load_floats(&acc[t][1])];
-    }
-    for (group, (weights, xs)) in weights.chunks_exact(quads).zip(xs.chunks_exact(quads)).enumerate() {
-        let dots = dots(weights, xs);
-        let x_scales = &x_scales[group * len / 32];
-        for half in 0..2 {
-            let scale = load_floats(part(&scales[group], 4 * half));
-            for t in 0..TILE_TOKENS {
-                let dot = vmulq_f32(vcvtq_f32_s32(dots[t][half]), scale);
-                total[t][half] = vfmaq_n_f32(total[t][half], dot, x_scales[t]);
-            }
-            if let Some(min) = mins.get(group) {
-                let min = load_floats(part(min, 4 * half));
+    let groups = xs.len() / quads;
+    // Of each of a line's sums: lines are summed as `sum_order` says.
+    let mut lanes = [[[vdupq_n_f32(0.0); 2]; TILE_TOKENS]; LANES];
+    for lane in 0..LANES {
+        let mut total = lanes[lane];
+        for group in (lane..groups).step_by(LANES) {
+            let dots = dots(&weights[group * quads..][..quads], &xs[group * quads..][..quads]);
+            let x_scales = &x_scales[group * len / 32];
+            for half in 0..2 {
+                let scale = load_floats(part(&scales[group], 4 * half));
                 for t in 0..TILE_TOKENS {
-                    total[t][half] = vfmaq_n_f32(total[t][half], min, sums[group][t]);
+                    let scale = vmulq_n_f32(scale, x_scales[t]);
+                    total[t][half] = vfmaq_f32(total[t][half], vcvtq_f32_s32(dots[t][half]), scale);
+                }
+                if let Some(min) = mins.get(group) {
+                    let min = load_floats(part(min, 4 * half));
+                    for t in 0..TILE_TOKENS {
+                        total[t][half] = vfmaq_n_f32(total[t][half], min, sums[group][t]);
+                    }
                 }
             }
         }
+        lanes[lane] = total;
     }
     for t in 0..TILE_TOKENS {
-        store_floats(&mut acc[t][0], total[t][0]);
-        store_floats(&mut acc[t][1], total[t][1]);
+        for half in 0..2 {
+            let [a, b, c, d] = lanes.each_ref().map(|lane| lane[t][half]);
+            let (acc, line) = (&mut acc[t][half], vaddq_f32(vaddq_f32(a, b), vaddq_f32(c, d)));
+            let sum = vaddq_f32(load_floats(acc), line);
+            store_floats(acc, sum);
+        }
     }
 }
 

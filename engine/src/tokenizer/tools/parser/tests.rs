@@ -112,6 +112,24 @@ fn examples() -> Vec<Example> {
     ]
 }
 
+/// Examples of MiniCPM's format: values that are text, in a CDATA section, and in two.
+fn attribute_examples() -> Vec<Example> {
+    let example = |answer, text, calls| Example { open: "<function name=", answer, text, calls };
+    vec![
+        example(
+            "I look.\n<function name=\"weather\"><param name=\"city\">Ulm</param><param name=\"days\">2</param></function>\n<function name=\"run\">\n<param name=\"code\"><![CDATA[if a < b:\n    print(\"</param>\")\n]]></param>\n<param name=\"wet\">true</param>\n</function>",
+            "I look.\n",
+            vec![ulm(), ("run", json!({ "code": "if a < b:\n    print(\"</param>\")\n", "wet": true }))],
+        ),
+        example(
+            "<function name=\"run\"><param name=\"code\">\n<![CDATA[a[b[0]]]]><![CDATA[> 1 </function>]]>\n</param></function><function name='run'></function><function name=\"run\"/>Done.",
+            "Done.",
+            vec![("run", json!({ "code": "a[b[0]]> 1 </function>" })), ("run", json!({})), ("run", json!({}))],
+        ),
+        example("A <function is <func", "A <function is <func", vec![]),
+    ]
+}
+
 /// Text and calls of an answer that arrives in `pieces`.
 fn parse(open: &str, pieces: &[&str]) -> (String, Vec<(String, Value)>) {
     let mut parser = ToolParser::new(ToolFormat::of_texts(open), &definitions());
@@ -138,7 +156,7 @@ fn parse(open: &str, pieces: &[&str]) -> (String, Vec<(String, Value)>) {
 
 #[test]
 fn calls_of_every_format_are_read_wherever_the_answer_is_divided() {
-    for Example { open, answer, text, calls } in examples() {
+    for Example { open, answer, text, calls } in examples().into_iter().chain(attribute_examples()) {
         let want: Vec<(String, Value)> =
             calls.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         assert_eq!(parse(open, &[answer]), (text.to_owned(), want.clone()), "{answer}");
@@ -154,7 +172,7 @@ fn calls_of_every_format_are_read_wherever_the_answer_is_divided() {
 
 #[test]
 fn call_that_breaks_off_has_no_end_and_never_arguments_that_were_not_written() {
-    for Example { open, answer, .. } in examples() {
+    for Example { open, answer, .. } in examples().into_iter().chain(attribute_examples()) {
         for (end, _) in answer.char_indices() {
             let mut parser = ToolParser::new(ToolFormat::of_texts(open), &definitions());
             let mut events = parser.push(&answer[..end]);
@@ -190,6 +208,16 @@ fn calls_without_arguments_are_empty_objects_only_when_they_are_closed() {
             "{\"wet\": true",
         ),
         ("<tool_call>", "<tool_call>\n<function=run>\n</tool_call>", "{} end"),
+        ("<function name=", "<function name=\"run\">", ""),
+        ("<function name=", "<function name=\"run\"><param name=\"code\"><![CDATA[a</param></function>", ""),
+        (
+            "<function name=",
+            "<function name=\"run\"><param name=\"wet\">true</param><param name=\"co",
+            "{\"wet\": true",
+        ),
+        ("<function name=", "<function name=\"run\"><param name=\"wet\">true</param>and so on", "{\"wet\": true} end"),
+        ("<function name=", "<function name=\"run\">and so on", ""),
+        ("<function name=", "<function name=\"run\"></function>", "{} end"),
         ("<tool_call>", "<tool_call>\n<function=run>\nand so on", ""),
         ("<tool_call>", "<tool_call>run\n<arg_key>wet</arg_key>\n<arg_va", ""),
         ("<|tool_call>", "<|tool_call>call:run{", ""),

@@ -1,0 +1,83 @@
+//! The quantised input of a product, `N` blocks of 32 at a time; the last few are padded with zeros.
+
+use super::QuantisedInput;
+
+/// Activations of `N` blocks of 32.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BlockInputs<'a, const N: usize> {
+    /// As in [`QuantisedInput`].
+    pub codes: &'a [[i8; 32]; N],
+    pub scales: &'a [f32; N],
+    pub sums: &'a [f32; N],
+    pub code_sums: &'a [i32; N],
+}
+
+impl<'a, const N: usize> BlockInputs<'a, N> {
+    /// `x`, as far as `N` blocks at a time go.
+    #[inline(always)]
+    pub fn whole(x: QuantisedInput<'a>) -> impl Iterator<Item = Self> {
+        let codes = x.codes.as_chunks::<32>().0.as_chunks::<N>().0.iter().zip(x.scales.as_chunks::<N>().0);
+        let sums = x.sums.as_chunks::<N>().0.iter().zip(x.code_sums.as_chunks::<N>().0);
+        codes.zip(sums).map(|((codes, scales), (sums, code_sums))| BlockInputs { codes, scales, sums, code_sums })
+    }
+}
+
+/// Fewer than `N` blocks of activations, with zeros behind them: they add nothing.
+#[derive(Debug)]
+pub(super) struct PaddedInputs<const N: usize> {
+    codes: [[i8; 32]; N],
+    scales: [f32; N],
+    sums: [f32; N],
+    code_sums: [i32; N],
+}
+
+impl<const N: usize> PaddedInputs<N> {
+    /// Blocks of `x` that [`BlockInputs::whole`] leaves over; `None` if there are none.
+    #[inline(always)]
+    pub fn rest(x: QuantisedInput<'_>) -> Option<Self> {
+        let codes = padded(x.codes.as_chunks::<32>().0.as_chunks::<N>().1)?;
+        let [scales, sums] = [x.scales, x.sums].map(|of| padded(of.as_chunks::<N>().1).unwrap_or([0.0; N]));
+        let code_sums = padded(x.code_sums.as_chunks::<N>().1).unwrap_or([0; N]);
+        Some(PaddedInputs { codes, scales, sums, code_sums })
+    }
+
+    /// All of them.
+    #[inline(always)]
+    pub fn get(&self) -> BlockInputs<'_, N> {
+        let PaddedInputs { codes, scales, sums, code_sums } = self;
+        BlockInputs { codes, scales, sums, code_sums }
+    }
+}
+
+/// An element that is nothing in a sum.
+pub(super) trait Zero: Copy {
+    const ZERO: Self;
+}
+
+impl Zero for f32 {
+    const ZERO: Self = 0.0;
+}
+
+impl Zero for i32 {
+    const ZERO: Self = 0;
+}
+
+impl Zero for i8 {
+    const ZERO: Self = 0;
+}
+
+impl Zero for u8 {
+    const ZERO: Self = 0;
+}
+
+impl<T: Zero, const BYTES: usize> Zero for [T; BYTES] {
+    const ZERO: Self = [T::ZERO; BYTES];
+}
+
+/// `some`, fewer than `N`, with zeros behind them; `None` if there are none.
+#[inline(always)]
+pub(super) fn padded<T: Zero, const N: usize>(some: &[T]) -> Option<[T; N]> {
+    let mut all = [T::ZERO; N];
+    all.get_mut(..some.len()).filter(|all| !all.is_empty())?.copy_from_slice(some);
+    Some(all)
+}

@@ -1,0 +1,69 @@
+//! HunYuan 1, dense and MoE: Llama's layer with halves rotated, norms on query and key heads behind the rotation, and experts
+//! chosen by softmax beside a shared one.
+
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, check_lengths_kept, gated_layer},
+};
+use crate::{
+    error::Result,
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family = Family {
+    architectures: &["hunyuan-dense", "hunyuan-moe"],
+    model_types: &["hunyuan_v1_dense", "hunyuan_v1_moe"],
+    config,
+    layer,
+    import,
+};
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    check_lengths_kept(loader, &config)?;
+    if loader.arch == "hunyuan-moe" {
+        config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
+    }
+    config.attentions_mut().for_each(|attention| attention.norm_after_rope = true);
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    gated_layer(loader, config, n, USUAL_NORMS)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    hf.refuse_unless("use_cla", false, "HunYuan with keys and values of other layers")?;
+    let is_moe = hf.model_type() == "hunyuan_v1_moe";
+    let sizes = draft.common(hf, if is_moe { "hunyuan-moe" } else { "hunyuan-dense" })?;
+    draft.rope(hf, &sizes, 10_000.0)?;
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    if is_moe {
+        draft.set_size("expert_count", same(hf, "num_experts")?)?;
+        draft.set_size("expert_used_count", same(hf, "moe_topk")?)?;
+        let own = hf.value("moe_intermediate_size").is_some();
+        let width = same(hf, if own { "moe_intermediate_size" } else { "intermediate_size" })?;
+        draft.set_size("expert_feed_forward_length", width)?;
+    }
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.add("model.layers.*.self_attn.query_layernorm", "blk.*.attn_q_norm");
+    naming.add("model.layers.*.self_attn.key_layernorm", "blk.*.attn_k_norm");
+    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.shared_expert("mlp.shared_mlp");
+    naming.add("model.layers.*.mlp.gate.wg", "blk.*.ffn_gate_inp");
+    Ok(())
+}
+
+/// A number that a folder may give for each layer, where it is the same for all.
+fn same(hf: &HfConfig, name: &str) -> Result<usize> {
+    let numbers = hf.numbers(name)?;
+    match numbers.iter().find(|number| **number != numbers[0]) {
+        Some(other) => Err(hf.error(name, format!("{} for every layer", numbers[0]), other)),
+        None => Ok(numbers[0]),
+    }
+}
