@@ -356,7 +356,7 @@ fn one_line_begins_at_the_side_of_its_first_letter_and_is_edited_as_several_are(
     let mut it = line("אבג (12)", 300.0);
     let places = carets(&it);
     assert!(places[0].x > 240.0 && places[..3].is_sorted_by(|one, next| one.x > next.x), "{places:?}");
-    assert!(places[5].x < places[6].x, "the number is read to the right: {places:?}");
+    assert!(places[6].x < places[7].x, "the number is read to the right: {places:?}");
     for (nth, place) in places.iter().enumerate().take(4) {
         assert_eq!(click(&mut it, *place), nth);
     }
