@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use egui::{Frame, Id, Key, Modal, TextEdit, Ui};
+use egui::{Frame, Id, Key, Modal, TextStyle, Ui};
 
-use super::widgets;
+use super::{text::TextField, widgets};
 
 /// A field over everything, and what the path is for.
 #[derive(Debug)]
@@ -38,7 +38,8 @@ impl<T> PathField<T> {
             ui.set_width(420.0);
             ui.heading(&self.title);
             widgets::muted(ui, "This desktop has no file dialog. Type the path of the file.");
-            let field = ui.add(TextEdit::singleline(&mut self.path).desired_width(f32::INFINITY));
+            let field = TextField::line(Id::unique("path typed by hand"), TextStyle::Body.resolve(ui.style()));
+            let field = field.show(ui, &mut self.path, |field| field.desired_width(f32::INFINITY));
             field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::TextInput, true, "Path"));
             if !self.focused {
                 self.focused = true;

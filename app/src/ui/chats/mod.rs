@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egui::{Button, CollapsingHeader, Context, Layout, RichText, Role, ScrollArea, TextEdit, Ui, WidgetInfo};
+use egui::{Button, CollapsingHeader, Context, Id, Layout, RichText, Role, ScrollArea, TextStyle, Ui, WidgetInfo};
 use egui_material_icons::icons::{ICON_CREATE_NEW_FOLDER, ICON_RESTORE_FROM_TRASH, ICON_SETTINGS, ICON_UPLOAD};
 
 use self::{
@@ -22,6 +22,7 @@ use self::{
 use super::{
     command::{Command, Page},
     shell::Shell,
+    text::TextField,
     theme::Palette,
     widgets::{icon_button, icon_menu, muted, primary_button, small},
 };
@@ -154,9 +155,9 @@ impl ChatsPanel {
     }
 
     fn search_field(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        let field =
-            TextEdit::singleline(&mut self.query).hint_text("Search chats   Ctrl+K").desired_width(f32::INFINITY);
-        let field = ui.add(field);
+        let field = TextField::line(Id::unique("search of chats"), TextStyle::Body.resolve(ui.style()));
+        let field = field
+            .show(ui, &mut self.query, |field| field.hint_text("Search chats   Ctrl+K").desired_width(f32::INFINITY));
         field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::SearchInput, true, "Search chats"));
         if std::mem::take(&mut self.focus) {
             field.request_focus();

@@ -1,11 +1,12 @@
 //! One line of the list.
 
-use egui::{Button, EventFilter, Id, Key, Label, RichText, Sense, TextEdit, Ui, text::LayoutJob};
+use egui::{Button, EventFilter, Id, Key, Label, RichText, Sense, TextStyle, Ui, text::LayoutJob};
 use egui_material_icons::icons::{ICON_MORE_HORIZ, ICON_PUSH_PIN};
 
 use crate::{
     store::{Chat, ChatId, Folder, FolderId, SearchHit, Store},
     ui::{
+        text::TextField,
         theme::Palette,
         widgets::{sensing_icon_button, small},
     },
@@ -185,7 +186,8 @@ fn menu(ui: &mut Ui, chat: &Chat, folders: &[Folder]) -> Option<ChatAction> {
 
 /// A field for a name. `Some(None)`: given up.
 fn rename(ui: &mut Ui, name: &mut String, what: &str) -> Option<Option<String>> {
-    let field = ui.add(TextEdit::singleline(name).desired_width(f32::INFINITY));
+    let field = TextField::line(Id::unique("name in the list of chats"), TextStyle::Body.resolve(ui.style()));
+    let field = field.show(ui, name, |field| field.desired_width(f32::INFINITY));
     field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::TextInput, true, what));
     if ui.input(|input| input.key_pressed(Key::Escape)) {
         return Some(None);

@@ -8,7 +8,7 @@ use egui::{CollapsingHeader, Label, RichText, Ui, Vec2};
 use crate::{
     fence::Fence,
     ui::{
-        markdown::{MarkdownDocument, Targets, definition, parts, show_code},
+        markdown::{CodeColours, MarkdownDocument, Targets, definition, parts, show_code},
         theme::Palette,
     },
 };
@@ -41,6 +41,8 @@ struct Block {
     document: MarkdownDocument,
     /// True if it still is that.
     is_read: bool,
+    /// Colours of code.
+    colours: CodeColours,
     /// Width it was laid out for, and its height then.
     size: Option<(f32, f32)>,
 }
@@ -122,7 +124,8 @@ impl Blocks {
 
 impl Block {
     fn new(kind: Kind, text: Cow<'_, str>, before: Option<MarkdownDocument>) -> Self {
-        Block { kind, text: text.into_owned(), document: before.unwrap_or_default(), is_read: false, size: None }
+        let (text, document, colours) = (text.into_owned(), before.unwrap_or_default(), CodeColours::default());
+        Block { kind, text, document, is_read: false, colours, size: None }
     }
 
     /// Reads a text with links once more when it is shown.
@@ -140,7 +143,7 @@ impl Block {
                 }
                 self.document.show(ui, closed);
             }
-            Kind::Code(language) => show_code(ui, language, &self.text, closed),
+            Kind::Code(language) => show_code(ui, language, &self.text, closed, &mut self.colours),
             Kind::Thought => {
                 let title = if closed { "Thoughts" } else { "Thinking …" };
                 let title = RichText::new(title).size(12.0).color(Palette::of(ui).muted);

@@ -1,6 +1,6 @@
 //! Settings of one chat: system prompt, sampling, and presets of both.
 
-use egui::{Context, Grid, Id, LayerId, Slider, TextEdit, TextStyle, Ui};
+use egui::{Context, Grid, Id, LayerId, Slider, TextStyle, Ui};
 use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_DELETE};
 use thermocline_engine::session::Sampling;
 
@@ -99,7 +99,7 @@ impl ChatSettings {
     ) -> Result<(), StoreError> {
         let label = ui.label("System prompt").on_hover_text("What the model is told before anything else is said.");
         let (id, font) = (Id::unique("system prompt"), TextStyle::Body.resolve(ui.style()));
-        let field = TextField::new(id, font).show(ui, &mut options.system_prompt, |field| {
+        let field = TextField::lines(id, font).show(ui, &mut options.system_prompt, |field| {
             field.desired_rows(3).desired_width(f32::INFINITY).hint_text("You are a helpful assistant.")
         });
         field.labelled_by(label.id);
@@ -150,8 +150,9 @@ impl ChatSettings {
             muted(ui, "None yet. Give these settings a name to use them in other chats.");
         }
         ui.horizontal(|ui| {
-            let field = TextEdit::singleline(&mut self.name).desired_width(160.0).hint_text("Name");
-            ui.add(field).widget_info(|| egui::WidgetInfo::labeled(egui::Role::TextInput, true, "Name of the preset"));
+            let field = TextField::line(Id::unique("name of a preset"), TextStyle::Body.resolve(ui.style()));
+            let field = field.show(ui, &mut self.name, |field| field.desired_width(160.0).hint_text("Name"));
+            field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::TextInput, true, "Name of the preset"));
             let named = !self.name.trim().is_empty();
             if ui.add_enabled(named, egui::Button::new("Save as preset")).clicked() {
                 let model = model.filter(|_| self.only_here).map(str::to_owned);

@@ -128,7 +128,7 @@ impl Composer {
             let field = ScrollArea::vertical().id_salt("writing").max_height(HIGHEST).show(ui, |ui| {
                 let newline = KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
                 let font = TextStyle::Body.resolve(ui.style());
-                TextField::new(id(), font).show(ui, &mut self.text, |field| {
+                TextField::lines(id(), font).show(ui, &mut self.text, |field| {
                     field
                         .hint_text(hint.to_owned())
                         .frame(Frame::NONE)

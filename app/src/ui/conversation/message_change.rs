@@ -69,7 +69,7 @@ impl MessageChange {
         frame.show(ui, |ui| {
             ui.set_width(ui.available_width());
             let font = TextStyle::Body.resolve(ui.style());
-            let response = TextField::new(id(), font).show(ui, &mut self.text, |field| {
+            let response = TextField::lines(id(), font).show(ui, &mut self.text, |field| {
                 field.frame(Frame::NONE).desired_rows(2).desired_width(f32::INFINITY)
             });
             // Else Escape takes the keyboard away before the letters are read that were typed in the same frame.

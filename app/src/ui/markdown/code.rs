@@ -1,22 +1,21 @@
 //! Code: its language, a button that copies it, and the text in colours.
 
+use std::{ops::Range, sync::Arc};
+
 use egui::{Align, Frame, Label, Layout, Margin, RichText, Stroke, Ui};
-use egui_extras::syntax_highlighting::{CodeTheme, highlight};
 use egui_material_icons::icons::ICON_CONTENT_COPY;
 
+use super::code_colours::CodeColours;
 use crate::ui::{
     theme::{Palette, RADIUS},
     widgets::icon_button,
 };
 
-/// Bytes of code up to which it has colours: finding them takes time.
-const COLOURED: usize = 24 * 1024;
-
 /// Bytes of a part of long text that is laid out as one.
-const PART: usize = 2048;
+pub(super) const PART: usize = 2048;
 
-/// Shows code; `closed`: no more comes.
-pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool) {
+/// Shows code; `closed`: no more comes, and it has `colours`.
+pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool, colours: &mut CodeColours) {
     let palette = Palette::of(ui);
     let frame = Frame::new()
         .fill(palette.panel)
@@ -35,15 +34,20 @@ pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool) {
             });
         });
         egui::ScrollArea::horizontal().id_salt("code").show(ui, |ui| {
-            if closed && text.len() <= COLOURED {
-                let job =
-                    highlight(ui, ui.style(), &CodeTheme::from_style(ui.style()), text.trim_end(), extension(language));
-                ui.add(Label::new(job).extend());
+            let text = text.trim_end();
+            let coloured = if closed {
+                colours.of(ui, language, text)
             } else {
-                parts(ui, text, |ui, part| {
-                    ui.add(Label::new(RichText::new(part).monospace()).extend());
-                });
-            }
+                CodeColours::prepare();
+                &[]
+            };
+            let mut coloured = coloured.iter();
+            parts(ui, text, |ui, part| {
+                match coloured.next() {
+                    Some(job) => ui.add(Label::new(Arc::clone(job)).extend()),
+                    None => ui.add(Label::new(RichText::new(part).monospace()).extend()),
+                };
+            });
         });
     });
 }
@@ -52,59 +56,20 @@ pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool) {
 pub fn parts(ui: &mut Ui, text: &str, mut show: impl FnMut(&mut Ui, &str)) {
     ui.vertical(|ui| {
         ui.spacing_mut().item_spacing.y = 0.0;
-        let mut rest = text;
-        while rest.len() > PART {
-            let most = rest.floor_char_boundary(PART);
-            let Some(end) = rest[..most].rfind('\n').or_else(|| rest[..most].rfind(' ')) else { break };
-            show(ui, &rest[..end]);
-            rest = &rest[end + 1..];
-        }
-        show(ui, rest);
+        part_ranges(text).into_iter().for_each(|range| show(ui, &text[range]));
     });
 }
 
-/// File extension of a language, by which the highlighter knows it.
-fn extension(language: &str) -> &str {
-    const NAMES: [(&str, &str); 16] = [
-        ("rust", "rs"),
-        ("python", "py"),
-        ("javascript", "js"),
-        ("jsx", "js"),
-        ("typescript", "js"),
-        ("ts", "js"),
-        ("bash", "sh"),
-        ("shell", "sh"),
-        ("console", "sh"),
-        ("c++", "cpp"),
-        ("c#", "cs"),
-        ("csharp", "cs"),
-        ("golang", "go"),
-        ("ruby", "rb"),
-        ("perl", "pl"),
-        ("haskell", "hs"),
-    ];
-    let known = NAMES.iter().find(|(name, _)| language.eq_ignore_ascii_case(name));
-    known.map_or(language, |(_, extension)| extension)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn code_is_highlighted_by_common_language_names() {
-        let ctx = egui::Context::default();
-        let style = ctx.global_style();
-        let colours = |language: &str, text: &str| {
-            let job = highlight(&ctx, &style, &CodeTheme::from_style(&style), text, extension(language));
-            job.sections.iter().map(|section| section.format.color).collect::<std::collections::HashSet<_>>().len()
-        };
-        for language in ["rust", "Rust", "rs"] {
-            assert!(colours(language, "fn main() { let x = \"text\"; } // end") > 2, "{language}");
-        }
-        for language in ["python", "py"] {
-            assert!(colours(language, "def f(x):\n    return 'text' # end") > 2, "{language}");
-        }
-        assert!(colours("c++", "int main() { return 0; } // end") > 2 && colours("no language", "fn main() {}") == 1);
+/// Bytes of the parts of a text. The line end or space between two of them is in neither.
+pub(super) fn part_ranges(text: &str) -> Vec<Range<usize>> {
+    let (mut ranges, mut start) = (Vec::new(), 0);
+    while text.len() - start > PART {
+        let most = text.floor_char_boundary(start + PART);
+        let rest = &text[start..most];
+        let Some(end) = rest.rfind('\n').or_else(|| rest.rfind(' ')) else { break };
+        ranges.push(start..start + end);
+        start += end + 1;
     }
+    ranges.push(start..text.len());
+    ranges
 }

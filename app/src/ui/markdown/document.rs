@@ -3,6 +3,7 @@
 use egui::{TextStyle, Ui};
 
 use super::{
+    code_colours::CodeColours,
     paragraph::{Paragraph, Style},
     reader::{self, Formulas, Targets},
     table::Table,
@@ -26,8 +27,8 @@ pub enum Block {
     List(Option<u64>, Vec<Item>),
     /// A quotation.
     Quote(Vec<Block>),
-    /// Code: its language, which may be empty, and the text.
-    Code(String, String),
+    /// Code: its language, which may be empty, the text, and its colours.
+    Code(String, String, CodeColours),
     /// A table.
     Table(Table),
     /// A note and its name.
@@ -117,8 +118,12 @@ impl Block {
                 same
             }
             (Block::Quote(blocks), Block::Quote(before)) => adopt(blocks, before),
-            (Block::Code(language, text), Block::Code(language_before, before)) => {
-                (&*language, &*text) == (&language_before, &before)
+            (Block::Code(language, text, colours), Block::Code(language_before, before, colours_before)) => {
+                let same = (&*language, &*text) == (&language_before, &before);
+                if same {
+                    *colours = colours_before;
+                }
+                same
             }
             (Block::Table(table), Block::Table(before)) => table.adopt(before),
             (Block::Note(name, blocks), Block::Note(name_before, before)) => {

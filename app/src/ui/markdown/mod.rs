@@ -1,9 +1,10 @@
 //! Markdown as it is shown. [`reader`] reads a text into the blocks of a [`document`]; a [`paragraph`] is one text with its links and
 //! [`formula`]s, which [`layout`] makes ready for a width: that is kept until the width changes. [`text`](super::text) orders lines of
 //! scripts that run to the left; [`copying`] puts on the clipboard what was written. [`view`] draws blocks, [`table`] those with
-//! columns, [`code`] code.
+//! columns, [`code`] code with its [colours](code_colours).
 
 mod code;
+mod code_colours;
 mod copying;
 mod document;
 mod formula;
@@ -15,6 +16,7 @@ mod table;
 mod view;
 
 pub use code::{parts, show as show_code};
+pub use code_colours::{CodeColours, coloured_bytes};
 pub use document::MarkdownDocument;
 pub use layout::layouts;
 pub use reader::{Targets, definition};

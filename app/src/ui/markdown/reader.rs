@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use pulldown_cmark::{Alignment, BrokenLink, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 use super::{
+    code_colours::CodeColours,
     document::{Block, Item, texts},
     formula::Formula,
     math_text::dollars,
@@ -296,7 +297,7 @@ impl Reader<'_> {
             }
             TagEnd::CodeBlock => {
                 if let Some((language, code)) = self.code.take() {
-                    self.add(Block::Code(language, code));
+                    self.add(Block::Code(language, code, CodeColours::default()));
                 }
             }
             TagEnd::Item => {

@@ -86,7 +86,7 @@ fn show_block(ui: &mut Ui, block: &mut Block, how: How) {
             let rect = shown.response.rect;
             ui.painter().vline(rect.left() + 3.0, rect.y_range(), Stroke::new(3.0, palette.line));
         }
-        Block::Code(language, text) => code::show(ui, language, text, how.closed),
+        Block::Code(language, text, colours) => code::show(ui, language, text, how.closed, colours),
         Block::Table(table) => table.show(ui, how.size),
         Block::Note(name, blocks) => {
             let how = How { size: (how.size * 0.87).round(), ..how };

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use egui::{ProgressBar, RichText, TextEdit, Ui};
+use egui::{Id, ProgressBar, RichText, TextStyle, Ui};
 
 use super::{
     hub_results::{HubResults, ResultsAction, model_facts},
@@ -13,7 +13,7 @@ use crate::{
         DownloadRequest, DownloadSource, DownloadState, DownloadStatus, agent,
         hub::{self, HUGGING_FACE, HubModel, RECOMMENDED_MODELS},
     },
-    ui::{background::Background, shell::Shell, theme, theme::Palette, widgets},
+    ui::{background::Background, shell::Shell, text::TextField, theme, theme::Palette, widgets},
     units::bytes,
 };
 
@@ -71,8 +71,12 @@ impl DownloadsView {
         widgets::card(ui, |ui| {
             let label = widgets::muted(ui, FIELD).id;
             ui.horizontal(|ui| {
-                let field = TextEdit::singleline(&mut self.typed).desired_width(ui.available_width() - 80.0);
-                let field = ui.add(field.hint_text("gemma 4, owner/name or https://…")).labelled_by(label);
+                let width = ui.available_width() - 80.0;
+                let field = TextField::line(Id::unique("search of models"), TextStyle::Body.resolve(ui.style()));
+                let field = field.show(ui, &mut self.typed, |field| {
+                    field.desired_width(width).hint_text("gemma 4, owner/name or https://…")
+                });
+                let field = field.labelled_by(label);
                 let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
                 let search = ui.button("Search").accessible_name("Search for models");
                 if (search.clicked() || entered) && !self.typed.trim().is_empty() {

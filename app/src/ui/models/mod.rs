@@ -17,7 +17,7 @@ mod shelf;
 
 use std::{path::PathBuf, time::Duration};
 
-use egui::{Align, Context, Layout, Rangef, RichText, ScrollArea, TextEdit, TextStyle, Ui, Vec2};
+use egui::{Align, Context, Id, Layout, Rangef, RichText, ScrollArea, TextStyle, Ui, Vec2};
 
 use self::{
     card::{CardView, Deed},
@@ -37,6 +37,7 @@ use super::{
     command::Command,
     file_dialog::{self, DialogAnswer},
     shell::Shell,
+    text::TextField,
     theme, widgets,
 };
 use crate::{
@@ -188,8 +189,12 @@ impl ModelsPage {
         ui.horizontal(|ui| {
             ui.set_max_width(ui.available_width().min(CARD.max));
             let label = ui.label("Folder or file").id;
-            let field = TextEdit::singleline(&mut self.typed).desired_width((ui.available_width() - 176.0).max(96.0));
-            let field = ui.add(field.hint_text("Type a path, or drop it here")).labelled_by(label);
+            let width = (ui.available_width() - 176.0).max(96.0);
+            let field = TextField::line(Id::unique("path of models"), TextStyle::Body.resolve(ui.style()));
+            let field = field.show(ui, &mut self.typed, |field| {
+                field.desired_width(width).hint_text("Type a path, or drop it here")
+            });
+            let field = field.labelled_by(label);
             let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
             let add = ui.add_enabled(!self.typed.trim().is_empty(), egui::Button::new("Add"));
             if add.on_hover_text("Look for models there, too").clicked() || entered {

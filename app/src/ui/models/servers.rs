@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use egui::{RichText, TextEdit, Ui};
+use egui::{Id, RichText, TextStyle, Ui};
 
 use crate::{
     engine_handle::ModelState,
     library::ModelId,
     remote::{KeyPlace, KeyStore, RemoteClient, RemoteModel, RemoteTimeouts, SecretKey, ServerAddress},
-    ui::{background::Background, command::Command, shell::Shell, theme, theme::Palette, widgets},
+    ui::{background::Background, command::Command, shell::Shell, text::TextField, theme, theme::Palette, widgets},
 };
 
 /// Most models of a server that are shown; a filter finds the others.
@@ -77,14 +77,18 @@ impl ServersView {
     fn fields(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let text = "vLLM, SGLang, llama-server, another Thermocline: any server that speaks OpenAI's protocol";
         let label = widgets::muted(ui, text).id;
-        let address = TextEdit::singleline(&mut self.address).hint_text("http://host:8000/v1");
-        let address = ui.add(address.desired_width(f32::INFINITY)).labelled_by(label);
+        let font = TextStyle::Body.resolve(ui.style());
+        let address = TextField::line(Id::unique("address of a server"), font.clone());
+        let address = address
+            .show(ui, &mut self.address, |field| field.hint_text("http://host:8000/v1").desired_width(f32::INFINITY));
+        let address = address.labelled_by(label);
         let mut entered = address.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
         ui.horizontal(|ui| {
             let label = ui.label("Key of the server").id;
             let width = (ui.available_width() - 104.0).max(96.0);
-            let key = TextEdit::singleline(&mut self.key).password(true).hint_text("if it asks for one");
-            let key = ui.add(key.desired_width(width)).labelled_by(label);
+            let key = TextField::secret(Id::unique("key of a server"), font);
+            let key = key.show(ui, &mut self.key, |field| field.hint_text("if it asks for one").desired_width(width));
+            let key = key.labelled_by(label);
             entered |= key.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
             let ready = !self.address.trim().is_empty() && !self.adding.is_busy();
             let add = ui.add_enabled(ready, egui::Button::new("Add server"));
@@ -178,7 +182,9 @@ impl Server {
             Some(Ok(models)) => {
                 if models.len() > SHOWN {
                     let label = ui.label(format!("Find among {} models", models.len())).id;
-                    ui.add(TextEdit::singleline(&mut self.filter)).labelled_by(label);
+                    let font = TextStyle::Body.resolve(ui.style());
+                    let field = TextField::line(Id::unique(("filter of models", server)), font);
+                    field.show(ui, &mut self.filter, |field| field).labelled_by(label);
                 }
                 let filter = self.filter.to_lowercase();
                 let found = models.iter().filter(|name| name.to_lowercase().contains(&filter));

@@ -1,12 +1,12 @@
 //! The order of the library: models that the filter leaves, sorted, the files of one model together.
 
-use egui::{TextEdit, Ui};
+use egui::{Id, TextStyle, Ui};
 
 use super::{estimate::Estimates, search::ModelSearch};
 use crate::{
     download::quantization,
     library::{ModelCard, ModelId},
-    ui::shell::Shell,
+    ui::{shell::Shell, text::TextField},
 };
 
 /// Order of the models.
@@ -76,8 +76,11 @@ impl Shelf {
     pub fn controls(&mut self, ui: &mut Ui) {
         ui.horizontal_wrapped(|ui| {
             let label = ui.label("Filter").id;
-            let field = TextEdit::singleline(&mut self.filter).desired_width(240.0);
-            ui.add(field.hint_text("Name, family, quantisation, folder")).labelled_by(label);
+            let field = TextField::line(Id::unique("filter of the library"), TextStyle::Body.resolve(ui.style()));
+            let field = field.show(ui, &mut self.filter, |field| {
+                field.desired_width(240.0).hint_text("Name, family, quantisation, folder")
+            });
+            field.labelled_by(label);
             if !self.filter.is_empty() && ui.button("Show all").clicked() {
                 self.clear_filter();
             }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egui::{Button, Key, Role, ScrollArea, TextEdit, Ui, WidgetInfo};
+use egui::{Button, Key, Role, ScrollArea, TextStyle, Ui, WidgetInfo};
 use thermocline_engine::{model::NeuronIndex, session::Engine, telemetry::neurons::NeuronShape};
 
 use super::facts::{self, quoted};
@@ -18,6 +18,7 @@ use crate::{
     engine_handle::error_message,
     ui::{
         background::Background,
+        text::TextField,
         theme::Palette,
         widgets::{muted, small, trouble},
     },
@@ -103,8 +104,10 @@ impl SearchField {
     }
 
     fn field(&mut self, ui: &mut Ui) {
-        let field = TextEdit::singleline(&mut self.text).desired_width(f32::INFINITY);
-        let field = ui.add(field.hint_text("Search neurons by a word   Ctrl+Shift+K"));
+        let field = TextField::line(ui.make_persistent_id("search of neurons"), TextStyle::Body.resolve(ui.style()));
+        let field = field.show(ui, &mut self.text, |field| {
+            field.desired_width(f32::INFINITY).hint_text("Search neurons by a word   Ctrl+Shift+K")
+        });
         field.widget_info(|| WidgetInfo::labeled(Role::SearchInput, true, "Search neurons"));
         if std::mem::take(&mut self.focus) {
             field.request_focus();

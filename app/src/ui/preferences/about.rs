@@ -2,13 +2,13 @@
 
 use std::sync::LazyLock;
 
-use egui::{Frame, Id, Modal, RichText, ScrollArea, TextEdit, Ui};
+use egui::{Frame, Id, Modal, RichText, ScrollArea, TextStyle, Ui};
 
 use super::title;
 use crate::{
     download::agent,
     log,
-    ui::{background::Background, shell::Shell, theme::Palette, widgets},
+    ui::{background::Background, shell::Shell, text::TextField, theme::Palette, widgets},
     update::{self, Release},
 };
 
@@ -79,8 +79,10 @@ impl About {
             ui.horizontal(|ui| {
                 let label = ui.label("Address").id;
                 let mut address = updates.address().to_owned();
-                let field = TextEdit::singleline(&mut address).desired_width(f32::INFINITY);
-                if ui.add(field.hint_text("https://…")).labelled_by(label).changed() {
+                let field = TextField::line(Id::unique("address of releases"), TextStyle::Body.resolve(ui.style()));
+                let field =
+                    field.show(ui, &mut address, |field| field.desired_width(f32::INFINITY).hint_text("https://…"));
+                if field.labelled_by(label).changed() {
                     updates.address = Some(address.trim().to_owned());
                     self.asked = false;
                 }

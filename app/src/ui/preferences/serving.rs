@@ -1,11 +1,11 @@
 //! The switch that serves the model to other programs.
 
-use egui::{DragValue, RichText, TextEdit, Ui};
+use egui::{DragValue, Id, RichText, TextStyle, Ui};
 
 use super::title;
 use crate::{
     server::ServerState,
-    ui::{shell::Shell, theme::Palette, widgets},
+    ui::{shell::Shell, text::TextField, theme::Palette, widgets},
 };
 
 /// The card.
@@ -37,8 +37,9 @@ impl Serving {
             }
             let label = ui.label("Key").id;
             let mut key = self.key.clone().unwrap_or_else(|| settings.key.clone());
-            let field = TextEdit::singleline(&mut key).hint_text("none is asked for").desired_width(200.0);
-            let field = ui.add(field).labelled_by(label).on_hover_text("What programs have to present");
+            let field = TextField::line(Id::unique("key of this server"), TextStyle::Body.resolve(ui.style()));
+            let field = field.show(ui, &mut key, |field| field.hint_text("none is asked for").desired_width(200.0));
+            let field = field.labelled_by(label).on_hover_text("What programs have to present");
             if field.changed() {
                 self.key = Some(key);
             }

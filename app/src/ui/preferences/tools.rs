@@ -1,6 +1,6 @@
 //! Servers with tools, and which of their tools may run.
 
-use egui::{CollapsingHeader, Id, RichText, TextEdit, TextStyle, Ui};
+use egui::{CollapsingHeader, Id, RichText, TextStyle, Ui};
 
 use super::title;
 use crate::{
@@ -62,7 +62,7 @@ impl ToolsCard {
         }
         let label = ui.label("Server to add: a command, an address, or JSON with mcpServers").id;
         let (id, font) = (Id::unique("tool server"), TextStyle::Body.resolve(ui.style()));
-        let field = TextField::new(id, font).show(ui, &mut self.text, |field| {
+        let field = TextField::lines(id, font).show(ui, &mut self.text, |field| {
             field
                 .desired_rows(1)
                 .desired_width(f32::INFINITY)
@@ -72,8 +72,9 @@ impl ToolsCard {
         ui.horizontal(|ui| {
             let label = ui.label("Key of the added server").id;
             let width = (ui.available_width() - 144.0).max(96.0);
-            let key = TextEdit::singleline(&mut self.key).password(true).hint_text("if its address wants one");
-            ui.add(key.desired_width(width)).labelled_by(label);
+            let key = TextField::secret(Id::unique("key of a tool server"), TextStyle::Body.resolve(ui.style()));
+            let hint = "if its address wants one";
+            key.show(ui, &mut self.key, |field| field.hint_text(hint).desired_width(width)).labelled_by(label);
             let ready = !self.text.trim().is_empty() && !self.adding.is_busy();
             let add = ui.add_enabled(ready, egui::Button::new("Add tool server"));
             if add.on_hover_text("Start it, or connect to it, and list its tools").clicked() {

@@ -33,12 +33,22 @@ pub struct EditedText {
     pub rows: Vec<TextRow>,
 }
 
+/// Room for the lines of a text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Room {
+    /// Width of the field, in points.
+    pub width: f32,
+    /// True if lines that are wider are divided. Else the text has no line ends.
+    pub wraps: bool,
+}
+
 /// A character that the cursor is beside, which is the one before it else.
 pub type Leading = Option<usize>;
 
 impl EditedText {
-    /// Lays out a text for lines of `width` points, letters of it in `format`.
-    pub fn new(ui: &Ui, text: &str, width: f32, format: &TextFormat, leading: Leading) -> Self {
+    /// Lays out a text for this room, letters of it in `format`.
+    pub fn new(ui: &Ui, text: &str, room: Room, format: &TextFormat, leading: Leading) -> Self {
+        let width = if room.wraps { room.width } else { f32::INFINITY };
         let layout = |visual: &VisualJob| ui.fonts_mut(|fonts| fonts.layout_job(visual.job.clone()));
         let part = |range: Range<usize>| {
             let mut visual = VisualJob::default();
@@ -66,7 +76,7 @@ impl EditedText {
         }
         let seen = layout(&visual);
         let repaired = galley::repaired(&seen, false);
-        let (galley, rows) = Ordering { text, lines: &lines, visual: &visual, first, width, leading }.written(repaired);
+        let (galley, rows) = Ordering { text, lines: &lines, visual: &visual, first, room, leading }.written(repaired);
         EditedText { job: visual.job, seen, galley: Arc::new(galley), rows }
     }
 
@@ -132,7 +142,7 @@ struct Ordering<'a> {
     visual: &'a VisualJob,
     /// Number of each line's first character as it is seen.
     first: Vec<usize>,
-    width: f32,
+    room: Room,
     leading: Leading,
 }
 
@@ -147,7 +157,11 @@ impl Ordering<'_> {
     /// The layout and its lines; `seen` has one glyph for each character, as it is seen.
     fn written(&self, mut seen: Galley) -> (Galley, Vec<TextRow>) {
         let wide = seen.rows.iter().map(|row| row.row.size.x).fold(0.0, f32::max);
-        let right = if self.width.is_finite() { self.width } else { wide };
+        let right = match self.room {
+            Room { width, .. } if !width.is_finite() => wide,
+            Room { width, wraps: true } => width,
+            Room { width, wraps: false } => width.max(wide),
+        };
         let any = seen.rows.iter().find_map(|row| row.row.glyphs.first().copied());
         let (mut rows, mut characters) = (Vec::new(), 0);
         seen.mesh_bounds = Rect::NOTHING;
@@ -191,7 +205,8 @@ impl Ordering<'_> {
 
     /// The characters of a line as they are written.
     fn line(&self, nth: usize, line: &BidiLine, glyphs: &[Glyph], shift: f32) -> Vec<Written> {
-        let within = |x: f32| if self.width.is_finite() { x.clamp(0.0, self.width.max(0.0)) } else { x };
+        let divided = self.room.wraps && self.room.width.is_finite();
+        let within = |x: f32| if divided { x.clamp(0.0, self.room.width.max(0.0)) } else { x };
         let mut found: Vec<(usize, Written)> = Vec::new();
         let mut seen = 0;
         for piece in &line.pieces {

@@ -1,4 +1,4 @@
-//! A field of several lines for text of any direction.
+//! A field for text of any direction, of several lines or of one.
 //!
 //! It is the painter's own field ([`TextEdit`]): its keys, input methods, undo, clipboard and screen readers stay the only ones.
 //! That field lays text out from left to right and looks for the pointer in the same order, so that for text with letters that
@@ -11,7 +11,7 @@
 //! Directions are those of UAX #9, the direction of a paragraph that of its first letter. The arrows lead through the text as it
 //! is written, in the direction of the line: each place in it is reached, also where both directions meet.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use egui::{
     Color32, CursorIcon, FontId, Id, Pos2, Response, Sense, Shape, SurrenderFocusOn, TextBuffer, TextEdit, TextFormat,
@@ -21,22 +21,25 @@ use egui::{
 use super::{
     control,
     described::describe,
-    edited::{EditedText, Leading},
+    edited::{EditedText, Leading, Room},
 };
+
+/// Character that stands for each one of a secret, as the painter has it.
+const SECRET: char = egui::epaint::text::PASSWORD_REPLACEMENT_CHAR;
 
 /// A layout, and all that it depends on.
 #[derive(Debug, Clone)]
 struct Layout {
     text: String,
-    width: f32,
+    room: Room,
     format: TextFormat,
     leading: Leading,
     edited: Arc<EditedText>,
 }
 
 impl Layout {
-    fn is_of(&self, ui: &Ui, text: &str, width: f32, format: &TextFormat, leading: Leading) -> bool {
-        let same = self.width == width && self.leading == leading && self.format == *format && self.text == text;
+    fn is_of(&self, ui: &Ui, text: &str, room: Room, format: &TextFormat, leading: Leading) -> bool {
+        let same = self.room == room && self.leading == leading && self.format == *format && self.text == text;
         same && self.edited.is_current(ui)
     }
 }
@@ -50,17 +53,56 @@ struct Shown {
     leading: Leading,
 }
 
-/// A field of several lines.
+/// Number of lines of a field, and what is seen of its letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FieldKind {
+    /// Several lines.
+    Lines,
+    /// One, which moves sideways where it is longer than the field.
+    Line,
+    /// One whose letters are not seen.
+    Secret,
+}
+
+impl FieldKind {
+    /// A text as it is laid out, with as many characters. Line ends in one line are spaces of as many bytes.
+    fn shown(self, text: &str) -> Cow<'_, str> {
+        let space = |c: char| match c {
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' => ' ',
+            '\u{85}' => '\u{a0}',
+            '\u{2028}' | '\u{2029}' => '\u{3000}',
+            c => c,
+        };
+        match self {
+            FieldKind::Secret => text.chars().map(|_| SECRET).collect(),
+            FieldKind::Line if text.chars().any(|c| space(c) != c) => text.chars().map(space).collect(),
+            FieldKind::Line | FieldKind::Lines => text.into(),
+        }
+    }
+}
+
+/// A field for text.
 #[derive(Debug, Clone)]
 pub struct TextField {
     id: Id,
     font: FontId,
+    kind: FieldKind,
 }
 
 impl TextField {
-    /// A field whose letters are in `font`.
-    pub fn new(id: Id, font: FontId) -> Self {
-        TextField { id, font }
+    /// A field of several lines whose letters are in `font`.
+    pub fn lines(id: Id, font: FontId) -> Self {
+        TextField { id, font, kind: FieldKind::Lines }
+    }
+
+    /// A field of one line whose letters are in `font`; Enter leaves it.
+    pub fn line(id: Id, font: FontId) -> Self {
+        TextField { id, font, kind: FieldKind::Line }
+    }
+
+    /// The same for a secret.
+    pub fn secret(id: Id, font: FontId) -> Self {
+        TextField { id, font, kind: FieldKind::Secret }
     }
 
     /// Shows `text`, which may be changed; `with` sets how the field looks.
@@ -75,7 +117,8 @@ impl TextField {
         let mut layout = shown.as_ref().map(|shown| shown.layout.clone());
         let mut leading = shown.as_ref().and_then(|shown| shown.leading);
         // What is done to a text with lines that begin at the right is done to it as it was seen.
-        let before = shown.filter(|shown| !shown.layout.edited.rows.is_empty() && shown.layout.text == *text);
+        let before =
+            shown.filter(|shown| !shown.layout.edited.rows.is_empty() && shown.layout.text == self.kind.shown(text));
         let events = before.map(|shown| {
             let seen = control::Seen { id, over, edited: &shown.layout.edited, at: shown.at };
             seen.control(ui, &mut leading)
@@ -90,16 +133,21 @@ impl TextField {
         }
         let format = format(ui, &self.font);
         let mut layouter = |ui: &Ui, text: &dyn TextBuffer, width: f32| {
-            let text = text.as_str();
-            let kept = layout.take().filter(|layout| layout.is_of(ui, text, width, &format, leading));
+            let text = self.kind.shown(text.as_str());
+            let room = Room { width, wraps: self.kind == FieldKind::Lines };
+            let kept = layout.take().filter(|layout| layout.is_of(ui, &text, room, &format, leading));
             let laid = kept.unwrap_or_else(|| {
-                let edited = Arc::new(EditedText::new(ui, text, width, &format, leading));
-                Layout { text: text.to_owned(), width, format: format.clone(), leading, edited }
+                let edited = Arc::new(EditedText::new(ui, &text, room, &format, leading));
+                Layout { text: text.into_owned(), room, format: format.clone(), leading, edited }
             });
             Arc::clone(&layout.insert(laid).edited.galley)
         };
-        let field = TextEdit::multiline(text).id(id).font(self.font.clone()).layouter(&mut layouter);
-        let output = with(field).show(ui);
+        let field = match self.kind {
+            FieldKind::Lines => TextEdit::multiline(text),
+            FieldKind::Line => TextEdit::singleline(text),
+            FieldKind::Secret => TextEdit::singleline(text).password(true),
+        };
+        let output = with(field.id(id).font(self.font.clone()).layouter(&mut layouter)).show(ui);
         if let Some(events) = events {
             ui.visuals_mut().selection = selection;
             ui.options_mut(|it| it.input_options.surrender_focus_on = surrender);
@@ -157,5 +205,24 @@ fn complete(ui: &Ui, over: Id, output: &TextEditOutput, edited: &EditedText) {
     if pointed.hovered() {
         ui.ctx().set_cursor_icon(CursorIcon::Text);
         ui.output_mut(|output| output.mutable_text_under_cursor = true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_has_as_many_characters_and_bytes_as_its_text() {
+        let text = "a\nb\r\u{b}\u{85}c\u{2028}\u{2029}\u{1c}אב";
+        let shown = FieldKind::Line.shown(text);
+        assert_eq!((shown.len(), shown.chars().count()), (text.len(), text.chars().count()));
+        assert!(
+            shown.starts_with("a b ")
+                && shown.chars().all(|c| !c.is_control() && !('\u{2028}'..='\u{2029}').contains(&c))
+        );
+        assert!(matches!(FieldKind::Line.shown("plain"), Cow::Borrowed("plain")));
+        assert_eq!(FieldKind::Lines.shown(text), text);
+        assert_eq!(FieldKind::Secret.shown("aבc"), "•••");
     }
 }

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use egui::{
-    Event, FontData, FontFamily, FontInsert, FontPriority, Galley, Id, ImeEvent, Key, Modifiers, PointerButton, Pos2,
-    Rect, Shape, TextStyle, Theme, Ui, Vec2,
+    Event, FontData, FontFamily, FontId, FontInsert, FontPriority, Galley, Id, ImeEvent, Key, Modifiers, PointerButton,
+    Pos2, Rect, Shape, TextStyle, Theme, Ui, Vec2,
     accesskit::TextDirection,
     epaint::text::InsertFontFamily,
     text::{CCursor, CCursorRange},
@@ -16,8 +16,17 @@ use crate::ui::theme;
 /// Letters that run to the left.
 const LETTERS: &[u8] = include_bytes!("../../../tests/fonts/DejaVuSans-subset.ttf");
 
-/// A field with this text that has the keys, in a window of this width.
+/// A field of several lines with this text that has the keys, in a window of this width.
 fn field(text: &str, width: f32, theme: Theme) -> Harness<'static, String> {
+    shown(TextField::lines, text, width, theme)
+}
+
+/// The same of one line.
+fn line(text: &str, width: f32) -> Harness<'static, String> {
+    shown(TextField::line, text, width, Theme::Dark)
+}
+
+fn shown(field: fn(Id, FontId) -> TextField, text: &str, width: f32, theme: Theme) -> Harness<'static, String> {
     let setup = |ctx: &egui::Context| {
         theme::install(ctx);
         let families = vec![InsertFontFamily { family: FontFamily::Proportional, priority: FontPriority::Lowest }];
@@ -26,7 +35,7 @@ fn field(text: &str, width: f32, theme: Theme) -> Harness<'static, String> {
     let ui = move |ui: &mut Ui, text: &mut String| {
         ui.set_theme(theme);
         let font = TextStyle::Body.resolve(ui.style());
-        let field = TextField::new(id(), font).show(ui, text, |field| field.desired_width(f32::INFINITY));
+        let field = field(id(), font).show(ui, text, |field| field.desired_width(f32::INFINITY));
         field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::MultilineTextInput, true, "Text"));
     };
     let builder = Harness::builder().with_size([width, 240.0]).with_step_dt(0.25).with_max_steps(8);
@@ -340,6 +349,84 @@ fn every_character_has_its_place_in_any_text() {
         }
         assert_eq!(drawn(&it).0.end().index.0, text.chars().count(), "{text:?}");
     }
+}
+
+#[test]
+fn one_line_begins_at_the_side_of_its_first_letter_and_is_edited_as_several_are() {
+    let mut it = line("אבג (12)", 300.0);
+    let places = carets(&it);
+    assert!(places[0].x > 240.0 && places[..3].is_sorted_by(|one, next| one.x > next.x), "{places:?}");
+    assert!(places[6].x < places[7].x, "the number is read to the right: {places:?}");
+    for (nth, place) in places.iter().enumerate().take(4) {
+        assert_eq!(click(&mut it, *place), nth);
+    }
+    assert_eq!(press(&mut it, Modifiers::NONE, Key::Home), 0);
+    assert_eq!(press(&mut it, Modifiers::NONE, Key::ArrowLeft), 1);
+    assert_eq!(press(&mut it, Modifiers::SHIFT, Key::ArrowLeft), 2);
+    let marked = drawn(&it).2;
+    assert!((marked[0].right() - places[1].x).abs() < 1.0 && (marked[0].left() - places[2].x).abs() < 1.0);
+    it.event(Event::Paste("ד\nה".to_owned()));
+    it.run_steps(2);
+    assert_eq!((it.state().as_str(), cursor(&it)), ("אד הג (12)", 4), "a line end is a space in one line");
+    let left = line("abc אבג", 300.0);
+    assert!(carets(&left)[0].x < 40.0);
+}
+
+#[test]
+fn one_line_moves_sideways_to_its_cursor() {
+    let mut it = line(&"שלום עולם abc ".repeat(12), 200.0);
+    let seen = |it: &Harness<'_, String>| {
+        let x = carets(it)[cursor(it)].x;
+        assert!((0.0..=200.0).contains(&x), "{} at {x}", cursor(it));
+        x
+    };
+    press(&mut it, Modifiers::NONE, Key::End);
+    let end = seen(&it);
+    assert_eq!(drawn(&it).0.rows.len(), 1, "nothing wraps");
+    press(&mut it, Modifiers::NONE, Key::Home);
+    assert!(seen(&it) > end, "the beginning is at the right");
+    for _ in 0..60 {
+        press(&mut it, Modifiers::NONE, Key::ArrowLeft);
+        seen(&it);
+    }
+    assert_eq!(cursor(&it), 60);
+    // A click finds the letter that is seen there.
+    let place = carets(&it)[58];
+    assert_eq!(click(&mut it, place), 58);
+}
+
+#[test]
+fn enter_leaves_one_line() {
+    let mut it = line("אבג", 300.0);
+    assert!(it.ctx.memory(|memory| memory.has_focus(id())));
+    it.key_press(Key::Enter);
+    it.run_steps(2);
+    assert!(!it.ctx.memory(|memory| memory.has_focus(id())));
+    assert_eq!(it.state(), "אבג");
+}
+
+#[test]
+fn letters_of_a_secret_are_not_seen() {
+    let mut it = shown(TextField::secret, "שלום", 300.0, Theme::Dark);
+    let written = |it: &Harness<'_, String>| -> Vec<String> {
+        let text = |shape: &Shape| match shape {
+            Shape::Text(text) => Some(text.galley.text().to_owned()),
+            _ => None,
+        };
+        let shapes = it.output().shapes.iter();
+        shapes
+            .flat_map(|clipped| match &clipped.shape {
+                Shape::Vec(shapes) => shapes.iter().filter_map(text).collect::<Vec<_>>(),
+                shape => text(shape).into_iter().collect(),
+            })
+            .collect()
+    };
+    assert!(written(&it).contains(&"••••".to_owned()), "{:?}", written(&it));
+    press(&mut it, Modifiers::NONE, Key::Home);
+    it.event(Event::Text("ה".to_owned()));
+    it.run_steps(2);
+    assert_eq!((it.state().as_str(), cursor(&it)), ("השלום", 1));
+    assert!(written(&it).contains(&"•••••".to_owned()) && !written(&it).iter().any(|text| text.contains('ש')));
 }
 
 #[test]

@@ -4,7 +4,10 @@ use cpu_time::ThreadTime;
 use egui_kittest::{Harness, kittest::Queryable};
 
 use super::*;
-use crate::ui::{markdown::layouts, theme};
+use crate::ui::{
+    markdown::{coloured_bytes, layouts},
+    theme,
+};
 
 const TEXT: &str = "<think>\nHm, 火?\n</think>\n\nFirst *words*,\nand more.\n\n1. one\n\n2. two\n   more\n\n```rust\nfn main() {}\n\n// end\n```\nLast\n~~~\ncode";
 
@@ -100,11 +103,25 @@ fn long_answer() -> String {
     text
 }
 
+/// Bytes of code whose colours may be found within a frame: all that a frame may close.
+const SHORT_CODE: usize = 2048;
+
 /// Bytes that arrive between two frames: a fast model's.
 const ARRIVES: usize = 320;
 
-/// Shows `text` as it is written; the number of paragraphs that were laid out for each frame, and its time.
-fn streamed(text: &str) -> Vec<(usize, Duration)> {
+/// Cost of a frame of a text that is being written.
+struct FrameCost {
+    /// Bytes of the text that are there.
+    end: usize,
+    /// Paragraphs that were laid out.
+    laid_out: usize,
+    /// Bytes of code whose colours were found.
+    coloured: usize,
+    time: Duration,
+}
+
+/// Shows `text` as it is written; the cost of each frame.
+fn streamed(text: &str) -> Vec<FrameCost> {
     let ui = |ui: &mut Ui, (blocks, installed): &mut (Blocks, bool)| {
         if !std::mem::replace(installed, true) {
             return theme::install(ui);
@@ -117,24 +134,33 @@ fn streamed(text: &str) -> Vec<(usize, Duration)> {
     let (mut frames, mut end) = (Vec::new(), 0);
     while end < text.len() {
         end = text.ceil_char_boundary((end + ARRIVES).min(text.len()));
-        let (before, began) = (layouts(), ThreadTime::now());
+        let (layouts_before, coloured_before, began) = (layouts(), coloured_bytes(), ThreadTime::now());
         it.state_mut().0.update(&text[..end], false);
         it.step();
         let output = it.output();
         it.ctx.tessellate(output.shapes.clone(), output.pixels_per_point);
-        frames.push((layouts() - before, began.elapsed()));
+        let (laid_out, coloured) = (layouts() - layouts_before, coloured_bytes() - coloured_before);
+        frames.push(FrameCost { end, laid_out, coloured, time: began.elapsed() });
     }
     frames
 }
 
 /// A frame costs what is new, however long the answer is. Times are printed but not judged: this build is not optimised.
 fn assert_frames_cost_what_is_new(name: &str, text: &str, most: usize) {
-    let frames = streamed(text);
-    let laid_out = frames.iter().map(|(count, _)| *count).max().unwrap_or_default();
-    let mut times: Vec<Duration> = frames.iter().map(|(_, time)| *time).collect();
-    times.sort_unstable();
-    let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
-    println!("{name}: {} frames, median {median:?}, longest {longest:?}, {laid_out} paragraphs at most", frames.len());
+    let mut frames = streamed(text);
+    let laid_out = frames.iter().map(|frame| frame.laid_out).max().unwrap_or_default();
+    let coloured = frames.iter().map(|frame| frame.coloured).max().unwrap_or_default();
+    frames.sort_unstable_by_key(|frame| frame.time);
+    println!(
+        "{name}: {} frames, median {:?}, {laid_out} paragraphs at most",
+        frames.len(),
+        frames[frames.len() / 2].time
+    );
+    for frame in frames.iter().rev().take(5) {
+        let FrameCost { end, laid_out, coloured, time } = frame;
+        println!("    {time:?} at byte {end}: {laid_out} paragraphs, colours of {coloured} bytes");
+    }
+    assert!(coloured <= SHORT_CODE, "{name}: colours of {coloured} bytes were found for one frame");
     assert!(laid_out <= most, "{name}: {laid_out} paragraphs were laid out for one frame");
 }
 
