@@ -20,6 +20,16 @@ pub struct Adapters {
     read: Option<Instant>,
 }
 
+/// Longest time that the end of the window waits for drivers that are still being asked.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
+
+/// Drivers take themselves down at the end of the process: a thread that is still inside one would end it with a crash.
+impl Drop for Adapters {
+    fn drop(&mut self) {
+        self.asking.wait(LAST_ANSWER);
+    }
+}
+
 /// Memory of an adapter as the system tells it, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SystemMemory {

@@ -3,6 +3,7 @@
 use std::{
     sync::mpsc::{self, Receiver, TryRecvError},
     thread,
+    time::Duration,
 };
 
 use egui::Context;
@@ -43,6 +44,14 @@ impl<T: Send + 'static> Background<T> {
         Ok(())
     }
 
+    /// Waits for the end of a task that must not be left behind, `most` at the longest.
+    pub fn wait(&mut self, most: Duration) {
+        if let Some(receiver) = self.0.take() {
+            // It may have ended without a result.
+            let _ = receiver.recv_timeout(most);
+        }
+    }
+
     /// The result, once.
     pub fn take(&mut self) -> Option<T> {
         let found = match self.0.as_ref()?.try_recv() {
@@ -57,10 +66,33 @@ impl<T: Send + 'static> Background<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    };
 
     use super::*;
-    use crate::testing::until;
+    use crate::testing::{PATIENCE, until};
+
+    #[test]
+    fn a_task_is_waited_for_but_not_for_ever() {
+        let (ctx, mut background, ended) =
+            (Context::default(), Background::default(), Arc::new(AtomicBool::new(false)));
+        let end = Arc::clone(&ended);
+        let work = move || {
+            thread::sleep(Duration::from_millis(30));
+            end.store(true, Ordering::SeqCst);
+        };
+        background.start(&ctx, work).unwrap();
+        background.wait(PATIENCE);
+        assert!(ended.load(Ordering::SeqCst) && !background.is_busy());
+        let (hold, held) = mpsc::channel::<()>();
+        background.start(&ctx, move || _ = held.recv()).unwrap();
+        background.wait(Duration::from_millis(1));
+        assert!(!background.is_busy());
+        drop(hold);
+        background.wait(PATIENCE);
+    }
 
     #[test]
     fn background_result_arrives_once_and_a_panic_ends_the_wait() {

@@ -1,6 +1,6 @@
 //! A token's logits do not depend on how many tokens are computed with it: those of a prompt in chunks of any size are the same bits, so
 //! that drafts, reused prefixes and batches change no greedy text. Of AVX-512, whose tiles sum in an order of their own, that is true of
-//! passes of up to eight tokens.
+//! passes of up to eight tokens; of models with recurrent states it is not.
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 use std::{path::Path, sync::Arc};
@@ -22,14 +22,17 @@ fn logits(model: &Arc<Model>, setup: Setup, n: usize) -> Vec<u32> {
     forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap().iter().map(|logit| logit.to_bits()).collect()
 }
 
+fn open(path: &Path) -> Arc<Model> {
+    let model = Model::open(path, &LoadOptions::default());
+    Arc::new(model.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
 /// Where the logits of a prompt first differ when it is computed by the token and in chunks; `None` if they are the same.
-fn first_difference(path: &Path, setup: Setup, n: usize, chunks: &[usize]) -> Option<String> {
-    let model =
-        Model::open(path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let (model, name) = (Arc::new(model), path.file_name()?.display());
-    let alone = logits(&model, Setup { chunk: 1, ..setup }, n);
+fn first_difference(path: &Path, model: &Arc<Model>, setup: Setup, n: usize, chunks: &[usize]) -> Option<String> {
+    let name = path.file_name()?.display();
+    let alone = logits(model, Setup { chunk: 1, ..setup }, n);
     chunks.iter().find_map(|chunk| {
-        let together = logits(&model, Setup { chunk: *chunk, ..setup }, n);
+        let together = logits(model, Setup { chunk: *chunk, ..setup }, n);
         let at = alone.iter().zip(&together).position(|(a, b)| a != b)?;
         let apart = alone.iter().zip(&together).filter(|(a, b)| a != b).count();
         let (token, of) = (at / model.config.n_vocab, alone.len());
@@ -52,10 +55,13 @@ fn chunks_of_any_size_give_the_same_logits_in_every_quantised_family() {
     }
     paths.retain(|path| !path.to_string_lossy().ends_with("F16.gguf"));
     paths.sort();
-    assert!(paths.len() > 12, "{}", paths.len());
+    // Recurrent states are taken several tokens on at a time, in sums of another order.
+    let models: Vec<_> =
+        paths.iter().map(|path| (path, open(path))).filter(|(_, model)| !model.config.is_recurrent()).collect();
+    assert!(models.len() >= 10, "{}", models.len());
     let mut different = Vec::new();
     for (setup, chunks) in setups().into_iter().filter(|(setup, _)| setup.isa != Some(Isa::Scalar)) {
-        different.extend(paths.iter().filter_map(|path| first_difference(path, setup, 40, chunks)));
+        different.extend(models.iter().filter_map(|(path, model)| first_difference(path, model, setup, 40, chunks)));
     }
     assert!(different.is_empty(), "{}", different.join("\n"));
 }
@@ -64,10 +70,11 @@ fn chunks_of_any_size_give_the_same_logits_in_every_quantised_family() {
 fn chunks_of_any_size_give_the_same_logits_over_long_contexts() {
     for (ty, kv) in [("Q8_0", KvType::F16), ("Q4_K_M", KvType::Q8_0)] {
         let path = fixtures().join(format!("gguf/llama-silu-gqa-256-{ty}.gguf"));
+        let model = open(&path);
         for (setup, chunks) in setups() {
             let n = if setup.isa == Some(Isa::Scalar) { 40 } else { 600 };
             let setup = Setup { kv, threads: 2, ..setup };
-            assert_eq!(first_difference(&path, setup, n, chunks), None, "{setup:?}");
+            assert_eq!(first_difference(&path, &model, setup, n, chunks), None, "{setup:?}");
         }
     }
 }
