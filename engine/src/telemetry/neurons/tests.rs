@@ -500,7 +500,7 @@ fn device_strengths_are_wanted_only_while_a_reader_asks() {
         recorder.end();
         wanted
     };
-    assert!(!wanted(0) && !wanted(1), "nobody looks");
+    assert!(!wanted(0) && !wanted(1), "there is no reader");
     assert!(board.latest().is_some() && wanted(2) && wanted(3));
     let left = (4..200).filter(|position| wanted(*position)).count();
     assert!(left > 0 && left < 100, "{left}");
