@@ -73,7 +73,7 @@ ask() {
 # answered TEXT: waits until TEXT was sent and its answer has ended.
 answered() {
   seen wait 60 "label:$1" >/dev/null
-  seen gone 240 "push button:Stop"
+  seen gone 240 "push button:Stop$"
   seen wait 60 "push button:Copy answer" >/dev/null
 }
 # wheel BUTTON: turns the wheel over the middle column.
@@ -256,6 +256,9 @@ for size in $sizes; do
       neurons
       to_map
       xdotool key Return
+      # Random weights seldom end an answer.
+      sleep 5
+      xdotool key Escape
       answered abc
       shot "map-${map%%=*}"
       quit

@@ -6,8 +6,8 @@
     seen.py place NAME                   as wait, at once; fails if there is none
     seen.py close WINDOW                 asks an X11 window to close, as its title bar would
 
-NAME is the beginning of an accessible name, or of a text, and may be preceded by a role: "slider:VRAM". Places are in pixels
-of the window.
+NAME is the beginning of an accessible name, or of a text, and may be preceded by a role: "slider:VRAM"; with "$" behind it, all of
+the name. Places are in pixels of the window.
 """
 
 import ctypes
@@ -61,9 +61,11 @@ def place(node):
 
 def find(wanted):
     role, _, name = wanted.rpartition(":")
+    matches = str.__eq__ if name.endswith("$") else str.startswith
+    name = name.removesuffix("$")
     root = application()
     for node, kind, title in walk(root) if root else ():
-        if title.startswith(name) and role in ("", kind):
+        if matches(title, name) and role in ("", kind):
             box = place(node)
             if box[2] > 0 and box[3] > 0:
                 return box

@@ -14,7 +14,7 @@ use egui::{CentralPanel, Color32, Context, Frame, Key, Modifiers, Panel, Ui};
 
 pub use self::startup::run;
 use self::{
-    columns::{CHATS, INSET, NEURONS, Rooms, SideColumn, WIDE, WIDE_CHATS, WIDE_NEURONS, over, place_over},
+    columns::{CHATS, INSET, NEURONS, Rooms, SideColumn, over, place_over},
     drops::Destination,
     frame_throttle::FrameThrottle,
     ground::Ground,
@@ -36,10 +36,6 @@ use super::{
     vram::{self, VramPanel},
 };
 use crate::{folders::Folders, library::ModelId};
-
-/// Widths below which a side column lies over the middle one, in points.
-const ROOM_FOR_NEURONS: f32 = 1100.0;
-const ROOM_FOR_CHATS: f32 = 760.0;
 
 /// Longest time between two attempts to write what the disk has refused.
 const RETRY: Duration = Duration::from_secs(1);
@@ -164,7 +160,9 @@ impl Window {
         for command in command::typed(ui) {
             self.shell.queue_command(command);
         }
-        self.escape(ui);
+        let (palette, width) = (Palette::of(ui), ui.available_width());
+        let rooms = Rooms::of(width, self.over);
+        self.escape(ui, rooms);
         for path in drops::dropped(ui) {
             match Destination::of(&path, self.page) {
                 Destination::Message => self.conversation.attach(path),
@@ -175,31 +173,18 @@ impl Window {
                 }
             }
         }
-        let (palette, width) = (Palette::of(ui), ui.available_width());
         let background = if self.cleared { Color32::TRANSPARENT } else { palette.background };
         let frame = Frame::new().fill(background).inner_margin(INSET);
-        let (room_for_chats, room_for_neurons) = (width >= ROOM_FOR_CHATS, width >= ROOM_FOR_NEURONS);
-        // What is dragged to another size is remembered for wide and for other windows.
-        let wide = width >= WIDE;
-        if room_for_chats && self.shell.settings.panels.chats {
-            let (name, size) = if wide { ("wide chats", WIDE_CHATS) } else { ("chats", CHATS) };
-            let column = Panel::left(name).default_size(size).size_range(180.0..=400.0);
-            self.column(ui, column, |window, ui| window.chats.show(ui, &mut window.shell));
-        }
-        if room_for_neurons && self.shell.settings.panels.neurons {
-            let (name, size) = if wide { ("wide neurons", WIDE_NEURONS * width) } else { ("neurons", NEURONS) };
-            let column = Panel::right(name).default_size(size).size_range(360.0..=1100.0);
-            self.column(ui, column, |window, ui| window.right(ui));
-        }
+        self.side_columns(ui, rooms, width);
         Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell, self.page));
         let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| self.middle(ui));
         let place = |column, width| place_over(ui.content_rect(), middle.response.rect.top(), column, width);
         match self.over {
-            Some(column @ SideColumn::Chats) if !room_for_chats => {
+            Some(column @ SideColumn::Chats) if !rooms.chats => {
                 let place = place(column, CHATS);
                 over(ui, "chats over", place, palette, |ui| self.chats.show(ui, &mut self.shell));
             }
-            Some(column @ SideColumn::Neurons) if !room_for_neurons => {
+            Some(column @ SideColumn::Neurons) if !rooms.neurons && !rooms.neurons_instead => {
                 over(ui, "neurons over", place(column, NEURONS), palette, |ui| self.right(ui));
             }
             _ => {}
@@ -212,7 +197,6 @@ impl Window {
         drops::invite(ui, self.page);
         self.shell.toasts.show(ui, middle.response.rect);
         for command in self.shell.take_commands() {
-            let rooms = Rooms { chats: room_for_chats, neurons: room_for_neurons };
             match command {
                 Command::NextArea | Command::PreviousArea => {
                     let now = WindowArea::focused(ui, middle.response.rect).unwrap_or(WindowArea::Composer);
@@ -236,11 +220,13 @@ impl Window {
     }
 
     /// Escape closes a column that lies over the others, and leaves a page; in a chat the conversation has it.
-    fn escape(&mut self, ctx: &Context) {
-        let opened = self.over.is_some() || self.page != Page::Chat;
+    fn escape(&mut self, ctx: &Context, rooms: Rooms) {
+        let over = self.over.is_some() && !rooms.neurons_instead;
+        let opened = over || self.page != Page::Chat;
         if opened && !self.keyboard_taken && ctx.input_mut(|input| input.consume_key(Modifiers::NONE, Key::Escape)) {
-            if self.over.take().is_none() {
-                self.page = Page::Chat;
+            match over {
+                true => self.over = None,
+                false => self.page = Page::Chat,
             }
             self.conversation.handle_command(&Command::Compose, &mut self.shell);
         }

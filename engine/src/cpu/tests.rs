@@ -93,6 +93,7 @@ fn a_tokens_attention_is_the_same_alone_and_in_a_prompt() {
             window,
             chunked: false,
             sinks,
+            key_bias: None,
         };
         let mut cache = || {
             let mut rows = KvRows::new(KvType::F16, head_dim, FIRST + PROMPT).unwrap();

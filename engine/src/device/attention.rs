@@ -191,6 +191,9 @@ fn unsupported(what: &'static str, got: impl ToString, supported: &str) -> Error
 /// # Errors
 /// [`Error::Unsupported`] with what the kernels lack.
 pub(super) fn check(of: &AttentionConfig) -> Result<()> {
+    if of.key_bias.is_some() {
+        return Err(unsupported("positions on the GPU", "ALiBi", "rotary ones"));
+    }
     match of.window.filter(|_| of.chunked) {
         Some(window) => {
             Err(unsupported("window of attention on the GPU", format!("chunks of {window}"), "one that slides"))

@@ -2,6 +2,7 @@
 //! program of coarse operations ([`Step`]). An architecture family is one file in [`families`] that fills these in from GGUF
 //! metadata (and maps Hugging Face folders to them); the forward pass executes the program and knows no families.
 
+mod alibi;
 mod bound_step;
 mod companion;
 mod config;
@@ -27,6 +28,7 @@ mod without_neurons;
 
 use std::{mem, path::Path};
 
+pub use alibi::KeyBias;
 pub use bound_step::{BoundOperation, BoundStep};
 pub use companion::Companion;
 pub use config::{Activation, LayerConfig, ModelConfig};

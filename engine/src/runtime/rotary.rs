@@ -54,7 +54,8 @@ fn table(rope: &Rope, context: usize) -> RopeTable {
             let (low, high) = (dimension(*beta_fast), dimension(*beta_slow));
             let (low, high) = if *truncate { (low.floor(), high.ceil()) } else { (low, high) };
             let (low, high) = (low.max(0.0), high.min(dims - 1.0));
-            let span = if high > low { high - low } else { 0.001 };
+            // Below 0 where even the slowest dimension turns too rarely: the reference interpolates none then.
+            let span = if high == low { 0.001 } else { high - low };
             let blend = |(i, f): (usize, f64)| {
                 let interpolated = ((i as f64 - low) / span).clamp(0.0, 1.0);
                 f / f64::from(*factor) * interpolated + f * (1.0 - interpolated)
@@ -138,5 +139,20 @@ mod tests {
         let kept = |at: f64| 1.0 - (at - low) / (high - low);
         let got = frequencies(scaling(false), 1);
         assert!((got[2] - 0.01 * (kept(2.0) + (1.0 - kept(2.0)) / 4.0)).abs() < 1e-6, "{got:?}");
+    }
+
+    #[test]
+    fn yarn_of_a_context_shorter_than_a_turn_interpolates_nothing() {
+        let scaling = |truncate| RopeScaling::Yarn {
+            factor: 40.0,
+            original_context: 8,
+            attention_factor: 1.0,
+            beta_fast: 32.0,
+            beta_slow: 2.0,
+            truncate,
+        };
+        // 8 ln(8 / (2 * 2 pi)) / (2 ln 10000) = -0.196: rounded up it is 0, and every dimension but the first is interpolated.
+        close(&frequencies(scaling(false), 1), &[1.0, 0.1, 0.01, 0.001]);
+        close(&frequencies(scaling(true), 1), &[1.0, 0.1 / 40.0, 0.01 / 40.0, 0.001 / 40.0]);
     }
 }

@@ -251,6 +251,9 @@ fn words(vram: Option<NamedVram>, fit: Option<Fit>, speed: Speed, ram: Option<u6
     match fit {
         None => format!("Reckoning what fits in {room} …"),
         Some(Fit { whole: true, .. }) => format!("Fits in {room} as a whole{rate}."),
+        Some(Fit { hot: Some(0.0), .. }) => {
+            format!("Larger than {room}: attention of some layers there, all neurons in RAM{rate}.")
+        }
         Some(Fit { hot: Some(hot), .. }) => {
             let work = 100.0 * hot;
             format!("Larger than {room}: hot neurons there ({work:.0} % of the work), the others in RAM{rate}.")
@@ -283,6 +286,10 @@ mod tests {
         );
         let unknown = said(vram(false), fit(true, Some(1.0)), Speed::Unknown);
         assert_eq!(unknown, "Fits in the 6.0 GiB of free VRAM as a whole.");
+        assert_eq!(
+            said(vram(true), fit(false, Some(0.0)), Speed::Unknown),
+            "Larger than the VRAM budget of 6.0 GiB: attention of some layers there, all neurons in RAM."
+        );
         assert_eq!(said(None, fit(false, None), Speed::Expected(3.21)), "Fits in RAM, about 3.2 tok/s.");
         assert_eq!(said(None, fit(false, None), Speed::Measured(3.21)), "Fits in RAM, measured at 3.2 tok/s.");
         let without = said(vram(true), fit(false, None), Speed::Unknown);

@@ -103,8 +103,10 @@ fn sentence(forecast: &Forecast, speed: Speed, told: u64) -> String {
     let (hot, all) = forecast.units();
     let percentage = 100.0 * hot as f64 / all.max(1) as f64;
     let at = format!("At {}: {}", bytes(told), speed.words());
-    if hot == 0 {
-        return format!("{at}, all of it by the CPU.");
+    match (hot, forecast.plan.placement.any_resident()) {
+        (0, false) => return format!("{at}, all of it by the CPU."),
+        (0, true) => return format!("{at}, attention of some layers in VRAM, all neurons in RAM."),
+        _ => {}
     }
     let work = 100.0 * forecast.hot_fraction();
     let what = if forecast.plan.layers.iter().all(|layer| layer.experts) { "experts" } else { "neurons" };

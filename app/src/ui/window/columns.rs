@@ -14,6 +14,12 @@ pub(super) const WIDE: f32 = 1800.0;
 pub(super) const WIDE_CHATS: f32 = 288.0;
 pub(super) const WIDE_NEURONS: f32 = 0.29;
 
+/// Widths below which a side column lies over the middle one, in points.
+const ROOM_FOR_NEURONS: f32 = 1100.0;
+const ROOM_FOR_CHATS: f32 = 760.0;
+/// Width of the page beside the neurons that is worth hiding the chats for, in points.
+pub(super) const LEAST_PAGE: f32 = 400.0;
+
 /// A side column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SideColumn {
@@ -23,13 +29,25 @@ pub(super) enum SideColumn {
     Neurons,
 }
 
-/// True for each side column that has a place of its own in a window of this width.
+/// Side columns that have a place of their own in a window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rooms {
-    /// The list of chats.
+    /// The list of chats has.
     pub chats: bool,
-    /// Neurons and memory.
+    /// Neurons and memory have, beside the chats.
     pub neurons: bool,
+    /// Neurons and memory have that of the chats: both would leave nothing of the page, and over it they would hide the words that a
+    /// neuron colours.
+    pub neurons_instead: bool,
+}
+
+impl Rooms {
+    /// Rooms in a window of this width in which the column `asked` was asked for.
+    pub fn of(width: f32, asked: Option<SideColumn>) -> Self {
+        let (chats, neurons) = (width >= ROOM_FOR_CHATS, width >= ROOM_FOR_NEURONS);
+        let instead = !neurons && width >= NEURONS + LEAST_PAGE;
+        Rooms { chats, neurons, neurons_instead: instead && asked == Some(SideColumn::Neurons) }
+    }
 }
 
 /// Place of a column that lies over the page: `width` points at the left or the right of the window. It begins below the `top` at

@@ -19,7 +19,8 @@ impl Window {
     /// The areas that can be seen, from left to right.
     pub(super) fn areas(&self, rooms: Rooms) -> Vec<WindowArea> {
         let panels = self.shell.settings.panels;
-        let chats = if rooms.chats { panels.chats } else { self.over == Some(SideColumn::Chats) };
+        let chats =
+            if rooms.chats { panels.chats && !rooms.neurons_instead } else { self.over == Some(SideColumn::Chats) };
         let neurons = if rooms.neurons { panels.neurons } else { self.over == Some(SideColumn::Neurons) };
         let all = [
             (chats, WindowArea::Chats),
@@ -44,14 +45,16 @@ impl Window {
     pub(super) fn show_chats(&mut self, rooms: Rooms) {
         if rooms.chats {
             self.shell.settings.panels.chats = true;
+            self.over = self.over.filter(|_| !rooms.neurons_instead);
         } else {
             self.over = Some(SideColumn::Chats);
         }
     }
 
     pub(super) fn handle_command(&mut self, command: Command, rooms: Rooms) {
-        let Rooms { chats: room_for_chats, neurons: room_for_neurons } = rooms;
         let panels = &mut self.shell.settings.panels;
+        // A column that hides nothing of the page stays.
+        let kept = self.over.filter(|_| rooms.neurons_instead);
         let switch = |over: &mut Option<SideColumn>, side| *over = if *over == Some(side) { None } else { Some(side) };
         match command {
             Command::NewChat
@@ -60,7 +63,7 @@ impl Window {
             | Command::Compose
             | Command::Compare(_)
             | Command::Attach => {
-                (self.page, self.over) = (Page::Chat, None);
+                (self.page, self.over) = (Page::Chat, kept);
                 self.conversation.handle_command(&command, &mut self.shell);
             }
             Command::Stop | Command::Regenerate | Command::CopyAnswer | Command::ToEnd => {
@@ -81,13 +84,14 @@ impl Window {
                 }
             }
             Command::CloseModel => self.shell.engine_handle.close(),
-            Command::Show(page) => (self.page, self.over) = (if self.page == page { Page::Chat } else { page }, None),
-            Command::ToggleChats if room_for_chats => panels.chats = !panels.chats,
+            Command::Show(page) => (self.page, self.over) = (if self.page == page { Page::Chat } else { page }, kept),
+            Command::ToggleChats if rooms.neurons_instead => self.show_chats(rooms),
+            Command::ToggleChats if rooms.chats => panels.chats = !panels.chats,
             Command::ToggleChats => switch(&mut self.over, SideColumn::Chats),
-            Command::ToggleNeurons if room_for_neurons => panels.neurons = !panels.neurons,
+            Command::ToggleNeurons if rooms.neurons => panels.neurons = !panels.neurons,
             Command::ToggleNeurons => switch(&mut self.over, SideColumn::Neurons),
             Command::ShowMap | Command::SearchNeurons => {
-                if room_for_neurons {
+                if rooms.neurons {
                     panels.neurons = true;
                 } else {
                     self.over = Some(SideColumn::Neurons);

@@ -2,15 +2,38 @@
 
 use egui::{Frame, Margin, Panel, ScrollArea, Shape, Ui};
 
-use super::{Window, columns::INSET};
+use super::{
+    Window,
+    columns::{CHATS, INSET, LEAST_PAGE, NEURONS, Rooms, WIDE, WIDE_CHATS, WIDE_NEURONS},
+};
 use crate::ui::{areas::WindowArea, theme::Palette};
 
 /// Height of the right column below which its two panels scroll as one, in points.
 const ROOM_FOR_BOTH: f32 = 720.0;
 
 impl Window {
+    /// The side columns that have a place of their own in a window of this `width`.
+    pub(super) fn side_columns(&mut self, ui: &mut Ui, rooms: Rooms, width: f32) {
+        // What is dragged to another size is remembered for wide and for other windows.
+        let wide = width >= WIDE;
+        let panels = self.shell.settings.panels;
+        if rooms.chats && panels.chats && !rooms.neurons_instead {
+            let (name, size) = if wide { ("wide chats", WIDE_CHATS) } else { ("chats", CHATS) };
+            let column = Panel::left(name).default_size(size).size_range(180.0..=400.0);
+            self.column(ui, column, |window, ui| window.chats.show(ui, &mut window.shell));
+        }
+        if rooms.neurons_instead {
+            let column = Panel::right("neurons alone").default_size(NEURONS).size_range(360.0..=width - LEAST_PAGE);
+            self.column(ui, column, |window, ui| window.right(ui));
+        } else if rooms.neurons && panels.neurons {
+            let (name, size) = if wide { ("wide neurons", WIDE_NEURONS * width) } else { ("neurons", NEURONS) };
+            let column = Panel::right(name).default_size(size).size_range(360.0..=1100.0);
+            self.column(ui, column, |window, ui| window.right(ui));
+        }
+    }
+
     /// A side column.
-    pub(super) fn column(&mut self, ui: &mut Ui, column: Panel, contents: impl FnOnce(&mut Self, &mut Ui)) {
+    fn column(&mut self, ui: &mut Ui, column: Panel, contents: impl FnOnce(&mut Self, &mut Ui)) {
         let (frame, fill) = (Frame::new().inner_margin(INSET), Palette::of(ui).panel);
         let Some(ground) = self.ground else {
             column.frame(frame.fill(fill)).show(ui, |ui| contents(self, ui));

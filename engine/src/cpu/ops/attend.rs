@@ -3,7 +3,7 @@
 
 use std::ops::{Deref, DerefMut, Range};
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::{
     KvRows,
@@ -169,6 +169,23 @@ impl SeenWindow {
     }
 }
 
+/// Biases of scores that grow with the position of their key (ALiBi).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PositionBias<'a> {
+    /// Growth per position, of query heads.
+    pub slopes: &'a [f32],
+    /// Factor on all biases.
+    pub scale: f32,
+}
+
+impl PositionBias<'_> {
+    /// The bias for query head `head` of the key at `position`. The product is rounded to bfloat16, as models with such biases are
+    /// trained.
+    pub(super) fn at(&self, head: usize, position: usize) -> f32 {
+        self.scale * bf16::from_f32(self.slopes[head] * position as f32).to_f32()
+    }
+}
+
 /// Attention of every query of `block` to the keys at positions `visit`, as far as its mask allows: query `row` is at position
 /// `first + row / group` and sees the keys of `window` up to and including its own.
 pub(super) struct Attend<'a> {
@@ -180,6 +197,8 @@ pub(super) struct Attend<'a> {
     pub(super) group: usize,
     pub(super) window: SeenWindow,
     pub(super) softcap: Option<f32>,
+    /// Of the `group` query heads.
+    pub(super) bias: Option<PositionBias<'a>>,
 }
 
 impl Kernel for Attend<'_> {
@@ -201,6 +220,10 @@ impl Kernel for Attend<'_> {
                 let seen = self.window.first(position).max(self.visit.start)..(position + 1).min(start + n);
                 let seen = seen.start.max(start) - start..seen.end.max(start) - start;
                 let scores = &mut scores[row * TILE..][..TILE];
+                if let Some(bias) = self.bias {
+                    let biased = scores.iter_mut().zip(start..).take(n);
+                    biased.for_each(|(score, key)| *score += bias.at(row % self.group, key));
+                }
                 let out = &mut out[row * width..][..width];
                 soften(v, scores, seen, self.softcap, &mut max[row], &mut sum[row], out);
             }

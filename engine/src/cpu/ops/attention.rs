@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{
     KvRows, PARALLEL_ELEMENTS,
-    attend::{Attend, Finish, QueryBlock, SeenWindow},
+    attend::{Attend, Finish, PositionBias, QueryBlock, SeenWindow},
     next,
 };
 use crate::cpu::{Cpu, simd::vector::dispatch};
@@ -33,6 +33,8 @@ pub struct AttentionShape<'a> {
     pub chunked: bool,
     /// `[n_head]`: per query head the score of a key without a value, beside those it sees (gpt-oss).
     pub sinks: Option<&'a [f32]>,
+    /// Biases of scores by the position of their key.
+    pub key_bias: Option<PositionBias<'a>>,
 }
 
 impl AttentionShape<'_> {
@@ -63,6 +65,12 @@ pub struct SeenRows<'a> {
 impl AttentionShape<'_> {
     fn sink(&self, head: usize) -> Option<f32> {
         self.sinks.map(|sinks| sinks[head])
+    }
+
+    /// The biases of the query heads that share key/value head `head`.
+    fn bias_of_group(&self, head: usize) -> Option<PositionBias<'_>> {
+        let group = self.n_head / self.n_kv_head;
+        self.key_bias.map(|bias| PositionBias { slopes: &bias.slopes[head * group..][..group], ..bias })
     }
 }
 
@@ -108,6 +116,7 @@ impl Cpu {
         let (Queries { q, first }, SeenRows { keys, values }) = (queries, seen);
         let row = shape.n_head * shape.head_dim;
         assert!(shape.sinks.is_none_or(|sinks| sinks.len() == shape.n_head));
+        assert!(shape.key_bias.is_none_or(|bias| bias.slopes.len() == shape.n_head));
         assert!(shape.n_head.is_multiple_of(shape.n_kv_head) && q.len().is_multiple_of(row) && out.len() == q.len());
         assert!(keys.len() == shape.n_kv_head && values.len() == shape.n_kv_head);
         let tokens = q.len() / row;
@@ -165,7 +174,8 @@ impl Cpu {
                 block.set_query(r, query, shape.scale);
             }
             let (keys, values) = (&keys[head], &values[head]);
-            let attend = Attend { block, keys, values, visit, first, group, window, softcap: shape.softcap };
+            let bias = shape.bias_of_group(head);
+            let attend = Attend { block, keys, values, visit, first, group, window, softcap: shape.softcap, bias };
             dispatch(self.isa(), attend);
             block.store_range(part);
         };
@@ -226,10 +236,12 @@ impl Cpu {
                     block.set_query(r, query, shape.scale);
                 }
                 let (keys, values, softcap) = (&keys[head], &values[head], shape.softcap);
+                let bias = shape.bias_of_group(head);
                 // Range by range, as one token's.
                 for range in visit.start / RANGE..visit.end.div_ceil(RANGE) {
                     let visit = (range * RANGE).max(visit.start)..((range + 1) * RANGE).min(visit.end);
-                    let attend = Attend { block: &mut *block, keys, values, visit, first, group, window, softcap };
+                    let attend =
+                        Attend { block: &mut *block, keys, values, visit, first, group, window, softcap, bias };
                     dispatch(self.isa(), attend);
                     block.end_range(self.isa());
                 }
@@ -254,15 +266,29 @@ mod tests {
     use super::*;
     use crate::cpu::ops::{KvType, tests::each_cpu};
 
-    /// Reference: attention of one query head at `position`, `[head_dim]`, in f64.
+    /// Every key is seen, and scores are products alone.
+    const PLAIN: AttentionShape<'static> = AttentionShape {
+        n_head: 1,
+        n_kv_head: 1,
+        head_dim: 16,
+        scale: 1.0,
+        softcap: None,
+        window: None,
+        chunked: false,
+        sinks: None,
+        key_bias: None,
+    };
+
+    /// Reference: attention of query head `head` at `position`, `[head_dim]`, in f64.
     fn plain(
         shape: &AttentionShape<'_>,
-        sink: Option<f32>,
+        head: usize,
         q: &[f32],
         keys: &KvRows,
         values: &KvRows,
         position: usize,
     ) -> Vec<f64> {
+        let slope = shape.key_bias.map(|bias| PositionBias { slopes: &bias.slopes[head..=head], ..bias });
         let start = match (shape.window, shape.chunked) {
             (None, _) => 0,
             (Some(window), false) => (position + 1).saturating_sub(window),
@@ -273,12 +299,12 @@ mod tests {
         for p in start..=position {
             keys.get(p, &mut row);
             let dot: f64 = q.iter().zip(&row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-            let s = dot * f64::from(shape.scale);
+            let s = dot * f64::from(shape.scale) + slope.map_or(0.0, |slope| f64::from(slope.at(0, p)));
             scores.push(shape.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh()));
         }
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
-        let total = total + sink.map_or(0.0, |sink| (f64::from(sink) - top).exp());
+        let total = total + shape.sink(head).map_or(0.0, |sink| (f64::from(sink) - top).exp());
         let mut out = vec![0.0; shape.head_dim];
         for (p, s) in (start..=position).zip(&scores) {
             values.get(p, &mut row);
@@ -321,8 +347,7 @@ mod tests {
             cpu.attention(shape, queries, seen, &mut out, &mut AttentionScratch::default());
             for (i, (out, q)) in out.chunks(shape.head_dim).zip(q.chunks(shape.head_dim)).enumerate() {
                 let (token, head) = (i / shape.n_head, i % shape.n_head);
-                let wanted =
-                    plain(shape, shape.sink(head), q, &keys[head / group], &values[head / group], first + token);
+                let wanted = plain(shape, head, q, &keys[head / group], &values[head / group], first + token);
                 for (a, b) in out.iter().zip(wanted) {
                     prop_assert!((f64::from(*a) - b).abs() < 2e-5, "{} token {token} head {head}: {a} {b}", cpu.isa());
                 }
@@ -346,21 +371,22 @@ mod tests {
             chunked: bool,
             softcap in prop::option::of(1f32..30.0),
             sinks in prop::option::of(prop::collection::vec(-8f32..8.0, 10)),
+            slopes in prop::option::of(prop::collection::vec(0f32..0.5, 10)),
             seed: u64,
         ) {
             let scale = 1.0 / (dim as f32).sqrt();
             let n_head = n_kv_head * group;
             let sinks = sinks.as_ref().map(|sinks| &sinks[..n_head]);
-            let shape = AttentionShape { n_head, n_kv_head, head_dim: dim, scale, softcap, window, chunked, sinks };
+            let key_bias = slopes.as_ref().map(|slopes| PositionBias { slopes: &slopes[..n_head], scale });
+            let head_dim = dim;
+            let shape = AttentionShape { n_head, n_kv_head, head_dim, scale, softcap, window, chunked, sinks, key_bias };
             check(&shape, ty, first, tokens, seed)?;
         }
     }
 
     #[test]
     fn attention_agrees_with_f64_for_long_contexts_and_prompts() {
-        let (softcap, window, sinks) = (None, None, None);
-        let (chunked, scale) = (false, 0.2);
-        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale, softcap, window, chunked, sinks };
+        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale: 0.2, ..PLAIN };
         check(&shape, KvType::F16, 1500, 1, 7).unwrap();
         let sinks = [0.5, -60.0, 80.0, 2.0];
         check(&AttentionShape { sinks: Some(&sinks), ..shape.clone() }, KvType::F32, 1500, 1, 7).unwrap();
@@ -370,9 +396,7 @@ mod tests {
 
     #[test]
     fn attention_is_the_same_for_any_number_of_workers() {
-        let (softcap, window, sinks) = (None, None, None);
-        let (chunked, scale) = (false, 0.1);
-        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale, softcap, window, chunked, sinks };
+        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale: 0.1, ..PLAIN };
         let (mut keys, mut seed) = (Vec::new(), 3);
         for _ in 0..4 {
             let mut rows = KvRows::new(KvType::F16, 64, 600).unwrap();

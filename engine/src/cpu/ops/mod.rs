@@ -21,6 +21,7 @@ mod softmax;
 
 pub(crate) use super::simd::vector::tile::TILE as KV_TILE;
 pub use activation::{Activation, SWIGLU_LIMIT, SWIGLU_SLOPE, softplus};
+pub use attend::PositionBias;
 pub use attention::{AttentionScratch, AttentionShape, Queries, SeenRows};
 pub use delta_net::{DeltaNetScratch, DeltaNetShape, DeltaNetTokens};
 pub use kv_rows::{KvRows, KvType};

@@ -97,8 +97,10 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
 /// Dense layers before those with experts, and per layer whether it has a window where `layer_types` does not say.
 fn layers(hf: &HfConfig, n_layer: usize) -> Result<(usize, Vec<bool>)> {
     let key = "mlp_layer_types";
+    // Where types are named as well, windows still begin behind these.
+    let replaced = hf.or_default(&["first_k_dense_replace"], 0)?;
     let dense = match hf.strings(key)? {
-        None => hf.or_default(&["first_k_dense_replace"], 0)?,
+        None => replaced,
         Some(types) => {
             let types = hf.of_layers(&types, n_layer)?;
             let dense = types.iter().take_while(|ty| **ty == "dense").count();
@@ -115,6 +117,6 @@ fn layers(hf: &HfConfig, n_layer: usize) -> Result<(usize, Vec<bool>)> {
         return Err(hf.unsupported(what, "prefix_dense_sliding_window_pattern", prefix));
     }
     let interval = hf.or_default(&["sliding_window_pattern"], INTERVAL)?;
-    let slides = |n: usize| n >= dense && (interval == 0 || !(n - dense + 1).is_multiple_of(interval));
+    let slides = |n: usize| n >= replaced && (interval == 0 || !(n - replaced + 1).is_multiple_of(interval));
     Ok((dense, (0..n_layer).map(slides).collect()))
 }

@@ -196,7 +196,6 @@ fn experts(model_type: &str) -> Value {
         "llama4" | "llama4_text" => json!({
             "intermediate_size_mlp": 16384, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
             "rms_norm_eps": 1e-5, "num_local_experts": 16, "num_experts_per_tok": 1, "attention_chunk_size": 8192,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
         }),
         "gpt_oss" => json!({
             "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,

@@ -45,6 +45,8 @@ impl LayerRope {
 struct HfRope<'a> {
     config: &'a HfConfig,
     values: Option<&'a Map<String, Json>>,
+    /// True if they are of one kind of layer only.
+    by_kind: bool,
 }
 
 impl<'a> HfRope<'a> {
@@ -71,6 +73,12 @@ impl<'a> HfRope<'a> {
         let Some(value) = self.value(name) else { return Ok(None) };
         let flag = value.as_bool();
         flag.map(Some).ok_or_else(|| self.config.error(&format!("rope.{name}"), "true or false", value))
+    }
+
+    /// YaRN's bounds as they are rather than whole dimensions. The reference looks for this key outside the kinds of layers only, and
+    /// models are trained with what it does.
+    fn truncates(&self) -> Result<Option<bool>> {
+        Ok(self.bool("truncate")?.filter(|_| !self.by_kind))
     }
 
     fn usize(&self, name: &str) -> Result<Option<usize>> {
@@ -140,7 +148,7 @@ impl HfConfig {
             (None, LayerRope::Full) => parameters.or_else(|| object("rope_scaling")),
             (None, LayerRope::Sliding) => None,
         };
-        HfRope { config: self, values }
+        HfRope { config: self, values, by_kind: by_kind.is_some() }
     }
 
     /// Rotated ones of a head's `head_dim` elements.
@@ -287,7 +295,7 @@ impl Draft {
                 self.set(&key(gguf), Value::F32(beta));
             }
         }
-        if let Some(truncate) = rope.bool("truncate")? {
+        if let Some(truncate) = rope.truncates()? {
             self.set(&key("yarn_truncate"), Value::Bool(truncate));
         }
         // GGUF keeps what multiplies the magnitude that follows from the factor.

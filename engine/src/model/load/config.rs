@@ -141,6 +141,7 @@ impl Loader<'_> {
                 latent: None,
                 gate_rows: 0,
                 head_gate: HeadGate::Softplus,
+                key_bias: None,
                 norm_after_rope: false,
             })
         };

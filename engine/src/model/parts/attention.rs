@@ -3,7 +3,7 @@
 use super::{BoundLatent, LatentConfig, LatentWeights, LayerNorms, Linear, Norm, NormKind};
 use crate::{
     error::Result,
-    model::{Register, load::LayerTensors},
+    model::{KeyBias, Register, load::LayerTensors},
 };
 
 /// Attention of one layer.
@@ -41,6 +41,8 @@ pub struct AttentionConfig {
     pub gate_rows: usize,
     /// That function.
     pub head_gate: HeadGate,
+    /// Biases of scores by the position of their key, in place of rotations (ALiBi).
+    pub key_bias: Option<KeyBias>,
     /// True if norms of query and key heads come behind the rotation rather than before it (HunYuan). Rotations keep lengths.
     pub norm_after_rope: bool,
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     cpu::{
         Cpu,
-        ops::{AttentionScratch, AttentionShape, Queries, RopeRows, SeenRows, softplus},
+        ops::{AttentionScratch, AttentionShape, PositionBias, Queries, RopeRows, SeenRows, softplus},
     },
     error::{Error, Result},
     model::{
@@ -212,6 +212,7 @@ impl CpuAttention {
             window: of.window,
             chunked: of.chunked,
             sinks: weights.sinks.as_deref(),
+            key_bias: of.key_bias.as_ref().map(|bias| PositionBias { slopes: &bias.slopes, scale: bias.scale }),
         };
         for (rows, kv) in sequences.iter_mut() {
             let first = kv.len();

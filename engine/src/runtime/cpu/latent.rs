@@ -95,6 +95,7 @@ impl LatentAttention {
             window: shape.window,
             chunked: shape.chunked,
             sinks: weights.sinks.as_deref(),
+            key_bias: None,
         };
         for (rows, kv) in sequences.iter_mut() {
             let first = kv.len();

@@ -37,6 +37,30 @@ fn column_over_the_page_leaves_the_line_above_free() {
 }
 
 #[test]
+fn neurons_take_the_place_of_the_chats_rather_than_hide_words() {
+    let mut stage = TestWindow::new(SIZES[0]);
+    stage.ready();
+    stage.types("Tell me a story about a ball.");
+    stage.press(Key::Enter);
+    stage.answered();
+    stage.ctrl(Key::J);
+    stage.it.run_steps(2);
+    assert!(stage.shows("Search neurons") && !stage.shows("Search chats"));
+    let (page, column) = (stage.control("Message").rect(), stage.control("Search neurons").rect());
+    assert!(page.right() < column.left() && page.width() > 300.0, "the page at {page}, neurons at {column}");
+    // It is a column like in a wide window: Escape is the answer's, and a chat that is opened leaves it.
+    stage.press(Key::Escape);
+    stage.ctrl(Key::N);
+    assert!(stage.shows("Search neurons"));
+    stage.ctrl(Key::B);
+    stage.it.run_steps(2);
+    assert!(stage.shows("Search chats") && !stage.shows("Search neurons"));
+    stage.ctrl(Key::J);
+    stage.ctrl(Key::J);
+    assert!(stage.shows("Search chats") && !stage.shows("Search neurons"));
+}
+
+#[test]
 fn notice_of_a_change_that_is_not_kept_covers_nothing() {
     for size in SIZES {
         let mut stage = TestWindow::new(size);
