@@ -207,7 +207,8 @@ impl Arena {
         self.ledger.reserve(purpose, size).map_err(refused)?;
         // From here on an error gives the bytes back.
         let mut buffer = BufferInner { raw: None, bytes: size, purpose, ledger: Arc::clone(&self.ledger) };
-        if self.ledger.faults.at(FaultPoint::Allocation) {
+        let full = usage == Usage::Upload && self.ledger.faults.is_full(self.used_for(Purpose::Staging));
+        if full || self.ledger.faults.at(FaultPoint::Allocation) {
             return Err(refused(0));
         }
         if self.ledger.faults.at(FaultPoint::FirstUse) {

@@ -44,7 +44,7 @@ impl Caps {
         Caps {
             tier,
             max_buffer: limits.max_buffer_size,
-            max_binding: limits.max_storage_buffer_binding_size,
+            max_binding: binding_limit(info.backend, limits.max_storage_buffer_binding_size),
             binding_alignment: u64::from(limits.min_storage_buffer_offset_alignment),
             max_groups: limits.max_compute_workgroups_per_dimension,
             max_workgroup: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x),
@@ -88,5 +88,29 @@ impl Caps {
         self.tier.f16 &= tier.f16;
         self.cooperative_matrix &= self.tier.subgroups && self.tier.f16;
         self
+    }
+}
+
+/// Bytes of the largest binding, where the adapter offers `limit`. Through Metal, kernels read wrong places of bindings of 4 GiB and
+/// more unless indirect calls are validated, which is off.
+fn binding_limit(backend: wgpu::Backend, limit: u64) -> u64 {
+    const METAL: u64 = (1 << 32) - 4;
+    if backend == wgpu::Backend::Metal { limit.min(METAL) } else { limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bindings_of_metal_are_less_than_4_gib() {
+        for (backend, offered, limit) in [
+            (wgpu::Backend::Metal, 1 << 34, (1 << 32) - 4),
+            (wgpu::Backend::Metal, 1 << 32, (1 << 32) - 4),
+            (wgpu::Backend::Metal, 1 << 28, 1 << 28),
+            (wgpu::Backend::Vulkan, 1 << 34, 1 << 34),
+        ] {
+            assert_eq!(binding_limit(backend, offered), limit, "{backend}, {offered}");
+        }
     }
 }

@@ -133,8 +133,7 @@ impl Gpu {
         let of = health.clone();
         device.set_device_lost_callback(move |reason, message| of.lose(&format!("{reason:?}: {message}")));
 
-        let free = report.vram.iter().find_map(VramReading::available);
-        let budget = options.budget.or(free.map(|free| free / 10 * 9)).unwrap_or(u64::MAX);
+        let budget = options.budget.or(vram::budget(&report.vram)).unwrap_or(u64::MAX);
         let cache = cached.and_then(|folder| PipelineCache::open(&device, &adapter, folder));
         let options = GpuOptions { budget: Some(budget), ..options.clone() };
         Self::with(&options, Some(DriverHandles { device, queue, adapter }), report, health, cache)?

@@ -17,6 +17,8 @@ pub enum FaultPoint {
     CompileLost,
     /// The driver's validation refuses a call that cannot fail.
     Validation,
+    /// The heap of memory that the CPU writes and the device reads is full: no allocation succeeds that takes it past so many bytes.
+    MappedHeap,
     /// An allocation succeeds, and the memory turns out not to be there when it is first used.
     FirstUse,
     /// A submission is done, and its results never arrive.
@@ -25,7 +27,7 @@ pub enum FaultPoint {
     Subgroups,
 }
 
-/// At most one failure: at the `n`-th passage, from 1, of a point.
+/// At most one failure: at the `n`-th passage, from 1, of a point; a full heap is one of `n` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults(pub Option<(FaultPoint, u64)>);
 
@@ -58,5 +60,10 @@ impl FaultCounter {
             Some((chosen, n)) if chosen == point && !self.paused() => self.passed.fetch_add(1, Relaxed) + 1 == n,
             _ => false,
         }
+    }
+
+    /// True if the heap of mapped memory is full, of which `bytes` would be held.
+    pub fn is_full(&self, bytes: u64) -> bool {
+        matches!(self.faults.0, Some((FaultPoint::MappedHeap, room)) if bytes > room)
     }
 }

@@ -63,14 +63,15 @@ impl<'a> Uploader<'a> {
         Self::with_loads(gpu, if least { LEAST } else { arena.available() / 64 }, progress)
     }
 
-    /// [`Uploader::new`] with two staging buffers of about `load` bytes.
+    /// [`Uploader::new`] with two staging buffers of about `load` bytes, or of fewer where there is no room for that many: the heap that
+    /// a driver maps may be a small one, whatever the budget has left.
     ///
     /// # Errors
-    /// As [`Uploader::new`].
+    /// As [`Uploader::new`], if there is no room for the least ones.
     pub fn with_loads(gpu: &Gpu, load: u64, progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<Self> {
         let load = load.clamp(LEAST, LOAD).min(gpu.caps().max_buffer) / 16 * 16;
         let threads = packing_threads();
-        let ring = UploadRing::new(gpu, 2, load)?;
+        let ring = staging(gpu, load)?;
         Ok(Uploader {
             gpu: gpu.clone(),
             ring,
@@ -297,6 +298,17 @@ impl<'a> Uploader<'a> {
     }
 }
 
+/// Two staging buffers of `load` bytes; of half as many as long as that is refused, down to [`LEAST`].
+fn staging(gpu: &Gpu, load: u64) -> Result<UploadRing> {
+    match UploadRing::new(gpu, 2, load) {
+        Err(Error::Memory { wanted, available, .. }) if load > LEAST => {
+            tracing::debug!(wanted, available, "staging is halved");
+            staging(gpu, (load / 2).max(LEAST) / 16 * 16)
+        }
+        made => made,
+    }
+}
+
 /// Threads that repack.
 pub(super) fn packing_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
@@ -340,4 +352,44 @@ pub(super) fn pack<'m>(
         let ended = |_| Error::Stopped("a thread that repacks weights ended early".to_owned());
         workers.into_iter().try_for_each(|worker| worker.join().map_err(ended)?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        format::Bytes,
+        gpu::{AdapterChoice, FaultPoint, Faults, GpuOptions, ReadbackRing},
+        quant::TensorType,
+    };
+
+    /// A matrix that is larger than the heap arrives in loads that fit it.
+    #[test]
+    fn uploads_become_smaller_where_the_mapped_heap_is_full() {
+        const ROWS: usize = 600;
+        let data = Bytes::new((0..ROWS * 256 * 4).map(|at| (at / 4 % 251) as u8 & 0x3f).collect::<Vec<_>>());
+        let weights = Matrix::new(TensorType::F32, ROWS, 256, data).unwrap();
+        let upload = |heap: Option<u64>| {
+            let faults = Faults(heap.map(|bytes| (FaultPoint::MappedHeap, bytes)));
+            let options = GpuOptions { adapter: AdapterChoice::Index(0), faults, ..GpuOptions::default() };
+            let gpu = Gpu::open(&options).unwrap();
+            let mut go_on = |_, _| ControlFlow::Continue(());
+            let mut uploader = Uploader::with_loads(&gpu, LOAD, &mut go_on)?;
+            let load = uploader.ring.bytes();
+            let matrix = uploader.matrix(Purpose::Ffn, "test", &[&weights])?;
+            uploader.finish()?;
+            let (part, mut down) = (&matrix.parts()[0], ReadbackRing::new(&gpu, 1, matrix.bytes())?);
+            let all = [(part.buffer(), 0, part.buffer().bytes())];
+            Ok::<_, Error>((load, down.read(Recorder::new(&gpu), &all, || (), <[u8]>::to_vec)?))
+        };
+        let (whole, wanted) = upload(None).unwrap();
+        assert_eq!(whole, LOAD);
+        for (heap, load) in [(2 * LOAD, LOAD), (LOAD, LOAD / 2), (200 << 10, 64 << 10), (2 * LEAST, LEAST)] {
+            let (loads, got) = upload(Some(heap)).unwrap();
+            assert_eq!(loads, load, "loads where the heap has {heap}");
+            assert!(got == wanted, "bytes where the heap has {heap}");
+        }
+        let refused = upload(Some(2 * LEAST - 16)).unwrap_err();
+        assert!(matches!(refused, Error::Memory { what: "upload", wanted, .. } if wanted == LEAST), "{refused}");
+    }
 }

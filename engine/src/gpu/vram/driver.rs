@@ -5,19 +5,19 @@ use super::{VramReading, VramSource};
 
 /// The graphics driver's reading of the memory of `adapter`.
 #[cfg(not(any(windows, target_vendor = "apple")))]
-pub(super) fn read(adapter: &wgpu::Adapter) -> Option<VramReading> {
-    vulkan(adapter)
+pub(super) fn read(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading> {
+    vulkan(adapter, unified)
 }
 
 /// The graphics driver's reading of the memory of `adapter`.
 #[cfg(windows)]
-pub(super) fn read(adapter: &wgpu::Adapter) -> Option<VramReading> {
-    vulkan(adapter).or_else(|| dxgi(adapter))
+pub(super) fn read(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading> {
+    vulkan(adapter, unified).or_else(|| dxgi(adapter))
 }
 
-/// Heaps and their budgets, as Vulkan tells them: of the largest heap on the device's side.
+/// Heaps on the device's side and their budgets, as Vulkan tells them.
 #[cfg(not(target_vendor = "apple"))]
-fn vulkan(adapter: &wgpu::Adapter) -> Option<VramReading> {
+fn vulkan(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading> {
     use ash::{ext, vk};
 
     // SAFETY: the adapter's handles are only read, and are not used after the guard that keeps them.
@@ -41,11 +41,34 @@ fn vulkan(adapter: &wgpu::Adapter) -> Option<VramReading> {
     let properties = memory.memory_properties;
     let heaps = properties.memory_heaps.iter().take(properties.memory_heap_count as usize).enumerate();
     let local = heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
-    let (at, heap) = local.max_by_key(|(_, heap)| heap.size)?;
-    Some(VramReading {
-        total: Some(heap.size),
+    let local = local.map(|(at, heap)| Heap {
+        size: heap.size,
         used_here: has_budgets.then_some(budgets.heap_usage[at]),
         budget: has_budgets.then_some(budgets.heap_budget[at]),
+    });
+    of_heaps(&local.collect::<Vec<_>>(), unified)
+}
+
+/// A heap on the device's side, in bytes.
+#[cfg(any(not(target_vendor = "apple"), test))]
+#[derive(Debug, Clone, Copy)]
+struct Heap {
+    size: u64,
+    used_here: Option<u64>,
+    budget: Option<u64>,
+}
+
+/// The reading of all heaps together where memory is `unified`: its driver may divide it (Strix Halo's has 32 and 64 GB). A card's is
+/// that of the largest: the other is a window through which the CPU sees the same memory. Budgets are no larger than their heaps.
+#[cfg(any(not(target_vendor = "apple"), test))]
+fn of_heaps(heaps: &[Heap], unified: bool) -> Option<VramReading> {
+    let largest = heaps.iter().max_by_key(|heap| heap.size)?;
+    let counted = if unified { heaps } else { std::slice::from_ref(largest) };
+    let sum = |what: fn(&Heap) -> Option<u64>| counted.iter().map(what).sum::<Option<u64>>();
+    Some(VramReading {
+        total: sum(|heap| Some(heap.size)),
+        used_here: sum(|heap| heap.used_here),
+        budget: sum(|heap| heap.budget.map(|budget| budget.min(heap.size))),
         ..VramReading::empty(VramSource::Vulkan)
     })
 }
@@ -82,7 +105,7 @@ fn usable(dedicated: u64, shared: u64) -> u64 {
 /// The graphics driver's reading of the memory of `adapter`: on Apple's machines the part of the machine's memory the GPU
 /// works well with.
 #[cfg(target_vendor = "apple")]
-pub(super) fn read(adapter: &wgpu::Adapter) -> Option<VramReading> {
+pub(super) fn read(adapter: &wgpu::Adapter, _unified: bool) -> Option<VramReading> {
     use objc2_metal::MTLDevice as _;
 
     // SAFETY: the device is only asked, and not used after the guard that keeps it.
@@ -99,7 +122,31 @@ pub(super) fn read(adapter: &wgpu::Adapter) -> Option<VramReading> {
 
 #[cfg(test)]
 mod tests {
-    use super::usable;
+    use super::{Heap, of_heaps, usable};
+
+    #[test]
+    fn heaps_of_unified_memory_are_added_up() {
+        let gib = 1_u64 << 30;
+        let heap = |size: u64, used: u64, budget: u64| Heap {
+            size: size * gib,
+            used_here: Some(used * gib),
+            budget: Some(budget * gib),
+        };
+        // Strix Halo, whose second heap has a budget above its size.
+        let halo = [heap(32, 1, 30), heap(64, 2, 90)];
+        let together = of_heaps(&halo, true).unwrap();
+        assert_eq!(
+            (together.total, together.used_here, together.budget),
+            (Some(96 * gib), Some(3 * gib), Some(94 * gib))
+        );
+        // A card's memory, and the window into it.
+        let card = of_heaps(&[heap(16, 1, 15), heap(1, 0, 1)], false).unwrap();
+        assert_eq!((card.total, card.used_here, card.budget), (Some(16 * gib), Some(gib), Some(15 * gib)));
+        let untold = [Heap { size: gib, used_here: None, budget: None }; 2];
+        let untold = of_heaps(&untold, true).unwrap();
+        assert_eq!((untold.total, untold.used_here, untold.budget), (Some(2 * gib), None, None));
+        assert_eq!(of_heaps(&[], true), None);
+    }
 
     #[test]
     fn integrated_adapters_have_the_part_of_the_machines_memory_they_may_use() {

@@ -67,7 +67,7 @@ impl VramReading {
         VramReading { source, total: None, used: None, used_here: None, budget: None }
     }
 
-    /// Bytes this process can still allocate before the system has to make room.
+    /// Bytes this process can still allocate before the system has to make room; never more than there are.
     pub fn available(&self) -> Option<u64> {
         match (self.budget, self.used_here, self.total, self.used) {
             (Some(budget), Some(here), ..) => Some(budget.saturating_sub(here)),
@@ -76,16 +76,36 @@ impl VramReading {
         }
     }
 
+    /// The reading with a budget no larger than the memory: some drivers name more than their heap has.
+    fn within_total(self) -> Self {
+        let most = self.total.unwrap_or(u64::MAX);
+        VramReading { budget: self.budget.map(|budget| budget.min(most)), ..self }
+    }
+
     fn is_known(&self) -> bool {
         *self != Self::empty(self.source)
     }
 }
 
-/// Every source's reading of `adapter`, the system's before the driver's. Never fails: a source that is missing is left out.
+/// Every source's reading of `adapter`. Never fails: a source that is missing is left out.
 pub(super) fn readings(adapter: &wgpu::Adapter) -> Vec<VramReading> {
-    let pci = adapter.get_info().device_pci_bus_id;
-    let sources = [nvml::read(&pci), sysfs::read(Path::new("/sys"), &pci), driver::read(adapter)];
-    sources.into_iter().flatten().filter(VramReading::is_known).collect()
+    let info = adapter.get_info();
+    let (pci, unified) = (&info.device_pci_bus_id, info.device_type == wgpu::DeviceType::IntegratedGpu);
+    let of_system = [nvml::read(pci), sysfs::read(Path::new("/sys"), pci, unified)];
+    in_order(of_system, driver::read(adapter, unified))
+}
+
+/// The readings that say something, the system's before the driver's: the system counts all programs, and counts of
+/// `VK_EXT_memory_budget` have been wrong on AMD's cards.
+fn in_order(of_system: [Option<VramReading>; 2], of_driver: Option<VramReading>) -> Vec<VramReading> {
+    let all = of_system.into_iter().chain([of_driver]).flatten();
+    all.map(VramReading::within_total).filter(VramReading::is_known).collect()
+}
+
+/// Bytes that a device may allocate if no budget is named: nine tenths of what the first of its adapter's readings that knows says is
+/// to be had.
+pub(super) fn budget(readings: &[VramReading]) -> Option<u64> {
+    readings.iter().find_map(VramReading::available).map(|free| free / 10 * 9)
 }
 
 #[cfg(test)]
@@ -103,5 +123,29 @@ mod tests {
         let json = serde_json::to_value(VramReading { source: VramSource::Sysfs, ..counted }).unwrap();
         assert_eq!(json["source"], VramSource::Sysfs.name());
         assert_eq!((json["total_bytes"].as_u64(), json["budget_bytes"].as_u64()), (Some(100), None));
+    }
+
+    #[test]
+    fn budgets_are_the_systems_count_and_no_more_than_the_heap() {
+        let gib = 1_u64 << 30;
+        let of = |source, total, used, budget| VramReading {
+            total: Some(total * gib),
+            used: Option::map(used, |it: u64| it * gib),
+            used_here: Some(0),
+            budget: Option::map(budget, |it: u64| it * gib),
+            ..VramReading::empty(source)
+        };
+        // Intel's driver for Windows names a budget above its heap.
+        let lies = in_order([None, None], Some(of(VramSource::Vulkan, 16, None, Some(31))));
+        assert_eq!((lies[0].budget, budget(&lies)), (Some(16 * gib), Some(16 * gib / 10 * 9)));
+        // RADV's own count is the kernel's, whatever the extension says.
+        let kernel = of(VramSource::Sysfs, 16, Some(6), None);
+        let radv = in_order([None, Some(kernel)], Some(of(VramSource::Vulkan, 16, None, Some(16))));
+        assert_eq!(budget(&radv), Some(10 * gib / 10 * 9));
+        // A kernel that tells the size alone leaves the count to the driver.
+        let sized = of(VramSource::Sysfs, 16, None, None);
+        let xe = in_order([None, Some(sized)], Some(of(VramSource::Vulkan, 16, None, Some(12))));
+        assert_eq!((xe.len(), budget(&xe)), (2, Some(12 * gib / 10 * 9)));
+        assert_eq!(budget(&in_order([None, None], None)), None);
     }
 }

@@ -1,5 +1,6 @@
 //! Memory of a card as the Linux kernel shows it in the folder of its PCI device. Each driver has names of its own:
-//! amdgpu counts what is used, i915 what is free, xe says only how much there is of each tile.
+//! amdgpu counts what is used (and, where memory is unified, of which part of the machine's), i915 what is free, xe says only how much
+//! there is of each tile.
 
 use std::{
     fs,
@@ -8,8 +9,9 @@ use std::{
 
 use super::{VramReading, VramSource};
 
-/// The reading for the device at `pci` (`0000:03:00.0`), `root` being where sysfs is mounted.
-pub(super) fn read(root: &Path, pci: &str) -> Option<VramReading> {
+/// The reading for the device at `pci` (`0000:03:00.0`), `root` being where sysfs is mounted. Where memory is `unified`, what is set
+/// aside for the device is the lesser part of what it may use.
+pub(super) fn read(root: &Path, pci: &str, unified: bool) -> Option<VramReading> {
     // Anything else is no name of a folder, and might be a way out of it.
     if pci.is_empty() || !pci.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '.') || pci.contains("..") {
         return None;
@@ -17,7 +19,9 @@ pub(super) fn read(root: &Path, pci: &str) -> Option<VramReading> {
     let device = root.join("bus/pci/devices").join(pci.to_ascii_lowercase());
     let reading = VramReading::empty(VramSource::Sysfs);
     if let Some(total) = number(&device.join("mem_info_vram_total")) {
-        return Some(VramReading { total: Some(total), used: number(&device.join("mem_info_vram_used")), ..reading });
+        let used = number(&device.join("mem_info_vram_used"));
+        let own = VramReading { total: Some(total), used, ..reading };
+        return Some(if unified { with_gtt(own, &device) } else { own });
     }
     for card in folders(&device.join("drm"), "card") {
         if let Some(total) = number(&card.join("lmem_total_bytes")) {
@@ -33,6 +37,18 @@ pub(super) fn read(root: &Path, pci: &str) -> Option<VramReading> {
     let sizes: Vec<u64> = tiles.iter().filter_map(|tile| number(&tile.join("physical_vram_size_bytes"))).collect();
     let total = sizes.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
     (total > 0).then_some(VramReading { total: Some(total), ..reading })
+}
+
+/// The reading `own` of an amdgpu device with the part of the machine's memory that it may use beside its own (GTT), of which a tenth
+/// is left to the driver: submissions need some, and a device without room for one is lost.
+fn with_gtt(own: VramReading, device: &Path) -> VramReading {
+    let Some(gtt) = number(&device.join("mem_info_gtt_total")) else { return own };
+    let used = own.used.zip(number(&device.join("mem_info_gtt_used")));
+    VramReading {
+        total: own.total.map(|total| total.saturating_add(gtt - gtt / 10)),
+        used: used.map(|(own, gtt)| own.saturating_add(gtt)),
+        ..own
+    }
 }
 
 /// Folders within `folder` whose names begin with `prefix`.
@@ -56,8 +72,8 @@ fn number(file: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A sysfs of these files, and the reading of `0000:0a:00.0` in it.
-    fn reading(files: &[(&str, &str)]) -> Option<(Option<u64>, Option<u64>)> {
+    /// A sysfs of these files, and the reading of `0000:0a:00.0` in it: all memory, and that in use.
+    fn reading_of(unified: bool, files: &[(&str, &str)]) -> Option<(Option<u64>, Option<u64>)> {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("bus/pci/devices/0000:0a:00.0");
         for (name, text) in files {
@@ -65,9 +81,28 @@ mod tests {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, text).unwrap();
         }
-        let reading = read(root.path(), "0000:0A:00.0")?;
+        let reading = read(root.path(), "0000:0A:00.0", unified)?;
         assert_eq!((reading.source, reading.used_here, reading.budget), (VramSource::Sysfs, None, None));
         Some((reading.total, reading.used))
+    }
+
+    fn reading(files: &[(&str, &str)]) -> Option<(Option<u64>, Option<u64>)> {
+        reading_of(false, files)
+    }
+
+    #[test]
+    fn unified_memory_includes_the_machines_less_a_tenth() {
+        let apu = [
+            ("mem_info_vram_total", "536870912"),
+            ("mem_info_vram_used", "400000000"),
+            ("mem_info_gtt_total", "30000000000"),
+            ("mem_info_gtt_used", "1000000000"),
+        ];
+        assert_eq!(reading_of(true, &apu), Some((Some(536_870_912 + 27_000_000_000), Some(1_400_000_000))));
+        // A card computes in its own.
+        assert_eq!(reading_of(false, &apu), Some((Some(536_870_912), Some(400_000_000))));
+        assert_eq!(reading_of(true, &apu[..2]), Some((Some(536_870_912), Some(400_000_000))));
+        assert_eq!(reading_of(true, &apu[..3]), Some((Some(536_870_912 + 27_000_000_000), None)));
     }
 
     #[test]
@@ -91,7 +126,7 @@ mod tests {
         fs::create_dir_all(root.path().join("bus/pci/devices")).unwrap();
         fs::write(root.path().join("mem_info_vram_total"), "1").unwrap();
         for hostile in ["", "..", "../../..", "/etc", "0000:00:00.0/../../../..", "\0"] {
-            assert_eq!(read(root.path(), hostile), None, "{hostile:?}");
+            assert_eq!(read(root.path(), hostile, true), None, "{hostile:?}");
         }
     }
 }
