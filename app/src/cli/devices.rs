@@ -8,7 +8,7 @@ use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 use thermocline_engine::{
     bench::read_bandwidth,
     cpu::{Cpu, CpuOptions, Isa},
-    gpu::{AdapterChoice, AdapterKind, AdapterReport, Caps, VramReading, adapters},
+    gpu::{AdapterChoice, AdapterKind, AdapterReport, Caps, Fallbacks, VramReading, adapters},
 };
 
 use super::{
@@ -48,7 +48,7 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     let available: Vec<String> = Isa::available().iter().map(Isa::to_string).collect();
     let cpu = Cpu::new(&CpuOptions::default())?;
     let bandwidth = read_bandwidth(cpu.pool(), MEASURED, 2);
-    let gpus = adapters();
+    let gpus = adapters(&Fallbacks::default());
     let chosen = AdapterChoice::Best.among(&gpus);
 
     let mut out = std::io::stdout().lock();

@@ -309,7 +309,9 @@ impl DeviceArgs {
     pub fn gpu(&self, cpu: &CpuArgs) -> Outcome<Option<GpuOptions>> {
         Ok(match self.choice(cpu)? {
             DeviceChoice::Gpu(options) => Some(options),
-            DeviceChoice::Auto(options) if options.adapter.among(&adapters()).is_some() => Some(options),
+            DeviceChoice::Auto(options) if options.adapter.among(&adapters(&options.fallbacks)).is_some() => {
+                Some(options)
+            }
             DeviceChoice::Auto(_) | DeviceChoice::Cpu => None,
         })
     }

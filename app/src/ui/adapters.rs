@@ -6,13 +6,14 @@ use std::{
 };
 
 use egui::Context;
-use thermocline_engine::session::{AdapterChoice, AdapterKind, AdapterReport, VramReading, adapters};
+use thermocline_engine::session::{AdapterChoice, AdapterKind, AdapterReport, Fallbacks, VramReading, adapters};
 
 use super::background::Background;
 
 /// Adapters and memory at the last query of the system.
 #[derive(Debug, Default)]
 pub struct Adapters {
+    fallbacks: Fallbacks,
     asking: Background<Vec<AdapterReport>>,
     asked: Option<Instant>,
     list: Option<Arc<[AdapterReport]>>,
@@ -64,6 +65,16 @@ impl SystemMemory {
 }
 
 impl Adapters {
+    /// Nothing asked yet; parts of adapters are done without by `fallbacks`.
+    pub fn new(fallbacks: Fallbacks) -> Self {
+        Adapters { fallbacks, asking: Background::default(), asked: None, list: None, read: None }
+    }
+
+    /// Parts of adapters that are done without.
+    pub fn fallbacks(&self) -> &Fallbacks {
+        &self.fallbacks
+    }
+
     /// Asks the system, unless it was asked less than `age` ago.
     pub fn look(&mut self, ctx: &Context, age: Duration) {
         if let Some(list) = self.asking.take() {
@@ -72,7 +83,8 @@ impl Adapters {
         if !self.asking.is_busy() && self.asked.is_none_or(|asked| asked.elapsed() >= age) {
             self.asked = Some(Instant::now());
             // Without a thread there is no list, which is shown.
-            let _ = self.asking.start(ctx, adapters);
+            let fallbacks = self.fallbacks.clone();
+            let _ = self.asking.start(ctx, move || adapters(&fallbacks));
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use egui::Context;
-use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
+use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, Fallbacks, GpuOptions};
 
 use super::{
     adapters::Adapters,
@@ -160,7 +160,7 @@ impl Shell {
             serving: ServerSwitch::new(wake(ctx)),
             downloads,
             preparation: None,
-            adapters: Adapters::default(),
+            adapters: Adapters::new(Fallbacks::default()),
             tint: None,
             highlight: None,
             compared: Arc::new(AtomicBool::new(true)),
@@ -256,7 +256,8 @@ impl Shell {
             // What is free is known when the device is open; the VRAM panel sets it then.
             Some(VramBudget::LeaveFree(_)) | None => None,
         };
-        let gpu = |adapter| GpuOptions { adapter, budget, pipeline_cache, ..GpuOptions::default() };
+        let fallbacks = self.adapters.fallbacks().clone();
+        let gpu = |adapter| GpuOptions { adapter, budget, fallbacks, pipeline_cache, ..GpuOptions::default() };
         let device = match chosen.device.as_deref() {
             None => DeviceChoice::Auto(gpu(AdapterChoice::Best)),
             Some("") => DeviceChoice::Cpu,

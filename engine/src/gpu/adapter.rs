@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
-use super::{Caps, VramReading, vram};
+use super::{AdapterId, Caps, Fallback, FallbackPart, Fallbacks, GpuFeature, VramReading, vram};
 use crate::error::{Error, Result};
 
 /// Kind of an adapter.
@@ -73,6 +73,37 @@ pub struct AdapterReport {
     pub caps: Caps,
     /// Readings of its memory when it was listed, one per source.
     pub vram: Vec<VramReading>,
+    /// Parts of it that are done without.
+    pub fallbacks: Vec<Fallback>,
+}
+
+impl AdapterReport {
+    /// True unless all of it is done without.
+    pub fn is_usable(&self) -> bool {
+        !self.fallbacks.iter().any(|it| it.part == FallbackPart::Adapter)
+    }
+
+    /// Features that are done without.
+    pub fn features_given_up(&self) -> impl Iterator<Item = GpuFeature> {
+        self.fallbacks.iter().filter_map(|it| match it.part {
+            FallbackPart::Feature(feature) => Some(feature),
+            FallbackPart::Adapter => None,
+        })
+    }
+
+    /// True if `other` is the same card, perhaps over another backend.
+    fn is_same_card(&self, other: &AdapterReport) -> bool {
+        match (self.pci_bus_id.as_str(), other.pci_bus_id.as_str()) {
+            ("", _) | (_, "") => self.name == other.name,
+            (place, other) => place == other,
+        }
+    }
+
+    /// Place of its backend in the order in which they are preferred.
+    fn backend_rank(&self) -> usize {
+        const ORDER: [&str; 3] = ["vulkan", "metal", "dx12"];
+        ORDER.iter().position(|it| *it == self.backend).unwrap_or(ORDER.len())
+    }
 }
 
 /// Choice of an adapter.
@@ -88,25 +119,34 @@ pub enum AdapterChoice {
 }
 
 impl AdapterChoice {
-    /// Index of the chosen adapter in `all`.
+    /// Index of the chosen adapter in `all`: the first of those that it means which is not done without.
     pub fn among(&self, all: &[AdapterReport]) -> Option<usize> {
-        match self {
-            AdapterChoice::Best => {
-                let rank = |kind| match kind {
-                    AdapterKind::Discrete => Some(0),
-                    AdapterKind::Integrated => Some(1),
-                    AdapterKind::Virtual | AdapterKind::Other => Some(2),
-                    AdapterKind::Software => None,
-                };
-                let ranked = all.iter().enumerate().filter_map(|(at, it)| Some((rank(it.kind)?, at)));
-                ranked.min().map(|(_, at)| at)
-            }
-            AdapterChoice::Index(index) => all.iter().position(|it| it.index == *index),
-            AdapterChoice::Name(name) => {
-                let name = name.to_lowercase();
-                all.iter().position(|it| it.name.to_lowercase().contains(&name))
-            }
-        }
+        self.ranked(all).into_iter().find(|at| all[*at].is_usable())
+    }
+
+    /// Indices of the adapters in `all` that it means, the preferred one first: a card over the other backends comes behind its first
+    /// one, and before the next card.
+    fn ranked(&self, all: &[AdapterReport]) -> Vec<usize> {
+        let named = |it: &AdapterReport| match self {
+            AdapterChoice::Best => it.kind != AdapterKind::Software,
+            AdapterChoice::Index(index) => it.index == *index,
+            AdapterChoice::Name(name) => it.name.to_lowercase().contains(&name.to_lowercase()),
+        };
+        let meant = |it: &AdapterReport| all.iter().any(|other| named(other) && other.is_same_card(it));
+        let rank = |it: &AdapterReport| {
+            let kind = match (self, it.kind) {
+                (AdapterChoice::Index(_) | AdapterChoice::Name(_), _) | (_, AdapterKind::Discrete) => 0,
+                (_, AdapterKind::Integrated) => 1,
+                (_, AdapterKind::Virtual | AdapterKind::Other | AdapterKind::Software) => 2,
+            };
+            let card = all.iter().position(|other| other.is_same_card(it));
+            // The one that was asked for by its number is that one, whatever its backend.
+            let asked = matches!(self, AdapterChoice::Index(index) if it.index == *index);
+            (kind, card, !asked, it.backend_rank(), it.index)
+        };
+        let mut ranked: Vec<usize> = (0..all.len()).filter(|at| meant(&all[*at])).collect();
+        ranked.sort_by_key(|at| rank(&all[*at]));
+        ranked
     }
 }
 
@@ -131,12 +171,12 @@ impl fmt::Display for AdapterChoice {
 /// Percentage of the driver's budget above which it refuses buffers rather than starting to page.
 const MEMORY_THRESHOLD: u8 = 90;
 
-/// Every adapter that can run the kernels, in the drivers' order.
-pub fn adapters() -> Vec<AdapterReport> {
-    enumerate().into_iter().map(|(report, _)| report).collect()
+/// Every adapter that can run the kernels, in the drivers' order, with its part of `fallbacks`.
+pub fn adapters(fallbacks: &Fallbacks) -> Vec<AdapterReport> {
+    enumerate(fallbacks).into_iter().map(|(report, _)| report).collect()
 }
 
-fn enumerate() -> Vec<(AdapterReport, wgpu::Adapter)> {
+fn enumerate(fallbacks: &Fallbacks) -> Vec<(AdapterReport, wgpu::Adapter)> {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = wgpu::Backends::PRIMARY;
     // Validation layers and the like are for debugging, and environment variables are no interface.
@@ -148,19 +188,21 @@ fn enumerate() -> Vec<(AdapterReport, wgpu::Adapter)> {
     let (mut reports, adapters): (Vec<_>, Vec<_>) =
         usable.enumerate().map(|(index, adapter)| (report(index, &adapter), adapter)).unzip();
     tell_apart(&mut reports);
+    reports.iter_mut().for_each(|it| it.fallbacks = fallbacks.of(&AdapterId::of(it)));
     reports.into_iter().zip(adapters).collect()
 }
 
-/// Gives adapters of one name names of their own, by which they may be chosen and are found again: with their place on the bus,
-/// or in the list where that is unknown or the same.
+/// Gives adapters of one name and backend names of their own, by which they may be chosen and are found again: with their place on
+/// the bus, or in the list where that is unknown or the same. A card has the same name over every backend.
 fn tell_apart(all: &mut [AdapterReport]) {
-    let known: Vec<(String, String)> = all.iter().map(|it| (it.name.clone(), it.pci_bus_id.clone())).collect();
+    let known: Vec<[String; 3]> =
+        all.iter().map(|it| [it.name.clone(), it.pci_bus_id.clone(), it.backend.clone()]).collect();
     for it in all {
-        let alike = || known.iter().filter(|(name, _)| *name == it.name);
+        let alike = || known.iter().filter(|[name, _, backend]| *name == it.name && *backend == it.backend);
         if alike().count() < 2 {
             continue;
         }
-        let alone = !it.pci_bus_id.is_empty() && alike().filter(|(_, bus)| *bus == it.pci_bus_id).count() == 1;
+        let alone = !it.pci_bus_id.is_empty() && alike().filter(|[_, bus, _]| *bus == it.pci_bus_id).count() == 1;
         let place = if alone { it.pci_bus_id.clone() } else { it.index.to_string() };
         it.name = format!("{} [{place}]", it.name);
     }
@@ -177,6 +219,7 @@ fn report(index: usize, adapter: &wgpu::Adapter) -> AdapterReport {
         pci_bus_id: info.device_pci_bus_id.clone(),
         caps: Caps::of(adapter),
         vram: vram::readings(adapter),
+        fallbacks: Vec::new(),
     }
 }
 
@@ -196,14 +239,21 @@ fn has_hardware() -> bool {
     drm || others.iter().any(|path| std::path::Path::new(path).exists())
 }
 
-/// The adapter `choice` means.
-pub(super) fn choose(choice: &AdapterChoice) -> Result<(AdapterReport, wgpu::Adapter)> {
+/// The adapter `choice` means, of those that `fallbacks` leave.
+///
+/// # Errors
+/// [`Error::NoGpu`] if it means none, [`Error::Gpu`] if all are done without that it means.
+pub(super) fn choose(choice: &AdapterChoice, fallbacks: &Fallbacks) -> Result<(AdapterReport, wgpu::Adapter)> {
     if *choice == AdapterChoice::Best && !has_hardware() {
         return Err(no_gpu(choice, "no driver for one is loaded".to_owned()));
     }
-    let (reports, mut adapters): (Vec<AdapterReport>, Vec<wgpu::Adapter>) = enumerate().into_iter().unzip();
+    let (reports, mut adapters): (Vec<AdapterReport>, Vec<wgpu::Adapter>) = enumerate(fallbacks).into_iter().unzip();
     if let Some(at) = choice.among(&reports) {
         return Ok((reports[at].clone(), adapters.swap_remove(at)));
+    }
+    if let Some(first) = choice.ranked(&reports).first().map(|at| &reports[*at]) {
+        let reason = first.fallbacks.iter().map(Fallback::to_string).next_back().unwrap_or_default();
+        return Err(Error::Gpu { adapter: first.name.clone(), reason });
     }
     let names: Vec<String> = reports.iter().map(|it| format!("{} {} ({})", it.index, it.name, it.kind)).collect();
     Err(no_gpu(choice, there(choice, &names)))
@@ -235,8 +285,8 @@ mod tests {
 
     fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterReport {
         let (driver, backend, pci_bus_id) = (String::new(), "vulkan".to_owned(), String::new());
-        let (name, vram) = (name.to_owned(), Vec::new());
-        AdapterReport { index, name, kind, backend, driver, pci_bus_id, caps: Caps::default(), vram }
+        let (name, vram, fallbacks) = (name.to_owned(), Vec::new(), Vec::new());
+        AdapterReport { index, name, kind, backend, driver, pci_bus_id, caps: Caps::default(), vram, fallbacks }
     }
 
     #[test]
@@ -257,6 +307,42 @@ mod tests {
         assert_eq!(among(&"7".parse().unwrap(), &[&card, &software]), None);
     }
 
+    fn over(backend: &str, bus: &str, adapter: AdapterReport) -> AdapterReport {
+        AdapterReport { backend: backend.to_owned(), pci_bus_id: bus.to_owned(), ..adapter }
+    }
+
+    #[test]
+    fn card_that_is_given_up_over_a_backend_is_used_over_the_next_one() {
+        let mut all = vec![
+            over("dx12", "", adapter(0, "GeForce", AdapterKind::Discrete)),
+            over("vulkan", "0000:01:00.0", adapter(1, "GeForce", AdapterKind::Discrete)),
+            over("vulkan", "0000:02:00.0", adapter(2, "Radeon", AdapterKind::Discrete)),
+            over("vulkan", "0000:02:00.0", adapter(3, "AMDVLK Radeon", AdapterKind::Discrete)),
+            over("vulkan", "0000:00:02.0", adapter(4, "Iris", AdapterKind::Integrated)),
+            over("vulkan", "", adapter(5, "llvmpipe", AdapterKind::Software)),
+        ];
+        let choices = ["geforce", "0", "radeon", "3"].map(|it| it.parse::<AdapterChoice>().unwrap());
+        let means = |all: &[AdapterReport]| {
+            let best = AdapterChoice::Best.among(all);
+            (best, choices.each_ref().map(|choice| choice.among(all)))
+        };
+        assert_eq!(means(&all), (Some(1), [Some(1), Some(0), Some(2), Some(3)]));
+        let mut expected = [
+            (Some(0), [Some(0), Some(0), Some(2), Some(3)]),
+            (Some(2), [None, None, Some(2), Some(3)]),
+            (Some(3), [None, None, Some(3), Some(3)]),
+            (Some(4), [None; 4]),
+            // Software is never the best.
+            (None, [None; 4]),
+        ]
+        .into_iter();
+        for at in [1, 0, 2, 3, 4] {
+            let (adapter, part, why) = (AdapterId::of(&all[at]), FallbackPart::Adapter, "lost".to_owned());
+            all[at].fallbacks.push(Fallback { adapter, part, why });
+            assert_eq!(Some(means(&all)), expected.next(), "without {}", all[at].name);
+        }
+    }
+
     #[test]
     fn equal_adapters_get_distinct_names() {
         let at = |index, bus: &str| {
@@ -273,12 +359,16 @@ mod tests {
         let mut unplaced = [at(0, ""), at(1, "")];
         tell_apart(&mut unplaced);
         assert_eq!(unplaced.each_ref().map(|it| it.name.as_str()), ["Arc [0]", "Arc [1]"]);
+        let mut card = [at(0, "0000:01:00.0"), over("dx12", "0000:01:00.0", at(1, ""))];
+        tell_apart(&mut card);
+        assert_eq!(card.each_ref().map(|it| it.name.as_str()), ["Arc", "Arc"], "one card over two backends");
     }
 
     #[test]
     fn choose_lists_the_known_adapters_in_its_error() {
-        let error = choose(&AdapterChoice::Name("no such card".to_owned())).unwrap_err().to_string();
-        let known = adapters();
+        let error =
+            choose(&AdapterChoice::Name("no such card".to_owned()), &Fallbacks::default()).unwrap_err().to_string();
+        let known = adapters(&Fallbacks::default());
         assert!(error.starts_with("no GPU is called `no such card`: there is "), "{error}");
         assert!(known.iter().all(|it| error.contains(&it.name)), "{error}");
         assert!(!known.is_empty(), "the tests need a Vulkan driver (tests/run.sh installs one)");
@@ -301,7 +391,7 @@ mod tests {
 
     #[test]
     fn adapters_report_their_memory() {
-        for adapter in adapters() {
+        for adapter in adapters(&Fallbacks::default()) {
             // Every Vulkan driver knows its heaps.
             assert!(!adapter.vram.is_empty() || adapter.backend != "vulkan", "{adapter:?}");
             for reading in adapter.vram {

@@ -2,6 +2,8 @@
 
 use thermocline_shaders::Tier;
 
+use super::GpuFeature;
+
 /// Limits and features the kernels and the arena go by. May be narrowed, never widened, by [`super::GpuOptions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Caps {
@@ -80,6 +82,17 @@ impl Caps {
         features.set(wgpu::Features::TIMESTAMP_QUERY, self.timestamps);
         features.set(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX, self.cooperative_matrix);
         features
+    }
+
+    /// The caps without `feature`. Packed dot products are no capability: every device has them, and tuning leaves them out.
+    pub(super) fn without(mut self, feature: GpuFeature) -> Self {
+        match feature {
+            GpuFeature::CooperativeMatrices => self.cooperative_matrix = false,
+            GpuFeature::PackedDot => {}
+            GpuFeature::F16 => self = self.at_most(Tier { subgroups: true, f16: false }),
+            GpuFeature::Subgroups => self = self.at_most(Tier { subgroups: false, f16: true }),
+        }
+        self
     }
 
     /// The caps narrowed to `tier`.

@@ -15,8 +15,8 @@ impl Gpu {
         let health = Health::new(&name);
         caps.check().map_err(|reason| health.error(reason))?;
         let [backend, driver, pci_bus_id] = [const { String::new() }; 3];
-        let (kind, vram) = (AdapterKind::Other, Vec::new());
-        let report = AdapterReport { index: 0, name, kind, backend, driver, pci_bus_id, caps, vram };
+        let (kind, vram, fallbacks) = (AdapterKind::Other, Vec::new(), Vec::new());
+        let report = AdapterReport { index: 0, name, kind, backend, driver, pci_bus_id, caps, vram, fallbacks };
         let options = GpuOptions { budget: Some(u64::MAX), packed_dot, ..GpuOptions::default() };
         Self::with(&options, None, report, health, None)
     }

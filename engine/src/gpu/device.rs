@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use thermocline_shaders::{Tier, WeightType};
 
 use super::{
-    AdapterChoice, AdapterKind, AdapterReport, Arena, Buffer, Caps, Faults, Pipelines, Purpose, Usage, VramReading,
-    adapter,
+    AdapterChoice, AdapterKind, AdapterReport, Arena, Buffer, Caps, Fallbacks, Faults, GpuFeature, Pipelines, Purpose,
+    Usage, VramReading, adapter,
     faults::{FaultCounter, FaultPoint},
     gpu_profile::GpuProfiler,
     health::Health,
@@ -40,6 +40,8 @@ pub struct GpuOptions {
     /// Integer products for one token, activations rounded to eight bits, where the weights allow it; `None`: where they are
     /// measured to be quicker. Other products are of floats.
     pub packed_dot: Option<bool>,
+    /// Parts of adapters to do without, whatever is asked for.
+    pub fallbacks: Fallbacks,
     /// Folder to keep compiled kernels in; none are kept without.
     pub pipeline_cache: Option<PathBuf>,
     /// A failure on purpose.
@@ -98,9 +100,11 @@ impl Gpu {
     /// # Errors
     /// [`crate::Error::NoGpu`] if there is no such adapter, [`crate::Error::Gpu`] if it cannot be opened.
     pub fn open(options: &GpuOptions) -> Result<Self> {
-        let (mut report, adapter) = adapter::choose(&options.adapter)?;
+        let (mut report, adapter) = adapter::choose(&options.adapter, &options.fallbacks)?;
         let health = Health::new(&report.name);
+        let without: Vec<GpuFeature> = report.features_given_up().collect();
         let caps = &mut report.caps;
+        *caps = without.iter().fold(*caps, |caps, feature| caps.without(*feature));
         if let Some(tier) = options.tier {
             *caps = caps.at_most(tier);
         }
@@ -135,7 +139,8 @@ impl Gpu {
 
         let budget = options.budget.or(vram::budget(&report.vram)).unwrap_or(u64::MAX);
         let cache = cached.and_then(|folder| PipelineCache::open(&device, &adapter, folder));
-        let options = GpuOptions { budget: Some(budget), ..options.clone() };
+        let packed_dot = if without.contains(&GpuFeature::PackedDot) { Some(false) } else { options.packed_dot };
+        let options = GpuOptions { budget: Some(budget), packed_dot, ..options.clone() };
         Self::with(&options, Some(DriverHandles { device, queue, adapter }), report, health, cache)?
             .with_true_subgroups()
     }
@@ -184,7 +189,7 @@ impl Gpu {
             tracing::warn!(adapter = self.report().name, why, "kernels without subgroups");
             // Nothing else holds the device yet.
             if let Some(inner) = Arc::get_mut(&mut self.0) {
-                let caps = inner.report.caps.at_most(Tier { subgroups: false, f16: true });
+                let caps = inner.report.caps.without(GpuFeature::Subgroups);
                 inner.report.caps = caps;
                 inner.pipelines.narrow(caps);
             }

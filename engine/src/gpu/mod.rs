@@ -1,5 +1,5 @@
 //! The GPU through wgpu: which adapters there are ([`adapters`]), a device of the engine's own ([`Gpu`]) with what it can do
-//! ([`Caps`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
+//! ([`Caps`]) and what is done without after its driver has failed ([`Fallbacks`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
 //! dispatches ([`Op`]) recorded into one submission per segment ([`Recorder`]), and the rings that carry data up and down
 //! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`crate::quant::repack`]) on their way up ([`Uploader`]) into a
 //! [`GpuMatrix`], which [`Matmul`] multiplies. [`GpuTimestamps`] is its timer, behind the times of kernels ([`GpuProfile`]) and
@@ -15,6 +15,7 @@ mod counting;
 mod device;
 mod expert_gate_up;
 mod experts;
+mod fallback;
 mod faults;
 mod feature;
 mod gpu_profile;
@@ -43,6 +44,7 @@ pub use caps::Caps;
 pub use device::{Gpu, GpuOptions};
 pub use expert_gate_up::{ExpertGateUp, GateFirst};
 pub use experts::{ExpertInput, ExpertMatmul, ExpertPairs};
+pub use fallback::{AdapterId, Fallback, FallbackPart, Fallbacks};
 pub use faults::{FaultPoint, Faults};
 pub use feature::GpuFeature;
 pub use gpu_profile::{Clock, GpuProfile, KernelTimes};

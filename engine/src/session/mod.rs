@@ -68,4 +68,7 @@ pub use turns::Priority;
 pub use sampling::Grammar;
 
 /// Devices and their memory, as a user of the engine sees them.
-pub use crate::gpu::{AdapterChoice, AdapterKind, AdapterReport, GpuOptions, Purpose, VramReading, adapters};
+pub use crate::gpu::{
+    AdapterChoice, AdapterKind, AdapterReport, Fallback, FallbackPart, Fallbacks, GpuOptions, Purpose, VramReading,
+    adapters,
+};

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use thermocline_engine::{
-    gpu::{AdapterChoice, GpuOptions, adapters},
+    gpu::{AdapterChoice, Fallbacks, GpuOptions, adapters},
     model::{Activation, LoadOptions, Model},
     placement::{GpuUse, Machine, Resident},
     runtime::Sparsity,
@@ -69,7 +69,7 @@ fn quantised_model_without_a_sidecar_goes_to_a_small_device() {
     (synthetic.layers, synthetic.predictor) = (Some(4), false);
     let path = synth::generate(&synthetic, &mut |_| ()).unwrap().path;
     let model = Model::open(&path, &LoadOptions::default()).unwrap();
-    let adapter = adapters().into_iter().next().unwrap();
+    let adapter = adapters(&Fallbacks::default()).into_iter().next().unwrap();
     for (sparsity, neuron_major, part) in
         [(SparsityChoice::Auto, false, 17), (SparsityChoice::Mode(Sparsity::Exact), true, 19)]
     {

@@ -266,7 +266,7 @@ fn words(vram: Option<NamedVram>, fit: Option<Fit>, speed: Speed, ram: Option<u6
 mod tests {
     use thermocline_engine::{
         placement::Machine,
-        session::{DeviceChoice, GpuOptions},
+        session::{DeviceChoice, Fallbacks, GpuOptions},
     };
 
     use super::*;
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(unknown.tokens_per_second, None);
         let nowhere = ModelId::from_key("/nowhere.gguf");
         assert_eq!(estimate(&nowhere, &options, None, &asked(None)), None);
-        let all = thermocline_engine::session::adapters();
+        let all = thermocline_engine::session::adapters(&Fallbacks::default());
         let device = DeviceChoice::Gpu(GpuOptions::default());
         let options = EngineOptions { device, ..options };
         let at = |bytes: u64| estimate(&ModelId::Builtin, &options, all.first(), &asked(Some(bytes))).unwrap();

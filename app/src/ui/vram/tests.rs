@@ -2,7 +2,10 @@
 
 use egui::{Key, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
-use thermocline_engine::{placement::Machine, session::adapters};
+use thermocline_engine::{
+    placement::Machine,
+    session::{Fallbacks, adapters},
+};
 
 use super::*;
 use crate::{
@@ -20,7 +23,7 @@ const FREE: &str = "VRAM to leave free";
 
 /// The adapter that every machine with the tests' driver has.
 fn adapter() -> String {
-    let all = adapters();
+    let all = adapters(&Fallbacks::default());
     let software = all.iter().find(|it| it.kind == AdapterKind::Software);
     software.or(all.first()).expect("the tests need a Vulkan driver (tests/run.sh installs one)").name.clone()
 }
@@ -341,7 +344,7 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
     };
     stage.until("the CPU", on_cpu);
     assert!(stage.shows("The CPU computes everything. Neurons that do not fire are skipped"));
-    let software = adapters().iter().all(|it| it.kind == AdapterKind::Software);
+    let software = adapters(&Fallbacks::default()).iter().all(|it| it.kind == AdapterKind::Software);
     assert_eq!(stage.shows("only a software driver"), software);
     assert!(!stage.shows("VRAM budget"), "nothing of VRAM where none is taken");
     choose(&mut stage, &format!("{name} ("));

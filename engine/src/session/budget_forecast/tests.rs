@@ -3,7 +3,7 @@ use std::{ops::ControlFlow, path::Path};
 use super::*;
 use crate::{
     cpu::ThreadPool,
-    gpu::adapters,
+    gpu::{Fallbacks, adapters},
     model::LoadOptions,
     runtime::KvType,
     session::SparsityChoice,
@@ -88,7 +88,7 @@ fn model_that_is_not_open_has_forecasts_for_every_budget() {
     let model = fixture();
     let folder = tempfile::tempdir().unwrap();
     let unknown = EngineOptions { speeds: Some(folder.path().to_owned()), ..EngineOptions::default() };
-    let all = adapters();
+    let all = adapters(&Fallbacks::default());
     let gpu = all.first();
     let planner = unopened_planner(&model, &unknown, gpu).unwrap();
     let most = planner.forecast(1 << 40, GpuUse::Always);
@@ -116,7 +116,7 @@ fn neuron_major_down_projections_are_planned_before_the_model_is_opened() {
     (synthetic.layers, synthetic.predictor) = (Some(2), false);
     let quantised = synth::generate(&synthetic, &mut |_| ()).unwrap().path;
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
-    let (all, pool) = (adapters(), ThreadPool::new(Some(1)));
+    let (all, pool) = (adapters(&Fallbacks::default()), ThreadPool::new(Some(1)));
     for (path, sparsity, streams) in [
         (models.join("llama-relu"), SparsityChoice::Auto, true),
         (quantised, SparsityChoice::Mode(Sparsity::Exact), true),

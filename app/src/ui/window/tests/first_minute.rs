@@ -8,7 +8,7 @@ use std::{
 
 use egui_kittest::kittest::Queryable;
 use sha2::{Digest, Sha256};
-use thermocline_engine::session::{AdapterKind, adapters};
+use thermocline_engine::session::{AdapterKind, Fallbacks, adapters};
 
 use crate::{builtin, engine_handle::ModelState, library::ModelId, ui::testing::TestWindow};
 
@@ -53,7 +53,7 @@ fn first_screen_says_what_the_model_is_and_what_leaves_the_computer() {
     stage.until("the adapters", |window| window.shell().adapters.list().is_some());
     assert!(stage.shows("A demonstration of 6.4 million parameters: it tells children's stories"));
     assert!(stage.shows("Nothing leaves this computer"));
-    let only_software = adapters().iter().all(|adapter| adapter.kind == AdapterKind::Software);
+    let only_software = adapters(&Fallbacks::default()).iter().all(|adapter| adapter.kind == AdapterKind::Software);
     let texts = stage.texts();
     let of_vram = texts.iter().filter(|text| text.contains("VRAM")).count();
     assert_eq!(of_vram == 0, only_software, "words about VRAM where there is none: {texts:?}");
