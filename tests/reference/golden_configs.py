@@ -15,6 +15,7 @@ SIZES = {
 }
 # Positions of text are equal in every section.
 MROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 2, 2]}
+LLAMA3 = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0, "original_max_position_embeddings": 64}
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 
 
@@ -147,5 +148,32 @@ CONFIGS = {
         | {"num_hidden_layers": 4, "head_dim": 12, "intermediate_size": 24, "intermediate_size_mlp": 64, "num_local_experts": 4}
         | {"num_experts_per_tok": 2, "interleave_moe_layer_step": 2, "attention_chunk_size": 8, "floor_scale": 8}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+    },
+    "step3": {
+        "class": "Step3p7",
+        "head": "ForConditionalGeneration",
+        "config": {
+            "text_config": SIZES
+            | {"num_hidden_layers": 4, "head_dim": 12, "sliding_window": 8, "num_sliding_attention_heads": 6, "pad_token_id": 0}
+            | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+            | {"mlp_layer_types": ["dense", "sparse", "dense", "sparse"], "n_routed_experts": 6, "num_experts_per_tok": 2}
+            | {"moe_intermediate_size": 20, "share_expert_dim": 24, "moe_router_scaling_factor": 1.5}
+            | {"swiglu_limits": [0.0, 0.4, 0.0, 0.6], "swiglu_limits_shared": [0.0, 0.0, 0.5, 0.3]}
+            | {
+                "rope_parameters": {
+                    "full_attention": LLAMA3 | {"rope_theta": 5e4, "partial_rotary_factor": 0.5},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+                }
+            },
+            "vision_config": {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "image_size": 28, "mlp_ratio": 1.0}
+            | {"max_position_embeddings": 4},
+        },
+    },
+    "mimo-v2-flash": {
+        "class": "MiMoV2Flash",
+        "config": SIZES
+        | {"num_hidden_layers": 4, "head_dim": 12, "v_head_dim": 8, "sliding_window": 8, "n_routed_experts": 6}
+        | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+        | {"num_experts_per_tok": 2, "moe_intermediate_size": 20, "routed_scaling_factor": 1.5},
     },
 }

@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 58] = [
+pub const MODELS: [&str; 59] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -71,6 +71,7 @@ pub const MODELS: [&str; 58] = [
     "smollm3",
     "stablelm",
     "starcoder2",
+    "step3",
 ];
 
 /// The same, of models with recurrent layers.

@@ -28,6 +28,7 @@ pub fn wide() -> Model {
         gate: Some(linear(width, d, 0.2)),
         up: linear(width, d, 0.2),
         down: Down::Outputs(linear(d, width, 0.2)),
+        limit: None,
     };
     for layer in &mut model.weights.layers {
         let shared = expert(2 * WIDTH);

@@ -3,7 +3,7 @@
 use super::{
     GpuLoader, Segment,
     expert_buffers::ExpertShape,
-    ffn::{DenseFfn, FfnBuffers},
+    ffn::{DenseFfn, FfnBuffers, FfnShape},
     firing_log::{FiringEntry, FiringLog},
     load::FfnPart,
     neuron_weights::NeuronWeights,
@@ -80,15 +80,15 @@ impl DeviceFfn {
                 supported: "a down projection with a row per neuron, gate and up of one type".to_owned(),
             }),
             (Ffn::Dense(ffn), _) => {
-                let (n_ff, gated) = (ffn.up.weight.rows(), ffn.gate.is_some());
+                let (n_ff, shape) = (ffn.up.weight.rows(), FfnShape::of(ffn));
                 let whole = before.iter().filter_map(|ffn| match ffn {
                     DeviceFfn::Whole(whole) => Some(&whole.ffn),
                     _ => None,
                 });
-                let before = whole.into_iter().find(|it| it.buffers.fits(n_ff, gated));
+                let before = whole.into_iter().find(|it| it.buffers.fits(shape));
                 let buffers = match before {
                     Some(before) => before.buffers.clone(),
-                    None => FfnBuffers::new(loader, loader.chunk, n_ff, gated)?,
+                    None => FfnBuffers::new(loader, loader.chunk, shape)?,
                 };
                 let mut resident = vec![0; mask::words(n_ff)];
                 mask::fill(&mut resident, n_ff, |_| true);

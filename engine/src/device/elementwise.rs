@@ -6,7 +6,7 @@ use crate::{
         Binding, Buffer, Gpu, Op, Recorder, grid,
         params::{self, Elements},
     },
-    model::Activation,
+    model::{Activation, ActivationForm},
 };
 
 /// Invocations of a workgroup.
@@ -71,15 +71,15 @@ impl ActivationOp {
     /// From gate and up to hidden activations in rows `pitch` apart.
     pub fn new(
         gpu: &Gpu,
-        activation: Activation,
+        form: ActivationForm,
         gate_up: GateUpRows<'_>,
         hidden: &Buffer,
         pitch: usize,
     ) -> Result<Self> {
         let GateUpRows { buffer: gate_up, gated, interleaved } = gate_up;
         let switch = |on: bool| f64::from(u8::from(on));
-        let overrides =
-            [("KIND", f64::from(kind(activation))), ("GATED", switch(gated)), ("INTERLEAVED", switch(interleaved))];
+        let [kind, limit] = overrides(form);
+        let overrides = [kind, limit, ("GATED", switch(gated)), ("INTERLEAVED", switch(interleaved))];
         let pipeline = gpu.pipelines().get("activation", None, WORKGROUP, &overrides)?;
         Ok(ActivationOp { gpu: gpu.clone(), op: Op::new(gpu, &pipeline, &[gate_up.into(), hidden.into()])?, pitch })
     }
@@ -94,8 +94,13 @@ impl ActivationOp {
     }
 }
 
+/// The numbers of `activation.wgsl` for an activation with its limit.
+pub(crate) fn overrides(form: ActivationForm) -> [(&'static str, f64); 2] {
+    [("KIND", f64::from(kind(form.activation))), ("LIMIT", form.limit.unwrap_or(0.0).into())]
+}
+
 /// Number of the activation in `activation.wgsl`.
-pub(crate) const fn kind(activation: Activation) -> u32 {
+const fn kind(activation: Activation) -> u32 {
     match activation {
         Activation::Relu => 0,
         Activation::ReluSquared => 1,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use thermocline_shaders::{WeightType, limits::ROUTE_EXPERTS};
 
-use super::{GpuLoader, elementwise::kind, expert_buffers::ExpertBuffers, product::Product};
+use super::{GpuLoader, elementwise::overrides, expert_buffers::ExpertBuffers, product::Product};
 use crate::{
     error::{Error, Result},
     format::Matrix,
@@ -172,7 +172,7 @@ impl ExpertBlock {
                     pairs_per_row: used,
                     places: &buffers.slots,
                     bias: bias.as_ref(),
-                    kind: kind(loader.config.activation),
+                    activation: overrides(ffn.form),
                     neurons: ffn.n_ff,
                     // Of matrices that are too large to be stacked.
                     gates: (last == 2).then_some((&ffn.gate_up, ffn.gate_up_pitch)),

@@ -3,7 +3,7 @@
 use super::{
     GpuLoader,
     elementwise::{WORKGROUP, flat_grid},
-    ffn::FfnBuffers,
+    ffn::{FfnBuffers, FfnShape},
 };
 use crate::{
     error::{Error, Result},
@@ -53,11 +53,13 @@ pub(crate) struct ExpertLatentBuffers {
     pub sum: Buffer,
 }
 
-/// Number of neurons of the FFNs of an MoE layer, and whether they have gates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Sizes and forms of the FFNs of an MoE layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ExpertShape {
     /// True if the routed experts have gates.
     pub gated: bool,
+    /// Limit of the routed experts' hidden values, which all have.
+    pub limit: Option<f32>,
     pub shared: Option<SharedShape>,
     /// Elements of the latent in which routed experts work.
     pub latent: Option<usize>,
@@ -65,23 +67,22 @@ pub(crate) struct ExpertShape {
     pub router_input: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct SharedShape {
-    pub n_ff: usize,
-    pub gated: bool,
+    pub ffn: FfnShape,
     /// True if a gate weighs its output.
     pub weighed: bool,
 }
 
 impl ExpertShape {
     pub fn of(weights: &ExpertWeights) -> Self {
-        let shared = weights.shared.as_ref().map(|shared| SharedShape {
-            n_ff: shared.ffn.up.weight.rows(),
-            gated: shared.ffn.gate.is_some(),
-            weighed: shared.gate.is_some(),
-        });
+        let shared = weights
+            .shared
+            .as_ref()
+            .map(|shared| SharedShape { ffn: FfnShape::of(&shared.ffn), weighed: shared.gate.is_some() });
         let latent = weights.latent.as_ref().map(|latent| latent.down.weight.rows());
-        ExpertShape { gated: weights.gated(), shared, latent, router_input: weights.router_norm.is_some() }
+        let limit = weights.experts.first().and_then(|expert| expert.limit);
+        ExpertShape { gated: weights.gated(), limit, shared, latent, router_input: weights.router_norm.is_some() }
     }
 }
 
@@ -106,13 +107,14 @@ impl ExpertBuffers {
         let slots = loader.scratch("slots of chosen experts", pairs)?;
         let router_weights = loader.scratch("router weights", pairs)?;
         let groups = ExpertPairs::new(gpu, &slots, pairs, experts.count)?;
-        let ffn = FfnBuffers::new(loader, pairs, experts.n_ff, shape.gated)?;
+        let routed = FfnShape { n_ff: experts.n_ff, gated: shape.gated, limit: shape.limit };
+        let ffn = FfnBuffers::new(loader, pairs, routed)?;
         let outputs = loader.scratch("outputs of experts", pairs * row)?;
-        let shared = shape.shared.map(|SharedShape { n_ff, gated, weighed }| {
+        let shared = shape.shared.map(|SharedShape { ffn, weighed }| {
             let gate = weighed.then(|| loader.scratch("gate of the shared expert", chunk * pitch(1)));
             Ok(SharedBuffers {
                 gate: gate.transpose()?,
-                ffn: FfnBuffers::new(loader, chunk, n_ff, gated)?,
+                ffn: FfnBuffers::new(loader, chunk, ffn)?,
                 output: loader.scratch("output of the shared expert", chunk * pitch(d_model))?,
             })
         });

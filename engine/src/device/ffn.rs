@@ -1,7 +1,7 @@
 //! An FFN that is whole on a device: gate and up, activation, down.
 
 use super::{
-    elementwise::{ActivationOp, GateUpRows, kind},
+    elementwise::{ActivationOp, GateUpRows, overrides},
     fired::{DeviceMask, FiredMask},
     loader::GpuLoader,
     neuron_rows::NeuronsDown,
@@ -12,11 +12,11 @@ use super::{
 use crate::{
     error::Result,
     gpu::{Buffer, BufferRows, ExpertGateUp, GateFirst, Gpu, MemoryUse, Op, Purpose, Recorder, grid, params, pitch},
-    model::{Down, FfnWeights, LayerNorms, NormSlot},
+    model::{ActivationForm, Down, FfnWeights, LayerNorms, NormSlot},
     runtime::Probe,
 };
 
-/// Buffers between the matrices of FFNs of one width; all layers share them.
+/// Buffers between the matrices of FFNs of one shape; all layers share them.
 #[derive(Debug, Clone)]
 pub(crate) struct FfnBuffers {
     /// `[rows, gate | up]`, or `[rows, up]` without gates.
@@ -29,23 +29,43 @@ pub(crate) struct FfnBuffers {
     fired: FiredMask,
     pub n_ff: usize,
     pub gated: bool,
+    /// The form of hidden values.
+    pub form: ActivationForm,
+}
+
+/// What FFNs have in common that share buffers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct FfnShape {
+    /// Neurons.
+    pub n_ff: usize,
+    pub gated: bool,
+    /// As [`FfnWeights::limit`].
+    pub limit: Option<f32>,
+}
+
+impl FfnShape {
+    pub fn of(weights: &FfnWeights) -> Self {
+        FfnShape { n_ff: weights.up.weight.rows(), gated: weights.gate.is_some(), limit: weights.limit }
+    }
 }
 
 impl FfnBuffers {
-    /// For `rows` tokens (or pairs of a token and an expert) and FFNs of `n_ff` neurons.
-    pub fn new(loader: &GpuLoader<'_, '_>, rows: usize, n_ff: usize, gated: bool) -> Result<Self> {
+    /// For `rows` tokens (or pairs of a token and an expert) and FFNs of this shape.
+    pub fn new(loader: &GpuLoader<'_, '_>, rows: usize, shape: FfnShape) -> Result<Self> {
+        let FfnShape { n_ff, gated, limit } = shape;
+        let form = ActivationForm { activation: loader.config.activation, limit };
         let gate_up_pitch = pitch(n_ff) * if gated { 2 } else { 1 };
         let gate_up = loader.scratch("gate and up", rows * gate_up_pitch)?;
         let hidden = loader.scratch("hidden activations", rows * pitch(n_ff))?;
         let from = GateUpRows { buffer: &gate_up, gated, interleaved: false };
-        let activation = ActivationOp::new(loader.gpu, loader.config.activation, from, &hidden, pitch(n_ff))?;
+        let activation = ActivationOp::new(loader.gpu, form, from, &hidden, pitch(n_ff))?;
         let fired = FiredMask::new(loader, &hidden, rows, pitch(n_ff))?;
-        Ok(FfnBuffers { gate_up, gate_up_pitch, hidden, activation, fired, n_ff, gated })
+        Ok(FfnBuffers { gate_up, gate_up_pitch, hidden, activation, fired, n_ff, gated, form })
     }
 
-    /// True if they are those of FFNs of this width.
-    pub fn fits(&self, n_ff: usize, gated: bool) -> bool {
-        (self.n_ff, self.gated) == (n_ff, gated)
+    /// True if they are those of FFNs of this shape.
+    pub fn fits(&self, shape: FfnShape) -> bool {
+        FfnShape { n_ff: self.n_ff, gated: self.gated, limit: self.form.limit } == shape
     }
 
     /// Reads gate and up back for `probe`.
@@ -155,7 +175,7 @@ impl DenseFfn {
                     // One token, whose expert is in place 0.
                     places: loader.gpu.nothing(),
                     bias: gate_up.biases[0].as_ref(),
-                    kind: kind(loader.config.activation),
+                    activation: overrides(buffers.form),
                     neurons: buffers.n_ff,
                     gates: None,
                     hidden: (&buffers.hidden, pitch(buffers.n_ff)),

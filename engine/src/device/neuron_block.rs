@@ -7,7 +7,7 @@ use thermocline_shaders::{
 
 use super::{
     GpuLoader,
-    elementwise::kind,
+    elementwise::overrides,
     neuron_buffers::NeuronBuffers,
     neuron_rows::{NeuronRows, PartialSums},
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
@@ -74,9 +74,11 @@ impl NeuronBlock {
         let product = Matmul::new(gpu, &gate_up, x, bias.as_ref(), output.0, output.1, output.2)?;
         let switch = |on: bool| f64::from(u8::from(on));
         let workgroup = workgroup(ty, gate_up.chunks());
+        let [kind, limit] = overrides(weights.form(loader.config.activation));
         let pipeline = |listed: bool| {
             let overrides = [
-                ("KIND", f64::from(kind(loader.config.activation))),
+                kind,
+                limit,
                 ("GATED", switch(rows == 2)),
                 ("HAS_BIAS", switch(bias.is_some())),
                 ("LANES", f64::from(workgroup)),

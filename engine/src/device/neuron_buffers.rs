@@ -16,7 +16,7 @@ use crate::{
     gpu::{Buffer, Purpose, Usage},
 };
 
-/// Scratch buffers of resident neurons; layers of one width share them.
+/// Scratch buffers of resident neurons; layers of one width and limit share them.
 #[derive(Debug, Clone)]
 pub(crate) struct NeuronBuffers {
     /// Slots of a layer that there is room for.
@@ -35,6 +35,7 @@ pub(crate) struct NeuronBuffers {
     pub fired: FiredMask,
     neurons: usize,
     gated: bool,
+    limit: Option<f32>,
 }
 
 impl NeuronBuffers {
@@ -46,7 +47,7 @@ impl NeuronBuffers {
         let gate_up = loader.scratch("gate and up", chunk * slots * weights.rows())?;
         let hidden = loader.scratch("hidden activations", chunk * slots)?;
         let from = GateUpRows { buffer: &gate_up, gated, interleaved: gated };
-        let activation = ActivationOp::new(gpu, loader.config.activation, from, &hidden, slots)?;
+        let activation = ActivationOp::new(gpu, weights.form(loader.config.activation), from, &hidden, slots)?;
         let grid_bytes = (MOST_BLOCKS * SLOT_GRID as usize * 4) as u64;
         let masks = MaskBuffers::new(loader, neurons)?;
         Ok(NeuronBuffers {
@@ -61,6 +62,7 @@ impl NeuronBuffers {
             hidden,
             neurons,
             gated,
+            limit: weights.limit,
         })
     }
 
@@ -71,7 +73,7 @@ impl NeuronBuffers {
 
     /// True if they are those of a layer of `weights`.
     pub fn fits(&self, weights: NeuronWeights<'_>) -> bool {
-        (self.neurons, self.gated) == (weights.neurons(), weights.gate.is_some())
+        (self.neurons, self.gated, self.limit) == (weights.neurons(), weights.gate.is_some(), weights.limit)
             && self.sums.fits(weights.types().1, weights.down.weight.cols())
     }
 }

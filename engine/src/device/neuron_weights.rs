@@ -6,7 +6,7 @@ use super::{GpuLoader, neuron_rows::most_rows};
 use crate::{
     error::{Error, Result},
     format::Matrix,
-    model::{Down, Ffn, FfnWeights, LayerWeights, Linear},
+    model::{Activation, ActivationForm, Down, Ffn, FfnWeights, LayerWeights, Linear},
     quant::device_type,
 };
 
@@ -20,6 +20,8 @@ pub(crate) struct NeuronWeights<'a> {
     pub up: &'a Linear,
     /// Neuron-major.
     pub down: &'a Linear,
+    /// As [`FfnWeights::limit`].
+    pub limit: Option<f32>,
 }
 
 impl<'a> NeuronWeights<'a> {
@@ -28,12 +30,17 @@ impl<'a> NeuronWeights<'a> {
         let Down::Neurons(down) = &ffn.down else { return None };
         let ty = |linear: &Linear| device_type(linear.weight.ty());
         let alike = ffn.gate.as_ref().is_none_or(|gate| ty(gate) == ty(&ffn.up));
-        alike.then_some(NeuronWeights { gate: ffn.gate.as_ref(), up: &ffn.up, down })
+        alike.then_some(NeuronWeights { gate: ffn.gate.as_ref(), up: &ffn.up, down, limit: ffn.limit })
     }
 
     /// Neurons of the layer.
     pub fn neurons(&self) -> usize {
         self.up.weight.rows()
+    }
+
+    /// The form of hidden values in a model with this activation.
+    pub fn form(&self, activation: Activation) -> ActivationForm {
+        ActivationForm { activation, limit: self.limit }
     }
 
     /// Rows of a neuron before the activation: gate and up, or up alone.

@@ -1,7 +1,7 @@
 //! The inputs that layers have of their own beside the residual stream, on the device.
 
 use super::{
-    elementwise::{WORKGROUP, flat_grid, kind},
+    elementwise::{WORKGROUP, flat_grid, overrides},
     loader::GpuLoader,
     product::Product,
 };
@@ -57,7 +57,7 @@ impl PerLayerOps {
         let what = MemoryUse { purpose: Purpose::Attention, what: "weights of a layer's own input" };
         let row = BufferRows { buffer: &buffers.gate, pitch: pitch(buffers.width) };
         let gate = Product::new(loader, what, &[&weights.gate], x, row)?;
-        let overrides = [("KIND", f64::from(kind(loader.config.activation)))];
+        let overrides = overrides(loader.config.activation.into());
         let pipeline = loader.gpu.pipelines().get("gated_input", None, WORKGROUP, &overrides)?;
         let bindings = [(&buffers.gate).into(), (&buffers.inputs).into(), (&buffers.hidden).into()];
         let gated = Op::new(loader.gpu, &pipeline, &bindings)?;

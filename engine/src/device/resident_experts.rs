@@ -133,7 +133,7 @@ impl ResidentExperts {
             + latent.as_ref().map_or(0, |latent| latent.down.work + latent.up.work)
             + (experts.used * experts.n_ff * shape.latent.unwrap_or(d_model) * if shape.gated { 3 } else { 2 }) as u64
             + shared.as_ref().map_or(0, |(gate, ffn)| gate.as_ref().map_or(0, |gate| gate.work) + ffn.work());
-        let shared_ff = shape.shared.map_or(0, |shared| shared.n_ff);
+        let shared_ff = shape.shared.map_or(0, |shared| shared.ffn.n_ff);
         let neurons = LayerNeurons::Experts { experts: experts.count, width: experts.n_ff, shared: shared_ff };
         let mut ops = ResidentExperts {
             gpu: gpu.clone(),

@@ -9,7 +9,7 @@ use super::{
     altup::AltupOps,
     attention::{AttentionOps, CacheRows},
     elementwise::Elementwise,
-    ffn::{DenseFfn, FfnBuffers},
+    ffn::{DenseFfn, FfnBuffers, FfnShape},
     layer::GpuLayer,
     loader::GpuLoader,
     norm::{NormOp, NormWeights},
@@ -204,11 +204,11 @@ impl GpuStep {
 
 impl LayerBuffers<'_> {
     fn dense_ffn(&self, loader: &mut GpuLoader<'_, '_>, weights: &FfnWeights, from: Register) -> Result<DenseFfn> {
-        let (n_ff, gated) = (weights.up.weight.rows(), weights.gate.is_some());
-        let other = self.others.iter().filter_map(GpuLayer::dense).find(|dense| dense.buffers.fits(n_ff, gated));
+        let shape = FfnShape::of(weights);
+        let other = self.others.iter().filter_map(GpuLayer::dense).find(|dense| dense.buffers.fits(shape));
         let buffers = match other {
             Some(other) => other.buffers.clone(),
-            None => FfnBuffers::new(loader, loader.chunk, n_ff, gated)?,
+            None => FfnBuffers::new(loader, loader.chunk, shape)?,
         };
         let (from, out) = (self.registers.get(from), self.registers.rows(Register::Out));
         DenseFfn::new(loader, other, &buffers, weights, from, out)

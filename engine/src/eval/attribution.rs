@@ -422,7 +422,8 @@ impl Probe for Recorder<'_> {
         up: &[f32],
     ) {
         let [(_, factor)] = members else { return };
-        let form = self.model.config.activation;
+        let Some(ffn) = self.model.weights.layers[layer].ffn.at(expert) else { return };
+        let form = ffn.form(self.model.config.activation);
         let hidden = match gate.is_empty() {
             true => {
                 let mut hidden = up.to_vec();

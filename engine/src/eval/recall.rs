@@ -291,18 +291,18 @@ impl ObservedLayer<'_> {
             SkipRule::Threshold(_) => {
                 let scores = room(scores, tokens * n_ff);
                 scores.copy_from_slice(gate);
-                cpu.activate(form, scores, None);
+                cpu.activate(ffn.form(form), scores, None);
                 scores.iter_mut().for_each(|score| *score = score.abs());
                 &*scores
             }
         };
         let hidden = match ffn.gate {
             Some(_) => {
-                cpu.activate(form, gate, Some(up));
+                cpu.activate(ffn.form(form), gate, Some(up));
                 gate
             }
             None => {
-                cpu.activate(form, up, None);
+                cpu.activate(ffn.form(form), up, None);
                 up
             }
         };

@@ -24,8 +24,8 @@ pub struct GateFirst<'a> {
     pub places: &'a Buffer,
     /// One number per row of every expert of the matrix.
     pub bias: Option<&'a Buffer>,
-    /// `KIND` of `activation.wgsl`.
-    pub kind: u32,
+    /// Numbers of `activation.wgsl`, by name.
+    pub activation: [(&'static str, f64); 2],
     /// Neurons of an expert.
     pub neurons: usize,
     /// Gates of every pair, and elements from one pair's to the next's, where the matrix has up rows alone.
@@ -64,8 +64,10 @@ impl ExpertGateUp {
             return Err(Error::invalid("gates and ups of experts", "whole experts", got));
         }
         let switch = |on: bool| f64::from(u8::from(on));
+        let [kind, limit] = input.activation;
         let overrides = [
-            ("KIND", f64::from(input.kind)),
+            kind,
+            limit,
             ("GATES_KNOWN", switch(input.gates.is_some())),
             ("HAS_BIAS", switch(input.bias.is_some())),
             ("LANES", f64::from(LANES)),

@@ -6,7 +6,7 @@ use super::{
     AltupConfig, AttentionConfig, Experts, NormKind, Position, RecurrentConfig, Register, Rope, StateShape, Step,
     load::{LayerTensors, Loader},
 };
-pub use crate::cpu::ops::Activation;
+pub use crate::cpu::ops::{Activation, ActivationForm};
 
 /// Configuration of one layer.
 #[derive(Debug, Clone, PartialEq)]

@@ -31,7 +31,7 @@ use std::{mem, path::Path};
 pub use alibi::KeyBias;
 pub use bound_step::{BoundOperation, BoundStep};
 pub use companion::Companion;
-pub use config::{Activation, LayerConfig, ModelConfig};
+pub use config::{Activation, ActivationForm, LayerConfig, ModelConfig};
 pub use convert::{CONVERT_TYPES, ConvertReport, TypeFallback, convert};
 pub use input_sparsity::{InputCopies, InputCurves, InputFigures, InputSite, SiteCurve, SiteThreshold, SkippedInputs};
 pub(crate) use load::{RecordedModel, RecordedTensor, TensorChoice, TensorRole};

@@ -77,6 +77,7 @@ fn without_lowest(ffn: &FfnWeights, ranks: &[u32], fraction: f64, layer: usize) 
         up: by_neuron(&ffn.up)?,
         // Its bias is of the outputs.
         down: Down::Neurons(Linear { weight: rows(&down.weight, &kept)?, bias: down.bias.clone() }),
+        limit: ffn.limit,
     })
 }
 

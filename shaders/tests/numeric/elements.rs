@@ -3,7 +3,7 @@
 use bytemuck::bytes_of;
 use thermocline_shaders::params;
 
-use crate::gpu::{Call, Gpu, activation, assert_close, bytes, noise};
+use crate::gpu::{Call, Gpu, activation, assert_close, bytes, limited_activation, noise};
 
 #[test]
 fn norm_matches_its_equation() {
@@ -88,7 +88,9 @@ fn activation_matches_its_equation() {
     let input: Vec<f32> = noise(rows * pitch * 2, 5).iter().map(|v| v * 60.0).collect();
     let forms = [(0, false, -1.0), (1, false, -1.0), (1, true, -1.0), (1, true, 0.5), (1, false, 0.0), (0, false, 2.0)];
     for tier in gpu.tiers() {
-        for (kind, (gated, interleaved, threshold)) in (0..7).flat_map(|kind| forms.map(|form| (kind, form))) {
+        let limited = [(2, 3.5), (3, 0.25), (6, 5.0)];
+        let kinds = (0..7).map(|kind| (kind, 0.0)).chain(limited);
+        for ((kind, limit), (gated, interleaved, threshold)) in kinds.flat_map(|kind| forms.map(|form| (kind, form))) {
             // 5 by 2 workgroups of 128: more than the elements, and two rows of the grid.
             let params = params::Activation { cols: 200, pitch: 224, rows: 5, stride: 640, threshold };
             let out = vec![0.0_f32; rows * pitch];
@@ -98,6 +100,7 @@ fn activation_matches_its_equation() {
                 weights: None,
                 overrides: &[
                     ("KIND", f64::from(kind)),
+                    ("LIMIT", limit),
                     ("GATED", gated as f64),
                     ("INTERLEAVED", f64::from(u8::from(interleaved))),
                 ],
@@ -109,11 +112,13 @@ fn activation_matches_its_equation() {
             for (t, i) in (0..rows).flat_map(|t| (0..cols).map(move |i| (t, i))) {
                 let at = |i: usize| f64::from(input[t * pitch * (1 + gated) + i]);
                 let (gate, up) = if interleaved { (at(2 * i), at(2 * i + 1)) } else { (at(i), at(gated * cols + i)) };
-                if activation(kind, gate, None).abs() > f64::from(threshold) {
-                    expected[t * pitch + i] = activation(kind, gate, (gated == 1).then_some(up));
+                if limited_activation(kind, limit, gate, None).abs() > f64::from(threshold) {
+                    expected[t * pitch + i] = limited_activation(kind, limit, gate, (gated == 1).then_some(up));
                 }
             }
-            let what = format!("kind {kind} gated {gated} interleaved {interleaved} threshold {threshold} {tier}");
+            let what = format!(
+                "kind {kind} limit {limit} gated {gated} interleaved {interleaved} threshold {threshold} {tier}"
+            );
             assert_close(&gpu.run(&call, 1), &expected, 1e-5, &what);
         }
     }

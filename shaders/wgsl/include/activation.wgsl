@@ -1,7 +1,9 @@
 // f(v), by KIND:
 //   0 relu  1 relu squared  2 silu  3 gelu (tanh)  4 gelu (erf)  5 drelu: relu(gate) * relu(up)
 //   6 clamped SwiGLU: with h = min(gate, 7), h * sigmoid(1.702 h) * (1 + min(max(up, -7), 7))
+// With a LIMIT above 0 activated gates are at most LIMIT, and ups within it on both sides; NaN stays.
 override KIND: u32 = 0u;
+override LIMIT: f32 = 0.0;
 
 // Abramowitz and Stegun 7.1.26: off by at most 1.5e-7.
 fn erf(v: f32) -> f32 {
@@ -10,7 +12,7 @@ fn erf(v: f32) -> f32 {
     return sign(v) * (1.0 - poly * exp(-v * v));
 }
 
-fn activate(v: f32) -> f32 {
+fn unlimited(v: f32) -> f32 {
     switch KIND {
         case 1u: {
             let r = max(v, 0.0);
@@ -37,13 +39,24 @@ fn activate(v: f32) -> f32 {
     }
 }
 
+fn activate(v: f32) -> f32 {
+    let value = unlimited(v);
+    if LIMIT > 0.0 && value > LIMIT {
+        return LIMIT;
+    }
+    return value;
+}
+
 // f(gate) * up.
 fn activate_gated(gate: f32, up: f32) -> f32 {
     var factor = up;
+    if LIMIT > 0.0 && abs(up) > LIMIT {
+        factor = sign(up) * LIMIT;
+    }
     if KIND == 5u {
-        factor = max(up, 0.0);
+        factor = max(factor, 0.0);
     } else if KIND == 6u {
-        factor = 1.0 + clamp(up, -7.0, 7.0);
+        factor = 1.0 + clamp(factor, -7.0, 7.0);
     }
     return activate(gate) * factor;
 }

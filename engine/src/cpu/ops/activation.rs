@@ -67,6 +67,22 @@ impl Activation {
     }
 }
 
+/// An activation with the limit of what it multiplies: activated gates are at most `limit`, and up values within it on both sides
+/// (Step 3.5).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ActivationForm {
+    /// The function.
+    pub activation: Activation,
+    /// The limit, above 0; `None`: there is none.
+    pub limit: Option<f32>,
+}
+
+impl From<Activation> for ActivationForm {
+    fn from(activation: Activation) -> Self {
+        ActivationForm { activation, limit: None }
+    }
+}
+
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -142,7 +158,7 @@ fn factor<V: Vector>(v: V, form: Activation, u: V::F) -> V::F {
 }
 
 struct Activate<'a> {
-    form: Activation,
+    form: ActivationForm,
     g: &'a mut [f32],
     u: Option<&'a [f32]>,
 }
@@ -153,40 +169,56 @@ impl Kernel for Activate<'_> {
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         // One loop per form, so that the choice is not made per vector.
-        match self.form {
-            Activation::Relu => each(v, self.g, self.u, Activation::Relu),
-            Activation::ReluSquared => each(v, self.g, self.u, Activation::ReluSquared),
-            Activation::Silu => each(v, self.g, self.u, Activation::Silu),
-            Activation::GeluTanh => each(v, self.g, self.u, Activation::GeluTanh),
-            Activation::GeluErf => each(v, self.g, self.u, Activation::GeluErf),
-            Activation::DRelu => each(v, self.g, self.u, Activation::DRelu),
-            Activation::ClampedSwiglu => each(v, self.g, self.u, Activation::ClampedSwiglu),
+        let (form, g, u) = (self.form, self.g, self.u);
+        if form.limit.is_some() {
+            return each(v, g, u, |g, u| limited(v, form, g, u));
+        }
+        match form.activation {
+            Activation::Relu => each(v, g, u, |g, u| hidden(v, Activation::Relu, g, u)),
+            Activation::ReluSquared => each(v, g, u, |g, u| hidden(v, Activation::ReluSquared, g, u)),
+            Activation::Silu => each(v, g, u, |g, u| hidden(v, Activation::Silu, g, u)),
+            Activation::GeluTanh => each(v, g, u, |g, u| hidden(v, Activation::GeluTanh, g, u)),
+            Activation::GeluErf => each(v, g, u, |g, u| hidden(v, Activation::GeluErf, g, u)),
+            Activation::DRelu => each(v, g, u, |g, u| hidden(v, Activation::DRelu, g, u)),
+            Activation::ClampedSwiglu => each(v, g, u, |g, u| hidden(v, Activation::ClampedSwiglu, g, u)),
         }
     }
+}
+
+/// Hidden values of one vector of gates and, if there are any, of ups.
+#[inline(always)]
+fn hidden<V: Vector>(v: V, form: Activation, g: V::F, u: Option<V::F>) -> V::F {
+    let y = activate(v, form, g);
+    u.map_or(y, |u| v.mul(y, factor(v, form, u)))
+}
+
+/// The same within a limit.
+#[inline(always)]
+fn limited<V: Vector>(v: V, ActivationForm { activation, limit }: ActivationForm, g: V::F, u: Option<V::F>) -> V::F {
+    let most = v.splat(limit.unwrap_or(f32::INFINITY));
+    let y = v.min(most, activate(v, activation, g));
+    u.map_or(y, |u| v.mul(y, factor(v, activation, v.min(most, v.max(v.sub(v.splat(0.0), most), u)))))
 }
 
 /// One vector.
 #[inline(always)]
-fn one<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, form: Activation) {
-    let mut y = activate(v, form, v.load(g));
-    if let Some(u) = u {
-        y = v.mul(y, factor(v, form, v.load(u)));
-    }
+fn one<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, hidden: impl Fn(V::F, Option<V::F>) -> V::F) {
+    let y = hidden(v.load(g), u.map(|u| v.load(u)));
     v.store(g, y);
 }
 
 #[inline(always)]
-fn each<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, form: Activation) {
+fn each<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, hidden: impl Fn(V::F, Option<V::F>) -> V::F) {
     let whole = g.len() / V::LANES * V::LANES;
     match u {
         Some(u) => {
             for (g, u) in g.chunks_exact_mut(V::LANES).zip(u.chunks_exact(V::LANES)) {
-                one(v, g, Some(u), form);
+                one(v, g, Some(u), &hidden);
             }
         }
         None => {
             for g in g.chunks_exact_mut(V::LANES) {
-                one(v, g, None, form);
+                one(v, g, None, &hidden);
             }
         }
     }
@@ -197,7 +229,7 @@ fn each<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, form: Activation) {
         if let Some(u) = u {
             last_u[..left].copy_from_slice(&u[whole..]);
         }
-        one(v, &mut last, u.is_some().then_some(&last_u), form);
+        one(v, &mut last, u.is_some().then_some(&last_u), &hidden);
         g[whole..].copy_from_slice(&last[..left]);
     }
 }
@@ -222,11 +254,12 @@ impl Cpu {
         self.for_each_chunk(g, len.max(1), 4, |_, row| excess(row, deviations));
     }
 
-    /// `g = act(g) * u` (just `act(g)` when there is no `u`), in place, any length.
+    /// `g = act(g) * u` (just `act(g)` when there is no `u`), in place, any length, within the form's limit.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn activate(&self, form: Activation, g: &mut [f32], u: Option<&[f32]>) {
+    pub fn activate(&self, form: impl Into<ActivationForm>, g: &mut [f32], u: Option<&[f32]>) {
+        let form = form.into();
         assert!(u.is_none_or(|u| u.len() == g.len()));
         self.for_each_chunk(g, CHUNK, 4, |i, g| {
             let u = u.map(|u| &u[i * CHUNK..][..g.len()]);
@@ -306,11 +339,18 @@ mod tests {
         fn activate_agrees_with_f64(pairs in prop::collection::vec((-5f32..9.0, -9f32..9.0), 0..70), gated: bool) {
             let (g, u): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
             for cpu in each_cpu() {
-                for form in Activation::ALL {
+                for (form, limit) in Activation::ALL.into_iter().flat_map(|form| [(form, None), (form, Some(0.75))]) {
                     let mut out = g.clone();
-                    cpu.activate(form, &mut out, gated.then_some(&u));
+                    cpu.activate(ActivationForm { activation: form, limit }, &mut out, gated.then_some(&u));
                     for i in 0..g.len() {
-                        let wanted = plain(form, g[i], gated.then_some(u[i]));
+                        let up = gated.then_some(u[i]);
+                        let wanted = match limit.map(f64::from) {
+                            Some(most) => {
+                                let factor = |u: f32| plain(form, 1.0, Some(u.clamp(-0.75, 0.75))) / plain(form, 1.0, None);
+                                plain(form, g[i], None).min(most) * up.map_or(1.0, factor)
+                            }
+                            None => plain(form, g[i], up),
+                        };
                         prop_assert!((f64::from(out[i]) - wanted).abs() < 1e-5 * wanted.abs().max(1.0), "{form:?} {} {wanted}", out[i]);
                     }
                 }

@@ -20,7 +20,7 @@ mod short_conv;
 mod softmax;
 
 pub(crate) use super::simd::vector::tile::TILE as KV_TILE;
-pub use activation::{Activation, SWIGLU_LIMIT, SWIGLU_SLOPE, softplus};
+pub use activation::{Activation, ActivationForm, SWIGLU_LIMIT, SWIGLU_SLOPE, softplus};
 pub use attend::PositionBias;
 pub use attention::{AttentionScratch, AttentionShape, Queries, SeenRows};
 pub use delta_net::{DeltaNetScratch, DeltaNetShape, DeltaNetTokens};

@@ -4,13 +4,13 @@
 
 use super::{
     Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
+    parts::{USUAL_NORMS, gated_heads, gated_layer},
 };
 use crate::{
     error::Result,
     format::{Array, Value},
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        Activation, HeadGate, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig, SlidingLayers},
         load::{RopeDefaults, Sizes},
     },
@@ -28,16 +28,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     loader.apply_window(&mut config, None, 0)?;
     let dims = sizes.head_dim;
     loader.local_rope(&mut config, RopeDefaults { head_dim: dims, dims, base: 10_000.0 })?;
-    // One gate per head, or per element: the matrices tell.
-    for (n, attention) in config.layers.iter_mut().enumerate().filter_map(|(n, it)| Some((n, it.attention.as_mut()?))) {
-        let name = format!("blk.{n}.attn_gate.weight");
-        let expected = format!("{} rows, one per head, or {}", attention.n_head, attention.q_dim());
-        let Some(rows) = loader.rows(&name) else { return Err(loader.missing_tensor(&name, expected)) };
-        if ![attention.n_head, attention.q_dim()].contains(&rows) {
-            return Err(loader.tensor_error(&name, expected, rows));
-        }
-        attention.gate_rows = rows;
-    }
+    gated_heads(loader, &mut config, HeadGate::Softplus)?;
     Ok(config)
 }
 

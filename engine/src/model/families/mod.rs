@@ -48,6 +48,7 @@ mod smallthinker;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod step35;
 
 use super::{
     LayerWeights, Linear, ModelConfig, Weights,
@@ -110,6 +111,7 @@ const FAMILIES: &[&Family] = &[
     &falcon::FAMILY,
     &opt::FAMILY,
     &starcoder2::FAMILY,
+    &step35::FAMILY,
     &stablelm::FAMILY,
 ];
 

@@ -6,7 +6,7 @@ use super::Loader;
 use crate::{
     error::Result,
     model::{
-        AttentionWeights, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, Norm, NormSlot,
+        AttentionWeights, ExpertWeights, Ffn, FfnWeights, HeadGate, LayerWeights, Linear, ModelConfig, Norm, NormSlot,
         PerLayerTable, PerLayerWeights, RecurrentConfig, Register, RopeScaling, Step,
     },
 };
@@ -62,6 +62,20 @@ pub(super) fn check_lengths_kept(loader: &Loader<'_>, config: &ModelConfig) -> R
     }
     let kind = loader.text("rope.scaling.type")?.unwrap_or("factors").to_owned();
     Err(loader.key_error("rope.scaling.type", "a kind that keeps lengths, as norms behind rotations need it", kind))
+}
+
+/// Gives every attention gates of its heads' outputs, one per head or per element: the matrices tell.
+pub(super) fn gated_heads(loader: &Loader<'_>, config: &mut ModelConfig, gate: HeadGate) -> Result<()> {
+    for (n, attention) in config.layers.iter_mut().enumerate().filter_map(|(n, it)| Some((n, it.attention.as_mut()?))) {
+        let name = format!("blk.{n}.attn_gate.weight");
+        let expected = format!("{} rows, one per head, or {}", attention.n_head, attention.q_dim());
+        let Some(rows) = loader.rows(&name) else { return Err(loader.missing_tensor(&name, expected)) };
+        if ![attention.n_head, attention.q_dim()].contains(&rows) {
+            return Err(loader.tensor_error(&name, expected, rows));
+        }
+        (attention.gate_rows, attention.head_gate) = (rows, gate);
+    }
+    Ok(())
 }
 
 /// Attention of layer `n` ([`AttentionWeights::load`]).
@@ -128,7 +142,7 @@ pub(super) fn fused_layer(
     let [gate, up] = Linear::split(loader, &format!("blk.{n}.ffn_up"), d, [n_ff, n_ff])?;
     let down = loader.down(n, d, n_ff)?;
     let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
-    let ffn = Ffn::Dense(FfnWeights { gate: Some(gate), up, down });
+    let ffn = Ffn::Dense(FfnWeights { gate: Some(gate), up, down, limit: None });
     Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }
 

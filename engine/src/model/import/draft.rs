@@ -175,6 +175,16 @@ impl Draft {
         self.made.push(Tensor { name: name.to_owned(), ty: TensorType::F32, shape, data: Bytes::new(bytes) });
     }
 
+    /// Makes the vector `name`, if there is one, `len` elements long at least: with ones.
+    pub(in crate::model) fn lengthen(&mut self, name: &str, len: usize) {
+        if let Some(vector) = self.made.iter_mut().find(|it| it.name == name && it.shape.iter().all(|have| *have < len))
+        {
+            let further = 1f32.to_le_bytes().repeat(len - vector.len());
+            vector.data = Bytes::new([&vector.data[..], &further].concat());
+            vector.shape = vec![len];
+        }
+    }
+
     /// Adds the weights of norms `stems` that have none in the folder: ones, `[width]`.
     pub(in crate::model) fn norms_of_ones(
         &mut self,

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::defaults;
+use super::{defaults, rope};
 use crate::{
     error::{Error, Location, Result},
     model::{Activation, load::BOTH_DIRECTIONS},
@@ -49,6 +49,7 @@ impl HfConfig {
         }
         defaults::fill_in(&mut values, &model_type);
         complete(&mut values);
+        rope::by_kind(&mut values);
         Ok(HfConfig { path: path.to_owned(), model_type, values })
     }
 
@@ -259,6 +260,26 @@ impl HfConfig {
     /// A list of finite numbers.
     pub(in crate::model) fn floats(&self, name: &str) -> Result<Option<Vec<f32>>> {
         self.typed(&[name], "a list of finite numbers", |value| value.as_array()?.iter().map(finite).collect())
+    }
+
+    /// A number of at least 0 for each layer; null is 0.
+    pub(in crate::model) fn layer_floats(&self, name: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
+        let number = |value: &Value| match value {
+            Value::Null => Some(0.0),
+            value => finite(value).filter(|value| *value >= 0.0),
+        };
+        self.typed(&[name], &format!("{n_layer} numbers of at least 0 or null, one per layer"), |value| {
+            let of_layers = self.of_layers(value.as_array()?, n_layer).ok().filter(|all| all.len() == n_layer)?;
+            of_layers.iter().map(number).collect()
+        })
+    }
+
+    /// The unsigned number `key` of the object `name`, if both are there.
+    pub(in crate::model) fn size_within(&self, name: &str, key: &str) -> Result<Option<usize>> {
+        let Some(object) = self.typed(&[name], "an object", Value::as_object)? else { return Ok(None) };
+        let Some(value) = object.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
+        let size = value.as_u64().and_then(|value| value.try_into().ok());
+        size.map(Some).ok_or_else(|| self.error(name, format!("an unsigned integer `{key}`"), value))
     }
 
     /// Two numbers under `name`, the second of which may be infinite, in either form that Python writes.

@@ -41,6 +41,34 @@ impl LayerRope {
     }
 }
 
+/// Rotations that a configuration lists layer by layer, as `rope_theta` or `partial_rotary_factors`, by kind of layer instead: those of
+/// its first layer. Layers without a window have `rope_scaling`, too.
+pub(super) fn by_kind(values: &mut Map<String, Json>) {
+    let names = ["rope_theta", "partial_rotary_factors"];
+    let Some(Json::Array(kinds)) = values.get("layer_types").cloned() else { return };
+    if !names.iter().any(|name| values.get(*name).is_some_and(Json::is_array)) {
+        return;
+    }
+    let scaling = values.remove("rope_scaling");
+    let [base, fraction] = names.map(|name| values.remove(name).unwrap_or(Json::Null));
+    let of = |all: &Json, layer: usize| match all {
+        Json::Array(all) => all.get(layer).cloned().unwrap_or(Json::Null),
+        all => all.clone(),
+    };
+    let mut ropes = Map::new();
+    for layers in [LayerRope::Full, LayerRope::Sliding] {
+        let Some(first) = kinds.iter().position(|kind| kind.as_str() == Some(layers.name())) else { continue };
+        let mut rope = Map::new();
+        rope.insert("rope_theta".to_owned(), of(&base, first));
+        rope.insert("partial_rotary_factor".to_owned(), of(&fraction, first));
+        if let (LayerRope::Full, Some(Json::Object(scaling))) = (layers, &scaling) {
+            rope.extend(scaling.clone());
+        }
+        ropes.insert(layers.name().to_owned(), Json::Object(rope));
+    }
+    values.entry("rope_parameters").or_insert(Json::Object(ropes));
+}
+
 /// Rotary parameters of a `config.json`.
 struct HfRope<'a> {
     config: &'a HfConfig,

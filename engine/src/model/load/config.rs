@@ -8,7 +8,7 @@ use crate::{
     format::{Array, Container},
     model::{
         Activation, AttentionConfig, ExpertGroups, Experts, HeadGate, LayerConfig, ModelConfig, NormKind, Position,
-        QueryScale, RopeOrder, Router, RouterScore, Step,
+        QueryScale, Rope, RopeOrder, Router, RouterScore, Step,
     },
 };
 
@@ -99,6 +99,11 @@ impl Loader<'_> {
 
     /// A configuration with the defaults of the llama family; a family changes what differs.
     pub(in crate::model) fn base_config(&self, sizes: &Sizes, norm: NormKind, order: RopeOrder) -> Result<ModelConfig> {
+        self.config_with(sizes, norm, self.rope(sizes, order)?)
+    }
+
+    /// The same with the rotations `rope`.
+    pub(in crate::model) fn config_with(&self, sizes: &Sizes, norm: NormKind, rope: Rope) -> Result<ModelConfig> {
         let norm_eps = self.norm_eps(match norm {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
             // Files of Phi-3.5-MoE have it under the other's name.
@@ -114,7 +119,6 @@ impl Loader<'_> {
             let got = format!("{} = false", self.key("attention.causal"));
             return Err(Error::Unsupported { what: BOTH_DIRECTIONS, got, supported: "causal attention".to_owned() });
         }
-        let rope = self.rope(sizes, order)?;
         let name = match self.metadata().str("general.name")? {
             Some(name) if !name.is_empty() => name.to_owned(),
             _ => self.checkpoint.path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),

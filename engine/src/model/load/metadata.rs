@@ -104,6 +104,18 @@ impl<'a> Loader<'a> {
         }
     }
 
+    /// A number of at least 0 for each layer: an array with one for each, or one for all.
+    pub(in crate::model) fn layer_floats(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
+        let all = match self.metadata().get(&self.key(suffix)) {
+            Some(crate::format::Value::Array(_)) => self.floats(suffix, n_layer)?,
+            _ => self.metadata().f32(&self.key(suffix))?.map(|value| vec![value; n_layer]),
+        };
+        match all.iter().flatten().find(|value| !(value.is_finite() && **value >= 0.0)) {
+            Some(value) => Err(self.key_error(suffix, "numbers of at least 0", value)),
+            None => Ok(all),
+        }
+    }
+
     /// Finite float above zero.
     pub(in crate::model) fn positive(&self, suffix: &str) -> Result<Option<f32>> {
         match self.metadata().f32(&self.key(suffix))? {

@@ -29,19 +29,28 @@ struct RopeKeys {
     order: RopeOrder,
     /// Tokens that the model can see.
     context: usize,
+    /// Elements that the file counts for each that is rotated.
+    counted: usize,
 }
 
 impl Loader<'_> {
     /// The rotations of all layers, or of those without a window.
     pub(super) fn rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
         let defaults = RopeDefaults { head_dim: sizes.head_dim, dims: sizes.head_dim, base: 10_000.0 };
-        self.rotations(RopeKeys { suffix: "", defaults, order, context: sizes.context_length })
+        self.rotations(RopeKeys { suffix: "", defaults, order, context: sizes.context_length, counted: 1 })
+    }
+
+    /// The same in files that count twice the elements that are rotated, and may have divisors for further pairs (Step 3.5).
+    pub(in crate::model) fn halved_rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
+        let defaults = RopeDefaults { head_dim: sizes.head_dim, dims: sizes.head_dim / 2, base: 10_000.0 };
+        self.rotations(RopeKeys { suffix: "", defaults, order, context: sizes.context_length, counted: 2 })
     }
 
     /// Gives layers with a window rotations of their own.
     pub(in crate::model) fn local_rope(&self, config: &mut ModelConfig, defaults: RopeDefaults) -> Result<()> {
         let order = config.ropes.first().map_or(RopeOrder::NeoX, |rope| rope.order);
-        let local = self.rotations(RopeKeys { suffix: "_swa", defaults, order, context: config.context_length })?;
+        let local =
+            self.rotations(RopeKeys { suffix: "_swa", defaults, order, context: config.context_length, counted: 1 })?;
         let local = config.add_rope(local);
         for attention in config.attentions_mut().filter(|attention| attention.window.is_some()) {
             attention.rope = Some(local);
@@ -50,12 +59,13 @@ impl Loader<'_> {
     }
 
     fn rotations(&self, keys: RopeKeys) -> Result<Rope> {
-        let RopeKeys { suffix, defaults, order, .. } = keys;
+        let RopeKeys { suffix, defaults, order, counted, .. } = keys;
         let base = self.positive(&format!("rope.freq_base{suffix}"))?.unwrap_or(defaults.base);
         let key = format!("rope.dimension_count{suffix}");
-        let dims = self.size(&key, 2..=defaults.head_dim)?.unwrap_or(defaults.dims);
-        if !dims.is_multiple_of(2) {
-            return Err(self.key_error(&key, "an even number", dims));
+        let all = self.size(&key, 2..=counted * defaults.head_dim)?.unwrap_or(counted * defaults.dims);
+        let dims = all / counted;
+        if !all.is_multiple_of(2 * counted) || dims == 0 {
+            return Err(self.key_error(&key, format!("a multiple of {}", 2 * counted), all));
         }
         let kind = self.text(&format!("rope.scaling.type{suffix}"))?.unwrap_or("linear");
         if !SCALINGS.contains(&kind) {
@@ -80,7 +90,9 @@ impl Loader<'_> {
         let suffix = keys.suffix;
         let factors = |stem: &str| -> Result<Option<Vec<f32>>> {
             let name = format!("{stem}{suffix}.weight");
-            let Some(values) = self.optional_vector(&name, dims / 2)? else { return Ok(None) };
+            let stored = self.rows(&name).filter(|stored| keys.counted > 1 && *stored > dims / 2).unwrap_or(dims / 2);
+            let Some(mut values) = self.optional_vector(&name, stored)? else { return Ok(None) };
+            values.truncate(dims / 2);
             match values.iter().find(|value| !(value.is_finite() && **value > 0.0)) {
                 Some(value) => Err(self.tensor_error(&name, "finite factors above 0", value)),
                 None => Ok(Some(values)),

@@ -245,7 +245,12 @@ impl<'a> Loader<'a> {
     pub(in crate::model) fn dense_ffn(&self, n: usize, config: &ModelConfig, gated: bool) -> Result<FfnWeights> {
         let (d, n_ff) = (config.d_model, self.dense_width(config, n)?);
         let gate = gated.then(|| self.linear(&format!("blk.{n}.ffn_gate"), n_ff, d)).transpose()?;
-        Ok(FfnWeights { gate, up: self.linear(&format!("blk.{n}.ffn_up"), n_ff, d)?, down: self.down(n, d, n_ff)? })
+        Ok(FfnWeights {
+            gate,
+            up: self.linear(&format!("blk.{n}.ffn_up"), n_ff, d)?,
+            down: self.down(n, d, n_ff)?,
+            limit: None,
+        })
     }
 
     /// The activation predictor of layer `n`, if the file has one.

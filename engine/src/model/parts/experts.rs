@@ -120,7 +120,7 @@ impl ExpertWeights {
         let selection_bias = loader.optional_vector(&format!("blk.{n}.exp_probs_b.bias"), count)?;
         let downs = linears(loader, "ffn_down", StackShape { count, rows: width, cols: n_ff }, n)?;
         let mut gates = gates.into_iter().flatten();
-        let ffn = |(up, down)| FfnWeights { gate: gates.next(), up, down: Down::Outputs(down) };
+        let ffn = |(up, down)| FfnWeights { gate: gates.next(), up, down: Down::Outputs(down), limit: None };
         Ok(ExpertWeights {
             router,
             router_norm: None,
@@ -220,6 +220,7 @@ fn shared_expert(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<Share
             gate: gated.then(|| loader.linear(&stem("gate"), n_ff, d)).transpose()?,
             up: loader.linear(&stem("up"), n_ff, d)?,
             down: Down::Outputs(loader.linear(&stem("down"), d, n_ff)?),
+            limit: None,
         },
     }))
 }

@@ -1,7 +1,11 @@
 //! FFN of a layer, dense or MoE: weights, and all that its step names.
 
 use super::{ExpertWeights, LayerNorms, Linear, Predictor};
-use crate::{format::Matrix, model::Register, telemetry::neurons::LayerNeurons};
+use crate::{
+    format::Matrix,
+    model::{Activation, ActivationForm, Register},
+    telemetry::neurons::LayerNeurons,
+};
 
 /// The down projection, in either orientation.
 #[derive(Debug, Clone)]
@@ -36,12 +40,19 @@ pub struct FfnWeights {
     pub up: Linear,
     /// Down projection.
     pub down: Down,
+    /// Limit of activated gates and of up values ([`ActivationForm`]).
+    pub limit: Option<f32>,
 }
 
 impl FfnWeights {
     /// Its matrices.
     pub fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up, self.down.linear()])
+    }
+
+    /// The form of its hidden values in a model with this activation.
+    pub fn form(&self, activation: Activation) -> ActivationForm {
+        ActivationForm { activation, limit: self.limit }
     }
 }
 
@@ -70,6 +81,15 @@ impl Ffn {
             Ffn::None => (None, &mut [][..], None),
         };
         dense.into_iter().chain(experts).chain(shared)
+    }
+
+    /// The `at`-th of its FFNs, in the order of [`Ffn::ffns_mut`].
+    pub fn at(&self, at: usize) -> Option<&FfnWeights> {
+        match self {
+            Ffn::Dense(ffn) => (at == 0).then_some(ffn),
+            Ffn::Experts(moe) => moe.ffns().nth(at),
+            Ffn::None => None,
+        }
     }
 
     /// Its matrices, unless the layer has none.

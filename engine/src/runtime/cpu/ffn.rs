@@ -182,7 +182,7 @@ impl CpuFfn {
         work.sequential += products(cpu, task, jobs, part)?;
         if !gated {
             before(&[], hidden);
-            cpu.activate(task.activation, hidden, None);
+            activate(cpu, task, spans, hidden, None);
             return Ok(());
         }
         if let Some(deviations) = task.gate_deviations() {
@@ -196,10 +196,10 @@ impl CpuFfn {
         {
             grow(scratch, Some(values), WHAT)?;
             scratch[..values].copy_from_slice(hidden);
-            cpu.activate(task.activation, &mut scratch[..values], None);
+            activate(cpu, task, spans, &mut scratch[..values], None);
             outcome.fires = Fires::Above(threshold);
         }
-        cpu.activate(task.activation, hidden, Some(up));
+        activate(cpu, task, spans, hidden, Some(up));
         Ok(())
     }
 
@@ -210,7 +210,6 @@ impl CpuFfn {
         }
         let CpuFfn { hidden, up, scratch, part, candidates, held, spans, outcome, .. } = self;
         let predicted = (outcome.predicted && !task.recall_check).then_some(&candidates[..]);
-        let form = task.activation;
         let firing = task.blocks.iter().map(|block| -> Part<'_> {
             (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), predicted.or(block.neurons))
         });
@@ -224,9 +223,13 @@ impl CpuFfn {
         let threshold = skips.activation_threshold();
         if threshold.is_some() {
             grow(up, Some(n), WHAT)?;
-            let acted = &mut up[..n];
-            acted.copy_from_slice(&hidden[..n]);
-            cpu.activate(form, acted, None);
+            up[..n].copy_from_slice(&hidden[..n]);
+            let mut acted = &mut up[..n];
+            for (block, part) in task.blocks.iter().zip(firing.clone()) {
+                let of_block;
+                (of_block, acted) = acted.split_at_mut(len(part));
+                cpu.activate(block.ffn.form(task.activation), of_block, None);
+            }
             outcome.fires = Fires::Held;
         }
         let mut from = 0;
@@ -253,9 +256,9 @@ impl CpuFfn {
             let up = &mut up[..held.len()];
             let ups = task.blocks.iter().zip(lists.clone()).map(|(block, list)| (&block.ffn.up, list));
             some_rows(cpu, ups, task.x, up, scratch, &mut work)?;
-            cpu.activate(form, hidden, Some(up));
+            activate(cpu, task, spans, hidden, Some(up));
         } else {
-            cpu.activate(form, hidden, None);
+            activate(cpu, task, spans, hidden, None);
         }
         if let Some(norm) = task.hidden_norm() {
             norm.apply_listed(held, hidden);
@@ -351,6 +354,18 @@ impl CpuFfn {
         let floats = [&self.hidden, &self.up, &self.scratch, &self.part, rank, scores].map(Vec::capacity);
         let lists = [&self.predicted, &self.candidates, &self.held].map(Vec::capacity);
         (floats.iter().chain(&lists).sum::<usize>() * size_of::<f32>()) as u64 + self.rows.bytes()
+    }
+}
+
+/// Activates gates (up values, without gates) of a task's blocks, and multiplies them with `up`: all at once, unless a block has a limit
+/// of its own.
+fn activate(cpu: &Cpu, task: &FfnTask<'_>, spans: &[BlockSpan], hidden: &mut [f32], up: Option<&[f32]>) {
+    if task.blocks.iter().all(|block| block.ffn.limit.is_none()) {
+        return cpu.activate(task.activation, hidden, up);
+    }
+    for (block, span) in task.blocks.iter().zip(spans) {
+        let up = up.map(|up| span.values(up, task.tokens));
+        cpu.activate(block.ffn.form(task.activation), span.values_mut(hidden, task.tokens), up);
     }
 }
 

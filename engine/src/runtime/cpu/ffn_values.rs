@@ -43,6 +43,11 @@ impl BlockSpan {
         &values[tokens * self.first..][..tokens * self.len]
     }
 
+    /// The same, to change them.
+    pub fn values_mut<'v>(&self, values: &'v mut [f32], tokens: usize) -> &'v mut [f32] {
+        &mut values[tokens * self.first..][..tokens * self.len]
+    }
+
     /// The block's neurons among those held.
     pub fn listed<'h>(&self, held: &'h [u32]) -> Option<&'h [u32]> {
         self.list.map(|list| &held[list..][..self.len])

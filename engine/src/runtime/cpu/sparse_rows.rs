@@ -138,7 +138,7 @@ impl CpuFfn {
             rows.product(cpu, &block.ffn.up, true, inputs, &mut self.scratch, &mut work)?;
         }
         for TokenNeurons { list, hidden, up } in &mut rows.tokens[..tokens] {
-            cpu.activate(task.activation, hidden, task.gated().then_some(&up[..]));
+            cpu.activate(block.ffn.form(task.activation), hidden, task.gated().then_some(&up[..]));
             if let Some(norm) = task.hidden_norm() {
                 norm.apply_listed(list, hidden);
             }
@@ -200,11 +200,13 @@ impl CpuFfn {
         if threshold.is_some() {
             self.outcome.fires = Fires::Held;
         }
+        let [block] = task.blocks else { return };
+        let form = block.ffn.form(task.activation);
         for TokenNeurons { list, hidden, up } in rows {
             if threshold.is_some() {
                 up.clear();
                 up.extend_from_slice(hidden);
-                cpu.activate(task.activation, up, None);
+                cpu.activate(form, up, None);
             }
             self.held.clear();
             match threshold {

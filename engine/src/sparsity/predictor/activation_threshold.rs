@@ -206,7 +206,7 @@ impl<'a> Sample<'a> {
             let out = &mut part.gates[(start - range.start) * n_ff..][..block.len() * n_ff];
             let mut job = [MatmulJob { weight: &gate.weight, bias: gate.bias.as_deref(), out: &mut *out }];
             cpu.matmul(&mut job, &x, block.len());
-            cpu.activate(data.activation(), out, None);
+            cpu.activate(data.ffn().form(data.activation()), out, None);
         }
         part.gates.iter_mut().for_each(|gate| *gate = gate.abs());
         part.add_down(cpu, &part.hidden, self.d, &mut self.output);

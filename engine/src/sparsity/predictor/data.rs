@@ -176,7 +176,7 @@ impl<'a> LayerData<'a> {
     /// Computes the hidden activations `[tokens, n_ff]` of inputs `x` `[tokens, d]` into `hidden`; `other` is scratch.
     pub(super) fn hidden(&self, cpu: &Cpu, x: &[f32], hidden: &mut Vec<f32>, other: &mut Vec<f32>) {
         let tokens = x.len() / self.d.max(1);
-        let form = self.activation;
+        let form = self.ffn.form(self.activation);
         let up = &self.ffn.up;
         hidden.resize(tokens * self.n_ff(), 0.0);
         let Some(gate) = &self.ffn.gate else {

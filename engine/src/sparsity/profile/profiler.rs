@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Profile;
 use crate::{
     cpu::Cpu,
-    model::{Activation, Ffn, Model},
+    model::{Activation, ActivationForm, Ffn, Model},
     runtime::Probe,
     sparsity::predictor::metrics::{MASS_OF_ACTIVE, down_norms, heaviest, ones},
 };
@@ -15,6 +15,8 @@ use crate::{
 pub struct Profiler<'a> {
     cpu: &'a Cpu,
     activation: Activation,
+    /// Per layer, the limits of its FFNs' hidden values, in the order of [`Ffn::at`].
+    limits: Vec<Vec<Option<f32>>>,
     /// Experts per token; 1 for dense models.
     used: usize,
     /// Per layer, `[neurons]`: norms of the down vectors, for activations that are never exactly zero; else empty.
@@ -37,9 +39,11 @@ impl<'a> Profiler<'a> {
             Ffn::Dense(ffn) => down_norms(ffn),
             Ffn::Experts(moe) => moe.ffns().flat_map(down_norms).collect(),
         };
+        let limits = |ffn: &Ffn| (0..).map_while(|at| ffn.at(at)).map(|ffn| ffn.limit).collect();
         Profiler {
             cpu,
             activation,
+            limits: model.weights.layers.iter().map(|layer| limits(&layer.ffn)).collect(),
             used: model.config.experts.map_or(1, |experts| experts.used),
             norms: model.weights.layers.iter().map(|layer| norms(&layer.ffn)).collect(),
             profile: Profile::new(model),
@@ -72,12 +76,14 @@ impl<'a> Profiler<'a> {
     }
 
     /// Counts the heaviest neurons of each token.
-    fn count_heaviest(&mut self, layer: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
+    fn count_heaviest(&mut self, layer: usize, at: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
+        let limit = self.limits[layer].get(at).copied().flatten();
+        let form = ActivationForm { activation: self.activation, limit };
         let norms = &self.norms[layer][neurons.clone()];
         let n_ff = norms.len().max(1);
         self.hidden.clear();
         self.hidden.extend_from_slice(if gate.is_empty() { up } else { gate });
-        self.cpu.activate(self.activation, &mut self.hidden, (!gate.is_empty()).then_some(up));
+        self.cpu.activate(form, &mut self.hidden, (!gate.is_empty()).then_some(up));
         let words = n_ff.div_ceil(32);
         self.masks.resize(up.len() / n_ff * words, 0);
         let mut tokens: Vec<_> = self.hidden.chunks_exact_mut(n_ff).zip(self.masks.chunks_exact_mut(words)).collect();
@@ -89,12 +95,12 @@ impl<'a> Profiler<'a> {
         self.masks.chunks_exact(words).flat_map(ones).for_each(|neuron| counts[neuron] += 1);
     }
 
-    /// Counts a range of a layer's neurons; `gate` and `up` are `[tokens, neurons]`.
-    fn count(&mut self, layer: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
+    /// Counts a range of a layer's neurons, those of its FFN `at`; `gate` and `up` are `[tokens, neurons]`.
+    fn count(&mut self, layer: usize, at: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
         self.profile.computed[layer] += up.len() as u64;
         match self.activation.is_sparse() {
             true => self.count_positive(layer, neurons, gate, up),
-            false => self.count_heaviest(layer, neurons, gate, up),
+            false => self.count_heaviest(layer, at, neurons, gate, up),
         }
     }
 
@@ -113,7 +119,7 @@ impl Probe for Profiler<'_> {
 
     fn ffn_hidden(&mut self, layer: usize, tokens: usize, gate: &[f32], up: &[f32]) {
         self.count_tokens(layer, tokens);
-        self.count(layer, 0..up.len() / tokens.max(1), gate, up);
+        self.count(layer, 0, 0..up.len() / tokens.max(1), gate, up);
     }
 
     fn expert_hidden(
@@ -129,7 +135,7 @@ impl Probe for Profiler<'_> {
         // The shared expert, which comes last, may have another width.
         let all = self.profile.counts[layer].len();
         let first = if expert < self.profile.chosen[layer].len() { expert * width } else { all - width };
-        self.count(layer, first..first + width, gate, up);
+        self.count(layer, expert, first..first + width, gate, up);
     }
 
     fn wants_router(&mut self) -> bool {

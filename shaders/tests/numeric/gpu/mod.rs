@@ -237,6 +237,19 @@ pub fn activation(kind: u32, gate: f64, up: Option<f64>) -> f64 {
     })
 }
 
+/// The same within `limit`, if it is above 0: `f` is at most the limit, and up values are within it on both sides.
+pub fn limited_activation(kind: u32, limit: f64, gate: f64, up: Option<f64>) -> f64 {
+    if limit <= 0.0 {
+        return activation(kind, gate, up);
+    }
+    let factor = up.map_or(1.0, |up| match kind {
+        5 => up.clamp(0.0, limit),
+        6 => up.clamp(-limit.min(7.0), limit.min(7.0)) + 1.0,
+        _ => up.clamp(-limit, limit),
+    });
+    activation(kind, gate, None).min(limit) * factor
+}
+
 /// A kernel's text with the one change that the environment variable `MUTATION` asks for: the kernel, a piece of its text and what
 /// stands there instead, separated by tabs. `tests/mutate_shaders.sh` sees that the tests of every kernel notice such a change.
 fn mutated(kernel: &Kernel, source: String) -> String {

@@ -1,0 +1,117 @@
+//! Step 3.5 and the language model of Step 3.7 (StepFun): norms of query and key heads, heads gated by a sigmoid each, windows on most
+//! layers, which have more heads and rotations of their own, and after some dense layers experts chosen by sigmoid and bias, with a
+//! shared one. Some layers limit the hidden values of their experts, or of the shared one and of dense FFNs.
+//!
+//! GGUF counts twice the elements that layers without a window rotate. Folders store weights of norms minus one.
+
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, gated_heads, gated_layer},
+};
+use crate::{
+    error::Result,
+    format::{Array, Value},
+    model::{
+        Activation, Ffn, FfnWeights, HeadGate, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        import::{Draft, HfConfig, SlidingLayers, Transform},
+        load::{RopeDefaults, Sizes},
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["step35"], model_types: &["step3p5", "step3p7"], config, layer, import };
+
+/// Key of the limits of routed experts.
+const EXPERT_LIMITS: &str = "swiglu_clamp_exp";
+/// Key of the limits of shared experts and dense FFNs.
+const OTHER_LIMITS: &str = "swiglu_clamp_shexp";
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let rope = loader.halved_rope(sizes, RopeOrder::NeoX)?;
+    let mut config = loader.config_with(sizes, NormKind::Rms, rope)?;
+    config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
+    if config.experts.is_none() {
+        return Err(loader.key_error("expert_count", "at least one expert", 0));
+    }
+    loader.apply_window(&mut config, None, 0)?;
+    let (head_dim, base) = (sizes.head_dim, config.ropes[0].base);
+    let counted = loader.size("rope.dimension_count", 2..=2 * head_dim)?.unwrap_or(head_dim);
+    loader.local_rope(&mut config, RopeDefaults { head_dim, dims: counted.min(head_dim), base })?;
+    gated_heads(loader, &mut config, HeadGate::Sigmoid)?;
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    let mut layer = gated_layer(loader, config, n, USUAL_NORMS)?;
+    let limit = |key: &str| Ok(loader.layer_floats(key, config.n_layer())?.map(|all| all[n]).filter(|it| *it > 0.0));
+    let (routed, others) = (limit(EXPERT_LIMITS)?, limit(OTHER_LIMITS)?);
+    let set = |ffn: &mut FfnWeights, limit| ffn.limit = limit;
+    match &mut layer.ffn {
+        Ffn::Dense(ffn) => set(ffn, others),
+        Ffn::Experts(moe) => {
+            moe.experts.iter_mut().for_each(|expert| set(expert, routed));
+            moe.shared.iter_mut().for_each(|shared| set(&mut shared.ffn, others));
+        }
+        Ffn::None => {}
+    }
+    Ok(layer)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let (n_head, n_ff) = (hf.size(&["num_attention_heads"])?, hf.size(&["intermediate_size"])?);
+    let n_kv_head = hf.or_default(&["num_attention_groups", "num_key_value_heads"], n_head)?;
+    let sizes = draft.common_with(hf, "step35", n_kv_head, n_ff)?;
+    let n_layer = sizes.n_layer;
+    let slides = draft.windows(hf, n_layer, SlidingLayers::None)?.unwrap_or_else(|| vec![false; n_layer]);
+    draft.set("attention.head_count", Value::Array(Array::U32(heads(hf, n_head, &slides)?)));
+    if let Some(scalar) = hf.f32(&["query_pre_attn_scalar"])?.filter(|it| *it > 0.0 && *it != sizes.head_dim as f32) {
+        draft.set("attention.scale", Value::F32(1.0 / scalar.sqrt()));
+    }
+    draft.rope(hf, &sizes, 10_000.0)?;
+    draft.set_size("rope.dimension_count", 2 * sizes.rope_dims)?;
+    // Divisors of all pairs that any layer rotates.
+    draft.lengthen("rope_freqs.weight", sizes.head_dim / 2);
+    draft.local_rope(hf, &sizes, 10_000.0)?;
+    draft.activation(Activation::Silu);
+    draft.set_size("expert_count", hf.size(&["moe_num_experts", "num_local_experts", "n_routed_experts"])?)?;
+    draft.set_size("expert_used_count", hf.size(&["moe_top_k", "num_experts_per_tok"])?)?;
+    draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+    draft.set_size("expert_shared_feed_forward_length", hf.size(&["share_expert_dims", "share_expert_dim"])?)?;
+    draft.router(hf, Router::sigmoid(true))?;
+    draft.set("expert_weights_scale", Value::F32(hf.f32(&["moe_router_scaling_factor"])?.unwrap_or(1.0)));
+    for (name, key) in [("swiglu_limits", EXPERT_LIMITS), ("swiglu_limits_shared", OTHER_LIMITS)] {
+        if let Some(limits) = hf.layer_floats(name, n_layer)? {
+            draft.set(key, Value::Array(Array::F32(limits)));
+        }
+    }
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.norms_minus_one();
+    for head in ["q", "k"] {
+        let hf = format!("model.layers.*.self_attn.{head}_norm");
+        naming.set(hf, format!("blk.*.attn_{head}_norm"), Transform::AddOne);
+    }
+    naming.add("model.layers.*.self_attn.g_proj", "blk.*.attn_gate");
+    for (hf, gguf) in [("gate", "ffn_gate_inp"), ("gate_proj", "ffn_gate_exps"), ("up_proj", "ffn_up_exps")] {
+        naming.add(format!("model.layers.*.moe.{hf}"), format!("blk.*.{gguf}"));
+    }
+    naming.add("model.layers.*.moe.down_proj", "blk.*.ffn_down_exps");
+    naming.selection_bias("moe.router_bias");
+    naming.shared_expert("share_expert");
+    Ok(())
+}
+
+/// Query heads of each layer: as `per_layer_config` says, or those of all layers with a window.
+fn heads(hf: &HfConfig, n_head: usize, slides: &[bool]) -> Result<Vec<u32>> {
+    let local = match hf.usize(&["num_sliding_attention_heads"])? {
+        Some(heads) => Some(heads),
+        None => hf.size_within("attention_other_setting", "num_attention_heads")?,
+    };
+    let named = hf.by_layer("per_layer_config", "num_attention_heads", slides.len())?;
+    let of_layer = |(n, slides): (usize, &bool)| {
+        let named = named.as_ref().and_then(|all| all[n]);
+        let heads = named.or(local.filter(|_| *slides)).unwrap_or(n_head);
+        u32::try_from(heads).map_err(|_| hf.error("num_attention_heads", "numbers of heads below 2^32", heads))
+    };
+    slides.iter().enumerate().map(of_layer).collect()
+}
