@@ -106,9 +106,9 @@ impl ChatController {
         }
     }
 
-    /// Has answers start with the next [`ChatController::poll`] instead of at once, so that the caller can finish other work first.
-    pub fn set_deferred(&mut self) {
-        self.deferred = true;
+    /// Has answers start with the next [`ChatController::poll`] instead of at once, if `so`: then the caller can finish other work first.
+    pub fn set_deferred(&mut self, so: bool) {
+        self.deferred = so;
     }
 
     /// `true` if the next [`ChatController::poll`] starts an answer.

@@ -166,10 +166,11 @@ fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
 
 /// Panic hook: one line for a bug report instead of a backtrace.
 fn report_bug(panic: &std::panic::PanicHookInfo<'_>) {
+    let place = panic.location().map_or("an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()));
     if crate::ui::opening::are_contained() {
+        crate::ui::opening::note_place(place);
         return;
     }
-    let place = panic.location().map_or("an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()));
     let message = panic.payload_as_str().unwrap_or("no message");
     eprintln!("error: thermocline {} has a bug: {message} ({place})", env!("CARGO_PKG_VERSION"));
     eprintln!("hint: please report this line together with the command and the kind of model");

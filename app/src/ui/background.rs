@@ -8,6 +8,8 @@ use std::{
 
 use egui::Context;
 
+use super::waker::Waker;
+
 /// At most one piece of work at a time, and what came of it.
 #[derive(Debug)]
 pub struct Background<T>(Option<Receiver<T>>);
@@ -30,11 +32,11 @@ impl<T: Send + 'static> Background<T> {
     /// A sentence, if the system has no thread for it.
     pub fn start(&mut self, ctx: &Context, work: impl FnOnce() -> T + Send + 'static) -> Result<(), String> {
         let (sender, receiver) = mpsc::channel();
-        let ctx = ctx.clone();
+        let waker = Waker::of(ctx);
         let work = move || {
             // The receiver may be gone.
             let _ = sender.send(work());
-            ctx.request_repaint();
+            waker.now();
         };
         thread::Builder::new()
             .name("background".to_owned())

@@ -41,6 +41,7 @@ pub mod theme;
 pub mod toasts;
 pub mod top_bar;
 pub mod vram;
+pub mod waker;
 pub mod widgets;
 pub mod window;
 

@@ -14,12 +14,13 @@ use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, Fa
 use super::{
     adapters::Adapters,
     command::Command,
-    frame_pace::{pace, still},
+    frame_pace::still,
     models::Preparation,
     neurons::Tint,
     theme,
     toasts::Toasts,
     vram::{BudgetForecasts, SpeedReasons},
+    waker::Waker,
     widgets,
 };
 use crate::{
@@ -135,14 +136,12 @@ impl Shell {
             toasts.warning(format!("The file of chats was damaged: {saved}. It is kept as {damaged}."));
         }
         let wake = |ctx: &Context| {
-            let ctx = ctx.clone();
-            move || ctx.request_repaint_after(pace(&ctx))
+            let waker = Waker::of(ctx);
+            move || waker.in_time()
         };
         let downloads = Downloads::new(wake(ctx)).map_err(|error| format!("downloads: {error}"))?;
         let engine_handle = EngineHandle::new(wake(ctx));
-        theme::choose(ctx, settings.theme);
-        theme::move_less(ctx, still(ctx, &settings));
-        ctx.set_zoom_factor(settings.zoom.into());
+        dress(ctx, &settings);
         let written = settings.clone();
         // Two windows on one chat would write into each other's.
         let shown = settings.last_chat.filter(|_| !store.has_other_instances());
@@ -175,6 +174,12 @@ impl Shell {
             changed: None,
             keeps_settings,
         })
+    }
+
+    /// Has `ctx` draw what `before` drew, as the settings say: the device of that one was lost.
+    pub fn move_to(&mut self, ctx: &Context, before: &Waker) {
+        before.move_to(ctx);
+        dress(ctx, &self.settings);
     }
 
     /// Has tools follow the settings. `connect`: servers are wanted now; they stay connected until the window closes.
@@ -309,4 +314,11 @@ impl Shell {
         let saved = self.settings.save(&path).map_err(|error| format!("settings: {error}"));
         self.ok_or_show_error(saved);
     }
+}
+
+/// Has the window look as the settings say.
+fn dress(ctx: &Context, settings: &Settings) {
+    theme::choose(ctx, settings.theme);
+    theme::move_less(ctx, still(ctx, settings));
+    ctx.set_zoom_factor(settings.zoom.into());
 }

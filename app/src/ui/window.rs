@@ -34,6 +34,7 @@ use super::{
     theme::{self, Palette},
     top_bar,
     vram::{self, VramPanel},
+    waker::Waker,
 };
 use crate::{folders::Folders, library::ModelId};
 
@@ -73,6 +74,8 @@ pub struct Window {
     ground: Option<Ground>,
     /// The watch that waits for the first frame, and the backend that is to draw it.
     opening: Option<(Watch, Backend)>,
+    /// Wakes whatever draws the window.
+    waker: Waker,
 }
 
 impl Window {
@@ -83,6 +86,7 @@ impl Window {
     pub fn new(ctx: &Context, folders: Folders, model: Option<ModelId>) -> Result<Self, String> {
         theme::install(ctx);
         ctx.add_plugin(SpokenText);
+        let waker = Waker::of(ctx);
         let mut shell = Shell::new(ctx, folders)?;
         let last = || shell.settings.recent.first().map(|key| ModelId::from_key(key));
         let model = model.or_else(last).unwrap_or(ModelId::Builtin);
@@ -106,13 +110,24 @@ impl Window {
             frame_throttle: None,
             ground: None,
             opening: None,
+            waker,
         })
     }
 
-    /// Leaves the processor to the model during answers: frames are drawn at the throttle's interval.
-    pub fn throttle_frames(&mut self, throttle: FrameThrottle) {
-        self.shell.chat_controller.set_deferred();
-        self.frame_throttle = Some(throttle);
+    /// Has `ctx` draw the same contents: the device of the one before was lost. Chats, answers and programs that are served go on.
+    pub fn move_to(&mut self, ctx: &Context) {
+        theme::install(ctx);
+        ctx.add_plugin(SpokenText);
+        self.shell.move_to(ctx, &self.waker);
+        self.over = None;
+        (self.cleared, self.ground, self.opening) = (false, None, None);
+        self.throttle_frames(None);
+    }
+
+    /// With a throttle leaves the processor to the model during answers: frames are drawn at its interval.
+    pub fn throttle_frames(&mut self, throttle: Option<FrameThrottle>) {
+        self.shell.chat_controller.set_deferred(throttle.is_some());
+        self.frame_throttle = throttle;
     }
 
     /// State shared by the panels.

@@ -100,7 +100,7 @@ fn failed_answers_have_a_reason_and_closing_the_model_keeps_their_text() {
 fn deferred_answers_start_with_the_next_poll_and_can_be_waited_for() {
     let (mut store, mut controller, engine_handle) =
         (Store::in_memory().unwrap(), ChatController::default(), EngineHandle::new(|| ()));
-    controller.set_deferred();
+    controller.set_deferred(true);
     let greedy = SamplingOverrides { temperature: Some(0.0), ..SamplingOverrides::default() };
     let chat = chat(&mut store, &greedy);
     controller.send_message(&mut store, &engine_handle, chat, None, "Tell me a story about a frog.").unwrap();

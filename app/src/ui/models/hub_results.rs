@@ -18,7 +18,7 @@ use crate::{
         hub_search::{self, HubRepository},
     },
     memory,
-    ui::{shell::Shell, theme, widgets},
+    ui::{shell::Shell, theme, waker::Waker, widgets},
     units::{bytes, counted, parameters},
 };
 
@@ -86,14 +86,14 @@ impl HubResults {
     pub fn begin(ctx: &Context, hub: &str, words: &str) -> Result<Self, String> {
         let (sender, events) = mpsc::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
-        let (ctx, stop, hub, asked) = (ctx.clone(), Arc::clone(&cancelled), hub.to_owned(), words.to_owned());
+        let (waker, stop, hub, asked) = (Waker::of(ctx), Arc::clone(&cancelled), hub.to_owned(), words.to_owned());
         let work = move || {
             let agent = agent();
             let found = hub_search::search(&agent, &hub, &asked).map_err(|error| error.to_string());
             let names: Vec<String> = found.iter().flatten().map(|it| it.name.clone()).collect();
             let tell = |event| {
                 let heard = sender.send(event).is_ok() && !stop.load(Relaxed);
-                ctx.request_repaint();
+                waker.now();
                 heard
             };
             if !tell(SearchEvent::Repositories(found)) {

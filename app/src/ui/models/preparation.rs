@@ -21,7 +21,7 @@ use thermocline_engine::{
     },
 };
 
-use crate::{engine_handle::error_message, ui::frame_pace};
+use crate::{engine_handle::error_message, ui::waker::Waker};
 
 /// Tokens of text that a preparation reads.
 #[cfg(not(test))]
@@ -64,11 +64,11 @@ impl Preparation {
     /// Begins, or goes on from where an earlier one of this model was paused.
     pub fn begin(ctx: &Context, path: PathBuf) -> Self {
         let (stage, paused) = (Arc::new(Mutex::new(PreparationStage::Running(None))), Arc::new(AtomicBool::new(false)));
-        let (to, stop, model, ctx) = (Arc::clone(&stage), Arc::clone(&paused), path.clone(), ctx.clone());
+        let (to, stop, model, waker) = (Arc::clone(&stage), Arc::clone(&paused), path.clone(), Waker::of(ctx));
         let work = move || {
             let end = run(&model, TOKENS, &mut |progress| {
                 *to.lock() = PreparationStage::Running(Some(*progress));
-                ctx.request_repaint_after(frame_pace::pace(&ctx));
+                waker.in_time();
                 if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             *to.lock() = match end {
@@ -76,7 +76,7 @@ impl Preparation {
                 Err(Error::Cancelled) => PreparationStage::Paused,
                 Err(error) => PreparationStage::Failed(error_message(&error)),
             };
-            ctx.request_repaint();
+            waker.now();
         };
         if let Err(error) = thread::Builder::new().name("prepare".to_owned()).spawn(work) {
             *stage.lock() = PreparationStage::Failed(format!("no thread to prepare with: {error}"));

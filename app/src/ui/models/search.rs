@@ -17,7 +17,7 @@ use egui::Context;
 use crate::{
     engine_handle::error_message,
     library::{FoundModel, ModelCard, ModelId, scan},
-    ui::background::Background,
+    ui::{background::Background, waker::Waker},
 };
 
 /// Models found so far. Dropping it, or a new search, ends the old one; models that were known stay until the new one has ended
@@ -79,7 +79,7 @@ impl ModelSearch {
         self.added.clear();
         let (sender, found) = mpsc::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
-        let (ctx, stop) = (ctx.clone(), Arc::clone(&cancelled));
+        let (waker, stop) = (Waker::of(ctx), Arc::clone(&cancelled));
         let work = move || {
             if let Ok(card) = ModelCard::read(&ModelId::Builtin) {
                 // The receiver may be gone, which the next line finds out.
@@ -87,11 +87,11 @@ impl ModelSearch {
             }
             let _ = scan(&roots, &mut |found| {
                 let heard = sender.send(found).is_ok() && !stop.load(Relaxed);
-                ctx.request_repaint_after(super::super::frame_pace::FRAME);
+                waker.after(super::super::frame_pace::FRAME);
                 if heard { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
             drop(sender);
-            ctx.request_repaint();
+            waker.now();
         };
         let thread = thread::Builder::new().name("library".to_owned());
         thread.spawn(work).map_err(|error| format!("no thread to look for models with: {error}"))?;

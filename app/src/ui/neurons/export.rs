@@ -21,6 +21,7 @@ use super::{
 use crate::ui::{
     file_dialog::{self, DialogAnswer},
     fonts,
+    waker::Waker,
 };
 
 /// The data to save.
@@ -71,7 +72,7 @@ struct FileName {
 
 /// Asks where to save `export` and does, in a thread of its own. Nothing is sent if the user thinks better of it.
 pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
-    let (ctx, failed) = (ctx.clone(), result.clone());
+    let (waker, failed) = (Waker::of(ctx), result.clone());
     let work = move || {
         let name = export.name();
         let FileName { filter, stem, extension } = name;
@@ -84,8 +85,8 @@ pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
         };
         if let Some(path) = chosen {
             // The receiver may be gone.
-            let _ = result.send(export.write(&path, fonts::loaded(&ctx)).map(|()| path));
-            ctx.request_repaint();
+            let _ = result.send(export.write(&path, fonts::loaded(&waker.context())).map(|()| path));
+            waker.now();
         }
     };
     if let Err(error) = std::thread::Builder::new().name("save-neurons".to_owned()).spawn(work) {

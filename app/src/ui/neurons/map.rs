@@ -13,7 +13,7 @@ use thermocline_engine::{
     model::NeuronIndex,
     placement::Resident,
     session::{Engine, FrequencySource},
-    telemetry::neurons::TokenTrace,
+    telemetry::neurons::{NeuronShape, TokenTrace},
 };
 
 use super::{
@@ -116,9 +116,16 @@ impl Map {
     /// An empty map of a model, which `shader` draws if that pays.
     pub fn new(engine: &Engine, shader: Option<Shader>) -> Self {
         let shape = engine.neurons().shape();
-        let atlas = Atlas::new(shape);
-        let shaded = shader.is_some_and(|shader| shader.pays(shape) && shader.holds(atlas.plane()));
-        Map { atlas, shaded, ..Map::default() }
+        let mut map = Map { atlas: Atlas::new(shape), ..Map::default() };
+        map.draw_anew(shape, shader);
+        map
+    }
+
+    /// Forgets the picture, which the context of egui's that it was made in takes with it. `shader` draws the next ones of a model of
+    /// this `shape` if that pays.
+    pub fn draw_anew(&mut self, shape: &NeuronShape, shader: Option<Shader>) {
+        self.shaded = shader.is_some_and(|shader| shader.pays(shape) && shader.holds(self.atlas.plane()));
+        (self.texture, self.drawn, self.drawn_at, self.unfinished) = (None, None, None, false);
     }
 
     /// How often a neuron fires, as far as the map knows.

@@ -66,9 +66,12 @@ pub(super) fn small(ui: &Ui, text: impl Into<String>) -> RichText {
 }
 
 impl NeuronsPanel {
-    /// Has large maps drawn by the window's GPU from now on, if that can.
+    /// Has large maps drawn by the window's GPU from now on, if that can. What another context of egui's has drawn is drawn anew.
     pub fn draw_on(&mut self, state: &RenderState) {
         self.shader = Shader::install(state);
+        if let Some(watched) = &mut self.watched {
+            watched.map.draw_anew(watched.board.shape(), self.shader);
+        }
     }
 
     /// Shows the whole map when it is shown next, however near it was looked at.

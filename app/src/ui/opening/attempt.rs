@@ -1,5 +1,5 @@
 //! A window of eframe's with one backend. The event loop of a process cannot be made twice, but it can run again, as long as no
-//! panic goes through it: what is called from it is contained until the first frame is on the screen.
+//! panic goes through it: what is called from it is contained, because libraries panic over a device that is lost.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use winit::{
     window::WindowId,
 };
 
-use super::{Backend, NoWindow, Refusal, Watch, contained};
+use super::{Backend, NoWindow, Refusal, Watch, contained, panics::noted_place};
 
 /// Where no driver is installed, or none that works.
 const NO_ADAPTER: &str = "no driver offers an adapter";
@@ -40,8 +40,8 @@ impl DesktopWindow {
         Ok(DesktopWindow { event_loop })
     }
 
-    /// Opens it with `backend`, in software only if that will do, and returns when it has been closed. `create` makes its
-    /// contents, which tell `watch` of their frames.
+    /// Opens it with `backend`, in software only if that will do, and returns when it has been closed or its device is lost.
+    /// `create` makes its contents, which tell `watch` of their frames.
     ///
     /// # Errors
     /// If no frame came to the screen.
@@ -52,7 +52,7 @@ impl DesktopWindow {
         software: bool,
         options: NativeOptions,
         create: impl FnOnce(&CreationContext<'_>, Watch) -> Result<A, String>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Ending, Refusal> {
         let watch = Watch::default();
         let options = NativeOptions { wgpu_options: drawing(backend, software, &watch), ..options };
         let of = watch.clone();
@@ -69,19 +69,34 @@ impl DesktopWindow {
             }
         });
         let app = eframe::create_native(title, options, creator, &self.event_loop);
-        let mut running = Running { app: Some(app), watch: watch.clone(), closed: false };
+        let mut running = Running { app: Some(app), watch: watch.clone(), closed: false, bug: None };
         let ended = self.event_loop.run_app_on_demand(&mut running);
-        let closed = running.closed;
-        drop(running);
+        let Running { closed, bug, .. } = running;
+        if let Some(bug) = bug {
+            // It is ours: a device has nothing to do with it.
+            panic!("{bug}");
+        }
+        if let Some(why) = watch.loss() {
+            return Ok(Ending::Lost(why.to_owned()));
+        }
         if let Some(refusal) = watch.refusal() {
             return Err(refusal);
         }
         match ended {
             Err(error) => Err(Refusal::Everywhere(said(&error))),
-            Ok(()) if watch.has_drawn() || closed => Ok(()),
+            Ok(()) if watch.has_drawn() || closed => Ok(Ending::Closed),
             Ok(()) => Err(Refusal::Broken(diagnosis(backend, &watch))),
         }
     }
+}
+
+/// The end of a window that has drawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// The user closed it.
+    Closed,
+    /// Its device was lost, and why.
+    Lost(String),
 }
 
 /// Message of an event loop's error, without the line of winit it comes from (`os error at F:7: no display`).
@@ -97,7 +112,9 @@ fn said(error: &EventLoopError) -> String {
 fn drawing(backend: Backend, software: bool, watch: &Watch) -> WgpuConfiguration {
     let mut setup = WgpuSetupCreateNew::without_display_handle();
     setup.instance_descriptor.backends = backend.flag();
-    setup.native_adapter_selector = Some(selector(setup.power_preference, software, watch.clone()));
+    // A card that only draws stays awake, and has less memory and time for the model.
+    let power = PowerPreference::from_env().unwrap_or(PowerPreference::LowPower);
+    setup.native_adapter_selector = Some(selector(power, software, watch.clone()));
     let usual = WgpuConfiguration::default();
     let (watch, decide) = (watch.clone(), usual.on_surface_status);
     WgpuConfiguration {
@@ -171,27 +188,30 @@ struct Running<'a> {
     watch: Watch,
     /// True if the user closed the window.
     closed: bool,
+    /// A panic that no lost device explains.
+    bug: Option<String>,
 }
 
 impl<'a> Running<'a> {
     /// Passes an event on and looks at what has come of it.
     fn pass(&mut self, event_loop: &ActiveEventLoop, event: impl FnOnce(&mut EframeWinitApplication<'a>)) {
         let Some(app) = &mut self.app else { return };
-        if self.watch.has_drawn() {
-            event(app);
-            return;
-        }
         let (watch, mut passed) = (&self.watch, Ok(()));
-        if watch.refusal().is_none() {
+        let over = || watch.refusal().is_some() || watch.loss().is_some();
+        if !over() {
             passed = contained(|| {
                 event(app);
                 watch.settle();
             });
         }
         if let Err(panic) = passed {
-            watch.panicked(panic);
+            watch.panicked(panic.clone());
+            if !over() {
+                let place = noted_place().map_or_else(String::new, |place| format!(" ({place})"));
+                self.bug = Some(format!("{panic}{place}"));
+            }
         }
-        if watch.refusal().is_some() {
+        if over() || self.bug.is_some() {
             // Here, because windows go while the event loop runs.
             let app = self.app.take();
             let _ = contained(|| drop(app));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Backend, watch::Refusal};
+use super::{Backend, Ending, watch::Refusal};
 
 /// Settings about backends, by their names.
 #[derive(Debug, Clone, Copy, Default)]
@@ -14,6 +14,9 @@ pub struct Chosen<'a> {
     /// The one that drew the window last time.
     pub worked: Option<&'a str>,
 }
+
+/// An attempt to open the window with a backend, in software only if that will do.
+pub type Attempt<'a> = dyn FnMut(Backend, bool) -> Result<Ending, Refusal> + 'a;
 
 /// Backends in the order in which they are tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,16 +54,27 @@ impl BackendOrder {
         Ok(BackendOrder { backends, trusts_first })
     }
 
-    /// Has `attempt` open the window with one backend after the other until it has been opened and closed. It is told whether
+    /// The same with these backends last.
+    pub fn with_last(mut self, last: &[Backend]) -> Self {
+        for backend in last {
+            if let Some(at) = self.backends.iter().position(|other| other == backend) {
+                let backend = self.backends.remove(at);
+                self.backends.push(backend);
+            }
+        }
+        self
+    }
+
+    /// Has `attempt` open the window with one backend after the other until one has drawn it, and returns its end. It is told whether
     /// a software driver will do: those come after the hardware of all backends.
     ///
     /// # Errors
     /// Why none could, with the reason of each.
-    pub fn open(&self, attempt: &mut dyn FnMut(Backend, bool) -> Result<(), Refusal>) -> Result<(), NoWindow> {
+    pub fn open(&self, attempt: &mut Attempt<'_>) -> Result<Ending, NoWindow> {
         let mut refused: Vec<(Backend, Refusal)> = Vec::new();
         for (at, &backend) in self.backends.iter().enumerate() {
             match attempt(backend, at == 0 && self.trusts_first) {
-                Ok(()) => return Ok(()),
+                Ok(ending) => return Ok(ending),
                 Err(Refusal::Everywhere(why)) => return Err(NoWindow::Said(why)),
                 Err(refusal) => refused.push((backend, told(backend, refusal))),
             }
@@ -68,7 +82,7 @@ impl BackendOrder {
         for (backend, refusal) in &mut refused {
             if matches!(refusal, Refusal::Software(_)) {
                 match attempt(*backend, true) {
-                    Ok(()) => return Ok(()),
+                    Ok(ending) => return Ok(ending),
                     Err(Refusal::Everywhere(why)) => return Err(NoWindow::Said(why)),
                     Err(again) => *refusal = told(*backend, again),
                 }
@@ -124,10 +138,10 @@ mod tests {
     }
 
     /// A computer: what each backend says when hardware, and when anything is asked for.
-    type Says = fn(Backend, bool) -> Result<(), Refusal>;
+    type Says = fn(Backend, bool) -> Result<Ending, Refusal>;
 
     /// Attempts made, and how they ended.
-    fn walk(chosen: Chosen<'_>, says: Says) -> (Vec<(Backend, bool)>, Result<(), NoWindow>) {
+    fn walk(chosen: Chosen<'_>, says: Says) -> (Vec<(Backend, bool)>, Result<Ending, NoWindow>) {
         let mut tried = Vec::new();
         let ended = BackendOrder::new(chosen, WINDOWS).unwrap().open(&mut |backend, software| {
             tried.push((backend, software));
@@ -136,11 +150,11 @@ mod tests {
         (tried, ended)
     }
 
-    fn broken(why: &str) -> Result<(), Refusal> {
+    fn broken(why: &str) -> Result<Ending, Refusal> {
         Err(Refusal::Broken(why.to_owned()))
     }
 
-    fn software(name: &str) -> Result<(), Refusal> {
+    fn software(name: &str) -> Result<Ending, Refusal> {
         Err(Refusal::Software(name.to_owned()))
     }
 
@@ -157,6 +171,13 @@ mod tests {
     }
 
     #[test]
+    fn distrusted_backends_are_tried_last() {
+        let last = |last: &[Backend]| BackendOrder::new(Chosen::default(), WINDOWS).unwrap().with_last(last).backends;
+        assert_eq!(last(&[Direct3d12]), [Vulkan, Gl, Direct3d12]);
+        assert_eq!(last(&[Vulkan, Direct3d12, Metal]), [Gl, Vulkan, Direct3d12]);
+    }
+
+    #[test]
     fn environment_variable_limits_the_backends() {
         let all = Chosen { first: Some("dx12"), worked: Some("dx12"), ..Chosen::default() };
         assert_eq!(order(Chosen { only: Some("gl,vulkan"), ..all }), [Vulkan, Gl]);
@@ -170,22 +191,25 @@ mod tests {
     #[test]
     fn search_tries_each_backend_once_until_one_works() {
         let (tried, ended) = walk(Chosen::default(), |backend, _| match backend {
-            Gl => Ok(()),
+            Gl => Ok(Ending::Closed),
             _ => broken("Parent device is lost"),
         });
-        assert_eq!((tried, ended), (vec![(Direct3d12, false), (Vulkan, false), (Gl, false)], Ok(())));
-        let (tried, ended) = walk(Chosen::default(), |_, _| Ok(()));
-        assert_eq!((tried, ended), (vec![(Direct3d12, false)], Ok(())));
+        assert_eq!((tried, ended), (vec![(Direct3d12, false), (Vulkan, false), (Gl, false)], Ok(Ending::Closed)));
+        let (tried, ended) = walk(Chosen::default(), |_, _| Ok(Ending::Closed));
+        assert_eq!((tried, ended), (vec![(Direct3d12, false)], Ok(Ending::Closed)));
     }
 
     #[test]
     fn search_tries_the_last_working_backend_first() {
         let remembered = Chosen { worked: Some("vulkan"), ..Chosen::default() };
-        let (tried, ended) = walk(remembered, |_, _| Ok(()));
-        assert_eq!((tried, ended), (vec![(Vulkan, true)], Ok(())));
+        let (tried, ended) = walk(remembered, |_, _| Ok(Ending::Closed));
+        assert_eq!((tried, ended), (vec![(Vulkan, true)], Ok(Ending::Closed)));
         let (tried, ended) =
-            walk(remembered, |backend, _| if backend == Gl { Ok(()) } else { broken("its device was lost") });
-        assert_eq!((tried, ended), (vec![(Vulkan, true), (Direct3d12, false), (Gl, false)], Ok(())));
+            walk(
+                remembered,
+                |backend, _| if backend == Gl { Ok(Ending::Closed) } else { broken("its device was lost") },
+            );
+        assert_eq!((tried, ended), (vec![(Vulkan, true), (Direct3d12, false), (Gl, false)], Ok(Ending::Closed)));
     }
 
     #[test]
@@ -193,21 +217,24 @@ mod tests {
         let says: Says = |backend, allowed| match backend {
             Direct3d12 => broken("no adapter"),
             Vulkan if !allowed => software("llvmpipe"),
-            Vulkan => Ok(()),
-            _ => Ok(()),
+            Vulkan => Ok(Ending::Closed),
+            _ => Ok(Ending::Closed),
         };
         assert_eq!(walk(Chosen::default(), says).0, [(Direct3d12, false), (Vulkan, false), (Gl, false)]);
         let says: Says = |backend, allowed| match backend {
             Direct3d12 => broken("no adapter"),
             _ if !allowed => software("llvmpipe"),
             Vulkan => broken("its device was lost"),
-            _ => Ok(()),
+            _ => Ok(Ending::Closed),
         };
         let (tried, ended) = walk(Chosen::default(), says);
         let hardware = [(Direct3d12, false), (Vulkan, false), (Gl, false)];
-        assert_eq!((&tried[..3], &tried[3..], ended), (&hardware[..], &[(Vulkan, true), (Gl, true)][..], Ok(())));
+        assert_eq!(
+            (&tried[..3], &tried[3..], ended),
+            (&hardware[..], &[(Vulkan, true), (Gl, true)][..], Ok(Ending::Closed))
+        );
         // Where there is no choice there is no search.
-        let (tried, _) = walk(Chosen { only: Some("vulkan"), ..Chosen::default() }, |_, _| Ok(()));
+        let (tried, _) = walk(Chosen { only: Some("vulkan"), ..Chosen::default() }, |_, _| Ok(Ending::Closed));
         assert_eq!(tried, [(Vulkan, true)]);
     }
 

@@ -1,12 +1,23 @@
 //! Panics of libraries that say in this way what is missing or broken.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
 thread_local! {
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Notes the place of a panic of this thread that is contained, in case it is a bug after all.
+pub fn note_place(place: String) {
+    PLACE.replace(Some(place));
+}
+
+/// The place of the latest contained panic of this thread.
+pub fn noted_place() -> Option<String> {
+    PLACE.take()
 }
 
 /// True if a panic of this thread is an expected error, and no bug to report.

@@ -1,4 +1,4 @@
-//! The outside view of an attempt to open a window, until its first frame is on the screen.
+//! The outside view of a window: of the attempt to open it until its first frame is on the screen, and of its device from then on.
 
 use std::{
     fmt,
@@ -60,6 +60,8 @@ struct Signs {
     lost_surfaces: AtomicU32,
     drawn: AtomicBool,
     ended: AtomicBool,
+    /// Why the device was lost after the first frame.
+    loss: OnceLock<String>,
 }
 
 impl Watch {
@@ -71,13 +73,34 @@ impl Watch {
         }
     }
 
-    /// The attempt has ended in a panic that says `why`. Libraries panic over a device that is lost: then that is the reason.
+    /// An event has ended in a panic that says `why`. Libraries panic over a device that is lost: then that is the reason.
     pub fn panicked(&self, why: String) {
         if let Some((device, _)) = self.0.device.get() {
             // The news of the loss comes out of a poll, which may panic as well.
             let _ = contained(|| device.poll(wgpu::PollType::Poll));
         }
         self.refuse(Refusal::Broken(why));
+    }
+
+    /// The device has failed: before the first frame the attempt has, and later the device is lost.
+    fn fail(&self, why: String) {
+        if self.has_drawn() { self.lose(why) } else { self.refuse(Refusal::Broken(why)) }
+    }
+
+    /// The device of a window that has drawn is lost; the first reason stays.
+    fn lose(&self, why: String) {
+        if self.0.ended.load(Relaxed) || self.0.loss.set(why).is_err() {
+            return;
+        }
+        if let Some((_, ctx)) = self.0.device.get() {
+            // Whoever looks for losses looks after events.
+            ctx.request_repaint();
+        }
+    }
+
+    /// Why its device was lost after the first frame, if it was.
+    pub fn loss(&self) -> Option<&str> {
+        self.0.loss.get().map(String::as_str)
     }
 
     /// Why it has failed, if it has.
@@ -100,20 +123,19 @@ impl Watch {
         self.0.adapter.lock().clone()
     }
 
-    /// Listens to the errors of the device that draws for `ctx`, which hears of the first frame by another one. Errors after the
-    /// first frame are as they would be without this.
+    /// Listens to the errors of the device that draws for `ctx`, which hears of the first frame by another one. A device that reports
+    /// an error draws wrongly or not at all, and counts as lost.
     pub fn follow(&self, device: &wgpu::Device, ctx: &Context) {
         let watch = self.clone();
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
             tracing::warn!(%error, "the window's device");
-            assert!(!watch.has_drawn(), "wgpu error: {error}");
-            watch.refuse(Refusal::Broken(root_cause(&error)));
+            watch.fail(root_cause(&error));
         }));
         let watch = self.clone();
         device.set_device_lost_callback(move |reason, message| {
             tracing::warn!(?reason, message, "the window's device is lost");
             let why = if message.trim().is_empty() { format!("{reason:?}") } else { first_line(&message) };
-            watch.refuse(Refusal::Broken(format!("its device was lost: {why}")));
+            watch.fail(format!("its device was lost: {why}"));
         });
         let _ = self.0.device.set((device.clone(), ctx.clone()));
     }
@@ -194,7 +216,23 @@ mod tests {
         // From now on it is a window.
         watch.refuse(Refusal::Broken("late".to_owned()));
         watch.missed(&Frame::Lost);
-        assert_eq!(watch.refusal(), None);
+        assert_eq!((watch.refusal(), watch.loss()), (None, None));
+        device.destroy();
+        watch.panicked("no staging buffer".to_owned());
+        let loss = watch.loss().unwrap_or_default();
+        assert!(loss.contains("device was lost") && watch.refusal().is_none(), "{loss}");
+    }
+
+    #[test]
+    fn device_that_goes_with_a_closing_window_is_no_loss() {
+        let (watch, (device, _queue)) = (Watch::default(), device());
+        watch.follow(&device, &Context::default());
+        watch.made();
+        watch.settle();
+        watch.end();
+        device.destroy();
+        let _ = device.poll(wgpu::PollType::Poll);
+        assert!(watch.has_drawn() && watch.loss().is_none());
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn software_drawn_window_draws_few_frames_during_an_answer() {
     stage.ready();
     let drawn = Rc::new(Cell::new(0));
     let waits = Rc::clone(&drawn);
-    stage.it.state_mut().throttle_frames(FrameThrottle::new(move || waits.set(waits.get() + 1)));
+    stage.it.state_mut().throttle_frames(Some(FrameThrottle::new(move || waits.set(waits.get() + 1))));
     stage.write("Message", "Tell me a story about a frog.");
     for answer in 1..=3 {
         quiet(&mut stage.it);
@@ -154,7 +154,7 @@ fn software_drawn_window_draws_few_frames_during_a_served_answer() {
         (settings.server.on, settings.server.port) = (true, 0);
     });
     stage.ready();
-    stage.it.state_mut().throttle_frames(FrameThrottle::new(|| ()));
+    stage.it.state_mut().throttle_frames(Some(FrameThrottle::new(|| ())));
     let url = match stage.shell().serving.state() {
         ServerState::On { url, .. } => url,
         other => panic!("{other:?}"),
