@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 use std::{
-    ops::ControlFlow,
+    ops::{ControlFlow, RangeInclusive},
     path::{Path, PathBuf},
     sync::{Arc, mpsc::Receiver},
 };
@@ -206,6 +206,9 @@ fn device_loss_at_any_token_keeps_the_tokens_of_a_long_answer() {
     loss_at_any_token(50);
 }
 
+/// Allocations of a load that are the staging of uploads; the first is the device's own.
+const STAGING: RangeInclusive<u64> = 2..=3;
+
 #[test]
 fn failed_allocations_continue_on_the_cpu_with_the_same_tokens() {
     let want = undisturbed(6);
@@ -216,6 +219,8 @@ fn failed_allocations_continue_on_the_cpu_with_the_same_tokens() {
         assert_eq!(heard.ids, want, "allocation {n}");
         match engine.device() {
             DeviceStatus::Cpu { reason: Some(reason) } => assert!(matches!(*reason, Error::Memory { .. }), "{reason}"),
+            // Where staging is refused, a smaller one is asked for.
+            DeviceStatus::Gpu(_) if STAGING.contains(&n) => continue,
             DeviceStatus::Gpu(_) => {
                 assert!(n > 20, "allocation {n} was not made to fail");
                 assert!(heard.device.iter().all(|event| matches!(event, DeviceEvent::Gpu { .. })), "{heard:?}");
