@@ -3,6 +3,8 @@
 
 use std::{fmt, path::PathBuf};
 
+use thermocline_shaders::KernelFeatures;
+
 /// `Result` with the engine's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -54,6 +56,24 @@ impl fmt::Display for Short<'_> {
 /// The words before a number that may be greater.
 fn least(at_least: bool) -> &'static str {
     if at_least { "at least " } else { "" }
+}
+
+/// Kind of a GPU's failure: it decides what is tried next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuFailure {
+    /// It is not fit for what was asked, or is done without: it would fail again.
+    Unfit,
+    /// The driver refused a kernel, or was lost while it compiled or tried it.
+    Refused {
+        /// Name of the kernel.
+        kernel: &'static str,
+        /// Features that its text uses.
+        used: KernelFeatures,
+    },
+    /// It did not answer.
+    Hang,
+    /// It was lost, or could not be opened, for a reason that may pass.
+    Lost,
 }
 
 /// An error of the engine: what, where, expected, got.
@@ -138,6 +158,8 @@ pub enum Error {
         adapter: String,
         /// The driver's message, or the feature that is missing.
         reason: String,
+        /// Kind of the failure.
+        failure: GpuFailure,
     },
     /// A model computes what is no number: its weights are damaged, or its numbers overflow.
     #[error("the model's {what}: expected finite numbers, got {got}; its file is damaged, or its numbers overflow")]

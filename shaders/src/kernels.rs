@@ -25,6 +25,8 @@ pub struct Kernel {
     /// True if it needs matrix products in hardware, and with them subgroups and 16-bit floats. Direct3D and OpenGL have no
     /// such kernels.
     pub cooperative: bool,
+    /// True if it computes with packed integers of eight bits.
+    pub packed: bool,
     /// Storage buffers of group 0, in the order of their bindings.
     pub bindings: &'static [Access],
     /// Fields of its `Params`, set as immediates, and their offsets.
@@ -124,13 +126,12 @@ pub const KERNELS: &[Kernel] = &[
         include_str!("../wgsl/gemm_neurons.wgsl"),
     )),
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
-    packed(kernel::<params::Matmul>(
-        "gemv_dot",
-        &[Read, Read, Read, Read, Write],
-        include_str!("../wgsl/gemv_dot.wgsl"),
-    )),
+    packed(Kernel {
+        weights: &WeightType::PACKED,
+        ..kernel::<params::Matmul>("gemv_dot", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv_dot.wgsl"))
+    }),
     kernel::<params::GroupSlots>("group_slots", &[Read, Write, Write], include_str!("../wgsl/group_slots.wgsl")),
-    kernel::<params::Quantise>("quantise_q8", &[Read, Write], include_str!("../wgsl/quantise_q8.wgsl")),
+    packed(kernel::<params::Quantise>("quantise_q8", &[Read, Write], include_str!("../wgsl/quantise_q8.wgsl"))),
     kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),
     kernel::<params::Stream>("read_bandwidth", &[Read, Write], include_str!("../wgsl/read_bandwidth.wgsl")),
     kernel::<params::Route>(
@@ -159,6 +160,7 @@ const fn kernel<P: Params>(name: &'static str, bindings: &'static [Access], text
         name,
         weights: &[],
         cooperative: false,
+        packed: false,
         bindings,
         params: P::FIELDS,
         params_bytes: size_of::<P>() as u32,
@@ -175,7 +177,7 @@ const fn cooperative(kernel: Kernel) -> Kernel {
 }
 
 const fn packed(kernel: Kernel) -> Kernel {
-    Kernel { weights: &WeightType::PACKED, ..kernel }
+    Kernel { packed: true, ..kernel }
 }
 
 impl Kernel {

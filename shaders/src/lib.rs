@@ -7,6 +7,7 @@
 mod attention;
 pub mod code_books;
 mod drawing;
+mod features;
 mod include;
 mod kernels;
 pub mod limits;
@@ -17,6 +18,7 @@ mod weight_values;
 
 pub use attention::{DecodeGrid, decode_heads, head_pitch};
 pub use drawing::{DRAWINGS, Drawing, MapParams, NEURON_MAP, PLAIN_FILL};
+pub use features::KernelFeatures;
 pub use kernels::{Access, KERNELS, Kernel};
 pub use tier::Tier;
 pub use weight_type::WeightType;

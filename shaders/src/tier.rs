@@ -23,15 +23,6 @@ impl Tier {
         Tier { subgroups: true, f16: true },
     ];
 
-    /// The next plainer tier: without halves, then without subgroups.
-    pub fn plainer(self) -> Option<Tier> {
-        match (self.f16, self.subgroups) {
-            (true, subgroups) => Some(Tier { subgroups, f16: false }),
-            (false, true) => Some(Tier::PORTABLE),
-            (false, false) => None,
-        }
-    }
-
     /// True if the tier has the feature `name`, as the include step's `#if` spells it; `None` if there is no such name.
     pub(crate) fn has(self, name: &str) -> Option<bool> {
         match name {

@@ -4,7 +4,7 @@
 use std::{ops::ControlFlow, thread, time::Duration};
 
 use thermocline_engine::{
-    Error, Result,
+    Error, GpuFailure, Result,
     model::NeuronIndex,
     session::{
         DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, Prompt, Request, SessionOptions, SparsityChoice,
@@ -65,7 +65,9 @@ fn settle(
             DeviceStatus::Loading { .. } => {}
             DeviceStatus::Gpu(memory) if memory.moving || memory.budget != Some(bytes) => {}
             DeviceStatus::Gpu(_) | DeviceStatus::Cpu { .. } => return Ok(ControlFlow::Continue(())),
-            DeviceStatus::Lost { adapter, reason } => return Err(Error::Gpu { adapter, reason }),
+            DeviceStatus::Lost { adapter, reason } => {
+                return Err(Error::Gpu { adapter, reason, failure: GpuFailure::Lost });
+            }
         }
         if let Some(now) = engine.vram_budget().filter(|now| *now != bytes) {
             return Err(Error::invalid("VRAM budget during the race", bytes.to_string(), now));

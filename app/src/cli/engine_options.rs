@@ -7,7 +7,7 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use thermocline_engine::{
-    Error,
+    Error, GpuFailure,
     cpu::{Cpu, CpuOptions, InputPrecision, Isa},
     gpu::{AdapterChoice, GpuOptions, Tier, adapters},
     model::Model,
@@ -223,8 +223,13 @@ pub fn open_engine(
     drop(progress);
     match status {
         DeviceStatus::Cpu { reason: Some(reason) } => device.refused(&reason)?,
-        DeviceStatus::Lost { adapter, reason } => device.refused(&Error::Gpu { adapter, reason })?,
-        DeviceStatus::Cpu { reason: None } | DeviceStatus::Gpu(_) | DeviceStatus::Loading { .. } => {}
+        DeviceStatus::Lost { adapter, reason } => {
+            device.refused(&Error::Gpu { adapter, reason, failure: GpuFailure::Lost })?
+        }
+        DeviceStatus::Gpu(memory) => {
+            memory.fallbacks.iter().for_each(|it| eprintln!("[{}]", one_line(&it.to_string())))
+        }
+        DeviceStatus::Cpu { reason: None } | DeviceStatus::Loading { .. } => {}
     }
     let (ram, gpu) = (engine.kv_type(), engine.kv_type().on_gpu());
     if ram != gpu && matches!(engine.device(), DeviceStatus::Gpu(_)) {

@@ -41,6 +41,7 @@ fn device_json(status: &DeviceStatus) -> Value {
             json!({
                 "on": "gpu",
                 "adapter": memory.adapter,
+                "fallbacks": memory.fallbacks.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "vram": { "budget": memory.budget, "accounted": memory.accounted, "by_purpose": purposes.collect::<Map<_, _>>() },
             })
         }

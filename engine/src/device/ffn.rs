@@ -33,7 +33,7 @@ pub(crate) struct FfnBuffers {
     pub form: ActivationForm,
 }
 
-/// What FFNs have in common that share buffers.
+/// Sizes and buffers that FFNs share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FfnShape {
     /// Neurons.

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::Serialize;
 
 use super::{AdapterId, Caps, Fallback, FallbackPart, Fallbacks, GpuFeature, VramReading, vram};
-use crate::error::{Error, Result};
+use crate::error::{Error, GpuFailure, Result};
 
 /// Kind of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -253,7 +253,7 @@ pub(super) fn choose(choice: &AdapterChoice, fallbacks: &Fallbacks) -> Result<(A
     }
     if let Some(first) = choice.ranked(&reports).first().map(|at| &reports[*at]) {
         let reason = first.fallbacks.iter().map(Fallback::to_string).next_back().unwrap_or_default();
-        return Err(Error::Gpu { adapter: first.name.clone(), reason });
+        return Err(Error::Gpu { adapter: first.name.clone(), reason, failure: GpuFailure::Unfit });
     }
     let names: Vec<String> = reports.iter().map(|it| format!("{} {} ({})", it.index, it.name, it.kind)).collect();
     Err(no_gpu(choice, there(choice, &names)))

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    Buffer, Epilogue, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, ReadbackRing, Recorder, Uploader, Usage,
-    tune::KernelShape,
+    Buffer, Epilogue, Gpu, GpuFeature, GpuMatrix, Matmul, MatmulOutput, Purpose, ReadbackRing, Recorder, Uploader,
+    Usage, WeightType, tune::KernelShape,
 };
 use crate::{
     error::{Error, Result},
@@ -30,9 +30,13 @@ pub(super) fn usable(gpu: &Gpu) -> Result<bool> {
         return Ok(false);
     }
     let outcome = compare(gpu);
-    gpu.check()?;
+    gpu.check_trial("gemm_coop", Some(WeightType::Q8_0))?;
     let (usable, why) = match outcome {
-        Ok((false, ..)) => (false, "their sums are wrong".to_owned()),
+        Ok((false, ..)) => {
+            let why = "their sums are wrong";
+            gpu.give_up(GpuFeature::CooperativeMatrices, why);
+            (false, why.to_owned())
+        }
         Ok((true, plain, cooperative)) => {
             (cooperative < plain, format!("they take {cooperative:?}, plain ones {plain:?}"))
         }

@@ -1,7 +1,7 @@
 //! A device that is not there, and only counts the bytes it would hold.
 
-use super::{AdapterKind, AdapterReport, Caps, Gpu, GpuOptions, health::Health};
-use crate::error::{Error, Result};
+use super::{AdapterId, AdapterKind, AdapterReport, Caps, Fallbacks, Gpu, GpuOptions, health::Health};
+use crate::error::{Error, GpuFailure, Result};
 
 impl Gpu {
     /// A device with the limits of `caps` that only counts: whatever is made on it takes its bytes in the arena, by the rules
@@ -12,11 +12,11 @@ impl Gpu {
     /// [`Error::Gpu`] if the limits are too small for the kernels.
     pub fn counting(caps: Caps, packed_dot: Option<bool>) -> Result<Self> {
         let name = "a GPU that only counts".to_owned();
-        let health = Health::new(&name);
-        caps.check().map_err(|reason| health.error(reason))?;
         let [backend, driver, pci_bus_id] = [const { String::new() }; 3];
         let (kind, vram, fallbacks) = (AdapterKind::Other, Vec::new(), Vec::new());
         let report = AdapterReport { index: 0, name, kind, backend, driver, pci_bus_id, caps, vram, fallbacks };
+        let health = Health::new(AdapterId::of(&report), Fallbacks::default());
+        report.caps.check().map_err(|reason| health.error(reason))?;
         let options = GpuOptions { budget: Some(u64::MAX), packed_dot, ..GpuOptions::default() };
         Self::with(&options, None, report, health, None)
     }
@@ -29,7 +29,7 @@ impl Gpu {
     /// The error of a call that needs a real device.
     pub(super) fn only_counts(&self) -> Error {
         let reason = "it holds and computes nothing".to_owned();
-        Error::Gpu { adapter: self.report().name.clone(), reason }
+        Error::Gpu { adapter: self.report().name.clone(), reason, failure: GpuFailure::Unfit }
     }
 }
 

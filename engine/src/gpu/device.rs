@@ -11,11 +11,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use thermocline_shaders::{Tier, WeightType};
+use thermocline_shaders::{Kernel, Tier, WeightType};
 
 use super::{
-    AdapterChoice, AdapterKind, AdapterReport, Arena, Buffer, Caps, Fallbacks, Faults, GpuFeature, Pipelines, Purpose,
-    Usage, VramReading, adapter,
+    AdapterChoice, AdapterId, AdapterKind, AdapterReport, Arena, Buffer, Caps, Fallback, Fallbacks, Faults, GpuFeature,
+    Pipelines, Purpose, Usage, VramReading, adapter,
     faults::{FaultCounter, FaultPoint},
     gpu_profile::GpuProfiler,
     health::Health,
@@ -24,7 +24,7 @@ use super::{
     tune::{KernelShape, Tuning},
     vram,
 };
-use crate::error::Result;
+use crate::error::{Error, GpuFailure, Result};
 
 /// Settings of a device.
 #[derive(Debug, Clone, Default)]
@@ -101,7 +101,8 @@ impl Gpu {
     /// [`crate::Error::NoGpu`] if there is no such adapter, [`crate::Error::Gpu`] if it cannot be opened.
     pub fn open(options: &GpuOptions) -> Result<Self> {
         let (mut report, adapter) = adapter::choose(&options.adapter, &options.fallbacks)?;
-        let health = Health::new(&report.name);
+        let id = AdapterId::of(&report);
+        let health = Health::new(id.clone(), options.fallbacks.clone());
         let without: Vec<GpuFeature> = report.features_given_up().collect();
         let caps = &mut report.caps;
         *caps = without.iter().fold(*caps, |caps, feature| caps.without(*feature));
@@ -110,6 +111,8 @@ impl Gpu {
         }
         caps.max_binding = caps.max_binding.min(options.max_binding.unwrap_or(u64::MAX));
         caps.check().map_err(|reason| health.error(reason))?;
+        let packed = !without.contains(&GpuFeature::PackedDot) && options.packed_dot != Some(false);
+        options.fallbacks.note_use(id, *caps, packed);
         let cached = options.pipeline_cache.as_deref();
         let cache_features = cached.map_or(wgpu::Features::empty(), |_| PipelineCache::features(&adapter));
         let request = |caps: &Caps| {
@@ -139,7 +142,7 @@ impl Gpu {
 
         let budget = options.budget.or(vram::budget(&report.vram)).unwrap_or(u64::MAX);
         let cache = cached.and_then(|folder| PipelineCache::open(&device, &adapter, folder));
-        let packed_dot = if without.contains(&GpuFeature::PackedDot) { Some(false) } else { options.packed_dot };
+        let packed_dot = if packed { options.packed_dot } else { Some(false) };
         let options = GpuOptions { budget: Some(budget), packed_dot, ..options.clone() };
         Self::with(&options, Some(DriverHandles { device, queue, adapter }), report, health, cache)?
             .with_true_subgroups()
@@ -186,7 +189,7 @@ impl Gpu {
         let distrusted = subgroups::distrusted(&self);
         pause(false);
         if let Some(why) = distrusted? {
-            tracing::warn!(adapter = self.report().name, why, "kernels without subgroups");
+            self.give_up(GpuFeature::Subgroups, &why);
             // Nothing else holds the device yet.
             if let Some(inner) = Arc::get_mut(&mut self.0) {
                 let caps = inner.report.caps.without(GpuFeature::Subgroups);
@@ -236,6 +239,28 @@ impl Gpu {
         self.check()?;
         made.insert(ty, buffer.clone());
         Ok(Some(buffer))
+    }
+
+    /// Parts of its adapter that are done without by now.
+    pub fn fallbacks(&self) -> Vec<Fallback> {
+        self.0.health.fallbacks()
+    }
+
+    /// Has its adapter do without `feature` from the next opening on, because of `why`.
+    pub(super) fn give_up(&self, feature: GpuFeature, why: &str) {
+        self.0.health.give_up(feature, why);
+    }
+
+    /// The error of a device that was lost in a trial of the kernel `name`, if it was: what it tried is given up.
+    pub(super) fn check_trial(&self, name: &str, weights: Option<WeightType>) -> Result<()> {
+        let (Some(kernel), Some(reason)) = (Kernel::named(name), self.lost()) else { return self.check() };
+        let why = format!("the device was lost in a trial of the kernel `{name}`: {reason}");
+        Err(self.0.health.refused(kernel.name, kernel.features(self.caps().tier, weights), &why))
+    }
+
+    /// [`crate::Error::Gpu`] of a device that was lost, or failed for `reason`.
+    pub(super) fn failed(&self, reason: impl ToString) -> Error {
+        self.check().err().unwrap_or_else(|| self.0.health.failure(reason, GpuFailure::Lost))
     }
 
     /// Why it was lost, if it was.
@@ -352,7 +377,7 @@ impl Gpu {
         }
         if hangs || !comes(arrived) {
             // The driver says that it is done, and nothing came.
-            self.0.health.lose("no answer: the results of a submission did not arrive");
+            self.0.health.hang("no answer: the results of a submission did not arrive");
         }
         self.check()
     }
@@ -380,7 +405,7 @@ impl Gpu {
         let patience = if software { SOFTWARE_PATIENCE } else { PATIENCE };
         let wait = wgpu::PollType::Wait { submission_index, timeout: Some(patience) };
         if let Err(error) = device.poll(wait) {
-            self.0.health.lose(&format!("no answer: {error}"));
+            self.0.health.hang(&format!("no answer: {error}"));
         }
         self.check()
     }

@@ -5,7 +5,10 @@ use std::{fmt, sync::Arc};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{AdapterReport, GpuFeature};
+use thermocline_shaders::{KERNELS, KernelFeatures, Tier};
+
+use super::{AdapterReport, Caps, GpuFeature};
+use crate::error::first_line;
 
 /// Identity of an adapter: its card, and the driver by which it is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,26 +66,98 @@ impl fmt::Display for Fallback {
 
 /// The fallbacks in force; a handle that may be cloned.
 #[derive(Debug, Clone, Default)]
-pub struct Fallbacks(Arc<Mutex<Vec<Fallback>>>);
+pub struct Fallbacks(Arc<Mutex<FallbackState>>);
+
+#[derive(Debug, Default)]
+struct FallbackState {
+    all: Vec<Fallback>,
+    /// Adapters that were opened, or were to be, each once, the last one behind.
+    in_use: Vec<AdapterUse>,
+}
+
+/// An adapter and the features that kernels may use on it.
+#[derive(Debug)]
+struct AdapterUse {
+    adapter: AdapterId,
+    caps: Caps,
+    packed: bool,
+}
+
+impl AdapterUse {
+    /// Features that some kernel uses there.
+    fn features(&self) -> KernelFeatures {
+        let mut all = KernelFeatures { cooperative: self.caps.cooperative_matrix, ..KernelFeatures::default() };
+        for kernel in KERNELS {
+            if (kernel.cooperative && !self.caps.cooperative_matrix) || (kernel.packed && !self.packed) {
+                continue;
+            }
+            let uses = kernel.features(self.caps.tier, kernel.weights.first().copied());
+            let (subgroups, f16) = (all.tier.subgroups | uses.tier.subgroups, all.tier.f16 | uses.tier.f16);
+            all = KernelFeatures { packed: all.packed | uses.packed, tier: Tier { subgroups, f16 }, ..all };
+        }
+        all
+    }
+}
+
+impl GpuFeature {
+    /// True if it is among those that a kernel uses.
+    fn is_in(self, used: KernelFeatures) -> bool {
+        match self {
+            GpuFeature::CooperativeMatrices => used.cooperative,
+            GpuFeature::PackedDot => used.packed,
+            GpuFeature::F16 => used.tier.f16,
+            GpuFeature::Subgroups => used.tier.subgroups,
+        }
+    }
+}
 
 impl Fallbacks {
     /// Adds a fallback; of one part of an adapter the first one stays.
     pub fn add(&self, fallback: Fallback) {
-        let mut all = self.0.lock();
+        let all = &mut self.0.lock().all;
         if !all.iter().any(|it| it.adapter == fallback.adapter && it.part == fallback.part) {
             tracing::warn!(%fallback, "the GPU is used for less");
             all.push(fallback);
         }
     }
 
+    /// Gives up one more part of `adapter`, because of `why`: the most doubtful feature of those that were `used` and are not given up
+    /// yet; without any the adapter.
+    pub(crate) fn step(&self, adapter: &AdapterId, used: KernelFeatures, why: &str) -> Fallback {
+        let given_up = self.of(adapter);
+        let is_left = |feature: &GpuFeature| {
+            feature.is_in(used) && !given_up.iter().any(|it| it.part == FallbackPart::Feature(*feature))
+        };
+        let part = GpuFeature::ALL.into_iter().find(is_left).map_or(FallbackPart::Adapter, FallbackPart::Feature);
+        let fallback = Fallback { adapter: adapter.clone(), part, why: first_line(why) };
+        self.add(fallback.clone());
+        fallback
+    }
+
+    /// Notes that `adapter` is to be used with these capabilities, and with packed dot products or without.
+    pub(super) fn note_use(&self, adapter: AdapterId, caps: Caps, packed: bool) {
+        let in_use = &mut self.0.lock().in_use;
+        in_use.retain(|it| it.adapter != adapter);
+        in_use.push(AdapterUse { adapter, caps, packed });
+    }
+
+    /// Gives up one more part of the adapter that was opened last under this name, after it was lost more often than can be borne.
+    pub fn after_losses(&self, name: &str, why: &str) -> Option<Fallback> {
+        let state = self.0.lock();
+        let last = state.in_use.iter().rfind(|it| it.adapter.name == name)?;
+        let (adapter, used) = (last.adapter.clone(), last.features());
+        drop(state);
+        Some(self.step(&adapter, used, why))
+    }
+
     /// All of them, in the order in which they were added.
     pub fn all(&self) -> Vec<Fallback> {
-        self.0.lock().clone()
+        self.0.lock().all.clone()
     }
 
     /// Those of an adapter.
     pub fn of(&self, adapter: &AdapterId) -> Vec<Fallback> {
-        self.0.lock().iter().filter(|it| it.adapter == *adapter).cloned().collect()
+        self.0.lock().all.iter().filter(|it| it.adapter == *adapter).cloned().collect()
     }
 }
 

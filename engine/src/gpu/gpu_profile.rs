@@ -261,10 +261,9 @@ impl DispatchTiming {
 
 fn read_times(gpu: &Gpu, timer: &DispatchTimer, dispatches: &mut [TimedDispatch]) -> Result<()> {
     let raw = timer.readback.raw().ok_or_else(|| gpu.only_counts())?;
-    let view = raw.get_mapped_range(0..GpuTimestamps::bytes(dispatches.len())).map_err(|error| {
-        let reason = format!("timestamps: {error}");
-        gpu.check().err().unwrap_or(Error::Gpu { adapter: gpu.report().name.clone(), reason })
-    })?;
+    let view = raw
+        .get_mapped_range(0..GpuTimestamps::bytes(dispatches.len()))
+        .map_err(|error| gpu.failed(format!("timestamps: {error}")))?;
     for (dispatch, nanoseconds) in dispatches.iter_mut().zip(timer.timestamps.pass_times(&view)) {
         dispatch.nanoseconds = nanoseconds;
     }

@@ -54,7 +54,7 @@ pub use op::{Binding, BufferRows, Op, grid, pitch};
 pub use pipelines::{Pipeline, Pipelines};
 pub use recorder::Recorder;
 pub use row_stream::{RowLoad, RowStream};
-pub use thermocline_shaders::{Tier, WeightType, params};
+pub use thermocline_shaders::{KernelFeatures, Tier, WeightType, params};
 pub use timestamps::GpuTimestamps;
 pub use transfer::{Coming, ReadbackRing, UploadRing};
 pub use uploader::{RowOf, Uploader};

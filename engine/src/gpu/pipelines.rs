@@ -18,7 +18,7 @@ use super::{
     pipeline_cache::PipelineCache,
     raw,
 };
-use crate::error::{Result, first_line};
+use crate::error::{Result, first_line, root_cause};
 
 /// A compiled kernel.
 #[derive(Debug)]
@@ -73,8 +73,6 @@ pub struct Pipelines {
     made: Mutex<HashMap<Key, Arc<Pipeline>>>,
     cache: Option<PipelineCache>,
     faults: FaultCounter,
-    /// Set once the driver has refused a kernel.
-    refused: AtomicBool,
     /// Made since the cache was stored.
     fresh: AtomicBool,
 }
@@ -93,8 +91,7 @@ impl Pipelines {
         cache: Option<PipelineCache>,
         faults: FaultCounter,
     ) -> Self {
-        let (refused, fresh) = (AtomicBool::new(false), AtomicBool::new(false));
-        Pipelines { device, health, caps, made: Mutex::default(), cache, faults, refused, fresh }
+        Pipelines { device, health, caps, made: Mutex::default(), cache, faults, fresh: AtomicBool::new(false) }
     }
 
     /// Kernels of a plainer tier from here on.
@@ -111,11 +108,6 @@ impl Pipelines {
         {
             cache.store();
         }
-    }
-
-    /// True if the driver has refused to compile a kernel.
-    pub fn refused(&self) -> bool {
-        self.refused.load(Relaxed)
     }
 
     /// The variant of kernel `name` for `weights` with these overrides; compiled when it is asked for the first time.
@@ -165,9 +157,6 @@ impl Pipelines {
         overrides: &[(&'static str, f64)],
     ) -> Result<CompiledKernel> {
         let name = kernel.name;
-        let failed = |error: &(dyn std::error::Error + 'static)| {
-            self.health.failed(format_args!("the kernel `{name}` does not compile"), error)
-        };
         let source = kernel.source(self.caps.tier, weights).map_err(|error| self.health.error(first_line(&error)))?;
         if self.faults.at(FaultPoint::CompileLost) {
             device.destroy();
@@ -214,11 +203,16 @@ impl Pipelines {
             cache: self.cache.as_ref().map(PipelineCache::raw),
         });
         let errors = [internal, scope].map(|scope| pollster::block_on(scope.pop()));
-        if let Some(error) = errors.into_iter().flatten().next() {
-            self.health.check()?;
-            self.refused.store(true, Relaxed);
-            return Err(failed(&error));
-        }
-        Ok(CompiledKernel { raw, layout })
+        let error = errors.into_iter().flatten().next();
+        let why = match (self.health.reason(), error) {
+            // A driver that fails inside takes the device with it.
+            (Some(reason), _) => format!("the device was lost while the kernel `{name}` was compiled: {reason}"),
+            (None, Some(error)) => {
+                tracing::warn!(kernel = name, %error, "the driver refused a kernel");
+                format!("the kernel `{name}` does not compile: {}", root_cause(&error))
+            }
+            (None, None) => return Ok(CompiledKernel { raw, layout }),
+        };
+        Err(self.health.refused(name, kernel.features(self.caps.tier, weights), &why))
     }
 }

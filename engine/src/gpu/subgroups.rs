@@ -26,7 +26,7 @@ pub(super) fn distrusted(gpu: &Gpu) -> Result<Option<String>> {
         // A budget without room for a few numbers has none for a kernel.
         Err(Error::Memory { .. }) => return Ok(None),
         Err(error) => {
-            gpu.check()?;
+            gpu.check_trial("subgroup_trial", None)?;
             return Ok(Some(error.to_string()));
         }
         Ok(got) => got,

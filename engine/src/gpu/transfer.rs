@@ -99,10 +99,7 @@ impl UploadRing {
     }
 
     fn lost(&self, error: impl std::fmt::Display) -> Error {
-        self.gpu.check().err().unwrap_or_else(|| Error::Gpu {
-            adapter: self.gpu.report().name.clone(),
-            reason: format!("upload: {error}"),
-        })
+        self.gpu.failed(format!("upload: {error}"))
     }
 }
 
@@ -191,10 +188,8 @@ impl ReadbackRing {
     pub fn wait_and_read<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
         self.gpu.wait_for_results(coming.index, &coming.arrived)?;
         let raw = self.stages[self.next].raw().ok_or_else(|| self.gpu.only_counts())?;
-        let view = raw.get_mapped_range(0..coming.bytes).map_err(|error| {
-            let reason = format!("readback: {error}");
-            self.gpu.check().err().unwrap_or(Error::Gpu { adapter: self.gpu.report().name.clone(), reason })
-        })?;
+        let view =
+            raw.get_mapped_range(0..coming.bytes).map_err(|error| self.gpu.failed(format!("readback: {error}")))?;
         let result = read(&view);
         drop(view);
         raw.unmap();

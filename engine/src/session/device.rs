@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     error::Error,
-    gpu::{GpuOptions, Purpose},
+    gpu::{Fallback, GpuOptions, Purpose},
     placement::GpuUse,
 };
 
@@ -55,6 +55,8 @@ pub struct DeviceMemory {
     pub by_purpose: [(Purpose, u64); Purpose::ALL.len()],
     /// True while weights are uploaded or released until the plan for the budget is reached.
     pub moving: bool,
+    /// Parts of the adapter that are done without.
+    pub fallbacks: Vec<Fallback>,
 }
 
 /// The processor that an engine computes on now.
@@ -99,6 +101,8 @@ pub enum DeviceEvent {
         /// Why not the GPU.
         reason: Arc<Error>,
     },
+    /// A part of a GPU is done without from now on; the GPU is loaded again at once, and the CPU goes on meanwhile.
+    Fallback(Fallback),
     /// A GPU computes from now on.
     Gpu {
         /// Name of the adapter.

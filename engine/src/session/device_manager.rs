@@ -14,11 +14,12 @@ use super::{
     worker::Command,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, GpuFailure, Result},
+    gpu::Fallback,
     runtime::{Forward, KvCache, Processor},
 };
 
-/// Times after which a lost device is tried again; after the last attempt the CPU stays.
+/// Times after which a lost device is tried again; after the last attempt a part of it is done without, and they begin anew.
 const RETRY_DELAYS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
 
 /// Time after which a device that works has all its attempts again.
@@ -39,6 +40,8 @@ pub(super) struct DeviceManager {
     loads: u64,
     /// Attempts since the device last worked for [`STABLE_AFTER`].
     attempts: usize,
+    /// Fallbacks that were told, or were in force before.
+    told: Vec<Fallback>,
     /// A budget that was too small for the device to be of use.
     too_small: Option<u64>,
     /// True while weights are on their way to or from the device.
@@ -66,11 +69,12 @@ impl DeviceManager {
         let mut new = DeviceManager {
             engine,
             commands,
-            source,
             state: DeviceState::Cpu,
             cpu: None,
             loads: 0,
             attempts: 0,
+            told: source.as_ref().map_or_else(Vec::new, |source| source.fallbacks()),
+            source,
             too_small: None,
             moving: false,
             published: None,
@@ -139,30 +143,26 @@ impl DeviceManager {
     /// Switches to the device of `source`, or to the CPU; gives up the previous device first.
     pub fn switch_source(&mut self, forward: &mut Forward, source: Option<Arc<dyn DeviceSource>>) {
         self.move_to_cpu(forward);
+        self.told = source.as_ref().map_or_else(Vec::new, |source| source.fallbacks());
         self.source = source;
         self.retry();
     }
 
     /// Sets the most `bytes` to hold on the device: the excess has been released when this returns, and `contexts` (all of them) have
     /// moved with it. With too few bytes the CPU computes; with more again the device comes back.
-    pub fn set_budget(
-        &mut self,
-        forward: &mut Forward,
-        contexts: &mut [&mut Context],
-        bytes: u64,
-    ) -> Option<DeviceEvent> {
+    pub fn set_budget(&mut self, forward: &mut Forward, contexts: &mut [&mut Context], bytes: u64) -> Vec<DeviceEvent> {
         match &self.state {
             // The budget is set after the load, or after the device has come back.
-            DeviceState::Loading { .. } | DeviceState::Lost { .. } => None,
+            DeviceState::Loading { .. } | DeviceState::Lost { .. } => Vec::new(),
             DeviceState::Cpu if self.too_small.is_some_and(|small| bytes > small) => {
                 self.retry();
-                None
+                Vec::new()
             }
-            DeviceState::Cpu => None,
+            DeviceState::Cpu => Vec::new(),
             DeviceState::InUse { memory, .. } => {
                 let now = memory.read();
                 if now.budget == Some(bytes) {
-                    return None;
+                    return Vec::new();
                 }
                 self.engine.planner.clear_reserve();
                 let done = match bytes {
@@ -173,7 +173,7 @@ impl DeviceManager {
                     Ok(()) => {
                         self.moving = true;
                         self.publish_memory();
-                        None
+                        Vec::new()
                     }
                     Err(error @ Error::Gpu { .. }) => {
                         contexts
@@ -219,11 +219,7 @@ impl DeviceManager {
     }
 
     /// Plans anew after the machine's speeds have changed: the device may turn out to be the slower one after all, or the quicker.
-    pub fn replan_for_new_speeds(
-        &mut self,
-        forward: &mut Forward,
-        contexts: &mut [&mut Context],
-    ) -> Option<DeviceEvent> {
+    pub fn replan_for_new_speeds(&mut self, forward: &mut Forward, contexts: &mut [&mut Context]) -> Vec<DeviceEvent> {
         let bytes = match &self.state {
             DeviceState::InUse { memory, .. } => memory.read().budget.unwrap_or(u64::MAX),
             DeviceState::Cpu => {
@@ -232,9 +228,9 @@ impl DeviceManager {
                 {
                     self.retry();
                 }
-                return None;
+                return Vec::new();
             }
-            DeviceState::Loading { .. } | DeviceState::Lost { .. } => return None,
+            DeviceState::Loading { .. } | DeviceState::Lost { .. } => return Vec::new(),
         };
         match change_budget(forward, contexts, bytes) {
             Ok(()) => self.moving = true,
@@ -245,7 +241,7 @@ impl DeviceManager {
             }
             Err(error) => tracing::warn!(%error, "the plan stays as it is"),
         }
-        None
+        Vec::new()
     }
 
     /// Moves a bounded number of bytes, if any are to be moved; while the hot set follows the text (`adapts`), that may be at any
@@ -285,16 +281,16 @@ impl DeviceManager {
         }
     }
 
-    /// Ends load `number`: the forward pass moves to the device if it succeeded. Returns `None` for a load that was given up.
+    /// Ends load `number`: the forward pass moves to the device if it succeeded. Returns nothing for a load that was given up.
     pub fn finish_load(
         &mut self,
         forward: &mut Forward,
         number: u64,
         result: Result<LoadedDevice>,
-    ) -> Option<DeviceEvent> {
+    ) -> Vec<DeviceEvent> {
         let budget = match &self.state {
             DeviceState::Loading { thread, .. } if thread.number == number => thread.budget,
-            _ => return None,
+            _ => return Vec::new(),
         };
         match result {
             Ok(LoadedDevice { processor, memory }) => {
@@ -304,10 +300,13 @@ impl DeviceManager {
                 // Before the status: its readers may ask for the placement.
                 self.publish_resident(forward);
                 self.publish_memory();
-                let DeviceState::InUse { memory, .. } = &self.state else { return None };
-                let adapter = memory.read().adapter;
-                tracing::info!(adapter, "the model is loaded");
-                Some(DeviceEvent::Gpu { adapter })
+                let mut events = self.tell_fallbacks();
+                if let DeviceState::InUse { memory, .. } = &self.state {
+                    let adapter = memory.read().adapter;
+                    tracing::info!(adapter, "the model is loaded");
+                    events.push(DeviceEvent::Gpu { adapter });
+                }
+                events
             }
             Err(error) => {
                 if matches!(error, Error::Memory { .. }) {
@@ -319,7 +318,7 @@ impl DeviceManager {
     }
 
     /// Moves the forward pass to the CPU after the device has failed with `error`.
-    pub fn device_failed(&mut self, forward: &mut Forward, error: Error) -> Option<DeviceEvent> {
+    pub fn device_failed(&mut self, forward: &mut Forward, error: Error) -> Vec<DeviceEvent> {
         if let DeviceState::InUse { since, .. } = &self.state
             && since.elapsed() > STABLE_AFTER
         {
@@ -338,28 +337,58 @@ impl DeviceManager {
         }
     }
 
-    /// Waits for a lost device to come back (its adapter may be missing meanwhile); gives it up after any other error, which would
+    /// Loads a device again at once without what was given up for its failure; waits for a lost one to come back (its adapter may be
+    /// missing meanwhile), which does without one more part when it was lost too often; gives it up after any other error, which would
     /// only come again.
-    fn after_failure(&mut self, error: Error) -> Option<DeviceEvent> {
+    fn after_failure(&mut self, error: Error) -> Vec<DeviceEvent> {
         let was_lost = matches!(self.engine.device.read(), DeviceStatus::Lost { .. });
-        let delay = RETRY_DELAYS.get(self.attempts).filter(|_| was_lost || matches!(error, Error::Gpu { .. }));
+        let (may_return, refused) = match &error {
+            Error::Gpu { failure, .. } => {
+                (matches!(failure, GpuFailure::Hang | GpuFailure::Lost), matches!(failure, GpuFailure::Refused { .. }))
+            }
+            _ => (was_lost, false),
+        };
+        let delay = RETRY_DELAYS.get(self.attempts).filter(|_| may_return);
+        if let (Error::Gpu { adapter, reason, .. }, Some(source)) = (&error, &self.source)
+            && may_return
+            && delay.is_none()
+        {
+            source.after_losses(adapter, &format!("it was lost {} times in a row: {reason}", self.attempts + 1));
+        }
+        let mut events = self.tell_fallbacks();
+        if !events.is_empty() && (refused || (may_return && delay.is_none())) {
+            let first = self.is_awaited();
+            self.attempts = 0;
+            self.engine.device.write(DeviceStatus::Loading { done: 0, total: 0 });
+            self.start_load(first);
+            return events;
+        }
         let Some(delay) = delay else {
             tracing::info!(%error, "the CPU computes");
             let reason = Arc::new(error);
             self.state = DeviceState::Cpu;
             self.engine.device.write(DeviceStatus::Cpu { reason: Some(Arc::clone(&reason)) });
-            return Some(DeviceEvent::Cpu { reason });
+            events.push(DeviceEvent::Cpu { reason });
+            return events;
         };
         self.attempts += 1;
         self.state = DeviceState::Lost { until: Instant::now() + *delay };
-        match error {
-            // Only the first loss is an event.
-            Error::Gpu { adapter, reason } if !was_lost => {
-                self.engine.device.write(DeviceStatus::Lost { adapter: adapter.clone(), reason: reason.clone() });
-                Some(DeviceEvent::Lost { adapter, reason })
-            }
-            _ => None,
+        // Only the first loss is an event.
+        if let Error::Gpu { adapter, reason, .. } = error
+            && !was_lost
+        {
+            self.engine.device.write(DeviceStatus::Lost { adapter: adapter.clone(), reason: reason.clone() });
+            events.push(DeviceEvent::Lost { adapter, reason });
         }
+        events
+    }
+
+    /// Events of the fallbacks that were not told yet.
+    fn tell_fallbacks(&mut self) -> Vec<DeviceEvent> {
+        let all = self.source.as_ref().map_or_else(Vec::new, |source| source.fallbacks());
+        let new = all.iter().filter(|it| !self.told.contains(it)).cloned().map(DeviceEvent::Fallback).collect();
+        self.told = all;
+        new
     }
 
     fn start_load(&mut self, first: bool) {

@@ -23,8 +23,8 @@ use super::{
 use crate::{
     cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool},
     device,
-    error::{Error, Result},
-    gpu::{Faults, Gpu, GpuOptions, Purpose},
+    error::{Error, GpuFailure, Result},
+    gpu::{Fallback, Faults, Gpu, GpuOptions, Purpose},
     hybrid::{self, HybridProcessor},
     model::Model,
     placement::{GpuUse, Granularity, Placement, Streaming},
@@ -99,17 +99,18 @@ pub fn load_on_device(
     device::device_support(model).inspect_err(|_| look_up(None))?;
     let mut wanted = options.gpu.of_floats(options.cpu.activations == InputPrecision::Float);
     loop {
-        let gpu = Gpu::open(&wanted).inspect_err(|_| look_up(None))?;
-        look_up(Some(&gpu));
-        let error = match load_on(&gpu, model, options, planner, progress) {
-            Ok(processor) => return Ok((processor, gpu)),
-            Err(error) => error,
-        };
-        // A driver that does not compile a kernel may compile a plainer one.
-        let refused = gpu.pipelines().refused() && gpu.lost().is_none();
-        let Some(tier) = gpu.caps().tier.plainer().filter(|_| refused) else { return Err(error) };
-        tracing::warn!(adapter = gpu.report().name, %error, "trying kernels of the tier {tier}");
-        wanted = GpuOptions { tier: Some(tier), faults: Faults::default(), ..wanted };
+        let known = wanted.fallbacks.all().len();
+        let opened = Gpu::open(&wanted).inspect_err(|_| look_up(None));
+        let loaded = opened.and_then(|gpu| {
+            look_up(Some(&gpu));
+            Ok((load_on(&gpu, model, options, planner, progress)?, gpu))
+        });
+        // A driver that refuses a kernel may accept it without the feature that was given up for that: never the same twice.
+        let refused = matches!(loaded, Err(Error::Gpu { failure: GpuFailure::Refused { .. }, .. }));
+        if !refused || wanted.fallbacks.all().len() == known {
+            return loaded;
+        }
+        wanted.faults = Faults::default();
     }
 }
 
@@ -187,6 +188,12 @@ pub(super) trait DeviceSource: Debug + Send + Sync {
         budget: Option<u64>,
         progress: LoadProgress<'_>,
     ) -> Result<LoadedDevice>;
+
+    /// Parts of its adapters that are done without.
+    fn fallbacks(&self) -> Vec<Fallback>;
+
+    /// Does without one more part of the adapter of this name, which was lost too often; `None` if nothing is known of it.
+    fn after_losses(&self, adapter: &str, why: &str) -> Option<Fallback>;
 }
 
 /// A device with a model loaded.
@@ -219,6 +226,14 @@ impl DeviceSource for GpuSource {
         let (processor, gpu) = load_on_device(model, &options, planner, progress)?;
         Ok(LoadedDevice { processor: Box::new(processor), memory: Box::new(gpu) })
     }
+
+    fn fallbacks(&self) -> Vec<Fallback> {
+        self.0.gpu.fallbacks.all()
+    }
+
+    fn after_losses(&self, adapter: &str, why: &str) -> Option<Fallback> {
+        self.0.gpu.fallbacks.after_losses(adapter, why)
+    }
 }
 
 impl MemoryLedger for Gpu {
@@ -230,6 +245,7 @@ impl MemoryLedger for Gpu {
             accounted: arena.used(),
             by_purpose: Purpose::ALL.map(|purpose| (purpose, arena.used_for(purpose))),
             moving: false,
+            fallbacks: self.fallbacks(),
         }
     }
 }

@@ -236,12 +236,12 @@ impl Worker<'_> {
                 }
                 self.update_planned_context();
                 let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
-                let event = self.device.replan_for_new_speeds(&mut self.forward, &mut contexts);
-                self.send_device_event(event);
+                let events = self.device.replan_for_new_speeds(&mut self.forward, &mut contexts);
+                self.send_device_events(&events);
             }
             Command::Loaded { number, result } => {
-                let event = self.device.finish_load(&mut self.forward, number, result);
-                self.send_device_event(event);
+                let events = self.device.finish_load(&mut self.forward, number, result);
+                self.send_device_events(&events);
                 self.apply_settings();
             }
             Command::Shutdown => {}
@@ -269,8 +269,8 @@ impl Worker<'_> {
         self.update_planned_context();
         if let Some(bytes) = settings.budget {
             let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
-            let event = self.device.set_budget(&mut self.forward, &mut contexts, bytes);
-            self.send_device_event(event);
+            let events = self.device.set_budget(&mut self.forward, &mut contexts, bytes);
+            self.send_device_events(&events);
         }
     }
 
@@ -305,13 +305,12 @@ impl Worker<'_> {
     }
 
     /// Sends `event` to all running and waiting requests.
-    fn send_device_event(&mut self, event: Option<DeviceEvent>) {
-        let Some(event) = event else { return };
+    fn send_device_events(&self, device_events: &[DeviceEvent]) {
         for Conversation { waiting, running, .. } in &self.conversations {
             let running = running.iter().map(|(_, events)| events);
             for events in running.chain(waiting.iter().map(|request| &request.events)) {
                 // A receiver that is gone is noticed with the next token.
-                let _ = events.send(Event::Device(event.clone()));
+                device_events.iter().for_each(|event| _ = events.send(Event::Device(event.clone())));
             }
         }
     }
@@ -381,9 +380,9 @@ impl Worker<'_> {
         if matches!(error, Error::Memory { .. }) {
             self.move_caches_to_ram();
         }
-        let event = self.device.device_failed(&mut self.forward, error);
+        let events = self.device.device_failed(&mut self.forward, error);
         self.drop_device_caches();
-        self.send_device_event(event);
+        self.send_device_events(&events);
     }
 
     /// Ends generations.

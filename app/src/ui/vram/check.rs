@@ -49,7 +49,14 @@ mod tests {
     fn memory(budget: u64, held: u64) -> DeviceMemory {
         let mut by_purpose = Purpose::ALL.map(|purpose| (purpose, 0));
         by_purpose[0].1 = held;
-        DeviceMemory { adapter: "card".to_owned(), budget: Some(budget), accounted: held, by_purpose, moving: false }
+        DeviceMemory {
+            adapter: "card".to_owned(),
+            budget: Some(budget),
+            accounted: held,
+            by_purpose,
+            moving: false,
+            fallbacks: Vec::new(),
+        }
     }
 
     #[test]

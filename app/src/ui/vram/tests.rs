@@ -368,6 +368,7 @@ fn memory_bar_matches_its_snapshots() {
                 accounted: 0,
                 by_purpose: Purpose::ALL.map(|purpose| (purpose, 0)),
                 moving: false,
+                fallbacks: Vec::new(),
             };
             for (n, (_, bytes)) in memory.by_purpose.iter_mut().enumerate() {
                 *bytes = (n as u64 + 1) * (150 << 20);

@@ -90,7 +90,8 @@ impl Loader<'_> {
         let suffix = keys.suffix;
         let factors = |stem: &str| -> Result<Option<Vec<f32>>> {
             let name = format!("{stem}{suffix}.weight");
-            let stored = self.rows(&name).filter(|stored| keys.counted > 1 && *stored > dims / 2).unwrap_or(dims / 2);
+            let all = keys.defaults.head_dim / 2;
+            let stored = if keys.counted > 1 && self.rows(&name) == Some(all) { all } else { dims / 2 };
             let Some(mut values) = self.optional_vector(&name, stored)? else { return Ok(None) };
             values.truncate(dims / 2);
             match values.iter().find(|value| !(value.is_finite() && **value > 0.0)) {

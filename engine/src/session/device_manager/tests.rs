@@ -10,7 +10,7 @@ use std::{
 use super::*;
 use crate::{
     cpu::{Cpu, CpuOptions, Isa},
-    gpu::Purpose,
+    gpu::{AdapterId, FallbackPart, Fallbacks, KernelFeatures, Purpose},
     model::{BoundStep, LoadOptions, Model, Resident},
     placement::Machine,
     runtime::{CpuProcessor, KvType, Pass, Residency, Sequences, Sparsity},
@@ -29,16 +29,34 @@ enum Outcome {
     NoDevice,
     TooSlow,
     LostInLoad,
+    /// The driver refuses a kernel at this chunk.
+    RefusedAtChunk(usize),
     Panics,
     Hangs,
 }
 
 /// A source of devices that compute on the CPU, with these outcomes in turn; the last one is repeated.
 #[derive(Debug)]
-struct TestDevices(Vec<Outcome>, AtomicUsize);
+struct TestDevices(Vec<Outcome>, AtomicUsize, Fallbacks);
 
 fn lost() -> Error {
-    Error::Gpu { adapter: "stand-in".to_owned(), reason: "unplugged".to_owned() }
+    failed("unplugged", GpuFailure::Lost)
+}
+
+fn failed(reason: &str, failure: GpuFailure) -> Error {
+    Error::Gpu { adapter: "stand-in".to_owned(), reason: reason.to_owned(), failure }
+}
+
+fn adapter() -> AdapterId {
+    let [backend, driver, pci_bus_id] = ["vulkan", "", ""].map(str::to_owned);
+    AdapterId { name: "stand-in".to_owned(), backend, driver, pci_bus_id }
+}
+
+/// Features of the kernel that is refused.
+const USED: KernelFeatures = KernelFeatures { cooperative: false, packed: true, tier: crate::gpu::Tier::PORTABLE };
+
+fn refused() -> Error {
+    failed("no kernel", GpuFailure::Refused { kernel: "gemv_dot", used: USED })
 }
 
 impl DeviceSource for TestDevices {
@@ -49,6 +67,9 @@ impl DeviceSource for TestDevices {
         budget: Option<u64>,
         progress: LoadProgress<'_>,
     ) -> Result<LoadedDevice> {
+        if self.fallbacks().iter().any(|it| it.part == FallbackPart::Adapter) {
+            return Err(failed("given up", GpuFailure::Unfit));
+        }
         let ledger = TestLedger::new(budget)?;
         let outcome = self.0[self.1.fetch_add(1, SeqCst).min(self.0.len() - 1)];
         let mut fail = None;
@@ -58,6 +79,7 @@ impl DeviceSource for TestDevices {
             Outcome::FullAtChunk(n) => {
                 fail = Some((n, || Error::Memory { what: "KV cache", wanted: 2, available: 1 }));
             }
+            Outcome::RefusedAtChunk(n) => fail = Some((n, refused as fn() -> Error)),
             Outcome::NoDevice => return Err(Error::invalid("adapter", "one", "none")),
             Outcome::TooSlow => return Err(Error::SlowGpu),
             Outcome::LostInLoad => return Err(lost()),
@@ -70,8 +92,21 @@ impl DeviceSource for TestDevices {
             },
         }
         let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() })?;
-        let processor = Box::new(FailingProcessor { cpu: CpuProcessor::new(cpu), fail, ledger: ledger.clone() });
+        let processor = Box::new(FailingProcessor {
+            cpu: CpuProcessor::new(cpu),
+            fail,
+            fallbacks: self.2.clone(),
+            ledger: ledger.clone(),
+        });
         Ok(LoadedDevice { processor, memory: Box::new(ledger) })
+    }
+
+    fn fallbacks(&self) -> Vec<Fallback> {
+        self.2.all()
+    }
+
+    fn after_losses(&self, _: &str, why: &str) -> Option<Fallback> {
+        Some(self.2.step(&adapter(), KernelFeatures::default(), why))
     }
 }
 
@@ -105,7 +140,14 @@ impl MemoryLedger for TestLedger {
     fn read(&self) -> DeviceMemory {
         let by_purpose = Purpose::ALL.map(|purpose| (purpose, 1));
         let (accounted, budget) = (self.held.load(SeqCst), Some(self.budget.load(SeqCst)));
-        DeviceMemory { adapter: "stand-in".to_owned(), budget, accounted, by_purpose, moving: false }
+        DeviceMemory {
+            adapter: "stand-in".to_owned(),
+            budget,
+            accounted,
+            by_purpose,
+            moving: false,
+            fallbacks: Vec::new(),
+        }
     }
 }
 
@@ -114,6 +156,7 @@ impl MemoryLedger for TestLedger {
 struct FailingProcessor {
     cpu: CpuProcessor,
     fail: Option<(usize, fn() -> Error)>,
+    fallbacks: Fallbacks,
     ledger: TestLedger,
 }
 
@@ -122,7 +165,11 @@ impl FailingProcessor {
         if let Some((left, error)) = &mut self.fail {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                return Err(error());
+                let error = error();
+                if matches!(error, Error::Gpu { failure: GpuFailure::Refused { .. }, .. }) {
+                    self.fallbacks.step(&adapter(), USED, "no kernel");
+                }
+                return Err(error);
             }
         }
         Ok(())
@@ -223,7 +270,7 @@ fn engine(outcomes: &[Outcome]) -> Engine {
     let model = Model::open(&path, &LoadOptions::default()).unwrap();
     let source: Option<Arc<dyn DeviceSource>> = match outcomes {
         [] => None,
-        outcomes => Some(Arc::new(TestDevices(outcomes.to_vec(), AtomicUsize::new(0)))),
+        outcomes => Some(Arc::new(TestDevices(outcomes.to_vec(), AtomicUsize::new(0), Fallbacks::default()))),
     };
     Engine::start(model, options, |_| source).unwrap()
 }
@@ -245,6 +292,7 @@ fn collect(events: &Receiver<Event>) -> (Vec<u32>, Vec<String>) {
             Event::Token { id, .. } => ids.push(id),
             Event::Device(DeviceEvent::Lost { adapter, reason }) => heard.push(format!("lost {adapter}: {reason}")),
             Event::Device(DeviceEvent::Cpu { reason }) => heard.push(format!("cpu: {reason}")),
+            Event::Device(DeviceEvent::Fallback(fallback)) => heard.push(fallback.to_string()),
             Event::Device(DeviceEvent::Gpu { adapter }) => heard.push(format!("gpu {adapter}")),
             Event::Error(error) => panic!("{error}"),
             Event::Done { reason, .. } => assert_eq!(reason, StopReason::MaxTokens),
@@ -304,7 +352,7 @@ fn device_is_loaded_again_after_a_loss() {
 }
 
 #[test]
-fn after_three_attempts_the_cpu_stays_until_asked() {
+fn after_three_attempts_a_lost_adapter_is_given_up() {
     let started = Instant::now();
     let engine = engine(&[Outcome::LostInLoad; 5]);
     let session = engine.session(SessionOptions::default()).unwrap();
@@ -312,11 +360,33 @@ fn after_three_attempts_the_cpu_stays_until_asked() {
     assert_eq!(collect(&session.generate(request(20))).0, want);
     wait(&engine, "the last attempt", |status| matches!(status, DeviceStatus::Cpu { reason: Some(_) }));
     assert!(started.elapsed() >= RETRY_DELAYS.iter().sum());
-    engine.retry_device().unwrap();
-    wait(&engine, "one more", |status| matches!(status, DeviceStatus::Lost { .. }));
-    assert_eq!(collect(&session.generate(request(20))).0, want);
+    let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
+    assert_eq!(reason.to_string(), "GPU stand-in: given up");
+    assert_eq!(collect(&session.generate(request(20))), (want, Vec::new()));
     engine.set_device(&crate::session::DeviceChoice::Cpu).unwrap();
     wait(&engine, "the choice of the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: None }));
+}
+
+#[test]
+fn device_that_refuses_a_kernel_is_loaded_again_at_once_without_it() {
+    let want = undisturbed(20);
+    for n in [1, 5] {
+        // The next one works: it is there long before a lost one would be tried again.
+        let engine = engine(&[Outcome::RefusedAtChunk(n), Outcome::Works]);
+        let (ids, heard) = collect(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
+        assert_eq!(ids, want, "refused at chunk {n}");
+        let sentence = "stand-in over vulkan does without packed dot products: no kernel";
+        assert!(heard.iter().any(|it| it == sentence), "{heard:?}");
+        assert!(!heard.iter().any(|it| it.starts_with("lost") || it.starts_with("cpu")), "{heard:?}");
+        wait(&engine, "its return", |status| matches!(status, DeviceStatus::Gpu(_)));
+    }
+    // Nothing is left to give up behind the adapter.
+    let engine = engine(&[Outcome::RefusedAtChunk(1); 4]);
+    let (ids, heard) = collect(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
+    assert_eq!(ids, want);
+    wait(&engine, "the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: Some(_) }));
+    let given_up = heard.iter().any(|it| it == "stand-in is not used over vulkan: no kernel");
+    assert!(given_up, "{heard:?}");
 }
 
 #[test]

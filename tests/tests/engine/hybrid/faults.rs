@@ -94,7 +94,8 @@ fn failed_allocation_of_a_hybrid_model_is_an_error() {
             }
             Ok(())
         });
-        let over = done.is_ok();
+        // A load that was refused a buffer and has asked for a smaller one has made as many at least.
+        let over = done.is_ok() && gpu.arena().made() < n;
         if let Err(error) = done {
             assert!(matches!(error, Error::Memory { .. }), "{n}: {error}");
         }

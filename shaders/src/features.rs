@@ -1,0 +1,55 @@
+//! Features of a device that the texts of kernels use.
+
+use crate::{Kernel, Tier, WeightType};
+
+/// Features of a device that a kernel's text uses: a driver that fails with it may do without them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KernelFeatures {
+    /// Matrix products in hardware.
+    pub cooperative: bool,
+    /// Products of packed integers of eight bits, or the rounding of activations for them.
+    pub packed: bool,
+    /// Subgroups and halves.
+    pub tier: Tier,
+}
+
+impl Kernel {
+    /// Features that its text for an adapter of `tier` uses, where it reads `weights`.
+    pub fn features(&self, tier: Tier, weights: Option<WeightType>) -> KernelFeatures {
+        if self.cooperative {
+            return KernelFeatures {
+                cooperative: true,
+                packed: self.packed,
+                tier: Tier { subgroups: true, f16: true },
+            };
+        }
+        let text = self.source(tier, weights);
+        // A text that is the same without a feature uses none.
+        let uses = |has: bool, without: Tier| has && self.source(without, weights) != text;
+        let subgroups = uses(tier.subgroups, Tier { subgroups: false, ..tier });
+        let f16 = uses(tier.f16, Tier { f16: false, ..tier });
+        KernelFeatures { cooperative: false, packed: self.packed, tier: Tier { subgroups, f16 } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_those_that_the_text_uses() {
+        let full = Tier { subgroups: true, f16: true };
+        let of = |name, tier| {
+            let kernel = Kernel::named(name).unwrap();
+            kernel.features(tier, kernel.weights.first().copied())
+        };
+        let subgroups = Tier { subgroups: true, f16: false };
+        assert_eq!(of("gemm_coop", full), KernelFeatures { cooperative: true, packed: false, tier: full });
+        assert_eq!(of("gemv", full), KernelFeatures { tier: subgroups, ..KernelFeatures::default() });
+        assert_eq!(of("gemv_dot", full), KernelFeatures { packed: true, tier: subgroups, cooperative: false });
+        assert_eq!(of("quantise_q8", Tier::PORTABLE), KernelFeatures { packed: true, ..KernelFeatures::default() });
+        for portable in [of("add", full), of("gemv", Tier::PORTABLE)] {
+            assert_eq!(portable, KernelFeatures::default());
+        }
+    }
+}
