@@ -40,6 +40,14 @@ impl DesktopWindow {
         Ok(DesktopWindow { event_loop })
     }
 
+    /// The same in the thread of a test, for windows on X11.
+    #[cfg(all(test, target_os = "linux"))]
+    pub fn on_any_thread() -> Result<Self, EventLoopError> {
+        use winit::platform::x11::EventLoopBuilderExtX11 as _;
+
+        Ok(DesktopWindow { event_loop: EventLoop::with_user_event().with_x11().with_any_thread(true).build()? })
+    }
+
     /// Opens it with `backend`, in software only if that will do, and returns when it has been closed or its device is lost.
     /// `create` makes its contents, which tell `watch` of their frames.
     ///

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What to do in every frame, beside drawing the window.
-type EachFrame = dyn Fn(&mut Window, &eframe::Frame);
+type EachFrame<'a> = dyn Fn(&mut Window, &eframe::Frame) + 'a;
 
 /// Opens the window and returns when it is closed. `model` is opened instead of the one used last. Graphics backends are tried
 /// until one has drawn the first frame: the one that `WGPU_BACKEND` names and no other; else the one in the settings, the one that
@@ -42,15 +42,15 @@ type EachFrame = dyn Fn(&mut Window, &eframe::Frame);
 /// # Errors
 /// Why there cannot be a window.
 pub fn run(folders: &Folders, model: Option<&ModelId>) -> Result<(), NoWindow> {
-    run_with(DesktopWindow::new()?, folders, model, &|_, _| ())
+    run_with(&mut DesktopWindow::new()?, folders, model, &|_, _| ())
 }
 
 /// The same in `desktop`, with something else to do in each frame.
 pub(super) fn run_with(
-    mut desktop: DesktopWindow,
+    desktop: &mut DesktopWindow,
     folders: &Folders,
     model: Option<&ModelId>,
-    each_frame: &EachFrame,
+    each_frame: &EachFrame<'_>,
 ) -> Result<(), NoWindow> {
     let only = std::env::var("WGPU_BACKEND").ok();
     let contents = Rc::new(RefCell::new(None));
@@ -126,7 +126,7 @@ type Contents = Rc<RefCell<Option<Window>>>;
 /// The contents in a window of eframe's.
 struct Shown<'a> {
     contents: Contents,
-    each_frame: &'a EachFrame,
+    each_frame: &'a EachFrame<'a>,
 }
 
 impl Shown<'_> {

@@ -1,5 +1,5 @@
 //! The whole window: by the keyboard alone ([`keyboard`]), as a screen reader finds it ([`names`]), when it draws frames
-//! ([`frames`]) and what they cost ([`timing`]), what its panels look like ([`looks`]), what leaves and enters it ([`chat_files`]),
+//! ([`frames`]) and what they cost ([`timing`]), what its panels look like ([`looks`]), what leaves and enters it ([`chat_files`]), what it does when its graphics device is lost ([`lost_device`]),
 //! files that go with messages ([`attachments`]), what a new user sees ([`first_minute`]), what happens where the context is full
 //! ([`context`]), chats longer than the window ([`scrolling`]), windows too small for all columns ([`narrow`]), measured speeds of other settings ([`speeds`]), neurons and the
 //! words of the chat ([`neurons`]), tools that a model calls ([`tools`]), and that it gets on with another one
@@ -12,6 +12,8 @@ mod first_minute;
 mod frames;
 mod keyboard;
 mod looks;
+#[cfg(target_os = "linux")]
+mod lost_device;
 mod names;
 mod narrow;
 mod neurons;

@@ -1,0 +1,188 @@
+//! Windows on a real screen whose devices are lost: while they come up, while an answer is written, while the model answers another
+//! program, again and again. What they show goes on, and in the end another backend draws it.
+
+use std::{
+    cell::{Cell, RefCell},
+    io::{BufRead, BufReader, Read},
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
+
+use crate::{
+    chat::SamplingOverrides,
+    folders::Folders,
+    library::ModelId,
+    server::ServerState,
+    settings::{ModelSettings, Settings},
+    store::{ChatId, MessageState},
+    testing::PATIENCE,
+    ui::{
+        opening::DesktopWindow,
+        window::{Window, startup},
+    },
+};
+
+/// A virtual screen; it goes with this.
+struct Screen(Child);
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // It may have gone before.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The event loop of a process can be made once, and a display is what the environment says: so a process of its own has them.
+#[test]
+fn window_outlives_its_devices() {
+    let arguments = ["-displayfd", "1", "-screen", "0", "1440x900x24", "-nolisten", "tcp", "-noreset"];
+    let mut server = Command::new("Xvfb");
+    server.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut screen = Screen(server.spawn().expect("Xvfb, which tests/run.sh installs"));
+    let mut number = String::new();
+    BufReader::new(screen.0.stdout.take().unwrap()).read_line(&mut number).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "ui::window::tests::lost_device::on_a_screen", "--ignored", "--nocapture"])
+        .env("DISPLAY", format!(":{}", number.trim()))
+        .env("XDG_RUNTIME_DIR", folder.path())
+        .env_remove("WAYLAND_DISPLAY")
+        .env_remove("WGPU_BACKEND")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success() && said.contains("1 passed"), "{said}");
+}
+
+/// Settings of windows that are told apart by their chats alone.
+fn folders(root: &tempfile::TempDir) -> Folders {
+    let folders = Folders::below(root.path());
+    let mut settings = Settings { reduced_motion: true, ..Settings::default() };
+    settings.server.on = true;
+    settings.server.port = 0;
+    let on_cpu = ModelSettings { device: Some(String::new()), ..ModelSettings::default() };
+    settings.models.insert(ModelId::Builtin.key(), on_cpu);
+    settings.save(&folders.settings()).unwrap();
+    folders
+}
+
+/// The life of a window: a question, its answer, and an answer to another program.
+#[derive(Default)]
+struct Life {
+    frames: Cell<usize>,
+    /// Frames since the answers have ended.
+    rest: Cell<usize>,
+    chat: Cell<Option<ChatId>>,
+    client: RefCell<Option<std::thread::JoinHandle<String>>>,
+    told: RefCell<String>,
+    began: Cell<Option<Instant>>,
+    lost: Cell<usize>,
+}
+
+impl Life {
+    /// One frame of it; true once it is over.
+    fn lives_on(&self, window: &mut Window) -> bool {
+        let began = self.began.get().unwrap_or_else(Instant::now);
+        self.began.set(Some(began));
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: frame {}", self.frames.get());
+        self.frames.set(self.frames.get() + 1);
+        window.waker.now();
+        let shell = &mut window.shell;
+        let ServerState::On { url, .. } = shell.serving.state() else { return false };
+        if shell.engine_handle.engine().is_none() {
+            return false;
+        }
+        if self.chat.get().is_none() {
+            let chat = shell.store.add_chat(None, "").unwrap();
+            let choices =
+                SamplingOverrides { temperature: Some(0.0), max_tokens: Some(400), ..SamplingOverrides::default() };
+            shell.store.set_chat_sampling(chat, choices.to_json().as_deref()).unwrap();
+            let text = "Tell me a story about a frog.";
+            shell.chat_controller.send_message(&mut shell.store, &shell.engine_handle, chat, None, text).unwrap();
+            self.chat.set(Some(chat));
+            let question =
+                r#"{"messages": [{"role": "user", "content": "What is rain?"}], "temperature": 0, "stream": true}"#;
+            let ask = move || post(&format!("{url}/chat/completions"), question);
+            *self.client.borrow_mut() = Some(std::thread::spawn(ask));
+            return false;
+        }
+        if let Some(client) = self.client.borrow_mut().take_if(|client| client.is_finished()) {
+            *self.told.borrow_mut() = client.join().unwrap();
+        }
+        let over = !shell.chat_controller.is_busy() && !self.told.borrow().is_empty();
+        self.rest.set(if over { self.rest.get() + 1 } else { 0 });
+        self.rest.get() > 3
+    }
+
+    /// The answer as it was kept.
+    fn answer(&self, folders: &Folders) -> String {
+        let (store, _) = crate::store::Store::open(&folders.chats()).unwrap();
+        let branch = store.branch(self.chat.get().unwrap()).unwrap();
+        assert_eq!(branch[1].state, MessageState::Complete);
+        branch[1].content.clone()
+    }
+}
+
+/// A life in which the device is lost `losses` times, in the frames that `loses` says, of the life and since the window was opened
+/// last.
+fn live(desktop: &mut DesktopWindow, folders: &Folders, losses: usize, loses: &dyn Fn(&Life, usize) -> bool) -> Life {
+    let (life, since) = (Life::default(), Cell::new(0));
+    let opened = startup::run_with(desktop, folders, None, &|window, frame| {
+        if life.lives_on(window) && life.lost.get() == losses {
+            window.waker.context().send_viewport_cmd(egui::ViewportCommand::Close);
+            return;
+        }
+        since.set(since.get() + 1);
+        if life.lost.get() < losses && loses(&life, since.get()) {
+            life.lost.set(life.lost.get() + 1);
+            since.set(0);
+            frame.wgpu_render_state().unwrap().device.destroy();
+        }
+    });
+    opened.unwrap();
+    life
+}
+
+fn drawn_by(folders: &Folders) -> Option<String> {
+    Settings::load(&folders.settings()).unwrap().0.drawing.worked
+}
+
+#[test]
+#[ignore = "has the only event loop of its process and needs a screen: window_outlives_its_devices gives it both"]
+fn on_a_screen() {
+    let mut desktop = DesktopWindow::on_any_thread().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let folders = folders(&root);
+    let undisturbed = live(&mut desktop, &folders, 0, &|_, _| false);
+    let (answer, told) = (undisturbed.answer(&folders), undisturbed.told.take());
+    assert!(!answer.is_empty() && told.contains("[DONE]"), "{answer}: {told}");
+    assert_eq!(drawn_by(&folders).as_deref(), Some("vulkan"));
+    // In the first frame that is seen, and in the middle of both answers.
+    let once = live(&mut desktop, &folders, 2, &|life, since| match life.lost.get() {
+        0 => since == 2,
+        _ => life.chat.get().is_some() && since > 2,
+    });
+    assert_eq!((once.lost.get(), once.answer(&folders)), (2, answer.clone()));
+    assert_eq!(text_of(&once.told.take()), text_of(&told));
+    // Again and again: the third loss in a minute is the last of this backend.
+    let often = live(&mut desktop, &folders, 3, &|_, since| since > 1);
+    assert_eq!((often.lost.get(), often.answer(&folders)), (3, answer));
+    assert_eq!(text_of(&often.told.take()), text_of(&told));
+    assert_eq!(drawn_by(&folders).as_deref(), Some("gl"), "three losses in a minute");
+}
+
+fn post(url: &str, question: &str) -> String {
+    let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+    let answer = agent.post(url).content_type("application/json").send(question);
+    answer.unwrap().body_mut().read_to_string().unwrap()
+}
+
+/// The text of a streamed answer.
+fn text_of(stream: &str) -> String {
+    let events = stream.lines().filter_map(|line| line.strip_prefix("data: "));
+    let values = events.filter_map(|event| serde_json::from_str::<serde_json::Value>(event).ok());
+    values.filter_map(|value| Some(value["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect()
+}
