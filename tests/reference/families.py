@@ -54,6 +54,8 @@ def towers(**sizes):
 
 # Of families that see: the tower of pictures beside the language model, whose configuration is drawn. Files of the first two name the
 # language model's keys beside the tower, not in an object of its own.
+# Of base configurations, in which nothing is drawn.
+SOME_YARN = dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)
 TOWERS = {
     "qwen2_vl": towers(embed_dim=16), "qwen2_5_vl": towers(), "qwen3_vl": towers(deepstack_visual_indexes=[0], num_position_embeddings=16),
     "qwen3_vl_moe": towers(deepstack_visual_indexes=[0], num_position_embeddings=16),
@@ -82,7 +84,7 @@ FAMILIES = {
         dict(COMMON, **HEADS, **ROPES, **ACTIVATIONS, num_experts_per_tok=CHOSEN, num_local_experts=[8], sliding_window=[8]),
     ),
     "ministral3": (
-        dict(head_dim=16, rope_parameters=dict(yarn(), rope_theta=1e4, llama_4_scaling_beta=0.1)),
+        dict(head_dim=16, rope_parameters=dict(SOME_YARN, rope_theta=1e4, llama_4_scaling_beta=0.1)),
         dict(COMMON, **HEADS, **ACTIVATIONS, sliding_window=[8], rope_parameters=[
             dict(rope_type="default", rope_theta=1e4, llama_4_scaling_beta=0.4, original_max_position_embeddings=16),
             dict(YARN, mscale=1.0, mscale_all_dim=1.0, rope_theta=1e6, llama_4_scaling_beta=0.3),
@@ -314,7 +316,7 @@ FAMILIES = {
         ]),
     ),
     "mistral4": (
-        dict(LATENT, rope_parameters=dict(yarn(mscale=1.0, mscale_all_dim=1.0), rope_theta=1e4, llama_4_scaling_beta=0.1)),
+        dict(LATENT, rope_parameters=dict(SOME_YARN, mscale=1.0, mscale_all_dim=1.0, rope_theta=1e4, llama_4_scaling_beta=0.1)),
         {key: values for key, values in LATENT_DRAWS.items() if key not in ("rope_theta", "rope_scaling")}
         | dict(ACTIVATIONS, rope_parameters=[dict(yarn(mscale_all_dim=0.8), rope_theta=5e5, llama_4_scaling_beta=0.4)]),
     ),
