@@ -8,6 +8,7 @@ use std::{
 };
 
 use directories::ProjectDirs;
+use thermocline_engine::session::Fallbacks;
 
 /// Name of a portable program's folder, beside it.
 const PORTABLE: &str = "thermocline-data";
@@ -93,6 +94,11 @@ impl Folders {
     /// Folder of the GPU driver's compiled pipelines.
     pub fn pipelines(&self) -> PathBuf {
         self.cache.join("pipelines")
+    }
+
+    /// Parts of GPUs that are done without, which are kept between runs.
+    pub fn fallbacks(&self) -> Fallbacks {
+        Fallbacks::in_folder(&self.cache)
     }
 }
 

@@ -8,13 +8,14 @@ use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 use thermocline_engine::{
     bench::read_bandwidth,
     cpu::{Cpu, CpuOptions, Isa},
-    gpu::{AdapterChoice, AdapterKind, AdapterReport, Caps, Fallbacks, VramReading, adapters},
+    gpu::{AdapterChoice, AdapterKind, AdapterReport, Caps, Fallback, FallbackPart, VramReading, adapters},
 };
 
 use super::{
     failure::{Outcome, one_line},
     units,
 };
+use crate::folders::Folders;
 
 /// Bytes read to measure the memory bandwidth: many times the last-level cache of most machines.
 const MEASURED: usize = 256 << 20;
@@ -22,6 +23,8 @@ const MEASURED: usize = 256 << 20;
 const DETAILS: &str = "\
 A GPU is chosen with --device by its number or a part of its name: --device 0, --device radeon.
 A software driver is used only if it is chosen by --device.
+A part of a GPU that its driver has failed with is done without, until the driver or this program is updated;
+--try-again uses it again.
 Used VRAM is reported by several sources, each of which counts differently.";
 
 /// Shows processors, memory and GPUs.
@@ -31,6 +34,9 @@ pub struct DevicesArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Use all of every GPU again, whatever its driver has failed with before
+    #[arg(long)]
+    try_again: bool,
 }
 
 /// Runs the command.
@@ -48,7 +54,11 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     let available: Vec<String> = Isa::available().iter().map(Isa::to_string).collect();
     let cpu = Cpu::new(&CpuOptions::default())?;
     let bandwidth = read_bandwidth(cpu.pool(), MEASURED, 2);
-    let gpus = adapters(&Fallbacks::default());
+    let fallbacks = Folders::detect().map(|folders| folders.fallbacks()).unwrap_or_default();
+    if args.try_again {
+        fallbacks.clear();
+    }
+    let gpus = adapters(&fallbacks);
     let chosen = AdapterChoice::Best.among(&gpus);
 
     let mut out = std::io::stdout().lock();
@@ -76,6 +86,9 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     for (at, gpu) in gpus.iter().enumerate() {
         write_gpu(&mut out, gpu, chosen == Some(at))?;
     }
+    for fallback in fallbacks.all().iter().filter(|it| it.part == FallbackPart::Backend) {
+        writeln!(out, "GPU      {}", one_line(&fallback.to_string()))?;
+    }
     match (gpus.is_empty(), chosen) {
         (true, _) => writeln!(out, "GPU      none found: no Vulkan, Metal or Direct3D 12 driver offers one")?,
         (_, None) => writeln!(out, "GPU      none is used unless one is chosen with --device")?,
@@ -94,12 +107,21 @@ fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io
     writeln!(out, "GPU {:<4} {}: {}, {}{mark}", gpu.index, one_line(&gpu.name), gpu.kind, gpu.backend)?;
     writeln!(out, "         driver {}, PCI {}", or_unknown(some(&gpu.driver)), or_unknown(some(&gpu.pci_bus_id)))?;
     writeln!(out, "         kernels {}; {}", caps.tier, subgroups(caps))?;
+    for Fallback { part, why, since, .. } in &gpu.fallbacks {
+        writeln!(out, "         without {part} since {}: {}", day(*since), one_line(why))?;
+    }
     let (buffer, binding) = (units::bytes(caps.max_buffer), units::bytes(caps.max_binding));
     writeln!(out, "         buffers up to {buffer}, {binding} of one at a time")?;
     for reading in &gpu.vram {
         writeln!(out, "         memory {}", reading_text(reading))?;
     }
     Ok(())
+}
+
+/// `2026-11-26`, in UTC.
+fn day(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|seconds| chrono::DateTime::from_timestamp(seconds, 0));
+    or_unknown(time.map(|time| time.format("%Y-%m-%d")))
 }
 
 /// `subgroups of 8 to 32`; an adapter without them, or whose driver names no size, has none that kernels use.
@@ -140,8 +162,13 @@ fn gpu_json(gpu: &AdapterReport, chosen: bool) -> Value {
         "timestamps": caps.timestamps,
         "cooperative_matrix": caps.cooperative_matrix,
         "chosen": chosen,
+        "fallbacks": gpu.fallbacks.iter().map(fallback_json).collect::<Value>(),
         "vram": gpu.vram.iter().map(with_available).collect::<Value>(),
     })
+}
+
+fn fallback_json(fallback: &Fallback) -> Value {
+    json!({ "part": fallback.part.to_string(), "why": fallback.why, "since": fallback.since })
 }
 
 /// `None` for an empty text.
@@ -158,6 +185,12 @@ mod tests {
     use thermocline_shaders::Tier;
 
     use super::*;
+
+    #[test]
+    fn days_are_those_of_utc() {
+        assert_eq!(day(1_795_708_800), "2026-11-26");
+        assert_eq!(day(u64::MAX), "unknown");
+    }
 
     #[test]
     fn subgroups_that_are_not_there_have_no_size() {

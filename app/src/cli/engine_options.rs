@@ -304,6 +304,7 @@ impl DeviceArgs {
             budget: self.vram,
             tier: self.gpu_tier,
             packed_dot: cpu.activations.map(|activations| activations == InputPrecision::Int8),
+            fallbacks: Folders::detect().map(|folders| folders.fallbacks()).unwrap_or_default(),
             pipeline_cache: Folders::detect().map(|folders| folders.pipelines()),
             ..GpuOptions::default()
         };

@@ -75,6 +75,11 @@ impl Adapters {
         &self.fallbacks
     }
 
+    /// Has the system asked at the next look, however long ago the last one was.
+    pub fn look_again(&mut self) {
+        self.asked = None;
+    }
+
     /// Asks the system, unless it was asked less than `age` ago.
     pub fn look(&mut self, ctx: &Context, age: Duration) {
         if let Some(list) = self.asking.take() {

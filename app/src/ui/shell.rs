@@ -9,7 +9,7 @@ use std::{
 };
 
 use egui::Context;
-use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, Fallbacks, GpuOptions};
+use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
 
 use super::{
     adapters::Adapters,
@@ -146,6 +146,7 @@ impl Shell {
         // Two windows on one chat would write into each other's.
         let shown = settings.last_chat.filter(|_| !store.has_other_instances());
         let (keys, mut chat_controller) = (KeyStore::of(&folders), ChatController::default());
+        let fallbacks = folders.fallbacks();
         let hub = ToolHub::new(keys.clone(), Limits::default(), wake(ctx));
         chat_controller.set_tools(Toolbox::new(Arc::new(hub), settings.tools.clone()));
         Ok(Shell {
@@ -159,7 +160,7 @@ impl Shell {
             serving: ServerSwitch::new(wake(ctx)),
             downloads,
             preparation: None,
-            adapters: Adapters::new(Fallbacks::default()),
+            adapters: Adapters::new(fallbacks),
             tint: None,
             highlight: None,
             compared: Arc::new(AtomicBool::new(true)),
@@ -240,6 +241,15 @@ impl Shell {
             ModelId::Remote(model) => self.engine_handle.open_remote(model, self.keys.clone()),
             model => self.engine_handle.open(model, options),
         }
+    }
+
+    /// Loads the model that is open into its device anew.
+    pub fn reload_device(&mut self) {
+        if let ModelState::Ready { model, .. } = self.engine_handle.state() {
+            let device = self.model_settings(&model).device.clone();
+            self.choose_device(device);
+        }
+        self.adapters.look_again();
     }
 
     /// Has the model that is open computed by the adapter of that name (empty: by the CPU; `None`: by the best there is), now

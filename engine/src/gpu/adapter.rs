@@ -4,7 +4,10 @@ use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
-use super::{AdapterId, Caps, Fallback, FallbackPart, Fallbacks, GpuFeature, VramReading, vram};
+use super::{
+    AdapterId, Caps, CreationLock, Fallback, FallbackPart, Fallbacks, GpuFeature, RiskyStep, VramReading,
+    faults::FaultCounter, vram,
+};
 use crate::error::{Error, GpuFailure, Result};
 
 /// Kind of an adapter.
@@ -87,7 +90,7 @@ impl AdapterReport {
     pub fn features_given_up(&self) -> impl Iterator<Item = GpuFeature> {
         self.fallbacks.iter().filter_map(|it| match it.part {
             FallbackPart::Feature(feature) => Some(feature),
-            FallbackPart::Adapter => None,
+            FallbackPart::Adapter | FallbackPart::Backend => None,
         })
     }
 
@@ -173,23 +176,43 @@ const MEMORY_THRESHOLD: u8 = 90;
 
 /// Every adapter that can run the kernels, in the drivers' order, with its part of `fallbacks`.
 pub fn adapters(fallbacks: &Fallbacks) -> Vec<AdapterReport> {
-    enumerate(fallbacks).into_iter().map(|(report, _)| report).collect()
+    enumerate(fallbacks, &FaultCounter::default()).into_iter().map(|(report, _)| report).collect()
 }
 
-fn enumerate(fallbacks: &Fallbacks) -> Vec<(AdapterReport, wgpu::Adapter)> {
-    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = wgpu::Backends::PRIMARY;
-    // Validation layers and the like are for debugging, and environment variables are no interface.
-    descriptor.flags = wgpu::InstanceFlags::empty();
-    descriptor.memory_budget_thresholds.for_resource_creation = Some(MEMORY_THRESHOLD);
-    let instance = wgpu::Instance::new(descriptor);
-    let found = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
+/// Backends that compute, the preferred one first. OpenGL is none of them.
+const BACKENDS: [(wgpu::Backends, &str); 3] =
+    [(wgpu::Backends::VULKAN, "vulkan"), (wgpu::Backends::METAL, "metal"), (wgpu::Backends::DX12, "dx12")];
+
+fn enumerate(fallbacks: &Fallbacks, faults: &FaultCounter) -> Vec<(AdapterReport, wgpu::Adapter)> {
+    fallbacks.refresh();
+    let mut found = Vec::new();
+    for (backend, name) in BACKENDS {
+        let id = AdapterId::of_backend(name);
+        if wgpu::Instance::enabled_backend_features().contains(backend) && fallbacks.of(&id).is_empty() {
+            let fallback = Fallback::new(id, FallbackPart::Backend, "the program ended while they were looked for");
+            let marker = fallbacks.mark(RiskyStep::Enumeration, &fallback, faults);
+            found.extend(of_backend(backend));
+            drop(marker);
+        }
+    }
     let usable = found.into_iter().filter(|adapter| adapter.features().contains(Caps::REQUIRED));
     let (mut reports, adapters): (Vec<_>, Vec<_>) =
         usable.enumerate().map(|(index, adapter)| (report(index, &adapter), adapter)).unzip();
     tell_apart(&mut reports);
     reports.iter_mut().for_each(|it| it.fallbacks = fallbacks.of(&AdapterId::of(it)));
     reports.into_iter().zip(adapters).collect()
+}
+
+/// The adapters of a backend.
+fn of_backend(backend: wgpu::Backends) -> Vec<wgpu::Adapter> {
+    let _lock = CreationLock::take();
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = backend;
+    // Validation layers and the like are for debugging, and environment variables are no interface.
+    descriptor.flags = wgpu::InstanceFlags::empty();
+    descriptor.memory_budget_thresholds.for_resource_creation = Some(MEMORY_THRESHOLD);
+    let instance = wgpu::Instance::new(descriptor);
+    pollster::block_on(instance.enumerate_adapters(backend))
 }
 
 /// Gives adapters of one name and backend names of their own, by which they may be chosen and are found again: with their place on
@@ -243,17 +266,27 @@ fn has_hardware() -> bool {
 ///
 /// # Errors
 /// [`Error::NoGpu`] if it means none, [`Error::Gpu`] if all are done without that it means.
-pub(super) fn choose(choice: &AdapterChoice, fallbacks: &Fallbacks) -> Result<(AdapterReport, wgpu::Adapter)> {
+pub(super) fn choose(
+    choice: &AdapterChoice,
+    fallbacks: &Fallbacks,
+    faults: &FaultCounter,
+) -> Result<(AdapterReport, wgpu::Adapter)> {
     if *choice == AdapterChoice::Best && !has_hardware() {
         return Err(no_gpu(choice, "no driver for one is loaded".to_owned()));
     }
-    let (reports, mut adapters): (Vec<AdapterReport>, Vec<wgpu::Adapter>) = enumerate(fallbacks).into_iter().unzip();
+    let (reports, mut adapters): (Vec<AdapterReport>, Vec<wgpu::Adapter>) =
+        enumerate(fallbacks, faults).into_iter().unzip();
     if let Some(at) = choice.among(&reports) {
         return Ok((reports[at].clone(), adapters.swap_remove(at)));
     }
     if let Some(first) = choice.ranked(&reports).first().map(|at| &reports[*at]) {
         let reason = first.fallbacks.iter().map(Fallback::to_string).next_back().unwrap_or_default();
         return Err(Error::Gpu { adapter: first.name.clone(), reason, failure: GpuFailure::Unfit });
+    }
+    // The one that was meant may be among those that are not looked for.
+    if let Some(fallback) = fallbacks.all().into_iter().find(|it| it.part == FallbackPart::Backend) {
+        let (adapter, reason) = (fallback.adapter.backend.clone(), fallback.to_string());
+        return Err(Error::Gpu { adapter, reason, failure: GpuFailure::Unfit });
     }
     let names: Vec<String> = reports.iter().map(|it| format!("{} {} ({})", it.index, it.name, it.kind)).collect();
     Err(no_gpu(choice, there(choice, &names)))
@@ -337,8 +370,8 @@ mod tests {
         ]
         .into_iter();
         for at in [1, 0, 2, 3, 4] {
-            let (adapter, part, why) = (AdapterId::of(&all[at]), FallbackPart::Adapter, "lost".to_owned());
-            all[at].fallbacks.push(Fallback { adapter, part, why });
+            let fallback = Fallback::new(AdapterId::of(&all[at]), FallbackPart::Adapter, "lost");
+            all[at].fallbacks.push(fallback);
             assert_eq!(Some(means(&all)), expected.next(), "without {}", all[at].name);
         }
     }
@@ -367,7 +400,9 @@ mod tests {
     #[test]
     fn choose_lists_the_known_adapters_in_its_error() {
         let error =
-            choose(&AdapterChoice::Name("no such card".to_owned()), &Fallbacks::default()).unwrap_err().to_string();
+            choose(&AdapterChoice::Name("no such card".to_owned()), &Fallbacks::default(), &FaultCounter::default())
+                .unwrap_err()
+                .to_string();
         let known = adapters(&Fallbacks::default());
         assert!(error.starts_with("no GPU is called `no such card`: there is "), "{error}");
         assert!(known.iter().all(|it| error.contains(&it.name)), "{error}");

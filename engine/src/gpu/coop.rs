@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    Buffer, Epilogue, Gpu, GpuFeature, GpuMatrix, Matmul, MatmulOutput, Purpose, ReadbackRing, Recorder, Uploader,
-    Usage, WeightType, tune::KernelShape,
+    Buffer, Epilogue, FallbackPart, Gpu, GpuFeature, GpuMatrix, Matmul, MatmulOutput, Purpose, ReadbackRing, Recorder,
+    RiskyStep, Uploader, Usage, WeightType, tune::KernelShape,
 };
 use crate::{
     error::{Error, Result},
@@ -29,7 +29,10 @@ pub(super) fn usable(gpu: &Gpu) -> Result<bool> {
     if !caps.cooperative_matrix || caps.subgroups.1 * 4 > caps.max_workgroup {
         return Ok(false);
     }
+    let what = FallbackPart::Feature(GpuFeature::CooperativeMatrices);
+    let marker = gpu.mark(RiskyStep::Trial, what, "in a trial of them");
     let outcome = compare(gpu);
+    drop(marker);
     gpu.check_trial("gemm_coop", Some(WeightType::Q8_0))?;
     let (usable, why) = match outcome {
         Ok((false, ..)) => {

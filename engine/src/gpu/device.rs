@@ -5,7 +5,10 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Acquire},
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Relaxed},
+        },
     },
     time::{Duration, Instant},
 };
@@ -14,11 +17,12 @@ use parking_lot::Mutex;
 use thermocline_shaders::{Kernel, Tier, WeightType};
 
 use super::{
-    AdapterChoice, AdapterId, AdapterKind, AdapterReport, Arena, Buffer, Caps, Fallback, Fallbacks, Faults, GpuFeature,
-    Pipelines, Purpose, Usage, VramReading, adapter,
+    AdapterChoice, AdapterId, AdapterKind, AdapterReport, Arena, Buffer, Caps, CreationLock, Fallback, FallbackPart,
+    Fallbacks, Faults, GpuFeature, Pipelines, Purpose, RiskyStep, Usage, VramReading, adapter,
     faults::{FaultCounter, FaultPoint},
     gpu_profile::GpuProfiler,
     health::Health,
+    marker::StepMarker,
     pipeline_cache::PipelineCache,
     raw, subgroups,
     tune::{KernelShape, Tuning},
@@ -75,8 +79,18 @@ struct Inner {
     tuning: Tuning,
     /// Placeholder for bindings that a kernel's variant does not read.
     nothing: Buffer,
+    /// Marker of the first submission, until it is known to be done.
+    first_submission: FirstSubmission,
     /// Code books that kernels have been prepared with.
     code_books: Mutex<HashMap<WeightType, Buffer>>,
+}
+
+/// The first submission of a device, which is marked.
+#[derive(Debug, Default)]
+struct FirstSubmission {
+    begun: AtomicBool,
+    done: AtomicBool,
+    marker: Mutex<Option<StepMarker>>,
 }
 
 /// The driver's objects of an open device.
@@ -100,7 +114,8 @@ impl Gpu {
     /// # Errors
     /// [`crate::Error::NoGpu`] if there is no such adapter, [`crate::Error::Gpu`] if it cannot be opened.
     pub fn open(options: &GpuOptions) -> Result<Self> {
-        let (mut report, adapter) = adapter::choose(&options.adapter, &options.fallbacks)?;
+        let faults = FaultCounter::new(options.faults);
+        let (mut report, adapter) = adapter::choose(&options.adapter, &options.fallbacks, &faults)?;
         let id = AdapterId::of(&report);
         let health = Health::new(id.clone(), options.fallbacks.clone());
         let without: Vec<GpuFeature> = report.features_given_up().collect();
@@ -127,12 +142,15 @@ impl Gpu {
             };
             pollster::block_on(adapter.request_device(&descriptor))
         };
+        let marker = health.mark(RiskyStep::Opening, FallbackPart::Adapter, "while it was opened", &faults);
+        let lock = CreationLock::take();
         let mut opened = request(caps);
         if opened.is_err() && caps.cooperative_matrix {
             // What is experimental must not keep a device from opening.
             caps.cooperative_matrix = false;
             opened = request(caps);
         }
+        drop((lock, marker));
         let (device, queue) = opened.map_err(|error| health.failed("it cannot be opened", &error))?;
         // Both at once: without them wgpu panics on what these report.
         let of = health.clone();
@@ -177,6 +195,7 @@ impl Gpu {
             profiler: GpuProfiler::default(),
             tuning: Tuning::new(options.packed_dot),
             nothing,
+            first_submission: FirstSubmission::default(),
             code_books: Mutex::default(),
         })))
     }
@@ -249,6 +268,11 @@ impl Gpu {
     /// Has its adapter do without `feature` from the next opening on, because of `why`.
     pub(super) fn give_up(&self, feature: GpuFeature, why: &str) {
         self.0.health.give_up(feature, why);
+    }
+
+    /// Marks a step: `part` is given up if the process ends before the result is dropped; `when` ends the sentence that says so.
+    pub(super) fn mark(&self, step: RiskyStep, part: FallbackPart, when: &str) -> Option<StepMarker> {
+        self.0.health.mark(step, part, when, &self.0.faults)
     }
 
     /// The error of a device that was lost in a trial of the kernel `name`, if it was: what it tried is given up.
@@ -336,6 +360,10 @@ impl Gpu {
             return Err(self.0.health.lost("out of memory at the first use of what was allocated"));
         }
         self.check()?;
+        let first = &self.0.first_submission;
+        if !first.begun.swap(true, Relaxed) {
+            *first.marker.lock() = self.mark(RiskyStep::Submission, FallbackPart::Adapter, "in its first submission");
+        }
         let index = queue.submit([commands]);
         #[cfg(any(test, feature = "test-hooks"))]
         if !self.0.faults.paused() {
@@ -406,6 +434,10 @@ impl Gpu {
         let wait = wgpu::PollType::Wait { submission_index, timeout: Some(patience) };
         if let Err(error) = device.poll(wait) {
             self.0.health.hang(&format!("no answer: {error}"));
+        }
+        let first = &self.0.first_submission;
+        if first.begun.load(Relaxed) && !first.done.swap(true, Relaxed) {
+            first.marker.lock().take();
         }
         self.check()
     }

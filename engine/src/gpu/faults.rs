@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use super::RiskyStep;
+
 /// A point at which a device can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultPoint {
@@ -25,6 +27,8 @@ pub enum FaultPoint {
     Hang,
     /// The adapter has other subgroups than it says.
     Subgroups,
+    /// The process ends within a step, as by a fault of a driver; whatever the number of the passage.
+    Abort(RiskyStep),
 }
 
 /// At most one failure: at the `n`-th passage, from 1, of a point; a full heap is one of `n` bytes.
@@ -52,6 +56,13 @@ impl FaultCounter {
     /// True while nothing is counted.
     pub fn paused(&self) -> bool {
         self.paused.load(Relaxed)
+    }
+
+    /// Ends the process if it has to end within `step`.
+    pub fn abort_within(&self, step: RiskyStep) {
+        if matches!(self.faults.0, Some((FaultPoint::Abort(chosen), _)) if chosen == step) {
+            std::process::abort();
+        }
     }
 
     /// True if this passage of `point` has to fail.

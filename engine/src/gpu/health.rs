@@ -10,7 +10,9 @@ use std::{
 
 use thermocline_shaders::KernelFeatures;
 
-use super::{AdapterId, Fallback, FallbackPart, Fallbacks, GpuFeature};
+use super::{
+    AdapterId, Fallback, FallbackPart, Fallbacks, GpuFeature, RiskyStep, faults::FaultCounter, marker::StepMarker,
+};
 use crate::error::{Error, GpuFailure, Result, first_line, root_cause};
 
 /// Why a device was lost, once it is. Callbacks of the driver write it, from any thread.
@@ -40,7 +42,19 @@ impl Health {
     /// Gives up a feature because of `why`.
     pub fn give_up(&self, feature: GpuFeature, why: &str) {
         let (adapter, part) = (AdapterId::clone(&self.adapter), FallbackPart::Feature(feature));
-        self.fallbacks.add(Fallback { adapter, part, why: first_line(why) });
+        self.fallbacks.add(Fallback::new(adapter, part, why));
+    }
+
+    /// Marks a step: `part` is given up if the process ends before the result is dropped; `when` ends the sentence that says so.
+    pub fn mark(&self, step: RiskyStep, part: FallbackPart, when: &str, faults: &FaultCounter) -> Option<StepMarker> {
+        let why = format!("the program ended {when}");
+        self.fallbacks.mark(step, &Fallback::new(AdapterId::clone(&self.adapter), part, &why), faults)
+    }
+
+    /// The same for the compilation of a kernel with these features.
+    pub fn mark_kernel(&self, kernel: &str, used: KernelFeatures, faults: &FaultCounter) -> Option<StepMarker> {
+        let part = self.fallbacks.next_part(&self.adapter, used);
+        self.mark(RiskyStep::Pipeline, part, &format!("while the kernel `{kernel}` was compiled"), faults)
     }
 
     /// The error of a kernel that the driver refused or was lost with, because of `why`; the most doubtful feature of those that it

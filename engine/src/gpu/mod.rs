@@ -1,25 +1,28 @@
 //! The GPU through wgpu: which adapters there are ([`adapters`]), a device of the engine's own ([`Gpu`]) with what it can do
-//! ([`Caps`]) and what is done without after its driver has failed ([`Fallbacks`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
-//! dispatches ([`Op`]) recorded into one submission per segment ([`Recorder`]), and the rings that carry data up and down
-//! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`crate::quant::repack`]) on their way up ([`Uploader`]) into a
-//! [`GpuMatrix`], which [`Matmul`] multiplies. [`GpuTimestamps`] is its timer, behind the times of kernels ([`GpuProfile`]) and
-//! of layers; [`VramReading`] is the system's view of memory. [`Gpu::counting`] is a device that is not there and counts the
-//! bytes that a real one would hold. It knows weight formats but no models: what is computed in which order is
-//! [`crate::model`]'s business.
+//! ([`Caps`]) and what is done without after its driver has failed ([`Fallbacks`]), the accountant every allocation goes
+//! through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared dispatches ([`Op`]) recorded into one submission per
+//! segment ([`Recorder`]), and the rings that carry data up and down ([`UploadRing`], [`ReadbackRing`]). Weights are repacked
+//! ([`crate::quant::repack`]) on their way up ([`Uploader`]) into a [`GpuMatrix`], which [`Matmul`] multiplies.
+//! [`GpuTimestamps`] is its timer, behind the times of kernels ([`GpuProfile`]) and of layers; [`VramReading`] is the system's
+//! view of memory. [`Gpu::counting`] is a device that is not there and counts the bytes that a real one would hold. It knows
+//! weight formats but no models: what is computed in which order is [`crate::model`]'s business.
 
 mod adapter;
 mod arena;
 mod caps;
 mod coop;
 mod counting;
+mod creation;
 mod device;
 mod expert_gate_up;
 mod experts;
 mod fallback;
+mod fallbacks;
 mod faults;
 mod feature;
 mod gpu_profile;
 mod health;
+mod marker;
 mod matmul;
 mod matrix;
 mod op;
@@ -41,13 +44,16 @@ mod work;
 pub use adapter::{AdapterChoice, AdapterKind, AdapterReport, adapters};
 pub use arena::{Arena, Buffer, MemoryUse, Purpose, Usage};
 pub use caps::Caps;
+pub use creation::CreationLock;
 pub use device::{Gpu, GpuOptions};
 pub use expert_gate_up::{ExpertGateUp, GateFirst};
 pub use experts::{ExpertInput, ExpertMatmul, ExpertPairs};
-pub use fallback::{AdapterId, Fallback, FallbackPart, Fallbacks};
+pub use fallback::{AdapterId, Fallback, FallbackPart};
+pub use fallbacks::Fallbacks;
 pub use faults::{FaultPoint, Faults};
 pub use feature::GpuFeature;
 pub use gpu_profile::{Clock, GpuProfile, KernelTimes};
+pub use marker::RiskyStep;
 pub use matmul::{Epilogue, Matmul, MatmulOutput};
 pub use matrix::{GpuMatrix, MatrixLayout, MatrixPart};
 pub use op::{Binding, BufferRows, Op, grid, pitch};

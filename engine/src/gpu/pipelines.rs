@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use thermocline_shaders::{Access, Kernel, WeightType};
 
 use super::{
-    Caps,
+    Caps, CreationLock,
     faults::{FaultCounter, FaultPoint},
     health::Health,
     pipeline_cache::PipelineCache,
@@ -73,6 +73,8 @@ pub struct Pipelines {
     made: Mutex<HashMap<Key, Arc<Pipeline>>>,
     cache: Option<PipelineCache>,
     faults: FaultCounter,
+    /// Kinds of kernels that were compiled: cooperative ones or not, packed ones or not.
+    known: Mutex<Vec<[bool; 2]>>,
     /// Made since the cache was stored.
     fresh: AtomicBool,
 }
@@ -91,13 +93,15 @@ impl Pipelines {
         cache: Option<PipelineCache>,
         faults: FaultCounter,
     ) -> Self {
-        Pipelines { device, health, caps, made: Mutex::default(), cache, faults, fresh: AtomicBool::new(false) }
+        let (made, known, fresh) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Pipelines { device, health, caps, made, cache, faults, known, fresh }
     }
 
     /// Kernels of a plainer tier from here on.
     pub(super) fn narrow(&mut self, caps: Caps) {
         self.caps = caps;
         self.made.get_mut().clear();
+        self.known.get_mut().clear();
     }
 
     /// Writes the cache on disk, if there is one and kernels were compiled since. Happens by itself when the device is closed.
@@ -144,7 +148,15 @@ impl Pipelines {
         overrides: &[(&'static str, f64)],
     ) -> Result<Pipeline> {
         let kernel = Kernel::named(name).ok_or_else(|| self.health.error(format!("there is no kernel `{name}`")))?;
+        let kind = [kernel.cooperative, kernel.packed];
+        let is_first = self.device.is_some() && !self.known.lock().contains(&kind);
+        let uses = || kernel.features(self.caps.tier, weights);
+        let marker = is_first.then(|| self.health.mark_kernel(name, uses(), &self.faults)).flatten();
         let compiled = self.device.as_ref().map(|device| self.compile(device, kernel, weights, workgroup, overrides));
+        drop(marker);
+        if is_first {
+            self.known.lock().push(kind);
+        }
         Ok(Pipeline { kernel, weights, workgroup, overrides: overrides.to_vec(), compiled: compiled.transpose()? })
     }
 
@@ -165,6 +177,7 @@ impl Pipelines {
         }
         // A text that no compiler accepts.
         let source = if self.faults.at(FaultPoint::Compile) { format!("{source}\n(") } else { source };
+        let lock = CreationLock::take();
         let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
         let module = raw::shader_module(device, name, source);
@@ -202,6 +215,7 @@ impl Pipelines {
             },
             cache: self.cache.as_ref().map(PipelineCache::raw),
         });
+        drop(lock);
         let errors = [internal, scope].map(|scope| pollster::block_on(scope.pop()));
         let error = errors.into_iter().flatten().next();
         let why = match (self.health.reason(), error) {

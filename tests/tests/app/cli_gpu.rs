@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+use thermocline_engine::gpu::{AdapterId, Fallback, FallbackPart, Fallbacks, GpuFeature, adapters};
 use thermocline_tests::{
     golden::Expected,
-    terminal::{thermocline, with_input},
+    terminal::{command, run, thermocline, with_input},
 };
 
 /// The first adapter, whatever it is.
@@ -34,6 +35,37 @@ fn run_prints_the_same_text_on_gpu_and_cpu() {
         assert_eq!(ran.stderr, "", "{tier}");
         assert_eq!(ran.ok(), want, "{tier}");
     }
+}
+
+#[test]
+fn devices_says_what_is_done_without_until_it_is_to_be_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = Fallbacks::in_folder(&folder.path().join("thermocline"));
+    let adapter = AdapterId::of(&adapters(&kept)[0]);
+    let give_up = |part| kept.add(Fallback::new(adapter.clone(), part, "it was wrong"));
+    let start = |args: &[&str]| {
+        let mut command = command(args);
+        command.env("XDG_CACHE_HOME", folder.path());
+        run(command, b"")
+    };
+    let answer = ["run", "-p", "A cat", "--temp", "0", "-n", "8", "--quiet", "--sparsity", "exact", "--device"];
+    let want = thermocline(&[&answer[..], &["cpu"]].concat()).ok();
+    give_up(FallbackPart::Feature(GpuFeature::Subgroups));
+    let listed = start(&["devices"]).ok();
+    assert!(listed.contains("         without subgroups since 20") && listed.contains(": it was wrong\n"), "{listed}");
+    let json = start(&["devices", "--json"]).json();
+    assert_eq!(json["gpu"][0]["fallbacks"][0]["part"], "subgroups", "{json}");
+    let ran = start(&[&answer[..], &["0"]].concat());
+    assert!(ran.stderr.contains(" does without subgroups: it was wrong]"), "{}", ran.stderr);
+    assert_eq!(ran.ok(), want);
+    give_up(FallbackPart::Adapter);
+    let refused = start(&[&answer[..], &["0"]].concat()).refusal();
+    assert!(refused.contains(" is not used over vulkan: it was wrong"), "{refused}");
+    let listed = start(&["devices", "--try-again"]).ok();
+    assert!(!listed.contains("it was wrong"), "{listed}");
+    let ran = start(&[&answer[..], &["0"]].concat());
+    assert_eq!(ran.stderr, "");
+    assert_eq!(ran.ok(), want);
 }
 
 #[test]

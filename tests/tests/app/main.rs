@@ -16,6 +16,7 @@ mod cli_run;
 mod cli_serve;
 mod cli_usage;
 mod icons;
+mod markers;
 mod portable;
 mod remote;
 mod server_answers;

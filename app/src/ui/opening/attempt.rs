@@ -7,7 +7,7 @@ use eframe::{
     AppCreator, CreationContext, EframeWinitApplication, NativeOptions, UserEvent, WgpuConfiguration,
     egui_wgpu::{NativeAdapterSelectorMethod, WgpuSetupCreateNew},
 };
-use thermocline_engine::error::root_cause;
+use thermocline_engine::{error::root_cause, session::CreationLock};
 use wgpu::{Adapter, DeviceType, Instance, InstanceDescriptor, PowerPreference, Surface};
 use winit::{
     application::ApplicationHandler,
@@ -173,6 +173,7 @@ fn diagnosis(backend: Backend, watch: &Watch) -> String {
     let Some(adapter) = watch.adapter() else {
         let descriptor =
             InstanceDescriptor { backends: backend.flag(), ..InstanceDescriptor::new_without_display_handle() };
+        let _lock = CreationLock::take();
         let adapters = contained(|| pollster::block_on(Instance::new(descriptor).enumerate_adapters(backend.flag())));
         return match adapters {
             Ok(adapters) if adapters.is_empty() => NO_ADAPTER.to_owned(),
@@ -181,6 +182,7 @@ fn diagnosis(backend: Backend, watch: &Watch) -> String {
         };
     };
     let asked = WgpuSetupCreateNew::without_display_handle().device_descriptor;
+    let _lock = CreationLock::take();
     let opened = contained(|| pollster::block_on(adapter.request_device(&asked(&adapter))));
     match opened {
         Ok(Ok(_)) => format!("{} ends before it has drawn a frame", adapter.get_info().name),
@@ -208,7 +210,10 @@ impl<'a> Running<'a> {
         let over = || watch.refusal().is_some() || watch.loss().is_some();
         if !over() {
             passed = contained(|| {
+                // Here eframe makes the window's instance, device and pipelines.
+                let lock = CreationLock::take();
                 event(app);
+                drop(lock);
                 watch.settle();
             });
         }

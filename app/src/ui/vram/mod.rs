@@ -1,11 +1,12 @@
 //! Memory of the GPU: how much may be taken, what it is taken for. [`slider`] sets the budget, [`bar`] shows what it holds,
-//! [`picker`] chooses who computes, and [`check`] says when figures contradict each other. What a budget would give is reckoned
-//! once, for this panel and for all others that tell of it: [`room`] is the memory that can be had, [`forecasts`] what it would
-//! hold, [`speed`] how fast that is, and [`why`], from the figures of [`reasons`].
+//! [`picker`] chooses who computes, [`given_up`] says what drivers have failed with, and [`check`] says when figures contradict
+//! each other. What a budget would give is reckoned once, for this panel and for all others that tell of it: [`room`] is the memory
+//! that can be had, [`forecasts`] what it would hold, [`speed`] how fast that is, and [`why`], from the figures of [`reasons`].
 
 mod bar;
 mod check;
 mod forecasts;
+mod given_up;
 pub mod picker;
 mod reasons;
 mod room;
@@ -138,6 +139,7 @@ impl VramPanel {
 
     fn ready(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, status: &DeviceStatus) {
         picker::show(ui, shell);
+        given_up::show(ui, shell);
         if let Some(why) = engine.stopped() {
             widgets::trouble(ui, format!("the engine has stopped: {why}"));
             if ui.button("Open the model again").clicked() {

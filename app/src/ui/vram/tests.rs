@@ -4,7 +4,7 @@ use egui::{Key, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
 use thermocline_engine::{
     placement::Machine,
-    session::{Fallbacks, adapters},
+    session::{AdapterId, Fallback, FallbackPart, Fallbacks, adapters},
 };
 
 use super::*;
@@ -354,6 +354,23 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
     assert_eq!(stage.shell().settings.models[&key].device, None);
     let shown = stage.role(Role::ComboBox, "The processor that computes; speech goes on while it changes");
     assert!(shown.accesskit_node().value().unwrap_or_default().starts_with("Automatic"));
+}
+
+#[test]
+fn failures_of_a_driver_are_said_until_they_are_to_be_tried_again() {
+    let mut stage = on_gpu();
+    let name = adapter();
+    let here = stage.shell().adapters.list().unwrap();
+    let adapter = AdapterId::of(here.iter().find(|it| it.name == name).unwrap());
+    let kept = stage.folders.fallbacks();
+    kept.add(Fallback::new(adapter, FallbackPart::Adapter, "it was lost"));
+    let sentence = format!("{name} is not used over vulkan: it was lost.");
+    stage.appears(&sentence);
+    stage.click(given_up::TRY_AGAIN);
+    assert!(kept.all().is_empty());
+    stage.step();
+    assert!(!stage.shows(&sentence));
+    settled(&mut stage);
 }
 
 #[test]

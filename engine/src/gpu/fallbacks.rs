@@ -1,0 +1,399 @@
+//! The fallbacks in force, and the next step of each adapter. They may be kept in a file, per adapter, driver and version of the
+//! program.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use thermocline_shaders::{KERNELS, KernelFeatures, Tier};
+
+use super::{
+    AdapterId, Caps, Fallback, FallbackPart, GpuFeature, RiskyStep,
+    fallback::PROGRAM,
+    faults::FaultCounter,
+    marker::{self, StepMarker},
+};
+use crate::{
+    error::{Error, Location, Result},
+    files::{Form, NewFile},
+};
+
+/// Name of the file in its folder.
+const FILE: &str = "gpu-fallbacks.json";
+/// Version of the file's format.
+const VERSION: u32 = 1;
+/// Most bytes of a file that is read.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The fallbacks in force; a handle that may be cloned.
+#[derive(Debug, Clone, Default)]
+pub struct Fallbacks(Arc<Mutex<FallbackState>>);
+
+#[derive(Debug, Default)]
+struct FallbackState {
+    all: Vec<Fallback>,
+    /// Adapters that were opened, or were to be, each once, the last one behind.
+    in_use: Vec<AdapterUse>,
+    /// The file that keeps them; `None`: they end with the process.
+    file: Option<PathBuf>,
+}
+
+/// Contents of the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct FallbackFile {
+    version: u32,
+    fallbacks: Vec<Fallback>,
+}
+
+/// An adapter and the features that kernels may use on it.
+#[derive(Debug)]
+struct AdapterUse {
+    adapter: AdapterId,
+    caps: Caps,
+    packed: bool,
+}
+
+impl AdapterUse {
+    /// Features that some kernel uses there.
+    fn features(&self) -> KernelFeatures {
+        let mut all = KernelFeatures { cooperative: self.caps.cooperative_matrix, ..KernelFeatures::default() };
+        for kernel in KERNELS {
+            if (kernel.cooperative && !self.caps.cooperative_matrix) || (kernel.packed && !self.packed) {
+                continue;
+            }
+            let uses = kernel.features(self.caps.tier, kernel.weights.first().copied());
+            let (subgroups, f16) = (all.tier.subgroups | uses.tier.subgroups, all.tier.f16 | uses.tier.f16);
+            all = KernelFeatures { packed: all.packed | uses.packed, tier: Tier { subgroups, f16 }, ..all };
+        }
+        all
+    }
+}
+
+impl GpuFeature {
+    /// True if it is among those that a kernel uses.
+    fn is_in(self, used: KernelFeatures) -> bool {
+        match self {
+            GpuFeature::CooperativeMatrices => used.cooperative,
+            GpuFeature::PackedDot => used.packed,
+            GpuFeature::F16 => used.tier.f16,
+            GpuFeature::Subgroups => used.tier.subgroups,
+        }
+    }
+}
+
+impl FallbackState {
+    /// Takes over what the file says, which another process may have written, and what processes have left that ended within a step.
+    fn refresh(&mut self) {
+        let Some(file) = &self.file else { return };
+        let folder = file.parent().unwrap_or(Path::new("."));
+        let ended: Vec<_> = marker::left_over(folder).into_iter().filter(|it| it.program == PROGRAM).collect();
+        match read(file) {
+            Ok(all) => self.all = all,
+            Err(error) => {
+                tracing::warn!(%error, "no fallbacks of GPUs are known");
+                self.all.clear();
+            }
+        }
+        if !ended.is_empty() {
+            ended.into_iter().for_each(|it| self.insert(it));
+            self.write();
+        }
+    }
+
+    /// Adds a fallback; of one part of an adapter the first one stays. Those of other versions of its driver go.
+    fn insert(&mut self, fallback: Fallback) {
+        let (all, adapter) = (&mut self.all, &fallback.adapter);
+        all.retain(|it| it.adapter == *adapter || !it.adapter.is_same_but_for_its_driver(adapter));
+        if !all.iter().any(|it| it.adapter == *adapter && it.part == fallback.part) {
+            tracing::warn!(%fallback, "the GPU is used for less");
+            all.push(fallback);
+        }
+    }
+
+    /// Changes the fallbacks, in the file as well. Of two processes that do so at one moment the later one wins; what the other has
+    /// lost fails once more.
+    fn change(&mut self, change: impl FnOnce(&mut Self)) {
+        self.refresh();
+        change(self);
+        self.write();
+    }
+
+    fn write(&mut self) {
+        if let Some(file) = &self.file
+            && let Err(error) = write(file, &self.all)
+        {
+            tracing::warn!(%error, "fallbacks of GPUs are forgotten at the end of the program");
+            self.file = None;
+        }
+    }
+}
+
+impl Fallbacks {
+    /// The fallbacks that are kept in `folder`: for one folder there is one object in a process.
+    pub fn in_folder(folder: &Path) -> Self {
+        static OPEN: Mutex<Vec<(PathBuf, Fallbacks)>> = Mutex::new(Vec::new());
+        let mut open = OPEN.lock();
+        if let Some((_, known)) = open.iter().find(|(its, _)| its == folder) {
+            return known.clone();
+        }
+        let new = Fallbacks::read_from(folder);
+        open.push((folder.to_owned(), new.clone()));
+        new
+    }
+
+    /// An object of its own for `folder`.
+    fn read_from(folder: &Path) -> Self {
+        let mut state = FallbackState { file: Some(folder.join(FILE)), ..FallbackState::default() };
+        state.refresh();
+        Fallbacks(Arc::new(Mutex::new(state)))
+    }
+
+    /// Takes over what other processes have added or removed.
+    pub(super) fn refresh(&self) {
+        self.0.lock().refresh();
+    }
+
+    /// Adds a fallback; of one part of an adapter the first one stays. Those of other versions of its driver go.
+    pub fn add(&self, fallback: Fallback) {
+        self.0.lock().change(|state| state.insert(fallback));
+    }
+
+    /// Marks a step, which ends when the result is dropped: should the process end before, `fallback` is in force from the next start
+    /// on. Without a folder nothing is marked.
+    pub(super) fn mark(&self, step: RiskyStep, fallback: &Fallback, faults: &FaultCounter) -> Option<StepMarker> {
+        let folder = self.0.lock().file.as_ref().and_then(|file| file.parent()).map(Path::to_owned);
+        let marker = folder.and_then(|folder| StepMarker::new(&folder, fallback));
+        faults.abort_within(step);
+        marker
+    }
+
+    /// Forgets all of them: everything is tried again.
+    pub fn clear(&self) {
+        self.0.lock().change(|state| state.all.clear());
+    }
+
+    /// Gives up one more part of `adapter`, because of `why`: the most doubtful feature of those that were `used` and are not given
+    /// up yet; without any the adapter.
+    pub(crate) fn step(&self, adapter: &AdapterId, used: KernelFeatures, why: &str) -> Fallback {
+        let fallback = Fallback::new(adapter.clone(), self.next_part(adapter, used), why);
+        self.add(fallback.clone());
+        fallback
+    }
+
+    /// The part of `adapter` that is given up next where these features are `used`.
+    pub(super) fn next_part(&self, adapter: &AdapterId, used: KernelFeatures) -> FallbackPart {
+        let given_up = self.of(adapter);
+        let is_left = |feature: &GpuFeature| {
+            feature.is_in(used) && !given_up.iter().any(|it| it.part == FallbackPart::Feature(*feature))
+        };
+        GpuFeature::ALL.into_iter().find(is_left).map_or(FallbackPart::Adapter, FallbackPart::Feature)
+    }
+
+    /// Notes that `adapter` is to be used with these capabilities, and with packed dot products or without.
+    pub(super) fn note_use(&self, adapter: AdapterId, caps: Caps, packed: bool) {
+        let in_use = &mut self.0.lock().in_use;
+        in_use.retain(|it| it.adapter != adapter);
+        in_use.push(AdapterUse { adapter, caps, packed });
+    }
+
+    /// Gives up one more part of the adapter that was opened last under this name, after it was lost more often than can be borne.
+    pub fn after_losses(&self, name: &str, why: &str) -> Option<Fallback> {
+        let state = self.0.lock();
+        let last = state.in_use.iter().rfind(|it| it.adapter.name == name)?;
+        let (adapter, used) = (last.adapter.clone(), last.features());
+        drop(state);
+        Some(self.step(&adapter, used, why))
+    }
+
+    /// All of them, in the order in which they were added.
+    pub fn all(&self) -> Vec<Fallback> {
+        self.0.lock().all.clone()
+    }
+
+    /// Those of an adapter.
+    pub fn of(&self, adapter: &AdapterId) -> Vec<Fallback> {
+        self.0.lock().all.iter().filter(|it| it.adapter == *adapter).cloned().collect()
+    }
+}
+
+/// Fallbacks of this version of the program in a file; none if there is no file.
+fn read(file: &Path) -> Result<Vec<Fallback>> {
+    let failed = |error| Error::io("read", file, error);
+    let refused = |got: String| Error::malformed(file, Location::File, "the fallbacks of GPUs, as JSON", got);
+    match fs::metadata(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Ok(known) if known.len() > MOST_BYTES => return Err(refused(format!("{} bytes", known.len()))),
+        known => _ = known.map_err(failed)?,
+    }
+    let text = fs::read(file).map_err(failed)?;
+    let kept: FallbackFile = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
+    if kept.version != VERSION {
+        return Err(refused(format!("version {}", kept.version)));
+    }
+    Ok(kept.fallbacks.into_iter().filter(|it| it.program == PROGRAM).collect())
+}
+
+/// Writes the file, whole or not at all.
+fn write(file: &Path, all: &[Fallback]) -> Result<()> {
+    let failed = |error: io::Error| Error::io("write", file, error);
+    fs::create_dir_all(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+    let kept = FallbackFile { version: VERSION, fallbacks: all.to_vec() };
+    let text = serde_json::to_string_pretty(&kept).map_err(|error| failed(error.into()))?;
+    let mut new = NewFile::create(file, Form::Stream)?;
+    new.write_all(text.as_bytes()).map_err(failed)?;
+    new.finish_unsynced()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{AdapterChoice, Gpu, GpuOptions, WeightType, adapters};
+
+    fn arc() -> AdapterId {
+        let [name, backend, driver] = ["Arc", "vulkan", "Mesa 25"].map(str::to_owned);
+        AdapterId { name, backend, driver, pci_bus_id: String::new() }
+    }
+
+    fn without(feature: GpuFeature) -> Fallback {
+        Fallback::new(arc(), FallbackPart::Feature(feature), "the driver refused `gemv_dot`")
+    }
+
+    #[test]
+    fn fallbacks_are_sentences_and_kept_once_per_part() {
+        let all = Fallbacks::default();
+        all.add(without(GpuFeature::PackedDot));
+        all.add(Fallback::new(arc(), FallbackPart::Feature(GpuFeature::PackedDot), "again"));
+        all.add(Fallback::new(arc(), FallbackPart::Adapter, "it was lost three times"));
+        let sentences: Vec<String> = all.of(&arc()).iter().map(Fallback::to_string).collect();
+        assert_eq!(
+            sentences,
+            [
+                "Arc over vulkan does without packed dot products: the driver refused `gemv_dot`",
+                "Arc is not used over vulkan: it was lost three times",
+            ]
+        );
+        let updated = AdapterId { driver: "Mesa 26".to_owned(), ..arc() };
+        assert!(all.of(&updated).is_empty(), "another driver starts afresh");
+        all.add(Fallback::new(updated, FallbackPart::Adapter, "it was lost"));
+        assert_eq!(all.all().len(), 1, "those of the old driver are gone");
+    }
+
+    #[test]
+    fn steps_give_up_the_most_doubtful_feature_in_use_then_the_adapter() {
+        let full = Tier { subgroups: true, f16: true };
+        let every = KernelFeatures { cooperative: true, packed: true, tier: full };
+        let all = Fallbacks::default();
+        let parts = |used: KernelFeatures| {
+            all.clear();
+            let mut parts = Vec::new();
+            while !parts.contains(&FallbackPart::Adapter) {
+                parts.push(all.step(&arc(), used, "refused").part);
+            }
+            parts
+        };
+        let features = |features: &[GpuFeature]| {
+            let features = features.iter().copied().map(FallbackPart::Feature);
+            features.chain([FallbackPart::Adapter]).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(every), features(&GpuFeature::ALL));
+        let packed = KernelFeatures { cooperative: false, tier: Tier { f16: false, ..full }, ..every };
+        assert_eq!(parts(packed), features(&[GpuFeature::PackedDot, GpuFeature::Subgroups]));
+        assert_eq!(parts(KernelFeatures::default()), features(&[]));
+        // Of a device that is lost: what its kernels may use. No kernel but the cooperative one uses halves.
+        let caps = |cooperative_matrix| Caps { tier: full, cooperative_matrix, ..Caps::default() };
+        let used = |caps, packed| AdapterUse { adapter: arc(), caps, packed }.features();
+        assert_eq!(used(caps(true), true), every);
+        assert_eq!(used(caps(false), true), packed);
+        assert_eq!(used(Caps::default(), false), KernelFeatures::default());
+        assert!(all.after_losses("Arc", "lost").is_none(), "nothing of it was opened");
+        all.clear();
+        all.note_use(arc(), caps(false), false);
+        assert_eq!(
+            all.after_losses("Arc", "lost").map(|it| it.part),
+            Some(FallbackPart::Feature(GpuFeature::Subgroups))
+        );
+    }
+
+    #[test]
+    fn fallbacks_are_kept_in_a_folder_until_they_are_cleared() {
+        let folder = tempfile::tempdir().unwrap();
+        let (place, file) = (folder.path().join("deeper"), folder.path().join("deeper").join(FILE));
+        let first = Fallbacks::read_from(&place);
+        assert!(first.all().is_empty());
+        first.add(without(GpuFeature::PackedDot));
+        // Another process.
+        let second = Fallbacks::read_from(&place);
+        assert_eq!(second.all(), first.all());
+        second.add(without(GpuFeature::Subgroups));
+        first.refresh();
+        assert_eq!(first.all(), second.all());
+        assert_eq!(first.all().len(), 2);
+        let shared = Fallbacks::in_folder(&place);
+        Fallbacks::in_folder(&place).clear();
+        assert!(shared.all().is_empty());
+        first.refresh();
+        assert!(first.all().is_empty() && read(&file).unwrap().is_empty());
+        // Another version of the program starts afresh.
+        let old = Fallback { program: "0.0.1".to_owned(), ..without(GpuFeature::F16) };
+        write(&file, &[old, without(GpuFeature::PackedDot)]).unwrap();
+        first.refresh();
+        assert_eq!(first.all().iter().map(|it| it.part).collect::<Vec<_>>(), [without(GpuFeature::PackedDot).part]);
+    }
+
+    #[test]
+    fn damaged_file_is_an_empty_record_and_no_folder_is_needed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        Fallbacks::read_from(folder.path()).add(without(GpuFeature::PackedDot));
+        let whole = fs::read(&file).unwrap();
+        let damaged = (0..whole.len()).map(|end| whole[..end].to_vec());
+        for text in damaged.chain([b"{\"version\": 2, \"fallbacks\": []}".to_vec(), vec![b' '; 2 << 20]]) {
+            fs::write(&file, &text).unwrap();
+            assert!(Fallbacks::read_from(folder.path()).all().is_empty(), "{} bytes", text.len());
+        }
+        let all = Fallbacks::read_from(folder.path());
+        all.add(without(GpuFeature::F16));
+        assert_eq!(read(&file).unwrap(), all.all());
+        // What cannot be written is still done without.
+        let nowhere = Fallbacks::read_from(&file.join("below"));
+        nowhere.add(without(GpuFeature::F16));
+        nowhere.refresh();
+        nowhere.add(without(GpuFeature::PackedDot));
+        assert_eq!(nowhere.all().len(), 2);
+    }
+
+    #[test]
+    fn devices_open_without_what_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (writer, all) = (Fallbacks::read_from(folder.path()), Fallbacks::read_from(folder.path()));
+        let adapter = AdapterId::of(&adapters(&all)[0]);
+        // As another process would.
+        let give_up = |part| writer.add(Fallback::new(adapter.clone(), part, "it was wrong"));
+        let open = || {
+            let (adapter, fallbacks) = (AdapterChoice::Index(0), all.clone());
+            Gpu::open(&GpuOptions { adapter, packed_dot: Some(true), fallbacks, ..GpuOptions::default() })
+        };
+        let has = || {
+            let gpu = open().unwrap();
+            let tier = gpu.caps().tier;
+            (gpu.shape(WeightType::Q4_0).unwrap().packed, tier.f16, tier.subgroups)
+        };
+        assert_eq!(has(), (true, true, true));
+        give_up(FallbackPart::Feature(GpuFeature::PackedDot));
+        assert_eq!(has(), (false, true, true), "whatever is asked for");
+        give_up(FallbackPart::Feature(GpuFeature::F16));
+        assert_eq!(has(), (false, false, true));
+        give_up(FallbackPart::Feature(GpuFeature::Subgroups));
+        assert_eq!(has(), (false, false, false));
+        give_up(FallbackPart::Adapter);
+        let Err(Error::Gpu { reason, .. }) = open() else { panic!("it was given up") };
+        assert!(reason.ends_with("is not used over vulkan: it was wrong"), "{reason}");
+        writer.clear();
+        assert_eq!(has(), (true, true, true));
+    }
+}
