@@ -33,7 +33,7 @@ pub(crate) struct FfnBuffers {
     pub form: ActivationForm,
 }
 
-/// Sizes and buffers that FFNs share.
+/// Shape of FFNs that share buffers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FfnShape {
     /// Neurons.

@@ -210,8 +210,8 @@ impl<'a> Running<'a> {
         let over = || watch.refusal().is_some() || watch.loss().is_some();
         if !over() {
             passed = contained(|| {
-                // Here eframe makes the window's instance, device and pipelines.
-                let lock = CreationLock::take();
+                // Until the first frame eframe makes the window's instance, device and pipelines.
+                let lock = (!watch.has_drawn()).then(CreationLock::take);
                 event(app);
                 drop(lock);
                 watch.settle();
