@@ -13,7 +13,7 @@ use thermocline_shaders::{Access, Kernel, WeightType};
 
 use super::{
     Caps,
-    faults::{FaultCounter, FaultPoint},
+    faults::{FaultCounter, FaultPoint, KernelMutation},
     health::Health,
     pipeline_cache::PipelineCache,
     raw,
@@ -73,6 +73,7 @@ pub struct Pipelines {
     made: Mutex<HashMap<Key, Arc<Pipeline>>>,
     cache: Option<PipelineCache>,
     faults: FaultCounter,
+    mutation: Option<KernelMutation>,
     /// Made since the cache was stored.
     fresh: AtomicBool,
 }
@@ -90,14 +91,29 @@ impl Pipelines {
         caps: Caps,
         cache: Option<PipelineCache>,
         faults: FaultCounter,
+        mutation: Option<KernelMutation>,
     ) -> Self {
-        Pipelines { device, health, caps, made: Mutex::default(), cache, faults, fresh: AtomicBool::new(false) }
+        Pipelines {
+            device,
+            health,
+            caps,
+            made: Mutex::default(),
+            cache,
+            faults,
+            mutation,
+            fresh: AtomicBool::new(false),
+        }
     }
 
     /// Kernels of a plainer tier from here on.
     pub(super) fn narrow(&mut self, caps: Caps) {
         self.caps = caps;
         self.made.get_mut().clear();
+    }
+
+    /// The change of a kernel that it compiles, if any.
+    pub(super) fn mutation(&self) -> Option<&KernelMutation> {
+        self.mutation.as_ref()
     }
 
     /// Writes the cache on disk, if there is one and kernels were compiled since. Happens by itself when the device is closed.
@@ -158,6 +174,10 @@ impl Pipelines {
     ) -> Result<CompiledKernel> {
         let name = kernel.name;
         let source = kernel.source(self.caps.tier, weights).map_err(|error| self.health.error(first_line(&error)))?;
+        let source = match &self.mutation {
+            Some(mutation) => mutation.apply(name, source),
+            None => source,
+        };
         if self.faults.at(FaultPoint::CompileLost) {
             device.destroy();
             // The callback comes out of a poll; whatever that says, the device is gone.
