@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Breaks every kernel in one place, in memory, as tests/mutations.tsv says, and sees that its numeric test fails. Takes some minutes; not
-# part of tests/run.sh. Usage: bash tests/mutate_shaders.sh [KERNEL...]
+# Breaks every kernel in one place, in memory, as tests/mutations.tsv says, and sees that its numeric test fails and that the self-test
+# of a device finds it. Takes some minutes; not part of tests/run.sh. Usage: bash tests/mutate_shaders.sh [KERNEL...]
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -31,6 +31,10 @@ if ! (($#)); then
     case $kernel in gemm_coop | neuron_map | plain_fill) continue ;; esac
     grep -q "^$kernel"$'\t' tests/mutations.tsv || { echo "$kernel: no line in tests/mutations.tsv"; survived=$((survived + 1)); }
   done
+fi
+# The same kernels, as a driver that computes them wrongly would.
+if ! (($#)); then
+  cargo test --workspace --locked --quiet --lib -- --ignored every_broken_kernel_is_found || survived=$((survived + 1))
 fi
 echo "$noticed noticed, $survived not"
 ((survived == 0))

@@ -9,10 +9,13 @@ use thermocline_engine::{
     bench::read_bandwidth,
     cpu::{Cpu, CpuOptions, Isa},
     gpu::{AdapterChoice, AdapterKind, AdapterReport, Caps, Fallback, FallbackPart, VramReading, adapters},
+    quant::TensorType,
 };
 
 use super::{
+    engine_options::Device,
     failure::{Outcome, one_line},
+    gpu_test::{TestedGpu, parse_weights, test_gpus},
     units,
 };
 use crate::folders::Folders;
@@ -37,6 +40,15 @@ pub struct DevicesArgs {
     /// Use all of every GPU again, whatever its driver has failed with before
     #[arg(long)]
     try_again: bool,
+    /// Hold every kernel of each GPU against the CPU, of a software driver only if it is chosen by --device
+    #[arg(long)]
+    test: bool,
+    /// The GPU to test, by its number or a part of its name
+    #[arg(long, value_name = "DEVICE", requires = "test")]
+    device: Option<Device>,
+    /// Types of weights to test with, like q4_k,f16 [default: all]
+    #[arg(long, value_name = "TYPES", requires = "test", value_delimiter = ',', value_parser = parse_weights)]
+    weights: Vec<TensorType>,
 }
 
 /// Runs the command.
@@ -60,6 +72,7 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     }
     let gpus = adapters(&fallbacks);
     let chosen = AdapterChoice::Best.among(&gpus);
+    let tested = if args.test { test_gpus(&gpus, args.device.as_ref(), &args.weights)? } else { Vec::new() };
 
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -72,7 +85,7 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
                 "threads": cpu.pool().threads(),
             },
             "memory": { "total_bytes": total, "available_bytes": free, "read_bytes_per_second": bandwidth },
-            "gpu": gpus.iter().enumerate().map(|(at, gpu)| gpu_json(gpu, chosen == Some(at))).collect::<Value>(),
+            "gpu": gpus.iter().enumerate().map(|(at, gpu)| gpu_json(gpu, chosen == Some(at), &tested)).collect::<Value>(),
         });
         writeln!(out, "{report:#}")?;
         return Ok(());
@@ -94,6 +107,10 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
         (_, None) => writeln!(out, "GPU      none is used unless one is chosen with --device")?,
         (_, Some(at)) => writeln!(out, "GPU      {at} is used unless another is chosen with --device")?,
     }
+    if args.test && tested.is_empty() {
+        writeln!(out, "\nno GPU was tested: a software driver is tested only if it is chosen by --device")?;
+    }
+    tested.iter().try_for_each(|tested| tested.write(&mut out))?;
     Ok(())
 }
 
@@ -141,14 +158,14 @@ fn reading_text(reading: &VramReading) -> String {
     format!("{} ({})", parts.join(", "), reading.source.name())
 }
 
-fn gpu_json(gpu: &AdapterReport, chosen: bool) -> Value {
+fn gpu_json(gpu: &AdapterReport, chosen: bool, tested: &[TestedGpu]) -> Value {
     let caps = &gpu.caps;
     let with_available = |reading: &VramReading| {
         let mut object = json!(reading);
         object["available_bytes"] = json!(reading.available());
         object
     };
-    json!({
+    let mut object = json!({
         "index": gpu.index,
         "name": gpu.name,
         "type": gpu.kind,
@@ -164,7 +181,11 @@ fn gpu_json(gpu: &AdapterReport, chosen: bool) -> Value {
         "chosen": chosen,
         "fallbacks": gpu.fallbacks.iter().map(fallback_json).collect::<Value>(),
         "vram": gpu.vram.iter().map(with_available).collect::<Value>(),
-    })
+    });
+    if let Some(tested) = tested.iter().find(|tested| tested.index == gpu.index) {
+        object["self_test"] = tested.json();
+    }
+    object
 }
 
 fn fallback_json(fallback: &Fallback) -> Value {

@@ -22,6 +22,7 @@ mod engine_options;
 mod eval;
 mod failure;
 mod generation_options;
+mod gpu_test;
 mod grammar_options;
 mod help;
 mod inspect;

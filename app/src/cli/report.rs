@@ -19,13 +19,15 @@ use super::{
 
 /// Time for all measurements.
 const TIME: Duration = Duration::from_secs(420);
+/// Types of weights of the self-test: those that models have most.
+const TESTED: &str = "q4_0,q4_k,q5_k,q6_k,q8_0,f16,bf16,f32";
 /// Fraction of the copy bandwidth below which a kernel that reads weights for one token is named at the end.
 const SLOW: f64 = 0.7;
 /// Parts of the model's memory that it is placed under.
 const BUDGETS: [(u64, u64); 2] = [(1, 3), (2, 3)];
 
 const DETAILS: &str = "\
-The page holds the processor, memory and GPUs, what each kernel moves of what the GPU's memory moves, and a model of random weights
+The page holds the processor, memory and GPUs, which kernels the GPU computes as the CPU does, what each kernel moves of what the GPU's memory moves, and a model of random weights
 whose neurons are placed under two budgets, planned and measured. It takes at most eight minutes and holds no file names or texts.";
 
 /// Measures this machine and writes a page about it.
@@ -51,6 +53,9 @@ pub fn report(args: &ReportArgs) -> Outcome {
     let steps = Steps { program, folder: folder.path().to_owned(), started: Instant::now(), quick: args.quick };
     let mut page = Page::new();
     page.step("Machine", steps.json(&["devices", "--json"]), machine);
+    let tested = ["devices", "--test", "--json", "--device", &args.device];
+    let tested = [&tested[..], if args.quick { &["--weights", "q4_0"] } else { &["--weights", TESTED] }].concat();
+    page.step("Self-test", steps.json(&tested), self_test);
     let mut slow = Vec::new();
     let kernels = steps.measured(&["bench", "--kernels", "-o", "json", "--device", &args.device]);
     let measured = page.step("Kernels", kernels, |found, page| kernels_of(found, &mut slow, page));
@@ -150,6 +155,40 @@ fn machine(found: &Value, page: &mut Page) -> bool {
     }
     page.table(&["", ""], &rows);
     true
+}
+
+/// Conclusions of the tested GPUs, and their kernels that are wrong; true if there is one.
+fn self_test(found: &Value, page: &mut Page) -> bool {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut tested = false;
+    for gpu in found["gpu"].as_array().into_iter().flatten().filter(|gpu| gpu["self_test"].is_object()) {
+        let test = &gpu["self_test"];
+        tested = true;
+        if let Some(error) = test["error"].as_str() {
+            page.paragraph(&format!("{} was not tested: {error}", text(&gpu["name"])));
+            continue;
+        }
+        let milliseconds = test["milliseconds"].as_f64().unwrap_or(f64::NAN);
+        page.paragraph(&format!("{}: {}, in {milliseconds:.0} ms.", text(&gpu["name"]), text(&test["conclusion"])));
+        let rows = test["rows"].as_array().into_iter().flatten().map(|row| {
+            let result = match text(&row["outcome"]).as_str() {
+                "failed" => text(&row["reason"]),
+                outcome => {
+                    let difference = row["difference"].as_f64();
+                    let difference = difference.map_or("no number".to_owned(), |by| format!("differs by {by:.1e}"));
+                    format!("{outcome}, {difference}")
+                }
+            };
+            let feature = row["feature"].as_str().unwrap_or("plain").replace('_', " ");
+            let milliseconds = row["milliseconds"].as_f64().unwrap_or(f64::NAN);
+            vec![text(&row["kernel"]), text(&row["weights"]), feature, result, format!("{milliseconds:.1}")]
+        });
+        page.table(&["kernel", "weights", "text", "result", "ms"], &rows.collect::<Vec<_>>());
+    }
+    if !tested {
+        page.paragraph("No GPU was tested.");
+    }
+    tested
 }
 
 /// Products of weights beside the copy bandwidth. Slow ones of one token are added to `slow`.
@@ -322,6 +361,27 @@ mod tests {
         let text = page.finish(Duration::from_secs(3));
         assert!(text.contains("&lt;b&gt; &amp; &quot;c&quot;") && text.contains("<td>&lt;script&gt;</td>"), "{text}");
         assert!(!text.contains("<script>") && text.ends_with("</html>\n"));
+    }
+
+    #[test]
+    fn tested_kernels_are_rows() {
+        let row = |outcome: Value| {
+            let mut row =
+                serde_json::json!({ "kernel": "norm", "weights": null, "feature": "subgroups", "milliseconds": 1.0 });
+            row.as_object_mut().unwrap().extend(outcome.as_object().unwrap().clone());
+            row
+        };
+        let rows = [
+            row(serde_json::json!({ "outcome": "wrong", "difference": null })),
+            row(serde_json::json!({ "outcome": "failed", "reason": "the driver <refused>" })),
+        ];
+        let test = serde_json::json!({ "conclusion": "right without subgroups", "milliseconds": 12.0, "rows": rows });
+        let mut page = Page::new();
+        assert!(self_test(&serde_json::json!({ "gpu": [{ "name": "Arc", "self_test": test }, {}] }), &mut page));
+        for text in ["Arc: right without subgroups, in 12 ms.", "wrong, no number", "the driver &lt;refused&gt;"] {
+            assert!(page.0.contains(text), "{}", page.0);
+        }
+        assert!(!self_test(&serde_json::json!({ "gpu": [{}] }), &mut page));
     }
 
     #[test]

@@ -100,7 +100,7 @@ pub(crate) fn overrides(form: ActivationForm) -> [(&'static str, f64); 2] {
 }
 
 /// Number of the activation in `activation.wgsl`.
-const fn kind(activation: Activation) -> u32 {
+pub(crate) const fn kind(activation: Activation) -> u32 {
     match activation {
         Activation::Relu => 0,
         Activation::ReluSquared => 1,

@@ -13,6 +13,7 @@
 //! - Segment and hand-over: the commands of a chunk go into one [`Segment`]. A split layer hands over to the CPU in the middle of
 //!   it ([`hand_over`]). Masks of neurons that fired (`fired`) come back with its results ([`firing_log`]).
 //! - Streaming: cold neurons of a prompt pass through a [`streaming_buffer`].
+//! - [`self_test`](fn@self_test) holds every kernel of a device against the CPU before one is trusted.
 //! - Coming and going: [`load`] says which part of a model comes, [`GpuLoader`] uploads it, [`moves`] changes it between two
 //!   chunks, and [`device_bytes`] counts its bytes beforehand.
 //!
@@ -64,6 +65,7 @@ mod resident_experts;
 pub(crate) mod resident_neurons;
 pub(crate) mod resident_pass;
 mod segment;
+mod self_test;
 mod slot_table;
 mod state;
 mod step;
@@ -75,4 +77,5 @@ pub(crate) use layers::GpuLayers;
 pub use load::{GpuLoad, device_support};
 pub(crate) use loader::GpuLoader;
 pub(crate) use segment::Segment;
+pub use self_test::{KernelOutcome, KernelVerdict, SelfTest, self_test};
 pub(crate) use state::GpuState;

@@ -25,8 +25,7 @@ const TOLERANCE: f32 = 0.01;
 
 /// True if the device computes `gemm_coop`, correctly, and faster than `gemm`. Any failure but the loss of the device means false.
 pub(super) fn usable(gpu: &Gpu) -> Result<bool> {
-    let caps = gpu.caps();
-    if !caps.cooperative_matrix || caps.subgroups.1 * 4 > caps.max_workgroup {
+    if !KernelShape::cooperates(gpu.caps()) {
         return Ok(false);
     }
     let what = FallbackPart::Feature(GpuFeature::CooperativeMatrices);

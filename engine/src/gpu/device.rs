@@ -19,7 +19,7 @@ use thermocline_shaders::{Kernel, Tier, WeightType};
 use super::{
     AdapterChoice, AdapterId, AdapterKind, AdapterReport, Arena, Buffer, Caps, CreationLock, Fallback, FallbackPart,
     Fallbacks, Faults, GpuFeature, Pipelines, Purpose, RiskyStep, Usage, VramReading, adapter,
-    faults::{FaultCounter, FaultPoint},
+    faults::{FaultCounter, FaultPoint, KernelMutation},
     gpu_profile::GpuProfiler,
     health::Health,
     marker::StepMarker,
@@ -50,6 +50,8 @@ pub struct GpuOptions {
     pub pipeline_cache: Option<PathBuf>,
     /// A failure on purpose.
     pub faults: Faults,
+    /// A kernel that computes something else, on purpose.
+    pub mutation: Option<KernelMutation>,
 }
 
 /// Time without an answer after which the device counts as hung; a driver that computes on the CPU may only be slow.
@@ -94,7 +96,7 @@ struct FirstSubmission {
 }
 
 /// The driver's objects of an open device.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct DriverHandles {
     device: wgpu::Device,
     queue: wgpu::Queue,
@@ -179,7 +181,8 @@ impl Gpu {
         let budget = options.budget.unwrap_or(u64::MAX);
         let arena = Arena::new(device(), health.clone(), budget, report.caps.max_buffer, faults());
         let nothing = arena.buffer(Purpose::Scratch, "placeholder", 16, Usage::Storage)?;
-        let pipelines = Pipelines::new(device(), health.clone(), report.caps, cache, faults());
+        let mutation = options.mutation.clone();
+        let pipelines = Pipelines::new(device(), health.clone(), report.caps, cache, faults(), mutation);
         if faults().at(FaultPoint::Subgroups) {
             report.caps.subgroups = (128, 128);
         }
@@ -217,6 +220,19 @@ impl Gpu {
             }
         }
         Ok(self)
+    }
+
+    /// The same device with kernels of a tier that is no higher than its own, compiled apart, and an account of what its budget has
+    /// left: for trials of the device, which tests do not count.
+    ///
+    /// # Errors
+    /// [`crate::Error::Gpu`] if it is lost, [`crate::Error::Memory`] if the budget is used up.
+    pub(crate) fn on_trial(&self, tier: Tier) -> Result<Self> {
+        let mutation = self.pipelines().mutation().cloned();
+        let options = GpuOptions { budget: Some(self.arena().available()), mutation, ..GpuOptions::default() };
+        let mut report = self.report().clone();
+        report.caps = report.caps.at_most(tier);
+        Self::with(&options, self.0.driver.clone(), report, self.0.health.clone(), None)
     }
 
     /// The adapter, with what this device may use of it.

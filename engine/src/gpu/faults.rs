@@ -35,6 +35,24 @@ pub enum FaultPoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults(pub Option<(FaultPoint, u64)>);
 
+/// A change of a kernel's text: a driver that computes it wrongly, as tests make one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelMutation {
+    /// Name of the kernel.
+    pub kernel: String,
+    /// A piece of its text.
+    pub from: String,
+    /// The text in its place.
+    pub to: String,
+}
+
+impl KernelMutation {
+    /// The text `source` of `kernel`, changed if that is the kernel.
+    pub(super) fn apply(&self, kernel: &str, source: String) -> String {
+        if kernel == self.kernel { source.replace(&self.from, &self.to) } else { source }
+    }
+}
+
 /// Counts passages.
 #[derive(Debug, Default)]
 pub(super) struct FaultCounter {

@@ -13,7 +13,7 @@ use thermocline_shaders::{Access, Kernel, WeightType};
 
 use super::{
     Caps, CreationLock,
-    faults::{FaultCounter, FaultPoint},
+    faults::{FaultCounter, FaultPoint, KernelMutation},
     health::Health,
     pipeline_cache::PipelineCache,
     raw,
@@ -75,6 +75,7 @@ pub struct Pipelines {
     faults: FaultCounter,
     /// Kinds of kernels that were compiled: cooperative ones or not, packed ones or not.
     known: Mutex<Vec<[bool; 2]>>,
+    mutation: Option<KernelMutation>,
     /// Made since the cache was stored.
     fresh: AtomicBool,
 }
@@ -92,9 +93,10 @@ impl Pipelines {
         caps: Caps,
         cache: Option<PipelineCache>,
         faults: FaultCounter,
+        mutation: Option<KernelMutation>,
     ) -> Self {
         let (made, known, fresh) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Pipelines { device, health, caps, made, cache, faults, known, fresh }
+        Pipelines { device, health, caps, made, cache, faults, known, mutation, fresh }
     }
 
     /// Kernels of a plainer tier from here on.
@@ -102,6 +104,11 @@ impl Pipelines {
         self.caps = caps;
         self.made.get_mut().clear();
         self.known.get_mut().clear();
+    }
+
+    /// The change of a kernel that it compiles, if any.
+    pub(super) fn mutation(&self) -> Option<&KernelMutation> {
+        self.mutation.as_ref()
     }
 
     /// Writes the cache on disk, if there is one and kernels were compiled since. Happens by itself when the device is closed.
@@ -170,6 +177,10 @@ impl Pipelines {
     ) -> Result<CompiledKernel> {
         let name = kernel.name;
         let source = kernel.source(self.caps.tier, weights).map_err(|error| self.health.error(first_line(&error)))?;
+        let source = match &self.mutation {
+            Some(mutation) => mutation.apply(name, source),
+            None => source,
+        };
         if self.faults.at(FaultPoint::CompileLost) {
             device.destroy();
             // The callback comes out of a poll; whatever that says, the device is gone.

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use thermocline_shaders::WeightType;
 
 use super::{
-    AdapterKind, Gpu, GpuMatrix, Matmul, MatmulOutput, MatrixLayout, MemoryUse, Purpose, Recorder, Usage, coop, pitch,
+    AdapterKind, Caps, Gpu, GpuFeature, GpuMatrix, Matmul, MatmulOutput, MatrixLayout, MemoryUse, ProductSample,
+    Purpose, Recorder, SampleSize, Usage, coop, pitch,
 };
 use crate::error::{Error, Result};
 
@@ -31,6 +32,11 @@ pub struct KernelShape {
 impl KernelShape {
     /// The shape where nothing is measured.
     pub const DEFAULT: KernelShape = KernelShape { packed: false, workgroup: 128, rows: 4, cooperative: false };
+
+    /// True on a device that has matrix products in hardware, and workgroups of four of its subgroups.
+    pub fn cooperates(caps: &Caps) -> bool {
+        caps.cooperative_matrix && caps.subgroups.1 * 4 <= caps.max_workgroup
+    }
 }
 
 /// Workgroups and rows that are measured. Small workgroups suit wide subgroups and short rows, many rows save reads of the activations.
@@ -117,7 +123,7 @@ fn room(gpu: &Gpu) -> u64 {
     BYTES.min(gpu.arena().available() / 2).min(most)
 }
 
-/// Times every candidate on a matrix of `bytes`.
+/// Times every candidate on a matrix of `bytes`; the quickest right one.
 fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<KernelShape> {
     let rows = bytes as usize / ty.row_bytes(COLS);
     let what = MemoryUse { purpose: Purpose::Scratch, what: "measured matrix" };
@@ -125,7 +131,7 @@ fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<K
     let scratch = |floats: usize| gpu.arena().buffer(Purpose::Scratch, "measured", floats as u64 * 4, Usage::Storage);
     let (x, y) = (scratch(pitch(COLS))?, scratch(rows)?);
     let output = MatmulOutput { buffer: &y, pitch: rows, offset: 0, epilogue: Default::default() };
-    let mut best = (Duration::MAX, KernelShape { packed: packings[0], ..KernelShape::DEFAULT });
+    let mut timed = Vec::new();
     for packed in packings {
         for (workgroup, rows) in CANDIDATES {
             let shape = KernelShape { packed: *packed, workgroup, rows, cooperative: false };
@@ -140,23 +146,53 @@ fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<K
                 Ok::<_, Error>(started.elapsed())
             };
             run(1)?;
+            let mut best = Duration::MAX;
             for _ in 0..ROUNDS {
-                let took = run(PRODUCTS)?;
-                if took < best.0 {
-                    best = (took, shape);
-                }
+                best = best.min(run(PRODUCTS)?);
             }
+            timed.push((best, shape));
         }
     }
-    let rate = (matrix.bytes() * PRODUCTS as u64) as f64 / best.0.as_secs_f64() / 1e9;
-    tracing::info!(adapter = gpu.report().name, %ty, shape = ?best.1, "gemv at {rate:.0} GB/s");
-    Ok(best.1)
+    let Some((took, shape)) = quickest_right(gpu, ty, timed)? else {
+        return Ok(KernelShape { packed: packings[0], ..KernelShape::DEFAULT });
+    };
+    let rate = (matrix.bytes() * PRODUCTS as u64) as f64 / took.as_secs_f64() / 1e9;
+    tracing::info!(adapter = gpu.report().name, %ty, ?shape, "gemv at {rate:.0} GB/s");
+    Ok(shape)
+}
+
+/// The quickest of the shapes whose products of hard samples are right: no time makes up for a wrong sum.
+fn quickest_right(
+    gpu: &Gpu,
+    ty: WeightType,
+    mut timed: Vec<(Duration, KernelShape)>,
+) -> Result<Option<(Duration, KernelShape)>> {
+    timed.sort_by_key(|(took, _)| *took);
+    let samples = SampleSize::ALL.map(|size| ProductSample::of_device_type(gpu, ty, size));
+    let samples = samples.into_iter().collect::<Result<Vec<_>>>()?;
+    for (took, shape) in timed {
+        let mut right = true;
+        for sample in &samples {
+            let difference = sample.check(gpu, shape, 1)?;
+            if !difference.is_right() {
+                tracing::warn!(adapter = gpu.report().name, %ty, ?shape, ?difference, "wrong products are not used");
+                if shape.packed {
+                    gpu.give_up(GpuFeature::PackedDot, &format!("products of {ty} by `gemv_dot` are wrong"));
+                }
+                right = false;
+            }
+        }
+        if right {
+            return Ok(Some((took, shape)));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::{AdapterChoice, GpuOptions};
+    use crate::gpu::{AdapterChoice, GpuOptions, KernelMutation};
 
     fn open(packed_dot: Option<bool>) -> Gpu {
         let adapter = AdapterChoice::Index(0);
@@ -192,5 +228,24 @@ mod tests {
         assert!(!chosen(&[false]) && chosen(&[true]));
         assert_eq!(gpu.arena().used(), used);
         assert_eq!(room(&gpu), BYTES);
+    }
+    #[test]
+    fn wrong_products_are_not_chosen_however_quick() {
+        let kinds = [true, false].map(|packed| KernelShape { packed, ..KernelShape::DEFAULT });
+        let timed =
+            || kinds.into_iter().enumerate().map(|(ms, kind)| (Duration::from_millis(ms as u64), kind)).collect();
+        let chosen = |gpu: &Gpu| quickest_right(gpu, WeightType::Q4_K, timed()).unwrap().map(|(_, shape)| shape);
+        assert_eq!(chosen(&open(None)), Some(kinds[0]));
+        let wrong = |kernel: &str, from: &str, to: &str| {
+            let [kernel, from, to] = [kernel, from, to].map(str::to_owned);
+            let (adapter, mutation) = (AdapterChoice::Index(0), Some(KernelMutation { kernel, from, to }));
+            Gpu::open(&GpuOptions { adapter, mutation, ..GpuOptions::default() }).unwrap()
+        };
+        let packed = wrong("gemv_dot", "return piece.scale * sum", "return piece.scale * sum * 1.01");
+        assert_eq!(chosen(&packed), Some(kinds[1]));
+        let floats = wrong("gemv", "+ first.offset * input.sum", "- first.offset * input.sum");
+        assert_eq!(chosen(&floats), Some(kinds[0]));
+        let neither = quickest_right(&floats, WeightType::Q4_K, vec![(Duration::ZERO, kinds[1])]).unwrap();
+        assert_eq!(neither, None);
     }
 }

@@ -41,6 +41,7 @@ mod q5_k;
 pub(crate) mod q6_k;
 mod q8_0;
 mod round;
+pub(crate) mod sample;
 mod tensor_type;
 pub(crate) mod tq1_0;
 mod tq2_0;

@@ -140,3 +140,26 @@ fn report_is_written_whatever_fails() {
     }
     assert!(!text.contains("<script") && !text.contains("http"), "{text}");
 }
+
+#[test]
+fn devices_test_prints_every_kernel_of_a_named_gpu() {
+    let name = adapter();
+    let test = ["devices", "--test", "--device", &name, "--weights", "q4_0"];
+    let json = thermocline(&[&test[..], &["--json"]].concat()).json();
+    let found = &json["gpu"][0]["self_test"];
+    assert!(found["right"] == true && found["failed_features"].as_array().unwrap().is_empty(), "{found}");
+    let rows = found["rows"].as_array().unwrap();
+    for kernel in ["gemv", "gemm", "gemv_dot", "attention_decode", "attention_prompt", "route", "delta_net"] {
+        assert!(rows.iter().any(|row| row["kernel"] == kernel && row["outcome"] == "right"), "{kernel}: {found}");
+    }
+    let text = thermocline(&test).ok();
+    assert!(text.contains(&format!("{name}: all {} kernels are right", rows.len())), "{text}");
+    assert!(text.lines().any(|line| line.contains("gemv_dot Q4_0") && line.contains("packed dot products")), "{text}");
+    // Nothing is tested unasked that is never chosen by itself.
+    if json["gpu"][0]["type"] == "software" {
+        assert!(thermocline(&["devices", "--test"]).ok().contains("no GPU was tested"));
+    }
+    assert!(thermocline(&["devices", "--test", "--device", "no such card"]).refusal().contains("no such card"));
+    assert!(thermocline(&["devices", "--test", "--weights", "q9"]).refusal().contains("q4_k"));
+    thermocline(&["devices", "--device", "0"]).refusal();
+}

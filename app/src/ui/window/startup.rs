@@ -32,7 +32,7 @@ const APPLICATION: &str = "org.thermocline.Thermocline";
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What to do in every frame, beside drawing the window.
+/// A task of every frame beside the drawing of the window.
 type EachFrame<'a> = dyn Fn(&mut Window, &eframe::Frame) + 'a;
 
 /// Opens the window and returns when it is closed. `model` is opened instead of the one used last. Graphics backends are tried

@@ -10,7 +10,7 @@ use crate::{
     format::{Bytes, Matrix},
     gpu::{
         AdapterChoice, ExpertInput, ExpertMatmul, ExpertPairs, GpuOptions, MatrixLayout, MemoryUse, Purpose,
-        ReadbackRing, Tier, UploadRing, Uploader, Usage,
+        ReadbackRing, Tier, UploadRing, Uploader, Usage, product_sample::ExactSum,
     },
     quant::{
         TensorType, device_type,
@@ -86,12 +86,7 @@ fn check(got: &[f32], stacked: &[&Matrix], x: &TestInput, bias: &[f32], tokens: 
         matrix.dequantise_row(row, &mut decoded);
         for t in 0..tokens {
             let x = &x.values[t * pitch(x.cols)..][..x.cols];
-            let (mut sum, mut magnitude) = (0.0, 0.0);
-            for (w, x) in decoded.iter().zip(x) {
-                let product = f64::from(*w) * f64::from(*x);
-                sum += product;
-                magnitude += product.abs();
-            }
+            let ExactSum { sum, magnitude, .. } = ExactSum::new(&decoded, x);
             let expected = sum + bias.get(at).map_or(0.0, |bias| f64::from(*bias));
             let most = 1e-5 * (magnitude + 1.0);
             let got = got[t * (rows + OFFSET) + OFFSET + at];
