@@ -48,7 +48,7 @@ mod tests {
         assert_eq!(of("gemv", full), KernelFeatures { tier: subgroups, ..KernelFeatures::default() });
         assert_eq!(of("gemv_dot", full), KernelFeatures { packed: true, tier: subgroups, cooperative: false });
         assert_eq!(of("quantise_q8", Tier::PORTABLE), KernelFeatures { packed: true, ..KernelFeatures::default() });
-        for portable in [of("add", full), of("gemv", Tier::PORTABLE)] {
+        for portable in [of("combine", full), of("gemv", Tier::PORTABLE)] {
             assert_eq!(portable, KernelFeatures::default());
         }
     }

@@ -78,7 +78,7 @@ impl TestedGpu {
         write!(out, "{}", table(&lines))
     }
 
-    /// What the test has found, or why there is nothing.
+    /// Results of the test, or the reason that there are none.
     pub fn json(&self) -> Value {
         match &self.found {
             Ok(found) => json!({

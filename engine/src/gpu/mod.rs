@@ -59,7 +59,7 @@ pub use matmul::{Epilogue, Matmul, MatmulOutput};
 pub use matrix::{GpuMatrix, MatrixLayout, MatrixPart};
 pub use op::{Binding, BufferRows, Op, grid, pitch};
 pub use pipelines::{Pipeline, Pipelines};
-pub(crate) use product_sample::{Difference, ProductSample, SampleSize};
+pub(crate) use product_sample::{LargestError, ProductSample, SampleSize};
 pub use recorder::Recorder;
 pub use row_stream::{RowLoad, RowStream};
 pub use thermocline_shaders::{KernelFeatures, Tier, WeightType, params};

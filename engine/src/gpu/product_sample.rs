@@ -46,22 +46,22 @@ impl SampleSize {
 
 /// An error, and the largest one that is right.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Difference {
+pub(crate) struct LargestError {
     /// Largest error, relative as the kernel's tolerance is; not finite where a result is not.
     pub largest: f64,
     /// The most that rounding makes it.
     pub tolerance: f64,
 }
 
-impl Difference {
+impl LargestError {
     /// True if rounding explains the error.
     pub fn is_right(&self) -> bool {
         self.largest <= self.tolerance
     }
 
     /// The worse of both.
-    pub fn or_worse(self, other: Difference) -> Difference {
-        let times = |it: &Difference| if it.largest.is_nan() { f64::INFINITY } else { it.largest / it.tolerance };
+    pub fn or_worse(self, other: LargestError) -> LargestError {
+        let times = |it: &LargestError| if it.largest.is_nan() { f64::INFINITY } else { it.largest / it.tolerance };
         if times(&other) > times(&self) { other } else { self }
     }
 }
@@ -90,12 +90,12 @@ impl ExactSum {
     }
 
     /// The error of `got`.
-    pub fn difference(&self, got: f32, halves: bool) -> Difference {
+    pub fn difference(&self, got: f32, halves: bool) -> LargestError {
         let error = (f64::from(got) - self.sum).abs();
         let error = if error.is_nan() { f64::INFINITY } else { error };
         match halves {
-            true => Difference { largest: error / self.squares.sqrt().max(1e-9), tolerance: HALVES_TOLERANCE },
-            false => Difference { largest: error / (self.magnitude + 1.0), tolerance: TOLERANCE },
+            true => LargestError { largest: error / self.squares.sqrt().max(1e-9), tolerance: HALVES_TOLERANCE },
+            false => LargestError { largest: error / (self.magnitude + 1.0), tolerance: TOLERANCE },
         }
     }
 }
@@ -161,7 +161,7 @@ impl ProductSample {
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
-    pub fn difference(&self, gpu: &Gpu, matmul: &Matmul, tokens: usize, halves: bool) -> Result<Difference> {
+    pub fn difference(&self, gpu: &Gpu, matmul: &Matmul, tokens: usize, halves: bool) -> Result<LargestError> {
         let (rows, tokens) = (self.size.rows, tokens.min(self.size.tokens));
         let bytes = (tokens * rows * 4) as u64;
         let mut recorder = Recorder::new(gpu);
@@ -173,15 +173,15 @@ impl ProductSample {
             let got = got.iter().skip(row).step_by(rows);
             sums.iter().zip(got).map(|(sum, got)| sum.difference(*got, halves))
         });
-        let none = Difference { largest: 0.0, tolerance: if halves { HALVES_TOLERANCE } else { TOLERANCE } };
-        Ok(differences.fold(none, Difference::or_worse))
+        let none = LargestError { largest: 0.0, tolerance: if halves { HALVES_TOLERANCE } else { TOLERANCE } };
+        Ok(differences.fold(none, LargestError::or_worse))
     }
 
     /// Largest error of the product in `shape`: for one token, or for more than the kernel of a few takes.
     ///
     /// # Errors
     /// As [`ProductSample::product`].
-    pub fn check(&self, gpu: &Gpu, shape: KernelShape, tokens: usize) -> Result<Difference> {
+    pub fn check(&self, gpu: &Gpu, shape: KernelShape, tokens: usize) -> Result<LargestError> {
         self.difference(gpu, &self.product(gpu, shape)?, tokens, shape.cooperative && tokens > 1)
     }
 }

@@ -254,7 +254,7 @@ fn device_failures_continue_on_the_cpu_with_the_same_tokens() {
 #[test]
 fn kernel_that_the_driver_refuses_takes_away_what_it_uses() {
     let want = undisturbed(6);
-    let (mut without_subgroups, mut without_adapter) = (0, 0);
+    let mut without_subgroups = 0;
     for (point, told) in [(FaultPoint::Compile, "does not compile"), (FaultPoint::CompileLost, "was compiled")] {
         for n in [1, 2, 3, 4, 5, 7, 9] {
             let engine = open(failing(point, n));
@@ -270,7 +270,6 @@ fn kernel_that_the_driver_refuses_takes_away_what_it_uses() {
                 DeviceStatus::Cpu { reason: Some(reason) } => {
                     let reason = reason.to_string();
                     assert!(reason.contains(" is not used over vulkan: the ") && reason.contains(told), "{reason}");
-                    without_adapter += 1;
                 }
                 status => panic!("{point:?} {n}: {status:?}"),
             }
@@ -279,9 +278,11 @@ fn kernel_that_the_driver_refuses_takes_away_what_it_uses() {
         let engine = open(GpuOptions { tier: Some(Tier::PORTABLE), ..failing(point, 2) });
         settled(&engine);
         assert_eq!(generate(&engine, greedy(6)).ids, want, "{point:?}");
-        assert!(matches!(engine.device(), DeviceStatus::Cpu { reason: Some(_) }), "{:?}", engine.device());
+        let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
+        let reason = reason.to_string();
+        assert!(reason.contains(" is not used over vulkan: the ") && reason.contains(told), "{reason}");
     }
-    assert!(without_subgroups > 0 && without_adapter > 0, "{without_subgroups} {without_adapter}");
+    assert!(without_subgroups > 0, "every text of a kernel with subgroups is other than the one without");
 }
 
 #[test]

@@ -93,7 +93,7 @@ impl Watch {
             return;
         }
         if let Some((_, ctx)) = self.0.device.get() {
-            // Whoever looks for losses looks after events.
+            // Losses are looked for after events.
             ctx.request_repaint();
         }
     }

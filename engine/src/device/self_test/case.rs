@@ -8,7 +8,7 @@ use thermocline_shaders::params::Params;
 use crate::{
     error::{Error, Result},
     format::{Bytes, Matrix},
-    gpu::{Binding, Difference, Gpu, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage, WeightType},
+    gpu::{Binding, Gpu, LargestError, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage, WeightType},
     quant::{TensorType, device_type, repack, sample::random_weights},
 };
 
@@ -130,8 +130,8 @@ impl Case {
     ///
     /// # Errors
     /// [`Error::Gpu`] if the kernel does not compile or the device is lost, [`Error::Memory`] if the case does not fit the budget.
-    pub fn run(&self, bench: &mut Bench) -> Result<Difference> {
-        let Bench { gpu, upload, read } = bench;
+    pub fn run(&self, bench: &mut TestBench) -> Result<LargestError> {
+        let TestBench { gpu, upload, read } = bench;
         let pipeline = gpu.pipelines().get(self.kernel, self.weights, self.workgroup, &self.overrides)?;
         let buffers = self
             .buffers
@@ -151,12 +151,12 @@ impl Case {
     }
 
     /// Largest error of `results`, the expected bindings one after the other.
-    fn difference(&self, mut results: &[u8]) -> Difference {
-        let mut worst = Difference { largest: 0.0, tolerance: CLOSE };
+    fn difference(&self, mut results: &[u8]) -> LargestError {
+        let mut worst = LargestError { largest: 0.0, tolerance: CLOSE };
         for expected in &self.expected {
             let (got, rest) = results.split_at(results.len().min(expected.values.bytes() as usize));
             results = rest;
-            worst = worst.or_worse(Difference { largest: expected.values.error(got), tolerance: expected.tolerance });
+            worst = worst.or_worse(LargestError { largest: expected.values.error(got), tolerance: expected.tolerance });
         }
         worst
     }
@@ -196,16 +196,16 @@ impl Values {
 }
 
 /// A device under test, and the buffers that carry cases to it and back.
-pub(super) struct Bench {
+pub(super) struct TestBench {
     pub gpu: Gpu,
     upload: UploadRing,
     read: ReadbackRing,
 }
 
-impl Bench {
+impl TestBench {
     pub fn new(gpu: Gpu) -> Result<Self> {
         let (upload, read) = (UploadRing::new(&gpu, 1, MOST_BYTES)?, ReadbackRing::new(&gpu, 1, MOST_BYTES)?);
-        Ok(Bench { gpu, upload, read })
+        Ok(TestBench { gpu, upload, read })
     }
 }
 

@@ -19,11 +19,11 @@ use std::{ops::ControlFlow, time::Instant};
 use thermocline_shaders::{Kernel, Tier};
 pub use verdict::{KernelOutcome, KernelVerdict, SelfTest};
 
-use self::case::{Bench, Case};
+use self::case::{Case, TestBench};
 use crate::{
     cpu::{Cpu, CpuOptions, Isa},
     error::{Error, Result},
-    gpu::{Difference, Gpu, GpuFeature, KernelFeatures, KernelShape, ProductSample, SampleSize, WeightType},
+    gpu::{Gpu, GpuFeature, KernelFeatures, KernelShape, LargestError, ProductSample, SampleSize, WeightType},
     quant::{TensorType, device_type},
 };
 
@@ -42,9 +42,9 @@ pub fn self_test(gpu: &Gpu, types: &[TensorType], go_on: &mut dyn FnMut() -> Con
     let cpu = Cpu::new(&CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), ..CpuOptions::default() })?;
     let mut tests = Tests { rows: Vec::new(), benches: Vec::new(), go_on };
     let top = gpu.caps().tier;
-    tests.benches.push(Bench::new(gpu.on_trial(top)?)?);
+    tests.benches.push(TestBench::new(gpu.on_trial(top)?)?);
     if top.subgroups {
-        tests.benches.push(Bench::new(gpu.on_trial(Tier { subgroups: false, ..top })?)?);
+        tests.benches.push(TestBench::new(gpu.on_trial(Tier { subgroups: false, ..top })?)?);
     }
     let mut cases = elements::cases(&cpu);
     cases.extend(attention::cases(&cpu)?);
@@ -68,7 +68,7 @@ pub fn self_test(gpu: &Gpu, types: &[TensorType], go_on: &mut dyn FnMut() -> Con
 struct Tests<'a> {
     rows: Vec<KernelVerdict>,
     /// The device with its own tier, and without subgroups if that is another.
-    benches: Vec<Bench>,
+    benches: Vec<TestBench>,
     go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
 }
 
@@ -131,7 +131,7 @@ impl Tests<'_> {
         kernel: &'static str,
         weights: Option<WeightType>,
         feature: Option<GpuFeature>,
-        run: impl FnOnce(&mut Bench) -> Result<Difference>,
+        run: impl FnOnce(&mut TestBench) -> Result<LargestError>,
     ) -> Result<()> {
         if (self.go_on)().is_break() {
             return Err(Error::Cancelled);
@@ -164,8 +164,8 @@ impl Tests<'_> {
 }
 
 /// Largest error of the products of all samples in `shape`, for each number of tokens.
-fn worst(gpu: &Gpu, samples: &[ProductSample], shape: KernelShape, tokens: &[usize]) -> Result<Difference> {
-    let mut worst = Difference { largest: 0.0, tolerance: 1.0 };
+fn worst(gpu: &Gpu, samples: &[ProductSample], shape: KernelShape, tokens: &[usize]) -> Result<LargestError> {
+    let mut worst = LargestError { largest: 0.0, tolerance: 1.0 };
     for sample in samples {
         let product = sample.product(gpu, shape)?;
         for tokens in tokens {

@@ -197,8 +197,8 @@ fn sparse_gate_up(cpu: &Cpu, ty: TensorType) -> Result<Case> {
         .becomes(&hidden, NEAR))
 }
 
-/// Down projections with neurons for rows: of few tokens, whose silent neurons are skipped, and of many in tiles.
-fn down(ty: TensorType) -> Result<[Case; 2]> {
+/// Down projections with neurons for rows: of one token and of few, whose silent neurons are skipped, and of many in tiles.
+fn down(ty: TensorType) -> Result<[Case; 3]> {
     let (neurons, cols) = (75, 256);
     let pitch = 96;
     let weights = SampleWeights::new(ty, neurons, cols, 1)?;
@@ -230,12 +230,14 @@ fn down(ty: TensorType) -> Result<[Case; 2]> {
         let room = vec![0.0; sums.len() + SPARSE_DOWN_TOKENS as usize * cols];
         Case::new(kernel, 64, params, groups).matrix(&weights).floats(&hidden).floats(&room).becomes(&sums, NEAR)
     };
-    let (few, strip, at_once) = (3, 16, 2);
-    let groups = [(cols as u32 / 8).div_ceil(strip), 1, (few as u32).div_ceil(at_once)];
-    let sparse = case("sparse_down", few, groups, std::slice::from_ref(&(0..neurons)));
-    let sparse = sparse.set("STRIP", strip).set("TOKENS", at_once).set("SKIP", 1);
+    let strip = 16;
+    let sparse = |tokens: usize, at_once: u32| {
+        let groups = [(cols as u32 / 8).div_ceil(strip), 1, (tokens as u32).div_ceil(at_once)];
+        let case = case("sparse_down", tokens, groups, std::slice::from_ref(&(0..neurons)));
+        case.set("STRIP", strip).set("TOKENS", at_once).set("SKIP", 1)
+    };
     // Whole tiles of 32 neurons.
     let (many, ranges) = (40, [0..64, 64..neurons]);
     let groups = [(many as u32).div_ceil(64 / 2), (cols as u32).div_ceil(GEMM_NEURONS_COLUMNS), ranges.len() as u32];
-    Ok([sparse, case("gemm_neurons", many, groups, &ranges)])
+    Ok([sparse(1, 1), sparse(3, 2), case("gemm_neurons", many, groups, &ranges)])
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::gpu::{Difference, GpuFeature};
+use crate::gpu::{GpuFeature, LargestError};
 
 /// Result of one kernel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub struct SelfTest {
 }
 
 impl KernelOutcome {
-    pub(super) fn of(difference: Difference) -> Self {
+    pub(super) fn of(difference: LargestError) -> Self {
         match difference {
             right if right.is_right() => KernelOutcome::Right { difference: right.largest },
             wrong => KernelOutcome::Wrong { difference: Some(wrong.largest).filter(|largest| largest.is_finite()) },
