@@ -6,6 +6,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use thermocline_engine::gpu::withdraw_markers;
+
 static HANDLER: Once = Once::new();
 static WATCHED: AtomicBool = AtomicBool::new(false);
 static PRESSED: AtomicBool = AtomicBool::new(false);
@@ -20,6 +22,7 @@ impl InterruptWatch {
         HANDLER.call_once(|| {
             let installed = ctrlc::set_handler(|| {
                 if !WATCHED.load(Ordering::SeqCst) || PRESSED.swap(true, Ordering::SeqCst) {
+                    withdraw_markers();
                     std::process::exit(130);
                 }
             });

@@ -48,6 +48,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::Outcome;
+use thermocline_engine::gpu::withdraw_markers;
 
 use crate::units;
 
@@ -111,6 +112,8 @@ pub fn main() -> ExitCode {
         },
         Err(failure) => Err(failure),
     };
+    // Threads may still be within a step.
+    withdraw_markers();
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

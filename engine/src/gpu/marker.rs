@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
+
 use super::Fallback;
 
 /// Beginning and end of the files' names.
@@ -34,6 +36,16 @@ pub enum RiskyStep {
     Submission,
 }
 
+/// Files of the markers of this process.
+static HELD: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Removes the markers of this process, which is about to be ended on purpose: that is no failure of a driver.
+pub fn withdraw_markers() {
+    for path in HELD.lock().drain(..) {
+        let _ = fs::remove_file(path);
+    }
+}
+
 /// The marker of a step that is under way: its file is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct StepMarker {
@@ -55,6 +67,7 @@ impl StepMarker {
             marker.file.lock()?;
             let text = serde_json::to_vec(fallback)?;
             marker.file.write_all(&text)?;
+            HELD.lock().push(path.clone());
             Ok::<_, std::io::Error>(marker)
         };
         made().inspect_err(|error| tracing::debug!(%error, "a step goes unmarked")).ok()
@@ -65,6 +78,7 @@ impl Drop for StepMarker {
     fn drop(&mut self) {
         // A process that has opened the file already finds nothing in it.
         let _ = self.file.set_len(0);
+        HELD.lock().retain(|path| *path != self.path);
         let _ = fs::remove_file(&self.path);
         // Closing alone releases the lock later, if a program that is just being started has inherited the file.
         let _ = self.file.unlock();
@@ -113,6 +127,19 @@ mod tests {
 
     fn files(folder: &Path) -> usize {
         fs::read_dir(folder).unwrap().count()
+    }
+
+    #[test]
+    fn process_that_is_ended_on_purpose_leaves_no_marker() {
+        let folder = tempfile::tempdir().unwrap();
+        let markers = [(); 2].map(|()| StepMarker::new(folder.path(), &fallback()).unwrap());
+        assert_eq!(files(folder.path()), 2);
+        withdraw_markers();
+        assert_eq!(files(folder.path()), 0);
+        // What ends after all has nothing left to remove.
+        drop(markers);
+        drop(StepMarker::new(folder.path(), &fallback()));
+        assert_eq!(files(folder.path()), 0);
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub use fallbacks::Fallbacks;
 pub use faults::{FaultPoint, Faults, KernelMutation};
 pub use feature::GpuFeature;
 pub use gpu_profile::{Clock, GpuProfile, KernelTimes};
-pub use marker::RiskyStep;
+pub use marker::{RiskyStep, withdraw_markers};
 pub use matmul::{Epilogue, Matmul, MatmulOutput};
 pub use matrix::{GpuMatrix, MatrixLayout, MatrixPart};
 pub use op::{Binding, BufferRows, Op, grid, pitch};

@@ -6,11 +6,12 @@ use std::{
 };
 
 /// Pages whose links are checked.
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "README.md",
     "CONTRIBUTING.md",
     "docs/guide.md",
     "docs/benchmarks.md",
+    "docs/drivers.md",
     "engine/ARCHITECTURE.md",
     "engine/GLOSSARY.md",
     "packaging/README.md",
