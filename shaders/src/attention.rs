@@ -53,15 +53,15 @@ impl DecodeGrid {
         (self.splits, self.head_groups, self.tokens)
     }
 
-    /// Floats of the partials, for `n_head` heads of `head_dim`; 0 where nothing is to be merged.
-    pub fn partials_len(&self, n_head: u32, head_dim: u32) -> usize {
+    /// Floats of the partials, for `n_head` heads whose values are `value_dim` wide; 0 where nothing is to be merged.
+    pub fn partials_len(&self, n_head: u32, value_dim: u32) -> usize {
         let parts = if self.splits == 1 { 0 } else { self.splits as usize };
-        self.tokens as usize * n_head as usize * parts * (head_pitch(head_dim) as usize + 4)
+        self.tokens as usize * n_head as usize * parts * (head_pitch(value_dim) as usize + 4)
     }
 
     /// Floats of the partials that no grid made for `workgroups` exceeds.
-    pub fn max_partials_len(n_head: u32, head_dim: u32, heads: u32, workgroups: u32) -> usize {
-        workgroups as usize * heads.min(n_head) as usize * (head_pitch(head_dim) as usize + 4)
+    pub fn max_partials_len(n_head: u32, value_dim: u32, heads: u32, workgroups: u32) -> usize {
+        workgroups as usize * heads.min(n_head) as usize * (head_pitch(value_dim) as usize + 4)
     }
 }
 

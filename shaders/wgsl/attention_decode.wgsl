@@ -1,11 +1,12 @@
 // Attention of few tokens, each over its own workgroups. Grid: (splits; n_kv_head * ceil(n_head / n_kv_head / HEADS); tokens).
 // A workgroup takes HEADS query heads of one key/value head and `span` keys, counted from the first that any token sees, in
 // tiles with an online softmax (Milakov and Gimelshein 2018): each key and value is read once for all HEADS.
-//   splits > 1: out is partials [tokens, n_head, splits, UNITS + 1] in units: sum of e^(score - max) * value, then max and
+//   splits > 1: out is partials [tokens, n_head, splits, VALUE_UNITS + 1] in units: sum of e^(score - max) * value, then max and
 //               sum of e^(score - max); attention_merge combines them. A split that sees no key has max HIDDEN, sum 0.
-//   splits = 1: out is the result, [tokens, n_head * HEAD_DIM].
+//   splits = 1: out is the result, [tokens, n_head * VALUE_DIM].
 // With SINKS the first split counts each head's sink among its scores.
-// WORKGROUP_SIZE: a multiple of 32, at least UNITS and 16 * HEADS. HEADS: at most MOST_HEADS, HEADS * UNITS at most MOST_UNITS.
+// WORKGROUP_SIZE: a multiple of 32, at least UNITS, VALUE_UNITS and 16 * HEADS. HEADS: at most MOST_HEADS, HEADS * UNITS at most
+// MOST_UNITS.
 #include "attention.wgsl"
 #include "slices.wgsl"
 
@@ -20,7 +21,7 @@ const SCORE_LANES: u32 = 16u;
 override ROUNDS: u32 = (TILE * KEY_LANES + WORKGROUP_SIZE - 1u) / WORKGROUP_SIZE;
 // Values of a tile that a lane reads, and whether they and the lanes divide evenly.
 override READS: u32 = (TILE + SLICES - 1u) / SLICES;
-override EVEN: bool = TILE % SLICES == 0u && WORKGROUP_SIZE % UNITS == 0u;
+override EVEN: bool = TILE % SLICES == 0u && WORKGROUP_SIZE % VALUE_UNITS == 0u;
 
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 
@@ -65,8 +66,8 @@ fn attention_decode(
     let key_lane = lane % KEY_LANES;
     let score_head = lane / SCORE_LANES;
     let score_lane = lane % SCORE_LANES;
-    let unit = lane % UNITS;
-    let slice = lane / UNITS;
+    let unit = lane % VALUE_UNITS;
+    let slice = lane / VALUE_UNITS;
     var highest = HIDDEN;
     var sum = 0.0;
     // The first split has the sinks.
@@ -87,7 +88,7 @@ fn attention_decode(
         var parts: array<vec4<u32>, TILE>;
         for (var i = 0u; i < READS; i += 1u) {
             let row = rows + ring_row(min(tile + i * SLICES + slice, end - 1u), ring);
-            parts[i] = value_words(row * UNITS + unit);
+            parts[i] = value_words(row * VALUE_UNITS + unit);
         }
         workgroupBarrier();
 
@@ -144,7 +145,7 @@ fn attention_decode(
     for (var h = 0u; h < HEADS; h += 1u) {
         // Its barriers also make the lanes' sums and maxima visible.
         let result = sum_slices(sums[h], lane);
-        if lane < UNITS && first_head + h < group {
+        if lane < VALUE_UNITS && first_head + h < group {
             write_result(token, kv_head * group + first_head + h, split, h, lane, result);
         }
     }
@@ -173,15 +174,15 @@ fn write_result(token: u32, head: u32, split: u32, h: u32, unit: u32, result: ve
         total += of_lanes[h * SCORE_LANES + i];
     }
     if params.splits == 1u {
-        write_unit((params.row + token) * params.out_pitch + head * HEAD_DIM, unit, result / total);
+        write_unit((params.row + token) * params.out_pitch + head * VALUE_DIM, unit, result / total);
         return;
     }
-    let partial = ((token * params.n_head + head) * params.splits + split) * (UNITS + 1u) * 4u;
+    let partial = ((token * params.n_head + head) * params.splits + split) * (VALUE_UNITS + 1u) * 4u;
     for (var i = 0u; i < 4u; i += 1u) {
         out[partial + unit * 4u + i] = result[i];
     }
     if unit == 0u {
-        out[partial + UNITS * 4u] = maxima[h];
-        out[partial + UNITS * 4u + 1u] = total;
+        out[partial + VALUE_UNITS * 4u] = maxima[h];
+        out[partial + VALUE_UNITS * 4u + 1u] = total;
     }
 }

@@ -1,6 +1,6 @@
-// The partials of attention_decode [tokens, n_head, splits, UNITS + 1] become out [tokens, n_head * HEAD_DIM]:
+// The partials of attention_decode [tokens, n_head, splits, VALUE_UNITS + 1] become out [tokens, n_head * VALUE_DIM]:
 //   out = sum(e^(max_s - max) * values_s) / sum(e^(max_s - max) * sum_s)
-// One workgroup per head and token: grid (n_head; tokens). WORKGROUP_SIZE: at least UNITS. At most MOST_SPLITS.
+// One workgroup per head and token: grid (n_head; tokens). WORKGROUP_SIZE: at least VALUE_UNITS. At most MOST_SPLITS.
 #include "slices.wgsl"
 #include "reduce.wgsl"
 
@@ -35,7 +35,7 @@ fn attention_merge(
 
     var top = HIDDEN;
     for (var split = lane.index; split < params.splits; split += WORKGROUP_SIZE) {
-        top = max(top, partials[(first + split) * (UNITS + 1u) + UNITS].x);
+        top = max(top, partials[(first + split) * (VALUE_UNITS + 1u) + VALUE_UNITS].x);
     }
     highest[lane.index] = top;
     workgroupBarrier();
@@ -44,25 +44,25 @@ fn attention_merge(
     }
     var sum = 0.0;
     for (var split = lane.index; split < params.splits; split += WORKGROUP_SIZE) {
-        let part = partials[(first + split) * (UNITS + 1u) + UNITS];
+        let part = partials[(first + split) * (VALUE_UNITS + 1u) + VALUE_UNITS];
         weights[split] = exp(part.x - top);
         sum += weights[split] * part.y;
     }
     // Its barriers also make the weights visible.
     let total = workgroup_sum(sum, lane);
 
-    let unit = lane.index % UNITS;
-    let slice = lane.index / UNITS;
+    let unit = lane.index % VALUE_UNITS;
+    let slice = lane.index / VALUE_UNITS;
     var values = vec4<f32>();
     for (var split = slice; split < params.splits; split += SLICES * READS) {
         for (var i = 0u; i < READS; i += 1u) {
             let at = min(split + i * SLICES, params.splits - 1u);
             let weight = select(0.0, weights[at], split + i * SLICES < params.splits);
-            values += weight * partials[(first + at) * (UNITS + 1u) + unit];
+            values += weight * partials[(first + at) * (VALUE_UNITS + 1u) + unit];
         }
     }
     let result = sum_slices(values, lane.index) / total;
-    if lane.index < UNITS {
-        write_unit((params.row + token) * params.out_pitch + head * HEAD_DIM, lane.index, result);
+    if lane.index < VALUE_UNITS {
+        write_unit((params.row + token) * params.out_pitch + head * VALUE_DIM, lane.index, result);
     }
 }

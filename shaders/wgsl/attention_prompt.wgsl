@@ -1,5 +1,5 @@
-// Attention of a chunk of tokens whose keys and values are already in the caches: out [tokens, n_head * HEAD_DIM]. Grid:
-// (n_head; ceil(tokens / QUERIES); ceil(UNITS / OUT_UNITS), or fewer where the last elements of heads are not wanted). A workgroup
+// Attention of a chunk of tokens whose keys and values are already in the caches: out [tokens, n_head * VALUE_DIM]. Grid:
+// (n_head; ceil(tokens / QUERIES); ceil(VALUE_UNITS / OUT_UNITS), or fewer where the last elements of heads are not wanted). A workgroup
 // takes QUERIES tokens of one head through the keys they see, KEYS at a time, with an online softmax (Dao et al. 2022). An invocation
 // computes 4 x 4 scores from tiles of QUERIES x CHUNK and KEYS x CHUNK units of queries and keys, then 4 tokens of every sixteenth unit
 // of OUT_UNITS units of the output; workgroups with other units of a wide head compute the same scores. WORKGROUP_SIZE must be 128.
@@ -147,13 +147,13 @@ fn attention_prompt(
                 weights[(row * 4u + 3u) * WEIGHT_PITCH + key / 4u],
             );
             out_0 += four_values(rows, tile + key, end, unit) * weight;
-            if UNITS > 16u {
+            if VALUE_UNITS > 16u {
                 out_1 += four_values(rows, tile + key, end, unit + 16u) * weight;
             }
-            if UNITS > 32u {
+            if VALUE_UNITS > 32u {
                 out_2 += four_values(rows, tile + key, end, unit + 32u) * weight;
             }
-            if UNITS > 48u {
+            if VALUE_UNITS > 48u {
                 out_3 += four_values(rows, tile + key, end, unit + 48u) * weight;
             }
         }
@@ -166,7 +166,7 @@ fn attention_prompt(
         let at = (row * 4u + r) * 4u;
         let total = query_tile[at].x + query_tile[at + 1u].x + query_tile[at + 2u].x + query_tile[at + 3u].x;
         if row * 4u + r < count {
-            let to = (params.row + first + row * 4u + r) * params.out_pitch + head * HEAD_DIM;
+            let to = (params.row + first + row * 4u + r) * params.out_pitch + head * VALUE_DIM;
             write_column(to, unit, out_0[r] / total);
             write_column(to, unit + 16u, out_1[r] / total);
             write_column(to, unit + 32u, out_2[r] / total);
@@ -200,17 +200,17 @@ fn four_values(rows: CacheRows, key: u32, end: u32, unit: u32) -> mat4x4<f32> {
     let row = min(vec4<u32>(0u, 1u, 2u, 3u) + key, vec4<u32>(end - 1u)) - rows.ring;
     let capacity = vec4<u32>(params.capacity);
     let at = vec4<u32>(rows.first) + select(row, row - capacity, row >= capacity);
-    let inside = min(unit, UNITS - 1u);
+    let inside = min(unit, VALUE_UNITS - 1u);
     return mat4x4<f32>(
-        widened(value_words(at.x * UNITS + inside)),
-        widened(value_words(at.y * UNITS + inside)),
-        widened(value_words(at.z * UNITS + inside)),
-        widened(value_words(at.w * UNITS + inside)),
+        widened(value_words(at.x * VALUE_UNITS + inside)),
+        widened(value_words(at.y * VALUE_UNITS + inside)),
+        widened(value_words(at.z * VALUE_UNITS + inside)),
+        widened(value_words(at.w * VALUE_UNITS + inside)),
     );
 }
 
 fn write_column(start: u32, unit: u32, value: vec4<f32>) {
-    if unit < UNITS {
+    if unit < VALUE_UNITS {
         write_unit(start, unit, value);
     }
 }

@@ -1,7 +1,7 @@
-// From stacked queries, keys and values [tokens, (n_head + 2 n_kv_head) * head_dim] to queries [tokens, n_head, head_dim] and
-// rows position .. position + tokens (modulo capacity) of the caches [n_kv_head, capacity, head_dim]; queries and keys are normed
+// From stacked queries, keys and values [tokens, (n_head + n_kv_head) * head_dim + n_kv_head * value_dim] to queries [tokens, n_head, head_dim] and
+// rows position .. position + tokens (modulo capacity) of the caches [n_kv_head, capacity, head_dim], of values value_dim; queries and keys are normed
 // per head (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all heads of a token together (QK_NORM_ALL as well), values per head without
-// weights (V_NORM), then the first `dims` elements of queries and keys rotated (ROPE, Su et al. 2021):
+// weights (V_NORM) and times VALUE_SCALE, then the first `dims` elements of queries and keys rotated (ROPE, Su et al. 2021):
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
 // with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled (QUERY_SCALE):
 //   q <- q (1 + query_beta ln(1 + floor((p + query_offset) / query_length)))
@@ -19,6 +19,7 @@ override QK_NORM_ALL: bool = false;
 override NORM_AFTER_ROPE: bool = false;
 override GATED: bool = false;
 override V_NORM: bool = false;
+override VALUE_SCALE: f32 = 1.0;
 override QUERY_SCALE: bool = false;
 override KV_F32: bool = false;
 
@@ -28,6 +29,7 @@ struct Params {
     n_head: u32,
     n_kv_head: u32,
     head_dim: u32,
+    value_dim: u32,
     dims: u32,
     qkv_pitch: u32,
     q_pitch: u32,
@@ -62,6 +64,8 @@ struct Head {
     scale: f32,
     // Its first element in the norm's weights.
     weights: u32,
+    // Its elements.
+    len: u32,
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
@@ -77,12 +81,19 @@ fn rope_append(
     if GATED {
         at += min(slot, params.n_head);
     }
-    let start = at_row * params.qkv_pitch + at * params.head_dim;
-    let is_value = slot >= params.n_head + params.n_kv_head;
-    var head = Head(start, at_row, is_query, is_value, 1.0, 0u);
+    var start = at_row * params.qkv_pitch + at * params.head_dim;
+    let keys_end = params.n_head + params.n_kv_head;
+    let is_value = slot >= keys_end;
+    var own_dim = params.head_dim;
+    if is_value {
+        let value = slot - keys_end;
+        start = at_row * params.qkv_pitch + (at - value) * params.head_dim + value * params.value_dim;
+        own_dim = params.value_dim;
+    }
+    var head = Head(start, at_row, is_query, is_value, 1.0, 0u, own_dim);
     if (QK_NORM && !is_value) || (V_NORM && is_value) {
         var begin = start;
-        var len = params.head_dim;
+        var len = own_dim;
         if QK_NORM_ALL && !is_value {
             let first = select(params.n_head, 0u, is_query);
             head.weights = (slot - first) * params.head_dim;
@@ -101,7 +112,10 @@ fn rope_append(
         query_scale += params.query_beta * log(1.0 + f32(position / params.query_length));
     }
 
-    let pairs = (params.head_dim + 3u) / 4u * 2u;
+    if is_value {
+        head.scale *= VALUE_SCALE;
+    }
+    let pairs = (own_dim + 3u) / 4u * 2u;
     let kv_head = (slot - params.n_head) % params.n_kv_head;
     let row = (kv_head * params.capacity + (params.position + token) % params.capacity) * pairs;
     for (var i = lane.index; i < pairs; i += WORKGROUP_SIZE) {
@@ -155,7 +169,7 @@ fn unrotated(head: Head, i: u32) -> f32 {
 }
 
 fn element(head: Head, i: u32) -> f32 {
-    if i >= params.head_dim {
+    if i >= head.len {
         return 0.0;
     }
     let x = rotated(head, i);

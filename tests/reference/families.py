@@ -59,6 +59,7 @@ SOME_YARN = dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=
 TOWERS = {
     "qwen2_vl": towers(embed_dim=16), "qwen2_5_vl": towers(), "qwen3_vl": towers(deepstack_visual_indexes=[0], num_position_embeddings=16),
     "qwen3_vl_moe": towers(deepstack_visual_indexes=[0], num_position_embeddings=16),
+    "step3p7": dict(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, image_size=28, mlp_ratio=1.0, max_position_embeddings=4),
 }
 FLAT = ["qwen2_vl", "qwen2_5_vl"]
 SECTIONS = Any([[2, 3, 3], [4, 2, 2]])
@@ -345,6 +346,34 @@ FAMILIES = {
                               by_kind(with_base(PLAIN, 1e5), dict(PLAIN, rope_theta=1e4, partial_rotary_factor=0.5))],
              moe_routed_scaling_factor=[2.0], num_experts_per_tok=CHOSEN, gating=["per-element"],
              moe_router_logit_softcapping=[5.0]),
+    ),
+    "step3p7": (
+        dict(head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, share_expert_dim=32, sliding_window=16),
+        dict(COMMON, **HEADS, layer_types=[pattern(WINDOW_TYPES)], sliding_window=[4, 8], num_experts_per_tok=CHOSEN, n_routed_experts=[8],
+             moe_intermediate_size=[16], share_expert_dim=[48, ABSENT], moe_router_scaling_factor=[2.5], attention_bias=[True], mlp_bias=[True],
+             query_pre_attn_scalar=[24.0], gating=["per-element"],
+             num_sliding_attention_heads=[lambda config: 2 * config["num_attention_heads"]],
+             mlp_layer_types=[repeated("sparse"), repeated("dense"), lambda config: (["dense"] + ["sparse"] * 8)[:config["num_hidden_layers"]]],
+             swiglu_limits=[repeated(0.5), lambda config: ([0.0, 0.3, None] * 2)[:config["num_hidden_layers"]]],
+             swiglu_limits_shared=[repeated(0.4), lambda config: ([0.6, None, 0.0] * 2)[:config["num_hidden_layers"]]],
+             rope_parameters=[by_kind(dict(LLAMA3, rope_theta=1e5, partial_rotary_factor=0.5), with_base(PLAIN, 2e4)),
+                              by_kind(with_base(YARN, 1e5), dict(PLAIN, rope_theta=1e4, partial_rotary_factor=0.5))],
+             **{"+published": [dict(
+                 layer_types=pattern(WINDOW_TYPES), attention_other_setting=lambda config: dict(num_attention_heads=2 * config["num_attention_heads"]),
+                 rope_theta=lambda config: [5e5 if kind == "full_attention" else 1e4 for kind in pattern(WINDOW_TYPES)(config)],
+                 partial_rotary_factors=lambda config: [0.5 if kind == "full_attention" else 1.0 for kind in pattern(WINDOW_TYPES)(config)],
+                 rope_scaling=LLAMA3, moe_layers_enum="1,2", moe_num_experts=4, moe_top_k=2,
+             )]}),
+    ),
+    "mimo_v2_flash": (
+        dict(head_dim=24, v_head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, sliding_window=16),
+        dict(COMMON, **EXPERTS, **GROUPS, **ACTIVATIONS, head_dim=[8, 32, ABSENT], v_head_dim=[8, 24, 40, ABSENT],
+             layer_types=[pattern(WINDOW_TYPES), repeated("sliding_attention")], sliding_window=[4, 8, ABSENT], n_routed_experts=[8],
+             attention_bias=[True], attention_value_scale=[None, 0.5, ABSENT], routed_scaling_factor=[2.5, None, ABSENT],
+             mlp_layer_types=[repeated("sparse"), repeated("dense")],
+             rope_parameters=[by_kind(dict(YARN, rope_theta=1e5, partial_rotary_factor=0.5), dict(PLAIN, rope_theta=2e4, partial_rotary_factor=1.0)),
+                              by_kind(with_base(PLAIN, 1e5), dict(LINEAR, rope_theta=1e4))],
+             **{"+published": [dict(sliding_window_size=7, sliding_window=7)]}),
     ),
     "minimax_m2": (
         dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, intermediate_size=32),

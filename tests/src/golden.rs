@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 59] = [
+pub const MODELS: [&str; 60] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -44,6 +44,7 @@ pub const MODELS: [&str; 59] = [
     "llama-relu",
     "llama-relu-256",
     "llama-silu-gqa",
+    "mimo-v2-flash",
     "minicpm",
     "minicpm3",
     "minimax-m2",

@@ -88,6 +88,7 @@ fn a_tokens_attention_is_the_same_alone_and_in_a_prompt() {
             n_head: 6,
             n_kv_head: 2,
             head_dim,
+            value_dim: head_dim,
             scale: 0.2,
             softcap: None,
             window,

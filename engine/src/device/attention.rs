@@ -34,7 +34,7 @@ pub(crate) struct AttentionBuffers {
     pub qkv: Buffer,
     /// `[chunk, n_head, head_pitch]`, rotated.
     pub q: Buffer,
-    /// `[chunk, n_head * head_dim]`
+    /// `[chunk, n_head * value_dim]`
     pub heads: Buffer,
     pub(super) latent: Option<LatentBuffers>,
     /// Partial results of `attention_decode`'s splits.
@@ -103,17 +103,18 @@ impl AttentionLayout {
     /// The sizes of a layer's attention, `shape`, under the limits of `caps`.
     pub fn new(caps: &Caps, config: &ModelConfig, shape: &AttentionConfig) -> Self {
         let head_width = head_pitch(shape.head_dim as u32) as usize;
-        let heads = shape.q_dim();
-        let [n_head, n_kv_head, head_dim] = [shape.n_head, shape.n_kv_head, shape.head_dim].map(|n| n as u32);
+        let heads = shape.n_head * shape.value_dim;
+        let [n_head, n_kv_head, head_dim, value_dim] =
+            [shape.n_head, shape.n_kv_head, shape.head_dim, shape.value_dim].map(|n| n as u32);
         let decode_heads = decode_heads(n_head, n_kv_head, head_dim);
         // A workgroup's partials are few bytes, so that this is less than WORKGROUPS only under narrow limits.
-        let partial = u64::from(decode_heads) * (head_width as u64 + 4) * 4;
+        let partial = u64::from(decode_heads) * (u64::from(head_pitch(value_dim)) + 4) * 4;
         let workgroups = (caps.max_binding / partial).clamp(1, WORKGROUPS) as u32;
         // Rows of latent attention are slots, with nothing between those of two tokens.
         let (q_pitch, heads_pitch, projected) = match shape.latent {
             Some(_) => (shape.n_head * head_width, heads, shape.q_rows()),
             None => {
-                let projected = shape.q_rows() + 2 * shape.own_kv_dim() + shape.gate_rows;
+                let projected = shape.q_rows() + shape.own_k_dim() + shape.own_v_dim() + shape.gate_rows;
                 (pitch(shape.n_head * head_width), pitch(heads), projected)
             }
         };
@@ -124,7 +125,7 @@ impl AttentionLayout {
             heads_pitch,
             decode_heads,
             workgroups,
-            partials: DecodeGrid::max_partials_len(n_head, head_dim, decode_heads, workgroups),
+            partials: DecodeGrid::max_partials_len(n_head, value_dim, decode_heads, workgroups),
             shape: shape.clone(),
         }
     }
@@ -138,7 +139,8 @@ impl AttentionLayout {
 
     /// Invocations of a workgroup of `attention_decode`.
     pub fn decode_workgroup(&self) -> u32 {
-        WORKGROUP.max(head_pitch(self.shape.head_dim as u32) / 4).max(16 * self.decode_heads).next_multiple_of(32)
+        let widest = self.shape.head_dim.max(self.shape.value_dim) as u32;
+        WORKGROUP.max(head_pitch(widest) / 4).max(16 * self.decode_heads).next_multiple_of(32)
     }
 
     /// Invocations of a workgroup of `rope_append`: one workgroup per head.
@@ -220,8 +222,9 @@ impl AttentionOps {
         let BoundAttention { from, config: shape, weights, norms, .. } = attention;
         let (from, out) = (registers.get(from), registers.rows(Register::Out));
         let most = limits::ATTENTION_UNITS as usize * 4;
-        if shape.head_dim > most {
-            return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));
+        let widest = shape.head_dim.max(shape.value_dim);
+        if widest > most {
+            return Err(unsupported("head width on the GPU", widest, &format!("up to {most}")));
         }
         check(shape)?;
         let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
@@ -261,8 +264,8 @@ impl AttentionOps {
             return Err(unsupported("norm of gated heads on the GPU", "of all heads together", "of each head"));
         }
         let sinks = weights.sinks.as_ref().map(|sinks| loader.vector("sinks", sinks)).transpose()?;
-        let (vectors, head_dim) = (head_pitch(shape.head_dim as u32) / 4, ("HEAD_DIM", shape.head_dim as f64));
-        let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(vectors), &[head_dim])?;
+        let (vectors, value_dim) = (head_pitch(shape.value_dim as u32) / 4, ("VALUE_DIM", shape.value_dim as f64));
+        let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(vectors), &[value_dim])?;
         let merge = Op::new(loader.gpu, &pipeline, &[(&buffers.partials).into(), (&buffers.heads).into()])?;
         let gate = (shape.gated || shape.gate_rows > 0).then(|| {
             let switch = |on: bool| f64::from(u8::from(on));
@@ -301,10 +304,12 @@ impl AttentionOps {
         let out_pitch = layout.heads_pitch as u32;
         if let Some(gate) = &self.gate {
             let workgroup = gate.pipeline().workgroup();
-            let (groups, stride) = elementwise::flat_grid(gpu, tokens * shape.q_dim(), workgroup);
-            let (cols, rows, gate_pitch) = (shape.q_dim() as u32, tokens as u32, layout.qkv_pitch as u32);
-            let gate_width = if shape.gated { shape.head_dim } else { shape.q_dim() / shape.gate_rows };
-            let [gate_width, gate_first] = [gate_width, shape.q_rows() + 2 * shape.own_kv_dim()].map(|n| n as u32);
+            let width = shape.output_cols();
+            let (groups, stride) = elementwise::flat_grid(gpu, tokens * width, workgroup);
+            let (cols, rows, gate_pitch) = (width as u32, tokens as u32, layout.qkv_pitch as u32);
+            let gate_width = if shape.gated { shape.head_dim } else { width / shape.gate_rows };
+            let gate_first = shape.q_rows() + shape.own_k_dim() + shape.own_v_dim();
+            let [gate_width, gate_first] = [gate_width, gate_first].map(|n| n as u32);
             let params = params::GateHeads { cols, pitch: out_pitch, rows, stride, gate_width, gate_pitch, gate_first };
             recorder.dispatch(gate, &params, groups);
         }
@@ -341,7 +346,7 @@ impl AttentionOps {
         if tokens > FEW_TOKENS {
             let groups = (tokens as u32).div_ceil(limits::ATTENTION_QUERIES);
             // Behind the latent nothing of a head's output is read.
-            let wanted = shape.latent.as_ref().map_or(shape.head_dim, |latent| latent.rank);
+            let wanted = shape.latent.as_ref().map_or(shape.value_dim, |latent| latent.rank);
             let parts = (wanted as u32).div_ceil(limits::ATTENTION_OUT);
             recorder.dispatch(&of.ops.prompt, &params, [n_head, groups, parts]);
             return;
@@ -360,8 +365,8 @@ impl AttentionOps {
     /// Records norms and rotations of queries and keys, and one cache's keys and values.
     fn record_heads(&self, recorder: &mut Recorder, buffers: &AttentionBuffers, of: &CacheRows<'_>) {
         let (layout, shape) = (&self.layout, &self.layout.shape);
-        let [n_head, n_kv_head, head_dim, dims] =
-            [shape.n_head, shape.n_kv_head, shape.head_dim, layout.dims].map(|n| n as u32);
+        let [n_head, n_kv_head, head_dim, value_dim, dims] =
+            [shape.n_head, shape.n_kv_head, shape.head_dim, shape.value_dim, layout.dims].map(|n| n as u32);
         let [qkv_pitch, q_pitch, position, capacity, row] =
             [layout.qkv_pitch, layout.q_pitch, of.position, of.capacity, of.rows.start].map(|n| n as u32);
         let (query_beta, [query_length, query_offset]) = layout.query_growth();
@@ -369,6 +374,7 @@ impl AttentionOps {
             n_head,
             n_kv_head,
             head_dim,
+            value_dim,
             dims,
             qkv_pitch,
             q_pitch,
@@ -387,7 +393,8 @@ impl AttentionOps {
     /// Multiply-adds of `tokens` tokens of which the last sees `seen`.
     pub fn work(&self, tokens: usize, seen: usize) -> u64 {
         let seen = self.layout.shape.window.map_or(seen, |window| seen.min(window));
-        let keys = 2 * self.layout.shape.q_dim() * seen;
+        let shape = &self.layout.shape;
+        let keys = shape.n_head * (shape.head_dim + shape.value_dim) * seen;
         let inputs = match &self.inputs {
             Inputs::Heads(inputs) => inputs.work,
             Inputs::Latent(inputs) => inputs.work(),

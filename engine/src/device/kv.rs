@@ -17,9 +17,9 @@ use crate::{
     runtime::{KvLayer, KvType, OffHostRows},
 };
 
-/// Keys and values of one layer of one conversation on a device, each `[n_kv_head, room, head_pitch]`, with the dispatches that
-/// work on them. Rows are a ring, as in RAM: that of position `p` is `p % room`. Latent attention's keys are their own values,
-/// `[latent | rotated key]`. They belong to one [`GpuLayers`](super::GpuLayers).
+/// Keys and values of one layer of one conversation on a device, each `[n_kv_head, room, head_pitch]` of its own width, with the
+/// dispatches that work on them. Rows are a ring, as in RAM: that of position `p` is `p % room`. Latent attention's keys are their own
+/// values, `[latent | rotated key]`. They belong to one [`GpuLayers`](super::GpuLayers).
 #[derive(Debug)]
 pub(crate) struct GpuKv {
     /// Identity of the layers whose buffers the dispatches read beside the cache's own.
@@ -32,17 +32,24 @@ pub(crate) struct GpuKv {
     shared: bool,
 }
 
-/// The layout of keys (or values) on the device: `[heads, room, head_pitch(head_dim)]`.
+/// The layout of keys and values on the device.
 #[derive(Debug, Clone, Copy)]
 struct DeviceRows {
-    heads: usize,
-    /// Heads of values: none where keys are their own.
-    value_heads: usize,
     /// Elements that are ahead of the latent in RAM and behind it here.
     rotated: usize,
     /// Positions that there is room for.
     room: usize,
-    head_dim: usize,
+    keys: RowLayout,
+    /// Without heads where keys are their own values.
+    values: RowLayout,
+}
+
+/// The layout of keys, or of values: `[heads, room, head_pitch(dim)]`.
+#[derive(Debug, Clone, Copy)]
+struct RowLayout {
+    heads: usize,
+    /// Elements of a row.
+    dim: usize,
     /// Bytes of one element.
     bytes: usize,
 }
@@ -76,17 +83,18 @@ impl GpuKv {
         ty: KvType,
     ) -> Result<Self> {
         let rows = DeviceRows::new(&attention.layout.shape, room, ty);
-        let wanted = rows.all_bytes();
+        let [of_keys, of_values] = [rows.keys, rows.values].map(|of| of.all_bytes(room));
+        let wanted = of_keys.max(of_values);
         let caps = gpu.caps();
         // Kernels count words, and rows of heads, in 32 bits.
         let most = caps.max_binding.min(caps.max_buffer).min(1 << 33);
         if wanted > most {
             return Err(Error::Memory { what: "KV cache of one layer", wanted, available: most });
         }
-        let buffer = || gpu.arena().buffer(Purpose::Kv, "KV cache", wanted, Usage::Storage);
-        let keys = buffer()?;
-        let values = if rows.value_heads == 0 { keys.clone() } else { buffer()? };
-        let ops = KvOps::new(gpu, rope, buffers, attention, &keys, &values, rows.bytes == 4)?;
+        let buffer = |bytes| gpu.arena().buffer(Purpose::Kv, "KV cache", bytes, Usage::Storage);
+        let keys = buffer(of_keys)?;
+        let values = if rows.values.heads == 0 { keys.clone() } else { buffer(of_values)? };
+        let ops = KvOps::new(gpu, rope, buffers, attention, &keys, &values, rows.keys.bytes == 4)?;
         Ok(GpuKv { owner: Arc::clone(owner), ops, keys, values, rows, shared: false })
     }
 
@@ -102,7 +110,7 @@ impl GpuKv {
         attention: &AttentionOps,
     ) -> Result<Self> {
         let (keys, values) = (self.keys.clone(), self.values.clone());
-        let ops = KvOps::new(gpu, rope, buffers, attention, &keys, &values, self.rows.bytes == 4)?;
+        let ops = KvOps::new(gpu, rope, buffers, attention, &keys, &values, self.rows.keys.bytes == 4)?;
         Ok(GpuKv { owner: Arc::clone(&self.owner), ops, keys, values, rows: self.rows, shared: true })
     }
 
@@ -128,22 +136,24 @@ impl GpuKv {
 
     /// Uploads `rows` of every head of `from`, in loads of the size of `segment`'s ring.
     pub(crate) fn fill(&self, from: &KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
-        let (at, mut row, mut bytes) = (self.rows, vec![0.0; self.rows.head_dim], Vec::new());
+        let (at, mut row, mut bytes) = (self.rows, self.rows.row(), Vec::new());
         let heads = [(&self.keys, &from.keys), (&self.values, &from.values)];
         for load in at.loads(rows, segment.room_up())? {
             bytes.clear();
             for Run { values, head, rows } in &load {
+                let of = at.of(*values);
+                let row = &mut row[..of.dim];
                 for i in rows.clone() {
-                    heads[usize::from(*values)].1[*head].get(i, &mut row);
+                    heads[usize::from(*values)].1[*head].get(i, row);
                     row.rotate_left(at.rotated);
-                    at.encode(&row, &mut bytes);
+                    of.encode(row, &mut bytes);
                 }
             }
             let mut rest = &bytes[..];
             let pieces = load.iter().map(|Run { values, head, rows }| {
-                let (piece, after) = rest.split_at(rows.len() * at.row_bytes());
+                let (piece, after) = rest.split_at(rows.len() * at.of(*values).row_bytes());
                 rest = after;
-                (piece, heads[usize::from(*values)].0, at.offset(*head, rows.start))
+                (piece, heads[usize::from(*values)].0, at.offset(*values, *head, rows.start))
             });
             segment.begin(&pieces.collect::<Vec<_>>())?;
             segment.submit()?;
@@ -153,22 +163,26 @@ impl GpuKv {
 
     /// Reads `rows` of every head, all that are held, back into `into`, which has none yet.
     pub(crate) fn drain(&self, into: &mut KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
-        let (at, mut row) = (self.rows, vec![0.0; self.rows.head_dim]);
+        let (at, mut row) = (self.rows, self.rows.row());
         segment.drop_recorded();
         into.begin_at(rows.start);
         for load in at.loads(rows, segment.room_down())? {
             let pieces = load.iter().map(|Run { values, head, rows }| {
                 let buffer = if *values { &self.values } else { &self.keys };
-                (buffer, at.offset(*head, rows.start), (rows.len() * at.row_bytes()) as u64)
+                (buffer, at.offset(*values, *head, rows.start), (rows.len() * at.of(*values).row_bytes()) as u64)
             });
             segment.read(&pieces.collect::<Vec<_>>(), |read| {
-                let mut read = read.chunks_exact(at.row_bytes());
+                let mut rest = read;
                 for Run { values, head, rows } in &load {
+                    let of = at.of(*values);
+                    let (run, after) = rest.split_at(rows.len() * of.row_bytes());
+                    rest = after;
                     let heads = if *values { &mut into.values } else { &mut into.keys };
-                    for bytes in read.by_ref().take(rows.len()) {
-                        at.decode(bytes, &mut row);
+                    let row = &mut row[..of.dim];
+                    for bytes in run.chunks_exact(of.row_bytes()) {
+                        of.decode(bytes, row);
                         row.rotate_right(at.rotated);
-                        heads[*head].push(&row);
+                        heads[*head].push(row);
                     }
                 }
             })?;
@@ -188,12 +202,13 @@ impl OffHostRows for GpuKv {
         if self.shared {
             return Ok(());
         }
-        let of = [(&from.keys, &self.keys, self.rows.heads), (&from.values, &self.values, self.rows.value_heads)];
-        for (from_buffer, to_buffer, heads) in of {
+        let of = [(&from.keys, &self.keys, false), (&from.values, &self.values, true)];
+        for (from_buffer, to_buffer, values) in of {
+            let of = self.rows.of(values);
             for rows in self.rows.pieces(&from.rows, rows.clone()) {
-                let bytes = (rows.len() * self.rows.row_bytes()) as u64;
-                for head in 0..heads {
-                    let (from_at, to_at) = (from.rows.offset(head, rows.start), self.rows.offset(head, rows.start));
+                let bytes = (rows.len() * of.row_bytes()) as u64;
+                for head in 0..of.heads {
+                    let [from_at, to_at] = [&from.rows, &self.rows].map(|at| at.offset(values, head, rows.start));
                     recorder.copy(from_buffer, from_at, to_buffer, to_at, bytes);
                 }
             }
@@ -217,33 +232,32 @@ fn element_bytes(ty: KvType) -> usize {
 
 impl DeviceRows {
     fn new(shape: &AttentionConfig, room: usize, ty: KvType) -> Self {
+        let rows = |heads, dim| RowLayout { heads, dim, bytes: element_bytes(ty) };
         DeviceRows {
-            heads: shape.n_kv_head,
-            value_heads: shape.value_heads(),
             rotated: shape.latent_rope_dim(),
             room,
-            head_dim: shape.head_dim,
-            bytes: element_bytes(ty),
+            keys: rows(shape.n_kv_head, shape.head_dim),
+            values: rows(shape.value_heads(), shape.value_dim),
         }
     }
 
-    /// Bytes from one row to the next.
-    fn row_bytes(self) -> usize {
-        head_pitch(self.head_dim as u32) as usize * self.bytes
+    /// The layout of values, or of keys.
+    fn of(&self, values: bool) -> RowLayout {
+        if values { self.values } else { self.keys }
+    }
+
+    /// Room for the elements of a row of either kind.
+    fn row(&self) -> Vec<f32> {
+        vec![0.0; self.keys.dim.max(self.values.dim)]
     }
 
     /// Bytes of all keys and all values.
     fn keys_and_values(self) -> u64 {
-        self.all_bytes() * if self.value_heads == 0 { 1 } else { 2 }
+        self.keys.all_bytes(self.room).saturating_add(self.values.all_bytes(self.room))
     }
 
-    /// Bytes of all keys, or of all values.
-    fn all_bytes(self) -> u64 {
-        (self.row_bytes() as u64 * self.heads as u64).saturating_mul(self.room as u64)
-    }
-
-    fn offset(self, head: usize, row: usize) -> u64 {
-        (head * self.room + row % self.room) as u64 * self.row_bytes() as u64
+    fn offset(&self, values: bool, head: usize, row: usize) -> u64 {
+        (head * self.room + row % self.room) as u64 * self.of(values).row_bytes() as u64
     }
 
     /// The end of the rows from `start` on, up to `end`, that lie one behind the other.
@@ -264,13 +278,13 @@ impl DeviceRows {
 
     /// The rows `all` of every head's keys and values in loads of `room` bytes.
     fn loads(self, all: Range<usize>, room: u64) -> Result<Vec<Vec<Run>>> {
-        let wanted = self.row_bytes() as u64;
+        let wanted = self.keys.row_bytes().max(self.values.row_bytes()) as u64;
         if room < wanted {
             return Err(Error::Memory { what: "staging of one row of the KV cache", wanted, available: room });
         }
         let most = (room / wanted) as usize;
         let (mut loads, mut load, mut left) = (Vec::new(), Vec::new(), most);
-        for (values, heads) in [(false, self.heads), (true, self.value_heads)] {
+        for (values, heads) in [(false, self.keys.heads), (true, self.values.heads)] {
             for head in 0..heads {
                 let mut start = all.start;
                 while start < all.end {
@@ -287,6 +301,18 @@ impl DeviceRows {
         }
         loads.extend((!load.is_empty()).then_some(load));
         Ok(loads)
+    }
+}
+
+impl RowLayout {
+    /// Bytes from one row to the next.
+    fn row_bytes(self) -> usize {
+        head_pitch(self.dim as u32) as usize * self.bytes
+    }
+
+    /// Bytes of the rows of all heads, with room for so many positions.
+    fn all_bytes(self, room: usize) -> u64 {
+        (self.row_bytes() as u64 * self.heads as u64).saturating_mul(room as u64)
     }
 
     fn encode(self, row: &[f32], into: &mut Vec<u8>) {
@@ -326,6 +352,7 @@ impl KvOps {
         let table = layout.shape.rope.and_then(|table| buffers.tables.get(table));
         let kv_f32 = ("KV_F32", switch(full));
         let head_dim = ("HEAD_DIM", layout.shape.head_dim as f64);
+        let value_dim = ("VALUE_DIM", layout.shape.value_dim as f64);
         let pipelines = gpu.pipelines();
         let nothing = gpu.nothing();
 
@@ -338,6 +365,7 @@ impl KvOps {
             ("NORM_AFTER_ROPE", switch(layout.shape.norm_after_rope)),
             ("GATED", switch(layout.shape.gated)),
             ("V_NORM", switch(layout.shape.norm_values)),
+            ("VALUE_SCALE", layout.shape.value_scale.into()),
             kv_f32,
             grows,
         ];
@@ -358,12 +386,13 @@ impl KvOps {
         };
         let with_sinks = ("SINKS", switch(attention.sinks.is_some()));
         let sinks = attention.sinks.as_ref().unwrap_or(nothing);
-        let overrides = [("HEADS", f64::from(layout.decode_heads)), head_dim, kv_f32, with_sinks];
+        let overrides = [("HEADS", f64::from(layout.decode_heads)), head_dim, value_dim, kv_f32, with_sinks];
         let decode = pipelines.get("attention_decode", None, layout.decode_workgroup(), &overrides)?;
         let into = |out: &Buffer| Op::new(gpu, &decode, &[&buffers.q, keys, values, sinks, out].map(Into::into));
         let (direct, split) = (into(&buffers.heads)?, into(&buffers.partials)?);
         let workgroup = AttentionBuffers::PROMPT_WORKGROUP;
-        let pipeline = pipelines.get("attention_prompt", None, workgroup, &[head_dim, kv_f32, with_sinks])?;
+        let pipeline =
+            pipelines.get("attention_prompt", None, workgroup, &[head_dim, value_dim, kv_f32, with_sinks])?;
         let prompt = direct.variant(&pipeline);
         Ok(KvOps { append, decode: direct, decode_split: split, prompt })
     }
@@ -375,18 +404,21 @@ mod tests {
 
     #[test]
     fn kv_loads_hold_every_row_once_within_the_ring() {
-        let rows = DeviceRows { heads: 3, value_heads: 3, rotated: 0, room: 50, head_dim: 6, bytes: 2 };
+        let of = |heads, dim| RowLayout { heads, dim, bytes: 2 };
+        let rows = DeviceRows { rotated: 0, room: 50, keys: of(3, 6), values: of(2, 4) };
         for room in [16, 40, 16 * 7, 1 << 20] {
             for len in [0, 1, 13] {
                 let mut seen = Vec::new();
                 for load in rows.loads(0..len, room).unwrap() {
-                    let count: usize = load.iter().map(|run| run.rows.len()).sum();
-                    assert!(count > 0 && (count * rows.row_bytes()) as u64 <= room);
+                    let bytes: usize = load.iter().map(|run| run.rows.len() * rows.of(run.values).row_bytes()).sum();
+                    assert!(bytes > 0 && bytes as u64 <= room);
                     seen.extend(load.into_iter().flat_map(|run| run.rows.map(move |row| (run.values, run.head, row))));
                 }
                 let all = [false, true].into_iter();
-                let all =
-                    all.flat_map(|values| (0..3).flat_map(move |head| (0..len).map(move |row| (values, head, row))));
+                let all = all.flat_map(|values| {
+                    let heads = 0..rows.of(values).heads;
+                    heads.flat_map(move |head| (0..len).map(move |row| (values, head, row)))
+                });
                 assert_eq!(seen, all.collect::<Vec<_>>(), "{len} rows, {room} bytes");
             }
         }
@@ -395,7 +427,8 @@ mod tests {
 
     #[test]
     fn pieces_of_rings_wrap_in_neither_and_are_the_newest_rows() {
-        let ring = |room| DeviceRows { heads: 1, value_heads: 1, rotated: 0, room, head_dim: 8, bytes: 2 };
+        let of = RowLayout { heads: 1, dim: 8, bytes: 2 };
+        let ring = |room| DeviceRows { rotated: 0, room, keys: of, values: of };
         for (to, from) in [(8, 8), (8, 12), (12, 8), (50, 8), (50, 60)] {
             for (start, end) in (0..40).flat_map(|start| (start..40).map(move |end| (start, end))) {
                 let pieces: Vec<_> = ring(to).pieces(&ring(from), start..end).collect();

@@ -186,7 +186,7 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
         if let Some(source) = shape.attention.as_ref().and_then(|attention| attention.kv_from) {
             let rows = |at: usize| {
                 let of = config.layers[at].attention.as_ref()?;
-                Some((of.n_kv_head, of.head_dim))
+                Some((of.n_kv_head, of.head_dim, of.value_dim))
             };
             if source >= n || config.kv_source(source) != Some(source) || rows(source) != rows(n) {
                 let expected = format!("an earlier layer with keys of its own and the shape of layer {n}'s");

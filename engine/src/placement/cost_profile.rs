@@ -438,7 +438,7 @@ fn attention_reads(
     inputs: &PlanInputs,
 ) -> Vec<ReadBytes> {
     let filled = (inputs.context / 2).clamp(1, inputs.context.max(1)) as u64;
-    let kv_row = |of: &AttentionConfig| of.cached_rows() as u64 * inputs.kv_type.row_bytes(of.head_dim) as u64;
+    let kv_row = |of: &AttentionConfig| of.cached_bytes(|len| inputs.kv_type.row_bytes(len));
     let ty = match inputs.kv_type {
         KvType::F16 => TensorType::F16,
         KvType::F32 => TensorType::F32,

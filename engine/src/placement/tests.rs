@@ -66,7 +66,7 @@ pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
         LayerBytes {
             attention: attention.linears().map(|it| all(&it.weight)).sum(),
             vectors: 8 * config.d_model as u64,
-            kv_token: 4 * shape.kv_dim() as u64,
+            kv_token: 2 * (shape.k_dim() + shape.v_dim()) as u64,
             split_tables: 16 * config.n_ff as u64,
             unit: ffn.gate.as_ref().map_or(0, |gate| row(&gate.weight)) + row(&ffn.up.weight) + down,
             by_unit: true,

@@ -93,7 +93,7 @@ impl KvCache {
         let shape = CacheShape::new(config);
         let bytes = |layer: usize| {
             let of = shape.attention(layer)?;
-            let row = of.cached_rows() as u64 * ty.row_bytes(of.head_dim) as u64;
+            let row = of.cached_bytes(|len| ty.row_bytes(len));
             Some(row.saturating_mul(KeptRows::room_for(config, layer, capacity) as u64))
         };
         (0..config.n_layer()).filter_map(bytes).fold(0, u64::saturating_add)
@@ -202,7 +202,7 @@ impl KvCache {
     pub fn read_bytes(&self, tokens: usize) -> u64 {
         let rows = |of: &AttentionConfig| {
             let seen = tokens.min(of.window.unwrap_or(usize::MAX)) as u64;
-            seen * of.cached_rows() as u64 * self.ty.row_bytes(of.head_dim) as u64
+            seen * of.cached_bytes(|len| self.ty.row_bytes(len))
         };
         let attention = self.shape.layers.iter().filter_map(|layer| layer.attention.as_ref()).map(rows);
         let states = self.shape.layers.iter().filter_map(LayerConfig::state).map(|state| state.bytes());

@@ -21,8 +21,9 @@ pub(super) type WindowRows = Vec<Option<KvLayer>>;
 impl KvLayer {
     /// No rows yet, with places for `room` of every head of `shape`.
     pub(crate) fn new(ty: KvType, shape: &AttentionConfig, room: usize) -> Result<Self> {
-        let rows = |heads| (0..heads).map(|_| KvRows::new(ty, shape.head_dim, room)).collect::<Result<_>>();
-        Ok(KvLayer { keys: rows(shape.n_kv_head)?, values: rows(shape.value_heads())? })
+        let rows = |heads, len| (0..heads).map(|_| KvRows::new(ty, len, room)).collect::<Result<_>>();
+        let (keys, values) = (rows(shape.n_kv_head, shape.head_dim)?, rows(shape.value_heads(), shape.value_dim)?);
+        Ok(KvLayer { keys, values })
     }
 
     /// Keys and values of every head.

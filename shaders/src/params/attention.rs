@@ -11,8 +11,10 @@ params! {
         n_head: u32,
         /// Key/value heads.
         n_kv_head: u32,
-        /// Elements of a head.
+        /// Elements of a query or key head.
         head_dim: u32,
+        /// Elements of a value head.
+        value_dim: u32,
         /// Rotated elements of a head, even.
         dims: u32,
         /// Elements from one token's stacked q, k, v to the next's.

@@ -14,6 +14,8 @@ struct Shape {
     n_head: u32,
     n_kv_head: u32,
     head_dim: u32,
+    /// Width of values; 0: that of keys.
+    value_dim: u32,
     tokens: u32,
     position: u32,
     window: u32,
@@ -28,6 +30,7 @@ const PLAIN: Shape = Shape {
     n_head: 2,
     n_kv_head: 2,
     head_dim: 64,
+    value_dim: 0,
     tokens: 1,
     position: 0,
     window: 0,
@@ -53,9 +56,15 @@ struct Case {
     expected: Vec<f64>,
 }
 
-/// A cache [n_kv_head, capacity, head_dim] of noise up to row `rows`: its bytes, and its values as they were rounded.
-fn cache(shape: &Shape, capacity: usize, rows: usize, seed: u32) -> (Vec<u8>, Vec<f64>) {
-    let [heads, dim, pitch] = [shape.n_kv_head, shape.head_dim, head_pitch(shape.head_dim)].map(|v| v as usize);
+impl Shape {
+    fn value_dim(&self) -> u32 {
+        if self.value_dim == 0 { self.head_dim } else { self.value_dim }
+    }
+}
+
+/// A cache [n_kv_head, capacity, dim] of noise up to row `rows`: its bytes, and its values as they were rounded.
+fn cache(shape: &Shape, dim: u32, capacity: usize, rows: usize, seed: u32) -> (Vec<u8>, Vec<f64>) {
+    let [heads, dim, pitch] = [shape.n_kv_head, dim, head_pitch(dim)].map(|v| v as usize);
     let mut noise = noise(heads * capacity * pitch, seed);
     for (i, value) in noise.iter_mut().enumerate() {
         if i / pitch % capacity >= rows {
@@ -83,7 +92,7 @@ impl Case {
             n_head,
             n_kv_head,
             q_pitch: (n_head * head_pitch(shape.head_dim)).next_multiple_of(32) + 32,
-            out_pitch: (n_head * shape.head_dim).next_multiple_of(32) + 32,
+            out_pitch: (n_head * shape.value_dim()).next_multiple_of(32) + 32,
             tokens,
             position,
             capacity: capacity as u32,
@@ -95,8 +104,8 @@ impl Case {
             softcap,
             row: 0,
         };
-        let (keys, key_values) = cache(&shape, capacity, rows, 21);
-        let (values, value_values) = cache(&shape, capacity, rows, 22);
+        let (keys, key_values) = cache(&shape, shape.head_dim, capacity, rows, 21);
+        let (values, value_values) = cache(&shape, shape.value_dim(), capacity, rows, 22);
         let (q_pitch, out_pitch) = (params.q_pitch as usize, params.out_pitch as usize);
         let mut q = noise(tokens as usize * q_pitch, 23);
         let sinks: Vec<f32> = noise(if shape.sinks { heads } else { 1 }, 24).iter().map(|v| 6.0 * v).collect();
@@ -112,9 +121,9 @@ impl Case {
             let last = position as usize + token;
             let first = if window == 0 { 0 } else { (last + 1).saturating_sub(window as usize) };
             let query = &q[token * q_pitch + head * pitch..][..dim];
-            let row = |i: usize| (head / group * capacity + i % capacity) * pitch;
+            let row = |i: usize, pitch: usize| (head / group * capacity + i % capacity) * pitch;
             let scores = (first..=last).map(|i| {
-                let products = query.iter().zip(&key_values[row(i)..]);
+                let products = query.iter().zip(&key_values[row(i, pitch)..]);
                 let score = products.map(|(a, b)| f64::from(*a) * b).sum::<f64>() * f64::from(params.scale);
                 let cap = f64::from(softcap);
                 if cap == 0.0 { score } else { cap * (score / cap).tanh() }
@@ -122,9 +131,11 @@ impl Case {
             let weights: Vec<f64> = scores.map(f64::exp).collect();
             let sink = if shape.sinks { f64::from(sinks[head]).exp() } else { 0.0 };
             let total: f64 = weights.iter().sum::<f64>() + sink;
-            for d in 0..dim {
-                let terms = weights.iter().zip(first..).map(|(weight, i)| weight * value_values[row(i) + d]);
-                expected[token * out_pitch + head * dim + d] = terms.sum::<f64>() / total;
+            let [out_dim, value_pitch] = [shape.value_dim(), head_pitch(shape.value_dim())].map(|v| v as usize);
+            for d in 0..out_dim {
+                let value = |i: usize| value_values[row(i, value_pitch) + d];
+                let terms = weights.iter().zip(first..).map(|(weight, i)| weight * value(i));
+                expected[token * out_pitch + head * out_dim + d] = terms.sum::<f64>() / total;
             }
         }
         Case { params, shape, q, keys, values, sinks, expected }
@@ -133,7 +144,8 @@ impl Case {
     fn overrides(&self) -> Vec<(&'static str, f64)> {
         let switch = |on: bool| f64::from(u8::from(on));
         let Shape { head_dim, kv_f32, sinks, .. } = self.shape;
-        vec![("HEAD_DIM", f64::from(head_dim)), ("KV_F32", switch(kv_f32)), ("SINKS", switch(sinks))]
+        let value_dim = ("VALUE_DIM", f64::from(self.shape.value_dim()));
+        vec![value_dim, ("HEAD_DIM", f64::from(head_dim)), ("KV_F32", switch(kv_f32)), ("SINKS", switch(sinks))]
     }
 
     fn attend(&self, tier: Tier, decode: Option<(DecodeGrid, u32, u32)>) -> Vec<f32> {
@@ -151,7 +163,7 @@ impl Case {
                 workgroups: (
                     shape.n_head,
                     shape.tokens.div_ceil(limits::ATTENTION_QUERIES),
-                    shape.head_dim.div_ceil(limits::ATTENTION_OUT),
+                    shape.value_dim().div_ceil(limits::ATTENTION_OUT),
                 ),
             };
             return Gpu::get().run(&call, 4);
@@ -159,7 +171,7 @@ impl Case {
         overrides.push(("WORKGROUP_SIZE", f64::from(workgroup)));
         overrides.push(("HEADS", f64::from(heads)));
         let params = Attention { span: grid.span, splits: grid.splits, ..*params };
-        let partials = vec![POISON; grid.partials_len(shape.n_head, shape.head_dim)];
+        let partials = vec![POISON; grid.partials_len(shape.n_head, shape.value_dim())];
         let call = Call {
             kernel: "attention_decode",
             tier,
@@ -230,6 +242,24 @@ fn attention_matches_its_equation_for_every_head_size() {
         let workgroup = (head_pitch(head_dim) / 4).next_multiple_of(32).max(128);
         for tier in Gpu::get().tiers() {
             decode.check_decode(tier, 0, workgroup);
+            prompt.check_prompt(tier);
+        }
+    }
+}
+
+#[test]
+fn attention_matches_its_equation_for_values_of_another_width() {
+    for (head_dim, value_dim, kv_f32) in
+        [(192, 128, false), (12, 8, true), (20, 6, false), (24, 64, false), (64, 300, true)]
+    {
+        let shape = Shape { head_dim, value_dim, kv_f32, n_head: 6, n_kv_head: 2, sinks: true, window: 90, ..PLAIN };
+        let decode = Case::new(Shape { tokens: 2, position: 171, ..shape });
+        let prompt = Case::new(Shape { tokens: 45, position: 83, ..shape });
+        let workgroup = (head_pitch(head_dim.max(value_dim)) / 4).next_multiple_of(32).max(128);
+        for tier in Gpu::get().tiers() {
+            for workgroups in [0, 1] {
+                decode.check_decode(tier, workgroups, workgroup);
+            }
             prompt.check_prompt(tier);
         }
     }

@@ -18,6 +18,8 @@ struct Variant {
     /// Weights of the norms come behind the rotation.
     norm_after: bool,
     gated: bool,
+    /// Width of values, where it is not that of keys, and a factor on them.
+    values: Option<(u32, f64)>,
     /// Queries grow with their position.
     grows: bool,
     kv_f32: bool,
@@ -34,6 +36,7 @@ const PLAIN: Variant = Variant {
     norm_all: false,
     norm_after: false,
     gated: false,
+    values: None,
     grows: false,
     kv_f32: false,
     position: 5,
@@ -70,15 +73,19 @@ impl Inputs<'_> {
         let Inputs { variant, params, qkv, table, norms } = self;
         let Variant { neox, rope, qk_norm, norm_all, norm_after, gated, grows, position, .. } = *variant;
         let [dim, half, qkv_pitch] = [variant.head_dim, variant.dims / 2, params.qkv_pitch].map(|v| v as usize);
-        if i >= dim {
+        let keys_end = (N_HEAD + N_KV_HEAD) as usize;
+        let (value_dim, factor) = variant.values.map_or((dim, 1.0), |(dim, factor)| (dim as usize, factor));
+        let own_dim = if slot >= keys_end { value_dim } else { dim };
+        if i >= own_dim {
             return 0.0;
+        }
+        if slot >= keys_end {
+            let before = if gated { keys_end + N_HEAD as usize } else { keys_end };
+            return factor * f64::from(qkv[token * qkv_pitch + before * dim + (slot - keys_end) * value_dim + i]);
         }
         let at = if gated { slot + slot.min(N_HEAD as usize) } else { slot };
         let head = &qkv[token * qkv_pitch + at * dim..][..dim];
         let is_query = slot < N_HEAD as usize;
-        if slot >= (N_HEAD + N_KV_HEAD) as usize {
-            return f64::from(head[i]);
-        }
         let (first, heads) = if is_query { (0, N_HEAD as usize) } else { (N_HEAD as usize, N_KV_HEAD as usize) };
         let (mean_of, at) = match norm_all {
             true => (&qkv[token * qkv_pitch + first * dim..][..heads * dim], (slot - first) * dim),
@@ -104,18 +111,44 @@ impl Inputs<'_> {
         let rotated = if i == a { normed(a) * cos - normed(b) * sin } else { normed(a) * sin + normed(b) * cos };
         rotated * behind(i)
     }
+
+    /// Queries, and the caches of keys and of values, as the kernel leaves them.
+    fn outputs(&self) -> (Vec<f64>, [Vec<f64>; 2]) {
+        let Inputs { variant, params, .. } = self;
+        let [tokens, capacity, position] = [TOKENS, params.capacity, variant.position].map(|v| v as usize);
+        let [pitch, value_pitch] = [params.head_dim, params.value_dim].map(|dim| head_pitch(dim) as usize);
+        let q_pitch = params.q_pitch as usize;
+        let mut q = vec![f64::from(UNTOUCHED); tokens * q_pitch];
+        let mut caches =
+            [pitch, value_pitch].map(|pitch| vec![f64::from(UNTOUCHED); N_KV_HEAD as usize * capacity * pitch]);
+        for token in 0..tokens {
+            for (head, i) in (0..N_HEAD as usize).flat_map(|head| (0..pitch).map(move |i| (head, i))) {
+                q[token * q_pitch + head * pitch + i] = self.element(token, head, i);
+            }
+            for (which, (cache, pitch)) in caches.iter_mut().zip([pitch, value_pitch]).enumerate() {
+                for (head, i) in (0..N_KV_HEAD as usize).flat_map(|head| (0..pitch).map(move |i| (head, i))) {
+                    let slot = N_HEAD as usize + which * N_KV_HEAD as usize + head;
+                    let row = head * capacity + (position + token) % capacity;
+                    cache[row * pitch + i] = self.element(token, slot, i);
+                }
+            }
+        }
+        (q, caches)
+    }
 }
 
 fn check(variant: Variant) {
     let Variant { head_dim, dims, neox, rope, qk_norm, norm_all, norm_after, .. } = variant;
     let Variant { gated, grows, kv_f32, position, workgroup, .. } = variant;
-    let [dim, half, pitch] = [head_dim, dims / 2, head_pitch(head_dim)].map(|v| v as usize);
+    let (value_dim, value_scale) = variant.values.unwrap_or((head_dim, 1.0));
+    let [dim, half] = [head_dim, dims / 2].map(|v| v as usize);
     let params = RopeAppend {
         n_head: N_HEAD,
         n_kv_head: N_KV_HEAD,
         head_dim,
+        value_dim,
         dims,
-        qkv_pitch: ((2 * N_HEAD + 2 * N_KV_HEAD) * head_dim).next_multiple_of(32) + 32,
+        qkv_pitch: ((2 * N_HEAD + 2 * N_KV_HEAD) * head_dim.max(value_dim)).next_multiple_of(32) + 32,
         q_pitch: (N_HEAD * head_pitch(head_dim)).next_multiple_of(32) + 32,
         position,
         // Some wrap.
@@ -126,32 +159,16 @@ fn check(variant: Variant) {
         query_offset: 1,
         row: 0,
     };
-    let [tokens, capacity, qkv_pitch, q_pitch] =
-        [TOKENS, params.capacity, params.qkv_pitch, params.q_pitch].map(|v| v as usize);
+    let [tokens, qkv_pitch] = [TOKENS, params.qkv_pitch].map(|v| v as usize);
     let qkv: Vec<f32> = noise(tokens * qkv_pitch, 41).iter().map(|v| v * 3.0).collect();
     let table = noise(tokens * half.max(1) * 2, 42);
     let norm_len = |heads: u32| if norm_all { dim * heads as usize } else { dim };
     let norms = [noise(norm_len(N_HEAD), 43), noise(norm_len(N_KV_HEAD), 44)];
 
     let inputs = Inputs { variant, params, qkv: &qkv, table: &table, norms: &norms };
-    let mut q = vec![f64::from(UNTOUCHED); tokens * q_pitch];
-    let mut caches = [0, 1].map(|_| vec![f64::from(UNTOUCHED); N_KV_HEAD as usize * capacity * pitch]);
-    for token in 0..tokens {
-        for i in 0..pitch {
-            for head in 0..N_HEAD as usize {
-                q[token * q_pitch + head * pitch + i] = inputs.element(token, head, i);
-            }
-            for (which, cache) in caches.iter_mut().enumerate() {
-                for head in 0..N_KV_HEAD as usize {
-                    let slot = N_HEAD as usize + which * N_KV_HEAD as usize + head;
-                    let row = head * capacity + (position as usize + token) % capacity;
-                    cache[row * pitch + i] = inputs.element(token, slot, i);
-                }
-            }
-        }
-    }
-
-    let (before, cache) = (vec![UNTOUCHED; q.len()], untouched(caches[0].len(), kv_f32));
+    let (q, caches) = inputs.outputs();
+    let before = vec![UNTOUCHED; q.len()];
+    let [keys_before, values_before] = [&caches[0], &caches[1]].map(|cache| untouched(cache.len(), kv_f32));
     for tier in Gpu::get().tiers() {
         let switch = |name, on| (name, f64::from(u8::from(on)));
         let call = Call {
@@ -168,9 +185,18 @@ fn check(variant: Variant) {
                 switch("GATED", gated),
                 switch("QUERY_SCALE", grows),
                 switch("KV_F32", kv_f32),
+                ("VALUE_SCALE", value_scale),
             ],
             params: bytes_of(&params),
-            buffers: &[bytes(&qkv), bytes(&table), bytes(&norms[0]), bytes(&norms[1]), bytes(&before), &cache, &cache],
+            buffers: &[
+                bytes(&qkv),
+                bytes(&table),
+                bytes(&norms[0]),
+                bytes(&norms[1]),
+                bytes(&before),
+                &keys_before,
+                &values_before,
+            ],
             workgroups: (N_HEAD + 2 * N_KV_HEAD, TOKENS, 1),
         };
         let [got_q, keys, values] = Gpu::get().run_for(&call, [4, 5, 6]);
@@ -219,6 +245,16 @@ fn rope_matches_its_equation_for_weights_behind_the_rotation() {
 }
 
 #[test]
+fn rope_matches_its_equation_for_values_of_another_width() {
+    for (head_dim, value_dim, kv_f32) in [(192, 128, false), (12, 8, true), (20, 6, false), (24, 64, false)] {
+        for gated in [false, true] {
+            let values = Some((value_dim, 0.707));
+            check(Variant { head_dim, dims: 4, values, kv_f32, gated, qk_norm: true, neox: true, ..PLAIN });
+        }
+    }
+}
+
+#[test]
 fn rope_leaves_the_gates_of_queries() {
     for qk_norm in [false, true] {
         check(Variant { gated: true, neox: true, qk_norm, ..PLAIN });
@@ -249,6 +285,7 @@ fn f16_caches_hold_no_infinities() {
         n_head: 1,
         n_kv_head: 1,
         head_dim: 4,
+        value_dim: 4,
         qkv_pitch: 32,
         q_pitch: 32,
         capacity: 1,

@@ -1,19 +1,20 @@
-// A workgroup holds as many copies of a head as fit, one lane per unit: lane = slice * UNITS + unit. There is at least one.
+// A workgroup holds as many copies of a head's values as fit, one lane per unit: lane = slice * VALUE_UNITS + unit. There is at
+// least one.
 #include "head.wgsl"
 
-override SLICES: u32 = WORKGROUP_SIZE / UNITS;
+override SLICES: u32 = WORKGROUP_SIZE / VALUE_UNITS;
 
 var<workgroup> slice_values: array<vec4<f32>, WORKGROUP_SIZE>;
 
-// Sums over the slices; lanes below UNITS get their unit's. All lanes must call it; those past the last slice do not count.
+// Sums over the slices; lanes below VALUE_UNITS get their unit's. All lanes must call it; those past the last slice do not count.
 fn sum_slices(value: vec4<f32>, lane: u32) -> vec4<f32> {
     workgroupBarrier();
     slice_values[lane] = value;
     workgroupBarrier();
     var sum = vec4<f32>();
-    if lane < UNITS {
+    if lane < VALUE_UNITS {
         for (var slice = 0u; slice < SLICES; slice += 1u) {
-            sum += slice_values[slice * UNITS + lane];
+            sum += slice_values[slice * VALUE_UNITS + lane];
         }
     }
     return sum;

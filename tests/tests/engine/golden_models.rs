@@ -216,7 +216,7 @@ fn routing_matches_the_reference() {
             assert_eq!(by_token(&chosen, experts.used), wanted, "{name} {setup:?}");
         }
     }
-    assert_eq!(seen, 28);
+    assert_eq!(seen, 29);
 }
 
 /// Conversations' states behind a prompt are the reference's, however the prompt is divided.

@@ -30,6 +30,7 @@ mod one_text;
 mod placed;
 mod predictor;
 mod prepare;
+mod published_keys;
 mod recurrent_models;
 mod refused_models;
 mod refused_tensors;

@@ -86,6 +86,7 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("hunyuan-dense", "hunyuan-dense", [48, 3, 4, 2, 16, 96], Silu),
         ("hunyuan-moe", "hunyuan-moe", [48, 3, 4, 2, 12, 32], Silu),
         ("muse-glimmer", "muse-glimmer", [48, 4, 4, 2, 12, 96], Silu),
+        ("mimo-v2-flash", "mimo2", [48, 4, 4, 2, 12, 96], Silu),
         ("step3", "step35", [48, 4, 4, 2, 12, 96], Silu),
         ("llama4", "llama4", [48, 4, 4, 2, 12, 64], Silu),
         ("mistral4", "mistral4", [48, 3, 4, 1, 40, 96], Silu),

@@ -193,6 +193,13 @@ fn tails_of_folders_are_left_out() {
         ("glm4-moe", "num_nextn_predict_layers", None, "model.layers.3.self_attn.q_proj.weight"),
         ("minimax-m2", "num_mtp_modules", None, "model.layers.3.self_attn.q_proj.weight"),
         ("qwen3-next", "num_nextn_predict_layers", None, "mtp.fc.weight"),
+        (
+            "step3",
+            "num_nextn_predict_layers",
+            Some("layer_types"),
+            "model.layers.4.transformer.shared_head.norm.weight",
+        ),
+        ("mimo-v2-flash", "num_nextn_predict_layers", None, "model.mtp.layers.0.self_attn.q_proj.weight"),
     ] {
         let (source, folder) = (fixtures().join("models").join(name), tempfile::tempdir().unwrap());
         for file in ["tokenizer.json", "tokenizer_config.json"] {

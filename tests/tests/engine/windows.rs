@@ -205,7 +205,7 @@ fn gemma3() -> ModelConfig {
     });
     config.layers = (0..34).map(|n| if n % 6 == 5 { all.clone() } else { windowed.clone() }).collect();
     for attention in config.attentions_mut() {
-        (attention.n_head, attention.n_kv_head, attention.head_dim) = (8, 4, 256);
+        (attention.n_head, attention.n_kv_head, attention.head_dim, attention.value_dim) = (8, 4, 256, 256);
         attention.window = attention.window.map(|_| 1024);
     }
     config
@@ -235,7 +235,7 @@ fn published_shapes_keep_windows_and_not_the_whole_context() {
         ("Qwen 3.5 4B", shape("qwen3.5-4b"), 8 * 4096 * all, 8 * 4096 * all),
     ] {
         let own = config.attentions().filter(|of| of.kv_from.is_none());
-        let every: u64 = own.map(|of| (of.cached_rows() * of.head_dim * 2) as u64 * all).sum();
+        let every: u64 = own.map(|of| of.cached_bytes(|len| 2 * len) * all).sum();
         let kept = KvCache::bytes_for(&config, TOKENS, KvType::F16);
         println!("{name}: {:.0} MiB, before {:.0}", kept as f64 / 1048576.0, every as f64 / 1048576.0);
         assert_eq!((every, kept), (before, after), "{name}");

@@ -211,9 +211,13 @@ fn print_look(out: &mut impl Write, look: &Look) -> io::Result<()> {
     writeln!(out, "architecture  {}", name(&config.architecture))?;
     writeln!(out, "layers        {}, {} wide", config.n_layer(), config.d_model)?;
     for (attention, layers) in attentions(config) {
-        let AttentionConfig { n_head, n_kv_head, head_dim, .. } = attention;
+        let AttentionConfig { n_head, n_kv_head, head_dim, value_dim, .. } = attention;
+        let values = if value_dim == head_dim { String::new() } else { format!(", values {value_dim}") };
         let which = if layers == config.n_layer() { String::new() } else { format!(", in {layers} layers") };
-        writeln!(out, "attention     {n_head} query heads on {n_kv_head} key/value heads, {head_dim} wide{which}")?;
+        writeln!(
+            out,
+            "attention     {n_head} query heads on {n_kv_head} key/value heads, {head_dim} wide{values}{which}"
+        )?;
     }
     if config.state_bytes() > 0 {
         writeln!(out, "states        {} per conversation", units::bytes(config.state_bytes()))?;
@@ -334,7 +338,7 @@ fn container(container: Container) -> String {
 /// The shapes of attention in the model, and the number of layers that have each.
 fn attentions(config: &ModelConfig) -> Vec<(&AttentionConfig, usize)> {
     let mut shapes: Vec<(&AttentionConfig, usize)> = Vec::new();
-    let shape = |of: &AttentionConfig| (of.n_head, of.n_kv_head, of.head_dim);
+    let shape = |of: &AttentionConfig| (of.n_head, of.n_kv_head, of.head_dim, of.output_cols());
     for attention in config.attentions() {
         match shapes.iter_mut().find(|(known, _)| shape(known) == shape(attention)) {
             Some((_, layers)) => *layers += 1,

@@ -27,11 +27,11 @@ const AHEAD: isize = 8 << 10;
 pub(super) struct QueryBlock {
     /// Query rows.
     rows: usize,
-    /// Elements per row, padded as the cache's rows are.
-    width: usize,
-    /// `[rows, width]`, already scaled.
+    /// Elements of rows.
+    widths: RowWidths,
+    /// `[rows, widths.keys]`, already scaled.
     q: Lines,
-    /// `[rows, width]`, sum of values weighted by `e^(score - max)`.
+    /// `[rows, widths.values]`, sum of values weighted by `e^(score - max)`.
     out: Lines,
     /// `[rows]`, largest score so far.
     max: Lines,
@@ -39,10 +39,17 @@ pub(super) struct QueryBlock {
     sum: Lines,
     /// `[rows, TILE]`
     scores: Lines,
-    /// `[TILE, width]`
+    /// `[TILE, width]` of keys, then of values.
     tile: Lines,
-    /// `[rows, width + 2]`: of the ranges of positions so far, a row's sum of values, maximum and sum of weights.
+    /// `[rows, widths.values + 2]`: of the ranges of positions so far, a row's sum of values, maximum and sum of weights.
     total: Lines,
+}
+
+/// Elements of a cache's rows, padding included: queries are as wide as keys, outputs as values.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct RowWidths {
+    pub(super) keys: usize,
+    pub(super) values: usize,
 }
 
 /// A float buffer aligned to cache lines, so that wide loads and stores never cross one.
@@ -84,15 +91,16 @@ impl QueryBlock {
         (floats * size_of::<f32>()) as u64
     }
 
-    /// Starts over with `rows` queries of `width` elements.
-    pub(super) fn start(&mut self, rows: usize, width: usize) {
-        (self.rows, self.width) = (rows, width);
-        self.q.at_least(rows * width);
+    /// Starts over with `rows` queries of these widths.
+    pub(super) fn start(&mut self, rows: usize, widths: RowWidths) {
+        (self.rows, self.widths) = (rows, widths);
+        let width = widths.values;
+        self.q.at_least(rows * widths.keys);
         self.out.at_least(rows * width);
         self.max.at_least(rows);
         self.sum.at_least(rows);
         self.scores.at_least(rows * TILE);
-        self.tile.at_least(TILE * width);
+        self.tile.at_least(TILE * widths.keys.max(width));
         self.total.at_least(rows * (width + 2));
         for total in self.total[..rows * (width + 2)].chunks_exact_mut(width + 2) {
             total.fill(0.0);
@@ -103,7 +111,7 @@ impl QueryBlock {
 
     /// Starts over with the same queries and another range of positions.
     fn start_range(&mut self) {
-        let (rows, width) = (self.rows, self.width);
+        let (rows, width) = (self.rows, self.widths.values);
         self.out[..rows * width].fill(0.0);
         self.max[..rows].fill(f32::NEG_INFINITY);
         self.sum[..rows].fill(0.0);
@@ -111,7 +119,7 @@ impl QueryBlock {
 
     /// Copies a range's sums of values, maxima and sums of weights to `to`, `[rows * (width + 2)]`.
     pub(super) fn store_range(&self, to: &mut [f32]) {
-        let (rows, width) = (self.rows, self.width);
+        let (rows, width) = (self.rows, self.widths.values);
         let (values, rest) = to.split_at_mut(rows * width);
         values.copy_from_slice(&self.out[..rows * width]);
         rest[..rows].copy_from_slice(&self.max[..rows]);
@@ -120,7 +128,7 @@ impl QueryBlock {
 
     /// Adds a range that another block has stored in `from` to those before.
     pub(super) fn add_range(&mut self, isa: Isa, from: &[f32]) {
-        let (rows, width) = (self.rows, self.width);
+        let (rows, width) = (self.rows, self.widths.values);
         let (values, rest) = from.split_at(rows * width);
         for (row, total) in self.total[..rows * (width + 2)].chunks_exact_mut(width + 2).enumerate() {
             let part = RangeSums { values: &values[row * width..][..width], max: rest[row], sum: rest[rows + row] };
@@ -130,22 +138,23 @@ impl QueryBlock {
 
     /// Ends a range of positions: it is added to those before.
     pub(super) fn end_range(&mut self, isa: Isa) {
+        let width = self.widths.values;
         for row in 0..self.rows {
-            let values = &self.out[row * self.width..][..self.width];
+            let values = &self.out[row * width..][..width];
             let part = RangeSums { values, max: self.max[row], sum: self.sum[row] };
-            dispatch(isa, AddRange { total: &mut self.total[row * (self.width + 2)..][..self.width + 2], part });
+            dispatch(isa, AddRange { total: &mut self.total[row * (width + 2)..][..width + 2], part });
         }
         self.start_range();
     }
 
     /// Sum of values, maximum and sum of weights of query `row`, of all ranges.
     pub(super) fn total(&self, row: usize) -> &[f32] {
-        &self.total[row * (self.width + 2)..][..self.width + 2]
+        &self.total[row * (self.widths.values + 2)..][..self.widths.values + 2]
     }
 
     /// Sets query `row`, multiplied by `scale`.
     pub(super) fn set_query(&mut self, row: usize, query: &[f32], scale: f32) {
-        let (used, padding) = self.q[row * self.width..][..self.width].split_at_mut(query.len());
+        let (used, padding) = self.q[row * self.widths.keys..][..self.widths.keys].split_at_mut(query.len());
         for (to, from) in used.iter_mut().zip(query) {
             *to = from * scale;
         }
@@ -206,8 +215,8 @@ impl Kernel for Attend<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let QueryBlock { rows, width, q, out, max, sum, scores, tile, .. } = self.block;
-        let (rows, width) = (*rows, *width);
+        let QueryBlock { rows, widths, q, out, max, sum, scores, tile, .. } = self.block;
+        let (rows, RowWidths { keys: width, values: out_width }) = (*rows, *widths);
         // Tiles start at multiples of their size, so that a query's result does not depend on its block, and in a ring of whole
         // tiles no tile wraps.
         let mut start = self.visit.start / TILE * TILE;
@@ -224,14 +233,14 @@ impl Kernel for Attend<'_> {
                     let biased = scores.iter_mut().zip(start..).take(n);
                     biased.for_each(|(score, key)| *score += bias.at(row % self.group, key));
                 }
-                let out = &mut out[row * width..][..width];
+                let out = &mut out[row * out_width..][..out_width];
                 soften(v, scores, seen, self.softcap, &mut max[row], &mut sum[row], out);
             }
             if std::ptr::eq(self.keys, self.values) {
                 weigh(v, scores, k, width, rows, n, out);
             } else {
-                let values = decode(v, self.values.view(), self.values.place(start), n, width, tile);
-                weigh(v, scores, values, width, rows, n, out);
+                let values = decode(v, self.values.view(), self.values.place(start), n, out_width, tile);
+                weigh(v, scores, values, out_width, rows, n, out);
             }
             start += TILE;
         }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{
     KvRows, PARALLEL_ELEMENTS,
-    attend::{Attend, Finish, PositionBias, QueryBlock, SeenWindow},
+    attend::{Attend, Finish, PositionBias, QueryBlock, RowWidths, SeenWindow},
     next,
 };
 use crate::cpu::{Cpu, simd::vector::dispatch};
@@ -21,8 +21,10 @@ pub struct AttentionShape<'a> {
     pub n_head: usize,
     /// Key/value heads; divides `n_head`; `n_head / n_kv_head` consecutive query heads share one.
     pub n_kv_head: usize,
-    /// Elements per head.
+    /// Elements of a query or key head.
     pub head_dim: usize,
+    /// Elements of a value head, and of a head's output.
+    pub value_dim: usize,
     /// Factor on query-key products.
     pub scale: f32,
     /// `cap * tanh(s / cap)` on scores.
@@ -101,7 +103,8 @@ const PREFETCHED: usize = 4;
 const PROMPT_ROWS: usize = 64;
 
 impl Cpu {
-    /// Attention of `queries` to the rows they see, which include their own positions. `out` has the queries' shape and is overwritten.
+    /// Attention of `queries` to the rows they see, which include their own positions. `out` is `[tokens, n_head * value_dim]` and is
+    /// overwritten.
     ///
     /// # Panics
     /// If sizes disagree.
@@ -117,9 +120,10 @@ impl Cpu {
         let row = shape.n_head * shape.head_dim;
         assert!(shape.sinks.is_none_or(|sinks| sinks.len() == shape.n_head));
         assert!(shape.key_bias.is_none_or(|bias| bias.slopes.len() == shape.n_head));
-        assert!(shape.n_head.is_multiple_of(shape.n_kv_head) && q.len().is_multiple_of(row) && out.len() == q.len());
+        assert!(shape.n_head.is_multiple_of(shape.n_kv_head) && q.len().is_multiple_of(row));
         assert!(keys.len() == shape.n_kv_head && values.len() == shape.n_kv_head);
         let tokens = q.len() / row;
+        assert!(out.len() == tokens * shape.n_head * shape.value_dim);
         assert!(keys.iter().chain(values).all(|rows| rows.len() >= first + tokens));
         scratch.blocks.resize_with(self.pool().threads(), Mutex::default);
         if tokens <= FEW_TOKENS {
@@ -140,12 +144,12 @@ impl Cpu {
         let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
         let row = shape.n_head * dim;
         let tokens = q.len() / row;
-        let (rows, width) = (tokens * group, keys[0].stride());
+        let (rows, widths) = (tokens * group, RowWidths { keys: keys[0].stride(), values: values[0].stride() });
         let window = shape.seen();
         let visit = window.first(first)..first + tokens;
         let first_range = visit.start / RANGE;
         let ranges = visit.end.div_ceil(RANGE) - first_range;
-        let part = rows * (width + 2);
+        let part = rows * (widths.values + 2);
         let needed = shape.n_kv_head * ranges * part;
         if scratch.partials.len() < needed {
             scratch.partials.resize(needed, 0.0);
@@ -168,7 +172,7 @@ impl Cpu {
                 prefetch(task + 1);
             }
             let (head, visit) = place(task);
-            block.start(rows, width);
+            block.start(rows, widths);
             for r in 0..rows {
                 let query = &q[r / group * row + (head * group + r % group) * dim..][..dim];
                 block.set_query(r, query, shape.scale);
@@ -182,7 +186,7 @@ impl Cpu {
         let blocks = &scratch.blocks;
         let mut parts: Vec<_> = partials.chunks_mut(part).enumerate().collect();
         let attend = |worker: usize, (i, part): &mut (usize, &mut [f32])| task(*i, part, &mut blocks[worker].lock());
-        if visit.len() * shape.n_kv_head * width * 2 < PARALLEL_ELEMENTS {
+        if visit.len() * shape.n_kv_head * (widths.keys + widths.values) < PARALLEL_ELEMENTS {
             parts.iter_mut().for_each(|part| attend(0, part));
         } else {
             self.pool().for_each(&mut parts, attend);
@@ -190,7 +194,7 @@ impl Cpu {
 
         let mut block = blocks[0].lock();
         for (head, parts) in partials.chunks_exact(ranges * part).enumerate() {
-            block.start(rows, width);
+            block.start(rows, widths);
             parts.chunks_exact(part).for_each(|part| block.add_range(self.isa(), part));
             self.finish(shape, head, &block, out);
         }
@@ -198,7 +202,7 @@ impl Cpu {
 
     /// Writes what the queries of `block` saw with key/value head `head` to their rows of `out`.
     fn finish(&self, shape: &AttentionShape<'_>, head: usize, block: &QueryBlock, out: &mut [f32]) {
-        let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
+        let (dim, group) = (shape.value_dim, shape.n_head / shape.n_kv_head);
         for (token, out) in out.chunks_exact_mut(shape.n_head * dim).enumerate() {
             let heads = out[head * group * dim..][..group * dim].chunks_exact_mut(dim).enumerate();
             for (of_group, out) in heads {
@@ -217,8 +221,8 @@ impl Cpu {
         scratch: &mut AttentionScratch,
     ) {
         let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
-        let row = shape.n_head * dim;
-        let width = keys[0].stride();
+        let (row, out_row) = (shape.n_head * dim, shape.n_head * shape.value_dim);
+        let widths = RowWidths { keys: keys[0].stride(), values: values[0].stride() };
         let window = shape.seen();
         let tokens = q.len() / row;
         let per_task = tokens.div_ceil(self.pool().threads() * 4);
@@ -226,11 +230,11 @@ impl Cpu {
 
         let task = |i: usize, out: &mut [f32], block: &mut QueryBlock| {
             let token = i * per_block;
-            let tokens = out.len() / row;
+            let tokens = out.len() / out_row;
             let first = first + token;
             let visit = window.first(first)..first + tokens;
             for head in 0..shape.n_kv_head {
-                block.start(tokens * group, width);
+                block.start(tokens * group, widths);
                 for r in 0..tokens * group {
                     let query = &q[(token + r / group) * row + (head * group + r % group) * dim..][..dim];
                     block.set_query(r, query, shape.scale);
@@ -249,7 +253,7 @@ impl Cpu {
             }
         };
         // Last blocks first: they see the most keys.
-        let queue = Mutex::new(out.chunks_mut(per_block * row).enumerate().rev());
+        let queue = Mutex::new(out.chunks_mut(per_block * out_row).enumerate().rev());
         self.pool().run_on_the_free(|worker| {
             let mut block = scratch.blocks[worker].lock();
             while let Some((i, out)) = next(&queue) {
@@ -271,6 +275,7 @@ mod tests {
         n_head: 1,
         n_kv_head: 1,
         head_dim: 16,
+        value_dim: 16,
         scale: 1.0,
         softcap: None,
         window: None,
@@ -279,7 +284,7 @@ mod tests {
         key_bias: None,
     };
 
-    /// Reference: attention of query head `head` at `position`, `[head_dim]`, in f64.
+    /// Reference: attention of query head `head` at `position`, `[value_dim]`, in f64.
     fn plain(
         shape: &AttentionShape<'_>,
         head: usize,
@@ -305,7 +310,7 @@ mod tests {
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
         let total = total + shape.sink(head).map_or(0.0, |sink| (f64::from(sink) - top).exp());
-        let mut out = vec![0.0; shape.head_dim];
+        let (mut out, mut row) = (vec![0.0; shape.value_dim], vec![0.0; shape.value_dim]);
         for (p, s) in (start..=position).zip(&scores) {
             values.get(p, &mut row);
             for (out, x) in out.iter_mut().zip(&row) {
@@ -329,23 +334,23 @@ mod tests {
     ) -> Result<(), TestCaseError> {
         let mut seed = seed;
         let row = shape.n_head * shape.head_dim;
-        let mut rows = || {
-            let mut rows = KvRows::new(ty, shape.head_dim, first + tokens).unwrap();
+        let mut rows = |dim: usize| {
+            let mut rows = KvRows::new(ty, dim, first + tokens).unwrap();
             for _ in 0..first + tokens {
-                let row: Vec<f32> = (0..shape.head_dim).map(|_| noise(&mut seed)).collect();
+                let row: Vec<f32> = (0..dim).map(|_| noise(&mut seed)).collect();
                 rows.push(&row);
             }
             rows
         };
-        let keys: Vec<KvRows> = (0..shape.n_kv_head).map(|_| rows()).collect();
-        let values: Vec<KvRows> = (0..shape.n_kv_head).map(|_| rows()).collect();
+        let keys: Vec<KvRows> = (0..shape.n_kv_head).map(|_| rows(shape.head_dim)).collect();
+        let values: Vec<KvRows> = (0..shape.n_kv_head).map(|_| rows(shape.value_dim)).collect();
         let q: Vec<f32> = (0..tokens * row).map(|_| noise(&mut seed)).collect();
         let group = shape.n_head / shape.n_kv_head;
         for cpu in each_cpu() {
-            let mut out = vec![f32::NAN; q.len()];
+            let mut out = vec![f32::NAN; q.len() / shape.head_dim * shape.value_dim];
             let (queries, seen) = (Queries { q: &q, first }, SeenRows { keys: &keys, values: &values });
             cpu.attention(shape, queries, seen, &mut out, &mut AttentionScratch::default());
-            for (i, (out, q)) in out.chunks(shape.head_dim).zip(q.chunks(shape.head_dim)).enumerate() {
+            for (i, (out, q)) in out.chunks(shape.value_dim).zip(q.chunks(shape.head_dim)).enumerate() {
                 let (token, head) = (i / shape.n_head, i % shape.n_head);
                 let wanted = plain(shape, head, q, &keys[head / group], &values[head / group], first + token);
                 for (a, b) in out.iter().zip(wanted) {
@@ -362,6 +367,7 @@ mod tests {
         #[test]
         fn attention_agrees_with_f64_for_any_shape(
             dim in prop::sample::select(vec![16usize, 24, 32, 64, 80, 96, 128, 256]),
+            value_dim in prop::option::of(prop::sample::select(vec![8usize, 20, 64, 128, 192])),
             n_kv_head in 1usize..3,
             group in 1usize..6,
             ty in prop::sample::select(vec![KvType::F16, KvType::F32, KvType::Q8_0]),
@@ -375,18 +381,29 @@ mod tests {
             seed: u64,
         ) {
             let scale = 1.0 / (dim as f32).sqrt();
-            let n_head = n_kv_head * group;
+            let (n_head, value_dim) = (n_kv_head * group, value_dim.unwrap_or(dim));
             let sinks = sinks.as_ref().map(|sinks| &sinks[..n_head]);
             let key_bias = slopes.as_ref().map(|slopes| PositionBias { slopes: &slopes[..n_head], scale });
             let head_dim = dim;
-            let shape = AttentionShape { n_head, n_kv_head, head_dim, scale, softcap, window, chunked, sinks, key_bias };
+            let shape = AttentionShape {
+                n_head,
+                n_kv_head,
+                head_dim,
+                value_dim,
+                scale,
+                softcap,
+                window,
+                chunked,
+                sinks,
+                key_bias,
+            };
             check(&shape, ty, first, tokens, seed)?;
         }
     }
 
     #[test]
     fn attention_agrees_with_f64_for_long_contexts_and_prompts() {
-        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale: 0.2, ..PLAIN };
+        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, value_dim: 32, scale: 0.2, ..PLAIN };
         check(&shape, KvType::F16, 1500, 1, 7).unwrap();
         let sinks = [0.5, -60.0, 80.0, 2.0];
         check(&AttentionShape { sinks: Some(&sinks), ..shape.clone() }, KvType::F32, 1500, 1, 7).unwrap();
@@ -396,7 +413,7 @@ mod tests {
 
     #[test]
     fn attention_is_the_same_for_any_number_of_workers() {
-        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale: 0.1, ..PLAIN };
+        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, value_dim: 64, scale: 0.1, ..PLAIN };
         let (mut keys, mut seed) = (Vec::new(), 3);
         for _ in 0..4 {
             let mut rows = KvRows::new(KvType::F16, 64, 600).unwrap();

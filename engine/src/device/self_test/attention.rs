@@ -200,6 +200,7 @@ impl Scores {
             n_head: N_HEAD,
             n_kv_head: N_KV_HEAD,
             head_dim: HEAD_DIM,
+            value_dim: HEAD_DIM,
             scale,
             softcap: None,
             window,

@@ -49,7 +49,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     for attention in config.attentions_mut() {
         (attention.scale, attention.norm_values) = (1.0, true);
         if attention.window.is_some() {
-            attention.head_dim = head_dim;
+            (attention.head_dim, attention.value_dim) = (head_dim, head_dim);
         }
     }
     share_keys_and_values(loader, &mut config)?;
@@ -131,7 +131,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     if let (Some(of), Some(attention)) = (windowed, &layer.attention)
         && attention.v.is_none()
     {
-        let expected = format!("values of a layer with a window, shape {:?}", [of.kv_dim(), config.d_model]);
+        let expected = format!("values of a layer with a window, shape {:?}", [of.v_dim(), config.d_model]);
         return Err(loader.missing_tensor(&format!("blk.{n}.attn_v.weight"), expected));
     }
     if let Some(experts) = &config.experts {

@@ -49,8 +49,14 @@ pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result
     let scale = loader.switchable("attention.scale")?.unwrap_or(1.0 / (key_dim as f32).sqrt());
     let scale = scale * yarn_scale(loader, config)?.powi(2);
     for attention in config.attentions_mut() {
-        *attention =
-            AttentionConfig { n_kv_head: 1, head_dim: rope + rank, scale, latent: Some(latent), ..attention.clone() };
+        *attention = AttentionConfig {
+            n_kv_head: 1,
+            head_dim: rope + rank,
+            value_dim: rope + rank,
+            scale,
+            latent: Some(latent),
+            ..attention.clone()
+        };
     }
     Ok(())
 }

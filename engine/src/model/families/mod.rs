@@ -28,6 +28,7 @@ mod lfm2;
 mod llama;
 mod llama4;
 mod mamba2;
+mod mimo2;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
@@ -100,6 +101,7 @@ const FAMILIES: &[&Family] = &[
     &deepseek2::FAMILY,
     &hunyuan::FAMILY,
     &laguna::FAMILY,
+    &mimo2::FAMILY,
     &minicpm::FAMILY,
     &minimax_m2::FAMILY,
     &ernie::FAMILY,

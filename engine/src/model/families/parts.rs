@@ -68,9 +68,9 @@ pub(super) fn check_lengths_kept(loader: &Loader<'_>, config: &ModelConfig) -> R
 pub(super) fn gated_heads(loader: &Loader<'_>, config: &mut ModelConfig, gate: HeadGate) -> Result<()> {
     for (n, attention) in config.layers.iter_mut().enumerate().filter_map(|(n, it)| Some((n, it.attention.as_mut()?))) {
         let name = format!("blk.{n}.attn_gate.weight");
-        let expected = format!("{} rows, one per head, or {}", attention.n_head, attention.q_dim());
+        let expected = format!("{} rows, one per head, or {}", attention.n_head, attention.output_cols());
         let Some(rows) = loader.rows(&name) else { return Err(loader.missing_tensor(&name, expected)) };
-        if ![attention.n_head, attention.q_dim()].contains(&rows) {
+        if ![attention.n_head, attention.output_cols()].contains(&rows) {
             return Err(loader.tensor_error(&name, expected, rows));
         }
         (attention.gate_rows, attention.head_gate) = (rows, gate);

@@ -35,7 +35,9 @@ fn defaults(model_type: &str) -> Value {
         }
         "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "minicpm3" | "mistral4" => latent(model_type),
         "gpt_oss" | "llama4" | "llama4_text" | "laguna" | "minimax_m2" | "glm4_moe" | "ernie4_5" | "ernie4_5_moe"
-        | "lfm2" | "lfm2_moe" | "phimoe" | "olmoe" | "cohere2_moe" | "exaone_moe" | "step3p5" => experts(model_type),
+        | "lfm2" | "lfm2_moe" | "phimoe" | "olmoe" | "cohere2_moe" | "exaone_moe" | "step3p5" | "mimo_v2_flash" => {
+            experts(model_type)
+        }
         _ => dense(model_type),
     }
 }
@@ -231,6 +233,15 @@ fn experts(model_type: &str) -> Value {
             "num_key_value_heads": 32, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096,
             "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 1024, "num_shared_experts": 1,
             "routed_scaling_factor": 2.5,
+        }),
+        "mimo_v2_flash" => json!({
+            "num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128, "max_position_embeddings": 131_072,
+            "rms_norm_eps": 1e-5, "sliding_window": 129, "attention_value_scale": 0.707, "n_routed_experts": 256,
+            "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_group": 1, "topk_group": 1,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.334},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.334},
+            },
         }),
         "step3p5" => json!({
             "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 128_000, "rms_norm_eps": 1e-5,

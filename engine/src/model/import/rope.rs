@@ -179,15 +179,20 @@ impl HfConfig {
         HfRope { config: self, values, by_kind: by_kind.is_some() }
     }
 
-    /// Rotated ones of a head's `head_dim` elements.
+    /// Rotated ones of a head's `head_dim` elements, all of them by default.
     pub(in crate::model) fn rotated(&self, layers: LayerRope, head_dim: usize) -> Result<usize> {
+        self.rotated_or(layers, head_dim, 1.0)
+    }
+
+    /// The same with another fraction by default.
+    pub(in crate::model) fn rotated_or(&self, layers: LayerRope, head_dim: usize, default: f64) -> Result<usize> {
         let name = "partial_rotary_factor";
         let rope = self.rope(layers);
         let given = match layers {
             LayerRope::Full => rope.value(name).or_else(|| self.value(name)),
             LayerRope::Sliding => rope.value(name),
         };
-        let Some(given) = given else { return Ok(head_dim) };
+        let Some(given) = given else { return Ok((default * head_dim as f64) as usize) };
         match given.as_f64().filter(|fraction| (0.0..=1.0).contains(fraction)) {
             Some(fraction) => Ok((fraction * head_dim as f64) as usize),
             None => Err(self.error(name, "a fraction from 0 to 1", given)),
@@ -227,13 +232,18 @@ impl Draft {
 
     /// The same of the layers with a window, in families where these have rotations of their own.
     pub(in crate::model) fn local_rope(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
+        let rope_dims = hf.rotated(LayerRope::Sliding, sizes.head_dim)?;
+        self.local_rope_of(hf, &HfSizes { rope_dims, ..*sizes }, default_base)
+    }
+
+    /// The same with the rotated elements of `sizes`.
+    pub(in crate::model) fn local_rope_of(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
         let rope = hf.rope(LayerRope::Sliding);
         let base = match rope.f32("rope_theta")? {
             None => hf.f32(&["rope_local_base_freq"])?.unwrap_or(default_base),
             Some(base) => base,
         };
-        let sizes = HfSizes { rope_dims: hf.rotated(LayerRope::Sliding, sizes.head_dim)?, ..*sizes };
-        self.rotations(hf, rope, sizes, base, LayerRope::Sliding)
+        self.rotations(hf, rope, *sizes, base, LayerRope::Sliding)
     }
 
     /// The key of queries that grow with their position, in families that have them.

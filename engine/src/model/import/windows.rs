@@ -23,7 +23,7 @@ pub(in crate::model) enum SlidingLayers {
 
 impl HfConfig {
     /// Per layer, true if it has the window; `None` if the folder names none, or switches it off.
-    fn sliding_layers(&self, n_layer: usize, usual: SlidingLayers) -> Result<Option<Vec<bool>>> {
+    pub(in crate::model) fn sliding_layers(&self, n_layer: usize, usual: SlidingLayers) -> Result<Option<Vec<bool>>> {
         let window = self.usize(&["sliding_window"])?.filter(|window| *window > 0);
         if window.is_none() || self.bool(&["use_sliding_window"])? == Some(false) {
             return Ok(None);

@@ -30,14 +30,7 @@ impl Loader<'_> {
                 return Err(self.key_error("attention.head_count", expected, n_head));
             }
         };
-        if let Some(value_length) = self.size("attention.value_length", 1..=MAX_HEADS)?
-            && value_length != head_dim
-            // Lengths of latent attention differ.
-            && !self.has_key("attention.kv_lora_rank")
-        {
-            let expected = format!("the length of a key, {head_dim}");
-            return Err(self.key_error("attention.value_length", expected, value_length));
-        }
+        let value_dim = self.size("attention.value_length", 1..=MAX_HEADS)?.unwrap_or(head_dim);
         let n_ff = self.widths(n_layer)?.into_iter().max().unwrap_or(0);
         let context_length = self.required_size("context_length", 1..=MAX_SIZE)?;
         let embedding = "token_embd.weight";
@@ -47,7 +40,7 @@ impl Loader<'_> {
             return Err(self.tensor_error(embedding, "at least one row", format!("{n_vocab} rows")));
         }
         self.check_vocabulary(n_vocab)?;
-        Ok(Sizes { d_model, n_layer, n_head, head_dim, n_ff, n_vocab, context_length })
+        Ok(Sizes { d_model, n_layer, n_head, head_dim, value_dim, n_ff, n_vocab, context_length })
     }
 
     /// Query heads and key/value heads of each layer; either may be 0 in layers without attention.
@@ -97,12 +90,18 @@ impl Loader<'_> {
         Err(Error::malformed(&self.checkpoint.path, Location::Key(key.to_owned()), expected, tokens))
     }
 
-    /// A configuration with the defaults of the llama family; a family changes what differs.
+    /// A configuration with the defaults of the llama family; a family changes what differs. Values are as long as keys.
     pub(in crate::model) fn base_config(&self, sizes: &Sizes, norm: NormKind, order: RopeOrder) -> Result<ModelConfig> {
-        self.config_with(sizes, norm, self.rope(sizes, order)?)
+        let Sizes { head_dim, value_dim, .. } = *sizes;
+        // Lengths of latent attention differ, which has keys of its own for them.
+        if value_dim != head_dim && !self.has_key("attention.kv_lora_rank") {
+            let expected = format!("the length of a key, {head_dim}");
+            return Err(self.key_error("attention.value_length", expected, value_dim));
+        }
+        self.config_with(&Sizes { value_dim: head_dim, ..*sizes }, norm, self.rope(sizes, order)?)
     }
 
-    /// The same with the rotations `rope`.
+    /// The same with the rotations `rope`, and values of a length of their own.
     pub(in crate::model) fn config_with(&self, sizes: &Sizes, norm: NormKind, rope: Rope) -> Result<ModelConfig> {
         let norm_eps = self.norm_eps(match norm {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
@@ -123,7 +122,7 @@ impl Loader<'_> {
             Some(name) if !name.is_empty() => name.to_owned(),
             _ => self.checkpoint.path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         };
-        let head_dim = sizes.head_dim;
+        let Sizes { head_dim, value_dim, .. } = *sizes;
         let scale = self.switchable("attention.scale")?.unwrap_or(1.0 / (head_dim as f32).sqrt());
         let query_scale = self.query_scale(sizes.context_length)?;
         let attention = |(n_head, n_kv_head): (usize, usize)| {
@@ -133,6 +132,8 @@ impl Loader<'_> {
                 n_head,
                 n_kv_head,
                 head_dim,
+                value_dim,
+                value_scale: 1.0,
                 window: None,
                 chunked: false,
                 rope,

@@ -55,6 +55,8 @@ pub(in crate::model) struct Sizes {
     pub(in crate::model) n_layer: usize,
     pub(in crate::model) n_head: usize,
     pub(in crate::model) head_dim: usize,
+    /// Elements of a value head.
+    pub(in crate::model) value_dim: usize,
     /// 0 if the file does not say (MoE models).
     pub(in crate::model) n_ff: usize,
     pub(in crate::model) n_vocab: usize,

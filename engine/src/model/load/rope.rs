@@ -35,7 +35,7 @@ struct RopeKeys {
 
 impl Loader<'_> {
     /// The rotations of all layers, or of those without a window.
-    pub(super) fn rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
+    pub(in crate::model) fn rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
         let defaults = RopeDefaults { head_dim: sizes.head_dim, dims: sizes.head_dim, base: 10_000.0 };
         self.rotations(RopeKeys { suffix: "", defaults, order, context: sizes.context_length, counted: 1 })
     }

@@ -13,8 +13,12 @@ pub struct AttentionConfig {
     pub n_head: usize,
     /// Key/value heads; divides `n_head`.
     pub n_kv_head: usize,
-    /// Elements per head (queries, keys and values alike).
+    /// Elements of a query or key head.
     pub head_dim: usize,
+    /// Elements of a value head, those of a key but in few models (MiMo 2).
+    pub value_dim: usize,
+    /// Factor on values.
+    pub value_scale: f32,
     /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
     pub window: Option<usize>,
     /// True if the window does not slide: it begins at multiples of its length, and a query sees itself and the keys from there
@@ -67,9 +71,9 @@ impl AttentionConfig {
         self.head_dim - self.latent.map_or(self.head_dim, |latent| latent.rank)
     }
 
-    /// Columns of the output matrix.
+    /// Elements of the outputs of all heads together: columns of the output matrix.
     pub fn output_cols(&self) -> usize {
-        self.latent.map_or(self.q_dim(), |latent| self.n_head * latent.v_dim)
+        self.n_head * self.latent.map_or(self.value_dim, |latent| latent.v_dim)
     }
 
     /// Heads whose values are cached beside the keys: none where keys are their own values.
@@ -77,9 +81,9 @@ impl AttentionConfig {
         if self.latent.is_some() { 0 } else { self.n_kv_head }
     }
 
-    /// Rows of keys and values that a token caches.
-    pub fn cached_rows(&self) -> usize {
-        self.n_kv_head + self.value_heads()
+    /// Bytes of the keys and values that a token caches, `row_bytes` being those of a row of so many elements.
+    pub fn cached_bytes(&self, row_bytes: impl Fn(usize) -> usize) -> u64 {
+        (self.n_kv_head * row_bytes(self.head_dim) + self.value_heads() * row_bytes(self.value_dim)) as u64
     }
 
     /// Rows of the query matrix.
@@ -90,14 +94,24 @@ impl AttentionConfig {
         if self.gated { 2 * self.q_dim() } else { self.q_dim() }
     }
 
-    /// Elements of all key (or value) heads together.
-    pub fn kv_dim(&self) -> usize {
+    /// Elements of all key heads together.
+    pub fn k_dim(&self) -> usize {
         self.n_kv_head * self.head_dim
     }
 
-    /// Elements that are appended to its keys (or values) by a token: none where they are another layer's.
-    pub fn own_kv_dim(&self) -> usize {
-        if self.kv_from.is_some() { 0 } else { self.kv_dim() }
+    /// Elements of all value heads together.
+    pub fn v_dim(&self) -> usize {
+        self.n_kv_head * self.value_dim
+    }
+
+    /// Elements that are appended to its keys by a token: none where they are another layer's.
+    pub fn own_k_dim(&self) -> usize {
+        if self.kv_from.is_some() { 0 } else { self.k_dim() }
+    }
+
+    /// Elements that are appended to its values by a token, likewise.
+    pub fn own_v_dim(&self) -> usize {
+        if self.kv_from.is_some() { 0 } else { self.v_dim() }
     }
 }
 
@@ -120,16 +134,16 @@ impl QueryScale {
     }
 }
 
-/// Attention weights of one layer. `d` is the width of the residual stream, heads are `head_dim` wide.
+/// Attention weights of one layer. `d` is the width of the residual stream, heads of queries and keys are `head_dim` wide.
 #[derive(Debug, Clone)]
 pub struct AttentionWeights {
     /// `[n_head * head_dim, d]`; twice the rows if heads are gated.
     pub q: Linear,
     /// `[n_kv_head * head_dim, d]`; absent where keys are another layer's.
     pub k: Option<Linear>,
-    /// `[n_kv_head * head_dim, d]`; absent where values are what `k` yields, before norm and rotation, or another layer's.
+    /// `[n_kv_head * value_dim, d]`; absent where values are what `k` yields, before norm and rotation, or another layer's.
     pub v: Option<Linear>,
-    /// `[d, n_head * head_dim]`
+    /// `[d, n_head * value_dim]`
     pub output: Linear,
     /// Norm of queries before rope: of each head, `[head_dim]`, or of all heads together, `[n_head * head_dim]`. A layer norm is of each
     /// head, whose own weights these are then.
@@ -141,7 +155,7 @@ pub struct AttentionWeights {
     /// The rest of latent attention: `q` is `[n_head * (nope_dim + rope), d or q_rank]`, `k` is `[rank + rope, d]`, `output` is
     /// `[d, n_head * v_dim]`.
     pub latent: Option<Box<LatentWeights>>,
-    /// Gate of the heads' outputs, `[n_head, d]` or `[n_head * head_dim, d]`.
+    /// Gate of the heads' outputs, `[n_head, d]` or `[n_head * value_dim, d]`.
     pub gate: Option<Linear>,
 }
 
@@ -164,19 +178,19 @@ impl AttentionWeights {
     /// Attention of layer `n` in a file, whether q, k and v are tensors of their own or one `attn_qkv` (all q, then k, then v).
     pub(in crate::model) fn load(at: &LayerTensors<'_>, shape: &AttentionConfig) -> Result<Self> {
         let LayerTensors { loader, n, d_model: d, norm } = *at;
-        let (q_rows, kv_dim) = (shape.q_rows(), shape.kv_dim());
+        let (q_rows, k_dim, v_dim) = (shape.q_rows(), shape.k_dim(), shape.v_dim());
         let fused = format!("blk.{n}.attn_qkv");
         let (q, k, v) = if loader.has(&format!("{fused}.weight")) {
-            let [q, k, v] = Linear::split(loader, &fused, d, [q_rows, kv_dim, kv_dim])?;
+            let [q, k, v] = Linear::split(loader, &fused, d, [q_rows, k_dim, v_dim])?;
             (q, Some(k), Some(v))
         } else {
             let q = loader.linear(&format!("blk.{n}.attn_q"), q_rows, d)?;
-            let own = |which: &str| loader.linear(&format!("blk.{n}.attn_{which}"), kv_dim, d);
+            let own = |which: &str, rows| loader.linear(&format!("blk.{n}.attn_{which}"), rows, d);
             let keys_are_values = shape.norm_values && !loader.has(&format!("blk.{n}.attn_v.weight"));
             let (k, v) = match shape.kv_from {
                 Some(_) => (None, None),
-                None if keys_are_values => (Some(own("k")?), None),
-                None => (Some(own("k")?), Some(own("v")?)),
+                None if keys_are_values => (Some(own("k", k_dim)?), None),
+                None => (Some(own("k", k_dim)?), Some(own("v", v_dim)?)),
             };
             (q, k, v)
         };
@@ -193,9 +207,9 @@ impl AttentionWeights {
             q,
             k,
             v,
-            output: loader.linear(&format!("blk.{n}.attn_output"), d, shape.q_dim())?,
+            output: loader.linear(&format!("blk.{n}.attn_output"), d, shape.output_cols())?,
             q_norm: head_norm("q", shape.q_dim())?,
-            k_norm: if shape.kv_from.is_none() { head_norm("k", kv_dim)? } else { None },
+            k_norm: if shape.kv_from.is_none() { head_norm("k", k_dim)? } else { None },
             sinks: loader.optional_vector(&format!("blk.{n}.attn_sinks.weight"), shape.n_head)?,
             latent: None,
             gate: match shape.gate_rows {

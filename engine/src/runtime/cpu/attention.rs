@@ -45,9 +45,9 @@ pub(super) struct CpuAttention {
     q: Vec<f32>,
     /// `[tokens, n_kv_head * head_dim]`, rotated in place.
     k: Vec<f32>,
-    /// `[tokens, n_kv_head * head_dim]`
+    /// `[tokens, n_kv_head * value_dim]`
     v: Vec<f32>,
-    /// `[tokens, n_head * head_dim]`
+    /// `[tokens, n_head * value_dim]`
     heads: Vec<f32>,
     /// `[tokens, n_head, query | gate]`, and `[tokens, n_head * head_dim]` gates, where heads are gated.
     gated: Vec<f32>,
@@ -63,14 +63,17 @@ impl CpuAttention {
     pub fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
         let widest = |of: fn(&AttentionConfig) -> usize| config.attentions().map(of).max().unwrap_or(0);
         let q_dim = widest(|of| if of.latent.is_some() { 0 } else { of.q_dim() });
-        let kv_dim = widest(|of| if of.latent.is_some() { 0 } else { of.kv_dim() });
+        let [k_dim, v_dim] = [AttentionConfig::k_dim, AttentionConfig::v_dim].map(|of_kind| {
+            let of_layers = config.attentions().filter(|of| of.latent.is_none());
+            of_layers.map(of_kind).max().unwrap_or(0)
+        });
         for (buffer, dim) in [
             (&mut self.q, q_dim),
             (&mut self.heads, widest(AttentionConfig::output_cols)),
             (&mut self.gated, widest(|of| if of.gated { of.q_rows() } else { 0 })),
             (&mut self.gates, widest(|of| if of.gated { of.q_dim() } else { of.gate_rows })),
-            (&mut self.k, kv_dim),
-            (&mut self.v, kv_dim),
+            (&mut self.k, k_dim),
+            (&mut self.v, v_dim),
         ] {
             grow(buffer, tokens.checked_mul(dim), WHAT)?;
         }
@@ -108,7 +111,7 @@ impl CpuAttention {
         self.project_inputs(task, calibration)?;
         self.norm_and_rotate(task);
         self.attend_sequences(task, sequences)?;
-        let heads = &mut self.heads[..tokens * of.q_dim()];
+        let heads = &mut self.heads[..tokens * of.output_cols()];
         if of.gated {
             cpu.gate(heads, &self.gates[..tokens * of.q_dim()]);
         } else if of.gate_rows > 0 {
@@ -121,8 +124,8 @@ impl CpuAttention {
     fn project_inputs(&mut self, task: &AttentionTask<'_, '_>, calibration: &mut InputCalibration) -> Result<()> {
         let AttentionTask { cpu, attention, x, tokens, skipped, .. } = *task;
         let BoundAttention { config: of, weights, .. } = attention;
-        let (q_dim, kv_dim) = (of.q_dim(), of.own_kv_dim());
-        let (q, k, v) = (&mut self.q[..tokens * q_dim], &mut self.k[..tokens * kv_dim], &mut self.v[..tokens * kv_dim]);
+        let (q_dim, k_dim, v_dim) = (of.q_dim(), of.own_k_dim(), of.own_v_dim());
+        let (q, k, v) = (&mut self.q[..tokens * q_dim], &mut self.k[..tokens * k_dim], &mut self.v[..tokens * v_dim]);
         let (gated, gates) = match of.gated {
             true => (&mut self.gated[..2 * tokens * q_dim], &mut self.gates[..tokens * q_dim]),
             false => (&mut [] as &mut [f32], &mut self.gates[..tokens * of.gate_rows]),
@@ -166,9 +169,9 @@ impl CpuAttention {
     fn norm_and_rotate(&mut self, task: &AttentionTask<'_, '_>) {
         let AttentionTask { cpu, config, attention, tokens, .. } = *task;
         let BoundAttention { config: of, weights, .. } = attention;
-        let (q_dim, kv_dim) = (of.q_dim(), of.own_kv_dim());
+        let (q_dim, k_dim) = (of.q_dim(), of.own_k_dim());
         let q = &mut self.q[..tokens * q_dim];
-        let (k, v) = (&mut self.k[..tokens * kv_dim], &mut self.v[..tokens * kv_dim]);
+        let (k, v) = (&mut self.k[..tokens * k_dim], &mut self.v[..tokens * of.own_v_dim()]);
         let norm = |q: &mut [f32], k: &mut [f32]| {
             for (norm, x) in [(&weights.q_norm, q), (&weights.k_norm, k)] {
                 if let Some(norm) = norm {
@@ -180,12 +183,15 @@ impl CpuAttention {
             norm(q, k);
         }
         if of.norm_values {
-            cpu.divide_by_rms(v, of.head_dim, config.norm_eps);
+            cpu.divide_by_rms(v, of.value_dim, config.norm_eps);
+        }
+        if of.value_scale != 1.0 {
+            v.iter_mut().for_each(|x| *x *= of.value_scale);
         }
         if let Some(rows) = of.rope.and_then(|table| self.rotations.get(table)) {
             cpu.rope(q, q_dim, of.head_dim, rows);
             if of.kv_from.is_none() {
-                cpu.rope(k, kv_dim, of.head_dim, rows);
+                cpu.rope(k, k_dim, of.head_dim, rows);
             }
         }
         if of.norm_after_rope {
@@ -196,17 +202,18 @@ impl CpuAttention {
         }
     }
 
-    /// Each sequence's heads, `[tokens, n_head * head_dim]`; its keys and values are appended to its cache, unless the layer reads
+    /// Each sequence's heads, `[tokens, n_head * value_dim]`; its keys and values are appended to its cache, unless the layer reads
     /// another's.
     fn attend_sequences(&mut self, task: &AttentionTask<'_, '_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let cpu = task.cpu;
         let BoundAttention { layer, config: of, weights, .. } = task.attention;
-        let (q_dim, kv_dim) = (of.q_dim(), of.own_kv_dim());
+        let (q_dim, k_dim, v_dim, out_dim) = (of.q_dim(), of.own_k_dim(), of.own_v_dim(), of.output_cols());
         let source = of.kv_from.unwrap_or(layer);
         let shape = AttentionShape {
             n_head: of.n_head,
             n_kv_head: of.n_kv_head,
             head_dim: of.head_dim,
+            value_dim: of.value_dim,
             scale: of.scale,
             softcap: of.softcap,
             window: of.window,
@@ -217,14 +224,14 @@ impl CpuAttention {
         for (rows, kv) in sequences.iter_mut() {
             let first = kv.len();
             let Some(cache) = kv.layer_mut(source) else { return Err(not_in_ram(source)) };
-            let (of_q, of_kv) = (rows.start * q_dim..rows.end * q_dim, rows.start * kv_dim..rows.end * kv_dim);
+            let of_rows = |dim: usize| rows.start * dim..rows.end * dim;
             if of.kv_from.is_none() {
-                cpu.push_rows(&mut cache.keys, first, &self.k[of_kv.clone()], kv_dim);
-                cpu.push_rows(&mut cache.values, first, &self.v[of_kv], kv_dim);
+                cpu.push_rows(&mut cache.keys, first, &self.k[of_rows(k_dim)], k_dim);
+                cpu.push_rows(&mut cache.values, first, &self.v[of_rows(v_dim)], v_dim);
             }
-            let queries = Queries { q: &self.q[of_q.clone()], first };
+            let queries = Queries { q: &self.q[of_rows(q_dim)], first };
             let seen = SeenRows { keys: &cache.keys, values: &cache.values };
-            cpu.attention(&shape, queries, seen, &mut self.heads[of_q], &mut self.scratch);
+            cpu.attention(&shape, queries, seen, &mut self.heads[of_rows(out_dim)], &mut self.scratch);
         }
         Ok(())
     }

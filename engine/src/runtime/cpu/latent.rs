@@ -90,6 +90,7 @@ impl LatentAttention {
             n_head: shape.n_head,
             n_kv_head: 1,
             head_dim: width,
+            value_dim: width,
             scale: shape.scale,
             softcap: shape.softcap,
             window: shape.window,

@@ -1,0 +1,88 @@
+//! MiMo 2 (Xiaomi, MiMo-V2-Flash): values narrower than keys and scaled down, windows on most layers, which have more key/value heads,
+//! rotations and sinks of their own, a third of each head rotated, and after a dense layer experts chosen by sigmoid and bias.
+
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, gated_layer},
+};
+use crate::{
+    error::Result,
+    format::{Array, Value},
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        import::{Draft, HfConfig, LayerRope, SlidingLayers, Transform},
+        load::{RopeDefaults, Sizes},
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["mimo2"], model_types: &["mimo_v2_flash"], config, layer, import };
+
+/// Key of the factor on values.
+const VALUE_SCALE: &str = "attention.value_scale";
+/// Fraction of a head's elements that are rotated, where a folder does not say.
+const ROTATED: f64 = 0.334;
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let rope = loader.rope(sizes, RopeOrder::NeoX)?;
+    let mut config = loader.config_with(sizes, NormKind::Rms, rope)?;
+    config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
+    if config.experts.is_none() {
+        return Err(loader.key_error("expert_count", "at least one expert", 0));
+    }
+    loader.apply_window(&mut config, None, 0)?;
+    let (dims, base) = (config.ropes[0].dims, config.ropes[0].base);
+    loader.local_rope(&mut config, RopeDefaults { head_dim: sizes.head_dim, dims, base })?;
+    if let Some(scale) = loader.switchable(VALUE_SCALE)? {
+        config.attentions_mut().for_each(|attention| attention.value_scale = scale);
+    }
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    gated_layer(loader, config, n, USUAL_NORMS)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let mut sizes = draft.common(hf, "mimo2")?;
+    let n_layer = sizes.n_layer;
+    draft.set_size("attention.value_length", hf.size(&["v_head_dim"])?)?;
+    // Published files have another name for it.
+    if let Some(eps) = hf.f32(&["layernorm_epsilon"])? {
+        draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
+    }
+    draft.set(VALUE_SCALE, Value::F32(hf.f32(&["attention_value_scale"])?.unwrap_or(1.0)));
+    let usual = match hf.layer_flags("hybrid_layer_pattern", n_layer)? {
+        Some(slides) => slides,
+        None => (1..=n_layer).map(|n| n != 1 && !n.is_multiple_of(6)).collect(),
+    };
+    let slides = hf.sliding_layers(n_layer, SlidingLayers::Marked(usual))?.unwrap_or_else(|| vec![false; n_layer]);
+    // A window of so many tokens before the query's own.
+    let window = match hf.usize(&["sliding_window_size"])? {
+        Some(before) => before.saturating_add(1),
+        None => hf.size(&["sliding_window"])?,
+    };
+    let local = hf.or_default(&["swa_num_key_value_heads"], sizes.n_kv_head.saturating_mul(2))?;
+    let heads = slides.iter().map(|slides| u32::try_from(if *slides { local } else { sizes.n_kv_head }));
+    let heads = heads.collect::<Result<_, _>>().map_err(|_| hf.error("num_key_value_heads", "below 2^31", local))?;
+    draft.set("attention.head_count_kv", Value::Array(Array::U32(heads)));
+    draft.window(window, Some(slides))?;
+    sizes.rope_dims = hf.rotated_or(LayerRope::Full, sizes.head_dim, ROTATED)?;
+    draft.rope(hf, &sizes, 5_000_000.0)?;
+    sizes.rope_dims = hf.rotated_or(LayerRope::Sliding, sizes.head_dim, ROTATED)?;
+    draft.local_rope_of(hf, &sizes, 10_000.0)?;
+    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    draft.set_size("expert_count", hf.size(&["num_local_experts", "n_routed_experts"])?)?;
+    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
+    draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+    draft.router(hf, Router::sigmoid(true))?;
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
+    naming.selection_bias("mlp.gate.e_score_correction_bias");
+    for name in ["attention_sink_bias", "sinks"] {
+        naming.whole(format!("model.layers.*.self_attn.{name}"), "blk.*.attn_sinks.weight", Transform::None);
+    }
+    Ok(())
+}
