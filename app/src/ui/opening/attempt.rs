@@ -120,8 +120,7 @@ fn said(error: &EventLoopError) -> String {
 fn drawing(backend: Backend, software: bool, watch: &Watch) -> WgpuConfiguration {
     let mut setup = WgpuSetupCreateNew::without_display_handle();
     setup.instance_descriptor.backends = backend.flag();
-    // A card that only draws stays awake, and has less memory and time for the model.
-    let power = PowerPreference::from_env().unwrap_or(PowerPreference::LowPower);
+    let power = preference(PowerPreference::from_env());
     setup.native_adapter_selector = Some(selector(power, software, watch.clone()));
     let usual = WgpuConfiguration::default();
     let (watch, decide) = (watch.clone(), usual.on_surface_status);
@@ -133,6 +132,12 @@ fn drawing(backend: Backend, software: bool, watch: &Watch) -> WgpuConfiguration
         }),
         ..usual
     }
+}
+
+/// The adapter that the user's environment `wants`, or else the integrated one: a card that only draws stays awake, and has less
+/// memory and time for the model.
+fn preference(wants: Option<PowerPreference>) -> PowerPreference {
+    wants.unwrap_or(PowerPreference::LowPower)
 }
 
 /// Chooses as wgpu would, and says why not.
@@ -293,5 +298,7 @@ mod tests {
         assert_eq!(order(PowerPreference::HighPerformance), [0, 1, 2, 3, 4]);
         assert_eq!(order(PowerPreference::None), [0, 1, 2, 3, 4]);
         assert_eq!(order(PowerPreference::LowPower), [1, 0, 2, 3, 4]);
+        assert_eq!(order(preference(None)), order(PowerPreference::LowPower), "a card is left to the model");
+        assert_eq!(preference(Some(PowerPreference::HighPerformance)), PowerPreference::HighPerformance);
     }
 }

@@ -1,5 +1,5 @@
-//! The start of the window: the graphics backend that draws it, and what it is drawn with. Its contents belong to nobody who draws
-//! them: a device that is lost takes its window along, and another window shows the same contents.
+//! The start of the window: the graphics backend that draws it, and what it is drawn with. Its contents outlive the
+//! window of eframe's that shows them: a device that is lost takes that along, and another one shows the same contents.
 
 use std::{
     cell::RefCell,

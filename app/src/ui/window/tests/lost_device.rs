@@ -33,9 +33,17 @@ impl Drop for Screen {
     }
 }
 
-/// The event loop of a process can be made once, and a display is what the environment says: so a process of its own has them.
+/// Set in the process that has the screen.
+const ON_A_SCREEN: &str = "THERMOCLINE_TEST_ON_A_SCREEN";
+
+/// The event loop of a process can be made once, and a display is what the environment says: so a process of its own has them, which
+/// runs this test again.
 #[test]
 fn window_outlives_its_devices() {
+    if std::env::var_os(ON_A_SCREEN).is_some() {
+        on_a_screen();
+        return;
+    }
     let arguments = ["-displayfd", "1", "-screen", "0", "1440x900x24", "-nolisten", "tcp", "-noreset"];
     let mut server = Command::new("Xvfb");
     server.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -44,7 +52,8 @@ fn window_outlives_its_devices() {
     BufReader::new(screen.0.stdout.take().unwrap()).read_line(&mut number).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "ui::window::tests::lost_device::on_a_screen", "--ignored", "--nocapture"])
+        .args(["--exact", "ui::window::tests::lost_device::window_outlives_its_devices", "--nocapture"])
+        .env(ON_A_SCREEN, "1")
         .env("DISPLAY", format!(":{}", number.trim()))
         .env("XDG_RUNTIME_DIR", folder.path())
         .env_remove("WAYLAND_DISPLAY")
@@ -150,8 +159,6 @@ fn drawn_by(folders: &Folders) -> Option<String> {
     Settings::load(&folders.settings()).unwrap().0.drawing.worked
 }
 
-#[test]
-#[ignore = "has the only event loop of its process and needs a screen: window_outlives_its_devices gives it both"]
 fn on_a_screen() {
     let mut desktop = DesktopWindow::on_any_thread().unwrap();
     let root = tempfile::tempdir().unwrap();
