@@ -27,6 +27,8 @@ var<workgroup> part: array<u32, BATCH>;
 // Per expert: its pairs, then where they begin, its tiles, then where those begin.
 var<workgroup> firsts: array<u32, MOST_EXPERTS>;
 var<workgroup> first_tiles: array<u32, MOST_EXPERTS>;
+// Written by one invocation and read by all, which have loops that end there: by workgroupUniformLoad, since drivers have lost the
+// barrier before a plain load.
 var<workgroup> tiles_used: u32;
 var<workgroup> pairs_used: u32;
 
@@ -74,13 +76,15 @@ fn group_slots(
         tiles_used = first_tile;
         pairs_used = first;
     }
-    workgroupBarrier();
-    for (var tile = tiles_used + index; tile < params.tiles; tile += WORKGROUP_SIZE) {
+    // Its barriers also make the firsts visible.
+    let last_tile = workgroupUniformLoad(&tiles_used);
+    let last_pair = workgroupUniformLoad(&pairs_used);
+    for (var tile = last_tile + index; tile < params.tiles; tile += WORKGROUP_SIZE) {
         tiles[3u * tile] = 0xffffffffu;
     }
     for (var e = index; e < experts; e += WORKGROUP_SIZE) {
         let first = firsts[e];
-        var end = pairs_used;
+        var end = last_pair;
         if e + 1u < experts {
             end = firsts[e + 1u];
         }

@@ -149,12 +149,13 @@ fn route(
             chosen[place] = e;
         }
     }
-    workgroupBarrier();
+    // Its barriers also make the other choices visible.
+    let likeliest = workgroupUniformLoad(&chosen[0]);
     // The largest goes first, so that no exponential overflows.
     if !by_score {
-        top = scores[start + chosen[0]];
+        top = scores[start + likeliest];
     } else if SCORE == 1u {
-        top = scores[start + chosen[0]];
+        top = scores[start + likeliest];
         for (var s = 1u; s < used; s += 1u) {
             top = max(top, scores[start + chosen[s]]);
         }

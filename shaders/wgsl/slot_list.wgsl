@@ -82,9 +82,9 @@ fn slot_list(
             workgroupBarrier();
             ends[lane] += left;
         }
-        workgroupBarrier();
+        // Its barriers also make the others visible.
+        let all = workgroupUniformLoad(&ends[WORKGROUP_SIZE - 1u]);
         let end = ends[lane];
-        let all = ends[WORKGROUP_SIZE - 1u];
 #endif
         if own == 1u {
             lists[list + before + end] = slot;
