@@ -106,7 +106,9 @@ fn rotated_elements_that_files_of_step_leave_out_are_half_a_head() {
     for (key, value) in checkpoint.metadata.iter() {
         match key.starts_with("step35.rope.dimension_count") {
             true => dropped += 1,
-            false => metadata.set(key, value.clone()),
+            false => {
+                metadata.set(key, value.clone());
+            }
         }
     }
     assert_eq!(dropped, 2);
