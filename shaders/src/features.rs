@@ -5,7 +5,7 @@ use crate::{Kernel, Tier, WeightType};
 /// Features of a device that a kernel's text uses: a driver that fails with it may do without them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KernelFeatures {
-    /// Matrix products in hardware.
+    /// Matrix products in hardware, or the scaling of activations for them.
     pub cooperative: bool,
     /// Products of packed integers of eight bits, or the rounding of activations for them.
     pub packed: bool,
@@ -28,7 +28,7 @@ impl Kernel {
         let uses = |has: bool, without: Tier| has && self.source(without, weights) != text;
         let subgroups = uses(tier.subgroups, Tier { subgroups: false, ..tier });
         let f16 = uses(tier.f16, Tier { f16: false, ..tier });
-        KernelFeatures { cooperative: false, packed: self.packed, tier: Tier { subgroups, f16 } }
+        KernelFeatures { cooperative: self.for_cooperative, packed: self.packed, tier: Tier { subgroups, f16 } }
     }
 }
 
@@ -47,6 +47,7 @@ mod tests {
         assert_eq!(of("gemm_coop", full), KernelFeatures { cooperative: true, packed: false, tier: full });
         assert_eq!(of("gemv", full), KernelFeatures { tier: subgroups, ..KernelFeatures::default() });
         assert_eq!(of("gemv_dot", full), KernelFeatures { packed: true, tier: subgroups, cooperative: false });
+        assert_eq!(of("half_scale", full), KernelFeatures { cooperative: true, ..KernelFeatures::default() });
         assert_eq!(of("quantise_q8", Tier::PORTABLE), KernelFeatures { packed: true, ..KernelFeatures::default() });
         for portable in [of("combine", full), of("gemv", Tier::PORTABLE)] {
             assert_eq!(portable, KernelFeatures::default());

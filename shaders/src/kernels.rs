@@ -25,6 +25,8 @@ pub struct Kernel {
     /// True if it needs matrix products in hardware, and with them subgroups and 16-bit floats. Direct3D and OpenGL have no
     /// such kernels.
     pub cooperative: bool,
+    /// True if it only makes the input of cooperative ones; it needs nothing of the kind itself.
+    pub for_cooperative: bool,
     /// True if it computes with packed integers of eight bits.
     pub packed: bool,
     /// Storage buffers of group 0, in the order of their bindings.
@@ -117,7 +119,7 @@ pub const KERNELS: &[Kernel] = &[
     typed(kernel::<params::Matmul>("gemm", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemm.wgsl"))),
     cooperative(typed(kernel::<params::Matmul>(
         "gemm_coop",
-        &[Read, Read, Read, Read, Write],
+        &[Read, Read, Read, Read, Write, Read],
         include_str!("../wgsl/gemm_coop.wgsl"),
     ))),
     typed(kernel::<params::SparseDown>(
@@ -132,6 +134,7 @@ pub const KERNELS: &[Kernel] = &[
     }),
     kernel::<params::GroupSlots>("group_slots", &[Read, Write, Write], include_str!("../wgsl/group_slots.wgsl")),
     packed(kernel::<params::Quantise>("quantise_q8", &[Read, Write], include_str!("../wgsl/quantise_q8.wgsl"))),
+    for_cooperative(kernel::<params::HalfScale>("half_scale", &[Read, Write], include_str!("../wgsl/half_scale.wgsl"))),
     kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),
     kernel::<params::Stream>("read_bandwidth", &[Read, Write], include_str!("../wgsl/read_bandwidth.wgsl")),
     kernel::<params::Route>(
@@ -160,6 +163,7 @@ const fn kernel<P: Params>(name: &'static str, bindings: &'static [Access], text
         name,
         weights: &[],
         cooperative: false,
+        for_cooperative: false,
         packed: false,
         bindings,
         params: P::FIELDS,
@@ -174,6 +178,10 @@ const fn typed(kernel: Kernel) -> Kernel {
 
 const fn cooperative(kernel: Kernel) -> Kernel {
     Kernel { cooperative: true, ..kernel }
+}
+
+const fn for_cooperative(kernel: Kernel) -> Kernel {
+    Kernel { for_cooperative: true, ..kernel }
 }
 
 const fn packed(kernel: Kernel) -> Kernel {

@@ -1,6 +1,7 @@
 // gemm with products of small matrices in hardware, 16 x 16 x 16, of halves summed in floats: a workgroup computes 64 rows of
 // 64 tokens, grid as gemm's. Each of its first four subgroups has 16 of the rows; further ones repeat the last's work, so
-// that WORKGROUP_SIZE may be four times the largest subgroup there can be.
+// that WORKGROUP_SIZE may be four times the largest subgroup there can be. A token's activations are halves times a power of two of
+// its own, half_scale's: sums of all its chunks are in one scale, and an outlier takes no bits from another token.
 enable wgpu_cooperative_matrix;
 enable f16;
 #include "lane.wgsl"
@@ -14,6 +15,8 @@ const STRIDE: u32 = 40u;
 const MOST_HALF: f32 = 65504.0;
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+// Per token a factor on its activations, and the inverse, on its sums.
+@group(0) @binding(5) var<storage, read> x_scales: array<vec2<f32>>;
 
 var<workgroup> weight_tile: array<f16, 2560>;
 var<workgroup> x_tile: array<f16, 2560>;
@@ -41,7 +44,8 @@ fn put_x(token: u32, columns: u32, values: vec4<f32>) {
 // Writes what the four subgroups left in `sums`: tokens 16 * part.. of the tile.
 fn write_out(index: u32, first_row: u32, first_token: u32, part: u32) {
     for (var item = index; item < 1024u; item += WORKGROUP_SIZE) {
-        finish(first_token + part * 16u + item % 16u, first_row + item / 16u, sums[item]);
+        let token = first_token + part * 16u + item % 16u;
+        finish(token, first_row + item / 16u, sums[item] * x_scales[min(token, params.tokens - 1u)].y);
     }
 }
 
@@ -68,8 +72,9 @@ fn gemm_coop(
         }
         for (var item = index; item < TOKENS * 8u; item += WORKGROUP_SIZE) {
             let token = item / 8u;
-            let at = min(first_token + token, params.tokens - 1u) * (params.x_pitch / 4u) + chunk * 8u;
-            put_x(token, item % 8u, x[at + item % 8u]);
+            let row = min(first_token + token, params.tokens - 1u);
+            let at = row * (params.x_pitch / 4u) + chunk * 8u;
+            put_x(token, item % 8u, x[at + item % 8u] * x_scales[row].x);
         }
         workgroupBarrier();
         for (var column = 0u; column < 32u; column += 16u) {

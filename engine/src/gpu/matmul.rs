@@ -2,7 +2,12 @@
 
 use thermocline_shaders::params;
 
-use super::{Buffer, Gpu, GpuMatrix, Op, Purpose, Recorder, Usage, grid, pitch, tune::KernelShape};
+use super::{
+    Buffer, Gpu, GpuMatrix, Op, Recorder,
+    activations::{HalfScale, Quantise},
+    grid, pitch,
+    tune::KernelShape,
+};
 use crate::error::Result;
 
 /// Rows of a workgroup of `gemv`.
@@ -47,6 +52,8 @@ pub struct MatmulOutput<'a> {
 pub struct Matmul {
     /// Rounds one token's activations to eight bits for integer products.
     quantise: Option<Quantise>,
+    /// Scales many tokens' activations for products of halves.
+    half_scale: Option<HalfScale>,
     parts: Vec<Part>,
     /// Rows of a workgroup for one token, and for many.
     rows: u32,
@@ -151,12 +158,15 @@ impl Matmul {
         } else {
             kernel("gemv", workgroup, &[("ROWS", shape.rows), ("TOKENS", 1)])?
         };
-        let quantise = if shape.packed { Some(Quantise::new(gpu, matrix, x)?) } else { None };
+        let quantise = if shape.packed { Some(Quantise::new(gpu, matrix.chunks(), x)?) } else { None };
+        let half_scale = if shape.cooperative { Some(HalfScale::new(gpu, matrix.chunks(), x)?) } else { None };
         let parts = matrix.parts().iter().map(|part| {
             let bindings = |x: &Buffer| {
                 let bias = bias.unwrap_or(gpu.nothing());
                 [part.main(), part.aux(gpu.nothing()), x.into(), bias.into(), output.buffer.into()]
             };
+            let mut of_many = bindings(x).to_vec();
+            of_many.extend(half_scale.as_ref().map(|it| (&it.scales).into()));
             let rows = part.rows();
             let params = params::Matmul {
                 rows: rows.len() as u32,
@@ -172,11 +182,11 @@ impl Matmul {
                 params,
                 one: Op::new(gpu, &one, &bindings(quantise.as_ref().map_or(x, |quantise| &quantise.to)))?,
                 few: Op::new(gpu, &few, &bindings(x))?,
-                many: Op::new(gpu, &many, &bindings(x))?,
+                many: Op::new(gpu, &many, &of_many)?,
             })
         });
         let parts = parts.collect::<Result<_>>()?;
-        Ok(Matmul { quantise, parts, rows: shape.rows, many_rows, max_groups: gpu.caps().max_groups })
+        Ok(Matmul { quantise, half_scale, parts, rows: shape.rows, many_rows, max_groups: gpu.caps().max_groups })
     }
 
     /// Sets the elements from one row of `x` to the next, a multiple of 4. What is behind a row's columns, up to a multiple of 32, is
@@ -194,6 +204,9 @@ impl Matmul {
     pub fn record_rows(&self, recorder: &mut Recorder, tokens: usize, rows: usize) {
         if let (1, Some(quantise)) = (tokens, &self.quantise) {
             quantise.record(recorder);
+        }
+        if let (FEW.., Some(half_scale), Some(part)) = (tokens - 1, &self.half_scale, self.parts.first()) {
+            half_scale.record(recorder, tokens, part.params.x_pitch);
         }
         let tokens32 = tokens as u32;
         for part in &self.parts {
@@ -222,32 +235,6 @@ impl Matmul {
 /// Invocations for rows that this many can read; those beyond a row would be idle.
 pub(super) fn gemv_workgroup(readers: usize) -> u32 {
     if readers > 64 { 128 } else { 64 }
-}
-
-/// Rounds one token's activations to eight bits.
-#[derive(Debug, Clone)]
-struct Quantise {
-    params: params::Quantise,
-    op: Op,
-    to: Buffer,
-}
-
-impl Quantise {
-    fn new(gpu: &Gpu, matrix: &GpuMatrix, x: &Buffer) -> Result<Self> {
-        let chunks = matrix.chunks();
-        let pipeline = gpu.pipelines().get("quantise_q8", None, 64, &[])?;
-        // Nine words a chunk.
-        let to =
-            gpu.arena().buffer(Purpose::Scratch, "activations of eight bits", chunks as u64 * 36, Usage::Storage)?;
-        let op = Op::new(gpu, &pipeline, &[x.into(), (&to).into()])?;
-        let stride = (chunks as u32).next_multiple_of(pipeline.workgroup());
-        let params = params::Quantise { chunks: chunks as u32, tokens: 1, x_pitch: 32 * chunks as u32, stride };
-        Ok(Quantise { params, op, to })
-    }
-
-    fn record(&self, recorder: &mut Recorder) {
-        recorder.dispatch(&self.op, &self.params, [self.params.stride / self.op.pipeline().workgroup(), 1, 1]);
-    }
 }
 
 #[cfg(test)]

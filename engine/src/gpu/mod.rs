@@ -7,6 +7,7 @@
 //! view of memory. [`Gpu::counting`] is a device that is not there and counts the bytes that a real one would hold. It knows
 //! weight formats but no models: what is computed in which order is [`crate::model`]'s business.
 
+mod activations;
 mod adapter;
 mod arena;
 mod caps;

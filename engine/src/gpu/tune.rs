@@ -70,7 +70,8 @@ impl Tuning {
     pub fn shape(&self, gpu: &Gpu, ty: WeightType) -> Result<KernelShape> {
         if gpu.is_counting() {
             let packed = WeightType::PACKED.contains(&ty) && self.packed.unwrap_or(true);
-            return Ok(KernelShape { packed, ..KernelShape::DEFAULT });
+            let cooperative = KernelShape::cooperates(gpu.caps()) && ty != WeightType::F32;
+            return Ok(KernelShape { packed, cooperative, ..KernelShape::DEFAULT });
         }
         let cooperative = match self.cooperative.get() {
             Some(usable) => *usable,

@@ -37,6 +37,14 @@ params! {
         stride: u32,
     }
 
+    /// `half_scale`
+    HalfScale {
+        /// 32-column chunks of a row.
+        chunks: u32,
+        /// Elements from one row to the next; a multiple of 32.
+        x_pitch: u32,
+    }
+
     /// `embedding`
     Embedding {
         /// The first row bound.

@@ -28,7 +28,7 @@ pub(super) fn cases(cpu: &Cpu) -> Vec<Case> {
     cases.extend(activations(cpu));
     cases.extend([add(cpu), scale(cpu), gated_input(cpu), soft_cap(cpu), gate_excess(cpu), shortlist()]);
     cases.extend(gates_of_heads(cpu));
-    cases.extend([reads(), reductions()]);
+    cases.extend([reads(), reductions(), half_scales()]);
     cases
 }
 
@@ -39,6 +39,26 @@ fn sizes() -> [u32; 3] {
 fn elements() -> params::Elements {
     let [cols, pitch, rows] = sizes();
     params::Elements { cols, pitch, rows, stride: STRIDE }
+}
+
+/// Scales of rows for products of halves: with an outlier, of silence, of small numbers; what is behind the columns does not count.
+fn half_scales() -> Case {
+    let (chunks, pitch) = (4, PITCH);
+    let mut x = noise(ROWS * pitch, 9);
+    for (row, largest) in x.chunks_exact_mut(pitch).zip([OUTLIER, 0.0, 3e-4]) {
+        row.iter_mut().for_each(|value| *value *= largest / 2.0);
+        row[77] = -largest;
+        row[chunks * 32..].fill(f32::MAX);
+    }
+    // The largest powers of two that are no more than these: 2^16, none, 2^-12.
+    let factors = [(-2_i32, 2_i32), (114, -114), (26, -26)];
+    let bits = |power: i32| 2_f32.powi(power).to_bits();
+    let expected: Vec<u32> = factors.iter().flat_map(|(to, from)| [bits(*to), bits(*from)]).collect();
+    let params = params::HalfScale { chunks: chunks as u32, x_pitch: pitch as u32 };
+    Case::new("half_scale", WORKGROUP, params, [ROWS as u32, 1, 1])
+        .floats(&x)
+        .words(&[0; 2 * ROWS])
+        .becomes_words(&expected)
 }
 
 /// RMS norm of a sum with an outlier, and layer norm of values far from zero.
