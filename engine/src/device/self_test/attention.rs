@@ -67,6 +67,7 @@ fn rope(cpu: &Cpu, interleaved: bool) -> Result<Case> {
         n_head: N_HEAD as u32,
         n_kv_head: N_KV_HEAD as u32,
         head_dim: HEAD_DIM as u32,
+        value_dim: HEAD_DIM as u32,
         dims: dims as u32,
         qkv_pitch: qkv_pitch as u32,
         q_pitch: q_pitch as u32,

@@ -25,8 +25,8 @@ pub(in crate::model) struct LayerKind<'a> {
 enum Group {
     Ffn,
     Attention,
-    /// Values, which layers without a window may do without where others have them.
-    Values,
+    /// Values and sinks, which layers without a window may do without where others have them.
+    ByWindow,
     /// Norms of the two blocks, which the program names.
     Norms,
     Other,
@@ -47,7 +47,7 @@ impl Group {
         }
         Some(match name.split('_').next() {
             Some("ffn" | "exp") => Group::Ffn,
-            Some("attn") if name.starts_with("attn_v.") => Group::Values,
+            Some("attn") if name.starts_with("attn_v.") || name == "attn_sinks.weight" => Group::ByWindow,
             Some("attn") => Group::Attention,
             _ => Group::Other,
         })
@@ -60,7 +60,7 @@ impl Group {
         match self {
             Group::Ffn => a.ffn == b.ffn,
             Group::Attention => attention(a) == attention(b),
-            Group::Values => attention(a) == attention(b) && window(a) == window(b),
+            Group::ByWindow => attention(a) == attention(b) && window(a) == window(b),
             Group::Norms => a.steps == b.steps,
             Group::Other => a == b,
         }
@@ -81,7 +81,7 @@ impl Loader<'_> {
                 names.insert(rest);
             }
         }
-        for group in [Group::Ffn, Group::Attention, Group::Values, Group::Norms, Group::Other] {
+        for group in [Group::Ffn, Group::Attention, Group::ByWindow, Group::Norms, Group::Other] {
             let of_group = |layer: usize| names[layer].iter().filter(move |name| Group::of(name) == Some(group));
             for layer in 1..kinds.len() {
                 // Alike is transitive: each layer is compared with the last before it.
