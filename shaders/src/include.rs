@@ -13,6 +13,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("code_book.wgsl", include_str!("../wgsl/include/code_book.wgsl")),
     ("code_book_iq1.wgsl", include_str!("../wgsl/include/code_book_iq1.wgsl")),
     ("e2m1.wgsl", include_str!("../wgsl/include/e2m1.wgsl")),
+    ("coop_tiles.wgsl", include_str!("../wgsl/include/coop_tiles.wgsl")),
     ("element.wgsl", include_str!("../wgsl/include/element.wgsl")),
     ("expert.wgsl", include_str!("../wgsl/include/expert.wgsl")),
     ("fifth_bits.wgsl", include_str!("../wgsl/include/fifth_bits.wgsl")),

@@ -122,6 +122,11 @@ pub const KERNELS: &[Kernel] = &[
         &[Read, Read, Read, Read, Write, Read],
         include_str!("../wgsl/gemm_coop.wgsl"),
     ))),
+    cooperative(typed(kernel::<params::Matmul>(
+        "gemm_coop_8",
+        &[Read, Read, Read, Read, Write, Read],
+        include_str!("../wgsl/gemm_coop_8.wgsl"),
+    ))),
     typed(kernel::<params::SparseDown>(
         "gemm_neurons",
         &[Read, Read, Read, Write],

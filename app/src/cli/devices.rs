@@ -177,7 +177,7 @@ fn gpu_json(gpu: &AdapterReport, chosen: bool, tested: &[TestedGpu]) -> Value {
         "max_buffer_bytes": caps.max_buffer,
         "max_binding_bytes": caps.max_binding,
         "timestamps": caps.timestamps,
-        "cooperative_matrix": caps.cooperative_matrix,
+        "cooperative_matrix": caps.cooperative.is_some(),
         "chosen": chosen,
         "fallbacks": gpu.fallbacks.iter().map(fallback_json).collect::<Value>(),
         "vram": gpu.vram.iter().map(with_available).collect::<Value>(),

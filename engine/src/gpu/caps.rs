@@ -23,8 +23,56 @@ pub struct Caps {
     pub subgroups: (u32, u32),
     /// Timestamps around passes.
     pub timestamps: bool,
-    /// Matrix products in hardware, 16 x 16 x 16 of halves summed in floats, are offered; a trial decides whether they are used.
-    pub cooperative_matrix: bool,
+    /// Tiles of matrix products in hardware, if they are offered; a trial decides whether they are used.
+    pub cooperative: Option<CooperativeTile>,
+}
+
+/// Square tiles that hardware multiplies: of halves, summed in floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CooperativeTile {
+    /// 16 x 16.
+    Sixteen,
+    /// 8 x 8, as Metal has them.
+    Eight,
+}
+
+impl CooperativeTile {
+    const ALL: [CooperativeTile; 2] = [CooperativeTile::Sixteen, CooperativeTile::Eight];
+
+    /// Rows and columns.
+    fn side(self) -> u32 {
+        match self {
+            CooperativeTile::Sixteen => 16,
+            CooperativeTile::Eight => 8,
+        }
+    }
+
+    /// The kernel that multiplies with them.
+    pub(crate) fn kernel(self) -> &'static str {
+        match self {
+            CooperativeTile::Sixteen => "gemm_coop",
+            CooperativeTile::Eight => "gemm_coop_8",
+        }
+    }
+
+    /// Subgroups of a workgroup of that kernel.
+    pub(super) fn subgroups(self) -> u32 {
+        match self {
+            CooperativeTile::Sixteen => 4,
+            CooperativeTile::Eight => 8,
+        }
+    }
+
+    /// The largest tiles among those that an adapter offers.
+    fn among(offered: &[wgpu::CooperativeMatrixProperties]) -> Option<Self> {
+        use wgpu::CooperativeScalarType::{F16, F32};
+        Self::ALL.into_iter().find(|tile| {
+            let side = tile.side();
+            offered
+                .iter()
+                .any(|it| (it.m_size, it.n_size, it.k_size, it.ab_type, it.cr_type) == (side, side, side, F16, F32))
+        })
+    }
 }
 
 impl Caps {
@@ -35,14 +83,8 @@ impl Caps {
         let (features, limits, info) = (adapter.features(), adapter.limits(), adapter.get_info());
         let has = |feature| features.contains(feature);
         let tier = Tier { subgroups: has(wgpu::Features::SUBGROUP), f16: has(wgpu::Features::SHADER_F16) };
-        let halves = |it: &wgpu::CooperativeMatrixProperties| {
-            use wgpu::CooperativeScalarType::{F16, F32};
-            (it.m_size, it.n_size, it.k_size, it.ab_type, it.cr_type) == (16, 16, 16, F16, F32)
-        };
-        let cooperative_matrix = has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
-            && tier.subgroups
-            && tier.f16
-            && adapter.cooperative_matrix_properties().iter().any(halves);
+        let cooperates = has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) && tier.subgroups && tier.f16;
+        let offered = if cooperates { adapter.cooperative_matrix_properties() } else { Vec::new() };
         Caps {
             tier,
             max_buffer: limits.max_buffer_size,
@@ -52,7 +94,7 @@ impl Caps {
             max_workgroup: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x),
             subgroups: (info.subgroup_min_size, info.subgroup_max_size),
             timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
-            cooperative_matrix,
+            cooperative: CooperativeTile::among(&offered),
         }
     }
 
@@ -80,14 +122,14 @@ impl Caps {
         features.set(wgpu::Features::SUBGROUP, self.tier.subgroups);
         features.set(wgpu::Features::SHADER_F16, self.tier.f16);
         features.set(wgpu::Features::TIMESTAMP_QUERY, self.timestamps);
-        features.set(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX, self.cooperative_matrix);
+        features.set(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX, self.cooperative.is_some());
         features
     }
 
     /// The caps without `feature`. Packed dot products are no capability: every device has them, and tuning leaves them out.
     pub(super) fn without(mut self, feature: GpuFeature) -> Self {
         match feature {
-            GpuFeature::CooperativeMatrices => self.cooperative_matrix = false,
+            GpuFeature::CooperativeMatrices => self.cooperative = None,
             GpuFeature::PackedDot => {}
             GpuFeature::F16 => self = self.at_most(Tier { subgroups: true, f16: false }),
             GpuFeature::Subgroups => self = self.at_most(Tier { subgroups: false, f16: true }),
@@ -99,7 +141,7 @@ impl Caps {
     pub(super) fn at_most(mut self, tier: Tier) -> Self {
         self.tier.subgroups &= tier.subgroups;
         self.tier.f16 &= tier.f16;
-        self.cooperative_matrix &= self.tier.subgroups && self.tier.f16;
+        self.cooperative = self.cooperative.filter(|_| self.tier.subgroups && self.tier.f16);
         self
     }
 }
@@ -114,6 +156,25 @@ fn binding_limit(backend: wgpu::Backend, limit: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn largest_tiles_of_halves_summed_in_floats_are_used() {
+        use wgpu::CooperativeScalarType::{F16, F32};
+        let tile = |side, ab_type, cr_type| wgpu::CooperativeMatrixProperties {
+            m_size: side,
+            n_size: side,
+            k_size: side,
+            ab_type,
+            cr_type,
+            saturating_accumulation: false,
+        };
+        let metal = [tile(8, F32, F32), tile(8, F16, F16), tile(8, F16, F32)];
+        assert_eq!(CooperativeTile::among(&metal), Some(CooperativeTile::Eight));
+        let both = [metal[2], tile(16, F16, F32)];
+        assert_eq!(CooperativeTile::among(&both), Some(CooperativeTile::Sixteen));
+        let wide = wgpu::CooperativeMatrixProperties { n_size: 8, ..both[1] };
+        assert_eq!(CooperativeTile::among(&[metal[0], metal[1], wide, tile(16, F16, F16)]), None);
+    }
 
     #[test]
     fn bindings_of_metal_are_less_than_4_gib() {

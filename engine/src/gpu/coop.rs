@@ -23,16 +23,14 @@ const ROUNDS: usize = 3;
 /// Largest difference, relative to the root of the mean square: halves carry eleven bits.
 const TOLERANCE: f32 = 0.01;
 
-/// True if the device computes `gemm_coop`, correctly, and faster than `gemm`. Any failure but the loss of the device means false.
+/// True if the device computes the kernel of its tiles, correctly, and faster than `gemm`. Any failure but the loss of the device means false.
 pub(super) fn usable(gpu: &Gpu) -> Result<bool> {
-    if !KernelShape::cooperates(gpu.caps()) {
-        return Ok(false);
-    }
+    let Some(tile) = KernelShape::tiles(gpu.caps()) else { return Ok(false) };
     let what = FallbackPart::Feature(GpuFeature::CooperativeMatrices);
     let marker = gpu.mark(RiskyStep::Trial, what, "in a trial of them");
     let outcome = compare(gpu);
     drop(marker);
-    gpu.check_trial("gemm_coop", Some(WeightType::Q8_0))?;
+    gpu.check_trial(tile.kernel(), Some(WeightType::Q8_0))?;
     let (usable, why) = match outcome {
         Ok((false, ..)) => {
             let why = "their sums are wrong";
@@ -135,7 +133,7 @@ mod tests {
     #[test]
     fn usable_is_false_where_the_kernel_does_not_compile() {
         let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
-        assert!(!gpu.caps().cooperative_matrix, "the tests' driver has none");
+        assert!(gpu.caps().cooperative.is_none(), "the tests' driver has none");
         assert!(!usable(&gpu).unwrap());
         // The kernel needs a feature the device has not.
         let sample = Sample::new(&gpu).unwrap();

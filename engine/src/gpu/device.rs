@@ -139,7 +139,7 @@ impl Gpu {
                 required_limits: adapter.limits(),
                 // Large blocks would reserve what the budget does not know of.
                 memory_hints: wgpu::MemoryHints::MemoryUsage,
-                experimental_features: raw::experimental_features(caps.cooperative_matrix),
+                experimental_features: raw::experimental_features(caps.cooperative.is_some()),
                 ..wgpu::DeviceDescriptor::default()
             };
             pollster::block_on(adapter.request_device(&descriptor))
@@ -147,9 +147,9 @@ impl Gpu {
         let marker = health.mark(RiskyStep::Opening, FallbackPart::Adapter, "while it was opened", &faults);
         let lock = CreationLock::take();
         let mut opened = request(caps);
-        if opened.is_err() && caps.cooperative_matrix {
+        if opened.is_err() && caps.cooperative.is_some() {
             // What is experimental must not keep a device from opening.
-            caps.cooperative_matrix = false;
+            caps.cooperative = None;
             opened = request(caps);
         }
         drop((lock, marker));

@@ -61,9 +61,9 @@ struct AdapterUse {
 impl AdapterUse {
     /// Features that some kernel uses there.
     fn features(&self) -> KernelFeatures {
-        let mut all = KernelFeatures { cooperative: self.caps.cooperative_matrix, ..KernelFeatures::default() };
+        let mut all = KernelFeatures { cooperative: self.caps.cooperative.is_some(), ..KernelFeatures::default() };
         for kernel in KERNELS {
-            if (kernel.cooperative && !self.caps.cooperative_matrix) || (kernel.packed && !self.packed) {
+            if (kernel.cooperative && self.caps.cooperative.is_none()) || (kernel.packed && !self.packed) {
                 continue;
             }
             let uses = kernel.features(self.caps.tier, kernel.weights.first().copied());
@@ -252,6 +252,7 @@ fn write(file: &Path, all: &[Fallback]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::CooperativeTile;
     use crate::gpu::{AdapterChoice, Gpu, GpuOptions, WeightType, adapters};
 
     fn arc() -> AdapterId {
@@ -305,7 +306,11 @@ mod tests {
         assert_eq!(parts(packed), features(&[GpuFeature::PackedDot, GpuFeature::Subgroups]));
         assert_eq!(parts(KernelFeatures::default()), features(&[]));
         // Of a device that is lost: what its kernels may use. No kernel but the cooperative one uses halves.
-        let caps = |cooperative_matrix| Caps { tier: full, cooperative_matrix, ..Caps::default() };
+        let caps = |cooperates: bool| Caps {
+            tier: full,
+            cooperative: cooperates.then_some(CooperativeTile::Sixteen),
+            ..Caps::default()
+        };
         let used = |caps, packed| AdapterUse { adapter: arc(), caps, packed }.features();
         assert_eq!(used(caps(true), true), every);
         assert_eq!(used(caps(false), true), packed);

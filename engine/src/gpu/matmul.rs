@@ -3,7 +3,7 @@
 use thermocline_shaders::params;
 
 use super::{
-    Buffer, Gpu, GpuMatrix, Op, Recorder,
+    Buffer, CooperativeTile, Gpu, GpuMatrix, Op, Recorder,
     activations::{HalfScale, Quantise},
     grid, pitch,
     tune::KernelShape,
@@ -142,9 +142,10 @@ impl Matmul {
         };
         let narrow = gemv_workgroup(matrix.chunks());
         let few = kernel("gemv", narrow, &[("ROWS", ROWS), ("TOKENS", TOKENS)])?;
-        // Four subgroups of any size, or half as many rows as invocations.
+        // Subgroups of any size, or half as many rows as invocations.
+        let tile = gpu.caps().cooperative.unwrap_or(CooperativeTile::Sixteen);
         let (many, many_rows) = if shape.cooperative {
-            (kernel("gemm_coop", gpu.caps().subgroups.1 * 4, &[])?, 64)
+            (kernel(tile.kernel(), gpu.caps().subgroups.1 * tile.subgroups(), &[])?, 64)
         } else {
             let gemm = kernel("gemm", GEMM_WORKGROUP, &[])?;
             let rows = gemm.workgroup() / 2;

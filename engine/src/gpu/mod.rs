@@ -45,7 +45,7 @@ mod work;
 
 pub use adapter::{AdapterChoice, AdapterKind, AdapterReport, adapters};
 pub use arena::{Arena, Buffer, MemoryUse, Purpose, Usage};
-pub use caps::Caps;
+pub use caps::{Caps, CooperativeTile};
 pub use creation::CreationLock;
 pub use device::{Gpu, GpuOptions};
 pub use expert_gate_up::{ExpertGateUp, GateFirst};

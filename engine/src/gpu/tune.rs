@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use thermocline_shaders::WeightType;
 
 use super::{
-    AdapterKind, Caps, Gpu, GpuFeature, GpuMatrix, Matmul, MatmulOutput, MatrixLayout, MemoryUse, ProductSample,
-    Purpose, Recorder, SampleSize, Usage, coop, pitch,
+    AdapterKind, Caps, CooperativeTile, Gpu, GpuFeature, GpuMatrix, Matmul, MatmulOutput, MatrixLayout, MemoryUse,
+    ProductSample, Purpose, Recorder, SampleSize, Usage, coop, pitch,
 };
 use crate::error::{Error, Result};
 
@@ -33,9 +33,9 @@ impl KernelShape {
     /// The shape where nothing is measured.
     pub const DEFAULT: KernelShape = KernelShape { packed: false, workgroup: 128, rows: 4, cooperative: false };
 
-    /// True on a device that has matrix products in hardware, and workgroups of four of its subgroups.
-    pub fn cooperates(caps: &Caps) -> bool {
-        caps.cooperative_matrix && caps.subgroups.1 * 4 <= caps.max_workgroup
+    /// Tiles of matrix products in hardware, on a device that has them and workgroups of as many subgroups as their kernel takes.
+    pub fn tiles(caps: &Caps) -> Option<CooperativeTile> {
+        caps.cooperative.filter(|tile| caps.subgroups.1 * tile.subgroups() <= caps.max_workgroup)
     }
 }
 
@@ -70,7 +70,7 @@ impl Tuning {
     pub fn shape(&self, gpu: &Gpu, ty: WeightType) -> Result<KernelShape> {
         if gpu.is_counting() {
             let packed = WeightType::PACKED.contains(&ty) && self.packed.unwrap_or(true);
-            let cooperative = KernelShape::cooperates(gpu.caps()) && ty != WeightType::F32;
+            let cooperative = KernelShape::tiles(gpu.caps()).is_some() && ty != WeightType::F32;
             return Ok(KernelShape { packed, cooperative, ..KernelShape::DEFAULT });
         }
         let cooperative = match self.cooperative.get() {

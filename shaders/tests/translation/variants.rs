@@ -23,6 +23,7 @@ const VARIANTS: &[(&str, &str, Numbers)] = &[
     ("attention_prompt", "d128", &[("HEAD_DIM", 128.0)]),
     ("attention_prompt", "d256", &[("HEAD_DIM", 256.0)]),
     ("gemm_coop", "w256", &[("WORKGROUP_SIZE", 256.0)]),
+    ("gemm_coop_8", "w256", &[("WORKGROUP_SIZE", 256.0)]),
     ("gemv", "w128r4", &[("ROWS", 4.0), ("TOKENS", 1.0), ("WORKGROUP_SIZE", 128.0)]),
     ("gemv", "w64r8", &[("ROWS", 8.0), ("TOKENS", 1.0), ("WORKGROUP_SIZE", 64.0)]),
     ("gemv", "w256r2", &[("ROWS", 2.0), ("TOKENS", 1.0), ("WORKGROUP_SIZE", 256.0)]),

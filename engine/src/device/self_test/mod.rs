@@ -93,17 +93,18 @@ impl Tests<'_> {
             if weights.is_some_and(|ty| WeightType::PACKED.contains(&ty)) {
                 shapes.push(KernelShape { packed: true, ..KernelShape::DEFAULT });
             }
-            if at == 0 && KernelShape::cooperates(gpu.caps()) && weights != Some(WeightType::F32) {
+            let tile = KernelShape::tiles(gpu.caps()).filter(|_| at == 0 && weights != Some(WeightType::F32));
+            if tile.is_some() {
                 shapes.push(KernelShape { cooperative: true, ..KernelShape::DEFAULT });
             }
             for shape in shapes {
                 // The kernels that the shape has for itself, and tokens that they compute.
-                let kernels: &[(&'static str, &[usize])] = match shape {
-                    KernelShape { packed: true, .. } => &[("gemv_dot", &[1])],
-                    KernelShape { cooperative: true, .. } => &[("gemm_coop", &[usize::MAX])],
-                    _ => &[("gemv", &[1, FEW_TOKENS]), ("gemm", &[usize::MAX])],
+                let kernels: Vec<(&'static str, &[usize])> = match (shape, tile) {
+                    (KernelShape { packed: true, .. }, _) => vec![("gemv_dot", &[1])],
+                    (KernelShape { cooperative: true, .. }, Some(tile)) => vec![(tile.kernel(), &[usize::MAX])],
+                    _ => vec![("gemv", &[1, FEW_TOKENS]), ("gemm", &[usize::MAX])],
                 };
-                for &(kernel, tokens) in kernels {
+                for (kernel, tokens) in kernels {
                     let Some(feature) = self.feature(at, kernel, weights) else { continue };
                     self.row(at, kernel, weights, feature, |bench| worst(&bench.gpu, &samples, shape, tokens))?;
                 }
