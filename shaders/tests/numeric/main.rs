@@ -10,6 +10,7 @@ mod expert_gate_up;
 mod experts;
 mod gemm_neurons;
 mod gpu;
+mod half_products;
 mod latent;
 mod matmul;
 mod recurrent;

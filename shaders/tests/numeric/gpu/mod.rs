@@ -1,5 +1,6 @@
 //! Runs one kernel on a real or software Vulkan driver.
 
+mod tiles;
 pub mod weights;
 
 use std::{
@@ -15,6 +16,7 @@ pub struct Gpu {
     device: wgpu::Device,
     queue: wgpu::Queue,
     features: wgpu::Features,
+    subgroup: u32,
     pipelines: Mutex<HashMap<String, (wgpu::BindGroupLayout, wgpu::ComputePipeline)>>,
 }
 
@@ -48,7 +50,7 @@ impl Gpu {
                 ..wgpu::DeviceDescriptor::default()
             };
             let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).unwrap();
-            Gpu { device, queue, features, pipelines: Mutex::default() }
+            Gpu { device, queue, features, subgroup: adapter.get_info().subgroup_max_size, pipelines: Mutex::default() }
         })
     }
 
@@ -59,6 +61,11 @@ impl Gpu {
             (!tier.subgroups || has(wgpu::Features::SUBGROUP)) && (!tier.f16 || has(wgpu::Features::SHADER_F16))
         };
         Tier::ALL.into_iter().filter(fits).collect()
+    }
+
+    /// Invocations of a subgroup, the most that there are.
+    pub fn subgroup(&self) -> u32 {
+        self.subgroup
     }
 
     /// Runs `call` and returns the contents of buffer `output` as floats.
@@ -80,7 +87,7 @@ impl Gpu {
     /// A kernel's pipeline in one tier, with one choice of overrides; each text is compiled once.
     fn pipeline(&self, call: &Call<'_>) -> (wgpu::BindGroupLayout, wgpu::ComputePipeline) {
         let kernel = Kernel::named(call.kernel).unwrap();
-        let source = mutated(kernel, kernel.source(call.tier, call.weights).unwrap());
+        let source = tiles::in_plain_text(&mutated(kernel, kernel.source(call.tier, call.weights).unwrap()));
         let key = format!("{:?}\n{source}", call.overrides);
         if let Some(made) = self.pipelines.lock().unwrap().get(&key) {
             return made.clone();
