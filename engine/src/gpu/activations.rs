@@ -7,14 +7,14 @@ use crate::error::Result;
 
 /// One token's activations, rounded to eight bits.
 #[derive(Debug, Clone)]
-pub(super) struct Quantise {
+pub(super) struct QuantisedActivations {
     params: params::Quantise,
     op: Op,
     /// Nine words a chunk.
     pub to: Buffer,
 }
 
-impl Quantise {
+impl QuantisedActivations {
     /// Of the first row of `x`, of so many chunks of 32 columns.
     pub fn new(gpu: &Gpu, chunks: usize, x: &Buffer) -> Result<Self> {
         let pipeline = gpu.pipelines().get("quantise_q8", None, 64, &[])?;
@@ -23,7 +23,7 @@ impl Quantise {
         let op = Op::new(gpu, &pipeline, &[x.into(), (&to).into()])?;
         let stride = (chunks as u32).next_multiple_of(pipeline.workgroup());
         let params = params::Quantise { chunks: chunks as u32, tokens: 1, x_pitch: 32 * chunks as u32, stride };
-        Ok(Quantise { params, op, to })
+        Ok(QuantisedActivations { params, op, to })
     }
 
     /// Records the rounding.
@@ -35,14 +35,14 @@ impl Quantise {
 /// Powers of two that bring each token's activations to where halves have all their bits: a half holds no more than 65504, and models
 /// have activations beyond that.
 #[derive(Debug, Clone)]
-pub(super) struct HalfScale {
+pub(super) struct ActivationScales {
     chunks: u32,
     op: Op,
     /// `[tokens, 2]`: the factor on the activations, and its inverse.
     pub scales: Buffer,
 }
 
-impl HalfScale {
+impl ActivationScales {
     /// Of the rows of `x`, of so many chunks of 32 columns.
     pub fn new(gpu: &Gpu, chunks: usize, x: &Buffer) -> Result<Self> {
         let pipeline = gpu.pipelines().get("half_scale", None, 128, &[])?;
@@ -50,7 +50,7 @@ impl HalfScale {
         let tokens = (x.bytes() / (128 * chunks as u64)).max(1);
         let scales = gpu.arena().buffer(Purpose::Scratch, "scales of activations", tokens * 8, Usage::Storage)?;
         let op = Op::new(gpu, &pipeline, &[x.into(), (&scales).into()])?;
-        Ok(HalfScale { chunks: chunks as u32, op, scales })
+        Ok(ActivationScales { chunks: chunks as u32, op, scales })
     }
 
     /// Records the scales of the first `tokens` rows, `x_pitch` elements apart.

@@ -4,7 +4,7 @@ use thermocline_shaders::params;
 
 use super::{
     Buffer, CooperativeTile, Gpu, GpuMatrix, Op, Recorder,
-    activations::{HalfScale, Quantise},
+    activations::{ActivationScales, QuantisedActivations},
     grid, pitch,
     tune::KernelShape,
 };
@@ -51,9 +51,9 @@ pub struct MatmulOutput<'a> {
 #[derive(Debug, Clone)]
 pub struct Matmul {
     /// Rounds one token's activations to eight bits for integer products.
-    quantise: Option<Quantise>,
+    quantise: Option<QuantisedActivations>,
     /// Scales many tokens' activations for products of halves.
-    half_scale: Option<HalfScale>,
+    half_scale: Option<ActivationScales>,
     parts: Vec<Part>,
     /// Rows of a workgroup for one token, and for many.
     rows: u32,
@@ -159,8 +159,8 @@ impl Matmul {
         } else {
             kernel("gemv", workgroup, &[("ROWS", shape.rows), ("TOKENS", 1)])?
         };
-        let quantise = if shape.packed { Some(Quantise::new(gpu, matrix.chunks(), x)?) } else { None };
-        let half_scale = if shape.cooperative { Some(HalfScale::new(gpu, matrix.chunks(), x)?) } else { None };
+        let quantise = if shape.packed { Some(QuantisedActivations::new(gpu, matrix.chunks(), x)?) } else { None };
+        let half_scale = if shape.cooperative { Some(ActivationScales::new(gpu, matrix.chunks(), x)?) } else { None };
         let parts = matrix.parts().iter().map(|part| {
             let bindings = |x: &Buffer| {
                 let bias = bias.unwrap_or(gpu.nothing());
