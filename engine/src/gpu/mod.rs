@@ -8,6 +8,7 @@
 //! weight formats but no models: what is computed in which order is [`crate::model`]'s business.
 
 mod adapter;
+mod adapter_use;
 mod arena;
 mod caps;
 mod coop;
@@ -17,11 +18,13 @@ mod device;
 mod expert_gate_up;
 mod experts;
 mod fallback;
+mod fallback_file;
 mod fallbacks;
 mod faults;
 mod feature;
 mod gpu_profile;
 mod health;
+mod known_drivers;
 mod marker;
 mod matmul;
 mod matrix;
