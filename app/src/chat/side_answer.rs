@@ -62,7 +62,7 @@ fn settle(
     generate(engine, request, &mut |_| told(None))?;
     while told(None).is_continue() {
         match engine.device() {
-            DeviceStatus::Loading { .. } => {}
+            DeviceStatus::Loading(_) => {}
             DeviceStatus::Gpu(memory) if memory.moving || memory.budget != Some(bytes) => {}
             DeviceStatus::Gpu(_) | DeviceStatus::Cpu { .. } => return Ok(ControlFlow::Continue(())),
             DeviceStatus::Lost { adapter, reason } => {

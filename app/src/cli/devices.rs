@@ -8,13 +8,16 @@ use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 use thermocline_engine::{
     bench::read_bandwidth,
     cpu::{Cpu, CpuOptions, Isa},
-    gpu::{AdapterChoice, AdapterKind, AdapterReport, Caps, Fallback, FallbackPart, VramReading, adapters},
+    gpu::{
+        AdapterChoice, AdapterId, AdapterKind, AdapterReport, Caps, Fallback, FallbackPart, Fallbacks, VramReading,
+        adapters,
+    },
     quant::TensorType,
 };
 
 use super::{
     engine_options::Device,
-    failure::{Outcome, one_line},
+    failure::{Failure, Outcome, one_line},
     gpu_test::{TestedGpu, parse_weights, test_gpus},
     units,
 };
@@ -27,7 +30,7 @@ const DETAILS: &str = "\
 A GPU is chosen with --device by its number or a part of its name: --device 0, --device radeon.
 A software driver is used only if it is chosen by --device.
 A part of a GPU that its driver has failed with is done without, until the driver or this program is updated;
---try-again uses it again.
+--try-again uses it again. So is a part that its driver is known to fail with: only --force uses that.
 Used VRAM is reported by several sources, each of which counts differently.";
 
 /// Shows processors, memory and GPUs.
@@ -37,9 +40,12 @@ pub struct DevicesArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Use all of every GPU again, whatever its driver has failed with before
-    #[arg(long)]
-    try_again: bool,
+    /// Use all of a GPU again, by its number or a part of its name, or of every one, whatever its driver has failed with here
+    #[arg(long, value_name = "DEVICE", num_args = 0..=1)]
+    try_again: Option<Option<AdapterChoice>>,
+    /// Use even what the driver is known to fail with elsewhere
+    #[arg(long, requires = "try_again")]
+    force: bool,
     /// Hold every kernel of each GPU against the CPU, of a software driver only if it is chosen by --device
     #[arg(long)]
     test: bool,
@@ -67,8 +73,8 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     let cpu = Cpu::new(&CpuOptions::default())?;
     let bandwidth = read_bandwidth(cpu.pool(), MEASURED, 2);
     let fallbacks = Folders::detect().map(|folders| folders.fallbacks()).unwrap_or_default();
-    if args.try_again {
-        fallbacks.clear();
+    if let Some(which) = &args.try_again {
+        try_again(&fallbacks, which.as_ref(), args.force)?;
     }
     let gpus = adapters(&fallbacks);
     let chosen = AdapterChoice::Best.among(&gpus);
@@ -114,6 +120,25 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     Ok(())
 }
 
+/// Has all of the GPUs that `which` names used again, or of every one; with `force` what is known of their drivers as well.
+fn try_again(fallbacks: &Fallbacks, which: Option<&AdapterChoice>, force: bool) -> Outcome {
+    if which.is_none() {
+        fallbacks.clear();
+        if !force {
+            return Ok(());
+        }
+    }
+    let gpus = adapters(fallbacks);
+    let named: Vec<&AdapterReport> = gpus.iter().filter(|gpu| which.is_none_or(|which| which.names(gpu))).collect();
+    if let Some(which) = which.filter(|_| named.is_empty()) {
+        return Err(Failure::usage(format!("--try-again: {}", which.error(&gpus))));
+    }
+    for adapter in named.into_iter().map(AdapterId::of) {
+        if force { fallbacks.overrule(&adapter) } else { fallbacks.try_again(&adapter) }
+    }
+    Ok(())
+}
+
 fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io::Result<()> {
     let caps = &gpu.caps;
     let mark = match gpu.kind {
@@ -124,8 +149,10 @@ fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io
     writeln!(out, "GPU {:<4} {}: {}, {}{mark}", gpu.index, one_line(&gpu.name), gpu.kind, gpu.backend)?;
     writeln!(out, "         driver {}, PCI {}", or_unknown(some(&gpu.driver)), or_unknown(some(&gpu.pci_bus_id)))?;
     writeln!(out, "         kernels {}; {}", caps.tier, subgroups(caps))?;
-    for Fallback { part, why, since, .. } in &gpu.fallbacks {
-        writeln!(out, "         without {part} since {}: {}", day(*since), one_line(why))?;
+    for fallback in &gpu.fallbacks {
+        let Fallback { part, why, since, .. } = fallback;
+        let since = if fallback.is_known() { ", known to fail".to_owned() } else { format!(" since {}", day(*since)) };
+        writeln!(out, "         without {part}{since}: {}", one_line(why))?;
     }
     let (buffer, binding) = (units::bytes(caps.max_buffer), units::bytes(caps.max_binding));
     writeln!(out, "         buffers up to {buffer}, {binding} of one at a time")?;
@@ -189,7 +216,8 @@ fn gpu_json(gpu: &AdapterReport, chosen: bool, tested: &[TestedGpu]) -> Value {
 }
 
 fn fallback_json(fallback: &Fallback) -> Value {
-    json!({ "part": fallback.part.to_string(), "why": fallback.why, "since": fallback.since })
+    let since = Some(fallback.since).filter(|_| !fallback.is_known());
+    json!({ "part": fallback.part.to_string(), "why": fallback.why, "since": since, "known": fallback.is_known() })
 }
 
 /// `None` for an empty text.
@@ -203,9 +231,27 @@ fn or_unknown(value: Option<impl ToString>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use thermocline_engine::gpu::GpuFeature;
     use thermocline_shaders::Tier;
 
     use super::*;
+
+    #[test]
+    fn parts_that_are_known_to_fail_have_no_day() {
+        let mut gpu = adapters(&Fallbacks::default()).remove(0);
+        let fallback = Fallback::new(AdapterId::of(&gpu), FallbackPart::Feature(GpuFeature::PackedDot), "it was wrong");
+        let known = Fallback { since: 0, ..fallback.clone() };
+        gpu.fallbacks = vec![known.clone(), Fallback { since: 1_795_708_800, ..fallback }];
+        let mut out = Vec::new();
+        write_gpu(&mut out, &gpu, false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for line in ["packed dot products, known to fail: it was wrong\n", "products since 2026-11-26: it was wrong\n"]
+        {
+            assert!(text.contains(line), "{text}");
+        }
+        let json = fallback_json(&known);
+        assert!(json["known"] == true && json["since"].is_null(), "{json}");
+    }
 
     #[test]
     fn days_are_those_of_utc() {

@@ -14,7 +14,7 @@ use thermocline_engine::{
     placement::PlanInputs,
     runtime::{Forward, KvType, Sparsity},
     session::{
-        DeviceChoice, DeviceLoadOptions, DeviceStatus, Engine, EngineOptions, LivePlanner, SparsityChoice,
+        DeviceChoice, DeviceLoadOptions, DeviceStatus, Engine, EngineOptions, LivePlanner, LoadStage, SparsityChoice,
         SparsityReport, load_on_device,
     },
 };
@@ -216,7 +216,7 @@ pub fn open_engine(
     let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
     let status = loop {
         match engine.wait_for_device(Duration::from_millis(50)) {
-            DeviceStatus::Loading { done, total } => progress.set(done, total),
+            DeviceStatus::Loading(stage) => progress.set(stage.bytes().0, stage.bytes().1),
             status => break status,
         }
     };
@@ -229,7 +229,7 @@ pub fn open_engine(
         DeviceStatus::Gpu(memory) => {
             memory.fallbacks.iter().for_each(|it| eprintln!("[{}]", one_line(&it.to_string())))
         }
-        DeviceStatus::Cpu { reason: None } | DeviceStatus::Loading { .. } => {}
+        DeviceStatus::Cpu { reason: None } | DeviceStatus::Loading(_) => {}
     }
     let (ram, gpu) = (engine.kv_type(), engine.kv_type().on_gpu());
     if ram != gpu && matches!(engine.device(), DeviceStatus::Gpu(_)) {
@@ -251,7 +251,8 @@ pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &
     let gpu_use = choice.gpu_use();
     if let DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu) = choice {
         let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
-        let mut show = |done, total| {
+        let mut show = |stage: LoadStage| {
+            let (done, total) = stage.bytes();
             progress.set(done, total);
             ControlFlow::Continue(())
         };

@@ -35,7 +35,10 @@ pub fn engine_status(context: &ServerContext, model: &ServedModel) -> Value {
 fn device_json(status: &DeviceStatus) -> Value {
     match status {
         DeviceStatus::Cpu { reason } => json!({ "on": "cpu", "reason": reason.as_ref().map(ToString::to_string) }),
-        DeviceStatus::Loading { done, total } => json!({ "on": "cpu", "loading": { "done": done, "total": total } }),
+        DeviceStatus::Loading(stage) => {
+            let (done, total) = stage.bytes();
+            json!({ "on": "cpu", "loading": { "stage": stage.name(), "done": done, "total": total } })
+        }
         DeviceStatus::Gpu(memory) => {
             let purposes = memory.by_purpose.iter().map(|(what, bytes)| (what.name().to_owned(), json!(bytes)));
             json!({

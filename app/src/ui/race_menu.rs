@@ -48,7 +48,7 @@ fn budgets(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
         DeviceStatus::Gpu(_) => None,
         DeviceStatus::Cpu { reason: Some(reason) } if matches!(*reason, Error::Memory { .. }) => None,
         DeviceStatus::Cpu { reason } => Some(vram::why_cpu(shell, reason.as_deref())),
-        DeviceStatus::Loading { .. } => Some("The model is being loaded into the GPU.".to_owned()),
+        DeviceStatus::Loading(_) => Some("The model is being loaded into the GPU.".to_owned()),
         DeviceStatus::Lost { .. } => Some("The GPU was lost; it is tried again soon.".to_owned()),
     };
     if let Some(why) = why_not {

@@ -8,7 +8,7 @@ use egui::{
 use egui_material_icons::icons::{ICON_MEMORY, ICON_VIEW_SIDEBAR};
 use thermocline_engine::{
     Error,
-    session::{DeviceStatus, Engine, SparsityChoice},
+    session::{DeviceStatus, Engine, LoadStage, SparsityChoice},
 };
 
 use super::{
@@ -39,8 +39,8 @@ struct Chip {
 enum DevicePlace {
     /// On a device, or on the CPU.
     Known(Chip),
-    /// On a device that is loaded, of which this fraction is done.
-    Loading(f32),
+    /// On a device that is being loaded.
+    Loading(LoadStage),
     /// Elsewhere: that has no menu.
     Remote(Chip),
 }
@@ -135,9 +135,7 @@ fn device_place(engine: &Engine, reason: Option<String>, palette: Palette) -> De
     let chip = |text: String, hint: String| Chip { text, colour: palette.text, hint };
     DevicePlace::Known(match engine.device() {
         DeviceStatus::Cpu { .. } => chip("CPU".to_owned(), reason.unwrap_or_default()),
-        DeviceStatus::Loading { done, total } => {
-            return DevicePlace::Loading(if total == 0 { 0.0 } else { done as f32 / total as f32 });
-        }
+        DeviceStatus::Loading(stage) => return DevicePlace::Loading(stage),
         DeviceStatus::Gpu(memory) => {
             let whole = engine.resident().is_some_and(|it| it.first_layer == 0 && it.head);
             let cpu = if whole { "" } else { " + CPU" };
@@ -200,8 +198,13 @@ fn chips(ui: &mut Ui, words: &BarWords, mut menu: impl FnMut(&mut Ui, BarPart)) 
             let (response, _) = within(ui, rest, |ui| device.ui(ui, |ui| menu(ui, BarPart::Device)));
             response.on_hover_text(&chip.hint);
         }
-        Some(DevicePlace::Loading(fraction)) => {
-            let bar = ProgressBar::new(*fraction).text(format!("Loading {:.0} %", fraction * 100.0));
+        Some(DevicePlace::Loading(stage)) => {
+            let fraction = stage.fraction();
+            let text = match stage {
+                LoadStage::Testing => "Testing …".to_owned(),
+                LoadStage::Opening | LoadStage::Uploading { .. } => format!("Loading {:.0} %", fraction * 100.0),
+            };
+            let bar = ProgressBar::new(fraction).text(text);
             ui.add(bar.desired_width(LOADING.min(rest)));
             ui.request_repaint_after(frame_pace::pace(ui));
         }
@@ -360,7 +363,7 @@ mod tests {
             for device in [
                 DevicePlace::Known(chip(adapter)),
                 DevicePlace::Known(chip("CPU")),
-                DevicePlace::Loading(0.4),
+                DevicePlace::Loading(LoadStage::Uploading { done: 4, total: 10 }),
                 DevicePlace::Remote(chip("Words go to a.server.with.a.long.name.example.org")),
             ] {
                 for model in [long, "Storyteller"] {

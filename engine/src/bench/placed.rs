@@ -52,7 +52,7 @@ pub(super) fn open(
         gpu_use: GpuUse::Always,
         speeds: options.speeds.clone(),
     };
-    let (processor, gpu) = load_on_device(&model, &load, &planner, &mut |_, _| ControlFlow::Continue(()))?;
+    let (processor, gpu) = load_on_device(&model, &load, &planner, &mut |_| ControlFlow::Continue(()))?;
     let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
     forward.set_sparsity(options.sparsity);
     // Predictors and the like are uploaded after the weights.

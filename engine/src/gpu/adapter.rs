@@ -122,20 +122,30 @@ pub enum AdapterChoice {
 }
 
 impl AdapterChoice {
+    /// True if `adapter` is what it names.
+    pub fn names(&self, adapter: &AdapterReport) -> bool {
+        match self {
+            AdapterChoice::Best => adapter.kind != AdapterKind::Software,
+            AdapterChoice::Index(index) => adapter.index == *index,
+            AdapterChoice::Name(name) => adapter.name.to_lowercase().contains(&name.to_lowercase()),
+        }
+    }
+
     /// Index of the chosen adapter in `all`: the first of those that it means which is not done without.
     pub fn among(&self, all: &[AdapterReport]) -> Option<usize> {
         self.ranked(all).into_iter().find(|at| all[*at].is_usable())
     }
 
+    /// The error of a choice that names none of `all`.
+    pub fn error(&self, all: &[AdapterReport]) -> Error {
+        let names: Vec<String> = all.iter().map(|it| format!("{} {} ({})", it.index, it.name, it.kind)).collect();
+        no_gpu(self, there(self, &names))
+    }
+
     /// Indices of the adapters in `all` that it means, the preferred one first: a card over the other backends comes behind its first
     /// one, and before the next card.
     fn ranked(&self, all: &[AdapterReport]) -> Vec<usize> {
-        let named = |it: &AdapterReport| match self {
-            AdapterChoice::Best => it.kind != AdapterKind::Software,
-            AdapterChoice::Index(index) => it.index == *index,
-            AdapterChoice::Name(name) => it.name.to_lowercase().contains(&name.to_lowercase()),
-        };
-        let meant = |it: &AdapterReport| all.iter().any(|other| named(other) && other.is_same_card(it));
+        let meant = |it: &AdapterReport| all.iter().any(|other| self.names(other) && other.is_same_card(it));
         let rank = |it: &AdapterReport| {
             let kind = match (self, it.kind) {
                 (AdapterChoice::Index(_) | AdapterChoice::Name(_), _) | (_, AdapterKind::Discrete) => 0,
@@ -288,8 +298,7 @@ pub(super) fn choose(
         let (adapter, reason) = (fallback.adapter.backend.clone(), fallback.to_string());
         return Err(Error::Gpu { adapter, reason, failure: GpuFailure::Unfit });
     }
-    let names: Vec<String> = reports.iter().map(|it| format!("{} {} ({})", it.index, it.name, it.kind)).collect();
-    Err(no_gpu(choice, there(choice, &names)))
+    Err(choice.error(&reports))
 }
 
 /// The adapters there are, for an error about `choice`.

@@ -48,6 +48,8 @@ pub struct GpuOptions {
     pub fallbacks: Fallbacks,
     /// Folder to keep compiled kernels in; none are kept without.
     pub pipeline_cache: Option<PathBuf>,
+    /// Self-test of a software driver before its first use, as of a card's: tests have it.
+    pub test_software: bool,
     /// A failure on purpose.
     pub faults: Faults,
     /// A kernel that computes something else, on purpose.

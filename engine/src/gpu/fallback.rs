@@ -79,7 +79,7 @@ pub struct Fallback {
     pub why: String,
     /// Version of the program that it failed with.
     pub program: String,
-    /// Time of the failure, in seconds since 1970 (UTC).
+    /// Time of the failure, in seconds since 1970 (UTC); 0 of what is known of a driver and was not seen here.
     pub since: u64,
 }
 
@@ -88,6 +88,16 @@ impl Fallback {
     pub fn new(adapter: AdapterId, part: FallbackPart, why: &str) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Fallback { adapter, part, why: first_line(why), program: PROGRAM.to_owned(), since }
+    }
+
+    /// A part that is known to be bad of the adapter's driver: others have seen it fail.
+    pub(super) fn known(adapter: AdapterId, part: FallbackPart, why: &str) -> Self {
+        Fallback { since: 0, ..Fallback::new(adapter, part, why) }
+    }
+
+    /// True if it was not seen here: trying again does not take it back.
+    pub const fn is_known(&self) -> bool {
+        self.since == 0
     }
 }
 

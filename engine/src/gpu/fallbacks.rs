@@ -2,33 +2,25 @@
 //! program.
 
 use std::{
-    fs,
-    io::{self, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-use thermocline_shaders::{KERNELS, KernelFeatures, Tier};
+use thermocline_shaders::KernelFeatures;
 
 use super::{
     AdapterId, Caps, Fallback, FallbackPart, GpuFeature, RiskyStep,
+    adapter_use::AdapterUse,
     fallback::PROGRAM,
+    fallback_file::FallbackFile,
     faults::FaultCounter,
+    known_drivers::known_bad,
     marker::{self, StepMarker},
-};
-use crate::{
-    error::{Error, Location, Result},
-    files::{Form, NewFile},
 };
 
 /// Name of the file in its folder.
 const FILE: &str = "gpu-fallbacks.json";
-/// Version of the file's format.
-const VERSION: u32 = 1;
-/// Most bytes of a file that is read.
-const MOST_BYTES: u64 = 1 << 20;
 
 /// The fallbacks in force; a handle that may be cloned.
 #[derive(Debug, Clone, Default)]
@@ -36,54 +28,14 @@ pub struct Fallbacks(Arc<Mutex<FallbackState>>);
 
 #[derive(Debug, Default)]
 struct FallbackState {
+    /// Those that were seen here.
     all: Vec<Fallback>,
+    /// Adapters that are used although their drivers are known to be bad.
+    overruled: Vec<AdapterId>,
     /// Adapters that were opened, or were to be, each once, the last one behind.
     in_use: Vec<AdapterUse>,
     /// The file that keeps them; `None`: they end with the process.
     file: Option<PathBuf>,
-}
-
-/// Contents of the file.
-#[derive(Debug, Serialize, Deserialize)]
-struct FallbackFile {
-    version: u32,
-    fallbacks: Vec<Fallback>,
-}
-
-/// An adapter and the features that kernels may use on it.
-#[derive(Debug)]
-struct AdapterUse {
-    adapter: AdapterId,
-    caps: Caps,
-    packed: bool,
-}
-
-impl AdapterUse {
-    /// Features that some kernel uses there.
-    fn features(&self) -> KernelFeatures {
-        let mut all = KernelFeatures { cooperative: self.caps.cooperative.is_some(), ..KernelFeatures::default() };
-        for kernel in KERNELS {
-            if (kernel.cooperative && self.caps.cooperative.is_none()) || (kernel.packed && !self.packed) {
-                continue;
-            }
-            let uses = kernel.features(self.caps.tier, kernel.weights.first().copied());
-            let (subgroups, f16) = (all.tier.subgroups | uses.tier.subgroups, all.tier.f16 | uses.tier.f16);
-            all = KernelFeatures { packed: all.packed | uses.packed, tier: Tier { subgroups, f16 }, ..all };
-        }
-        all
-    }
-}
-
-impl GpuFeature {
-    /// True if it is among those that a kernel uses.
-    fn is_in(self, used: KernelFeatures) -> bool {
-        match self {
-            GpuFeature::CooperativeMatrices => used.cooperative,
-            GpuFeature::PackedDot => used.packed,
-            GpuFeature::F16 => used.tier.f16,
-            GpuFeature::Subgroups => used.tier.subgroups,
-        }
-    }
 }
 
 impl FallbackState {
@@ -92,13 +44,11 @@ impl FallbackState {
         let Some(file) = &self.file else { return };
         let folder = file.parent().unwrap_or(Path::new("."));
         let ended: Vec<_> = marker::left_over(folder).into_iter().filter(|it| it.program == PROGRAM).collect();
-        match read(file) {
-            Ok(all) => self.all = all,
-            Err(error) => {
-                tracing::warn!(%error, "no fallbacks of GPUs are known");
-                self.all.clear();
-            }
-        }
+        let kept = FallbackFile::read(file).unwrap_or_else(|error| {
+            tracing::warn!(%error, "no fallbacks of GPUs are known");
+            FallbackFile::new(&[], &[])
+        });
+        (self.all, self.overruled) = (kept.fallbacks, kept.overruled);
         if !ended.is_empty() {
             ended.into_iter().for_each(|it| self.insert(it));
             self.write();
@@ -125,7 +75,7 @@ impl FallbackState {
 
     fn write(&mut self) {
         if let Some(file) = &self.file
-            && let Err(error) = write(file, &self.all)
+            && let Err(error) = FallbackFile::new(&self.all, &self.overruled).write(file)
         {
             tracing::warn!(%error, "fallbacks of GPUs are forgotten at the end of the program");
             self.file = None;
@@ -172,9 +122,26 @@ impl Fallbacks {
         marker
     }
 
-    /// Forgets all of them: everything is tried again.
+    /// Forgets all that was seen here: everything is tried again but what is known to be bad of its driver.
     pub fn clear(&self) {
-        self.0.lock().change(|state| state.all.clear());
+        self.0.lock().change(|state| {
+            state.all.clear();
+            state.overruled.clear();
+        });
+    }
+
+    /// Forgets what was seen of `adapter`, as [`Fallbacks::clear`] does of all.
+    pub fn try_again(&self, adapter: &AdapterId) {
+        self.0.lock().change(|state| {
+            state.all.retain(|it| it.adapter != *adapter);
+            state.overruled.retain(|it| it != adapter);
+        });
+    }
+
+    /// Has all of `adapter` tried, what is known to be bad of its driver as well.
+    pub fn overrule(&self, adapter: &AdapterId) {
+        self.try_again(adapter);
+        self.0.lock().change(|state| state.overruled.push(adapter.clone()));
     }
 
     /// Gives up one more part of `adapter`, because of `why`: the most doubtful feature of those that were `used` and are not given
@@ -210,50 +177,34 @@ impl Fallbacks {
         Some(self.step(&adapter, used, why))
     }
 
-    /// All of them, in the order in which they were added.
+    /// All that were seen here, in the order in which they were added.
     pub fn all(&self) -> Vec<Fallback> {
         self.0.lock().all.clone()
     }
 
-    /// Those of an adapter.
+    /// Those of an adapter: what is known of its driver, and what was seen here.
     pub fn of(&self, adapter: &AdapterId) -> Vec<Fallback> {
-        self.0.lock().all.iter().filter(|it| it.adapter == *adapter).cloned().collect()
+        let state = self.0.lock();
+        let known = if state.overruled.contains(adapter) { Vec::new() } else { known_bad(adapter) };
+        known.into_iter().chain(state.all.iter().filter(|it| it.adapter == *adapter).cloned()).collect()
     }
-}
-
-/// Fallbacks of this version of the program in a file; none if there is no file.
-fn read(file: &Path) -> Result<Vec<Fallback>> {
-    let failed = |error| Error::io("read", file, error);
-    let refused = |got: String| Error::malformed(file, Location::File, "the fallbacks of GPUs, as JSON", got);
-    match fs::metadata(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Ok(known) if known.len() > MOST_BYTES => return Err(refused(format!("{} bytes", known.len()))),
-        known => _ = known.map_err(failed)?,
-    }
-    let text = fs::read(file).map_err(failed)?;
-    let kept: FallbackFile = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
-    if kept.version != VERSION {
-        return Err(refused(format!("version {}", kept.version)));
-    }
-    Ok(kept.fallbacks.into_iter().filter(|it| it.program == PROGRAM).collect())
-}
-
-/// Writes the file, whole or not at all.
-fn write(file: &Path, all: &[Fallback]) -> Result<()> {
-    let failed = |error: io::Error| Error::io("write", file, error);
-    fs::create_dir_all(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-    let kept = FallbackFile { version: VERSION, fallbacks: all.to_vec() };
-    let text = serde_json::to_string_pretty(&kept).map_err(|error| failed(error.into()))?;
-    let mut new = NewFile::create(file, Form::Stream)?;
-    new.write_all(text.as_bytes()).map_err(failed)?;
-    new.finish_unsynced()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use thermocline_shaders::Tier;
+
     use super::*;
-    use crate::gpu::CooperativeTile;
-    use crate::gpu::{AdapterChoice, Gpu, GpuOptions, WeightType, adapters};
+    use crate::{
+        error::Error,
+        gpu::{AdapterChoice, CooperativeTile, Gpu, GpuOptions, WeightType, adapters},
+    };
+
+    fn read(file: &Path) -> Vec<Fallback> {
+        FallbackFile::read(file).unwrap().fallbacks
+    }
 
     fn arc() -> AdapterId {
         let [name, backend, driver] = ["Arc", "vulkan", "Mesa 25"].map(str::to_owned);
@@ -342,12 +293,45 @@ mod tests {
         Fallbacks::in_folder(&place).clear();
         assert!(shared.all().is_empty());
         first.refresh();
-        assert!(first.all().is_empty() && read(&file).unwrap().is_empty());
+        assert!(first.all().is_empty() && read(&file).is_empty());
         // Another version of the program starts afresh.
         let old = Fallback { program: "0.0.1".to_owned(), ..without(GpuFeature::F16) };
-        write(&file, &[old, without(GpuFeature::PackedDot)]).unwrap();
+        FallbackFile::new(&[old, without(GpuFeature::PackedDot)], &[]).write(&file).unwrap();
         first.refresh();
         assert_eq!(first.all().iter().map(|it| it.part).collect::<Vec<_>>(), [without(GpuFeature::PackedDot).part]);
+    }
+
+    #[test]
+    fn known_drivers_are_done_without_until_that_is_overruled() {
+        let [name, backend, driver] = ["PowerVR D-Series", "vulkan", "PowerVR 24.2"].map(str::to_owned);
+        let (folder, bad) =
+            (tempfile::tempdir().unwrap(), AdapterId { name, backend, driver, pci_bus_id: String::new() });
+        let all = Fallbacks::read_from(folder.path());
+        let parts = || {
+            // As another process sees it.
+            let parts: Vec<_> = Fallbacks::read_from(folder.path()).of(&bad).iter().map(|it| it.part).collect();
+            assert_eq!(parts, all.of(&bad).iter().map(|it| it.part).collect::<Vec<_>>());
+            parts
+        };
+        let [cooperative, packed, f16] =
+            [GpuFeature::CooperativeMatrices, GpuFeature::PackedDot, GpuFeature::F16].map(FallbackPart::Feature);
+        assert_eq!(parts(), [cooperative, packed]);
+        assert!(all.all().is_empty() && all.of(&bad).iter().all(Fallback::is_known));
+        let every = KernelFeatures { cooperative: true, packed: true, tier: Tier { subgroups: true, f16: true } };
+        assert_eq!(all.step(&bad, every, "refused").part, f16, "what is known is not given up again");
+        all.add(without(GpuFeature::F16));
+        all.try_again(&bad);
+        assert_eq!(parts(), [cooperative, packed]);
+        assert_eq!(all.of(&arc()).len(), 1, "the others' stay");
+        all.overrule(&bad);
+        assert!(parts().is_empty());
+        assert_eq!(all.step(&bad, every, "refused").part, cooperative, "what fails here is given up all the same");
+        all.clear();
+        assert_eq!(parts(), [cooperative, packed]);
+        all.overrule(&bad);
+        let text = fs::read_to_string(folder.path().join(FILE)).unwrap();
+        fs::write(folder.path().join(FILE), text.replace(PROGRAM, "0.0.1")).unwrap();
+        assert_eq!(Fallbacks::read_from(folder.path()).of(&bad).len(), 2, "another version of the program");
     }
 
     #[test]
@@ -363,7 +347,7 @@ mod tests {
         }
         let all = Fallbacks::read_from(folder.path());
         all.add(without(GpuFeature::F16));
-        assert_eq!(read(&file).unwrap(), all.all());
+        assert_eq!(read(&file), all.all());
         // What cannot be written is still done without.
         let nowhere = Fallbacks::read_from(&file.join("below"));
         nowhere.add(without(GpuFeature::F16));

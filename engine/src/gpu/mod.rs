@@ -9,6 +9,7 @@
 
 mod activations;
 mod adapter;
+mod adapter_use;
 mod arena;
 mod caps;
 mod coop;
@@ -18,11 +19,13 @@ mod device;
 mod expert_gate_up;
 mod experts;
 mod fallback;
+mod fallback_file;
 mod fallbacks;
 mod faults;
 mod feature;
 mod gpu_profile;
 mod health;
+mod known_drivers;
 mod marker;
 mod matmul;
 mod matrix;

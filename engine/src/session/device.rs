@@ -59,6 +59,49 @@ pub struct DeviceMemory {
     pub fallbacks: Vec<Fallback>,
 }
 
+/// A stage of a load into a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadStage {
+    /// The device is being opened.
+    Opening,
+    /// Its kernels are held against the CPU, before its driver is used for the first time.
+    Testing,
+    /// The model is on its way.
+    Uploading {
+        /// Bytes uploaded.
+        done: u64,
+        /// Bytes to upload.
+        total: u64,
+    },
+}
+
+impl LoadStage {
+    /// Name of the stage, for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LoadStage::Opening => "opening",
+            LoadStage::Testing => "testing",
+            LoadStage::Uploading { .. } => "uploading",
+        }
+    }
+
+    /// Bytes uploaded and their total, which is 0 until it is known.
+    pub const fn bytes(self) -> (u64, u64) {
+        match self {
+            LoadStage::Opening | LoadStage::Testing => (0, 0),
+            LoadStage::Uploading { done, total } => (done, total),
+        }
+    }
+
+    /// Fraction of the bytes that is uploaded.
+    pub fn fraction(self) -> f32 {
+        match self.bytes() {
+            (_, 0) => 0.0,
+            (done, total) => done as f32 / total as f32,
+        }
+    }
+}
+
 /// The processor that an engine computes on now.
 #[derive(Debug, Clone)]
 pub enum DeviceStatus {
@@ -68,12 +111,7 @@ pub enum DeviceStatus {
         reason: Option<Arc<Error>>,
     },
     /// The CPU, while the model is being loaded into a GPU.
-    Loading {
-        /// Bytes uploaded.
-        done: u64,
-        /// Bytes to upload; 0 while the device is being opened.
-        total: u64,
-    },
+    Loading(LoadStage),
     /// A GPU.
     Gpu(DeviceMemory),
     /// The CPU, after a GPU was lost, which will be tried again soon.
@@ -133,17 +171,17 @@ impl StatusBoard {
         self.changed.notify_all();
     }
 
-    /// Sets the progress of a load, unless the status is another by now.
-    pub fn set_progress(&self, now_done: u64, now_total: u64) {
-        if let DeviceStatus::Loading { done, total } = &mut *self.status.lock() {
-            (*done, *total) = (now_done, now_total);
+    /// Sets the stage of a load, unless the status is another by now.
+    pub fn set_progress(&self, now: LoadStage) {
+        if let DeviceStatus::Loading(stage) = &mut *self.status.lock() {
+            *stage = now;
         }
     }
 
     /// The status as soon as it is not loading, or after `longest`.
     pub fn wait_until_loaded(&self, longest: Duration) -> DeviceStatus {
         let mut status = self.status.lock();
-        let loading = |status: &mut DeviceStatus| matches!(status, DeviceStatus::Loading { .. });
+        let loading = |status: &mut DeviceStatus| matches!(status, DeviceStatus::Loading(_));
         self.changed.wait_while_for(&mut status, loading, longest);
         status.clone()
     }

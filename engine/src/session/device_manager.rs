@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     context::Context,
-    device::{DeviceEvent, DeviceMemory, DeviceStatus},
+    device::{DeviceEvent, DeviceMemory, DeviceStatus, LoadStage},
     engine::EngineState,
     loader::{DeviceSource, LoadThread, LoadedDevice, MemoryLedger},
     worker::Command,
@@ -274,7 +274,7 @@ impl DeviceManager {
             DeviceState::Cpu | DeviceState::Lost { .. } if self.source.is_some() => {
                 self.attempts = 0;
                 self.too_small = None;
-                self.engine.device.write(DeviceStatus::Loading { done: 0, total: 0 });
+                self.engine.device.write(DeviceStatus::Loading(LoadStage::Opening));
                 self.start_load(false);
             }
             DeviceState::Cpu | DeviceState::Lost { .. } => self.engine.device.write(DeviceStatus::Cpu { reason: None }),
@@ -359,7 +359,7 @@ impl DeviceManager {
         if !events.is_empty() && (refused || (may_return && delay.is_none())) {
             let first = self.is_awaited();
             self.attempts = 0;
-            self.engine.device.write(DeviceStatus::Loading { done: 0, total: 0 });
+            self.engine.device.write(DeviceStatus::Loading(LoadStage::Opening));
             self.start_load(first);
             return events;
         }

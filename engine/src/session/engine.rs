@@ -17,8 +17,8 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    DeviceChoice, DeviceLoadOptions, DeviceStatus, EngineOptions, Event, LivePlanner, NeuronFrequencies, Request,
-    SessionOptions, SparsityChoice, SparsityReport,
+    DeviceChoice, DeviceLoadOptions, DeviceStatus, EngineOptions, Event, LivePlanner, LoadStage, NeuronFrequencies,
+    Request, SessionOptions, SparsityChoice, SparsityReport,
     budget_forecast::{DecodeConditions, DecodeRates},
     context::Context,
     device::StatusBoard,
@@ -236,7 +236,7 @@ impl Engine {
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
         let device = StatusBoard::new(match source {
-            Some(_) => DeviceStatus::Loading { done: 0, total: 0 },
+            Some(_) => DeviceStatus::Loading(LoadStage::Opening),
             None => DeviceStatus::Cpu { reason: None },
         });
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());

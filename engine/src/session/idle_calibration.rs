@@ -132,7 +132,7 @@ fn target(state: &EngineState) -> Option<CalibrationTarget> {
     let choice = state.choice.lock().clone();
     let (DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu)) = choice else { return Some(CalibrationTarget::Cpu) };
     match state.device.read() {
-        DeviceStatus::Loading { .. } | DeviceStatus::Lost { .. } => None,
+        DeviceStatus::Loading(_) | DeviceStatus::Lost { .. } => None,
         DeviceStatus::Gpu(_) => Some(CalibrationTarget::Gpu(gpu)),
         DeviceStatus::Cpu { reason } => Some(match reason.as_deref() {
             // With its measured speeds it may turn out to be of use.

@@ -16,15 +16,16 @@ use std::{
 
 use super::{
     DeviceChoice, LivePlanner,
-    device::DeviceMemory,
+    device::{DeviceMemory, LoadStage},
     engine::EngineState,
+    tested_device::ensure_tested,
     worker::{Command, panic_message},
 };
 use crate::{
     cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool},
     device,
     error::{Error, GpuFailure, Result},
-    gpu::{Fallback, Faults, Gpu, GpuOptions, Purpose},
+    gpu::{AdapterKind, Fallback, Faults, Gpu, GpuOptions, Purpose},
     hybrid::{self, HybridProcessor},
     model::Model,
     placement::{GpuUse, Granularity, Placement, Streaming},
@@ -49,7 +50,8 @@ pub struct DeviceLoadOptions {
     pub granularity: Granularity,
     /// [`GpuUse::IfQuicker`] refuses a GPU with which the model would be slower; otherwise it is used for as much as fits.
     pub gpu_use: GpuUse,
-    /// Folder in which the speeds of machines are kept: this one's are planned with, unless the planner was given others.
+    /// Folder in which the speeds of machines are kept, and which devices have passed their self-test: this one's speeds are planned
+    /// with, unless the planner was given others. Without a folder no device is tested.
     pub speeds: Option<PathBuf>,
 }
 
@@ -80,8 +82,8 @@ impl DeviceLoadOptions {
     }
 }
 
-/// Opens the GPU and loads what of `model` its budget is best used for. `progress` gets the bytes uploaded and their total, and may
-/// cancel.
+/// Opens the GPU and loads what of `model` its budget is best used for, after a self-test at the first use of its driver. `progress`
+/// gets the stages, and may cancel.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if a layer of the model has no kernels on a device ([`device::device_support`]),
@@ -91,7 +93,7 @@ pub fn load_on_device(
     model: &Model,
     options: &DeviceLoadOptions,
     planner: &Arc<LivePlanner>,
-    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    progress: LoadProgress<'_>,
 ) -> Result<(HybridProcessor, Gpu)> {
     let look_up = |gpu: Option<&Gpu>| {
         planner.look_up_machine(options.speeds.as_deref(), || options.open_cpu(), gpu.map(Gpu::report));
@@ -103,6 +105,7 @@ pub fn load_on_device(
         let opened = Gpu::open(&wanted).inspect_err(|_| look_up(None));
         let loaded = opened.and_then(|gpu| {
             look_up(Some(&gpu));
+            test_first(&gpu, &wanted, model, options, planner, progress)?;
             Ok((load_on(&gpu, model, options, planner, progress)?, gpu))
         });
         // A driver that refuses a kernel may accept it without the feature that was given up for that: never the same twice.
@@ -114,14 +117,35 @@ pub fn load_on_device(
     }
 }
 
+/// Holds the kernels that `model` uses on `gpu` against the CPU, if that was not done before. A software driver is trusted unless
+/// `wanted` has it tested: it is the same processor's arithmetic, and compiles for long.
+fn test_first(
+    gpu: &Gpu,
+    wanted: &GpuOptions,
+    model: &Model,
+    options: &DeviceLoadOptions,
+    planner: &Arc<LivePlanner>,
+    progress: LoadProgress<'_>,
+) -> Result<()> {
+    let Some(folder) = &options.speeds else { return Ok(()) };
+    if gpu.report().kind == AdapterKind::Software && !wanted.test_software {
+        return Ok(());
+    }
+    planner.set_chunk(options.chunk);
+    planner.set_caps(*gpu.caps());
+    let types = planner.planner(model)?.profile().weight_types();
+    ensure_tested(gpu, &types, folder, &wanted.fallbacks, &mut || progress(LoadStage::Testing))
+}
+
 /// Loads what of `model` the budget of `gpu` is best used for.
 fn load_on(
     gpu: &Gpu,
     model: &Model,
     options: &DeviceLoadOptions,
     planner: &Arc<LivePlanner>,
-    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    progress: LoadProgress<'_>,
 ) -> Result<HybridProcessor> {
+    let mut progress = |done, total| progress(LoadStage::Uploading { done, total });
     planner.set_chunk(options.chunk);
     let load =
         device::GpuLoad { chunk: planner.set_caps(*gpu.caps()), predictors: false, ..device::GpuLoad::default() };
@@ -130,7 +154,7 @@ fn load_on(
     let mut target = gpu.arena().budget();
     for attempt in 1.. {
         let placement = hybrid::Planner::plan(&mut placement_source, model, target)?;
-        match HybridProcessor::load(gpu, options.open_cpu()?, model, &placement, &load, progress) {
+        match HybridProcessor::load(gpu, options.open_cpu()?, model, &placement, &load, &mut progress) {
             Ok(processor) => return Ok(processor.with_planner(Box::new(placement_source))),
             Err(Error::Memory { .. }) if attempt < ATTEMPTS && target < u64::MAX => target -= target / 8,
             Err(error) => return Err(error),
@@ -172,8 +196,8 @@ impl hybrid::Planner for PlacementSource {
     }
 }
 
-/// A callback with the bytes uploaded and their total; it says whether to go on.
-pub(super) type LoadProgress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+/// A callback with the stage that a load has reached; it says whether to go on.
+pub type LoadProgress<'a> = &'a mut dyn FnMut(LoadStage) -> ControlFlow<()>;
 
 /// A source of processors other than the CPU, each with the model loaded.
 pub(super) trait DeviceSource: Debug + Send + Sync {
@@ -288,8 +312,8 @@ impl LoadThread {
         let cancelled = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&cancelled);
         let work = move || {
-            let mut progress = |now, total| {
-                state.device.set_progress(now, total);
+            let mut progress = |stage| {
+                state.device.set_progress(stage);
                 if stop.load(SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             // What a panic leaves half done is dropped, not used; the engine must hear of the end in any case.

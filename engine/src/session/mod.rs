@@ -6,11 +6,11 @@
 //! tokens it holds), has [`sampling`] choose one from the logits, and passes it through [`text`] (whole characters, no stop strings) to
 //! the caller. An [`embedding`] is a generation of no tokens.
 //!
-//! The forward pass may live on a GPU: the [`device_manager`] has a [`loader`] bring there as much of the model as the
-//! [`live_planner`] finds the budget best used for, moves back to the CPU when the [`device`] is lost, and tries it again. Contexts
-//! follow with their keys and values, or by computing their tokens anew, and generations go on from the token they were at. What
-//! callers change on a running engine (VRAM budget, sparsity mode, adaptation) is requested in [`settings`] and applied between two
-//! tokens. A [`budget_forecast`] says what a budget would give, corrected by the rates that were measured while decoding; a
+//! The forward pass may live on a GPU that has passed its test ([`tested_device`]): the [`device_manager`] has a [`loader`] bring there
+//! as much of the model as the [`live_planner`] finds the budget best used for, moves back to the CPU when the [`device`] is lost, and
+//! tries it again. Contexts follow with their keys and values, or by computing their tokens anew, and generations go on from the token
+//! they were at. What callers change on a running engine (VRAM budget, sparsity mode, adaptation) is requested in [`settings`] and
+//! applied between two tokens. A [`budget_forecast`] says what a budget would give, corrected by the rates that were measured while decoding; a
 //! [`breakdown`] sets the parts of a token's time as planned beside those of [`step_times`];
 //! [`idle_calibration`] measures the machine while the engine is idle; [`neurons`] records firings and lets the hot set follow them,
 //! [`neuron_norms`] weighs neurons that are never zero, and [`ffn_reads`] says what skipping saved.
@@ -41,13 +41,14 @@ mod sparsity;
 mod speculation;
 mod step_times;
 mod stop_strings;
+mod tested_device;
 mod text;
 mod turns;
 mod worker;
 
 pub use breakdown::{Breakdown, MeasuredTime};
 pub use budget_forecast::unopened_planner;
-pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus};
+pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus, LoadStage};
 pub use embedding::Pooling;
 pub use engine::{Engine, MemoryReport, Session};
 pub use idle_calibration::CalibrationOptions;

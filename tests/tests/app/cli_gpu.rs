@@ -61,8 +61,13 @@ fn devices_says_what_is_done_without_until_it_is_to_be_tried_again() {
     give_up(FallbackPart::Adapter);
     let refused = start(&[&answer[..], &["0"]].concat()).refusal();
     assert!(refused.contains(" is not used over vulkan: it was wrong"), "{refused}");
-    let listed = start(&["devices", "--try-again"]).ok();
+    let listed = start(&["devices", "--try-again", "7"]).refusal();
+    assert!(listed.contains("--try-again: ") && listed.contains("the number 7"), "{listed}");
+    kept.add(Fallback::new(AdapterId { name: "another".to_owned(), ..adapter }, FallbackPart::Adapter, "it was wrong"));
+    let listed = start(&["devices", "--try-again", "0"]).ok();
     assert!(!listed.contains("it was wrong"), "{listed}");
+    let kept = std::fs::read_to_string(folder.path().join("thermocline/gpu-fallbacks.json")).unwrap();
+    assert!(kept.contains("another") && !kept.contains("subgroups"), "{kept}");
     let ran = start(&[&answer[..], &["0"]].concat());
     assert_eq!(ran.stderr, "");
     assert_eq!(ran.ok(), want);

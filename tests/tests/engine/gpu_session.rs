@@ -12,13 +12,16 @@ use std::{
 use thermocline_engine::{
     Error,
     cpu::{CpuOptions, ThreadPool},
-    gpu::{AdapterChoice, Fallback, FallbackPart, FaultPoint, Faults, GpuFeature, GpuOptions, Purpose, Tier},
+    gpu::{
+        AdapterChoice, Fallback, FallbackPart, FaultPoint, Faults, GpuFeature, GpuOptions, KernelMutation, Purpose,
+        Tier,
+    },
     model::{LoadOptions, Model},
     placement::PlanInputs,
     runtime::{KvType, Sparsity},
     session::{
         ContextPolicy, DeviceChoice, DeviceEvent, DeviceLoadOptions, DeviceStatus, Engine, EngineOptions, Event,
-        LivePlanner, Prompt, Request, Sampling, Session, SessionOptions, StopReason, load_on_device,
+        LivePlanner, LoadStage, Prompt, Request, Sampling, Session, SessionOptions, StopReason, load_on_device,
     },
     sparsity::sidecar::SidecarChoice,
 };
@@ -123,7 +126,7 @@ fn wait(engine: &Engine, what: &str, done: impl Fn(&DeviceStatus) -> bool) -> De
 }
 
 fn settled(engine: &Engine) -> DeviceStatus {
-    wait(engine, "the end of the load", |status| !matches!(status, DeviceStatus::Loading { .. }))
+    wait(engine, "the end of the load", |status| !matches!(status, DeviceStatus::Loading(_)))
 }
 
 /// Submissions of a load.
@@ -134,7 +137,7 @@ fn submits_of_a_load() -> u64 {
     let planner =
         Arc::new(LivePlanner::new(PlanInputs::new(Sparsity::Exact, model.config.context_length, KvType::F16)));
     let options = DeviceLoadOptions { gpu: gpu(), chunk: CHUNK, ..DeviceLoadOptions::default() };
-    let (processor, gpu) = load_on_device(&model, &options, &planner, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let (processor, gpu) = load_on_device(&model, &options, &planner, &mut |_| ControlFlow::Continue(())).unwrap();
     let submits = gpu.submits();
     drop(processor);
     submits
@@ -283,6 +286,37 @@ fn kernel_that_the_driver_refuses_takes_away_what_it_uses() {
         assert!(reason.contains(" is not used over vulkan: the ") && reason.contains(told), "{reason}");
     }
     assert!(without_subgroups > 0, "every text of a kernel with subgroups is other than the one without");
+}
+
+#[test]
+fn kernel_that_a_driver_computes_wrongly_is_found_before_the_first_token() {
+    let (want, folder) = (undisturbed(6), tempfile::tempdir().unwrap());
+    let open = |from: &str, to: &str, test_software: bool| {
+        let [kernel, old, new] = ["norm", from, to].map(str::to_owned);
+        let mutation = Some(KernelMutation { kernel, from: old, to: new });
+        let device = DeviceChoice::Gpu(GpuOptions { mutation, test_software, ..gpu() });
+        let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+        let (sidecar, speeds) = (SidecarChoice::Without, Some(folder.path().to_owned()));
+        let options = EngineOptions { cpu, chunk: CHUNK, device, sidecar, speeds, ..EngineOptions::default() };
+        Engine::open(&tiny(), options).unwrap()
+    };
+    let wrong = |from: &str, to: &str| {
+        let engine = open(from, to, true);
+        wait(&engine, "the self-test", |status| matches!(status, DeviceStatus::Loading(LoadStage::Testing)));
+        assert_eq!(generate(&engine, greedy(6)).ids, want, "{from}");
+        settled(&engine)
+    };
+    let DeviceStatus::Gpu(memory) = wrong("subgroupAdd(value)", "subgroupMax(value)") else { panic!("of no use") };
+    let [fallback] = &memory.fallbacks[..] else { panic!("{:?}", memory.fallbacks) };
+    assert_eq!(fallback.part, FallbackPart::Feature(GpuFeature::Subgroups));
+    assert!(fallback.why.starts_with("the kernel `norm` failed the self-test"), "{}", fallback.why);
+    let sum = ["inverseSqrt(sum / n + params.eps)", "inverseSqrt(sum * n + params.eps)"];
+    let DeviceStatus::Cpu { reason: Some(reason) } = wrong(sum[0], sum[1]) else { panic!("a wrong kernel is used") };
+    assert!(reason.to_string().contains("the kernel `norm` failed the self-test"), "{reason}");
+    // By itself a software driver is not tested.
+    let engine = open(sum[0], sum[1], false);
+    assert!(matches!(settled(&engine), DeviceStatus::Gpu(_)));
+    assert_ne!(generate(&engine, greedy(6)).ids, want);
 }
 
 #[test]
@@ -490,7 +524,7 @@ fn narrow(gpu: GpuOptions, budget: u64, streams: bool) -> Engine {
     let engine = Engine::open(&tiny(), options).unwrap();
     wait(&engine, "rest", |status| match status {
         DeviceStatus::Gpu(memory) => !memory.moving,
-        status => !matches!(status, DeviceStatus::Loading { .. }),
+        status => !matches!(status, DeviceStatus::Loading(_)),
     });
     engine
 }

@@ -85,7 +85,7 @@ fn placed(model: &Arc<Model>, granularity: Granularity, mode: Sparsity, budget: 
     let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(budget), ..GpuOptions::default() };
     let options = DeviceLoadOptions { gpu, cpu: cpu(), chunk: 16, granularity, ..DeviceLoadOptions::default() };
     let planner = Arc::new(LivePlanner::new(PlanInputs::new(mode, TOKENS, KvType::F32)).with_machine(machine()));
-    let (processor, gpu) = load_on_device(model, &options, &planner, &mut |_, _| ControlFlow::Continue(()))?;
+    let (processor, gpu) = load_on_device(model, &options, &planner, &mut |_| ControlFlow::Continue(()))?;
     let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
     forward.set_sparsity(mode);
     let (model, residency) = forward.residency().unwrap();

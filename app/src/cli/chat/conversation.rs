@@ -4,8 +4,8 @@ use std::{fs::File, io, path::Path};
 
 use serde_json::json;
 use thermocline_engine::session::{
-    DeviceMemory, DeviceStatus, Engine, GenerationStats, Message, Prompt, Role, Sampling, Session, SessionOptions,
-    SparsityChoice, SparsityReport, StopReason,
+    DeviceMemory, DeviceStatus, Engine, GenerationStats, LoadStage, Message, Prompt, Role, Sampling, Session,
+    SessionOptions, SparsityChoice, SparsityReport, StopReason,
 };
 
 use super::remote::RemoteChat;
@@ -198,7 +198,9 @@ impl TerminalConversation {
         let text = match self.engine()?.device() {
             DeviceStatus::Cpu { reason: None } => "CPU".to_owned(),
             DeviceStatus::Cpu { reason: Some(reason) } => format!("CPU: {reason}"),
-            DeviceStatus::Loading { done, total } => {
+            DeviceStatus::Loading(LoadStage::Testing) => "CPU; testing the GPU's driver".to_owned(),
+            DeviceStatus::Loading(stage) => {
+                let (done, total) = stage.bytes();
                 format!("CPU; loading {} of {} into the GPU", units::bytes(done), units::bytes(total))
             }
             DeviceStatus::Gpu(memory) => memory_line(&memory),

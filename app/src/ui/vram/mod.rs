@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use egui::{Align, Context, Layout, ProgressBar, RichText, Ui};
 use thermocline_engine::{
     Error,
-    session::{AdapterKind, DeviceMemory, DeviceStatus, Engine, Purpose},
+    session::{AdapterKind, DeviceMemory, DeviceStatus, Engine, LoadStage, Purpose},
 };
 
 use self::bar::{Mark, Part, Scale};
@@ -167,13 +167,13 @@ impl VramPanel {
                     Some(_) => retry(ui, shell),
                 }
             }
-            DeviceStatus::Loading { done, total } => {
-                let fraction = if *total == 0 { 0.0 } else { *done as f32 / *total as f32 };
-                let text = match total {
-                    0 => "Opening the device …".to_owned(),
-                    _ => format!("{} of {} are in VRAM", bytes(*done), bytes(*total)),
+            DeviceStatus::Loading(stage) => {
+                let text = match (stage, stage.bytes()) {
+                    (LoadStage::Testing, _) => "Testing the driver …".to_owned(),
+                    (_, (_, 0)) => "Opening the device …".to_owned(),
+                    (_, (done, total)) => format!("{} of {} are in VRAM", bytes(done), bytes(total)),
                 };
-                ui.add(ProgressBar::new(fraction).text(text).desired_height(20.0));
+                ui.add(ProgressBar::new(stage.fraction()).text(text).desired_height(20.0));
                 ui.request_repaint_after(frame_pace::pace(ui));
             }
             DeviceStatus::Lost { adapter, reason } => {

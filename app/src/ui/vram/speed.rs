@@ -70,7 +70,7 @@ fn setting_in_force(shell: &Shell, model: &ModelId, engine: &Engine) -> Option<S
             (reached && !memory.moving).then_some(Some(memory.adapter))?
         }
         DeviceStatus::Cpu { .. } => None,
-        DeviceStatus::Loading { .. } | DeviceStatus::Lost { .. } => return None,
+        DeviceStatus::Loading(_) | DeviceStatus::Lost { .. } => return None,
     };
     let budget = shell.settings.models.get(&model.key()).and_then(|chosen| chosen.budget);
     Some(setting(engine, adapter.map(|adapter| DeviceBudget { adapter, budget })))

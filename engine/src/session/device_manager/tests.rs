@@ -85,7 +85,7 @@ impl DeviceSource for TestDevices {
             Outcome::LostInLoad => return Err(lost()),
             Outcome::Panics => panic!("as planned"),
             Outcome::Hangs => loop {
-                if progress(1, 3) == ControlFlow::Break(()) {
+                if progress(LoadStage::Uploading { done: 1, total: 3 }) == ControlFlow::Break(()) {
                     return Err(Error::Cancelled);
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -430,11 +430,13 @@ fn device_that_seemed_slow_is_tried_again_with_the_real_speeds() {
 #[test]
 fn requests_wait_for_the_first_load_and_can_be_cancelled() {
     let engine = engine(&[Outcome::Hangs]);
-    wait(&engine, "progress", |status| matches!(status, DeviceStatus::Loading { done: 1, total: 3 }));
+    wait(&engine, "progress", |status| {
+        matches!(status, DeviceStatus::Loading(LoadStage::Uploading { done: 1, total: 3 }))
+    });
     let (one, two) = (engine.session(SessionOptions::default()), engine.session(SessionOptions::default()));
     let (one, two) = (one.unwrap(), two.unwrap());
     let (first, second) = (one.generate(request(5)), two.generate(request(5)));
-    assert!(matches!(engine.wait_for_device(Duration::from_millis(50)), DeviceStatus::Loading { .. }));
+    assert!(matches!(engine.wait_for_device(Duration::from_millis(50)), DeviceStatus::Loading(_)));
     one.cancel();
     let end: Vec<Event> = first.iter().collect();
     assert!(matches!(&end[..], [Event::Done { reason: StopReason::Cancelled, .. }]), "{end:?}");

@@ -34,7 +34,7 @@ fn used(engine: &Engine) -> u64 {
 /// The device's status once nothing loads or moves.
 fn at_rest(engine: &Engine) -> DeviceStatus {
     until("a device at rest", || match engine.device() {
-        DeviceStatus::Loading { .. } => None,
+        DeviceStatus::Loading(_) => None,
         DeviceStatus::Gpu(memory) if memory.moving => None,
         status => Some(status),
     })

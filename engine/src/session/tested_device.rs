@@ -1,0 +1,235 @@
+//! Trust in a device: the self-test at the first use of an adapter with its driver and this version of the program, and the file
+//! that keeps that it was passed.
+
+use std::{
+    fs,
+    io::Write,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use thermocline_shaders::Kernel;
+
+use crate::{
+    device::{SelfTest, self_test},
+    error::{Error, GpuFailure, Result},
+    files::{Form, NewFile},
+    gpu::{AdapterId, Fallback, FallbackPart, Fallbacks, Gpu, GpuFeature},
+    quant::TensorType,
+};
+
+/// Version of this file's form.
+const VERSION: u32 = 1;
+
+/// A device whose kernels were right, as it was when they were tested.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct PassedTest {
+    version: u32,
+    /// Version of the program, whose kernels were tested.
+    program: String,
+    adapter: AdapterId,
+    /// Features that were used.
+    features: Vec<GpuFeature>,
+    /// Names of the types of weights.
+    types: Vec<String>,
+    /// The last test.
+    test: SelfTest,
+}
+
+impl PassedTest {
+    /// A device that is not tested yet.
+    fn new(gpu: &Gpu, given_up: &[GpuFeature]) -> Self {
+        let caps = gpu.caps();
+        let has = |feature: &GpuFeature| match feature {
+            GpuFeature::CooperativeMatrices => caps.cooperative.is_some(),
+            GpuFeature::PackedDot => true,
+            GpuFeature::F16 => caps.tier.f16,
+            GpuFeature::Subgroups => caps.tier.subgroups,
+        };
+        let features = GpuFeature::ALL.into_iter().filter(|it| has(it) && !given_up.contains(it)).collect();
+        PassedTest {
+            version: VERSION,
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            adapter: AdapterId::of(gpu.report()),
+            features,
+            types: Vec::new(),
+            test: SelfTest::default(),
+        }
+    }
+
+    /// The file in `folder` for this device.
+    fn file(&self, folder: &Path) -> PathBuf {
+        let AdapterId { name, backend, driver, pci_bus_id } = &self.adapter;
+        let features: Vec<&str> = self.features.iter().map(|feature| feature.name()).collect();
+        let key =
+            [&self.program, name, backend, driver, pci_bus_id, &features.join("\n")].map(String::as_str).join("\n");
+        // FNV-1a, as of the speeds of machines.
+        let hash = key
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        folder.join(format!("self-test-{hash:016x}.json"))
+    }
+
+    /// What an earlier test of the same device has kept; a file that is damaged or another device's is as good as none.
+    fn kept(&self, file: &Path) -> Option<Self> {
+        let kept: PassedTest = serde_json::from_slice(&fs::read(file).ok()?)
+            .inspect_err(|error| tracing::warn!(file = %file.display(), %error, "the device is tested again"))
+            .ok()?;
+        Some(kept).filter(|kept| kept.device() == self.device())
+    }
+
+    /// Everything by which a device is the same.
+    fn device(&self) -> (u32, &String, &AdapterId, &Vec<GpuFeature>) {
+        (self.version, &self.program, &self.adapter, &self.features)
+    }
+
+    fn store(&self, file: &Path) -> Result<()> {
+        let failed = |error: std::io::Error| Error::io("write", file, error);
+        fs::create_dir_all(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+        let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
+        let mut new = NewFile::create(file, Form::Random)?;
+        new.write_all(text.as_bytes()).map_err(failed)?;
+        new.finish_unsynced()
+    }
+}
+
+/// Sees that `gpu` computes every kernel as the CPU does, with weights of `types`: as an earlier test has kept in `folder`, or by a
+/// self-test now, if the budget has room for one. What it is wrong with is added to `fallbacks`, to be opened again without.
+///
+/// # Errors
+/// [`Error::Gpu`] of [`GpuFailure::Refused`] if a kernel is wrong, and as [`self_test`]; a file that cannot be written is no error.
+pub(super) fn ensure_tested(
+    gpu: &Gpu,
+    types: &[TensorType],
+    folder: &Path,
+    fallbacks: &Fallbacks,
+    go_on: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<()> {
+    let adapter = AdapterId::of(gpu.report());
+    let given_up = |part: FallbackPart| fallbacks.of(&adapter).iter().any(|fallback| fallback.part == part);
+    let without: Vec<GpuFeature> =
+        GpuFeature::ALL.into_iter().filter(|feature| given_up(FallbackPart::Feature(*feature))).collect();
+    let device = PassedTest::new(gpu, &without);
+    let file = device.file(folder);
+    let mut passed = device.kept(&file).unwrap_or(device);
+    let untested: Vec<TensorType> =
+        types.iter().copied().filter(|ty| !passed.types.iter().any(|known| known == ty.name())).collect();
+    if untested.is_empty() && !passed.test.rows.is_empty() {
+        return Ok(());
+    }
+    let test = match self_test(gpu, &untested, go_on) {
+        Err(Error::Memory { what, wanted, available }) => {
+            tracing::warn!(adapter = adapter.name, what, wanted, available, "no room for a self-test");
+            return Ok(());
+        }
+        test => test?,
+    };
+    tracing::info!(adapter = adapter.name, milliseconds = test.milliseconds, faults = test.faults(), "self-test");
+    let parts = test.failed_features().into_iter().filter(|feature| !without.contains(feature));
+    let parts = parts.map(|feature| (FallbackPart::Feature(feature), Some(feature)));
+    let mut first = None;
+    for (part, feature) in parts.chain(test.wrong_kernel().map(|_| (FallbackPart::Adapter, None))) {
+        let Some(row) = test.first_wrong(feature) else { continue };
+        let why = format!("the kernel `{}` failed the self-test ({})", row.name(), row.outcome);
+        fallbacks.add(Fallback::new(adapter.clone(), part, &why));
+        first = first.or(Kernel::named(&row.kernel).map(|kernel| (kernel, why)));
+    }
+    if let Some((kernel, reason)) = first {
+        let used = kernel.features(gpu.caps().tier, kernel.weights.first().copied());
+        let failure = GpuFailure::Refused { kernel: kernel.name, used };
+        return Err(Error::Gpu { adapter: adapter.name, reason, failure });
+    }
+    passed.types.extend(untested.iter().map(|ty| ty.name().to_owned()));
+    passed.test = test;
+    if let Err(error) = passed.store(&file) {
+        tracing::debug!(%error, "the passed self-test is not kept");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{AdapterChoice, GpuOptions, KernelMutation};
+
+    fn open(mutation: Option<[&str; 3]>, fallbacks: &Fallbacks) -> Result<Gpu> {
+        let mutation = mutation.map(|[kernel, from, to]| {
+            let [kernel, from, to] = [kernel, from, to].map(str::to_owned);
+            KernelMutation { kernel, from, to }
+        });
+        let (adapter, fallbacks) = (AdapterChoice::Index(0), fallbacks.clone());
+        Gpu::open(&GpuOptions { adapter, mutation, fallbacks, ..GpuOptions::default() })
+    }
+
+    /// The verdict, and how often the test asked whether to go on: never where it was known.
+    fn trusted(gpu: &Gpu, types: &[TensorType], folder: &Path, fallbacks: &Fallbacks) -> (bool, usize) {
+        let mut asked = 0;
+        let verdict = ensure_tested(gpu, types, folder, fallbacks, &mut || {
+            asked += 1;
+            ControlFlow::Continue(())
+        });
+        let refused = |error: &Error| matches!(error, Error::Gpu { failure: GpuFailure::Refused { .. }, .. });
+        assert!(verdict.as_ref().err().is_none_or(refused), "{verdict:?}");
+        (verdict.is_ok(), asked)
+    }
+
+    #[test]
+    fn passed_tests_are_kept_and_completed() {
+        let (folder, none) = (tempfile::tempdir().unwrap(), Fallbacks::default());
+        let folder = folder.path().join("deeper");
+        let gpu = open(None, &none).unwrap();
+        let test = |types: &[TensorType]| trusted(&gpu, types, &folder, &none);
+        assert!(matches!(test(&[TensorType::Q4_0]), (true, 1..)));
+        assert_eq!(test(&[TensorType::Q4_0]), (true, 0));
+        assert!(matches!(test(&[TensorType::Q4_0, TensorType::F16]), (true, 1..)), "a type that is new");
+        assert_eq!(test(&[TensorType::F16, TensorType::Q4_0]), (true, 0));
+        let files: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(files.len(), 1);
+        fs::write(&files[0], b"{").unwrap();
+        assert!(matches!(test(&[TensorType::F16]), (true, 1..)), "a damaged file");
+        let text = fs::read_to_string(&files[0]).unwrap();
+        let driver = serde_json::to_string(&gpu.report().driver).unwrap();
+        fs::write(&files[0], text.replace(&driver, "\"another\"")).unwrap();
+        assert!(matches!(test(&[TensorType::F16]), (true, 1..)), "a file of another driver");
+        let mut stop = || ControlFlow::Break(());
+        let cancelled = ensure_tested(&gpu, &[TensorType::F32], &folder, &none, &mut stop);
+        assert!(matches!(cancelled, Err(Error::Cancelled)));
+        let unwritable = tempfile::NamedTempFile::new().unwrap();
+        assert!(trusted(&gpu, &[], unwritable.path(), &none).0);
+    }
+
+    #[test]
+    fn wrong_features_are_given_up_and_the_rest_is_trusted() {
+        let (folder, fallbacks) = (tempfile::tempdir().unwrap(), Fallbacks::default());
+        let mutation = Some(["norm", "subgroupAdd(value)", "subgroupMax(value)"]);
+        let gpu = open(mutation, &fallbacks).unwrap();
+        assert!(gpu.caps().tier.subgroups);
+        assert!(!trusted(&gpu, &[TensorType::Q4_0], folder.path(), &fallbacks).0);
+        let sentences: Vec<String> = fallbacks.all().iter().map(Fallback::to_string).collect();
+        assert!(
+            matches!(&sentences[..], [one] if one.contains("without subgroups: the kernel `norm` failed")),
+            "{sentences:?}"
+        );
+        let again = open(mutation, &fallbacks).unwrap();
+        assert!(!again.caps().tier.subgroups);
+        assert!(trusted(&again, &[TensorType::Q4_0], folder.path(), &fallbacks).0);
+        assert_eq!(trusted(&again, &[TensorType::Q4_0], folder.path(), &fallbacks), (true, 0));
+        // With subgroups it is as little trusted as before.
+        let afresh = Fallbacks::default();
+        let gpu = open(mutation, &afresh).unwrap();
+        assert!(!trusted(&gpu, &[TensorType::Q4_0], folder.path(), &afresh).0);
+    }
+
+    #[test]
+    fn a_device_that_is_wrong_without_any_feature_is_not_used() {
+        let (folder, fallbacks) = (tempfile::tempdir().unwrap(), Fallbacks::default());
+        let mutation = Some(["gemv", "+ first.offset * input.sum", "- first.offset * input.sum"]);
+        let gpu = open(mutation, &fallbacks).unwrap();
+        assert!(!trusted(&gpu, &[TensorType::Q4_K], folder.path(), &fallbacks).0);
+        let Err(Error::Gpu { reason, .. }) = open(mutation, &fallbacks) else { panic!("it was given up") };
+        assert!(reason.contains("the kernel `gemv Q4_K` failed the self-test"), "{reason}");
+        // No feature is to blame for what is wrong without it.
+        assert_eq!(fallbacks.all().len(), 1);
+    }
+}
