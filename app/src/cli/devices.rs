@@ -16,6 +16,7 @@ use thermocline_engine::{
 };
 
 use super::{
+    driver_hints,
     engine_options::Device,
     failure::{Failure, Outcome, one_line},
     gpu_test::{TestedGpu, parse_weights, test_gpus},
@@ -109,7 +110,10 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
         writeln!(out, "GPU      {}", one_line(&fallback.to_string()))?;
     }
     match (gpus.is_empty(), chosen) {
-        (true, _) => writeln!(out, "GPU      none found: no Vulkan, Metal or Direct3D 12 driver offers one")?,
+        (true, _) => {
+            writeln!(out, "GPU      none found: no Vulkan, Metal or Direct3D 12 driver offers one")?;
+            driver_hints::of_no_adapter().into_iter().try_for_each(|hint| writeln!(out, "         {hint}"))?;
+        }
         (_, None) => writeln!(out, "GPU      none is used unless one is chosen with --device")?,
         (_, Some(at)) => writeln!(out, "GPU      {at} is used unless another is chosen with --device")?,
     }
@@ -154,6 +158,7 @@ fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io
         let since = if fallback.is_known() { ", known to fail".to_owned() } else { format!(" since {}", day(*since)) };
         writeln!(out, "         without {part}{since}: {}", one_line(why))?;
     }
+    driver_hints::of_backend(&gpu.backend).into_iter().try_for_each(|hint| writeln!(out, "         {hint}"))?;
     let (buffer, binding) = (units::bytes(caps.max_buffer), units::bytes(caps.max_binding));
     writeln!(out, "         buffers up to {buffer}, {binding} of one at a time")?;
     for reading in &gpu.vram {

@@ -18,6 +18,7 @@ mod completions;
 mod console;
 mod convert;
 mod devices;
+mod driver_hints;
 mod engine_options;
 mod eval;
 mod failure;
