@@ -48,9 +48,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let n_layer = sizes.n_layer;
     draft.set_size("attention.value_length", hf.size(&["v_head_dim"])?)?;
     // Published files have another name for it.
-    if let Some(eps) = hf.f32(&["layernorm_epsilon"])? {
-        draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
-    }
+    let eps = hf.f32(&["rms_norm_eps", "layernorm_epsilon"])?.unwrap_or(1e-5);
+    draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
     draft.set(VALUE_SCALE, Value::F32(hf.f32(&["attention_value_scale"])?.unwrap_or(1.0)));
     let usual = match hf.layer_flags("hybrid_layer_pattern", n_layer)? {
         Some(slides) => slides,

@@ -62,6 +62,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let n_kv_head = hf.or_default(&["num_attention_groups", "num_key_value_heads"], n_head)?;
     let sizes = draft.common_with(hf, "step35", n_kv_head, n_ff)?;
     let n_layer = sizes.n_layer;
+    let eps = hf.f32(&["rms_norm_eps"])?.unwrap_or(1e-5);
+    draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
     let slides = draft.windows(hf, n_layer, SlidingLayers::None)?.unwrap_or_else(|| vec![false; n_layer]);
     draft.set("attention.head_count", Value::Array(Array::U32(heads(hf, n_head, &slides)?)));
     if let Some(scalar) = hf.f32(&["query_pre_attn_scalar"])?.filter(|it| *it > 0.0 && *it != sizes.head_dim as f32) {

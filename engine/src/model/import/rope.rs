@@ -184,10 +184,11 @@ impl HfConfig {
         self.rotated_or(layers, head_dim, 1.0)
     }
 
-    /// The same with another fraction by default.
+    /// The same with another fraction by default; stretched rotations have none of their own and take all elements.
     pub(in crate::model) fn rotated_or(&self, layers: LayerRope, head_dim: usize, default: f64) -> Result<usize> {
         let name = "partial_rotary_factor";
         let rope = self.rope(layers);
+        let default = if rope.kind() == "default" { default } else { 1.0 };
         let given = match layers {
             LayerRope::Full => rope.value(name).or_else(|| self.value(name)),
             LayerRope::Sliding => rope.value(name),
