@@ -118,6 +118,13 @@ mkdir "$work/home" "$work/run" "$work/stick"
 unset XDG_CONFIG_HOME XDG_DATA_HOME XDG_CACHE_HOME
 opens "$root/usr/bin/thermocline"
 [[ -s $work/home/.local/share/thermocline/chats.db ]] || fail "the installed program keeps no chats in ~/.local/share/thermocline"
+# The page that its user can send: kernels held against the CPU's and timed, and a model planned and measured.
+HOME=$work/home XDG_RUNTIME_DIR=$work/run "$root/usr/bin/thermocline" report --quick --device 0 --out "$work/report.html" >"$work/report.log" 2>&1 \
+  || fail "the installed program writes no report: $(tail -n 3 "$work/report.log")"
+for part in 'kernels are right' 'a hand-over takes' 'tokens/s planned' '<td>neurons, exact</td>'; do
+  grep -q "$part" "$work/report.html" || fail "the report of the installed program lacks '$part'"
+done
+! grep -q 'failed: ' "$work/report.html" || fail "the report of the installed program has a failure: $(grep -o 'failed: [^<]*' "$work/report.html")"
 rm -r "$work/home" && mkdir "$work/home"
 # portable FILE OPTIONS...: whether the program FILE keeps everything beside itself.
 portable() {

@@ -37,6 +37,7 @@ mod prepare;
 mod prepared;
 mod progress;
 mod report;
+mod report_page;
 mod run;
 mod serve;
 mod synth;

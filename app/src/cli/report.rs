@@ -2,7 +2,6 @@
 //! driver that fails is a line of the page and not its end.
 
 use std::{
-    fmt::Write as _,
     fs::{self, File},
     path::PathBuf,
     process::{Command, Stdio},
@@ -14,6 +13,7 @@ use serde_json::Value;
 
 use super::{
     failure::{Failure, Outcome},
+    report_page::Page,
     units,
 };
 
@@ -144,7 +144,8 @@ fn machine(found: &Value, page: &mut Page) -> bool {
             format!("{}, reads {}", bytes(&memory["total_bytes"]), rate(&memory["read_bytes_per_second"])),
         ],
     ];
-    for gpu in found["gpu"].as_array().into_iter().flatten() {
+    let gpus = || found["gpu"].as_array().into_iter().flatten();
+    for gpu in gpus() {
         let vram = gpu["vram"].as_array().and_then(|readings| readings.first()).map(|vram| bytes(&vram["total_bytes"]));
         let parts = [text(&gpu["type"]), text(&gpu["backend"]), text(&gpu["driver"]), vram.unwrap_or_default()];
         let subgroups = &gpu["subgroup_sizes"];
@@ -153,6 +154,12 @@ fn machine(found: &Value, page: &mut Page) -> bool {
             format!("{}: {}, subgroups {subgroups}", text(&gpu["name"]), parts.join(", ")),
         ]);
     }
+    rows.extend(gpus().flat_map(|gpu| {
+        let without = gpu["fallbacks"].as_array().into_iter().flatten();
+        without.map(|it| {
+            vec![format!("GPU {}", gpu["index"]), format!("without {}: {}", text(&it["part"]), text(&it["why"]))]
+        })
+    }));
     page.table(&["", ""], &rows);
     true
 }
@@ -286,81 +293,17 @@ fn rate(bytes_per_second: &Value) -> String {
     bytes_per_second.as_f64().map_or("unknown".to_owned(), |rate| format!("{:.1} GB/s", rate / 1e9))
 }
 
-/// An HTML page without anything beside it.
-struct Page(String);
-
-impl Page {
-    fn new() -> Self {
-        let style = "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em;color:#222}\
-            table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2em .6em;text-align:left}\
-            @media(prefers-color-scheme:dark){body{background:#181a1b;color:#ddd}td,th{border-color:#444}}";
-        Page(format!(
-            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
-             <title>Thermocline report</title><style>{style}</style>\n<h1>Thermocline report</h1>\n"
-        ))
-    }
-
-    fn section(&mut self, title: &str) {
-        let _ = writeln!(self.0, "<h2>{}</h2>", escaped(title));
-    }
-
-    fn paragraph(&mut self, text: &str) {
-        let _ = writeln!(self.0, "<p>{}</p>", escaped(text));
-    }
-
-    /// A section of what a step found, or why it failed; true if it found something.
-    fn step(
-        &mut self,
-        title: &str,
-        found: Result<Value, String>,
-        show: impl FnOnce(&Value, &mut Page) -> bool,
-    ) -> bool {
-        self.section(title);
-        match found {
-            Ok(found) => show(&found, self),
-            Err(error) => {
-                self.paragraph(&format!("failed: {error}"));
-                false
-            }
-        }
-    }
-
-    fn table(&mut self, heads: &[&str], rows: &[Vec<String>]) {
-        let line = |cells: &mut dyn Iterator<Item = &str>, tag: &str| {
-            let cells: String = cells.map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
-            format!("<tr>{cells}</tr>\n")
-        };
-        self.0 += "<table>\n";
-        self.0 += &line(&mut heads.iter().copied(), "th");
-        for row in rows {
-            self.0 += &line(&mut row.iter().map(String::as_str), "td");
-        }
-        self.0 += "</table>\n";
-    }
-
-    fn finish(mut self, took: Duration) -> String {
-        self.paragraph(&format!("Measured in {:.0} s.", took.as_secs_f64()));
-        self.0 + "</html>\n"
-    }
-}
-
-/// Text as it stands in HTML.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn pages_escape_what_drivers_say() {
+    fn parts_that_are_done_without_are_said() {
+        let fallback = serde_json::json!({ "part": "packed dot products", "why": "they are <wrong>" });
+        let gpu = serde_json::json!({ "index": 1, "fallbacks": [fallback] });
         let mut page = Page::new();
-        assert!(!page.step("A", Err("<b> & \"c\"".to_owned()), |_, _| true));
-        page.table(&["x"], &[vec!["<script>".to_owned()]]);
-        let text = page.finish(Duration::from_secs(3));
-        assert!(text.contains("&lt;b&gt; &amp; &quot;c&quot;") && text.contains("<td>&lt;script&gt;</td>"), "{text}");
-        assert!(!text.contains("<script>") && text.ends_with("</html>\n"));
+        assert!(machine(&serde_json::json!({ "gpu": [gpu] }), &mut page));
+        assert!(page.html().contains("<td>GPU 1</td><td>without packed dot products: they are &lt;wrong&gt;</td>"));
     }
 
     #[test]
@@ -379,7 +322,7 @@ mod tests {
         let mut page = Page::new();
         assert!(self_test(&serde_json::json!({ "gpu": [{ "name": "Arc", "self_test": test }, {}] }), &mut page));
         for text in ["Arc: right without subgroups, in 12 ms.", "wrong, no number", "the driver &lt;refused&gt;"] {
-            assert!(page.0.contains(text), "{}", page.0);
+            assert!(page.html().contains(text), "{}", page.html());
         }
         assert!(!self_test(&serde_json::json!({ "gpu": [{}] }), &mut page));
     }
