@@ -116,10 +116,14 @@ impl Fallbacks {
     /// Marks a step, which ends when the result is dropped: should the process end before, `fallback` is in force from the next start
     /// on. Without a folder nothing is marked.
     pub(super) fn mark(&self, step: RiskyStep, fallback: &Fallback, faults: &FaultCounter) -> Option<StepMarker> {
-        let folder = self.0.lock().file.as_ref().and_then(|file| file.parent()).map(Path::to_owned);
-        let marker = folder.and_then(|folder| StepMarker::new(&folder, fallback));
+        let marker = self.folder().and_then(|folder| StepMarker::new(&folder, fallback));
         faults.abort_within(step);
         marker
+    }
+
+    /// The folder in which they are kept.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        self.0.lock().file.as_ref().and_then(|file| file.parent()).map(Path::to_owned)
     }
 
     /// Forgets all that was seen here: everything is tried again but what is known to be bad of its driver.
