@@ -87,7 +87,7 @@ impl AdapterReport {
     pub fn features_given_up(&self) -> impl Iterator<Item = GpuFeature> {
         self.fallbacks.iter().filter_map(|it| match it.part {
             FallbackPart::Feature(feature) => Some(feature),
-            FallbackPart::Adapter | FallbackPart::Backend => None,
+            FallbackPart::Adapter | FallbackPart::Backend | FallbackPart::Window => None,
         })
     }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::{
     AdapterChoice, AdapterId, AdapterReport, Caps, CreationLock, Fallback, FallbackPart, Fallbacks, RiskyStep,
     adapter::no_gpu,
+    creation::after_first_frame,
     driver_probe::{DeadBackend, probe_once},
     driver_stamp::DriverStamp,
     faults::FaultCounter,
@@ -25,6 +26,7 @@ const BACKENDS: [(wgpu::Backends, &str); 3] =
     [(wgpu::Backends::VULKAN, "vulkan"), (wgpu::Backends::METAL, "metal"), (wgpu::Backends::DX12, "dx12")];
 
 fn enumerate(fallbacks: &Fallbacks, faults: &FaultCounter) -> Vec<(AdapterReport, wgpu::Adapter)> {
+    after_first_frame();
     fallbacks.refresh();
     let stamp = fallbacks.folder().and_then(|folder| probe(&folder, fallbacks));
     let mut found = Vec::new();
@@ -52,7 +54,8 @@ fn enumerate(fallbacks: &Fallbacks, faults: &FaultCounter) -> Vec<(AdapterReport
 fn left_by(fallbacks: &Fallbacks) -> impl Iterator<Item = (wgpu::Backends, &'static str)> {
     let enabled = wgpu::Instance::enabled_backend_features();
     let here = BACKENDS.into_iter().filter(move |(backend, _)| enabled.contains(*backend));
-    here.filter(|(_, name)| fallbacks.of(&AdapterId::of_backend(name)).is_empty())
+    let is_given_up = |it: &Fallback| it.part == FallbackPart::Backend;
+    here.filter(move |(_, name)| !fallbacks.of(&AdapterId::of_backend(name)).iter().any(is_given_up))
 }
 
 /// Has drivers that are not known in `folder` from an earlier start looked at by the probe first: backends that it does not survive are

@@ -121,6 +121,20 @@ impl Fallbacks {
         marker
     }
 
+    /// Marks that a window comes up over `backend`, until it has drawn: should the process end before, [`Fallbacks::last_for_windows`]
+    /// has it from the next start on.
+    pub fn mark_window(&self, backend: &str) -> Option<StepMarker> {
+        let why = "the program ended before its first frame";
+        let fallback = Fallback::new(AdapterId::of_backend(backend), FallbackPart::Window, why);
+        self.mark(RiskyStep::Window, &fallback, &FaultCounter::default())
+    }
+
+    /// Backends with which a window is to be tried last, by their names.
+    pub fn last_for_windows(&self) -> Vec<String> {
+        self.refresh();
+        self.all().into_iter().filter(|it| it.part == FallbackPart::Window).map(|it| it.adapter.backend).collect()
+    }
+
     /// The folder in which they are kept.
     pub(super) fn folder(&self) -> Option<PathBuf> {
         self.0.lock().file.as_ref().and_then(|file| file.parent()).map(Path::to_owned)
