@@ -151,7 +151,7 @@ fn in_our_words(mut args: Vec<OsString>) -> Outcome<Vec<OsString>> {
 
 fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
     if !matches!(command, Some(Command::Probe(_))) {
-        probe::expect_harm();
+        probe::use_own_probe();
     }
     match command {
         None => app::app(app),

@@ -21,7 +21,7 @@ pub fn probe(args: &ProbeArgs) -> Outcome {
 }
 
 /// Has this program look for adapters in another process first.
-pub fn expect_harm() {
+pub fn use_own_probe() {
     if let Ok(program) = std::env::current_exe() {
         probe_with(DriverProbe { program, arguments: vec![NAME.to_owned()] });
     }

@@ -158,13 +158,16 @@ pub(super) fn choose(
         return Ok((reports[at].clone(), adapters.swap_remove(at)));
     }
     if let Some(first) = choice.ranked(&reports).first().map(|at| &reports[*at]) {
-        let reason = first.fallbacks.iter().map(Fallback::to_string).next_back().unwrap_or_default();
-        return Err(Error::Gpu { adapter: first.name.clone(), reason, failure: GpuFailure::Unfit });
+        let of_all = first.fallbacks.iter().rfind(|it| it.part == FallbackPart::Adapter);
+        let failure = GpuFailure::GivenUp { listed: true, known: of_all.is_some_and(Fallback::is_known) };
+        let reason = of_all.map(Fallback::to_string).unwrap_or_default();
+        return Err(Error::Gpu { adapter: first.name.clone(), reason, failure });
     }
     // The one that was meant may be among those that are not looked for.
     if let Some(fallback) = fallbacks.all().into_iter().find(|it| it.part == FallbackPart::Backend) {
         let (adapter, reason) = (fallback.adapter.backend.clone(), fallback.to_string());
-        return Err(Error::Gpu { adapter, reason, failure: GpuFailure::Unfit });
+        let failure = GpuFailure::GivenUp { listed: false, known: false };
+        return Err(Error::Gpu { adapter, reason, failure });
     }
     Err(choice.error(&reports))
 }

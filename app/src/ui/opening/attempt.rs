@@ -200,7 +200,7 @@ fn diagnosis(backend: Backend, watch: &Watch) -> String {
     }
 }
 
-/// What is held until a window has drawn its first frame, or is closed.
+/// Things that are held until a window has drawn its first frame, or is closed.
 #[derive(Debug, Default)]
 pub struct UntilDrawn {
     /// Has others wait with their devices.
