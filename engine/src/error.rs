@@ -61,8 +61,15 @@ fn least(at_least: bool) -> &'static str {
 /// Kind of a GPU's failure: it decides what is tried next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuFailure {
-    /// It is not fit for what was asked, or is done without: it would fail again.
+    /// It is not fit for what was asked: it would fail again.
     Unfit,
+    /// It is done without, and not asked again.
+    GivenUp {
+        /// True if it is in the list of adapters; otherwise its backend is done without.
+        listed: bool,
+        /// True if its driver is known to be bad and has not failed here.
+        known: bool,
+    },
     /// The driver refused a kernel, or was lost while it compiled or tried it.
     Refused {
         /// Name of the kernel.

@@ -106,7 +106,8 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     for (at, gpu) in gpus.iter().enumerate() {
         write_gpu(&mut out, gpu, chosen == Some(at))?;
     }
-    for fallback in fallbacks.all().iter().filter(|it| it.part == FallbackPart::Backend) {
+    let of_backends = |it: &&Fallback| matches!(it.part, FallbackPart::Backend | FallbackPart::Window);
+    for fallback in fallbacks.all().iter().filter(of_backends) {
         writeln!(out, "GPU      {}", one_line(&fallback.to_string()))?;
     }
     match (gpus.is_empty(), chosen) {

@@ -327,10 +327,13 @@ impl DeviceArgs {
     /// a GPU.
     pub fn refused(&self, reason: &Error) -> Outcome {
         match (&self.device, reason) {
-            (Some(Device::Gpu(_)), _) => Err(Failure::Usage {
-                message: format!("--device: {reason}"),
-                hint: Some("--device auto computes on the CPU where the GPU cannot".to_owned()),
-            }),
+            (Some(Device::Gpu(choice)), _) => {
+                let mut hint = "--device auto computes on the CPU where the GPU cannot".to_owned();
+                if let Error::Gpu { failure: GpuFailure::GivenUp { listed, known }, .. } = reason {
+                    hint = format!("`{}` uses it again; {hint}", try_again(choice, *listed, *known));
+                }
+                Err(Failure::Usage { message: format!("--device: {reason}"), hint: Some(hint) })
+            }
             (_, Error::NoGpu { .. }) => Ok(()),
             _ => {
                 eprintln!("[on the CPU: {}]", one_line(&reason.to_string()));
@@ -338,6 +341,16 @@ impl DeviceArgs {
             }
         }
     }
+}
+
+/// The command that has an adapter tried again, by its number or name where it is in the list.
+fn try_again(choice: &AdapterChoice, listed: bool, known: bool) -> String {
+    let which = match choice {
+        AdapterChoice::Index(index) if listed => format!(" {index}"),
+        AdapterChoice::Name(name) if listed => format!(" \"{name}\""),
+        AdapterChoice::Best | AdapterChoice::Index(_) | AdapterChoice::Name(_) => String::new(),
+    };
+    format!("thermocline devices --try-again{which}{}", if known { " --force" } else { "" })
 }
 
 impl CpuArgs {
@@ -384,6 +397,15 @@ mod tests {
         assert_eq!(parse("gpu"), Ok(Device::Gpu(AdapterChoice::Best)));
         assert_eq!(parse("1"), Ok(Device::Gpu(AdapterChoice::Index(1))));
         assert_eq!(parse("GeForce RTX"), Ok(Device::Gpu(AdapterChoice::Name("GeForce RTX".to_owned()))));
+    }
+
+    #[test]
+    fn adapter_that_is_given_up_is_tried_again_by_its_number_or_name() {
+        let command = |choice: &str, listed, known| try_again(&choice.parse().unwrap(), listed, known);
+        assert_eq!(command("1", true, false), "thermocline devices --try-again 1");
+        assert_eq!(command("RX 9070", true, true), "thermocline devices --try-again \"RX 9070\" --force");
+        assert_eq!(command("1", false, false), "thermocline devices --try-again");
+        assert_eq!(try_again(&AdapterChoice::Best, true, false), "thermocline devices --try-again");
     }
 
     #[test]

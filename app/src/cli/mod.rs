@@ -35,6 +35,7 @@ mod model_options;
 mod plan;
 mod prepare;
 mod prepared;
+mod probe;
 mod progress;
 mod report;
 mod report_page;
@@ -96,6 +97,8 @@ enum Command {
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
     Man(completions::ManArgs),
+    #[command(hide = true, name = "probe-drivers")]
+    Probe(probe::ProbeArgs),
     Report(report::ReportArgs),
 }
 
@@ -149,6 +152,9 @@ fn in_our_words(mut args: Vec<OsString>) -> Outcome<Vec<OsString>> {
 }
 
 fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
+    if !matches!(command, Some(Command::Probe(_))) {
+        probe::use_own_probe();
+    }
     match command {
         None => app::app(app),
         Some(Command::Run(args)) => run::run(&args),
@@ -166,6 +172,7 @@ fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
         Some(Command::Plan(args)) => plan::plan(&args),
         Some(Command::Completions(args)) => completions::completions(&args),
         Some(Command::Man(args)) => completions::man(&args),
+        Some(Command::Probe(args)) => probe::probe(&args),
         Some(Command::Report(args)) => report::report(&args),
     }
 }

@@ -18,7 +18,7 @@ use thermocline_shaders::{Kernel, Tier, WeightType};
 
 use super::{
     AdapterChoice, AdapterId, AdapterKind, AdapterReport, Arena, Buffer, Caps, CreationLock, Fallback, FallbackPart,
-    Fallbacks, Faults, GpuFeature, Pipelines, Purpose, RiskyStep, Usage, VramReading, adapter,
+    Fallbacks, Faults, GpuFeature, Pipelines, Purpose, RiskyStep, Usage, VramReading, enumeration,
     faults::{FaultCounter, FaultPoint, KernelMutation},
     gpu_profile::GpuProfiler,
     health::Health,
@@ -119,7 +119,7 @@ impl Gpu {
     /// [`crate::Error::NoGpu`] if there is no such adapter, [`crate::Error::Gpu`] if it cannot be opened.
     pub fn open(options: &GpuOptions) -> Result<Self> {
         let faults = FaultCounter::new(options.faults);
-        let (mut report, adapter) = adapter::choose(&options.adapter, &options.fallbacks, &faults)?;
+        let (mut report, adapter) = enumeration::choose(&options.adapter, &options.fallbacks, &faults)?;
         let id = AdapterId::of(&report);
         let health = Health::new(id.clone(), options.fallbacks.clone());
         let without: Vec<GpuFeature> = report.features_given_up().collect();

@@ -56,6 +56,8 @@ pub enum FallbackPart {
     Adapter,
     /// Every adapter of a backend: they are not looked for.
     Backend,
+    /// A backend as that of the window: it is the last one that is tried.
+    Window,
 }
 
 impl fmt::Display for FallbackPart {
@@ -64,6 +66,7 @@ impl fmt::Display for FallbackPart {
             FallbackPart::Feature(feature) => feature.name(),
             FallbackPart::Adapter => "all of it",
             FallbackPart::Backend => "all adapters",
+            FallbackPart::Window => "the window",
         })
     }
 }
@@ -109,6 +112,7 @@ impl fmt::Display for Fallback {
             FallbackPart::Feature(feature) => write!(f, "{name} over {backend} does without {}", feature.name())?,
             FallbackPart::Adapter => write!(f, "{name} is not used over {backend}")?,
             FallbackPart::Backend => write!(f, "GPUs are not looked for over {backend}")?,
+            FallbackPart::Window => write!(f, "The window is drawn over {backend} only if nothing else draws it")?,
         }
         write!(f, ": {}", self.why)
     }

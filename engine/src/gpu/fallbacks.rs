@@ -116,10 +116,28 @@ impl Fallbacks {
     /// Marks a step, which ends when the result is dropped: should the process end before, `fallback` is in force from the next start
     /// on. Without a folder nothing is marked.
     pub(super) fn mark(&self, step: RiskyStep, fallback: &Fallback, faults: &FaultCounter) -> Option<StepMarker> {
-        let folder = self.0.lock().file.as_ref().and_then(|file| file.parent()).map(Path::to_owned);
-        let marker = folder.and_then(|folder| StepMarker::new(&folder, fallback));
+        let marker = self.folder().and_then(|folder| StepMarker::new(&folder, fallback));
         faults.abort_within(step);
         marker
+    }
+
+    /// Marks that a window comes up over `backend`, until it has drawn: should the process end before, [`Fallbacks::last_for_windows`]
+    /// has it from the next start on.
+    pub fn mark_window(&self, backend: &str) -> Option<StepMarker> {
+        let why = "the program ended before its first frame";
+        let fallback = Fallback::new(AdapterId::of_backend(backend), FallbackPart::Window, why);
+        self.mark(RiskyStep::Window, &fallback, &FaultCounter::default())
+    }
+
+    /// Backends with which a window is to be tried last, by their names.
+    pub fn last_for_windows(&self) -> Vec<String> {
+        self.refresh();
+        self.all().into_iter().filter(|it| it.part == FallbackPart::Window).map(|it| it.adapter.backend).collect()
+    }
+
+    /// The folder in which they are kept.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        self.0.lock().file.as_ref().and_then(|file| file.parent()).map(Path::to_owned)
     }
 
     /// Forgets all that was seen here: everything is tried again but what is known to be bad of its driver.

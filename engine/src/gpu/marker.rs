@@ -34,6 +34,8 @@ pub enum RiskyStep {
     Pipeline,
     /// The first submission is computed.
     Submission,
+    /// A window comes up.
+    Window,
 }
 
 /// Files of the markers of this process.
@@ -48,7 +50,7 @@ pub fn withdraw_markers() {
 
 /// The marker of a step that is under way: its file is removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct StepMarker {
+pub struct StepMarker {
     file: File,
     path: PathBuf,
 }
@@ -56,7 +58,7 @@ pub(super) struct StepMarker {
 impl StepMarker {
     /// Marks a step in `folder`, after which `fallback` is in force if this process ends within it. `None` where no file can be
     /// written or locked: the step goes unmarked.
-    pub fn new(folder: &Path, fallback: &Fallback) -> Option<Self> {
+    pub(super) fn new(folder: &Path, fallback: &Fallback) -> Option<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let (begin, end) = NAME;
         let path = folder.join(format!("{begin}{}-{}{end}", process::id(), NUMBER.fetch_add(1, Relaxed)));

@@ -70,6 +70,6 @@ pub use sampling::Grammar;
 
 /// Devices and their memory, as a user of the engine sees them.
 pub use crate::gpu::{
-    AdapterChoice, AdapterId, AdapterKind, AdapterReport, CreationLock, Fallback, FallbackPart, Fallbacks, GpuOptions,
-    Purpose, VramReading, adapters,
+    AdapterChoice, AdapterId, AdapterKind, AdapterReport, AwaitedFrame, CreationLock, Fallback, FallbackPart,
+    Fallbacks, GpuOptions, Purpose, StepMarker, VramReading, adapters,
 };

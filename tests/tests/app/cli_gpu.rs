@@ -61,6 +61,8 @@ fn devices_says_what_is_done_without_until_it_is_to_be_tried_again() {
     give_up(FallbackPart::Adapter);
     let refused = start(&[&answer[..], &["0"]].concat()).refusal();
     assert!(refused.contains(" is not used over vulkan: it was wrong"), "{refused}");
+    assert!(refused.contains("hint: `thermocline devices --try-again 0` uses it again"), "{refused}");
+    assert_eq!(start(&[&answer[..], &["auto"]].concat()).ok(), want);
     let listed = start(&["devices", "--try-again", "7"]).refusal();
     assert!(listed.contains("--try-again: ") && listed.contains("the number 7"), "{listed}");
     kept.add(Fallback::new(AdapterId { name: "another".to_owned(), ..adapter }, FallbackPart::Adapter, "it was wrong"));

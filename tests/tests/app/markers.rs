@@ -4,7 +4,10 @@
 
 use std::{fs, path::Path};
 
-use thermocline_engine::gpu::{AdapterChoice, Fallbacks, FaultPoint, Faults, Gpu, GpuOptions, RiskyStep};
+use thermocline_engine::gpu::{
+    AdapterChoice, DriverProbe, Fallbacks, FaultPoint, Faults, Gpu, GpuOptions, RiskyStep, adapters, answer_probe,
+    probe_with,
+};
 use thermocline_tests::{
     own_process,
     terminal::{Ran, command, run, thermocline},
@@ -86,4 +89,70 @@ fn steps_that_end_the_program_are_not_taken_again() {
         assert_eq!(again.stderr, "", "{name}");
         assert_eq!(again.ok(), want, "{name}");
     }
+}
+
+const PROBE_TEST: &str = "markers::drivers_that_end_the_probe_are_done_without";
+
+/// Looks for adapters over a probe that ends within them: this test once more, with the names of backends behind its own arguments.
+fn look_over_a_probe_that_ends(cache: &Path) {
+    let backends: Vec<String> = std::env::args().skip_while(|it| it != "--nocapture").skip(1).collect();
+    if !backends.is_empty() {
+        let faults = Faults(Some((FaultPoint::Abort(RiskyStep::Enumeration), 1)));
+        return answer_probe(&backends, faults, &mut std::io::stdout()).unwrap();
+    }
+    let arguments = ["--exact", PROBE_TEST, "--nocapture"].map(str::to_owned).to_vec();
+    probe_with(DriverProbe { program: std::env::current_exe().unwrap(), arguments });
+    let found = adapters(&Fallbacks::in_folder(cache));
+    eprintln!("found {} and went on", found.len());
+}
+
+#[test]
+fn drivers_that_end_the_probe_are_done_without() {
+    if let Some(cache) = own_process::part() {
+        return look_over_a_probe_that_ends(Path::new(&cache));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("thermocline");
+    let start = |args: &[&str]| -> Ran {
+        let mut command = command(args);
+        command.env("XDG_CACHE_HOME", folder.path());
+        run(command, b"")
+    };
+    let question = ["run", "-p", "A cat and a kite", "--temp", "0", "-n", "12", "--quiet", "--sparsity", "exact"];
+    let want = thermocline(&[&question[..], &["--device", "cpu"]].concat()).ok();
+    // Drivers that do no harm are known from the first start on, and not looked at by a probe at the second.
+    assert!(start(&["devices"]).ok().contains("GPU 0"));
+    let stamp = cache.join("gpu-drivers.txt");
+    assert!(fs::read_to_string(&stamp).unwrap().starts_with("vulkan"));
+    let ended = |why: &str| {
+        let mut looks = own_process::start(PROBE_TEST, &cache.display().to_string());
+        // The drivers are the same if the environment is.
+        for (name, value) in command(&[]).get_envs() {
+            match value {
+                Some(value) => looks.env(name, value),
+                None => looks.env_remove(name),
+            };
+        }
+        let looked = looks.output().unwrap();
+        let said = String::from_utf8_lossy(&looked.stderr);
+        assert!(looked.status.success() && said.contains(why), "{said}");
+    };
+    ended("found 1 and went on");
+    fs::remove_file(&stamp).unwrap();
+    ended("found 0 and went on");
+    let sentence = "GPUs are not looked for over vulkan: its drivers end the program";
+    assert!(start(&["devices"]).ok().contains(sentence));
+    assert_eq!(start(&[&question[..], &["--device", "auto"]].concat()).ok(), want);
+    let asked = start(&[&question[..], &["--device", "0"]].concat()).refusal();
+    assert!(asked.contains(sentence) && asked.contains("hint: `thermocline devices --try-again` uses it"), "{asked}");
+    let listed = start(&["devices", "--try-again"]).ok();
+    assert!(!listed.contains(sentence) && listed.contains("GPU 0"), "{listed}");
+    assert_eq!(start(&[&question[..], &["--device", "0"]].concat()).ok(), want);
+}
+
+#[test]
+fn probe_names_the_backends_whose_drivers_have_answered() {
+    let said = thermocline(&["probe-drivers", "vulkan"]).ok();
+    let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+    assert!(matches!(lines[..], [hello, "vulkan"] if hello.starts_with("thermocline probe ")), "{said}");
 }

@@ -1,13 +1,16 @@
 //! A window of eframe's with one backend. The event loop of a process cannot be made twice, but it can run again, as long as no
 //! panic goes through it: what is called from it is contained, because libraries panic over a device that is lost.
 
-use std::sync::Arc;
+use std::{cell::RefCell, sync::Arc};
 
 use eframe::{
     AppCreator, CreationContext, EframeWinitApplication, NativeOptions, UserEvent, WgpuConfiguration,
     egui_wgpu::{NativeAdapterSelectorMethod, WgpuSetupCreateNew},
 };
-use thermocline_engine::{error::root_cause, session::CreationLock};
+use thermocline_engine::{
+    error::root_cause,
+    session::{AwaitedFrame, CreationLock, StepMarker},
+};
 use wgpu::{Adapter, DeviceType, Instance, InstanceDescriptor, PowerPreference, Surface};
 use winit::{
     application::ApplicationHandler,
@@ -49,7 +52,7 @@ impl DesktopWindow {
     }
 
     /// Opens it with `backend`, in software only if that will do, and returns when it has been closed or its device is lost.
-    /// `create` makes its contents, which tell `watch` of their frames.
+    /// `create` makes its contents, which tell `watch` of their frames. What `until_drawn` holds is let go with the first frame.
     ///
     /// # Errors
     /// If no frame came to the screen.
@@ -59,6 +62,7 @@ impl DesktopWindow {
         backend: Backend,
         software: bool,
         options: NativeOptions,
+        until_drawn: &UntilDrawn,
         create: impl FnOnce(&CreationContext<'_>, Watch) -> Result<A, String>,
     ) -> Result<Ending, Refusal> {
         let watch = Watch::default();
@@ -77,7 +81,7 @@ impl DesktopWindow {
             }
         });
         let app = eframe::create_native(title, options, creator, &self.event_loop);
-        let mut running = Running { app: Some(app), watch: watch.clone(), closed: false, bug: None };
+        let mut running = Running { app: Some(app), watch: watch.clone(), until_drawn, closed: false, bug: None };
         let ended = self.event_loop.run_app_on_demand(&mut running);
         let Running { closed, bug, .. } = running;
         if let Some(bug) = bug {
@@ -196,11 +200,27 @@ fn diagnosis(backend: Backend, watch: &Watch) -> String {
     }
 }
 
+/// Things that are held until a window has drawn its first frame, or is closed.
+#[derive(Debug, Default)]
+pub struct UntilDrawn {
+    /// Has others wait with their devices.
+    pub awaited: RefCell<Option<AwaitedFrame>>,
+    /// Says that the window is coming up.
+    pub marker: RefCell<Option<StepMarker>>,
+}
+
+impl UntilDrawn {
+    fn let_go(&self) {
+        drop((self.awaited.take(), self.marker.take()));
+    }
+}
+
 /// eframe in the event loop.
 struct Running<'a> {
     /// `None` once the attempt has failed.
     app: Option<EframeWinitApplication<'a>>,
     watch: Watch,
+    until_drawn: &'a UntilDrawn,
     /// True if the user closed the window.
     closed: bool,
     /// A panic that no lost device explains.
@@ -228,6 +248,9 @@ impl<'a> Running<'a> {
                 let place = noted_place().map_or_else(String::new, |place| format!(" ({place})"));
                 self.bug = Some(format!("{panic}{place}"));
             }
+        }
+        if self.watch.has_drawn() {
+            self.until_drawn.let_go();
         }
         if over() || self.bug.is_some() {
             // Here, because windows go while the event loop runs.
@@ -259,6 +282,7 @@ impl ApplicationHandler<UserEvent> for Running<'_> {
         if matches!(event, WindowEvent::CloseRequested) {
             self.closed = true;
             self.watch.end();
+            self.until_drawn.let_go();
         }
         self.pass(event_loop, |app| app.window_event(event_loop, window, event));
     }

@@ -11,7 +11,7 @@ mod losses;
 mod panics;
 mod watch;
 
-pub use attempt::{DesktopWindow, Ending};
+pub use attempt::{DesktopWindow, Ending, UntilDrawn};
 pub use backend::Backend;
 pub use backend_order::{BackendOrder, Chosen, NoWindow};
 pub use losses::Losses;

@@ -12,24 +12,30 @@ pub const TRY_AGAIN: &str = "Try again";
 fn shown(fallbacks: &Fallbacks, adapters: Option<&[AdapterReport]>) -> Vec<Fallback> {
     let all = fallbacks.all();
     let Some(adapters) = adapters else { return all };
-    let backends = all.into_iter().filter(|it| it.part == FallbackPart::Backend);
+    let of_backend = |it: &Fallback| matches!(it.part, FallbackPart::Backend | FallbackPart::Window);
+    let backends = all.into_iter().filter(of_backend);
     backends.chain(adapters.iter().flat_map(|adapter| fallbacks.of(&AdapterId::of(adapter)))).collect()
 }
 
-/// Says what is done without, if anything is.
+/// Says what is done without, if anything is, and offers each adapter, or backend, to be tried again.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
-    let fallbacks = shell.adapters.fallbacks();
-    let shown = shown(fallbacks, shell.adapters.list().as_deref());
-    for fallback in &shown {
-        let said = widgets::muted(ui, format!("{fallback}."));
-        if fallback.is_known() {
-            said.on_hover_text("Known of this driver; `thermocline devices --try-again --force` uses it all the same");
+    let mut left = shown(shell.adapters.fallbacks(), shell.adapters.list().as_deref());
+    while let Some(adapter) = left.first().map(|first| first.adapter.clone()) {
+        let (its, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|it| it.adapter == adapter);
+        left = others;
+        for fallback in &its {
+            let said = widgets::muted(ui, format!("{fallback}."));
+            if fallback.is_known() {
+                said.on_hover_text(
+                    "Known of this driver; `thermocline devices --try-again --force` uses it all the same",
+                );
+            }
         }
-    }
-    let hint = "Forgets what the driver has failed with, and loads the model anew";
-    if shown.iter().any(|it| !it.is_known()) && ui.button(TRY_AGAIN).on_hover_text(hint).clicked() {
-        shell.adapters.fallbacks().clear();
-        shell.reload_device();
+        let hint = "Forgets what the driver has failed with, and loads the model anew";
+        if its.iter().any(|it| !it.is_known()) && ui.button(TRY_AGAIN).on_hover_text(hint).clicked() {
+            shell.adapters.fallbacks().try_again(&adapter);
+            shell.reload_device();
+        }
     }
 }
 

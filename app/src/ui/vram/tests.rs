@@ -364,12 +364,39 @@ fn failures_of_a_driver_are_said_until_they_are_to_be_tried_again() {
     let adapter = AdapterId::of(here.iter().find(|it| it.name == name).unwrap());
     let kept = stage.folders.fallbacks();
     kept.add(Fallback::new(adapter, FallbackPart::Adapter, "it was lost"));
+    let gone = AdapterId { name: "another card".to_owned(), ..AdapterId::of(&here[0]) };
+    kept.add(Fallback::new(gone.clone(), FallbackPart::Adapter, "it was lost"));
     let sentence = format!("{name} is not used over vulkan: it was lost.");
     stage.appears(&sentence);
     stage.click(given_up::TRY_AGAIN);
-    assert!(kept.all().is_empty());
+    assert_eq!(kept.all().iter().map(|it| &it.adapter).collect::<Vec<_>>(), [&gone], "the others stay given up");
     stage.step();
     assert!(!stage.shows(&sentence));
+    settled(&mut stage);
+}
+
+#[test]
+fn chat_goes_on_with_the_cpu_where_the_chosen_adapter_is_given_up() {
+    let mut stage = on_gpu();
+    let name = adapter();
+    let here = stage.shell().adapters.list().unwrap();
+    let adapter = AdapterId::of(here.iter().find(|it| it.name == name).unwrap());
+    let kept = stage.folders.fallbacks();
+    kept.add(Fallback::new(adapter, FallbackPart::Adapter, "it was lost"));
+    stage.shell().choose_device(Some(name.clone()));
+    let sentence = format!("{name} is not used over vulkan: it was lost");
+    stage.until("the CPU", |window| match window.shell().engine_handle.engine().map(|it| it.device()) {
+        Some(DeviceStatus::Cpu { reason: Some(reason) }) => reason.to_string().contains(&sentence),
+        _ => false,
+    });
+    stage.appears(&format!("{sentence}."));
+    stage.write("Message", "Tell me a story about a ball.");
+    stage.press(Key::Enter);
+    stage.answered();
+    let answer = stage.branch();
+    assert!(answer.len() == 2 && !answer[1].content.is_empty(), "{answer:?}");
+    kept.clear();
+    stage.shell().choose_device(Some(name));
     settled(&mut stage);
 }
 

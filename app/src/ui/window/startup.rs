@@ -9,6 +9,7 @@ use std::{
 
 use eframe::{CreationContext, NativeOptions};
 use egui::{Context, Ui};
+use thermocline_engine::session::AwaitedFrame;
 
 use super::{Window, frame_throttle::FrameThrottle, ground::Ground};
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     ui::{
         fonts, frame_pace,
         icon::icon,
-        opening::{Backend, BackendOrder, Chosen, DesktopWindow, Ending, Losses, NoWindow, Watch},
+        opening::{Backend, BackendOrder, Chosen, DesktopWindow, Ending, Losses, NoWindow, UntilDrawn, Watch},
     },
 };
 
@@ -57,12 +58,19 @@ pub(super) fn run_with(
     let mut losses = Losses::default();
     // Since when nothing draws a window that was there.
     let mut dark: Option<Instant> = None;
+    let fallbacks = folders.fallbacks();
     loop {
+        // The model goes to its device after the first frame.
+        let until_drawn = UntilDrawn::default();
+        *until_drawn.awaited.borrow_mut() = Some(AwaitedFrame::new());
         let drawing = Settings::peek(&folders.settings()).drawing;
         let (first, worked) = (drawing.backend.as_deref(), drawing.worked.as_deref());
         let order = BackendOrder::new(Chosen { only: only.as_deref(), first, worked }, Backend::HERE)?;
         let mut by = None;
-        let ended = order.with_last(losses.distrusted()).open(&mut |backend, software| {
+        let ended_programs = Backend::named(&fallbacks.last_for_windows().join(","));
+        let order = order.with_last(losses.distrusted()).with_last(&ended_programs);
+        let ended = order.open(&mut |backend, software| {
+            *until_drawn.marker.borrow_mut() = fallbacks.mark_window(backend.name());
             let contents = Rc::clone(&contents);
             by = Some(backend);
             let create = move |creation: &CreationContext<'_>, watch: Watch| {
@@ -72,7 +80,9 @@ pub(super) fn run_with(
                 }
                 Ok(Shown { contents, each_frame })
             };
-            desktop.open(TITLE, backend, software, options(folders), create)
+            let ended = desktop.open(TITLE, backend, software, options(folders), &until_drawn, create);
+            drop(until_drawn.marker.take());
+            ended
         });
         match (ended, by) {
             (Ok(Ending::Lost(why)), Some(backend)) => {

@@ -68,7 +68,7 @@ impl DeviceSource for TestDevices {
         progress: LoadProgress<'_>,
     ) -> Result<LoadedDevice> {
         if self.fallbacks().iter().any(|it| it.part == FallbackPart::Adapter) {
-            return Err(failed("given up", GpuFailure::Unfit));
+            return Err(failed("given up", GpuFailure::GivenUp { listed: true, known: false }));
         }
         let ledger = TestLedger::new(budget)?;
         let outcome = self.0[self.1.fetch_add(1, SeqCst).min(self.0.len() - 1)];

@@ -1,12 +1,16 @@
 //! Windows on a real screen whose devices are lost: while they come up, while an answer is written, while the model answers another
-//! program, again and again. What they show goes on, and in the end another backend draws it.
+//! program, again and again. What they show goes on, and in the end another backend draws it. Drivers that end the program there come
+//! last at the next start, and the model goes to its device after the first frame.
 
 use std::{
     cell::{Cell, RefCell},
     io::{BufRead, BufReader, Read},
+    path::Path,
     process::{Child, Command, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
+
+use thermocline_engine::session::{DeviceStatus, LoadStage};
 
 use crate::{
     chat::SamplingOverrides,
@@ -23,47 +27,71 @@ use crate::{
 };
 
 /// A virtual screen; it goes with this.
-struct Screen(Child);
+struct Screen {
+    server: Child,
+    display: String,
+    /// Files of the programs that it shows.
+    folder: tempfile::TempDir,
+}
 
 impl Drop for Screen {
     fn drop(&mut self) {
         // It may have gone before.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.server.kill();
+        let _ = self.server.wait();
     }
 }
 
-/// Set in the process that has the screen.
+/// Set to a word in a process that has a screen.
 const ON_A_SCREEN: &str = "THERMOCLINE_TEST_ON_A_SCREEN";
 
 /// The event loop of a process can be made once, and a display is what the environment says: so a process of its own has them, which
 /// runs this test again.
 #[test]
 fn window_outlives_its_devices() {
-    if std::env::var_os(ON_A_SCREEN).is_some() {
-        on_a_screen();
-        return;
+    if own_screen().is_some() {
+        return on_a_screen();
     }
-    let arguments = ["-displayfd", "1", "-screen", "0", "1440x900x24", "-nolisten", "tcp", "-noreset"];
-    let mut server = Command::new("Xvfb");
-    server.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut screen = Screen(server.spawn().expect("Xvfb, which tests/run.sh installs"));
-    let mut number = String::new();
-    BufReader::new(screen.0.stdout.take().unwrap()).read_line(&mut number).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "ui::window::tests::lost_device::window_outlives_its_devices", "--nocapture"])
-        .env(ON_A_SCREEN, "1")
-        .env("DISPLAY", format!(":{}", number.trim()))
-        .env("XDG_RUNTIME_DIR", folder.path())
-        .env_remove("WAYLAND_DISPLAY")
-        .env_remove("WGPU_BACKEND")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(child.wait().unwrap().success() && said.contains("1 passed"), "{said}");
+    let screen = Screen::new();
+    let (ended_well, said) = screen.again("window_outlives_its_devices", "");
+    assert!(ended_well && said.contains("1 passed"), "{said}");
+}
+
+/// A word that this process was started with, which has a screen; `None` in the process of the tests.
+fn own_screen() -> Option<String> {
+    std::env::var(ON_A_SCREEN).ok()
+}
+
+impl Screen {
+    fn new() -> Self {
+        let arguments = ["-displayfd", "1", "-screen", "0", "1440x900x24", "-nolisten", "tcp", "-noreset"];
+        let mut server = Command::new("Xvfb");
+        server.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = server.spawn().expect("Xvfb, which tests/run.sh installs");
+        let mut display = String::new();
+        let read = BufReader::new(server.stdout.take().unwrap()).read_line(&mut display);
+        let screen = Screen { server, display: format!(":{}", display.trim()), folder: tempfile::tempdir().unwrap() };
+        read.unwrap();
+        screen
+    }
+
+    /// Runs the test of this name once more with the screen and `word`; true if it ended well, and its standard output.
+    fn again(&self, test: &str, word: &str) -> (bool, String) {
+        let name = format!("ui::window::tests::lost_device::{test}");
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &name, "--nocapture"])
+            .env(ON_A_SCREEN, word)
+            .env("DISPLAY", &self.display)
+            .env("XDG_RUNTIME_DIR", self.folder.path())
+            .env_remove("WAYLAND_DISPLAY")
+            .env_remove("WGPU_BACKEND")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        (child.wait().unwrap().success(), said)
+    }
 }
 
 /// Settings of windows that are told apart by their chats alone.
@@ -179,6 +207,92 @@ fn on_a_screen() {
     assert_eq!((often.lost.get(), often.answer(&folders)), (3, answer));
     assert_eq!(text_of(&often.told.take()), text_of(&told));
     assert_eq!(drawn_by(&folders).as_deref(), Some("gl"), "three losses in a minute");
+}
+
+#[test]
+fn drivers_that_end_the_program_before_the_first_frame_come_last() {
+    if let Some(root) = own_screen() {
+        return open_once(Path::new(&root));
+    }
+    let (screen, root) = (Screen::new(), tempfile::tempdir().unwrap());
+    let folders = folders(&root);
+    let open =
+        || screen.again("drivers_that_end_the_program_before_the_first_frame_come_last", root.path().to_str().unwrap());
+    let (ended_well, said) = open();
+    assert!(ended_well && drawn_by(&folders).as_deref() == Some("vulkan"), "{said}");
+    std::fs::write(root.path().join(ABORTS), b"").unwrap();
+    let (ended_well, said) = open();
+    assert!(!ended_well, "{said}");
+    std::fs::remove_file(root.path().join(ABORTS)).unwrap();
+    let (ended_well, said) = open();
+    assert!(ended_well && drawn_by(&folders).as_deref() == Some("gl"), "{said}");
+    let told = folders.fallbacks().all().iter().map(ToString::to_string).collect::<Vec<_>>();
+    let sentence =
+        "The window is drawn over vulkan only if nothing else draws it: the program ended before its first frame";
+    assert_eq!(told, [sentence]);
+    folders.fallbacks().clear();
+    assert!(folders.fallbacks().last_for_windows().is_empty());
+}
+
+/// A file beside the folders that has the window end the program in its first frame.
+const ABORTS: &str = "aborts";
+
+/// A window that is closed as soon as it has drawn.
+fn open_once(root: &Path) {
+    let mut desktop = DesktopWindow::on_any_thread().unwrap();
+    let opened = startup::run_with(&mut desktop, &Folders::below(root), None, &|window, _| {
+        if root.join(ABORTS).exists() {
+            std::process::abort();
+        }
+        window.waker.now();
+        if window.opening.is_none() {
+            window.waker.context().send_viewport_cmd(egui::ViewportCommand::Close);
+        }
+    });
+    opened.unwrap();
+}
+
+#[test]
+fn the_model_goes_to_its_device_after_the_first_frame() {
+    if own_screen().is_some() {
+        return open_slowly();
+    }
+    let (ended_well, said) = Screen::new().again("the_model_goes_to_its_device_after_the_first_frame", "");
+    assert!(ended_well && said.contains("1 passed"), "{said}");
+}
+
+/// A window that shows nothing for half a second: its first frames are not taken by the screen.
+fn open_slowly() {
+    let root = tempfile::tempdir().unwrap();
+    let folders = folders(&root);
+    let (mut settings, _) = Settings::load(&folders.settings()).unwrap();
+    let on_gpu = ModelSettings { device: Some("llvmpipe".to_owned()), ..ModelSettings::default() };
+    settings.models.insert(ModelId::Builtin.key(), on_gpu);
+    settings.save(&folders.settings()).unwrap();
+    let (ready, after, began) = (Cell::new(None::<Instant>), Cell::new(0), Instant::now());
+    let mut desktop = DesktopWindow::on_any_thread().unwrap();
+    let opened = startup::run_with(&mut desktop, &folders, None, &|window, _| {
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {} frames", after.get());
+        window.waker.now();
+        let device = window.shell.engine_handle.engine().map(|engine| engine.device());
+        let Some((watch, _)) = &window.opening else {
+            after.set(after.get() + 1);
+            if matches!(device, Some(DeviceStatus::Gpu(_))) {
+                window.waker.context().send_viewport_cmd(egui::ViewportCommand::Close);
+            }
+            return;
+        };
+        let Some(device) = device else { return watch.missed(&wgpu::CurrentSurfaceTexture::Occluded) };
+        let is_waiting = matches!(device, DeviceStatus::Loading(LoadStage::Opening));
+        assert!(is_waiting && window.shell.adapters.list().is_none(), "before the first frame: {device:?}");
+        let since = ready.get().unwrap_or_else(Instant::now);
+        ready.set(Some(since));
+        if since.elapsed() < Duration::from_millis(500) {
+            watch.missed(&wgpu::CurrentSurfaceTexture::Occluded);
+        }
+    });
+    opened.unwrap();
+    assert!(ready.get().is_some() && after.get() > 0, "the model was not awaited");
 }
 
 fn post(url: &str, question: &str) -> String {
