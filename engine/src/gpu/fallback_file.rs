@@ -39,7 +39,7 @@ impl FallbackFile {
         FallbackFile { version: VERSION, program: PROGRAM.to_owned(), fallbacks, overruled }
     }
 
-    /// What this version of the program has written to `file`; nothing if there is no file.
+    /// Contents that this version of the program has written to `file`; empty ones if there is no file.
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::Malformed`].

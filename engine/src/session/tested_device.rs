@@ -71,7 +71,7 @@ impl PassedTest {
         folder.join(format!("self-test-{hash:016x}.json"))
     }
 
-    /// What an earlier test of the same device has kept; a file that is damaged or another device's is as good as none.
+    /// Contents that an earlier test of the same device has kept; a file that is damaged or another device's is as good as none.
     fn kept(&self, file: &Path) -> Option<Self> {
         let kept: PassedTest = serde_json::from_slice(&fs::read(file).ok()?)
             .inspect_err(|error| tracing::warn!(file = %file.display(), %error, "the device is tested again"))
