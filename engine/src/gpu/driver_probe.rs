@@ -159,7 +159,7 @@ mod tests {
     fn dead(script: &str) -> Vec<(&'static str, String)> {
         let arguments = ["-c", script, "probe"].map(str::to_owned).to_vec();
         let probe = DriverProbe { program: "/bin/sh".into(), arguments };
-        let dead = probe.dead(&BACKENDS, Duration::from_millis(500));
+        let dead = probe.dead(&BACKENDS, Duration::from_secs(2));
         dead.into_iter().map(|it| (it.name, it.why)).collect()
     }
 
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(dead(&format!("{hello} exit 1; done")), BACKENDS.map(|name| (name, ends.clone())));
         let began = Instant::now();
         let hangs = dead(&format!("{hello} test $it = dx12 && exec sleep 60; echo $it; done"));
-        assert_eq!(hangs, [("dx12", "its drivers did not answer within 0.5 s".to_owned())]);
+        assert_eq!(hangs, [("dx12", "its drivers did not answer within 2 s".to_owned())]);
         assert!(began.elapsed() < Duration::from_secs(10), "the process was ended");
     }
 
