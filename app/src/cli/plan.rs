@@ -16,6 +16,7 @@ use thermocline_engine::{
     model::{Model, Predictor},
     placement::{CostProfile, Granularity, LayerPlan, Machine, Plan, PlanInputs, PowerInferSplit},
     quant::TensorType,
+    runtime::CacheBytes,
     session::{EngineOptions, SparsityChoice, SparsityReport, planner, shape_model},
     synth::{SynthOptions, SynthShape},
 };
@@ -129,7 +130,7 @@ pub fn plan(args: &PlanArgs) -> Outcome {
 
     let rounded = args.cpu.options().activations == InputPrecision::Int8;
     let copied = if rounded { predictors_copied(&model, planner.profile(), &plan) } else { 0 };
-    let ram = [("neuron-major down projections", transposed), ("copies of predictors", copied)];
+    let ram = ram_by_purpose(&model, planner.inputs(), &plan, [transposed, copied]);
     let report = Report {
         inputs: planner.inputs(),
         sparsity: &sparsity,
@@ -207,6 +208,26 @@ fn predictors_copied(model: &Model, profile: &CostProfile, plan: &Plan) -> u64 {
     on_cpu.filter_map(|((layer, _), _)| layer.predictor.as_ref()).map(Predictor::copied_bytes).sum()
 }
 
+/// Bytes of RAM beside the file, by purpose: caches of the layers that `plan` leaves to the CPU, the most that snapshots of them take,
+/// and copies of weights, which are neuron-major down projections and predictors.
+fn ram_by_purpose(
+    model: &Model,
+    inputs: &PlanInputs,
+    plan: &Plan,
+    [transposed, copied]: [u64; 2],
+) -> [(&'static str, u64); 4] {
+    let on_cpu = |layer: usize| plan.layers.get(layer).is_none_or(|layer| !layer.resident);
+    let CacheBytes { rows, states, snapshots } =
+        CacheBytes::in_ram(&model.config, inputs.context, inputs.kv_type, on_cpu);
+    let all = |bytes: u64| bytes.saturating_mul(inputs.sessions as u64);
+    [
+        ("neuron-major down projections", transposed),
+        ("copies of predictors", copied),
+        ("KV cache", all(rows.saturating_add(states))),
+        ("snapshots for prefix reuse", all(snapshots)),
+    ]
+}
+
 /// Memory sizes of graphics cards, in GiB.
 const CARDS: [u64; 12] = [2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 80];
 
@@ -226,8 +247,8 @@ fn rungs(everything: u64, budget: u64, most: u64) -> Vec<u64> {
 struct Report<'a> {
     inputs: &'a PlanInputs,
     sparsity: &'a SparsityReport,
-    /// Bytes of RAM for copies made of the weights.
-    ram: [(&'static str, u64); 2],
+    /// Bytes of RAM beside the file, by purpose.
+    ram: [(&'static str, u64); 4],
     placement: Granularity,
     budget: u64,
     everything: u64,

@@ -44,9 +44,9 @@ impl KeptRows {
         self.ring
     }
 
-    /// Positions that a token sees, itself among them.
-    pub fn window(self) -> usize {
-        self.window
+    /// Positions in a copy of the window in front of a token, to which a ring is taken back; `None` if all are kept.
+    pub fn copied(self) -> Option<usize> {
+        self.ring.then(|| self.window.saturating_sub(1))
     }
 
     /// Positions there is room for.

@@ -1,9 +1,11 @@
 //! The KV cache: keys and values of the tokens seen so far, and recurrent states beside them.
 
+mod bytes;
 mod context_shift;
 mod prefix;
 mod windows;
 
+pub use bytes::CacheBytes;
 use std::ops::Range;
 
 use super::{
@@ -88,17 +90,6 @@ impl KvCache {
         Self::made_of(config, capacity, ty, pass.max(1), |_, _| Ok(None))
     }
 
-    /// Bytes of the keys and values of a cache for `capacity` tokens, in RAM.
-    pub fn bytes_for(config: &ModelConfig, capacity: usize, ty: KvType) -> u64 {
-        let shape = CacheShape::new(config);
-        let bytes = |layer: usize| {
-            let of = shape.attention(layer)?;
-            let row = of.cached_bytes(|len| ty.row_bytes(len));
-            Some(row.saturating_mul(KeptRows::room_for(config, layer, capacity) as u64))
-        };
-        (0..config.n_layer()).filter_map(bytes).fold(0, u64::saturating_add)
-    }
-
     /// A cache for `capacity` tokens: the keys and values that `off_host` makes of a layer, with room for a number
     /// of positions, are there, the others in RAM.
     ///
@@ -131,7 +122,7 @@ impl KvCache {
             });
         }
         let shape = CacheShape::new(config);
-        let wanted = Self::bytes_for(config, capacity, ty);
+        let wanted = CacheBytes::of(config, capacity, ty).rows;
         let kept: Vec<_> = (0..config.n_layer()).map(|at| KeptRows::new(config, at, capacity, longest_pass)).collect();
         let (mut layers, mut available) = (Vec::with_capacity(config.n_layer()), 0);
         for layer in 0..config.n_layer() {
@@ -186,16 +177,6 @@ impl KvCache {
     pub fn longest_pass(&self) -> usize {
         let rings = self.kept.iter().any(|kept| kept.is_ring());
         if rings { self.longest_pass } else { usize::MAX }
-    }
-
-    /// Bytes reserved, to the byte, snapshots of recurrent states and windows included.
-    pub fn bytes(&self) -> u64 {
-        let bytes = |layer: &LayerRows| {
-            layer.ram.as_ref().map_or(0, KvLayer::bytes) + layer.off_host.as_ref().map_or(0, |rows| rows.bytes())
-        };
-        let copies =
-            self.windows.iter().flat_map(|snapshot| snapshot.of.iter().flatten()).map(KvLayer::bytes).sum::<u64>();
-        self.layers.iter().map(bytes).sum::<u64>() + copies + self.states.as_ref().map_or(0, RecurrentStates::bytes)
     }
 
     /// Bytes of keys, values and states that the computation of a token behind `tokens` others reads, of the cache's type.

@@ -26,6 +26,12 @@ impl KvLayer {
         Ok(KvLayer { keys, values })
     }
 
+    /// Bytes that [`KvLayer::new`] reserves.
+    pub(crate) fn bytes_of(ty: KvType, shape: &AttentionConfig, room: usize) -> u64 {
+        let rows = |heads: usize, len| (heads as u64).saturating_mul(KvRows::bytes_of(ty, len, room));
+        rows(shape.n_kv_head, shape.head_dim).saturating_add(rows(shape.value_heads(), shape.value_dim))
+    }
+
     /// Keys and values of every head.
     pub(crate) fn rows_mut(&mut self) -> impl Iterator<Item = &mut KvRows> {
         self.keys.iter_mut().chain(&mut self.values)

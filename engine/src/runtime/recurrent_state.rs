@@ -1,7 +1,11 @@
 //! Recurrent states of a conversation, and the snapshots to which they can be taken back. A layer's state is in the memory of the
 //! processor that computes the layer; snapshots are in RAM.
 
-use super::{off_host::OffHostState, recurrent_layer::RecurrentState, snapshots::Snapshots};
+use super::{
+    off_host::OffHostState,
+    recurrent_layer::RecurrentState,
+    snapshots::{self, Snapshots},
+};
 use crate::{
     error::{Error, Result},
     model::{LayerConfig, ModelConfig, StateShape},
@@ -157,7 +161,7 @@ impl RecurrentStates {
         if self.unfinished || self.snapshots.is_known(tokens) {
             return;
         }
-        let one = self.shapes.iter().map(StateShape::bytes).sum::<u64>();
+        let one = self.one();
         let states = match self.snapshots.take_redundant(one) {
             Some(states) => Some(states),
             None => self.shapes.iter().map(|shape| RecurrentState::new(*shape)).collect(),
@@ -229,10 +233,19 @@ impl RecurrentStates {
         Ok(())
     }
 
+    /// Bytes of the states, or of one copy of them.
+    fn one(&self) -> u64 {
+        self.shapes.iter().map(StateShape::bytes).sum()
+    }
+
     /// Bytes of the states and their snapshots.
     pub fn bytes(&self) -> u64 {
-        let one: u64 = self.shapes.iter().map(StateShape::bytes).sum();
-        one * (1 + self.snapshots.iter().count() as u64)
+        self.one() * (1 + self.snapshots.iter().count() as u64)
+    }
+
+    /// Bytes of the states and of as many snapshots as may be of a conversation of at most `capacity` tokens.
+    pub fn most_bytes(&self, capacity: usize) -> u64 {
+        self.one().saturating_add(snapshots::most_bytes(self.one(), capacity))
     }
 }
 
@@ -310,5 +323,6 @@ mod tests {
         let mut states = states();
         compute(&mut states, 0..100 * INTERVAL);
         assert_eq!(states.bytes(), 20 * (1 + MOST_SNAPSHOTS as u64));
+        assert_eq!(states.most_bytes(100 * INTERVAL), states.bytes());
     }
 }

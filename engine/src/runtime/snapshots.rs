@@ -13,6 +13,18 @@ const FEW_SNAPSHOTS: usize = 4;
 /// Newest snapshots that are not given up for others.
 const NEWEST: usize = 2;
 
+/// Most snapshots that are held if each takes `bytes` bytes.
+fn most(bytes: u64) -> usize {
+    let fit = usize::try_from(MOST_BYTES / bytes.max(1)).unwrap_or(usize::MAX);
+    fit.clamp(FEW_SNAPSHOTS, MOST_SNAPSHOTS)
+}
+
+/// Most bytes that the snapshots of a conversation of at most `capacity` tokens take, if each takes `bytes`: there are no two behind
+/// the same token.
+pub(super) fn most_bytes(bytes: u64, capacity: usize) -> u64 {
+    bytes.saturating_mul(most(bytes).min(capacity) as u64)
+}
+
 /// A copy of what is behind some number of tokens.
 #[derive(Debug)]
 pub(super) struct TokenSnapshot<T> {
@@ -41,11 +53,14 @@ impl<T> Snapshots<T> {
         tokens == 0 || self.0.iter().any(|snapshot| snapshot.tokens == tokens)
     }
 
-    /// The copy that is missed least, to be overwritten, if there are as many as may be of `bytes` bytes each.
+    /// Makes room for one more of `bytes` bytes: drops those that are missed least until one less is held than may be of that size.
+    /// Returns the last of these, to be overwritten.
     pub fn take_redundant(&mut self, bytes: u64) -> Option<T> {
-        let most = MOST_SNAPSHOTS.min((MOST_BYTES / bytes.max(1)) as usize).max(FEW_SNAPSHOTS);
-        let at = self.redundant().filter(|_| self.0.len() >= most)?;
-        Some(self.0.remove(at).of)
+        let mut taken = None;
+        while self.0.len() >= most(bytes) {
+            taken = Some(self.0.remove(self.redundant()?).of);
+        }
+        taken
     }
 
     /// The snapshot with the nearest neighbours.
@@ -102,13 +117,28 @@ mod tests {
         assert!(snapshots.is_known(tokens[3]) && snapshots.is_known(0) && !snapshots.is_known(3));
         let before: Vec<usize> = snapshots.until(tokens[3] + 1).map(|snapshot| snapshot.tokens).collect();
         assert_eq!(before, [tokens[3], tokens[2], tokens[1], tokens[0]]);
-        // Of large ones a few.
-        for _ in 0..8 {
-            assert!(snapshots.take_redundant(MOST_BYTES).is_some());
-        }
-        assert_eq!(snapshots.iter().count(), 8);
+        // Of large ones a few, as soon as they are large.
+        assert!(snapshots.take_redundant(MOST_BYTES / 8).is_some());
+        assert_eq!(snapshots.iter().count(), 7);
+        assert!(snapshots.take_redundant(MOST_BYTES).is_some());
+        assert_eq!(snapshots.iter().count(), FEW_SNAPSHOTS - 1);
+        assert!(snapshots.take_redundant(MOST_BYTES).is_none());
         let first = snapshots.iter().next().map(|snapshot| snapshot.tokens).unwrap();
         snapshots.truncate(first);
         assert_eq!(snapshots.iter().count(), 1);
+    }
+
+    #[test]
+    fn bytes_of_snapshots_have_a_limit() {
+        for (one, capacity, all) in [
+            (0, 4096, 0),
+            (1 << 20, 4096, 16 << 20),
+            (1 << 20, 3, 3 << 20),
+            (100 << 20, 4096, 500 << 20),
+            (300 << 20, 4096, 1200 << 20),
+            (u64::MAX, 4096, u64::MAX),
+        ] {
+            assert_eq!(most_bytes(one, capacity), all, "{one} bytes, {capacity} tokens");
+        }
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Context {
     capacity: usize,
     /// Requested encoding.
     ty: KvType,
-    /// Bytes of the cache it was made with.
+    /// Most bytes of the cache it was made with, with all snapshots that may be.
     reserved: u64,
     tokens: Vec<u32>,
     /// Number of tokens at the start whose entries are those of a fresh computation; those behind were computed before tokens in
@@ -51,7 +51,7 @@ pub(super) struct Context {
 
 impl Context {
     pub fn new(kv: KvCache) -> Self {
-        let (capacity, ty, reserved) = (kv.capacity(), kv.ty(), kv.bytes());
+        let (capacity, ty, reserved) = (kv.capacity(), kv.ty(), kv.most_bytes());
         Context { capacity, ty, reserved, kv: Some(kv), tokens: Vec::new(), exact: 0 }
     }
 
@@ -75,7 +75,7 @@ impl Context {
         self.kv.as_ref().map_or(0, KvCache::bytes)
     }
 
-    /// Bytes that its cache has, or takes once it is made again.
+    /// Most bytes that its cache takes, now or once it is made again.
     pub fn reserved(&self) -> u64 {
         self.reserved.max(self.bytes())
     }

@@ -8,10 +8,14 @@ use serde_json::Value;
 use thermocline_engine::{
     model::{LoadOptions, Model},
     placement::Machine,
+    session::{DeviceChoice, Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions},
     synth,
     synth::{SynthOptions, SynthShape},
 };
-use thermocline_tests::terminal::{command, run, thermocline};
+use thermocline_tests::{
+    terminal::{command, run, thermocline},
+    wait::until,
+};
 
 fn fixture(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name).to_str().unwrap().to_owned()
@@ -180,6 +184,52 @@ fn plan_counts_cpu_copies_of_predictors() {
     assert_eq!(copied("0", &["--sparsity", "predicted", "--activations", "float"]).0, 0);
     let text = plan(&["--vram", "0", "--sparsity", "predicted"]).ok();
     assert!(text.contains("for copies of predictors\n"), "{text}");
+}
+
+/// The bytes of a session's caches when it is new, and the most that they become in a chat of 24 messages.
+fn held_bytes(model: &str, context: usize) -> [u64; 2] {
+    let options = EngineOptions { context: Some(context), device: DeviceChoice::Cpu, ..EngineOptions::default() };
+    let engine = Engine::open(model.as_ref(), options).unwrap();
+    let session = engine.session(SessionOptions::default()).unwrap();
+    let new = until("a cache", || Some(engine.memory().kv).filter(|bytes| *bytes > 0));
+    let chat: Vec<u32> = (0..24 * 6).map(|i| (i * i * 31 + i * 29 + 5) % 380).collect();
+    let most = (1..=24).map(|message| {
+        let prompt = Prompt::Tokens(chat[..6 * message].to_vec());
+        let request = Request { sampling: Sampling::greedy(), max_tokens: Some(1), ..Request::new(prompt) };
+        let events: Vec<Event> = session.generate(request).into_iter().collect();
+        assert!(matches!(events.last(), Some(Event::Done { .. })), "{events:?}");
+        engine.memory().kv
+    });
+    [new, most.max().unwrap()]
+}
+
+/// RAM of caches is planned, and with it the most that copies of windows and states take: to the byte that of a session.
+#[test]
+fn snapshots_are_planned_as_sessions_hold_them() {
+    const CONTEXT: usize = 1024;
+    let folder = tempfile::tempdir().unwrap();
+    let machine = typical(folder.path());
+    let planned = |name: &str, vram: &str, more: &[&str]| {
+        let (model, context) = (fixture(name), CONTEXT.to_string());
+        let of = ["plan", "--machine", &machine, "-m", &model, "--context", &context, "--json", "--vram", vram];
+        let plan = thermocline(&[&of[..], more].concat()).json();
+        ["KV cache", "snapshots for prefix reuse"].map(|purpose| ram(&plan, purpose))
+    };
+    for name in ["models/gemma3", "models/qwen3_5", "models/llama-relu"] {
+        let [rows, snapshots] = planned(name, "0", &[]);
+        assert_eq!(planned(name, "0", &["--sessions", "3"]), [3 * rows, 3 * snapshots], "{name}");
+        let [new, most] = held_bytes(&fixture(name), CONTEXT);
+        println!("{name}: {rows} bytes and {snapshots} of snapshots are planned, {new} to {most} held");
+        assert_eq!(most - new, snapshots, "{name}");
+        assert!((rows..rows + rows / 50).contains(&new), "{name}: {new} bytes, not {rows}");
+        assert_eq!(snapshots > 0, name != "models/llama-relu", "{name}");
+        let text = thermocline(&["plan", "--machine", &machine, "--vram", "0", "-m", &fixture(name)]).ok();
+        assert!(text.contains("beside the file, for KV cache\n"), "{text}");
+        let shown = thermocline(&["inspect", "--json", &fixture(name)]).json();
+        let shown = shown["kv_cache"]["f16"]["snapshot_bytes"].as_u64().unwrap();
+        let short = name == "models/gemma3";
+        assert_eq!(shown, if short { 0 } else { snapshots }, "{name}: no context of 256 tokens has a ring");
+    }
 }
 
 #[test]

@@ -26,14 +26,14 @@ use thermocline_tests::{
 const QUESTION: &str = "Tell me a story about a dog and a kite.";
 
 /// The program at any free port, and a client of it.
-struct Serving {
+pub(super) struct Serving {
     child: Child,
-    client: Client,
+    pub client: Client,
     greeting: String,
 }
 
 impl Serving {
-    fn with(args: &[&str]) -> Self {
+    pub fn with(args: &[&str]) -> Self {
         let mut child = command(&[&["serve", "--port", "0"], args].concat()).spawn().unwrap();
         let mut greeting = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut greeting).unwrap();
@@ -49,6 +49,12 @@ impl Serving {
     fn signal(&self, signal: &str) {
         let sent = std::process::Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(sent.unwrap().success());
+    }
+
+    /// Its standard error until now, where it is ended.
+    pub fn killed(mut self) -> String {
+        self.child.kill().unwrap();
+        self.end().0
     }
 
     /// Its standard error and exit status.

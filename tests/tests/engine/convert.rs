@@ -11,6 +11,10 @@ use std::{
 use safetensors::SafeTensors;
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions},
+    format::{
+        ReadMode,
+        gguf::{TensorInfo, to_bytes},
+    },
     model::{CONVERT_TYPES, LoadOptions, Model, convert},
     quant::TensorType,
     runtime::{Forward, KvCache, KvType, Outputs},
@@ -150,4 +154,60 @@ fn values_out_of_range_are_refused() {
     assert!(error.contains("blk.1.ffn_up.weight") && error.contains("1000000000"), "{error}");
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "only the model's folder");
     convert(&folder, &target, TensorType::BF16, &mut |_, _| ()).unwrap();
+}
+
+/// Gates and ups of experts are read as one tensor or apart, and written apart, but where published files have them as one.
+#[test]
+fn gates_and_ups_of_experts_are_written_apart() {
+    let scratch = tempfile::tempdir().unwrap();
+    let names = |path: &Path| -> Vec<String> {
+        let file = Model::open_checkpoint(path, ReadMode::Map).unwrap();
+        let experts = file.tensors().iter().filter(|tensor| tensor.name.contains("_exps."));
+        experts.map(|tensor| format!("{} {:?}", tensor.name, tensor.shape)).collect()
+    };
+    let apart = |experts: &[String]| {
+        let has = |role: &str| experts.iter().any(|name| name.contains(&format!(".ffn_{role}_exps.")));
+        has("gate") && has("up") && has("down") && !has("gate_up")
+    };
+    for name in ["llama4", "granitemoe", "granite-4-h", "qwen3_5-moe", "qwen3-vl-moe", "mistral4", "gemma4-moe"] {
+        let folder = fixtures().join("models").join(name);
+        let target = scratch.path().join(format!("{name}.gguf"));
+        let report = convert(&folder, &target, TensorType::F32, &mut |_, _| ()).unwrap();
+        let experts = names(&target);
+        println!("{name}: {experts:?}");
+        assert_eq!(apart(&experts), name != "gemma4-moe", "{name}: {experts:?}");
+        let (ids, wanted) = expected(&folder.join("expected.safetensors"), "logits");
+        let error = relative_rms(&logits(&target, &ids), &wanted);
+        assert!(error < 1e-4, "{name}: {error}");
+        let read = convert(&target, &scratch.path().join("again.gguf"), TensorType::F32, &mut |_, _| ()).unwrap();
+        assert_eq!(read.parameters, report.parameters, "{name}");
+    }
+    // A file that has them as one, as converting wrote it before.
+    let file = Model::open_checkpoint(&scratch.path().join("llama4.gguf"), ReadMode::Map).unwrap();
+    let mut tensors: Vec<(TensorInfo, Vec<u8>)> = Vec::new();
+    for tensor in file.tensors() {
+        let (name, mut shape, mut data) = (tensor.name.clone(), tensor.shape.clone(), tensor.data.to_vec());
+        if name.contains(".ffn_up_exps.") {
+            continue;
+        }
+        if name.contains(".ffn_gate_exps.") {
+            let up = name.replace("gate", "up");
+            let up = file.tensors().iter().find(|tensor| tensor.name == up).unwrap();
+            let expert = data.len() / shape[0];
+            data = data.chunks(expert).zip(up.data.chunks(expert)).flat_map(|(gate, up)| [gate, up].concat()).collect();
+            shape[1] *= 2;
+        }
+        let info = TensorInfo { name: name.replace("ffn_gate_exps", "ffn_gate_up_exps"), ty: tensor.ty, shape };
+        tensors.push((info, data));
+    }
+    let one = scratch.path().join("one.gguf");
+    let contents: Vec<(TensorInfo, &[u8])> = tensors.iter().map(|(info, data)| (info.clone(), &data[..])).collect();
+    fs::write(&one, to_bytes(file.container, &file.metadata, &contents).unwrap()).unwrap();
+    assert!(!apart(&names(&one)));
+    let two = scratch.path().join("two.gguf");
+    let report = convert(&one, &two, TensorType::F32, &mut |_, _| ()).unwrap();
+    let bytes: usize = tensors.iter().map(|(_, data)| data.len()).sum();
+    assert_eq!((names(&two), report.source_bytes), (names(&scratch.path().join("llama4.gguf")), bytes as u64));
+    let (ids, _) = expected(&fixtures().join("models/llama4/expected.safetensors"), "logits");
+    assert_eq!(logits(&two, &ids), logits(&one, &ids));
 }

@@ -8,7 +8,7 @@ use thermocline_engine::{
     cpu::Isa,
     error::Error,
     model::{LoadOptions, Model, ModelConfig},
-    runtime::{Forward, KvCache, KvType, LONGEST_PASS, Outputs},
+    runtime::{CacheBytes, Forward, KvCache, KvType, LONGEST_PASS, Outputs},
     synth::{self, SynthOptions, SynthShape},
 };
 use thermocline_tests::{
@@ -236,7 +236,7 @@ fn published_shapes_keep_windows_and_not_the_whole_context() {
     ] {
         let own = config.attentions().filter(|of| of.kv_from.is_none());
         let every: u64 = own.map(|of| of.cached_bytes(|len| 2 * len) * all).sum();
-        let kept = KvCache::bytes_for(&config, TOKENS, KvType::F16);
+        let kept = CacheBytes::of(&config, TOKENS, KvType::F16).rows;
         println!("{name}: {:.0} MiB, before {:.0}", kept as f64 / 1048576.0, every as f64 / 1048576.0);
         assert_eq!((every, kept), (before, after), "{name}");
     }

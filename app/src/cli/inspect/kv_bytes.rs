@@ -1,10 +1,10 @@
-//! Bytes of a model's KV cache: what a token takes, and the whole training context.
+//! Bytes of a model's KV cache: those of a token, of the whole training context, and of copies of what it held.
 
 use std::fmt;
 
 use thermocline_engine::{
     model::ModelConfig,
-    runtime::{KvCache, KvType},
+    runtime::{CacheBytes, KvType},
 };
 
 use super::super::units;
@@ -17,15 +17,17 @@ pub struct KvBytes {
     pub behind_windows: u64,
     /// Of the whole training context.
     pub whole: u64,
+    /// The most that copies of windows and recurrent states take in such a context.
+    pub snapshots: u64,
 }
 
 impl KvBytes {
     /// Of the caches of a model.
     pub fn of(config: &ModelConfig, ty: KvType) -> Self {
-        let of = |tokens| KvCache::bytes_for(config, tokens, ty);
-        let whole = of(config.context_length);
-        let more = of(config.context_length.saturating_add(1)).saturating_sub(whole);
-        KvBytes { token: of(1), behind_windows: more, whole }
+        let of = |tokens| CacheBytes::of(config, tokens, ty);
+        let CacheBytes { rows: whole, snapshots, .. } = of(config.context_length);
+        let more = of(config.context_length.saturating_add(1)).rows.saturating_sub(whole);
+        KvBytes { token: of(1).rows, behind_windows: more, whole, snapshots }
     }
 }
 
@@ -35,6 +37,10 @@ impl fmt::Display for KvBytes {
         if self.behind_windows != self.token {
             write!(f, ", {} once the windows are full", units::bytes(self.behind_windows))?;
         }
-        write!(f, ", {} in all", units::bytes(self.whole))
+        write!(f, ", {} in all", units::bytes(self.whole))?;
+        match self.snapshots {
+            0 => Ok(()),
+            most => write!(f, " and up to {} of snapshots", units::bytes(most)),
+        }
     }
 }

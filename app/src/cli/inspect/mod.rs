@@ -264,9 +264,13 @@ fn to_json(contents: &Contents<'_>, problem: Option<&Error>, tensors: bool) -> J
     let architecture = look.map(model_json);
     let kv_cache = look.map(|Look { config, .. }| -> Map<String, Json> {
         let entry = |ty: KvType| {
-            let KvBytes { token, behind_windows, whole } = KvBytes::of(config, ty);
-            let of =
-                json!({ "bytes_per_token": token, "bytes_per_token_behind_windows": behind_windows, "bytes": whole });
+            let KvBytes { token, behind_windows, whole, snapshots } = KvBytes::of(config, ty);
+            let of = json!({
+                "bytes_per_token": token,
+                "bytes_per_token_behind_windows": behind_windows,
+                "bytes": whole,
+                "snapshot_bytes": snapshots,
+            });
             (ty.name().to_lowercase(), of)
         };
         KV_TYPES.into_iter().map(entry).collect()

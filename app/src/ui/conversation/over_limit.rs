@@ -1,7 +1,7 @@
 //! The question asked about a message for which the context has no room, and the line where a chat begins that the model still has in mind.
 
 use egui::{Frame, Margin, Stroke, Ui};
-use thermocline_engine::{runtime::KvCache, session::Engine};
+use thermocline_engine::{runtime::CacheBytes, session::Engine};
 
 use super::context_room::{ForgottenLine, Tokens};
 use crate::{
@@ -51,7 +51,7 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, stops: bool) -> Option<
                 answer = Some(OverLimitAnswer::Shorten);
             }
             if let Some(larger) = larger {
-                let of = |tokens| KvCache::bytes_for(engine.config(), tokens, engine.kv_type());
+                let of = |tokens| CacheBytes::of(engine.config(), tokens, engine.kv_type()).total();
                 let more = of(larger).saturating_sub(of(context));
                 let text = format!("Keep {larger} tokens in mind ({} more memory)", bytes(more));
                 let hint = "The model is opened again, then the message is sent";

@@ -77,6 +77,8 @@ pub struct ModelsPage {
     scrolled: usize,
     /// Heights of the highest card in every row.
     rows: Vec<f32>,
+    /// The open model, once the fault of its chat template, if it has one, is told.
+    told: Option<ModelId>,
 }
 
 impl ModelsPage {
@@ -91,6 +93,7 @@ impl ModelsPage {
         {
             self.add(ctx, shell, folder);
         }
+        self.tell_of_template(shell);
         let preparing = shell.preparation.as_ref().is_some_and(|it| matches!(it.stage(), PreparationStage::Running(_)));
         shell.engine_handle.set_busy(preparing);
         if let Some(preparation) = &mut shell.preparation
@@ -110,6 +113,21 @@ impl ModelsPage {
                 }
                 PreparationStage::Running(_) | PreparationStage::Paused => {}
             }
+        }
+    }
+
+    /// Tells on every page, once for each opening, that the chat template of the open model fails and another takes its place.
+    fn tell_of_template(&mut self, shell: &mut Shell) {
+        let ModelState::Ready { model, engine } = shell.engine_handle.state() else {
+            self.told = None;
+            return;
+        };
+        if self.told.as_ref() != Some(&model) {
+            let origin = engine.chat_template().origin();
+            if origin.failure().is_some() {
+                shell.toasts.warning(widgets::sentence(format!("chat template: {origin}")));
+            }
+            self.told = Some(model);
         }
     }
 

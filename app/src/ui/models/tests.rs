@@ -107,6 +107,34 @@ fn missing_model_shows_its_path_and_a_button_to_the_models_page() {
 }
 
 #[test]
+fn failing_chat_template_is_told_when_its_model_opens_and_on_its_card() {
+    let folder = folder_with("tiny");
+    let path = folder.path().join("tiny");
+    let file = path.join("tokenizer_config.json");
+    let mut config: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let mut write = |template: &str| {
+        config["chat_template"] = template.into();
+        fs::write(&file, config.to_string()).unwrap();
+    };
+    write("{{ messages | no_such_filter }}");
+    let mut stage = TestWindow::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
+    page(&mut stage);
+    let told = |stage: &TestWindow| {
+        let texts = stage.texts().into_iter().filter(|text| text.contains("no_such_filter"));
+        texts.inspect(|text| assert!(text.starts_with("Chat template: plain format: "), "{text}")).count()
+    };
+    assert_eq!(told(&stage), 0);
+    let name = stage.it.state().models.found()[1].name.clone();
+    stage.click(&format!("Open {name}"));
+    opened(&mut stage, &path);
+    stage.step();
+    assert!(told(&stage) >= 2, "on the card and beside it: {:?}", stage.texts());
+    assert!(!stage.shell().toasts.is_empty());
+    stage.click("Back to the chat");
+    assert!(told(&stage) >= 1, "in the chat: {:?}", stage.texts());
+}
+
+#[test]
 fn model_settings_apply_to_their_model_only() {
     let folder = folder_with("tiny");
     let path = folder.path().join("tiny");

@@ -199,6 +199,15 @@ impl KvRows {
         Ok(KvRows { head_dim, stride, room, len: 0, data })
     }
 
+    /// Bytes that [`KvRows::new`] reserves: the rows, and a cache line for each run of elements to start on.
+    pub fn bytes_of(ty: KvType, head_dim: usize, room: usize) -> u64 {
+        let runs = match ty {
+            KvType::F16 | KvType::F32 => 1,
+            KvType::Q8_0 => 2,
+        };
+        (room.max(1) as u64).saturating_mul(ty.row_bytes(head_dim) as u64).saturating_add(runs * LINE as u64)
+    }
+
     /// Number of rows that it has places for.
     pub fn room(&self) -> usize {
         self.room

@@ -1,7 +1,7 @@
 //! Any model that opens, written as a GGUF of another type. Matrices are encoded row by row on all cores while the file
 //! streams out, so memory holds a few megabytes whatever the model's size (one whole tensor where its rows change order);
-//! [`types`] says which tensor gets which type. Experts that older files and Hugging Face keep one by one are stacked as
-//! llama.cpp wants them.
+//! [`types`] says which tensor gets which type. Experts that older files and Hugging Face keep one by one are stacked, and
+//! their gates and ups, where these are one tensor, written apart, as llama.cpp wants them.
 
 mod encode;
 mod plan;
@@ -127,10 +127,10 @@ pub fn convert(
     progress(0, report.parameters);
     for tensor in &planned {
         *report.types.entry(tensor.info.ty).or_default() += 1;
+        report.source_bytes += tensor.source_bytes();
         for part in &tensor.parts {
-            report.source_bytes += part.tensor.data.len() as u64;
             // Made here and dropped here: at most one reordered tensor is in memory.
-            let part = part.make(source)?;
+            let part = tensor.make(part, source)?;
             let factors = factors.get(&part.name).map_or(&[][..], |factors| factors);
             encoder.encode(
                 source,

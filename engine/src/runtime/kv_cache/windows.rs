@@ -23,8 +23,7 @@ impl KvCache {
         if !self.kept.iter().any(|kept| kept.is_ring()) || self.windows.is_known(self.len) {
             return;
         }
-        let bytes = self.windows.last().map_or(0, |last| last.of.iter().flatten().map(KvLayer::bytes).sum());
-        let mut copies = self.windows.take_redundant(bytes).unwrap_or_default();
+        let mut copies = self.windows.take_redundant(self.window_bytes()).unwrap_or_default();
         copies.resize_with(self.layers.len(), || None);
         for (layer, copy) in copies.iter_mut().enumerate() {
             *copy = self.window_of(layer, copy.take());
@@ -35,10 +34,8 @@ impl KvCache {
     /// A copy of the window of `layer` in front of the next token, in the place of `old` if there is one.
     fn window_of(&self, layer: usize, old: Option<KvLayer>) -> Option<KvLayer> {
         let (ram, kept) = (self.layers[layer].ram.as_ref()?, self.kept[layer]);
-        if !kept.is_ring() {
-            return None;
-        }
-        let new = || KvLayer::new(self.ty, self.shape.attention(layer)?, kept.window().saturating_sub(1)).ok();
+        let rows = kept.copied()?;
+        let new = || KvLayer::new(self.ty, self.shape.attention(layer)?, rows).ok();
         let mut copy = old.or_else(new)?;
         copy.begin_at(kept.seen_from(self.len));
         copy.extend_to(ram, self.len);

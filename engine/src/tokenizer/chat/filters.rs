@@ -12,9 +12,11 @@ use minijinja::{
 
 use super::{
     arguments::Arguments,
+    bound_method,
     budget::{Budget, refused},
     jinja_extras,
     json::JsonStyle,
+    macro_arguments,
     sandbox::bounded,
     strftime, text_methods,
 };
@@ -29,6 +31,8 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     add_filters_of_values(environment, budget);
     add_functions(environment, budget);
     jinja_extras::install(environment, budget);
+    bound_method::install(environment, budget);
+    macro_arguments::install(environment, budget);
 }
 
 /// Adds what the template library has, each call asking the budget before and after.
@@ -189,7 +193,6 @@ fn with_options(operands: Rest<Value>, options: Kwargs) -> Vec<Value> {
 fn library_filters() -> Vec<(&'static str, Value)> {
     vec![
         ("abs", Value::from_function(filters::abs)),
-        ("attr", Value::from_function(filters::attr)),
         ("bool", Value::from_function(filters::bool)),
         ("capitalize", Value::from_function(filters::capitalize)),
         ("dictsort", Value::from_function(filters::dictsort)),

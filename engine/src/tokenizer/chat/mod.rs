@@ -4,17 +4,20 @@
 //! library; [`scan`] looks at
 //! its text and [`sandbox`] compiles it with every operation that can make data grow replaced by one that asks the
 //! [`budget`] first, so that no template can take more than bounded time and memory. [`operations`] and [`filters`] are
-//! what a template may call, [`json`] and [`text_methods`] what differs from the library there, [`jinja_extras`] and [`text_filters`] what it lacks, [`macro_defaults`] what it does in another order, [`fallback`] the templates for models that bring none, or a broken one;
+//! what a template may call, [`json`] and [`text_methods`] what differs from the library there, [`jinja_extras`], [`text_filters`], [`bound_method`] and
+//! [`macro_arguments`] what it lacks, [`macro_defaults`] what it does in another order, [`fallback`] the templates for models that bring none, or a broken one;
 //! [`rendering`] gives a template a [`conversation`] in a form in which it writes all of it: system messages within the user's, and
 //! tools as text by [`tool_text`], where it knows none.
 
 mod arguments;
+mod bound_method;
 mod budget;
 mod conversation;
 mod fallback;
 mod filters;
 mod jinja_extras;
 mod json;
+mod macro_arguments;
 mod macro_defaults;
 mod operations;
 mod rendering;

@@ -12,6 +12,7 @@ use minijinja::{
 use super::{
     budget::{Budget, refused},
     filters,
+    macro_arguments::CatchingMacro,
     macro_defaults::with_moved_defaults,
     operations::{self, Operation},
     scan::scan,
@@ -92,14 +93,9 @@ fn environment<'a>(budget: &Arc<Budget>) -> Result<Environment<'a>, Error> {
 /// other value, so that all output passes the formatter.
 fn guarded<'a>(program: &Instructions<'a>) -> Result<Instructions<'a>, Error> {
     let instructions = || (0..).map_while(|at| program.get(at).map(|instruction| (at, instruction)));
-    let mut position = Vec::new();
-    let mut next = 0;
-    for (_, instruction) in instructions() {
-        position.push(next);
-        next += if matches!(instruction, Instruction::EmitRaw(_)) { 2 } else { 1 };
-    }
-    position.push(next);
-    let moved = |target: u32| position.get(target as usize).copied().unwrap_or(next);
+    let macros = CatchingMacro::find(program);
+    let position = positions(program, &macros);
+    let moved = |target: u32| position.get(target as usize).or(position.last()).copied().unwrap_or_default();
 
     let mut result = Instructions::new(program.name(), program.source());
     let call = |operation: Operation, operands: Option<u16>| {
@@ -115,6 +111,11 @@ fn guarded<'a>(program: &Instructions<'a>) -> Result<Instructions<'a>, Error> {
     };
     for (at, instruction) in instructions() {
         let line = program.get_line(at).and_then(|line| u16::try_from(line).ok()).unwrap_or_default();
+        for of in macros.iter().filter(|of| of.body == at as usize) {
+            for name in of.caught.iter().rev() {
+                result.add_with_line(Instruction::StoreLocal(name), line);
+            }
+        }
         let replacement = match *instruction {
             Instruction::EmitRaw(text) => {
                 result.add_with_line(Instruction::LoadConst(Value::from(text)), line);
@@ -142,12 +143,43 @@ fn guarded<'a>(program: &Instructions<'a>) -> Result<Instructions<'a>, Error> {
             Instruction::JumpIfFalse(target) => Instruction::JumpIfFalse(moved(target)),
             Instruction::JumpIfFalseOrPop(target) => Instruction::JumpIfFalseOrPop(moved(target)),
             Instruction::JumpIfTrueOrPop(target) => Instruction::JumpIfTrueOrPop(moved(target)),
-            Instruction::BuildMacro(name, target, flags) => Instruction::BuildMacro(name, moved(target), flags),
+            Instruction::LoadConst(ref own) => match macros.iter().find(|of| of.parameters == at as usize) {
+                Some(of) => Instruction::LoadConst(of.parameters_with(own)),
+                None => instruction.clone(),
+            },
+            Instruction::BuildMacro(name, target, flags) => match macros.iter().find(|of| of.built == at as usize) {
+                Some(of) => {
+                    let body = moved(target) - of.caught.len() as u32;
+                    let [count, wrapped] = of.wrap();
+                    result.add_with_line(Instruction::BuildMacro(name, body, flags), line);
+                    result.add_with_line(count, line);
+                    wrapped
+                }
+                None => Instruction::BuildMacro(name, moved(target), flags),
+            },
             ref other => other.clone(),
         };
         result.add_with_line(replacement, line);
     }
     Ok(result)
+}
+
+/// Where the instructions of `program` are in the guarded one, and the end of that. A macro that catches arguments begins with storing
+/// them, in front of its own first instruction.
+fn positions(program: &Instructions<'_>, macros: &[CatchingMacro]) -> Vec<u32> {
+    let (mut position, mut next) = (Vec::new(), 0);
+    for at in 0_usize.. {
+        let Some(instruction) = u32::try_from(at).ok().and_then(|at| program.get(at)) else { break };
+        next += macros.iter().filter(|of| of.body == at).map(|of| of.caught.len() as u32).sum::<u32>();
+        position.push(next);
+        next += match instruction {
+            Instruction::BuildMacro(..) if macros.iter().any(|of| of.built == at) => 3,
+            Instruction::EmitRaw(_) => 2,
+            _ => 1,
+        };
+    }
+    position.push(next);
+    position
 }
 
 /// Replaces `{% generation %}`, with which templates mark the parts to train on, by a condition that always holds.

@@ -111,3 +111,6 @@ impl ToolFormat {
         ToolFormat { brackets, bare_json: open == LLAMA.open, markers: Vec::new() }
     }
 }
+
+#[cfg(test)]
+mod tests;
