@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     failure::{Failure, Outcome},
-    report_page::Page,
+    report_page::ReportPage,
     units,
 };
 
@@ -51,7 +51,7 @@ pub fn report(args: &ReportArgs) -> Outcome {
     let program = std::env::current_exe().map_err(|error| failed("this program is not to be found", &error))?;
     let folder = tempfile::tempdir().map_err(|error| failed("there is no folder for a model", &error))?;
     let steps = Steps { program, folder: folder.path().to_owned(), started: Instant::now(), quick: args.quick };
-    let mut page = Page::new();
+    let mut page = ReportPage::new();
     page.step("Machine", steps.json(&["devices", "--json"]), machine);
     let tested = ["devices", "--test", "--json", "--device", &args.device];
     let tested = [&tested[..], if args.quick { &["--weights", "q4_0"] } else { &["--weights", TESTED] }].concat();
@@ -128,7 +128,7 @@ impl Steps {
 }
 
 /// Processor, memory and GPUs; true.
-fn machine(found: &Value, page: &mut Page) -> bool {
+fn machine(found: &Value, page: &mut ReportPage) -> bool {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let bytes = |value: &Value| value.as_u64().map_or("unknown".to_owned(), units::bytes);
     let (cpu, memory) = (&found["cpu"], &found["memory"]);
@@ -165,7 +165,7 @@ fn machine(found: &Value, page: &mut Page) -> bool {
 }
 
 /// Conclusions of the tested GPUs, and their kernels that are wrong; true if there is one.
-fn self_test(found: &Value, page: &mut Page) -> bool {
+fn self_test(found: &Value, page: &mut ReportPage) -> bool {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut tested = false;
     for gpu in found["gpu"].as_array().into_iter().flatten().filter(|gpu| gpu["self_test"].is_object()) {
@@ -199,7 +199,7 @@ fn self_test(found: &Value, page: &mut Page) -> bool {
 }
 
 /// Products of weights beside the copy bandwidth. Slow ones of one token are added to `slow`.
-fn kernels_of(found: &Value, slow: &mut Vec<String>, page: &mut Page) -> bool {
+fn kernels_of(found: &Value, slow: &mut Vec<String>, page: &mut ReportPage) -> bool {
     let (speed, copies) = (&found["speed"], found["bandwidth"].as_f64().unwrap_or(0.0));
     page.paragraph(&format!(
         "{}: copies {}, reads {}, uploads {}, downloads {}; a hand-over takes {:.0} us, one in twenty more than {:.0} us.",
@@ -237,7 +237,7 @@ fn kernels_of(found: &Value, slow: &mut Vec<String>, page: &mut Page) -> bool {
 }
 
 /// A model under budgets: what was planned, and what was measured.
-fn hybrid(steps: &Steps, device: &str, page: &mut Page) {
+fn hybrid(steps: &Steps, device: &str, page: &mut ReportPage) {
     let file = steps.folder.join("model.gguf");
     let file = file.to_string_lossy().into_owned();
     let file = file.as_str();
@@ -301,7 +301,7 @@ mod tests {
     fn parts_that_are_done_without_are_said() {
         let fallback = serde_json::json!({ "part": "packed dot products", "why": "they are <wrong>" });
         let gpu = serde_json::json!({ "index": 1, "fallbacks": [fallback] });
-        let mut page = Page::new();
+        let mut page = ReportPage::new();
         assert!(machine(&serde_json::json!({ "gpu": [gpu] }), &mut page));
         assert!(page.html().contains("<td>GPU 1</td><td>without packed dot products: they are &lt;wrong&gt;</td>"));
     }
@@ -319,7 +319,7 @@ mod tests {
             row(serde_json::json!({ "outcome": "failed", "reason": "the driver <refused>" })),
         ];
         let test = serde_json::json!({ "conclusion": "right without subgroups", "milliseconds": 12.0, "rows": rows });
-        let mut page = Page::new();
+        let mut page = ReportPage::new();
         assert!(self_test(&serde_json::json!({ "gpu": [{ "name": "Arc", "self_test": test }, {}] }), &mut page));
         for text in ["Arc: right without subgroups, in 12 ms.", "wrong, no number", "the driver &lt;refused&gt;"] {
             assert!(page.html().contains(text), "{}", page.html());
@@ -336,7 +336,7 @@ mod tests {
         let found = serde_json::json!({ "device": "D", "bandwidth": 100.0, "speed": {},
             "products": [product(1, 69.0), product(1, 71.0), product(32, 1.0)] });
         let mut slow = Vec::new();
-        assert!(kernels_of(&found, &mut slow, &mut Page::new()));
+        assert!(kernels_of(&found, &mut slow, &mut ReportPage::new()));
         assert_eq!(slow, ["Q4_0 4 x 8 floats (69 %)"]);
         assert!(slow_text(true, &slow).contains("Below 70 %") && slow_text(true, &[]).contains("No kernel"));
     }

@@ -5,15 +5,15 @@ use std::{fmt::Write as _, time::Duration};
 use serde_json::Value;
 
 /// An HTML page without anything beside it.
-pub struct Page(String);
+pub struct ReportPage(String);
 
-impl Page {
+impl ReportPage {
     /// A page with its title.
     pub fn new() -> Self {
         let style = "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em;color:#222}\
             table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2em .6em;text-align:left}\
             @media(prefers-color-scheme:dark){body{background:#181a1b;color:#ddd}td,th{border-color:#444}}";
-        Page(format!(
+        ReportPage(format!(
             "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
              <title>Thermocline report</title><style>{style}</style>\n<h1>Thermocline report</h1>\n"
         ))
@@ -34,7 +34,7 @@ impl Page {
         &mut self,
         title: &str,
         found: Result<Value, String>,
-        show: impl FnOnce(&Value, &mut Page) -> bool,
+        show: impl FnOnce(&Value, &mut ReportPage) -> bool,
     ) -> bool {
         self.section(title);
         match found {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn pages_escape_what_drivers_say() {
-        let mut page = Page::new();
+        let mut page = ReportPage::new();
         assert!(!page.step("A", Err("<b> & \"c\"".to_owned()), |_, _| true));
         page.table(&["x"], &[vec!["<script>".to_owned()]]);
         let text = page.finish(Duration::from_secs(3));
