@@ -206,7 +206,9 @@ impl Matmul {
         if let (1, Some(quantise)) = (tokens, &self.quantise) {
             quantise.record(recorder);
         }
-        if let (FEW.., Some(half_scale), Some(part)) = (tokens - 1, &self.half_scale, self.parts.first()) {
+        if tokens > FEW
+            && let (Some(half_scale), Some(part)) = (&self.half_scale, self.parts.first())
+        {
             half_scale.record(recorder, tokens, part.params.x_pitch);
         }
         let tokens32 = tokens as u32;
