@@ -65,15 +65,21 @@ fn first_screen_says_what_the_model_is_and_what_leaves_the_computer() {
     assert!(!stage.shows("A demonstration of"), "the chat has begun");
 }
 
+/// Names of the buttons that download an offered model, once everything is known that decides which are offered: a click on one that
+/// goes away with the frame is no click.
+fn offers(stage: &mut TestWindow) -> Vec<String> {
+    stage.until("the memory's speed", |window| window.offers.is_measured());
+    stage.until("the adapters", |window| window.shell.adapters.list().is_some());
+    stage.texts().into_iter().filter(|text| text.starts_with("Download ")).collect()
+}
+
 #[test]
 fn offered_model_is_downloaded_and_opened_with_a_click_each() {
     let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.it.state_mut().offers.hub = hub();
     stage.appears("Get a model that can talk");
-    // Speeds decide which models are offered.
-    stage.until("the memory's speed", |window| window.offers.is_measured());
-    let offers: Vec<String> = stage.texts().into_iter().filter(|text| text.starts_with("Download ")).collect();
+    let offers = offers(&mut stage);
     assert_eq!(offers.len(), 3, "{offers:?}");
     let smallest = offers.last().unwrap().clone();
     let name = smallest.trim_start_matches("Download ").to_owned();
@@ -94,15 +100,11 @@ fn offered_model_is_downloaded_and_opened_with_a_click_each() {
 fn three_offers_of_the_first_screen_are_on_the_page_of_models_too() {
     let mut stage = TestWindow::new(SIZE);
     stage.ready();
-    stage.until("the memory's speed", |window| window.offers.is_measured());
-    let offers = |stage: &TestWindow| -> Vec<String> {
-        stage.texts().into_iter().filter(|text| text.starts_with("Download ")).collect()
-    };
-    let of_the_first_screen = offers(&stage);
+    let of_the_first_screen = offers(&mut stage);
     assert_eq!(of_the_first_screen.len(), 3);
     stage.click("Models");
     assert!(stage.shows("For this computer"));
-    assert_eq!(offers(&stage), of_the_first_screen);
+    assert_eq!(offers(&mut stage), of_the_first_screen);
 }
 
 #[test]
@@ -110,7 +112,7 @@ fn offer_without_a_network_says_why() {
     let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.it.state_mut().offers.hub = "http://127.0.0.1:9".to_owned();
-    let offer = stage.texts().into_iter().find(|text| text.starts_with("Download ")).unwrap();
+    let offer = offers(&mut stage).swap_remove(0);
     stage.click(&offer);
     stage.appears("127.0.0.1:9/api/models/");
     assert!(stage.shows(&offer), "it can be tried again");
