@@ -1,8 +1,10 @@
 """Writes the results of tests/bench.sh into the page of benchmarks and its CSV.
 
-Usage: python3 bench_page.py RESULTS FOLDER [quick]
-  RESULTS  N.json (`thermocline bench -o json`) beside N.label (the section of the page, and the label of the rows)
+Usage: python3 bench_page.py RESULTS FOLDER SECTIONS [quick]
+  RESULTS  N.json (`thermocline bench -o json`) beside N.label (the section of the page, and the label of the rows); those of one label
+           are taken together
   FOLDER   of benchmarks.md, whose tables stand between `<!-- begin SECTION -->` and `<!-- end SECTION -->`, and benchmarks.csv
+  SECTIONS  those that were measured, in one argument; the others' tables and rows stay
   quick    the figures are of shapes too small to be judged
 Ends with 1 after it has written both if a mode's prompt is slower than it may be.
 """
@@ -98,12 +100,22 @@ def replace_section(page, name, text):
     return f"{head}{begin}\n{text}\n{end}{rest.split(end)[1]}"
 
 
-def main(results, folder, quick=False):
-    sections = {name: [] for name in SECTIONS}
-    chart, slow = [], []
+def rows_of_others(path, chart):
+    """Rows of the CSV that were not measured again."""
+    if not path.exists():
+        return []
+    measured = {row[0] for row in chart}
+    with open(path, newline="") as file:
+        return [row for row in list(csv.reader(file))[1:] if row[0] not in measured]
+
+
+def main(results, folder, wanted, quick=False):
+    sections = {name: [] for name in wanted.split()}
+    chart, slow, measured = [], [], {}
     for path in sorted(pathlib.Path(results).glob("*.json")):
-        section, label = path.with_suffix(".label").read_text().splitlines()
-        records = json.loads(path.read_text())
+        of = tuple(path.with_suffix(".label").read_text().splitlines())
+        measured.setdefault(of, []).extend(json.loads(path.read_text()))
+    for (section, label), records in measured.items():
         sections[section] += SECTIONS[section][1](label, records)
         if section == "prompts":
             slow += [f"{label}, {r['thermocline']['sparsity']}: {x:.2f}" for r, x in of_dense(records) if x < LEAST_OF_DENSE]
@@ -121,10 +133,12 @@ def main(results, folder, quick=False):
         heads, _, texts = SECTIONS[name]
         page = replace_section(page, name, table(heads, rows, texts))
     page_path.write_text(page)
-    with open(pathlib.Path(folder, "benchmarks.csv"), "w", newline="") as file:
+    csv_path = pathlib.Path(folder, "benchmarks.csv")
+    others = rows_of_others(csv_path, chart) if len(sections) < len(SECTIONS) else []
+    with open(csv_path, "w", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(["weights and mode", "tokens per second", "times llama.cpp"])
-        out.writerows(chart)
+        out.writerows(others + chart)
     if slow and not quick:
         sys.exit(f"bench_page.py: prompts below {LEAST_OF_DENSE} of `dense`: {'; '.join(slow)}")
 

@@ -105,9 +105,7 @@ fn powers<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn prefetch(row: &[u8], ahead: isize) {
     if ahead != 0 {
-        for line in row.chunks(64) {
-            prefetch_weights(line.as_ptr().cast::<i8>().wrapping_offset(ahead));
-        }
+        prefetch_weights(row.as_ptr().cast::<i8>().wrapping_offset(ahead), row.len().div_ceil(64));
     }
 }
 

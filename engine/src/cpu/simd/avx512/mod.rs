@@ -56,10 +56,8 @@ fn prefetch<T>(at: &T, ahead: isize) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn prefetch_part<T>(at: &T, step: usize, steps: usize, ahead: isize) {
     let lines = size_of::<T>().div_ceil(64);
-    for line in (step * lines).div_ceil(steps)..((step + 1) * lines).div_ceil(steps) {
-        let to = std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(64 * line);
-        prefetch_weights(to);
-    }
+    let [from, to] = [step, step + 1].map(|step| (step * lines).div_ceil(steps));
+    prefetch_weights(std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(64 * from), to - from);
 }
 
 /// 32 bytes.
