@@ -146,17 +146,22 @@ fn powers(e: __m512i) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn heads<const BYTES: usize, const SCALE: u8>(blocks: &[[u8; BYTES]; 16]) -> __m512 {
+    // Every four blocks begin in the 64 bytes from the first on: their heads are in these words, and in those of another 64 bytes.
+    let eight = |block: usize, words: __m128i| {
+        let line = |block: usize| load512::<u8, 64>(part(blocks.as_flattened(), block * BYTES));
+        _mm512_castsi512_si128(_mm512_permutex2var_epi16(line(block), _mm512_castsi128_si512(words), line(block + 4)))
+    };
+    const { assert!(SCALE == F16 || BYTES == 17, "words of heads by the length of blocks") };
     if SCALE == E8M0 {
-        let mut first = [0; 16];
-        first.iter_mut().zip(blocks).for_each(|(first, block)| *first = block[0]);
-        return powers(_mm512_cvtepu8_epi32(load128(&first)));
+        let words = _mm_set_epi16(57, 49, 40, 32, 25, 17, 8, 0);
+        let words = _mm256_set_m128i(eight(8, words), eight(0, words));
+        // Every other block begins in the upper byte of its word.
+        let exponents = _mm256_srlv_epi16(words, _mm256_set1_epi32(0x0008_0000));
+        return powers(_mm512_cvtepu16_epi32(_mm256_and_si256(exponents, _mm256_set1_epi16(0xff))));
     }
     if BYTES == 18 {
-        // Every four blocks lie in 64 bytes: their heads are words 0, 9, 18 and 27.
-        let line = |block: usize| load512::<u8, 64>(part(blocks.as_flattened(), block * BYTES));
-        let words = _mm512_castsi128_si512(_mm_set_epi16(59, 50, 41, 32, 27, 18, 9, 0));
-        let eight = |block| _mm512_castsi512_si128(_mm512_permutex2var_epi16(line(block), words, line(block + 4)));
-        return _mm512_cvtph_ps(_mm256_set_m128i(eight(8), eight(0)));
+        let words = _mm_set_epi16(59, 50, 41, 32, 27, 18, 9, 0);
+        return _mm512_cvtph_ps(_mm256_set_m128i(eight(8, words), eight(0, words)));
     }
     let four = |at: usize| {
         let one = |i: usize| u64::from(u16::from_le_bytes([blocks[at + i][0], blocks[at + i][1]])) << (16 * i);
