@@ -14,7 +14,7 @@ use thermocline_engine::{
     cpu::{Cpu, InputPrecision},
     gpu::{Gpu, GpuOptions},
     model::{Model, Predictor},
-    placement::{CostProfile, Granularity, LayerPlan, Machine, Plan, PlanInputs, PowerInferSplit},
+    placement::{CostProfile, DeviceClocks, Granularity, LayerPlan, Machine, Plan, PlanInputs, PowerInferSplit},
     quant::TensorType,
     runtime::CacheBytes,
     session::{EngineOptions, SparsityChoice, SparsityReport, planner, shape_model},
@@ -134,6 +134,7 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let report = Report {
         inputs: planner.inputs(),
         sparsity: &sparsity,
+        sunken: SunkenRate::of(&planner.inputs().machine, &planner.profile().weight_types()),
         ram,
         placement: args.placement,
         budget,
@@ -243,10 +244,38 @@ fn rungs(everything: u64, budget: u64, most: u64) -> Vec<u64> {
     all
 }
 
+/// Least fraction of a speed by which it differs from another one that is told beside it.
+const WORTH_TELLING: f64 = 0.1;
+
+/// Speeds of a GPU's products with weights of one type, in bytes per second, where the clocks sink between short submissions.
+#[derive(Debug, PartialEq)]
+struct SunkenRate {
+    ty: TensorType,
+    /// Without waits, as in whole layers.
+    sustained: f64,
+    /// In bursts, as in split layers.
+    in_bursts: f64,
+}
+
+impl SunkenRate {
+    /// Those of `types` that lose more than [`WORTH_TELLING`] in bursts.
+    fn of(machine: &Machine, types: &[TensorType]) -> Vec<Self> {
+        let all = machine.gpu.iter().flat_map(|gpu| {
+            types.iter().map(|ty| {
+                let rate = |clocks| gpu.rate_at(clocks, *ty).sequential;
+                SunkenRate { ty: *ty, sustained: rate(DeviceClocks::Sustained), in_bursts: rate(DeviceClocks::Sunken) }
+            })
+        });
+        all.filter(|it| it.in_bursts < (1.0 - WORTH_TELLING) * it.sustained).collect()
+    }
+}
+
 /// The report of the command.
 struct Report<'a> {
     inputs: &'a PlanInputs,
     sparsity: &'a SparsityReport,
+    /// Speeds that sink in bursts.
+    sunken: Vec<SunkenRate>,
     /// Bytes of RAM beside the file, by purpose.
     ram: [(&'static str, u64); 4],
     placement: Granularity,
@@ -270,6 +299,12 @@ impl Report<'_> {
             ),
             None => "GPU       none\n".to_owned(),
         };
+        for SunkenRate { ty, sustained, in_bursts } in &self.sunken {
+            let [slow, quick] = [*in_bursts, *sustained].map(gb);
+            text += &format!(
+                "bursts    {ty} weights are read at {slow} in split layers, where clocks sink, at {quick} in whole ones\n"
+            );
+        }
         let inputs = self.inputs;
         text += &format!(
             "context   {} of {} tokens, {}\n",
@@ -387,6 +422,14 @@ impl Report<'_> {
         object["seconds"] = json!(self.plan.seconds);
         object["layers"] = self.plan.layers.iter().map(layer).collect();
         object["ladder"] = self.ladder.iter().map(|(budget, plan)| short(*budget, plan)).collect();
+        let sunken = |of: &SunkenRate| {
+            json!({
+                "type": of.ty.name(),
+                "bytes_per_second": of.in_bursts,
+                "sustained_bytes_per_second": of.sustained,
+            })
+        };
+        object["bursts"] = self.sunken.iter().map(sunken).collect();
         object["machine"] = json!(*self.inputs.machine);
         object
     }
@@ -448,6 +491,21 @@ fn layers_table(layers: &[LayerPlan]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn speeds_are_told_that_lose_more_than_a_tenth_in_bursts() {
+        let mut machine = Machine::typical();
+        let types = [TensorType::Q4_0, TensorType::Q6_K, TensorType::F16];
+        assert_eq!(SunkenRate::of(&machine, &types), []);
+        let gpu = machine.gpu.as_mut().unwrap();
+        for (ty, fraction) in [("Q4_0", 0.5), ("Q6_K", 0.91), ("Q8_0", 0.1)] {
+            gpu.bursts.insert(ty.to_owned(), fraction);
+        }
+        let told = SunkenRate { ty: TensorType::Q4_0, sustained: 240e9, in_bursts: 120e9 };
+        assert_eq!(SunkenRate::of(&machine, &types), [told]);
+        machine.gpu = None;
+        assert_eq!(SunkenRate::of(&machine, &types), []);
+    }
 
     #[test]
     fn rungs_cover_budgets_from_zero_to_everything() {

@@ -247,12 +247,15 @@ fn hybrid(steps: &Steps, device: &str, page: &mut ReportPage) {
         return page.paragraph(&format!("no model was made: {error}"));
     }
     let everything = ["plan", "--json", "-m", file, "--device", device, "--sparsity", "exact", "--context", "512"];
-    let everything = match steps.json(&everything).map(|plan| plan["everything"].as_u64()) {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return page.paragraph("the plan does not say what everything takes"),
+    let whole = match steps.json(&everything) {
+        Ok(plan) => plan,
         Err(error) => return page.paragraph(&format!("not planned: {error}")),
     };
+    let Some(everything) = whole["everything"].as_u64() else {
+        return page.paragraph("the plan does not say what everything takes");
+    };
     page.paragraph(&format!("{}, Q4_0, of random weights, {} in all.", shape.join(" "), units::bytes(everything)));
+    bursts(&whole, page);
     let mut rows = Vec::new();
     for (part, of) in BUDGETS {
         let bytes = everything / of * part;
@@ -288,6 +291,18 @@ fn hybrid(steps: &Steps, device: &str, page: &mut ReportPage) {
     );
 }
 
+/// Speeds of the GPU that sink in bursts, by which `plan` has priced split layers; nothing where none does.
+fn bursts(plan: &Value, page: &mut ReportPage) {
+    for of in plan["bursts"].as_array().into_iter().flatten() {
+        page.paragraph(&format!(
+            "{} weights are read at {} in short submissions with waits between, by which split layers are planned, and at {} without waits.",
+            of["type"].as_str().unwrap_or("?"),
+            rate(&of["bytes_per_second"]),
+            rate(&of["sustained_bytes_per_second"]),
+        ));
+    }
+}
+
 /// `12.3 GB/s`
 fn rate(bytes_per_second: &Value) -> String {
     bytes_per_second.as_f64().map_or("unknown".to_owned(), |rate| format!("{:.1} GB/s", rate / 1e9))
@@ -304,6 +319,20 @@ mod tests {
         let mut page = ReportPage::new();
         assert!(machine(&serde_json::json!({ "gpu": [gpu] }), &mut page));
         assert!(page.html().contains("<td>GPU 1</td><td>without packed dot products: they are &lt;wrong&gt;</td>"));
+    }
+
+    #[test]
+    fn speeds_that_sink_in_bursts_are_said_beside_those_without_waits() {
+        let rate =
+            serde_json::json!({ "type": "Q4_K", "bytes_per_second": 8e10, "sustained_bytes_per_second": 2.4e11 });
+        let mut page = ReportPage::new();
+        bursts(&serde_json::json!({ "bursts": [rate] }), &mut page);
+        for text in ["Q4_K weights", "80.0 GB/s in short submissions", "240.0 GB/s without waits"] {
+            assert!(page.html().contains(text), "{}", page.html());
+        }
+        let mut steady = ReportPage::new();
+        bursts(&serde_json::json!({ "bursts": [] }), &mut steady);
+        assert!(!steady.html().contains("short submissions"));
     }
 
     #[test]

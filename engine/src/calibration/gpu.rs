@@ -1,17 +1,12 @@
-//! Speeds of a GPU: memory bandwidth, uploads and downloads, matrix products, and the time of a hand-over.
+//! Speeds of a GPU: memory bandwidth, uploads and downloads, and the time of a hand-over.
 
-use std::{ops::ControlFlow, time::Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 
-use super::cpu::{KernelSpeed, matrix_of_repeated_rows};
 use crate::{
     error::{Error, Result},
-    gpu::{
-        Binding, Buffer, Gpu, Matmul, Op, Purpose, ReadbackRing, Recorder, UploadRing, Uploader, Usage, grid, params,
-        pitch,
-    },
-    quant::TensorType,
+    gpu::{Binding, Buffer, Gpu, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage, grid, params},
 };
 
 /// Effort of measuring a GPU.
@@ -224,53 +219,6 @@ fn hand_over(gpu: &Gpu, times: usize) -> Result<HandOverTimes> {
     Ok(HandOverTimes { median_us: at(50), p95_us: at(95) })
 }
 
-/// Most tokens whose product is bound by memory.
-const FEW_TOKENS: usize = 8;
-
-/// Times `W x` on `gpu` for a `[rows, cols]` matrix of file type `ty` and `tokens` tokens. With few tokens as many copies of
-/// the matrix as `effort.bytes` holds are multiplied in turn, so that none is found in a cache.
-///
-/// # Errors
-/// As [`super::kernel_speed`]; [`Error::Memory`] if two copies do not fit the budget, [`Error::Gpu`] if the device is lost.
-pub fn gpu_kernel_speed(
-    gpu: &Gpu,
-    ty: TensorType,
-    rows: usize,
-    cols: usize,
-    tokens: usize,
-    effort: &GpuEffort,
-) -> Result<KernelSpeed> {
-    let weight = matrix_of_repeated_rows(ty, rows, cols)?;
-    let mut progress = |_, _| ControlFlow::Continue(());
-    let mut uploader = Uploader::new(gpu, &mut progress)?;
-    let first = uploader.matrix(Purpose::Ffn, "benchmark", &[&weight])?;
-    let bytes = first.bytes();
-    // Products with many tokens are bound by arithmetic, and a submission of many of them would take long.
-    let room = if tokens > FEW_TOKENS { 0 } else { effort.bytes.min(gpu.arena().available() / 2) };
-    let mut matrices = vec![first];
-    while (matrices.len() as u64 + 1) * bytes <= room {
-        matrices.push(uploader.matrix(Purpose::Ffn, "benchmark", &[&weight])?);
-    }
-    uploader.finish()?;
-    let register = |width: usize| {
-        gpu.arena().buffer(Purpose::Scratch, "benchmark", (tokens * pitch(width)) as u64 * 4, Usage::Storage)
-    };
-    let (x, y) = (register(cols)?, register(rows)?);
-    let products = matrices.iter().map(|matrix| Matmul::new(gpu, matrix, &x, None, &y, pitch(rows), 0));
-    let products = products.collect::<Result<Vec<_>>>()?;
-    let all = rate(gpu, effort, bytes * products.len() as u64, |recorder| {
-        products.iter().for_each(|product| product.record(recorder, tokens));
-    })?;
-    let seconds = bytes as f64 / all;
-    Ok(KernelSpeed {
-        weight_type: ty.to_string(),
-        tokens,
-        seconds,
-        bytes_per_second: all,
-        macs_per_second: (rows * cols * tokens) as f64 / seconds,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,18 +249,5 @@ mod tests {
         let small = open(2 << 20);
         gpu_speed(&small, &LITTLE).unwrap();
         assert!(matches!(gpu_speed(&open(1000), &LITTLE), Err(Error::Memory { .. })));
-    }
-
-    #[test]
-    fn gpu_kernel_speed_measures_products() {
-        let gpu = open(64 << 20);
-        for (ty, tokens) in [(TensorType::Q4_0, 1), (TensorType::Q6_K, 3)] {
-            let speed = gpu_kernel_speed(&gpu, ty, 128, 512, tokens, &LITTLE).unwrap();
-            assert_eq!((speed.weight_type, speed.tokens), (ty.to_string(), tokens));
-            let ratio = speed.macs_per_second / speed.bytes_per_second;
-            let bits = 128.0 * 512.0 * tokens as f64 / ratio * 8.0 / (128.0 * 512.0);
-            assert!(speed.seconds > 0.0 && (4.0..9.0).contains(&bits), "{ty}: {bits} bits per weight");
-        }
-        assert!(gpu_kernel_speed(&gpu, TensorType::Q4_0, 128, 33, 1, &LITTLE).is_err());
     }
 }

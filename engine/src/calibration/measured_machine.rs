@@ -11,8 +11,10 @@ use std::{
 };
 
 use super::{
+    bursts::{WithoutWaits, burst_speed},
     cpu::{matrix_of_repeated_rows, noise},
-    gpu::{GpuEffort, gpu_kernel_speed, gpu_speed, rate},
+    gpu::{GpuEffort, gpu_speed, rate},
+    gpu_products::{GpuProducts, gpu_kernel_speed},
     memory::read_bandwidth,
     prompts::{cpu_prompts, gpu_prompts, streams},
 };
@@ -21,7 +23,7 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     gpu::{AdapterKind, AdapterReport, Binding, Caps, Gpu, Op, Purpose, Usage, WeightType, params},
-    placement::{CpuRates, GpuRates, Limits, Machine, ProductRate, Rates, SharedMemory},
+    placement::{BurstFractions, CpuRates, GpuRates, Limits, Machine, ProductRate, Rates, SharedMemory},
     quant::{TensorType, device_type},
 };
 
@@ -104,7 +106,9 @@ pub fn cached_machine(
             known.cpu.prompts.extend(cpu_prompts(cpu, &cpu_lacks, &options.effort, go_on)?);
             if let (Some(gpu), Some(rates)) = (gpu, &mut known.gpu) {
                 let lacks = lacking(&rates.rates, types);
-                rates.rates.extend(gpu_rates(gpu, &lacks, &options.effort.gpu, go_on)?);
+                let decoding = DecodingRates::measure(gpu, &lacks, rates.hand_over, &options.effort.gpu, go_on)?;
+                rates.rates.extend(decoding.rates);
+                rates.bursts.extend(decoding.bursts);
                 rates.prompts.extend(gpu_prompts(gpu, &lacks, &options.effort.gpu, go_on)?);
                 rates.streams.extend(streams(gpu, &lacks, &options.effort.gpu, go_on)?);
             }
@@ -145,16 +149,19 @@ pub fn measure_machine(
         check(go_on)?;
         let speed = gpu_speed(gpu, &effort.gpu)?;
         let report = gpu.report();
+        let hand_over = speed.hand_over.median_us / 1e6;
+        let decoding = DecodingRates::measure(gpu, types, hand_over, &effort.gpu, go_on)?;
         let shares_memory = matches!(report.kind, AdapterKind::Integrated | AdapterKind::Software);
         Ok::<_, Error>(GpuRates {
             adapter: report.name.clone(),
             driver: report.driver.clone(),
             memory: speed.read_bytes_per_second,
             dispatch: dispatch(gpu, &effort.gpu)?,
-            hand_over: speed.hand_over.median_us / 1e6,
+            hand_over,
             upload: speed.upload_bytes_per_second,
             download: speed.download_bytes_per_second,
-            rates: gpu_rates(gpu, types, &effort.gpu, go_on)?,
+            rates: decoding.rates,
+            bursts: decoding.bursts,
             prompts: gpu_prompts(gpu, types, &effort.gpu, go_on)?,
             streams: streams(gpu, types, &effort.gpu, go_on)?,
             together: if shares_memory { Some(shared_memory(cpu, gpu, effort)?) } else { None },
@@ -249,25 +256,51 @@ fn matrix_and_vector(ty: TensorType, bytes: usize) -> Result<(Matrix, Vec<f32>)>
 /// within transactions, and fewer are in flight.
 const SCATTERED_FRACTION: f64 = 0.8;
 
-/// Decoding rates of a GPU. Types with the same encoding on the device are measured once.
-fn gpu_rates(gpu: &Gpu, types: &[TensorType], effort: &GpuEffort, go_on: KeepGoing<'_>) -> Result<Rates> {
-    let mut measured: BTreeMap<WeightType, ProductRate> = BTreeMap::new();
-    let mut rates = Rates::new();
-    for ty in types {
-        check(go_on)?;
-        let on_device = device_type(*ty);
-        let rate = match measured.get(&on_device) {
-            Some(rate) => *rate,
-            None => {
-                let native = TensorType::ALL.into_iter().find(|it| it.name() == on_device.name()).unwrap_or(*ty);
-                let sequential = gpu_kernel_speed(gpu, native, COLS, COLS, 1, effort)?.bytes_per_second;
-                ProductRate { sequential, scattered: sequential * SCATTERED_FRACTION }
-            }
-        };
-        measured.insert(on_device, rate);
-        rates.insert(ty.name().to_owned(), rate);
+/// Least fraction of a rate that remains in bursts: less is not of clocks, but of a machine that is busy otherwise.
+const LEAST_BURST: f64 = 0.01;
+
+/// Decoding rates of a GPU by type of weights.
+#[derive(Debug, Default)]
+struct DecodingRates {
+    /// Those without waits.
+    rates: Rates,
+    /// The fractions that remain in bursts.
+    bursts: BurstFractions,
+}
+
+impl DecodingRates {
+    /// The rates of `types` on `gpu`, whose hand-overs take `hand_over` seconds. Types with the same encoding on the device are
+    /// measured once.
+    fn measure(
+        gpu: &Gpu,
+        types: &[TensorType],
+        hand_over: f64,
+        effort: &GpuEffort,
+        go_on: KeepGoing<'_>,
+    ) -> Result<Self> {
+        let mut names: BTreeMap<WeightType, &str> = BTreeMap::new();
+        let mut measured = DecodingRates::default();
+        for ty in types {
+            check(go_on)?;
+            let on_device = device_type(*ty);
+            let (rate, burst) = match names.get(&on_device) {
+                Some(alike) => (measured.rates[*alike], measured.bursts[*alike]),
+                None => {
+                    let native = TensorType::ALL.into_iter().find(|it| it.name() == on_device.name()).unwrap_or(*ty);
+                    let products = GpuProducts::new(gpu, native, COLS, COLS, 1, effort)?;
+                    let sequential = products.sustained(gpu, effort)?;
+                    let without_waits = WithoutWaits { bytes_per_second: sequential, hand_over };
+                    let burst = burst_speed(gpu, &products, &without_waits, effort)? / sequential;
+                    let rate = ProductRate { sequential, scattered: sequential * SCATTERED_FRACTION };
+                    (rate, burst.clamp(LEAST_BURST, 1.0))
+                }
+            };
+            names.insert(on_device, ty.name());
+            measured.rates.insert(ty.name().to_owned(), rate);
+            measured.bursts.insert(ty.name().to_owned(), burst);
+        }
+        Ok(measured)
     }
-    Ok(rates)
 }
 
 /// Seconds of a minimal dispatch that waits for the one before it.
@@ -348,6 +381,7 @@ mod tests {
         assert!(measured.knows(&types) && !measured.assumed && !measured.knows(&[TensorType::Q8_0]));
         let of = measured.gpu.as_ref().unwrap();
         assert!(of.dispatch > 0.0 && of.hand_over > 0.0 && of.together.is_some(), "{of:?}");
+        assert!(of.bursts.len() == 2 && of.bursts.values().all(|it| (0.01..=1.0).contains(it)), "{:?}", of.bursts);
         let scattered = measured.cpu.rate(TensorType::Q4_0);
         assert!(scattered.scattered <= scattered.sequential && measured.cpu.join > 0.0);
         let figures = [&measured.cpu.prompts, &of.prompts, &of.streams].into_iter().flat_map(|it| it.values());
@@ -372,7 +406,15 @@ mod tests {
         assert_eq!(files.len(), 1);
         std::fs::write(&files[0], b"{").unwrap();
         assert!(cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap().knows(&types));
+        let text = std::fs::read_to_string(&files[0]).unwrap();
         assert!(Machine::load(&files[0]).is_ok(), "it was written anew");
+        // Of a version without bursts, whose speeds would be taken for these.
+        let old = text.replacen("\"version\": 4", "\"version\": 3", 1).replacen("\"memory\": ", "\"memory\": 1", 1);
+        assert_ne!(old, text);
+        std::fs::write(&files[0], old).unwrap();
+        assert_eq!(known_machine(&cpu, Some(gpu.report()), there), None);
+        let measured = cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap();
+        assert!(measured.knows(&types) && Machine::load(&files[0]).unwrap() == measured);
         let alone = cached_machine(&cpu, None, &types, &options, &mut always).unwrap();
         assert!(alone.gpu.is_none() && alone.knows(&types));
     }

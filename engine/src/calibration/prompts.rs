@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, time::Instant};
 
 use super::{
     cpu::{matrix_of_repeated_rows, noise},
-    gpu::{GpuEffort, ROUNDS, gpu_kernel_speed},
+    gpu::{GpuEffort, ROUNDS},
+    gpu_products::gpu_kernel_speed,
     measured_machine::{COLS, KeepGoing, MeasureEffort, best, check},
 };
 use crate::{

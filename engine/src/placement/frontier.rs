@@ -9,8 +9,8 @@
 //! The result is one curve, time against bytes, for all budgets at once: a larger budget is never slower.
 
 use super::{
-    CostProfile, LayerCosts, Machine, Placement, Plan,
-    time_model::{LayerTimer, head_seconds, layer_timers, token_seconds},
+    CostProfile, DeviceClocks, LayerCosts, Machine, Placement, Plan,
+    time_model::{LayerTimer, head_seconds, layer_timers, rested_head_seconds, token_seconds},
 };
 
 /// Plans kept after each layer: at most twice as many as this.
@@ -82,8 +82,8 @@ struct Candidate {
 enum Construction {
     /// Nothing resident.
     Cpu,
-    /// The layers from `first_resident` on by their suffix plan of this index.
-    Suffix { first_resident: usize, index: usize },
+    /// The layers from `first_resident` on: the first by its option of this index, those after it by their plan of this index.
+    Suffix { first_resident: usize, option: u32, after: u32 },
     /// All layers resident, with this many steps of [`Frontier::by_frequency`] hot.
     ByFrequency(usize),
 }
@@ -93,7 +93,7 @@ impl Frontier {
     pub fn new(profile: &CostProfile, machine: &Machine) -> Self {
         let timers = layer_timers(profile, machine);
         let n_layer = timers.len();
-        let head_on_cpu = head_seconds(&profile.head, machine, false);
+        let head_on_cpu = head_seconds(&profile.head, machine, None);
         let mut on_cpu: Vec<f64> = vec![0.0];
         for timer in &timers {
             on_cpu.push(on_cpu[on_cpu.len() - 1] + timer.on_cpu().seconds);
@@ -117,27 +117,44 @@ impl Frontier {
             let seconds = token_seconds(machine) + head_seconds(&profile.head, machine, resident);
             SuffixPlan { bytes: fixed + bytes, seconds, option, after: 0 }
         };
-        let ends = [head_plan(0, 0, false), head_plan(1, head, true)];
+        let ends = [head_plan(0, 0, None), head_plan(1, head, Some(DeviceClocks::Sustained))];
+        let rested_head = rested_head_seconds(&profile.head, machine);
         let mut thinning = Thinning::new(total);
         let mut suffixes = vec![Vec::new(); n_layer + 1];
         ends.iter().for_each(|end| thinning.offer(end.bytes, end.seconds, end.option, end.after));
         suffixes[n_layer] = thinning.take();
         let mut plans = vec![nothing];
         for layer in (0..n_layer).rev() {
+            let (blocks, rested_layer) = (profile.layers[layer].blocks(), timers[layer].rested_seconds());
+            let candidate = |of: &SuffixPlan, wait: f64| Candidate {
+                bytes: of.bytes,
+                seconds: of.seconds + on_cpu[layer] + wait,
+                construction: Construction::Suffix { first_resident: layer, option: of.option, after: of.after },
+            };
+            let after = &suffixes[layer + 1];
             for (option, number) in options[layer].iter().zip(0..) {
-                for (suffix, after) in suffixes[layer + 1].iter().zip(0..) {
-                    thinning.offer(suffix.bytes + option.bytes, suffix.seconds + option.seconds, number, after);
+                let is_split = option.blocks < blocks;
+                if !is_split && rested_layer > 0.0 {
+                    // A split layer is no slower behind a wait, and may be quicker there than the whole one.
+                    plans.extend(thinning.kept().iter().map(|of| candidate(of, 0.0)));
+                }
+                let end = if is_split && layer + 1 == n_layer { rested_head } else { 0.0 };
+                for (suffix, index) in after.iter().zip(0..) {
+                    // Of the last layer's suffixes the option is the head.
+                    let wait = if suffix.option == 1 { end } else { 0.0 };
+                    thinning.offer(suffix.bytes + option.bytes, suffix.seconds + option.seconds + wait, number, index);
                 }
             }
-            suffixes[layer] = thinning.take();
-            plans.extend(suffixes[layer].iter().enumerate().map(|(index, of)| Candidate {
-                bytes: of.bytes,
-                seconds: of.seconds + on_cpu[layer],
-                construction: Construction::Suffix { first_resident: layer, index },
+            let best = thinning.take();
+            plans.extend(best.iter().map(|of| {
+                let is_whole = options[layer][of.option as usize].blocks == blocks;
+                let rested = is_whole && (layer > 0 || !has_head(&suffixes, layer, *of));
+                candidate(of, if rested { rested_layer } else { 0.0 })
             }));
+            suffixes[layer] = best;
         }
         let by_frequency = by_frequency(profile);
-        plans.extend(frequency_path(profile, &timers, &by_frequency, &ends[1]));
+        plans.extend(frequency_path(profile, &timers, &by_frequency, &ends[1], rested_head));
         let plans = thinning.pareto_optimal(plans);
         Frontier { options, suffixes, by_frequency, plans }
     }
@@ -156,14 +173,13 @@ impl Frontier {
         let mut blocks = vec![0; profile.layers.len()];
         match plan.construction {
             Construction::Cpu => {}
-            Construction::Suffix { first_resident, index } => {
+            Construction::Suffix { first_resident, mut option, mut after } => {
                 placement.first_resident = first_resident;
-                let mut suffix = self.suffixes[first_resident][index];
                 for (layer, blocks) in blocks.iter_mut().enumerate().skip(first_resident) {
-                    *blocks = self.options[layer][suffix.option as usize].blocks;
-                    suffix = self.suffixes[layer + 1][suffix.after as usize];
+                    *blocks = self.options[layer][option as usize].blocks;
+                    SuffixPlan { option, after, .. } = self.suffixes[layer + 1][after as usize];
                 }
-                placement.head = suffix.option == 1;
+                placement.head = option == 1;
             }
             Construction::ByFrequency(n) => {
                 (placement.first_resident, placement.head) = (0, true);
@@ -178,6 +194,11 @@ impl Frontier {
         placement.hot = hot.collect();
         placement
     }
+}
+
+/// True if the head is resident in a plan of the layers from `layer` on.
+fn has_head(suffixes: &[Vec<SuffixPlan>], layer: usize, plan: SuffixPlan) -> bool {
+    suffixes[layer + 1..].iter().fold(plan, |plan, after| after[plan.after as usize]).option == 1
 }
 
 /// Bytes of `budget` that a plan may use; the rest is left to the driver's blocks.
@@ -202,7 +223,7 @@ fn layer_option(timer: &LayerTimer<'_>, layer: &LayerCosts, blocks: usize) -> La
     LayerOption {
         blocks,
         bytes: layer_bytes(layer, blocks),
-        seconds: timer.resident(layer.prefix_rows[blocks]).seconds,
+        seconds: timer.resident(layer.prefix_rows[blocks], DeviceClocks::Sustained).seconds,
     }
 }
 
@@ -245,12 +266,25 @@ fn by_frequency(profile: &CostProfile) -> Vec<u32> {
 
 /// The plans that have the first 0, 1, ... steps of `order` hot, with everything else resident. Where layers differ little they
 /// are the best there are.
-fn frequency_path(profile: &CostProfile, timers: &[LayerTimer<'_>], order: &[u32], end: &SuffixPlan) -> Vec<Candidate> {
+fn frequency_path(
+    profile: &CostProfile,
+    timers: &[LayerTimer<'_>],
+    order: &[u32],
+    end: &SuffixPlan,
+    rested_head: f64,
+) -> Vec<Candidate> {
     let mut now: Vec<LayerOption> =
         timers.iter().zip(&profile.layers).map(|(timer, layer)| layer_option(timer, layer, 0)).collect();
     let mut bytes = end.bytes + now.iter().map(|option| option.bytes).sum::<u64>();
     let mut seconds = end.seconds + now.iter().map(|option| option.seconds).sum::<f64>();
-    let mut plans = vec![Candidate { bytes, seconds, construction: Construction::ByFrequency(0) }];
+    // The head is resident, and waits with the last layer.
+    let wait = |now: &[LayerOption]| {
+        let split = now.last().zip(profile.layers.last()).is_some_and(|(last, layer)| last.blocks < layer.blocks());
+        if split { rested_head } else { 0.0 }
+    };
+    let candidate =
+        |bytes, seconds, taken| Candidate { bytes, seconds, construction: Construction::ByFrequency(taken) };
+    let mut plans = vec![candidate(bytes, seconds + wait(&now), 0)];
     for (taken, layer) in (1..).zip(order) {
         let at = *layer as usize;
         let layer = &profile.layers[at];
@@ -258,7 +292,7 @@ fn frequency_path(profile: &CostProfile, timers: &[LayerTimer<'_>], order: &[u32
         bytes += next.bytes - now[at].bytes;
         seconds += next.seconds - now[at].seconds;
         now[at] = next;
-        plans.push(Candidate { bytes, seconds, construction: Construction::ByFrequency(taken) });
+        plans.push(candidate(bytes, seconds + wait(&now), taken));
     }
     plans
 }
@@ -294,17 +328,23 @@ impl Thinning {
         }
     }
 
-    /// The Pareto-optimal of the plans kept, bytes ascending; none is kept any longer.
-    fn take(&mut self) -> Vec<SuffixPlan> {
+    /// The Pareto-optimal of the plans kept, bytes ascending.
+    fn kept(&self) -> Vec<SuffixPlan> {
         let mut best = f64::INFINITY;
-        let mut taken = Vec::new();
-        for (seconds, plan) in self.seconds.iter_mut().zip(&self.plans) {
+        let mut kept = Vec::new();
+        for (seconds, plan) in self.seconds.iter().zip(&self.plans) {
             if *seconds < best {
                 best = *seconds;
-                taken.push(*plan);
+                kept.push(*plan);
             }
-            *seconds = f64::INFINITY;
         }
+        kept
+    }
+
+    /// The same; none is kept any longer.
+    fn take(&mut self) -> Vec<SuffixPlan> {
+        let taken = self.kept();
+        self.seconds.fill(f64::INFINITY);
         taken
     }
 

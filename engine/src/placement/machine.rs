@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::Write,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
 };
 
@@ -16,7 +17,7 @@ use crate::{
 };
 
 /// Version of the files; raised when a measurement changes its meaning.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Speeds of the CPU, of one GPU, and of what lies between them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,6 +48,26 @@ pub type Rates = BTreeMap<String, ProductRate>;
 
 /// Rates of prompts by the name of the type that weights have in their file.
 pub type PromptRates = BTreeMap<String, f64>;
+
+/// Fractions of decoding rates that remain in bursts, from 0 to 1, by the name of the type that weights have in their file.
+pub type BurstFractions = BTreeMap<String, f64>;
+
+/// The clocks that a device computes with. A driver lowers them while a device waits, and does not raise them again for a short
+/// submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceClocks {
+    /// Those of work without waits.
+    Sustained,
+    /// Those of bursts: short submissions with waits between them.
+    Sunken,
+}
+
+impl DeviceClocks {
+    /// Those of a device that has just waited, or has not.
+    pub const fn after_wait(waited: bool) -> Self {
+        if waited { DeviceClocks::Sunken } else { DeviceClocks::Sustained }
+    }
+}
 
 /// Speeds of the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -86,8 +107,10 @@ pub struct GpuRates {
     pub upload: f64,
     /// Bytes per second from the device.
     pub download: f64,
-    /// Decoding rates by type of weights.
+    /// Decoding rates by type of weights, of work without waits.
     pub rates: Rates,
+    /// Fractions of these rates that remain in bursts: 1 on a card whose clocks do not sink.
+    pub bursts: BurstFractions,
     /// Multiply-adds per second of products with many tokens.
     pub prompts: PromptRates,
     /// Bytes per second (in the file's encoding) of rows that are repacked and uploaded.
@@ -128,9 +151,27 @@ impl CpuRates {
 }
 
 impl GpuRates {
-    /// The rate of weights of `ty`.
+    /// The rate of weights of `ty`, of work without waits.
     pub fn rate(&self, ty: TensorType) -> ProductRate {
         rate(&self.rates, ty, self.memory)
+    }
+
+    /// The rate of weights of `ty` with these clocks.
+    pub fn rate_at(&self, clocks: DeviceClocks, ty: TensorType) -> ProductRate {
+        let ProductRate { sequential, scattered } = self.rate(ty);
+        match clocks {
+            DeviceClocks::Sustained => ProductRate { sequential, scattered },
+            DeviceClocks::Sunken => {
+                let remains = self.burst_fraction(ty);
+                ProductRate { sequential: sequential * remains, scattered: scattered * remains }
+            }
+        }
+    }
+
+    /// The fraction of the rate of weights of `ty` that remains in bursts; the least measured one if it was not measured.
+    fn burst_fraction(&self, ty: TensorType) -> f64 {
+        let least = || self.bursts.values().copied().fold(1.0, f64::min);
+        self.bursts.get(ty.name()).copied().unwrap_or_else(least)
     }
 }
 
@@ -159,7 +200,8 @@ impl Machine {
             let figures = [&mut gpu.memory, &mut gpu.dispatch, &mut gpu.hand_over, &mut gpu.upload, &mut gpu.download];
             figures.into_iter().for_each(round);
             gpu.together.iter_mut().flat_map(|it| [&mut it.cpu, &mut it.gpu]).for_each(round);
-            gpu.prompts.values_mut().chain(gpu.streams.values_mut()).for_each(round);
+            let by_type = gpu.prompts.values_mut().chain(gpu.streams.values_mut()).chain(gpu.bursts.values_mut());
+            by_type.for_each(round);
             all(&mut gpu.rates);
         }
         Machine { version: VERSION, cpu, gpu, assumed: false }
@@ -196,6 +238,7 @@ impl Machine {
                 upload: 10e9,
                 download: 10e9,
                 rates: rates(240e9, 0.8),
+                bursts: figures(1.0),
                 prompts: figures(3e12),
                 streams: figures(5e9),
                 together: None,
@@ -213,7 +256,7 @@ impl Machine {
     /// True if all of `types` were measured, on every processor of the machine.
     pub fn knows(&self, types: &[TensorType]) -> bool {
         let rates = [Some(&self.cpu.rates), self.gpu.as_ref().map(|gpu| &gpu.rates)];
-        let gpu = self.gpu.iter().flat_map(|gpu| [&gpu.prompts, &gpu.streams]);
+        let gpu = self.gpu.iter().flat_map(|gpu| [&gpu.bursts, &gpu.prompts, &gpu.streams]);
         let mut figures = gpu.chain([&self.cpu.prompts]);
         rates.into_iter().flatten().all(|rates| types.iter().all(|ty| rates.contains_key(ty.name())))
             && figures.all(|figures| types.iter().all(|ty| figures.contains_key(ty.name())))
@@ -272,10 +315,14 @@ impl Machine {
 
     /// Key and value of the first number that no machine can have.
     fn first_impossible(&self) -> Option<(String, String)> {
-        let is = |figure: f64, range: std::ops::RangeInclusive<f64>| range.contains(&figure);
+        let outside = |key: &str, figure: f64, range: &RangeInclusive<f64>| {
+            (!range.contains(&figure)).then(|| (key.to_owned(), figure.to_string()))
+        };
         // From a floppy disk to a petabyte a second; from nothing to a minute.
-        let speed = |key: &str, figure: f64| (!is(figure, 1e3..=1e15)).then(|| (key.to_owned(), figure.to_string()));
-        let time = |key: &str, figure: f64| (!is(figure, 0.0..=60.0)).then(|| (key.to_owned(), figure.to_string()));
+        let (speeds, times, fractions) = (1e3..=1e15, 0.0..=60.0, 0.01..=1.0);
+        let speed = |key: &str, figure: f64| outside(key, figure, &speeds);
+        let time = |key: &str, figure: f64| outside(key, figure, &times);
+        let fraction = |key: &str, figure: f64| outside(key, figure, &fractions);
         let rates = |of: &str, rates: &Rates| {
             rates.iter().find_map(|(ty, rate)| {
                 let key = format!("{of}.rates.{ty}");
@@ -285,21 +332,21 @@ impl Machine {
                 speed(&key, rate.sequential).or_else(|| speed(&key, rate.scattered))
             })
         };
-        let figures = |of: &str, figures: &PromptRates| {
+        let by_type = |of: &str, figures: &BTreeMap<String, f64>, range: &RangeInclusive<f64>| {
             figures.iter().find_map(|(ty, figure)| {
                 let key = format!("{of}.{ty}");
                 if ty.parse::<TensorType>().is_err() {
                     Some((key, "an unknown type".to_owned()))
                 } else {
-                    speed(&key, *figure)
+                    outside(&key, *figure, range)
                 }
             })
         };
+        let figures = |of: &str, figures: &PromptRates| by_type(of, figures, &speeds);
         let cpu = &self.cpu;
         let wrong = speed("cpu.memory", cpu.memory).or_else(|| time("cpu.join", cpu.join));
         let wrong = wrong.or_else(|| rates("cpu", &cpu.rates)).or_else(|| figures("cpu.prompts", &cpu.prompts));
         let Some(gpu) = &self.gpu else { return wrong };
-        let fraction = |key: &str, figure: f64| (!is(figure, 0.01..=1.0)).then(|| (key.to_owned(), figure.to_string()));
         let together =
             |it: &SharedMemory| fraction("gpu.together", it.cpu).or_else(|| fraction("gpu.together", it.gpu));
         let limits = gpu.limits;
@@ -313,6 +360,7 @@ impl Machine {
             .or_else(|| speed("gpu.upload", gpu.upload))
             .or_else(|| speed("gpu.download", gpu.download))
             .or_else(|| rates("gpu", &gpu.rates))
+            .or_else(|| by_type("gpu.bursts", &gpu.bursts, &fractions))
             .or_else(|| figures("gpu.prompts", &gpu.prompts))
             .or_else(|| figures("gpu.streams", &gpu.streams))
             .or_else(|| gpu.together.as_ref().and_then(together))
@@ -331,6 +379,7 @@ mod tests {
         let mut machine = Machine::typical();
         if let Some(gpu) = &mut machine.gpu {
             gpu.together = Some(SharedMemory { cpu: 0.5, gpu: 0.75 });
+            gpu.bursts.insert("Q4_0".to_owned(), 0.334);
         }
         machine.store(&path).unwrap();
         assert_eq!(Machine::load(&path).unwrap(), machine);
@@ -348,14 +397,18 @@ mod tests {
         Machine::typical().store(&path).unwrap();
         let good = fs::read_to_string(&path).unwrap();
         for (from, to, key) in [
-            ("\"version\": 3", "\"version\": 2", "version"),
-            ("\"version\": 3,", "", "version"),
+            // Of a version that had measured no bursts.
+            ("\"version\": 4", "\"version\": 3", "version"),
+            ("\"version\": 4,", "", "version"),
             ("40000000000.0", "0.0", "cpu.memory"),
             ("40000000000.0", "1e400", "JSON"),
             ("40000000000.0", "\"fast\"", "speeds"),
             ("\"Q4_0\"", "\"Q4_9\"", "Q4_9"),
             ("200000000000.0", "-1.0", "cpu.prompts"),
             ("3000000000000.0", "0.0", "gpu.prompts"),
+            (": 1.0", ": 1.01", "gpu.bursts"),
+            (": 1.0", ": 0.0", "gpu.bursts"),
+            ("\"bursts\"", "\"burst\"", "burst"),
             ("5000000000.0", "null", "speeds"),
             ("\"hand_over\": ", "\"hand_over\": -", "gpu.hand_over"),
             ("\"binding_alignment\": 256", "\"binding_alignment\": 0", "gpu.limits"),
@@ -378,5 +431,25 @@ mod tests {
         assert!(!machine.knows(&[TensorType::F16, TensorType::Q4_0]) && machine.knows(&[TensorType::F16]));
         machine.cpu.rates.clear();
         assert!(machine.cpu.rate(TensorType::Q4_0).sequential < machine.cpu.memory);
+    }
+
+    #[test]
+    fn rates_in_bursts_are_the_fraction_that_remains() {
+        let mut machine = Machine::typical();
+        let gpu = machine.gpu.as_mut().unwrap();
+        gpu.bursts.insert("Q4_0".to_owned(), 0.5);
+        let both = |gpu: &GpuRates, ty| [DeviceClocks::Sustained, DeviceClocks::Sunken].map(|it| gpu.rate_at(it, ty));
+        let [sustained, sunken] = both(gpu, TensorType::Q4_0);
+        assert_eq!(sustained, gpu.rate(TensorType::Q4_0));
+        assert_eq!((sunken.sequential, sunken.scattered), (sustained.sequential / 2.0, sustained.scattered / 2.0));
+        let [sustained, sunken] = both(gpu, TensorType::F16);
+        assert_eq!(sunken, sustained, "its clocks do not matter");
+        gpu.bursts.remove("F16");
+        let [sustained, sunken] = both(gpu, TensorType::F16);
+        assert_eq!(sunken.sequential, sustained.sequential / 2.0, "as the type that loses most");
+        assert!(!machine.knows(&[TensorType::F16]) && machine.knows(&[TensorType::Q4_0]));
+        let gpu = machine.gpu.as_mut().unwrap();
+        gpu.bursts.clear();
+        assert_eq!(gpu.rate_at(DeviceClocks::Sunken, TensorType::F16), gpu.rate(TensorType::F16), "nothing is known");
     }
 }

@@ -52,7 +52,9 @@ pub use device_bytes::{DeviceBytes, LayerBytes};
 pub use forecast::Forecast;
 pub use frontier::{Frontier, solve, usable};
 pub use inputs::{GpuUse, PlanInputs};
-pub use machine::{CpuRates, GpuRates, Limits, Machine, ProductRate, PromptRates, Rates, SharedMemory};
+pub use machine::{
+    BurstFractions, CpuRates, DeviceClocks, GpuRates, Limits, Machine, ProductRate, PromptRates, Rates, SharedMemory,
+};
 pub use plan::{Assumption, Bottleneck, LayerPlan, Plan, PlanBytes, WORTHWHILE_EXPERTS};
 pub use powerinfer_split::{PowerInferSplit, SplitReport};
 pub use published::{PublishedCpu, PublishedGpu, PublishedMachine};

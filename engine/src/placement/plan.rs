@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{
-    CostProfile, LayerTime, Machine, Placement, SkippedRows,
+    CostProfile, DeviceClocks, LayerTime, Machine, Placement, SkippedRows,
     time_model::{head_seconds, layer_timers, token_seconds},
 };
 use crate::quant::TensorType;
@@ -172,11 +172,14 @@ impl Plan {
             bytes.scratch += profile.head.scratch;
         }
         let timers = layer_timers(profile, machine);
+        // Behind the CPU's layers, or its head, the device begins a token rested.
+        let rested = placement.first_resident > 0 || !placement.head;
         let mut layers = Vec::with_capacity(timers.len());
         for (at, (layer, timer)) in profile.layers.iter().zip(&timers).enumerate() {
             let resident = at >= placement.first_resident;
             let hot = &placement.hot[at];
             let hot_rows = layer.rows_of(hot);
+            let begins = DeviceClocks::after_wait(rested && at == placement.first_resident);
             let mut layer_bytes = 0;
             if resident {
                 let ffn = layer.routing + layer.split_tables + layer.hot_bytes(hot.len());
@@ -195,10 +198,12 @@ impl Plan {
                 firings: layer.all_rows().fires,
                 hot_firings: hot_rows.fires,
                 bytes: layer_bytes,
-                time: if resident { timer.resident(hot_rows) } else { timer.on_cpu() },
+                time: if resident { timer.resident(hot_rows, begins) } else { timer.on_cpu() },
             });
         }
-        let head_seconds = head_seconds(&profile.head, machine, placement.head);
+        let behind_split = layers.last().is_some_and(|last| last.resident && last.hot < last.units);
+        let head_clocks = placement.head.then_some(DeviceClocks::after_wait(behind_split));
+        let head_seconds = head_seconds(&profile.head, machine, head_clocks);
         let token_seconds = if any_resident { token_seconds(machine) } else { 0.0 };
         let seconds = layers.iter().map(|layer| layer.time.seconds).sum::<f64>() + head_seconds + token_seconds;
         let mut assumptions = profile.assumptions.clone();

@@ -135,6 +135,8 @@ impl PublishedMachine {
                 upload: bus,
                 download: bus,
                 rates: of_all_types(ProductRate { sequential: vram, scattered: vram * VRAM_SCATTERED }),
+                // No data sheet says how far clocks sink between short submissions.
+                bursts: of_all_types(1.0),
                 // A multiply-add is two operations.
                 prompts: of_all_types(gpu.half_tflops * 1e12 / 2.0 * GPU_PROMPTS),
                 streams: of_all_types(bus.min(ram)),
@@ -170,7 +172,7 @@ mod tests {
         assert!(machine.assumed && machine.knows(&[TensorType::Q4_0, TensorType::MXFP4, TensorType::F16]));
         let gpu = machine.gpu.unwrap();
         assert!(gpu.rate(TensorType::Q4_K).sequential > 15.0 * machine.cpu.rate(TensorType::Q4_K).sequential);
-        assert!(gpu.together.is_none());
+        assert!(gpu.together.is_none() && gpu.bursts["Q4_K"] == 1.0);
     }
 
     #[test]

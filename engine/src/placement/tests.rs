@@ -9,6 +9,7 @@ use crate::{
     quant::{TensorType, device_row_bytes},
 };
 
+mod bursts;
 mod optimum;
 mod plans;
 mod timing;
@@ -101,6 +102,11 @@ fn large(skips: SkippedRows, seed: u64) -> CostProfile {
         layer(28672, 4608, 90 * MIB, skips, |neuron| power_law(ranks[neuron], 28672, mean, exponent))
     });
     profile(layers.collect(), 148 * MIB, 160 * MIB)
+}
+
+/// Leaves this fraction of the GPU's rates in bursts.
+fn with_bursts(machine: &mut Machine, fraction: f64) {
+    machine.gpu.iter_mut().flat_map(|gpu| gpu.bursts.values_mut()).for_each(|of| *of = fraction);
 }
 
 /// A machine on which every time is a sum over rows.

@@ -11,12 +11,26 @@
 //!
 //! The device hides some of the hand-over behind its own work, but pays for it with submissions of its own for every layer.
 //!
+//! A driver lowers the clocks of a device that waits, and a short submission does not raise them again: about one layer's work
+//! behind a wait is as slow as in bursts ([`DeviceClocks::Sunken`]), the rest as quick as without waits. A token's waits are the
+//! CPU's turns:
+//!
+//! - a split layer waits for the CPU's partial sum, so that every one is priced as a burst, its attention included. Its wait is
+//!   at its end, so that in truth the layer behind a run of split ones is slow in place of the run's first;
+//! - whole layers one behind the other are one submission without waits, but for the first: where the CPU computes the layers
+//!   below it, or the head, the device has rested before it, and this layer is a burst. A few whole layers above the CPU's are
+//!   thus dearer, each, than many;
+//! - a resident head goes with the last layer; behind a split one it is a burst as well.
+//!
+//! A token that the device computes alone waits only for its draw, and nothing of it is priced as a burst.
+//!
 //! If both processors share one memory, each is slower while the other works, by the measured fractions ([`SharedMemory`]).
 
 use super::{
     cost_profile::{CostProfile, ExpectedRows, HeadCosts, LayerCosts, ReadBytes, SkippedRows},
-    machine::{CpuRates, GpuRates, Machine, ProductRate, SharedMemory},
+    machine::{CpuRates, DeviceClocks, GpuRates, Machine, ProductRate, SharedMemory},
 };
+use crate::quant::TensorType;
 
 /// Dispatches of a resident layer without its FFN: two norms, products, rotation, attention and its merge.
 const ATTENTION_DISPATCHES: f64 = 7.0;
@@ -46,75 +60,122 @@ pub struct LayerTime {
     pub seconds: f64,
 }
 
+/// One processor's time for a layer, looked up once: a solver asks for it with every number of hot units.
+#[derive(Debug)]
+struct LayerRates {
+    /// Seconds of attention or the recurrent mixer.
+    attention: f64,
+    /// Seconds of all but the units: attention, predictor, router and shared expert.
+    rest: f64,
+    /// Rate of the units' firing rows.
+    firing: ProductRate,
+    /// Rate of each of their other rows.
+    others: Vec<ProductRate>,
+    /// Seconds of the matrices without a row per neuron.
+    whole: f64,
+}
+
+impl LayerRates {
+    /// Those of `costs`, of whose reads `bytes` gives the processor's bytes, at the rate that `rate` gives for their type.
+    /// `starts` are the seconds that attention takes beside its reads.
+    fn new(
+        costs: &LayerCosts,
+        bytes: fn(&ReadBytes) -> u64,
+        rate: impl Fn(TensorType) -> ProductRate,
+        starts: f64,
+    ) -> Self {
+        let seconds = |reads: &ReadBytes| bytes(reads) as f64 / rate(reads.ty).sequential;
+        let attention = costs.attention_reads.iter().map(seconds).sum::<f64>() + starts;
+        let others = costs.predictor_reads.iter().chain(&costs.routing_reads);
+        LayerRates {
+            attention,
+            rest: attention + others.map(seconds).sum::<f64>(),
+            firing: rate(costs.firing_read.ty),
+            others: costs.other_reads.iter().map(|reads| rate(reads.ty)).collect(),
+            whole: costs.whole_reads.iter().map(seconds).sum(),
+        }
+    }
+}
+
 /// The time model of one layer on one machine.
 #[derive(Debug)]
 pub(super) struct LayerTimer<'a> {
     costs: &'a LayerCosts,
     machine: &'a Machine,
-    /// Seconds of all but the units, on either side, and of attention alone.
-    cpu_rest: f64,
-    gpu_rest: f64,
-    cpu_attention: f64,
-    gpu_attention: f64,
+    cpu: LayerRates,
+    device: Option<DeviceTimer<'a>>,
+}
+
+/// The device's part of a [`LayerTimer`], with either clocks.
+#[derive(Debug)]
+struct DeviceTimer<'a> {
+    gpu: &'a GpuRates,
+    sustained: LayerRates,
+    sunken: LayerRates,
 }
 
 impl<'a> LayerTimer<'a> {
     pub fn new(costs: &'a LayerCosts, machine: &'a Machine) -> Self {
         let cpu = &machine.cpu;
-        let others = || costs.predictor_reads.iter().chain(&costs.routing_reads);
-        let predictor_joins = if costs.predictor_reads.is_empty() { 0.0 } else { PREDICTOR_JOINS };
-        let cpu_attention = costs.attention_reads.iter().map(|it| cpu_seconds(cpu, it)).sum::<f64>();
-        let cpu_attention = cpu_attention + ATTENTION_JOINS * cpu.join;
-        let cpu_rest =
-            cpu_attention + others().map(|it| cpu_seconds(cpu, it)).sum::<f64>() + predictor_joins * cpu.join;
-        let on_gpu = machine.gpu.as_ref().map(|gpu| {
-            let attention = costs.attention_reads.iter().map(|it| gpu_seconds(gpu, it)).sum::<f64>();
-            let attention = attention + ATTENTION_DISPATCHES * gpu.dispatch;
-            (attention, attention + others().map(|it| gpu_seconds(gpu, it)).sum::<f64>())
+        let mut on_cpu = LayerRates::new(costs, |it| it.cpu, |ty| cpu.rate(ty), ATTENTION_JOINS * cpu.join);
+        if !costs.predictor_reads.is_empty() {
+            on_cpu.rest += PREDICTOR_JOINS * cpu.join;
+        }
+        let device = machine.gpu.as_ref().map(|gpu| {
+            let starts = ATTENTION_DISPATCHES * gpu.dispatch;
+            let with = |clocks| LayerRates::new(costs, |it| it.device, |ty| gpu.rate_at(clocks, ty), starts);
+            DeviceTimer { gpu, sustained: with(DeviceClocks::Sustained), sunken: with(DeviceClocks::Sunken) }
         });
-        let (gpu_attention, gpu_rest) = on_gpu.unwrap_or((f64::INFINITY, f64::INFINITY));
-        LayerTimer { costs, machine, cpu_rest, gpu_rest, cpu_attention, gpu_attention }
+        LayerTimer { costs, machine, cpu: on_cpu, device }
     }
 
     /// The layer on the CPU alone.
     pub fn on_cpu(&self) -> LayerTime {
-        let cpu = self.cpu_rest + self.cold_seconds(self.costs.all_rows());
-        LayerTime { cpu, attention: self.cpu_attention, seconds: cpu, ..LayerTime::default() }
+        let cpu = self.cpu.rest + self.cold_seconds(self.costs.all_rows());
+        LayerTime { cpu, attention: self.cpu.attention, seconds: cpu, ..LayerTime::default() }
     }
 
-    /// The layer on the device, except for the units that are not `hot`.
-    pub fn resident(&self, hot: ExpectedRows) -> LayerTime {
-        let Some(gpu) = &self.machine.gpu else { return LayerTime { seconds: f64::INFINITY, ..LayerTime::default() } };
-        let hot_seconds = self.hot_seconds(gpu, hot);
-        let gpu_total = self.gpu_rest + hot_seconds;
+    /// The layer on the device, except for the units that are not `hot`. `begins` are the device's clocks as the layer begins;
+    /// with cold units they sink in any case.
+    pub fn resident(&self, hot: ExpectedRows, begins: DeviceClocks) -> LayerTime {
+        let Some(device) = &self.device else { return LayerTime { seconds: f64::INFINITY, ..LayerTime::default() } };
+        let gpu = device.gpu;
         let cold = self.costs.all_rows().minus(hot);
         // Half a unit is what rounding leaves of none.
-        if cold.units < 0.5 {
-            let attention = self.gpu_attention;
+        let is_whole = cold.units < 0.5;
+        let rates = match begins {
+            DeviceClocks::Sustained if is_whole => &device.sustained,
+            _ => &device.sunken,
+        };
+        let hot_seconds = self.hot_seconds(gpu, rates, hot);
+        let (attention, gpu_total) = (rates.attention, rates.rest + hot_seconds);
+        if is_whole {
             return LayerTime { gpu: gpu_total, attention, seconds: gpu_total, ..LayerTime::default() };
         }
         let (cpu, both) = match self.costs.skips {
-            SkippedRows::NotRouted => self.expected_experts(gpu, hot, cold),
+            SkippedRows::NotRouted => self.expected_experts(device, hot, cold),
             _ => {
                 let cpu = self.cold_seconds(cold);
                 (cpu, concurrent_seconds(hot_seconds, cpu, gpu.together))
             }
         };
-        LayerTime {
-            gpu: gpu_total,
-            cpu,
-            attention: self.gpu_attention,
-            hand_over: gpu.hand_over,
-            seconds: self.gpu_rest + gpu.hand_over + both,
-        }
+        let seconds = rates.rest + gpu.hand_over + both;
+        LayerTime { gpu: gpu_total, cpu, attention, hand_over: gpu.hand_over, seconds }
     }
 
-    /// Expected seconds of the CPU, and until both processors are done, where each of a token's experts is cold with the same
-    /// probability.
-    fn expected_experts(&self, gpu: &GpuRates, hot: ExpectedRows, cold: ExpectedRows) -> (f64, f64) {
+    /// Seconds by which the whole layer takes longer on a device that has waited before it.
+    pub fn rested_seconds(&self) -> f64 {
+        let whole = |begins| self.resident(self.costs.all_rows(), begins).seconds;
+        if self.device.is_none() { 0.0 } else { whole(DeviceClocks::Sunken) - whole(DeviceClocks::Sustained) }
+    }
+
+    /// Expected seconds of the CPU, and until both processors are done, of a split layer where each of a token's experts is cold
+    /// with the same probability.
+    fn expected_experts(&self, device: &DeviceTimer<'_>, hot: ExpectedRows, cold: ExpectedRows) -> (f64, f64) {
+        let DeviceTimer { gpu, sunken, .. } = device;
         let all = hot.fires + cold.fires;
         if all <= 0.0 {
-            return (0.0, self.hot_seconds(gpu, hot));
+            return (0.0, self.hot_seconds(gpu, sunken, hot));
         }
         let routed = all.round().clamp(1.0, MAX_ROUTED) as usize;
         let (p_cold, each) = ((cold.fires / all).clamp(0.0, 1.0), all / routed as f64);
@@ -129,41 +190,38 @@ impl<'a> LayerTimer<'a> {
                 0 => 0.0,
                 count => self.cold_seconds(ExpectedRows { other_rows: count as f64 * each, ..cold }),
             };
-            let device = self.hot_seconds(gpu, ExpectedRows { other_rows: (routed - count) as f64 * each, ..hot });
+            let resident = ExpectedRows { other_rows: (routed - count) as f64 * each, ..hot };
+            let on_device = self.hot_seconds(gpu, sunken, resident);
             sums.0 += probability * cpu;
-            sums.1 += probability * concurrent_seconds(device, cpu, gpu.together);
+            sums.1 += probability * concurrent_seconds(on_device, cpu, gpu.together);
             probability *= (routed - count) as f64 / (count + 1) as f64 * p_cold / (1.0 - p_cold);
         }
         sums
     }
 
     /// Seconds of the device for the hot units.
-    fn hot_seconds(&self, gpu: &GpuRates, hot: ExpectedRows) -> f64 {
+    fn hot_seconds(&self, gpu: &GpuRates, rates: &LayerRates, hot: ExpectedRows) -> f64 {
         if hot.units == 0.0 {
             return 0.0;
         }
-        let rows = |reads: &ReadBytes, rows: f64| {
-            let rate = gpu.rate(reads.ty);
-            self.rows_seconds(rate, reads.device, rows, hot.units)
-        };
-        let whole = self.costs.whole_reads.iter().map(|reads| gpu_seconds(gpu, reads)).sum::<f64>();
-        self.units_seconds(hot, rows) + whole + FFN_DISPATCHES[self.costs.skips as usize] * gpu.dispatch
+        let units = self.units_seconds(rates, |reads| reads.device, hot, hot.units);
+        units + rates.whole + FFN_DISPATCHES[self.costs.skips as usize] * gpu.dispatch
     }
 
     /// Seconds of the CPU for the cold units.
     fn cold_seconds(&self, cold: ExpectedRows) -> f64 {
-        let cpu = &self.machine.cpu;
-        let all = self.costs.units() as f64;
-        let rows = |reads: &ReadBytes, rows: f64| self.rows_seconds(cpu.rate(reads.ty), reads.cpu, rows, all);
         // The CPU computes expert after expert.
         let times = if self.costs.skips == SkippedRows::NotRouted { cold.other_rows } else { 1.0 };
-        let whole = self.costs.whole_reads.iter().map(|reads| cpu_seconds(cpu, reads)).sum::<f64>();
-        self.units_seconds(cold, rows) + whole + times * FFN_JOINS * cpu.join
+        let units = self.units_seconds(&self.cpu, |reads| reads.cpu, cold, self.costs.units() as f64);
+        units + self.cpu.whole + times * FFN_JOINS * self.machine.cpu.join
     }
 
-    fn units_seconds(&self, of: ExpectedRows, rows_seconds: impl Fn(&ReadBytes, f64) -> f64) -> f64 {
-        let others = self.costs.other_reads.iter().map(|reads| rows_seconds(reads, of.other_rows)).sum::<f64>();
-        rows_seconds(&self.costs.firing_read, of.firing_rows) + others
+    /// Seconds of a processor for the rows `read` of its `all` units.
+    fn units_seconds(&self, rates: &LayerRates, bytes: fn(&ReadBytes) -> u64, read: ExpectedRows, all: f64) -> f64 {
+        let others = self.costs.other_reads.iter().zip(&rates.others);
+        let others =
+            others.map(|(reads, rate)| self.rows_seconds(*rate, bytes(reads), read.other_rows, all)).sum::<f64>();
+        self.rows_seconds(rates.firing, bytes(&self.costs.firing_read), read.firing_rows, all) + others
     }
 
     /// Seconds to read `rows` rows of `bytes` each out of `of`: the denser they lie, the more of them follow one another. Never
@@ -193,16 +251,22 @@ fn cpu_seconds(cpu: &CpuRates, reads: &ReadBytes) -> f64 {
     reads.cpu as f64 / cpu.rate(reads.ty).sequential
 }
 
-fn gpu_seconds(gpu: &GpuRates, reads: &ReadBytes) -> f64 {
-    reads.device as f64 / gpu.rate(reads.ty).sequential
+fn gpu_seconds(gpu: &GpuRates, clocks: DeviceClocks, reads: &ReadBytes) -> f64 {
+    reads.device as f64 / gpu.rate_at(clocks, reads.ty).sequential
 }
 
-/// Seconds of the head, resident or on the CPU.
-pub(super) fn head_seconds(head: &HeadCosts, machine: &Machine, resident: bool) -> f64 {
-    match &machine.gpu {
-        Some(gpu) if resident => gpu_seconds(gpu, &head.reads) + HEAD_DISPATCHES * gpu.dispatch,
+/// Seconds of the head: resident, on a device with these clocks, or on the CPU.
+pub(super) fn head_seconds(head: &HeadCosts, machine: &Machine, resident: Option<DeviceClocks>) -> f64 {
+    match (&machine.gpu, resident) {
+        (Some(gpu), Some(clocks)) => gpu_seconds(gpu, clocks, &head.reads) + HEAD_DISPATCHES * gpu.dispatch,
         _ => cpu_seconds(&machine.cpu, &head.reads) + machine.cpu.join,
     }
+}
+
+/// Seconds by which a resident head takes longer behind a split layer.
+pub(super) fn rested_head_seconds(head: &HeadCosts, machine: &Machine) -> f64 {
+    let resident = |clocks| head_seconds(head, machine, Some(clocks));
+    resident(DeviceClocks::Sunken) - resident(DeviceClocks::Sustained)
 }
 
 /// Seconds that a token costs as soon as one layer is resident: its submission, and the way back of its results.

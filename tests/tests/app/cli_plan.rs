@@ -87,6 +87,34 @@ fn built_in_model_is_planned_for_another_machine() {
     }
 }
 
+/// A card with a third of its speed in bursts: both are told, and less is expected of split layers, as much of whole ones.
+#[test]
+fn plan_tells_speeds_that_sink_in_bursts() {
+    let folder = tempfile::tempdir().unwrap();
+    let steady = typical(folder.path());
+    let mut sinking = Machine::typical();
+    sinking.gpu.as_mut().unwrap().bursts.values_mut().for_each(|fraction| *fraction = 0.333);
+    sinking.store(&folder.path().join("sinking.json")).unwrap();
+    let sinking = folder.path().join("sinking.json").to_str().unwrap().to_owned();
+    let plan = |machine: &str, vram: &str, form: &[&str]| {
+        let shape = ["plan", "--shape", "relu-llama-7b", "--machine", machine, "--vram", vram];
+        thermocline(&[&shape[..], form].concat())
+    };
+    let [before, after] = [&steady, &sinking].map(|machine| plan(machine, "2GiB", &["--json"]).json());
+    assert!(speed(&after) < speed(&before), "{} {}", speed(&after), speed(&before));
+    assert!(before["bursts"].as_array().unwrap().is_empty());
+    let told = after["bursts"].as_array().unwrap();
+    let rates = |of: &Value| ["bytes_per_second", "sustained_bytes_per_second"].map(|key| of[key].as_f64().unwrap());
+    let near = |of: &Value| rates(of).iter().zip([79.92e9, 240e9]).all(|(rate, of)| (rate / of - 1.0).abs() < 1e-9);
+    assert!(told.iter().any(|of| of["type"] == "Q4_0" && near(of)), "{told:?}");
+    let text = plan(&sinking, "2GiB", &[]).ok();
+    assert!(text.contains("\nbursts    Q4_0 weights are read at 79.9 GB/s in split layers"), "{text}");
+    assert!(text.contains(", at 240.0 GB/s in whole ones\n") && !plan(&steady, "2GiB", &[]).ok().contains("bursts  "));
+    let whole =
+        [&steady, &sinking].map(|machine| speed(&plan(machine, "40GiB", &["--json", "--sparsity", "dense"]).json()));
+    assert_eq!(whole[0], whole[1], "the GPU alone does not wait");
+}
+
 #[test]
 fn moe_model_is_planned_expert_by_expert() {
     let folder = tempfile::tempdir().unwrap();

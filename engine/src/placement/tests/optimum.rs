@@ -23,7 +23,10 @@ fn exact(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
         .collect();
     let any = resident[timers.len() - 1];
 
-    let (on_cpu, on_gpu) = (head_seconds(&profile.head, machine, false), head_seconds(&profile.head, machine, true));
+    let (on_cpu, on_gpu) = (
+        head_seconds(&profile.head, machine, None),
+        head_seconds(&profile.head, machine, Some(DeviceClocks::Sustained)),
+    );
     let mut all = ms(on_cpu) + head * ms(on_gpu - on_cpu) + any * ms(token_seconds(machine));
     time.iter().for_each(|time| all += *time);
     let mut problem = vars.minimise(all).using(microlp);
@@ -31,7 +34,8 @@ fn exact(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
     let mut bytes = any * mib(profile.scratch + profile.staging) + head * mib(head_bytes);
     problem = problem.with((head - any).leq(0.0));
     for (at, (layer, timer)) in profile.layers.iter().zip(&timers).enumerate() {
-        let rest = timer.resident(layer.all_rows()).seconds - gpu_time(layer, gpu, 0..layer.blocks());
+        let rest =
+            timer.resident(layer.all_rows(), DeviceClocks::Sustained).seconds - gpu_time(layer, gpu, 0..layer.blocks());
         bytes += resident[at] * mib(layer.base());
         let hand_over = (resident[at] - full[at]) * ms(gpu.hand_over);
         let mut on_gpu: Expression = resident[at] * ms(rest) + hand_over.clone();
@@ -151,8 +155,11 @@ fn bound(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
     let curves: Vec<Vec<(f64, f64)>> =
         timers.iter().zip(&profile.layers).map(|(timer, layer)| curve(timer, layer)).collect();
     let head = [
-        (0.0, head_seconds(&profile.head, machine, false)),
-        ((profile.head.matrix + profile.head.scratch) as f64, head_seconds(&profile.head, machine, true)),
+        (0.0, head_seconds(&profile.head, machine, None)),
+        (
+            (profile.head.matrix + profile.head.scratch) as f64,
+            head_seconds(&profile.head, machine, Some(DeviceClocks::Sustained)),
+        ),
     ];
     let fixed = (profile.scratch + profile.staging) as f64;
     let least = |points: &[(f64, f64)], price: f64| {
@@ -176,7 +183,7 @@ fn bound(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
 fn curve(timer: &LayerTimer<'_>, layer: &LayerCosts) -> Vec<(f64, f64)> {
     let of = |blocks: usize| {
         let bytes = layer.base() + layer.hot_bytes(layer.units_in(blocks));
-        (bytes as f64, timer.resident(layer.prefix_rows[blocks]).seconds)
+        (bytes as f64, timer.resident(layer.prefix_rows[blocks], DeviceClocks::Sustained).seconds)
     };
     (0..=layer.blocks()).map(of).collect()
 }
@@ -210,7 +217,10 @@ fn moe_models_are_placed_within_a_hundredth_of_the_optimum() {
             layer(*count, row, rng.random_range(1..4) * MIB, SkippedRows::NotRouted, |at| (rates[at] * scale).min(1.0))
         });
         let profile = profile(layers.collect(), 6 * MIB, 2 * MIB);
-        let machine = if case % 2 == 0 { Machine::typical() } else { linear(rng) };
+        let mut machine = if case % 2 == 0 { Machine::typical() } else { linear(rng) };
+        if case % 3 == 0 {
+            with_bursts(&mut machine, 0.4);
+        }
         let mut tried = vec![Plan::new(&profile, &machine, Placement::cpu(3))];
         for first in 0..3 {
             let options: Vec<usize> = (0..3).map(|at| if at < first { 1 } else { counts[at] + 1 }).collect();

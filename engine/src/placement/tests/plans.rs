@@ -19,7 +19,10 @@ fn plans_keep_their_budget_and_more_is_never_slower() {
     let rng = &mut StdRng::seed_from_u64(5);
     for case in 0..40 {
         let profile = small(rng);
-        let machine = if case % 2 == 0 { Machine::typical() } else { linear(rng) };
+        let mut machine = if case % 2 == 0 { Machine::typical() } else { linear(rng) };
+        if case % 4 > 1 {
+            with_bursts(&mut machine, 0.3);
+        }
         let frontier = Frontier::new(&profile, &machine);
         let all = Plan::new(&profile, &machine, Placement::all(&profile)).bytes.total();
         let mut before = f64::INFINITY;
