@@ -35,8 +35,8 @@ pub struct DecodeGrid {
 }
 
 impl DecodeGrid {
-    /// Divides the keys that `params` lets its tokens see into splits, so that there are at most `workgroups` of them where
-    /// one split is not already more. `span` and `splits` of `params` are not read. `heads`: see [`decode_heads`].
+    /// The grid of all key/value heads: divides the keys that `params` lets its tokens see into splits, so that there are at most `workgroups`
+    /// of them where one split is not already more. `span`, `splits` and the page of `params` are not read. `heads`: see [`decode_heads`].
     pub fn new(params: &Attention, heads: u32, workgroups: u32) -> Self {
         let group = params.n_head / params.n_kv_head.max(1);
         let head_groups = params.n_kv_head * group.div_ceil(heads.max(1));
@@ -46,6 +46,12 @@ impl DecodeGrid {
         let most = (workgroups / (head_groups * params.tokens).max(1)).clamp(1, ATTENTION_SPLITS);
         let span = seen.div_ceil(most).max(MIN_SPAN).next_multiple_of(ATTENTION_TILE);
         DecodeGrid { span, splits: seen.div_ceil(span), head_groups, tokens: params.tokens }
+    }
+
+    /// The same splits for the heads of the page of `params` alone.
+    pub fn of_heads(self, params: &Attention, heads: u32) -> Self {
+        let group = params.n_head / params.n_kv_head.max(1);
+        DecodeGrid { head_groups: params.kv_heads * group.div_ceil(heads.max(1)), ..self }
     }
 
     /// Workgroups in each dimension.

@@ -1,4 +1,4 @@
-// Attention of few tokens, each over its own workgroups. Grid: (splits; n_kv_head * ceil(n_head / n_kv_head / HEADS); tokens).
+// Attention of few tokens, each over its own workgroups. Grid: (splits; kv_heads * ceil(n_head / n_kv_head / HEADS); tokens).
 // A workgroup takes HEADS query heads of one key/value head and `span` keys, counted from the first that any token sees, in
 // tiles with an online softmax (Milakov and Gimelshein 2018): each key and value is read once for all HEADS.
 //   splits > 1: out is partials [tokens, n_head, splits, VALUE_UNITS + 1] in units: sum of e^(score - max) * value, then max and
@@ -46,7 +46,8 @@ fn attention_decode(
     let token = builtins.workgroup.z;
     let group = params.n_head / params.n_kv_head;
     let blocks = (group + HEADS - 1u) / HEADS;
-    let kv_head = builtins.workgroup.y / blocks;
+    let in_page = builtins.workgroup.y / blocks;
+    let kv_head = params.first_kv_head + in_page;
     // Heads past the group's last are computed as the last and not written.
     let first_head = builtins.workgroup.y % blocks * HEADS;
 
@@ -54,7 +55,7 @@ fn attention_decode(
     let base = first_seen(params.position) + split * params.span;
     let start = max(base, first_seen(position));
     let end = min(base + params.span, position + 1u);
-    let rows = kv_head * params.capacity;
+    let rows = in_page * params.capacity;
     let ring = ring_start();
 
     for (var i = lane; i < HEADS * UNITS; i += WORKGROUP_SIZE) {

@@ -1,5 +1,5 @@
 // Attention of a chunk of tokens whose keys and values are already in the caches: out [tokens, n_head * VALUE_DIM]. Grid:
-// (n_head; ceil(tokens / QUERIES); ceil(VALUE_UNITS / OUT_UNITS), or fewer where the last elements of heads are not wanted). A workgroup
+// (query heads of the page; ceil(tokens / QUERIES); ceil(VALUE_UNITS / OUT_UNITS), or fewer where the last elements of heads are not wanted). A workgroup
 // takes QUERIES tokens of one head through the keys they see, KEYS at a time, with an online softmax (Dao et al. 2022). An invocation
 // computes 4 x 4 scores from tiles of QUERIES x CHUNK and KEYS x CHUNK units of queries and keys, then 4 tokens of every sixteenth unit
 // of OUT_UNITS units of the output; workgroups with other units of a wide head compute the same scores. WORKGROUP_SIZE must be 128.
@@ -34,12 +34,13 @@ fn attention_prompt(
 #include "builtins.wgsl"
 ) {
     let lane = builtins.index;
-    let head = builtins.workgroup.x;
+    let group = params.n_head / params.n_kv_head;
+    let head = params.first_kv_head * group + builtins.workgroup.x;
     // The last tokens see the most keys and go first.
     let tiles = (params.tokens + QUERIES - 1u) / QUERIES;
     let first = (tiles - 1u - builtins.workgroup.y) * QUERIES;
     let count = min(QUERIES, params.tokens - first);
-    let rows = CacheRows(head / (params.n_head / params.n_kv_head) * params.capacity, ring_start());
+    let rows = CacheRows(builtins.workgroup.x / group * params.capacity, ring_start());
     let end = params.position + first + count;
 
     // Products and outputs: tokens 4 * row .. + 4, keys 4 * col .. + 4, units unit, unit + 16 ...

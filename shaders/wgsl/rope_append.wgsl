@@ -1,5 +1,6 @@
 // From stacked queries, keys and values [tokens, (n_head + n_kv_head) * head_dim + n_kv_head * value_dim] to queries [tokens, n_head, head_dim] and
-// rows position .. position + tokens (modulo capacity) of the caches [n_kv_head, capacity, head_dim], of values value_dim; queries and keys are normed
+// rows position .. position + tokens (modulo capacity) of a page of the caches, [kv_heads, capacity, head_dim] from head first_kv_head on, of values
+// value_dim; the dispatch of the page with the first head has the queries. Queries and keys are normed
 // per head (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all heads of a token together (QK_NORM_ALL as well), values per head without
 // weights (V_NORM) and times VALUE_SCALE, then the first `dims` elements of queries and keys rotated (ROPE, Su et al. 2021):
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
@@ -8,7 +9,8 @@
 // With NORM_AFTER_ROPE the weights of norms are applied to what has been rotated: rotations keep lengths, so that the rest of a
 // norm may come before them. With GATED each query head is followed by its gate, head_dim elements that are left where they are.
 // Heads of q and rows of the caches are padded to a multiple of four elements, with zeros; the caches hold f32 when KV_F32, else
-// pairs of f16. One workgroup per head and token: grid (n_head + 2 n_kv_head; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
+// pairs of f16. One workgroup per head and token: grid (2 kv_heads, and n_head before them
+// where the queries are; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
 #include "lane.wgsl"
 #include "reduce.wgsl"
 
@@ -28,6 +30,8 @@ const MAX_F16: f32 = 65504.0;
 struct Params {
     n_head: u32,
     n_kv_head: u32,
+    first_kv_head: u32,
+    kv_heads: u32,
     head_dim: u32,
     value_dim: u32,
     dims: u32,
@@ -73,10 +77,16 @@ fn rope_append(
 #include "builtins.wgsl"
 ) {
     let lane = lane_of(builtins);
-    let slot = builtins.workgroup.x;
     let token = builtins.workgroup.y;
     let at_row = params.row + token;
-    let is_query = slot < params.n_head;
+    let queries = select(0u, params.n_head, params.first_kv_head == 0u);
+    let is_query = builtins.workgroup.x < queries;
+    // Among the keys, then the values, of the page.
+    let cached = builtins.workgroup.x - queries;
+    let in_page = cached % params.kv_heads;
+    // Among all queries, keys and values of a token.
+    let slot_of_cached = params.n_head + cached / params.kv_heads * params.n_kv_head + params.first_kv_head + in_page;
+    let slot = select(slot_of_cached, builtins.workgroup.x, is_query);
     var at = slot;
     if GATED {
         at += min(slot, params.n_head);
@@ -116,8 +126,7 @@ fn rope_append(
         head.scale *= VALUE_SCALE;
     }
     let pairs = (own_dim + 3u) / 4u * 2u;
-    let kv_head = (slot - params.n_head) % params.n_kv_head;
-    let row = (kv_head * params.capacity + (params.position + token) % params.capacity) * pairs;
+    let row = (in_page * params.capacity + (params.position + token) % params.capacity) * pairs;
     for (var i = lane.index; i < pairs; i += WORKGROUP_SIZE) {
         let pair = vec2<f32>(element(head, i * 2u), element(head, i * 2u + 1u));
         if is_query {

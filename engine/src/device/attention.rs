@@ -1,4 +1,4 @@
-//! Attention of a layer on the device, except the kernels that are bound to a KV cache ([`KvOps`]).
+//! Attention of a layer on the device, except the kernels that are bound to a KV cache ([`KvPage`]).
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits};
 
 use super::{
     elementwise,
-    kv::KvOps,
+    kv_page::KvPage,
     latent::{LatentBuffers, LatentOps},
     loader::GpuLoader,
     norm::NormOp,
@@ -84,7 +84,7 @@ pub(crate) struct AttentionOps {
 #[derive(Debug)]
 pub(crate) struct CacheRows<'a> {
     pub rows: Range<usize>,
-    pub ops: &'a KvOps,
+    pub pages: &'a [KvPage],
     /// Position of the first row, and positions that the layer's ring has room for.
     pub position: usize,
     pub capacity: usize,
@@ -182,6 +182,11 @@ impl AttentionBuffers {
 /// Rotated elements of all tables together: floats that go up with a token.
 pub(crate) fn rotated(config: &ModelConfig) -> usize {
     config.ropes.iter().map(|rope| rope.dims).sum()
+}
+
+/// The parameters of scores of the heads in `page`.
+fn in_page(params: params::Attention, page: &KvPage) -> params::Attention {
+    params::Attention { first_kv_head: page.heads.start as u32, kv_heads: page.heads.len() as u32, ..params }
 }
 
 fn unsupported(what: &'static str, got: impl ToString, supported: &str) -> Error {
@@ -328,9 +333,12 @@ impl AttentionOps {
         let [n_head, n_kv_head] = [shape.n_head, shape.n_kv_head].map(|n| n as u32);
         let [position, capacity, q_pitch, out_pitch, row] =
             [of.position, of.capacity, layout.q_pitch, layout.heads_pitch, of.rows.start].map(|n| n as u32);
+        let group = n_head / n_kv_head.max(1);
         let mut params = params::Attention {
             n_head,
             n_kv_head,
+            first_kv_head: 0,
+            kv_heads: n_kv_head,
             q_pitch,
             out_pitch,
             tokens: tokens as u32,
@@ -348,14 +356,20 @@ impl AttentionOps {
             // Behind the latent nothing of a head's output is read.
             let wanted = shape.latent.as_ref().map_or(shape.value_dim, |latent| latent.rank);
             let parts = (wanted as u32).div_ceil(limits::ATTENTION_OUT);
-            recorder.dispatch(&of.ops.prompt, &params, [n_head, groups, parts]);
+            for page in of.pages {
+                params = in_page(params, page);
+                recorder.dispatch(&page.ops.prompt, &params, [params.kv_heads * group, groups, parts]);
+            }
             return;
         }
         let workgroups = layout.workgroups.min(gpu.caps().max_groups);
         let grid = DecodeGrid::new(&params, layout.decode_heads, workgroups);
         (params.span, params.splits) = (grid.span, grid.splits);
-        let decode = if grid.splits == 1 { &of.ops.decode } else { &of.ops.decode_split };
-        recorder.dispatch(decode, &params, grid.workgroups().into());
+        for page in of.pages {
+            params = in_page(params, page);
+            let decode = if grid.splits == 1 { &page.ops.decode } else { &page.ops.decode_split };
+            recorder.dispatch(decode, &params, grid.of_heads(&params, layout.decode_heads).workgroups().into());
+        }
         if grid.splits > 1 {
             let merge = params::AttentionMerge { n_head, out_pitch, splits: grid.splits, row };
             recorder.dispatch(&self.merge, &merge, [n_head, tokens as u32, 1]);
@@ -370,9 +384,11 @@ impl AttentionOps {
         let [qkv_pitch, q_pitch, position, capacity, row] =
             [layout.qkv_pitch, layout.q_pitch, of.position, of.capacity, of.rows.start].map(|n| n as u32);
         let (query_beta, [query_length, query_offset]) = layout.query_growth();
-        let rope = params::RopeAppend {
+        let mut rope = params::RopeAppend {
             n_head,
             n_kv_head,
+            first_kv_head: 0,
+            kv_heads: 0,
             head_dim,
             value_dim,
             dims,
@@ -386,8 +402,15 @@ impl AttentionOps {
             query_offset,
             row,
         };
-        let appended = if shape.kv_from.is_some() { 0 } else { 2 * n_kv_head };
-        recorder.dispatch(&of.ops.append, &rope, [n_head + appended, of.rows.len() as u32, 1]);
+        let appends = shape.kv_from.is_none();
+        for page in of.pages.iter().take(if appends { of.pages.len() } else { 1 }) {
+            rope.first_kv_head = page.heads.start as u32;
+            rope.kv_heads = page.heads.len() as u32;
+            // The first page's dispatch has the queries, too.
+            let queries = if rope.first_kv_head == 0 { n_head } else { 0 };
+            let appended = if appends { 2 * rope.kv_heads } else { 0 };
+            recorder.dispatch(&page.ops.append, &rope, [queries + appended, of.rows.len() as u32, 1]);
+        }
     }
 
     /// Multiply-adds of `tokens` tokens of which the last sees `seen`.

@@ -218,7 +218,10 @@ impl LatentOps {
                 query_offset,
                 row: of.rows.start as u32,
             };
-            recorder.dispatch(&of.ops.append, &params, [n_head + 1, of.rows.len() as u32, 1]);
+            // The latent is a single head, and so a single page.
+            for page in of.pages {
+                recorder.dispatch(&page.ops.append, &params, [n_head + 1, of.rows.len() as u32, 1]);
+            }
         }
         let pairs = tokens * shape.n_head;
         let grouped = buffers.groups.pay(pairs);

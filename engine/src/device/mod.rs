@@ -9,7 +9,8 @@
 //!   the weights, a `neuron_block` or `expert_block` per block of slots, and scratch (`neuron_buffers`, `expert_buffers`,
 //!   `expert_latent`); [`neuron_pass`] and [`expert_pass`] record a pass of them, and [`resident_pass`] is the part of it that
 //!   the CPU waits for. `predictor` says which neurons to look at. [`device_ffn`] is a layer's FFN, however much of it is here.
-//! - KV and states: [`GpuKv`] and [`GpuState`] are one layer's of one conversation; `caches` moves them with their layers.
+//! - KV and states: [`GpuKv`] (its rows lie as `kv_rows` says, in a `kv_page` or several) and [`GpuState`] are one layer's of one
+//!   conversation; `caches` moves them with their layers.
 //! - Segment and hand-over: the commands of a chunk go into one [`Segment`]. A split layer hands over to the CPU in the middle of
 //!   it ([`hand_over`]). Masks of neurons that fired (`fired`) come back with its results ([`firing_log`]).
 //! - Streaming: cold neurons of a prompt pass through a [`streaming_buffer`].
@@ -43,6 +44,8 @@ pub(crate) mod firing_log;
 pub(crate) mod hand_over;
 mod head;
 mod kv;
+mod kv_page;
+mod kv_rows;
 mod latent;
 mod layer;
 mod layers;

@@ -155,7 +155,7 @@ impl GpuStep {
                     let cache = kv.rows_off_host(layer).ok_or_else(|| not_here("KV cache", layer))?;
                     let cache = cache.of::<GpuKv>()?;
                     work += ops.work(rows.len(), kv.len() + rows.len());
-                    caches.push(CacheRows { rows, ops: cache.ops(), position: kv.len(), capacity: cache.room() });
+                    caches.push(CacheRows { rows, pages: cache.pages(), position: kv.len(), capacity: cache.room() });
                 }
                 ops.record(segment.recorder(), gpu, &parts.attention, &caches, tokens);
                 work

@@ -77,10 +77,10 @@ fn attention(pipeline: &Pipeline, at: &params::Attention) -> Work {
     let keys = visible(tokens.saturating_sub(1)).saturating_add(tokens.saturating_sub(1)).min(position + tokens);
     let element = if pipeline.overridden("KV_F32").is_some_and(|on| on != 0.0) { 4 } else { 2 };
     let head = pipeline.overridden("HEAD_DIM").map_or(0, |elements| elements as u64);
-    Work {
-        bytes: 2 * keys * u64::from(at.n_kv_head) * head * element + 8 * tokens * u64::from(at.n_head) * head,
-        flops: 4 * pairs * u64::from(at.n_head) * head,
-    }
+    // Heads of the page.
+    let kv_heads = u64::from(at.kv_heads);
+    let n_head = kv_heads * u64::from(at.n_head / at.n_kv_head.max(1));
+    Work { bytes: 2 * keys * kv_heads * head * element + 8 * tokens * n_head * head, flops: 4 * pairs * n_head * head }
 }
 
 #[cfg(test)]
@@ -104,8 +104,11 @@ mod tests {
 
         let of = |tokens, position, window| {
             let (n_head, n_kv_head) = (4, 2);
-            let at = params::Attention { n_head, n_kv_head, tokens, position, window, ..Default::default() };
-            Work::of(&decode, &at)
+            let all =
+                params::Attention { n_head, n_kv_head, kv_heads: 2, tokens, position, window, ..Default::default() };
+            let [half, whole] = [1, 2].map(|kv_heads| Work::of(&decode, &params::Attention { kv_heads, ..all }));
+            assert_eq!(Work { bytes: 2 * half.bytes, flops: 2 * half.flops }, whole);
+            whole
         };
         let moved = |keys: u64, tokens: u64| 2 * keys * 2 * 8 * 2 + 8 * tokens * 4 * 8;
         assert_eq!(of(1, 9, 0), Work { bytes: moved(10, 1), flops: 4 * 10 * 4 * 8 });

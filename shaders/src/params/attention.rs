@@ -5,12 +5,16 @@ use bytemuck::{Pod, Zeroable};
 use super::Params;
 
 params! {
-    /// `rope_append`, grid (`n_head + 2 * n_kv_head`, tokens)
+    /// `rope_append`, grid (`2 * kv_heads`, and before them `n_head` if `first_kv_head` is 0; tokens)
     RopeAppend {
         /// Query heads.
         n_head: u32,
         /// Key/value heads.
         n_kv_head: u32,
+        /// First key/value head of the page.
+        first_kv_head: u32,
+        /// Key/value heads of the page.
+        kv_heads: u32,
         /// Elements of a query or key head.
         head_dim: u32,
         /// Elements of a value head.
@@ -87,13 +91,17 @@ params! {
         gate_first: u32,
     }
 
-    /// `attention_decode` (grid: [`DecodeGrid`](crate::DecodeGrid)) and `attention_prompt` (grid: `n_head`, then groups of
-    /// [`ATTENTION_QUERIES`](crate::limits::ATTENTION_QUERIES) tokens, then of [`ATTENTION_OUT`](crate::limits::ATTENTION_OUT) elements)
+    /// `attention_decode` (grid: [`DecodeGrid`](crate::DecodeGrid)) and `attention_prompt` (grid: query heads of the page, then
+    /// groups of [`ATTENTION_QUERIES`](crate::limits::ATTENTION_QUERIES) tokens, then of [`ATTENTION_OUT`](crate::limits::ATTENTION_OUT) elements)
     Attention {
         /// Query heads.
         n_head: u32,
         /// Key/value heads.
         n_kv_head: u32,
+        /// First key/value head of the page.
+        first_kv_head: u32,
+        /// Key/value heads of the page.
+        kv_heads: u32,
         /// Elements from one token's queries to the next's, a multiple of 4.
         q_pitch: u32,
         /// Elements from one token's output to the next's.

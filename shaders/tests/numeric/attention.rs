@@ -24,6 +24,8 @@ struct Shape {
     sinks: bool,
     /// The caches have room for the window, the tokens and a tile alone.
     ring: bool,
+    /// Key/value heads of a page of the caches; 0: all.
+    page_heads: u32,
 }
 
 const PLAIN: Shape = Shape {
@@ -38,6 +40,7 @@ const PLAIN: Shape = Shape {
     kv_f32: false,
     sinks: false,
     ring: false,
+    page_heads: 0,
 };
 
 /// Filler beside the data of a buffer that must not be read.
@@ -91,6 +94,8 @@ impl Case {
         let params = Attention {
             n_head,
             n_kv_head,
+            first_kv_head: 0,
+            kv_heads: n_kv_head,
             q_pitch: (n_head * head_pitch(shape.head_dim)).next_multiple_of(32) + 32,
             out_pitch: (n_head * shape.value_dim()).next_multiple_of(32) + 32,
             tokens,
@@ -148,53 +153,79 @@ impl Case {
         vec![value_dim, ("HEAD_DIM", f64::from(head_dim)), ("KV_F32", switch(kv_f32)), ("SINKS", switch(sinks))]
     }
 
+    /// The parameters for each page of the caches, with its part of the keys and of the values.
+    fn pages(&self) -> Vec<(Attention, &[u8], &[u8])> {
+        let Shape { n_kv_head, page_heads, .. } = self.shape;
+        let page_heads = if page_heads == 0 { n_kv_head } else { page_heads };
+        let part = |of: &'_ [u8], first: u32, heads: u32| {
+            let head = of.len() / n_kv_head as usize;
+            first as usize * head..(first + heads) as usize * head
+        };
+        let page = |first: u32| {
+            let kv_heads = page_heads.min(n_kv_head - first);
+            let params = Attention { first_kv_head: first, kv_heads, ..self.params };
+            let [keys, values] = [&self.keys, &self.values].map(|of| &of[part(of, first, kv_heads)]);
+            (params, keys, values)
+        };
+        (0..n_kv_head).step_by(page_heads as usize).map(page).collect()
+    }
+
     fn attend(&self, tier: Tier, decode: Option<(DecodeGrid, u32, u32)>) -> Vec<f32> {
-        let Case { params, shape, q, keys, values, sinks, expected } = self;
-        let out = vec![UNTOUCHED; expected.len()];
+        let Case { shape, q, sinks, expected, .. } = self;
+        let group = shape.n_head / shape.n_kv_head;
+        let mut out = vec![UNTOUCHED; expected.len()];
         let mut overrides = self.overrides();
         let Some((grid, heads, workgroup)) = decode else {
-            let call = Call {
-                kernel: "attention_prompt",
-                tier,
-                weights: None,
-                overrides: &overrides,
-                params: bytes_of(params),
-                buffers: &[bytes(q), keys, values, bytes(sinks), bytes(&out)],
-                workgroups: (
-                    shape.n_head,
-                    shape.tokens.div_ceil(limits::ATTENTION_QUERIES),
-                    shape.value_dim().div_ceil(limits::ATTENTION_OUT),
-                ),
-            };
-            return Gpu::get().run(&call, 4);
+            for (params, keys, values) in self.pages() {
+                let call = Call {
+                    kernel: "attention_prompt",
+                    tier,
+                    weights: None,
+                    overrides: &overrides,
+                    params: bytes_of(&params),
+                    buffers: &[bytes(q), keys, values, bytes(sinks), bytes(&out)],
+                    workgroups: (
+                        params.kv_heads * group,
+                        shape.tokens.div_ceil(limits::ATTENTION_QUERIES),
+                        shape.value_dim().div_ceil(limits::ATTENTION_OUT),
+                    ),
+                };
+                out = Gpu::get().run(&call, 4);
+            }
+            return out;
         };
         overrides.push(("WORKGROUP_SIZE", f64::from(workgroup)));
         overrides.push(("HEADS", f64::from(heads)));
-        let params = Attention { span: grid.span, splits: grid.splits, ..*params };
-        let partials = vec![POISON; grid.partials_len(shape.n_head, shape.value_dim())];
-        let call = Call {
-            kernel: "attention_decode",
-            tier,
-            weights: None,
-            overrides: &overrides,
-            params: bytes_of(&params),
-            buffers: &[bytes(q), keys, values, bytes(sinks), bytes(if grid.splits == 1 { &out } else { &partials })],
-            workgroups: grid.workgroups(),
-        };
-        let partials = Gpu::get().run(&call, 4);
+        if grid.splits > 1 {
+            out = vec![POISON; grid.partials_len(shape.n_head, shape.value_dim())];
+        }
+        for (params, keys, values) in self.pages() {
+            let params = Attention { span: grid.span, splits: grid.splits, ..params };
+            let call = Call {
+                kernel: "attention_decode",
+                tier,
+                weights: None,
+                overrides: &overrides,
+                params: bytes_of(&params),
+                buffers: &[bytes(q), keys, values, bytes(sinks), bytes(&out)],
+                workgroups: grid.of_heads(&params, heads).workgroups(),
+            };
+            out = Gpu::get().run(&call, 4);
+        }
         if grid.splits == 1 {
-            return partials;
+            return out;
         }
         overrides.truncate(1);
         overrides.push(("WORKGROUP_SIZE", f64::from(workgroup)));
-        let merge = AttentionMerge { n_head: shape.n_head, out_pitch: params.out_pitch, splits: grid.splits, row: 0 };
+        let (out_pitch, result) = (self.params.out_pitch, vec![UNTOUCHED; expected.len()]);
+        let merge = AttentionMerge { n_head: shape.n_head, out_pitch, splits: grid.splits, row: 0 };
         let call = Call {
             kernel: "attention_merge",
             tier,
             weights: None,
             overrides: &overrides,
             params: bytes_of(&merge),
-            buffers: &[bytes(&partials), bytes(&out)],
+            buffers: &[bytes(&out), bytes(&result)],
             workgroups: (shape.n_head, shape.tokens, 1),
         };
         Gpu::get().run(&call, 1)
@@ -274,6 +305,20 @@ fn attention_matches_its_equation_for_grouped_heads() {
         for tier in Gpu::get().tiers() {
             decode.check_decode(tier, 1, 128);
             decode.check_decode(tier, 30, 64);
+            prompt.check_prompt(tier);
+        }
+    }
+}
+
+#[test]
+fn attention_matches_its_equation_in_pages_of_some_heads() {
+    for (n_head, n_kv_head, page_heads) in [(6, 3, 1), (10, 5, 2), (4, 4, 3)] {
+        let shape = Shape { n_head, n_kv_head, page_heads, head_dim: 20, sinks: true, window: 90, ..PLAIN };
+        let decode = Case::new(Shape { tokens: 3, position: 140, ..shape });
+        let prompt = Case::new(Shape { tokens: 33, position: 70, kv_f32: true, ..shape });
+        for tier in Gpu::get().tiers() {
+            decode.check_decode(tier, 1, 128);
+            decode.check_decode(tier, 0, 64);
             prompt.check_prompt(tier);
         }
     }

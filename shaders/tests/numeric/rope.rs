@@ -23,6 +23,8 @@ struct Variant {
     /// Queries grow with their position.
     grows: bool,
     kv_f32: bool,
+    /// The caches are a page of each head.
+    pages: bool,
     position: u32,
     workgroup: u32,
 }
@@ -39,6 +41,7 @@ const PLAIN: Variant = Variant {
     values: None,
     grows: false,
     kv_f32: false,
+    pages: false,
     position: 5,
     workgroup: 32,
 };
@@ -145,6 +148,8 @@ fn check(variant: Variant) {
     let params = RopeAppend {
         n_head: N_HEAD,
         n_kv_head: N_KV_HEAD,
+        first_kv_head: 0,
+        kv_heads: N_KV_HEAD,
         head_dim,
         value_dim,
         dims,
@@ -167,42 +172,55 @@ fn check(variant: Variant) {
 
     let inputs = Inputs { variant, params, qkv: &qkv, table: &table, norms: &norms };
     let (q, caches) = inputs.outputs();
-    let before = vec![UNTOUCHED; q.len()];
-    let [keys_before, values_before] = [&caches[0], &caches[1]].map(|cache| untouched(cache.len(), kv_f32));
+    let page_heads = if variant.pages { 1 } else { N_KV_HEAD };
+    let page_bytes = |of: &[f64]| untouched(of.len() * page_heads as usize / N_KV_HEAD as usize, kv_f32);
+    let [keys_before, values_before] = [&caches[0], &caches[1]].map(|cache| page_bytes(cache));
+    let switch = |name, on| (name, f64::from(u8::from(on)));
+    let overrides = [
+        ("WORKGROUP_SIZE", f64::from(workgroup)),
+        switch("NEOX", neox),
+        switch("ROPE", rope),
+        switch("QK_NORM", qk_norm),
+        switch("QK_NORM_ALL", norm_all),
+        switch("NORM_AFTER_ROPE", norm_after),
+        switch("GATED", gated),
+        switch("QUERY_SCALE", grows),
+        switch("KV_F32", kv_f32),
+        ("VALUE_SCALE", value_scale),
+    ];
     for tier in Gpu::get().tiers() {
-        let switch = |name, on| (name, f64::from(u8::from(on)));
-        let call = Call {
-            kernel: "rope_append",
-            tier,
-            weights: None,
-            overrides: &[
-                ("WORKGROUP_SIZE", f64::from(workgroup)),
-                switch("NEOX", neox),
-                switch("ROPE", rope),
-                switch("QK_NORM", qk_norm),
-                switch("QK_NORM_ALL", norm_all),
-                switch("NORM_AFTER_ROPE", norm_after),
-                switch("GATED", gated),
-                switch("QUERY_SCALE", grows),
-                switch("KV_F32", kv_f32),
-                ("VALUE_SCALE", value_scale),
-            ],
-            params: bytes_of(&params),
-            buffers: &[
-                bytes(&qkv),
-                bytes(&table),
-                bytes(&norms[0]),
-                bytes(&norms[1]),
-                bytes(&before),
-                &keys_before,
-                &values_before,
-            ],
-            workgroups: (N_HEAD + 2 * N_KV_HEAD, TOKENS, 1),
-        };
-        let [got_q, keys, values] = Gpu::get().run_for(&call, [4, 5, 6]);
+        let mut got_q: Vec<u32> = vec![UNTOUCHED.to_bits(); q.len()];
+        let mut got = [Vec::new(), Vec::new()];
+        for first_kv_head in (0..N_KV_HEAD).step_by(page_heads as usize) {
+            let queries = if first_kv_head == 0 { N_HEAD } else { 0 };
+            let [of_queries, of_keys] = [&norms[0], &norms[1]].map(|norm| bytes(norm));
+            let params = RopeAppend { first_kv_head, kv_heads: page_heads, ..params };
+            let call = Call {
+                kernel: "rope_append",
+                tier,
+                weights: None,
+                overrides: &overrides,
+                params: bytes_of(&params),
+                buffers: &[
+                    bytes(&qkv),
+                    bytes(&table),
+                    of_queries,
+                    of_keys,
+                    cast_slice(&got_q),
+                    &keys_before,
+                    &values_before,
+                ],
+                workgroups: (queries + 2 * page_heads, TOKENS, 1),
+            };
+            let [q, keys, values] = Gpu::get().run_for(&call, [4, 5, 6]);
+            got_q = q;
+            got[0].extend(keys);
+            got[1].extend(values);
+        }
         let what = format!("{tier} {variant:?}");
         assert_close(&cast_vec(got_q), &q, 1e-5, &format!("{what}: q"));
-        for (name, words, expected) in [("keys", keys, &caches[0]), ("values", values, &caches[1])] {
+        for (name, words, expected) in got.into_iter().zip(&caches).zip(["keys", "values"]).map(|((a, b), c)| (c, a, b))
+        {
             let what = format!("{what}: {name}");
             if kv_f32 {
                 assert_close(&cast_vec(words), expected, 1e-5, &what);
@@ -232,6 +250,14 @@ fn rope_matches_its_equation_for_norms_of_all_heads_and_growing_queries() {
             check(Variant { norm_all, grows, rope, neox, qk_norm: norm_all, ..PLAIN });
             check(Variant { norm_all, grows, rope, neox, qk_norm: norm_all, head_dim: 12, dims: 12, ..PLAIN });
         }
+    }
+}
+
+#[test]
+fn rope_matches_its_equation_in_pages_of_a_head() {
+    for (kv_f32, norm_all, gated) in [(false, false, false), (true, false, true), (false, true, false)] {
+        let values = Some((24, 0.707));
+        check(Variant { pages: true, kv_f32, norm_all, gated, values, qk_norm: true, neox: true, ..PLAIN });
     }
 }
 
@@ -284,6 +310,7 @@ fn f16_caches_hold_no_infinities() {
     let params = RopeAppend {
         n_head: 1,
         n_kv_head: 1,
+        kv_heads: 1,
         head_dim: 4,
         value_dim: 4,
         qkv_pitch: 32,

@@ -1,5 +1,5 @@
-// Inputs of attention: queries [tokens, n_head, units], and per key/value head `capacity` rows of keys and of values, a ring: the row
-// of position p is p % capacity. It has room for all that the tokens see and for TILES positions more.
+// Inputs of attention: queries [tokens, n_head, units], and per key/value head of a page, kv_heads of them from first_kv_head on, `capacity`
+// rows of keys and of values, a ring: the row of position p is p % capacity. It has room for all that the tokens see and for TILES positions more.
 // Query head h reads key/value head h / (n_head / n_kv_head).
 #include "head.wgsl"
 
@@ -14,6 +14,9 @@ const TILES: u32 = 64u;
 struct Params {
     n_head: u32,
     n_kv_head: u32,
+    // Those of the page.
+    first_kv_head: u32,
+    kv_heads: u32,
     // Elements from one token's queries to the next's.
     q_pitch: u32,
     // Elements from one token's output to the next's.

@@ -22,6 +22,7 @@ mod gpu_session;
 mod hybrid;
 mod kept_counts;
 mod kv_cache;
+mod kv_pages;
 mod lost_file;
 mod models;
 mod moe;

@@ -66,6 +66,7 @@ fn rope(cpu: &Cpu, interleaved: bool) -> Result<Case> {
     let params = params::RopeAppend {
         n_head: N_HEAD as u32,
         n_kv_head: N_KV_HEAD as u32,
+        kv_heads: N_KV_HEAD as u32,
         head_dim: HEAD_DIM as u32,
         value_dim: HEAD_DIM as u32,
         dims: dims as u32,
@@ -216,6 +217,8 @@ impl Scores {
         let params = params::Attention {
             n_head: N_HEAD as u32,
             n_kv_head: N_KV_HEAD as u32,
+            first_kv_head: 0,
+            kv_heads: N_KV_HEAD as u32,
             q_pitch: (N_HEAD * HEAD_DIM) as u32,
             out_pitch: (N_HEAD * HEAD_DIM) as u32,
             tokens: tokens as u32,

@@ -57,12 +57,22 @@ fn moving_weights_between_tokens_does_not_change_logits() {
     let others = ["gemma4-e2b", "gemma3n", "plm", "glm4-moe-lite", "laguna"].map(of);
     let whole = [model(POWERINFER), model(experts::MIXTRAL), wide(), model("fixtures/models/gemma4-moe")];
     for model in whole.into_iter().chain(others) {
-        check_moves_keep_logits(&model);
+        check_moves_keep_logits(shared(FULL), &model, 60);
     }
 }
 
-pub(super) fn check_moves_keep_logits(model: &Arc<Model>) {
-    let gpu = shared(FULL);
+/// Caches that lie in several buffers on the device go to RAM and come back whole.
+#[test]
+fn moving_caches_in_pages_does_not_change_logits() {
+    let gpu = open(GpuOptions { max_binding: Some(64 << 10), ..GpuOptions::default() });
+    // 48 KiB and more of a head's keys.
+    for name in ["gemma3n", "jais2", "mistral"] {
+        check_moves_keep_logits(&gpu, &neuron_major(&format!("fixtures/models/{name}")), 1000);
+    }
+}
+
+/// Moves between the tokens of a text whose caches have room for `room` positions.
+pub(super) fn check_moves_keep_logits(gpu: &Gpu, model: &Arc<Model>, room: usize) {
     let ids = ids(model, 60);
     let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
     let wanted = logits(&mut scalar, &ids, 60);
@@ -77,7 +87,7 @@ pub(super) fn check_moves_keep_logits(model: &Arc<Model>) {
         let processor = processor.with_planner(Box::new(Script::Placements(Arc::clone(&next))));
         let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
         forward.set_sparsity(Sparsity::Exact);
-        let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+        let mut kv = forward.kv_cache(room, KvType::F32).unwrap();
         for (at, id) in ids.iter().enumerate() {
             if at % 6 == 5 {
                 next.lock().unwrap().0 = Some(everywhere[dice.below(everywhere.len())].1.clone());
