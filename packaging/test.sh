@@ -37,6 +37,18 @@ desktop-file-validate "packaging/linux/$id.desktop"
 appstreamcli validate --no-net "packaging/linux/$id.metainfo.xml"
 grep -q "<release version=\"$version\"" "packaging/linux/$id.metainfo.xml" || fail "the metainfo does not have release $version"
 python3 -c 'import sys, xml.etree.ElementTree as xml; xml.parse(sys.argv[1])' packaging/windows/thermocline.exe.manifest
+# The hardened runtime has no exceptions, and the packager is told of both files; who signs is not said here, the workflow adds it.
+python3 - packaging/macos/entitlements.plist packaging/macos/Info.plist <<'PYTHON'
+import pathlib, plistlib, sys
+
+entitlements, info = (plistlib.loads(pathlib.Path(file).read_bytes()) for file in sys.argv[1:])
+assert entitlements == {}, f"entitlements.plist: exceptions {entitlements}"
+assert info == {"LSRequiresCarbon": False, "NSSupportsAutomaticGraphicsSwitching": True}, f"Info.plist: {info}"
+PYTHON
+for line in 'info-plist-path = "../packaging/macos/Info.plist"' 'entitlements = "../packaging/macos/entitlements.plist"'; do
+  grep -qxF "$line" app/Cargo.toml || fail "app/Cargo.toml does not have $line"
+done
+! grep -q '^signing-identity' app/Cargo.toml || fail "app/Cargo.toml has a signing identity"
 
 # The packages.
 if [[ -z $deb ]]; then

@@ -31,6 +31,9 @@ need_tools() {
       drivers) wanted+=($(bash tests/gpu_offline.sh --packages)) ;;
       soak) wanted+=(curl) ;;
       fuzz) wanted+=(g++) ;;
+      # These install more themselves, when they begin.
+      workflows | foreign) wanted+=(python3-venv) ;;
+      arm | windows) wanted+=(python3) ;;
     esac
   done
   ((${#wanted[@]} == 0)) || packages "${wanted[@]}"
@@ -45,6 +48,11 @@ can_run() {
     extras) [[ -d ../shared/fixtures/vocab ]] || { echo "no published vocabularies here; bash tests/extras.sh FOLDER holds the tokenizer against them"; return 1; } ;;
     # Fetches Direct3D's compiler, once, into target/tools.
     direct3d) bash tests/direct3d.sh --fetch 2>&1 | tail -n 1; return "${PIPESTATUS[0]}" ;;
+    foreign) command -v rustup >/dev/null || { echo "no rustup here, which has the other systems' standard libraries"; return 1; } ;;
+    arm | windows)
+      command -v apt-get >/dev/null || { echo "cross-compilers are installed on Debian and Ubuntu only"; return 1; }
+      command -v rustup >/dev/null || { echo "no rustup here, which has the other system's standard library"; return 1; }
+      [[ $(uname -m) == x86_64 ]] || { echo "it is run on x86-64, this is $(uname -m)"; return 1; } ;;
     packaging) command -v apt-get >/dev/null || { echo "packages are made and checked on Debian and Ubuntu only"; return 1; } ;;
     fuzz) cargo +nightly --version >/dev/null 2>&1 || { echo "no nightly compiler here; its properties are tested on mutated fixtures"; return 1; } ;;
   esac

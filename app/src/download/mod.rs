@@ -23,7 +23,7 @@ pub(crate) mod tests;
 use std::time::Duration;
 
 pub use error::DownloadError;
-pub use memory_fit::MemoryFit;
+pub use memory_fit::{GpuMemory, MemoryFit};
 pub use quantization::quantization;
 pub use queue::{DownloadId, DownloadRequest, DownloadState, DownloadStatus, Downloads};
 pub use transfer::{DownloadProgress, DownloadSource, FetchedFile, fetch};

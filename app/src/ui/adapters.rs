@@ -9,6 +9,7 @@ use egui::Context;
 use thermocline_engine::session::{AdapterChoice, AdapterKind, AdapterReport, Fallbacks, VramReading, adapters};
 
 use super::background::Background;
+use crate::download::GpuMemory;
 
 /// Adapters and memory at the last query of the system.
 #[derive(Debug, Default)]
@@ -108,11 +109,14 @@ impl Adapters {
         self.list.as_deref()?.iter().find(|it| it.name == name)
     }
 
-    /// All memory of the card that is used where none is chosen, in bytes; 0 without a card, and as long as the system has not
-    /// answered.
-    pub fn vram(&self) -> u64 {
-        let card = self.best().filter(|adapter| adapter.kind != AdapterKind::Software);
-        card.and_then(|adapter| SystemMemory::of(&adapter.vram).total).unwrap_or(0)
+    /// The memory of the GPU that is used where none is chosen; none without a GPU, and as long as the system has not answered.
+    pub fn gpu_memory(&self) -> GpuMemory {
+        let gpu = self.best().filter(|adapter| adapter.kind != AdapterKind::Software);
+        let memory = gpu.map(|adapter| GpuMemory {
+            bytes: SystemMemory::of(&adapter.vram).total.unwrap_or(0),
+            shared: adapter.kind == AdapterKind::Integrated,
+        });
+        memory.unwrap_or_default()
     }
 
     /// The one that is used where none is chosen.
@@ -135,8 +139,41 @@ pub fn kind(kind: AdapterKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use thermocline_engine::session::VramSource;
+
     use super::*;
     use crate::testing::eventually;
+
+    /// An adapter as Metal describes it: how much of the machine's memory it works well with.
+    fn pretended(kind: AdapterKind) -> AdapterReport {
+        let (total, source) = (Some(12 << 30), VramSource::Metal);
+        let reading = VramReading { source, total, used: None, used_here: Some(0), budget: total };
+        AdapterReport {
+            index: 0,
+            name: "Apple M4".to_owned(),
+            kind,
+            backend: "metal".to_owned(),
+            driver: String::new(),
+            pci_bus_id: String::new(),
+            caps: Default::default(),
+            vram: vec![reading],
+            fallbacks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn memory_of_a_gpu_is_shared_where_it_is_the_cpus() {
+        let memory = |kind| {
+            let mut all = Adapters::default();
+            all.list = Some([pretended(kind)].into());
+            all.gpu_memory()
+        };
+        let bytes = 12 << 30;
+        assert_eq!(memory(AdapterKind::Integrated), GpuMemory { bytes, shared: true });
+        assert_eq!(memory(AdapterKind::Discrete), GpuMemory { bytes, shared: false });
+        assert_eq!(memory(AdapterKind::Software), GpuMemory::default());
+        assert_eq!(Adapters::default().gpu_memory(), GpuMemory::default());
+    }
 
     #[test]
     fn memory_that_can_be_had_is_what_is_free_or_held_already() {

@@ -40,6 +40,11 @@ impl Isa {
         NAMES.map(|(_, name)| name)
     }
 
+    /// True for plain Rust, which computes several times slower than a processor's own vector instructions.
+    pub const fn is_portable(self) -> bool {
+        matches!(self, Isa::Scalar)
+    }
+
     /// Those this machine has, slowest first.
     pub fn available() -> Vec<Isa> {
         let mut isas = vec![Isa::Scalar];

@@ -46,9 +46,7 @@ mod tensor_type;
 pub(crate) mod tq1_0;
 mod tq2_0;
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use bits::f16_at;
-pub(crate) use bits::f16_to_f32;
+pub(crate) use bits::{f16_at, f16_to_f32};
 pub use block_format::{BlockFormat, DeviceFormat, Grouping, UnpackedMut};
 pub(crate) use block_format::{unpack_32, unpack_256};
 pub use device::{device_row_bytes, device_type, repack};

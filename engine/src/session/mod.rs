@@ -71,5 +71,5 @@ pub use sampling::Grammar;
 /// Devices and their memory, as a user of the engine sees them.
 pub use crate::gpu::{
     AdapterChoice, AdapterId, AdapterKind, AdapterReport, AwaitedFrame, CreationLock, Fallback, FallbackPart,
-    Fallbacks, GpuOptions, Purpose, StepMarker, VramReading, adapters,
+    Fallbacks, GpuOptions, Purpose, StepMarker, VramReading, VramSource, adapters,
 };

@@ -4,5 +4,6 @@
 mod direct3d;
 mod drawings;
 mod kernels;
+mod metal;
 #[path = "../translation/mod.rs"]
 mod translation;

@@ -103,9 +103,12 @@ pub fn direct3d(
     (text, entry.clone())
 }
 
+/// Version of Metal's language that texts are written in.
+pub const METAL_LANGUAGE: (u8, u8) = (2, 4);
+
 /// A specialised kernel's text for Metal.
 pub fn metal(kernel: &Kernel, (module, info): &(Module, ModuleInfo)) -> String {
-    let options = msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..msl::Options::default() };
+    let options = msl::Options { lang_version: METAL_LANGUAGE, fake_missing_bindings: true, ..msl::Options::default() };
     let entry_point = Some((ShaderStage::Compute, kernel.name.to_owned()));
     let pipeline = msl::PipelineOptions { entry_point, ..msl::PipelineOptions::default() };
     match msl::write_string(module, info, &options, &pipeline) {

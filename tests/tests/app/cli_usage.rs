@@ -80,6 +80,8 @@ fn devices_shows_the_cpu() {
     let json = thermocline(&["devices", "--json"]).json();
     let chosen = json["cpu"]["isa"]["chosen"].as_str().unwrap();
     assert!(json["cpu"]["isa"]["available"].as_array().unwrap().iter().any(|isa| isa == chosen));
+    let portable = json["cpu"]["isa"]["portable"].as_bool().unwrap();
+    assert!(portable == (chosen == "scalar") && portable == text.contains("portable code"), "{text}");
     assert!(json["cpu"]["threads"].as_u64().unwrap() >= 1);
 }
 

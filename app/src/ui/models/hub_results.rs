@@ -238,7 +238,7 @@ pub fn model_facts(model: &HubModel, shell: &Shell) -> RichText {
     facts += &bytes(model.bytes());
     if let Some(ram) = memory::total() {
         facts += ", ";
-        facts += MemoryFit::of(model.bytes() as f64, ram, shell.adapters.vram()).words();
+        facts += MemoryFit::of(model.bytes() as f64, ram, shell.adapters.gpu_memory()).words();
     }
     RichText::new(facts).size(12.0)
 }

@@ -13,7 +13,7 @@ use thermocline_engine::{
 
 use crate::{
     download::{
-        DownloadState, MemoryFit, agent,
+        DownloadState, GpuMemory, MemoryFit, agent,
         chat_models::{self, ChatModel},
         hub::{self, HUGGING_FACE, HubModel},
     },
@@ -123,20 +123,20 @@ impl Offers {
     /// Shows them.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         self.tick(ui, shell);
-        let vram = shell.adapters.vram();
-        let offered = self.models(vram);
+        let gpu = shell.adapters.gpu_memory();
+        let offered = self.models(gpu);
         if offered.is_empty() {
             widgets::muted(ui, "This computer has too little memory for a model that can talk.");
             return;
         }
         for model in offered {
-            ui.push_id(&model.repository, |ui| self.row(ui, shell, model, vram));
+            ui.push_id(&model.repository, |ui| self.row(ui, shell, model, gpu));
         }
     }
 
-    /// The models that fit this computer with a card of `vram` bytes, and those that were clicked.
-    fn models(&self, vram: u64) -> Vec<&'static ChatModel> {
-        let mut models = chat_models::offered(self.ram, vram, self.bandwidth);
+    /// The models that fit this computer with its `gpu`, and those that were clicked.
+    fn models(&self, gpu: GpuMemory) -> Vec<&'static ChatModel> {
+        let mut models = chat_models::offered(self.ram, gpu, self.bandwidth);
         for model in chat_models::all().iter().filter(|model| self.clicked.contains(&model.repository)) {
             if models.iter().all(|other| other.repository != model.repository) {
                 models.push(model);
@@ -145,7 +145,7 @@ impl Offers {
         models
     }
 
-    fn row(&mut self, ui: &mut Ui, shell: &mut Shell, model: &'static ChatModel, vram: u64) {
+    fn row(&mut self, ui: &mut Ui, shell: &mut Shell, model: &'static ChatModel, gpu: GpuMemory) {
         let palette = Palette::of(ui);
         let offer = self.offer(shell, model);
         ui.horizontal(|ui| {
@@ -177,7 +177,7 @@ impl Offers {
                     ui.spacing_mut().item_spacing = Vec2::new(8.0, 2.0);
                     ui.horizontal_wrapped(|ui| {
                         ui.label(RichText::new(&model.name).font(theme::strong(14.0)));
-                        let facts = format!("{:.1} GB{}", model.gigabytes, self.speed(model, vram));
+                        let facts = format!("{:.1} GB{}", model.gigabytes, self.speed(model, gpu));
                         ui.label(widgets::small(facts, palette.text));
                     });
                     widgets::muted(ui, &model.about);
@@ -190,16 +190,16 @@ impl Offers {
     }
 
     /// The speed to expect, as far as anything is known of it.
-    fn speed(&self, model: &ChatModel, vram: u64) -> String {
+    fn speed(&self, model: &ChatModel, gpu: GpuMemory) -> String {
         let Some(bandwidth) = self.bandwidth else { return String::new() };
         let [least, most] = model.rates(bandwidth);
-        let fit = model.fit(self.ram, vram);
-        if fit == MemoryFit::Card {
+        let fit = model.fit(self.ram, gpu);
+        if fit == MemoryFit::Gpu {
             return format!(", {}, at least {}", fit.words(), rate(least));
         }
         let (least, most) = (rate(least), rate(most));
         let least = least.strip_suffix(" tok/s").filter(|_| most.ends_with(" tok/s")).unwrap_or(&least);
-        let more = if vram > 0 { ", more with the card" } else { "" };
+        let more = if gpu.bytes > 0 && !gpu.shared { ", more with the card" } else { "" };
         format!(", {least} to {most} from this computer's memory{more}")
     }
 
@@ -253,12 +253,13 @@ mod tests {
     #[test]
     fn clicked_model_stays_among_the_offers_when_a_card_becomes_known() {
         let mut offers = Offers { ram: 32 << 30, bandwidth: Some(4e9), ..Offers::default() };
-        let smallest = *offers.models(0).last().unwrap();
-        let has = |offers: &Offers| offers.models(24 << 30).iter().any(|model| model.repository == smallest.repository);
+        let smallest = *offers.models(GpuMemory::default()).last().unwrap();
+        let card = GpuMemory { bytes: 24 << 30, shared: false };
+        let has = |offers: &Offers| offers.models(card).iter().any(|model| model.repository == smallest.repository);
         assert!(!has(&offers), "{} would be offered anyway", smallest.name);
         offers.clicked.insert(smallest.repository.clone());
         assert!(has(&offers));
-        let names: HashSet<&str> = offers.models(24 << 30).iter().map(|model| &*model.repository).collect();
-        assert_eq!(names.len(), offers.models(24 << 30).len());
+        let names: HashSet<&str> = offers.models(card).iter().map(|model| &*model.repository).collect();
+        assert_eq!(names.len(), offers.models(card).len());
     }
 }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
-    CodePanel, CodeTile, DOT_ROWS, GatheredRow, INPUTS, InputBlock, Kernels, OUTPUTS, QuantisedInputMut, ScaledRow,
-    TILE_TOKENS, kernels, position_in_line,
+    CodePanel, CodeTile, DOT_ROWS, GatheredRow, INPUTS, InputBlock, InputMinima, Kernels, OUTPUTS, QuantisedInputMut,
+    ScaledRow, TILE_TOKENS, kernels, position_in_line,
 };
 use crate::{
     cpu::Isa,
@@ -79,6 +79,27 @@ fn close(got: &[f32], want: &[f32], relative: f32) -> Result<(), TestCaseError> 
         prop_assert!((got - want).abs() <= relative * scale, "{}: {} is not {}", i, got, want);
     }
     Ok(())
+}
+
+/// Active inputs of a block, by the bits of `some`, and all inputs; if `extreme`, as far from zero as they can be.
+fn random_inputs(some: u32, extreme: bool, rng: &mut impl Rng) -> (Vec<u32>, [i8; INPUTS]) {
+    let active: Vec<u32> = (0..INPUTS as u32).filter(|input| some >> input & 1 == 1).collect();
+    let mut x = [0i8; INPUTS];
+    active.iter().for_each(|input| x[*input as usize] = if extreme { -127 } else { rng.random_range(-127..=127) });
+    (active, x)
+}
+
+/// `n` random halves, and their bytes.
+fn random_halves(n: usize, rng: &mut impl Rng) -> (Vec<f64>, Vec<u8>) {
+    let halves: Vec<f16> = random_activations(n, rng).into_iter().map(f16::from_f32).collect();
+    (halves.iter().map(|half| half.to_f64()).collect(), halves.iter().flat_map(|half| half.to_le_bytes()).collect())
+}
+
+/// The nibble of an input and an output in codes of [`InputBlock`].
+fn nibble(codes: &[u8], input: usize, output: usize) -> f64 {
+    let (byte, shift) = position_in_line(output % OUTPUTS);
+    let row = codes.len() / INPUTS;
+    f64::from(codes[input * row + output / OUTPUTS * (OUTPUTS / 2) + byte] >> shift & 15)
 }
 
 /// Number of columns, a multiple of the type's block length.
@@ -291,32 +312,65 @@ proptest! {
     }
 
     #[test]
-    fn add_inputs_agrees_with_f64(lines in 1usize..4, some in any::<u32>(), seed: u64) {
+    fn add_inputs_agrees_with_f64(lines in 1usize..4, some in any::<u32>(), extreme: bool, seed: u64) {
         let rng = &mut StdRng::seed_from_u64(seed);
         let outputs = lines * OUTPUTS;
-        let mut codes = vec![0; INPUTS * outputs / 2];
-        rng.fill_bytes(&mut codes);
-        let heads: Vec<f16> = random_activations(outputs, rng).into_iter().map(f16::from_f32).collect();
-        let scales: Vec<u8> = heads.iter().flat_map(|head| head.to_le_bytes()).collect();
-        let active: Vec<u32> = (0..INPUTS as u32).filter(|input| some >> input & 1 == 1).collect();
-        let mut x = [0i8; INPUTS];
-        active.iter().for_each(|input| x[*input as usize] = rng.random_range(-127..=127));
+        let mut codes = vec![0xff; INPUTS * outputs / 2];
+        if !extreme {
+            rng.fill_bytes(&mut codes);
+        }
+        let (heads, scales) = random_halves(outputs, rng);
+        let (minimum_heads, minimum_scales) = random_halves(outputs, rng);
+        let (active, x) = random_inputs(some, extreme, rng);
         let scale = 0.03;
         let sum = scale * x.iter().map(|x| f32::from(*x)).sum::<f32>();
         let inputs = InputBlock { scales: &scales, codes: &codes, active: &active, x: &x, scale, sum };
         let before = random_activations(outputs, rng);
+        let dot = |output: usize| {
+            let products = x.iter().enumerate().map(|(input, x)| nibble(&codes, input, output) * f64::from(*x));
+            products.sum::<f64>() * f64::from(scale)
+        };
+        let with = |product: &dyn Fn(usize) -> f64| {
+            before.iter().enumerate().map(|(at, before)| (f64::from(*before) + product(at)) as f32).collect::<Vec<_>>()
+        };
+        let want = with(&|at| heads[at] * (dot(at) - 8.0 * f64::from(sum)));
+        let (mut factors, mut minima) = (vec![0; outputs], vec![0; outputs]);
+        [&mut factors, &mut minima].into_iter().flatten().for_each(|byte| *byte = rng.random_range(0..64u8));
+        let less = |at: usize| minimum_heads[at] * f64::from(minima[at]) * f64::from(sum);
+        let want_with_minima = with(&|at| heads[at] * f64::from(factors[at]) * dot(at) - less(at));
+        for isa in Isa::available() {
+            let mut acc = before.clone();
+            kernels(isa).add_inputs(&inputs, Some(&inputs), &mut acc);
+            close(&acc, &want, 1e-5)?;
+            let mut acc = before.clone();
+            let of = InputMinima { factors: &factors, minima: &minima, scales: &minimum_scales };
+            kernels(isa).add_inputs_with_minima(&inputs, &of, Some(&inputs), &mut acc);
+            close(&acc, &want_with_minima, 1e-5)?;
+        }
+    }
+
+    #[test]
+    fn add_byte_inputs_agrees_with_f64(lines in 1usize..4, some in any::<u32>(), extreme: bool, seed: u64) {
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let outputs = lines * OUTPUTS;
+        let mut codes = vec![0x80; INPUTS * outputs];
+        if !extreme {
+            rng.fill_bytes(&mut codes);
+        }
+        let (heads, scales) = random_halves(outputs, rng);
+        let (active, x) = random_inputs(some, extreme, rng);
+        let (scale, before) = (0.03, random_activations(outputs, rng));
+        let inputs = InputBlock { scales: &scales, codes: &codes, active: &active, x: &x, scale, sum: 0.0 };
         let want: Vec<f32> = (0..outputs)
             .map(|output| {
-                let (byte, shift) = position_in_line(output % OUTPUTS);
-                let row = |input: usize| input * outputs / 2 + output / OUTPUTS * (OUTPUTS / 2) + byte;
-                let code = |input: usize| f64::from(codes[row(input)] >> shift & 15) - 8.0;
+                let code = |input: usize| f64::from(codes[input * outputs + output] as i8);
                 let dot: f64 = (0..INPUTS).map(|input| code(input) * f64::from(x[input])).sum();
-                (f64::from(before[output]) + f64::from(heads[output].to_f32()) * dot * f64::from(scale)) as f32
+                (f64::from(before[output]) + heads[output] * dot * f64::from(scale)) as f32
             })
             .collect();
         for isa in Isa::available() {
             let mut acc = before.clone();
-            kernels(isa).add_inputs(&inputs, Some(&inputs), &mut acc);
+            kernels(isa).add_byte_inputs(&inputs, Some(&inputs), &mut acc);
             close(&acc, &want, 1e-5)?;
         }
     }

@@ -52,7 +52,7 @@ fn search_lists_repositories_with_downloads_quantisations_size_and_fit() {
     assert!(stage.shows("a/gemma-GGUF") && stage.shows("1.23 M downloads") && stage.shows("1 download"));
     stage.appears("Q4_K_M, Q8_0");
     stage.appears("Q4_K_M, 953.7 MiB, ");
-    let fits = ["fits into memory", "fits into the card", "larger than this computer's memory"];
+    let fits = ["fits into memory", "fits into GPU memory", "larger than this computer's memory"];
     assert!(fits.iter().any(|fit| stage.shows(&format!("Q4_K_M, 953.7 MiB, {fit}"))), "{:?}", stage.texts());
     // The other repository is gone.
     stage.appears("expected status 200, got 404: there is no such public repository");

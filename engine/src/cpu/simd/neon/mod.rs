@@ -19,8 +19,8 @@ use products::{DotProducts, MatrixProducts, Widening};
 use registers::*;
 
 use super::{
-    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, Kernels, QuantisedInput, QuantisedInputMut,
-    ScaledRow, decoded, one_by_one, portable, takes_gathered_rows,
+    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels, QuantisedInput,
+    QuantisedInputMut, ScaledRow, decoded, one_by_one, portable, takes_gathered_rows,
 };
 use crate::{
     cpu::Isa,
@@ -197,6 +197,20 @@ impl Kernels for Neon {
 
     fn add_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
         inputs::add(inputs, next, acc);
+    }
+
+    fn add_byte_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
+        inputs::add_bytes(inputs, next, acc);
+    }
+
+    fn add_inputs_with_minima(
+        &self,
+        inputs: &InputBlock<'_>,
+        minima: &InputMinima<'_>,
+        next: Option<&InputBlock<'_>>,
+        acc: &mut [f32],
+    ) {
+        inputs::add_with_minima(inputs, minima, next, acc);
     }
 
     fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {

@@ -39,6 +39,7 @@ safe! {
     veorq_u8(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t;
     vfmaq_f32(sum: float32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t;
     vfmaq_n_f32(sum: float32x4_t, a: float32x4_t, b: f32) -> float32x4_t;
+    vfmsq_f32(sum: float32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t;
     vget_high_s8(a: int8x16_t) -> int8x8_t;
     vget_low_s8(a: int8x16_t) -> int8x8_t;
     vget_low_u8(a: uint8x16_t) -> uint8x8_t;
@@ -214,6 +215,16 @@ fn highest_bytes(first: u8) -> uint8x16_t {
         at[4 * i + 3] = first + i as u8;
     }
     load_bytes(&at)
+}
+
+/// Four unsigned bytes as floats.
+#[inline(always)]
+pub(super) fn four_bytes(bytes: &[u8; 4]) -> float32x4_t {
+    // SAFETY: every 64-bit Arm processor has NEON.
+    unsafe {
+        let wide = aarch64::vmovl_u8(aarch64::vcreate_u8(u64::from(u32::from_le_bytes(*bytes))));
+        aarch64::vcvtq_f32_u32(aarch64::vmovl_u16(aarch64::vget_low_u16(wide)))
+    }
 }
 
 /// Eight unsigned bytes as floats.
