@@ -5,7 +5,7 @@ use super::{
     device::{BenchDevice, DeviceDescription, model_type, predictor_kind},
     limit::{BandwidthLimit, median},
     reads::ReadCounter,
-    record::{Extra, LatencyPercentiles, Record, mean_and_deviation},
+    record::{Extra, LatencyPercentiles, LongestSubmission, Record, mean_and_deviation},
 };
 use crate::{
     calibration::cpu_name,
@@ -48,6 +48,8 @@ pub(super) struct Measured {
     pub recorded: Option<Gaps>,
     /// Memory bandwidth around each.
     pub limits: Vec<BandwidthLimit>,
+    /// The longest submission of all.
+    pub longest: Option<LongestSubmission>,
 }
 
 /// Bytes that a generated token reads, and how quickly.
@@ -103,7 +105,7 @@ impl Measured {
     pub fn record(mut self, options: &BenchOptions, model: &Model, device: &BenchDevice, kv: &KvCache) -> Record {
         let on = device.described(model.config.n_layer());
         let (read, speeds) = (self.read_figures(model, &on, kv), self.speeds());
-        let Measured { test, time, seconds, gaps, recorded, limits } = self;
+        let Measured { test, time, seconds, gaps, recorded, limits, longest } = self;
         let recorded = recorded.as_ref().unwrap_or(&gaps);
         let tensors = model.checkpoint.tensors();
         let size: usize = tensors.iter().map(|tensor| tensor.data.len()).sum();
@@ -174,6 +176,7 @@ impl Measured {
                 limits,
                 ttft_ms: (!gaps.first.is_empty()).then(|| mean_and_deviation(&gaps.first).0),
                 itl_ms: LatencyPercentiles::of(&gaps.tokens),
+                longest_submission: longest,
                 energy_j_per_token: None,
                 power_source: None,
             },

@@ -21,7 +21,7 @@ pub use limit::BandwidthLimit;
 pub use model_profile::{ModelProfile, TestProfile, profile_kernels};
 pub use options::{BenchOptions, Progress, Test};
 pub use peer::{Comparison, Peer, compare};
-pub use record::{Extra, LatencyPercentiles, Record};
+pub use record::{Extra, LatencyPercentiles, LongestSubmission, Record};
 pub use run::run;
 pub use streams::{StreamsOptions, StreamsRecord, run_streams};
 

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::BandwidthLimit;
-use crate::placement::SplitReport;
+use crate::{gpu::SubmissionTime, placement::SplitReport};
 
 /// Result of one test. Fields up to `samples_ts` are llama-bench's (speeds in tokens per second, times in
 /// nanoseconds); those that have no meaning here keep its neutral value. [`Extra`] holds figures that it has no field for.
@@ -108,10 +108,32 @@ pub struct Extra {
     pub ttft_ms: Option<f64>,
     /// Gaps between generated tokens; null without any.
     pub itl_ms: Option<LatencyPercentiles>,
+    /// The longest submission to a GPU in the timed runs; null without one whose time is known.
+    pub longest_submission: Option<LongestSubmission>,
     /// Never estimated: null where it cannot be read.
     pub energy_j_per_token: Option<f64>,
     /// Mains or battery, where the system says.
     pub power_source: Option<String>,
+}
+
+/// The longest submission of a test.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LongestSubmission {
+    /// Milliseconds.
+    pub ms: f64,
+    /// Multiply-adds that it held, reads of weights counted as some ([`work_of`](crate::gpu::work_of)).
+    pub work: u64,
+    /// Tokens of its pass.
+    pub tokens: usize,
+    /// The first and the last layer that it computed, or a part of; null where it was the head alone.
+    pub layers: Option<[usize; 2]>,
+}
+
+impl From<SubmissionTime> for LongestSubmission {
+    fn from(SubmissionTime { seconds, held }: SubmissionTime) -> Self {
+        let layers = held.layers.clone().next_back().map(|last| [held.layers.start, last]);
+        LongestSubmission { ms: seconds * 1e3, work: held.total(), tokens: held.tokens, layers }
+    }
 }
 
 /// Points of a distribution.

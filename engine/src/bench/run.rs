@@ -166,6 +166,9 @@ impl<'a> Bench<'a> {
         let (mut seconds, mut gaps, mut limits) = (Vec::new(), Gaps::recording(on_cpu), Vec::new());
         let of = self.options.repetitions.max(1);
         let mut before = self.limit(&gaps);
+        if let Some((gpu, _)) = self.gpu() {
+            gpu.pace().forget_longest();
+        }
         for number in 1..=of {
             progress(Progress::Repetition { test, number, of });
             seconds.push(self.repeat(&mut prepared, test.generate, &mut gaps)?);
@@ -173,13 +176,14 @@ impl<'a> Bench<'a> {
             limits.extend(before.zip(after).map(|(before, after)| before.mean_with(after)));
             before = after;
         }
+        let longest = self.gpu().and_then(|(gpu, _)| gpu.pace().longest()).map(Into::into);
         let mut recorded = None;
         if matches!(self.device, BenchDevice::Gpu { placed: Some(_), .. }) && test.generate > 0 {
             let mut recording = Gaps::recording(true);
             self.repeat(&mut prepared, test.generate, &mut recording)?;
             recorded = Some(recording);
         }
-        let measured = Measured { test, time, seconds, gaps, recorded, limits };
+        let measured = Measured { test, time, seconds, gaps, recorded, limits, longest };
         let record = measured.record(self.options, self.forward.model(), &self.device, &prepared.kv);
         progress(Progress::Done(&record));
         Ok(record)
@@ -230,6 +234,9 @@ mod tests {
         let json = serde_json::to_value(&records[1]).unwrap();
         assert!(json["backends"] != "CPU" && json["n_gpu_layers"].as_i64().unwrap() > 0, "{json}");
         assert!(json["thermocline"]["copy_bandwidth"].as_f64().unwrap() > 0.0, "{json}");
+        let longest = &json["thermocline"]["longest_submission"];
+        assert!(longest["ms"].as_f64().unwrap() > 0.0 && longest["work"].as_u64().unwrap() > 0, "{json}");
+        assert_eq!((&longest["tokens"], &longest["layers"][0]), (&1.into(), &0.into()), "{json}");
 
         let empty = BenchOptions { tests: vec![Test { prompt: 0, generate: 0, depth: 0 }], ..options };
         assert!(matches!(run(&path, &empty, &mut |_| {}), Err(Error::Invalid { .. })));

@@ -12,16 +12,14 @@ use super::{
     norm::NormOp,
     product::Product,
     registers::Registers,
+    segment::Segment,
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
+    gpu::{Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, WorkKind, params, pitch, work_of},
     model::{AttentionConfig, BoundAttention, HeadGate, Linear, ModelConfig, Norm, NormKind, NormSlot, Register},
 };
 
-/// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
-/// `attention_prompt`, in tiles of queries.
-const FEW_TOKENS: usize = 8;
 /// Workgroups that `attention_decode` is split into in long contexts.
 const WORKGROUPS: u64 = 512;
 /// Invocations of a workgroup, for kernels written for any number.
@@ -56,7 +54,7 @@ pub(crate) struct AttentionLayout {
     pub heads_pitch: usize,
     /// Query heads per workgroup of `attention_decode`.
     pub decode_heads: u32,
-    workgroups: u32,
+    pub(super) workgroups: u32,
     /// Floats of `attention_decode`'s partial results.
     partials: usize,
 }
@@ -67,7 +65,7 @@ pub(crate) struct AttentionOps {
     pub layout: AttentionLayout,
     inputs: Inputs,
     output: Product,
-    merge: Op,
+    pub(super) merge: Op,
     /// Heads times their gates.
     gate: Option<Op>,
     /// Norm of all heads' outputs.
@@ -184,11 +182,6 @@ pub(crate) fn rotated(config: &ModelConfig) -> usize {
     config.ropes.iter().map(|rope| rope.dims).sum()
 }
 
-/// The parameters of scores of the heads in `page`.
-fn in_page(params: params::Attention, page: &KvPage) -> params::Attention {
-    params::Attention { first_kv_head: page.heads.start as u32, kv_heads: page.heads.len() as u32, ..params }
-}
-
 fn unsupported(what: &'static str, got: impl ToString, supported: &str) -> Error {
     Error::Unsupported { what, got: got.to_string(), supported: supported.to_owned() }
 }
@@ -285,15 +278,20 @@ impl AttentionOps {
     }
 
     /// Records the attention of `tokens` tokens, the rows of `caches`.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
     pub fn record(
         &self,
-        recorder: &mut Recorder,
+        segment: &mut Segment,
         gpu: &Gpu,
         buffers: &AttentionBuffers,
         caches: &[CacheRows<'_>],
         tokens: usize,
-    ) {
-        let (layout, shape) = (&self.layout, &self.layout.shape);
+    ) -> Result<()> {
+        let (layout, kind) = (&self.layout, WorkKind::of(tokens));
+        segment.expect(kind, work_of(self.inputs_work(), tokens))?;
+        let recorder = segment.recorder();
         match (&self.inputs, &buffers.latent) {
             (Inputs::Latent(inputs), Some(latent)) => {
                 inputs.record_inputs(recorder, latent, layout, tokens, caches);
@@ -303,9 +301,19 @@ impl AttentionOps {
                 caches.iter().for_each(|of| self.record_heads(recorder, buffers, of));
             }
             // Models with latent attention have its buffers.
-            (Inputs::Latent(_), None) => return,
+            (Inputs::Latent(_), None) => return Ok(()),
         }
-        caches.iter().for_each(|of| self.record_scores(recorder, gpu, of));
+        for of in caches {
+            self.record_scores(segment, gpu, of)?;
+        }
+        segment.expect(kind, work_of(self.output.work, tokens))?;
+        self.record_output(segment.recorder(), gpu, buffers, tokens);
+        Ok(())
+    }
+
+    /// Records gates, norm and matrices behind the heads' outputs.
+    fn record_output(&self, recorder: &mut Recorder, gpu: &Gpu, buffers: &AttentionBuffers, tokens: usize) {
+        let (layout, shape) = (&self.layout, &self.layout.shape);
         let out_pitch = layout.heads_pitch as u32;
         if let Some(gate) = &self.gate {
             let workgroup = gate.pipeline().workgroup();
@@ -325,55 +333,6 @@ impl AttentionOps {
             inputs.record_values(recorder, latent, shape.n_head, tokens);
         }
         self.output.record(recorder, tokens);
-    }
-
-    /// Records the heads' outputs of one cache's rows.
-    fn record_scores(&self, recorder: &mut Recorder, gpu: &Gpu, of: &CacheRows<'_>) {
-        let (layout, shape, tokens) = (&self.layout, &self.layout.shape, of.rows.len());
-        let [n_head, n_kv_head] = [shape.n_head, shape.n_kv_head].map(|n| n as u32);
-        let [position, capacity, q_pitch, out_pitch, row] =
-            [of.position, of.capacity, layout.q_pitch, layout.heads_pitch, of.rows.start].map(|n| n as u32);
-        let group = n_head / n_kv_head.max(1);
-        let mut params = params::Attention {
-            n_head,
-            n_kv_head,
-            first_kv_head: 0,
-            kv_heads: n_kv_head,
-            q_pitch,
-            out_pitch,
-            tokens: tokens as u32,
-            position,
-            capacity,
-            window: shape.window.unwrap_or(0) as u32,
-            span: 0,
-            splits: 1,
-            scale: shape.scale,
-            softcap: shape.softcap.unwrap_or(0.0),
-            row,
-        };
-        if tokens > FEW_TOKENS {
-            let groups = (tokens as u32).div_ceil(limits::ATTENTION_QUERIES);
-            // Behind the latent nothing of a head's output is read.
-            let wanted = shape.latent.as_ref().map_or(shape.value_dim, |latent| latent.rank);
-            let parts = (wanted as u32).div_ceil(limits::ATTENTION_OUT);
-            for page in of.pages {
-                params = in_page(params, page);
-                recorder.dispatch(&page.ops.prompt, &params, [params.kv_heads * group, groups, parts]);
-            }
-            return;
-        }
-        let workgroups = layout.workgroups.min(gpu.caps().max_groups);
-        let grid = DecodeGrid::new(&params, layout.decode_heads, workgroups);
-        (params.span, params.splits) = (grid.span, grid.splits);
-        for page in of.pages {
-            params = in_page(params, page);
-            let decode = if grid.splits == 1 { &page.ops.decode } else { &page.ops.decode_split };
-            recorder.dispatch(decode, &params, grid.of_heads(&params, layout.decode_heads).workgroups().into());
-        }
-        if grid.splits > 1 {
-            let merge = params::AttentionMerge { n_head, out_pitch, splits: grid.splits, row };
-            recorder.dispatch(&self.merge, &merge, [n_head, tokens as u32, 1]);
-        }
     }
 
     /// Records norms and rotations of queries and keys, and one cache's keys and values.
@@ -413,15 +372,16 @@ impl AttentionOps {
         }
     }
 
-    /// Multiply-adds of `tokens` tokens of which the last sees `seen`.
-    pub fn work(&self, tokens: usize, seen: usize) -> u64 {
-        let seen = self.layout.shape.window.map_or(seen, |window| seen.min(window));
-        let shape = &self.layout.shape;
-        let keys = shape.n_head * (shape.head_dim + shape.value_dim) * seen;
-        let inputs = match &self.inputs {
+    /// Multiply-adds of a token in the matrices before attention.
+    fn inputs_work(&self) -> u64 {
+        match &self.inputs {
             Inputs::Heads(inputs) => inputs.work,
             Inputs::Latent(inputs) => inputs.work(),
-        };
-        (inputs + self.output.work + keys as u64) * tokens as u64
+        }
+    }
+
+    /// Multiply-adds of a token in the matrices before attention, or behind it: the larger of both.
+    pub fn work(&self) -> u64 {
+        self.inputs_work().max(self.output.work)
     }
 }

@@ -16,11 +16,14 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Gpu, Uploader},
+    gpu::{Gpu, Uploader, WorkKind, tokens_within},
     model::{Model, Resident, mask},
     runtime::{KvType, LayerFiring, Pass, Probe, Sequences},
     telemetry::neurons::Strength,
 };
+
+/// Tokens of the shortest chunk that a prompt is divided into because a device is slow.
+const CHUNK_MULTIPLE: usize = 16;
 
 /// The last layers of a model in a device's memory, with every dispatch prepared. The CPU computes the cold part of their FFNs.
 #[derive(Debug)]
@@ -164,6 +167,13 @@ impl DeviceModel {
             },
         ));
         Resident { first_layer: range.start, hot, head: self.layers.has_head() }
+    }
+
+    /// Most tokens of a chunk no step of which takes the device too long, as a multiple of those that kernels compute together.
+    pub fn paced_chunk(&self) -> usize {
+        let heaviest = self.ffns.iter().map(DeviceFfn::work).fold(self.layers.heaviest_step(), u64::max);
+        let tokens = tokens_within(self.layers.segment.most(WorkKind::Prompt), heaviest);
+        (tokens / CHUNK_MULTIPLE * CHUNK_MULTIPLE).clamp(CHUNK_MULTIPLE, self.layers.chunk.max(CHUNK_MULTIPLE))
     }
 
     /// Starts a chunk of `sequences`' rows, of which the first layers are the CPU's.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch},
+    gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, WorkKind, params, pitch, work_of},
     model::{Register, Weights},
     runtime::MAX_SHORTLIST,
 };
@@ -101,6 +101,7 @@ impl Head {
         let due = self.add_unless_first(segment, registers, due, &tokens);
         for (start, logits) in tokens.step_by(self.rows).zip(logits.chunks_mut(self.rows * self.n_vocab)) {
             let rows = start..(start + self.rows).min(end);
+            self.expect(segment, rows.len())?;
             self.record(segment.recorder(), registers, due, rows.clone());
             let bytes = (rows.len() * row * 4) as u64;
             segment.read(&[(&self.logits, 0, bytes)], |read| {
@@ -123,6 +124,7 @@ impl Head {
         logits: &mut [f32],
     ) -> Result<()> {
         let due = self.add_unless_first(segment, registers, due, &(token..token + 1));
+        self.expect(segment, 1)?;
         self.record(segment.recorder(), registers, due, token..token + 1);
         let (found_values, found_ids) = self.top.record(segment.recorder(), ids.len());
         let bytes = (ids.len() * 4) as u64;
@@ -140,6 +142,11 @@ impl Head {
             registers.add.record(segment.recorder(), tokens.end);
         }
         due && tokens.end <= 1
+    }
+
+    /// Announces the logits of `tokens` tokens.
+    fn expect(&self, segment: &mut Segment, tokens: usize) -> Result<()> {
+        segment.expect(WorkKind::of(tokens), work_of(self.output.work, tokens))
     }
 
     /// Records the logits of the tokens `rows`, at most `self.rows` of them.

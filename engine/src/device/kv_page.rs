@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, Gpu, Op, Purpose, Usage},
+    gpu::{Buffer, Gpu, Op, Purpose, Usage, params},
     model::{Rope, RopeOrder},
 };
 
@@ -80,6 +80,11 @@ impl KvPage {
     ) -> Result<Self> {
         let ops = KvOps::new(gpu, rope, buffers, attention, &memory)?;
         Ok(KvPage { heads, memory, ops })
+    }
+
+    /// The parameters of scores, of its heads alone.
+    pub(super) fn params(&self, all: params::Attention) -> params::Attention {
+        params::Attention { first_kv_head: self.heads.start as u32, kv_heads: self.heads.len() as u32, ..all }
     }
 }
 

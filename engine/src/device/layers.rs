@@ -10,7 +10,7 @@ use super::{
     part_buffers::{PartBuffers, no_buffers},
     registers::{Registers, pad, unpad},
     segment::{RingBytes, Segment},
-    step::{LayerBuffers, StepContext},
+    step::{GpuStep, LayerBuffers, StepContext},
 };
 use crate::{
     error::{Error, Result},
@@ -46,8 +46,8 @@ pub(crate) struct GpuLayers {
 }
 
 impl GpuLayers {
-    /// No layer yet; the first that [`GpuLayers::push`] adds is `first_layer`. Work of more than `most_work` multiply-adds is split
-    /// into several submissions.
+    /// No layer yet; the first that [`GpuLayers::push`] adds is `first_layer`. Work of several tokens of more than `most_work`
+    /// is split into several submissions, however quick the device is.
     ///
     /// # Errors
     /// [`Error::Memory`] if the device's budget or limits are too small, [`Error::Unsupported`] for a variant the kernels do not
@@ -116,6 +116,11 @@ impl GpuLayers {
         found.ok_or_else(|| Error::invalid("layer on the GPU", expected(), layer))
     }
 
+    /// Multiply-adds of a token in the heaviest step of the layers that are here, but for their FFNs.
+    pub fn heaviest_step(&self) -> u64 {
+        self.layers.iter().flat_map(|layer| &layer.steps).map(GpuStep::work).max().unwrap_or(0)
+    }
+
     /// Uploads the head.
     pub fn add_head(&mut self, loader: &mut GpuLoader<'_, '_>, weights: &Weights) -> Result<()> {
         self.head = Some(Head::new(loader, &self.registers, weights)?);
@@ -144,6 +149,7 @@ impl GpuLayers {
     /// Starts a chunk of `sequences`' rows, of which the first layers are computed elsewhere.
     pub fn start_chunk(&mut self, sequences: &Sequences<'_>) {
         (self.tokens, self.due) = (sequences.rows(), false);
+        self.segment.start_chunk(self.tokens);
         let tables = sequences.rotary().map_or(&[][..], |rotary| rotary.tables());
         for (rotations, table) in self.rotations.iter_mut().zip(tables) {
             rotations.clear();

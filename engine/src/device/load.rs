@@ -14,8 +14,9 @@ use crate::{
 pub struct GpuLoad {
     /// Most tokens of a chunk; fewer where the device's limits ask for it. Registers and scratch buffers have this many rows.
     pub chunk: usize,
-    /// Multiply-adds after which the work of several tokens is submitted: a desktop stays responsive between submissions, and no
-    /// driver's watchdog fires.
+    /// Multiply-adds after which the work of several tokens is submitted, however quick the device is: it begins while more is
+    /// recorded, and a cancellation is soon followed. A slow device's submissions are shorter
+    /// ([`DevicePace`](crate::gpu::DevicePace)).
     pub submission: u64,
     /// True if predictors are resident with their layers even while no sparsity mode needs them.
     pub predictors: bool,
@@ -25,7 +26,7 @@ pub struct GpuLoad {
 }
 
 impl Default for GpuLoad {
-    /// 2^35 multiply-adds are some 10 ms on a card, and a few 100 ms on a slow integrated GPU. A third of the streaming buffer's
+    /// 2^35 multiply-adds are some 10 ms on a card. A third of the streaming buffer's
     /// bytes are neurons, thousands even of wide models: enough to occupy a card.
     fn default() -> Self {
         GpuLoad { chunk: 256, submission: 1 << 35, predictors: true, streaming_buffer: 48 << 20 }

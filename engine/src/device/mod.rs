@@ -1,18 +1,19 @@
 //! The device's side of a model: its last layers and perhaps the head in a device's memory, computed there ([`device_model`]).
 //! Which neurons are there is its caller's decision; a layer's cold ones are the CPU's, and `hybrid` brings the two together.
 //!
-//! - Layer parts: `attention` (with `latent`), `recurrent` (`delta_net`, `mamba2`), `norm`, `ffn`, `per_layer`, `altup`,
-//!   `embedding` and `head`, made of `product`, `elementwise` and `neuron_rows`, work on [`registers`]. `step`
-//!   prepares and records a step of a layer's program with them, in buffers that layers share (`part_buffers`), and [`GpuLayers`] has all
-//!   layers that are here.
+//! - Layer parts: `attention` (with `scores` and `latent`), `recurrent` (`delta_net`, `mamba2`), `norm`, `ffn`, `per_layer`,
+//!   `altup`, `embedding` and `head`, made of `product`, `elementwise` and `neuron_rows`, work on [`registers`]. `step`
+//!   prepares and records a step of a layer's program with them, in buffers that layers share (`part_buffers`), and
+//!   [`GpuLayers`] has all layers that are here.
 //! - Resident units: `slot_table` says which neuron or expert is in which slot. [`resident_neurons`] and `resident_experts` have
 //!   the weights, a `neuron_block` or `expert_block` per block of slots, and scratch (`neuron_buffers`, `expert_buffers`,
 //!   `expert_latent`); [`neuron_pass`] and [`expert_pass`] record a pass of them, and [`resident_pass`] is the part of it that
 //!   the CPU waits for. `predictor` says which neurons to look at. [`device_ffn`] is a layer's FFN, however much of it is here.
 //! - KV and states: [`GpuKv`] (its rows lie as `kv_rows` says, in a `kv_page` or several) and [`GpuState`] are one layer's of one
 //!   conversation; `caches` moves them with their layers.
-//! - Segment and hand-over: the commands of a chunk go into one [`Segment`]. A split layer hands over to the CPU in the middle of
-//!   it ([`hand_over`]). Masks of neurons that fired (`fired`) come back with its results ([`firing_log`]).
+//! - Segment and hand-over: the commands of a chunk go into one [`Segment`], which submits as much at once as the device's pace
+//!   allows (`submission_clock` times it, `scores` divides attention). A split layer hands over to the CPU in the middle of it
+//!   ([`hand_over`]). Masks of neurons that fired (`fired`) come back with its results ([`firing_log`]).
 //! - Streaming: cold neurons of a prompt pass through a [`streaming_buffer`].
 //! - [`self_test`](fn@self_test) holds every kernel of a device against the CPU before one is trusted.
 //! - Coming and going: [`load`] says which part of a model comes, [`GpuLoader`] uploads it, [`moves`] changes it between two
@@ -67,12 +68,14 @@ pub(crate) mod registers;
 mod resident_experts;
 pub(crate) mod resident_neurons;
 pub(crate) mod resident_pass;
+mod scores;
 mod segment;
 mod self_test;
 mod slot_table;
 mod state;
 mod step;
 pub(crate) mod streaming_buffer;
+mod submission_clock;
 
 pub use device_bytes::device_bytes;
 pub(crate) use kv::GpuKv;

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, Recorder, params},
+    gpu::{Buffer, Recorder, WorkKind, params, work_of},
     model::Skips,
     runtime::Pass,
 };
@@ -104,6 +104,8 @@ impl<'a> NeuronPass<'a> {
     ) -> Result<()> {
         let NeuronStream { buffer, streamed, weights, cold } = stream;
         (self.selection, self.predicts) = (NeuronSelection::All, false);
+        let kind = WorkKind::of(self.tokens);
+        segment.expect(kind, work_of(self.neurons.work(), self.tokens))?;
         self.record(segment, observed)?;
         self.log(segment, log, observed.then(|| FiringEntry::new(self.layer, self.tokens)))?;
         let (mut bus_bytes, mut cpu_ns, mut slots) = (0, 0, Vec::new());
@@ -111,6 +113,7 @@ impl<'a> NeuronPass<'a> {
             slots.clear();
             slots.extend_from_slice(piece);
             slots.resize(piece.len().next_multiple_of(SLOT_MULTIPLE), NO_NEURON);
+            segment.expect(kind, work_of(self.neurons.work_of(slots.len()), self.tokens))?;
             let started = Instant::now();
             bus_bytes += buffer.load(segment.recorder(), streamed, weights, &slots)?;
             cpu_ns += started.elapsed().as_nanos() as u64;

@@ -189,10 +189,10 @@ impl RecurrentOps {
         }
     }
 
-    /// Multiply-adds of `tokens` tokens.
-    pub fn work(&self, tokens: usize) -> u64 {
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
         let scan = self.scan.as_ref().map_or(0, |scan| scan.work());
-        (self.projections.work + self.output.work + scan) * tokens as u64
+        self.projections.work + self.output.work + scan
     }
 
     /// The convolution of a conversation whose last inputs are in `state`.

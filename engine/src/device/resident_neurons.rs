@@ -234,7 +234,12 @@ impl ResidentNeurons {
 
     /// Multiply-adds of a token, with every resident neuron.
     pub fn work(&self) -> u64 {
-        (self.slots.len() * (self.rows + 1) * self.d_model) as u64
+        self.work_of(self.slots.len())
+    }
+
+    /// Multiply-adds of a token with so many of the layer's neurons.
+    pub fn work_of(&self, neurons: usize) -> u64 {
+        (neurons * (self.rows + 1) * self.d_model) as u64
     }
 
     /// Drops blocks from the end until at most `slots` slots are left. (The device's table is updated with the next upload; until

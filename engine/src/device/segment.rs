@@ -1,8 +1,14 @@
 //! A segment: the commands of a chunk that reach the device in one submission, and the data that travels with them.
 
+use std::time::Instant;
+
+use super::submission_clock::SubmissionClock;
 use crate::{
     error::{Error, Result},
-    gpu::{AdapterKind, Buffer, Coming, Gpu, GpuTimestamps, ReadbackRing, Recorder, Submission, UploadRing},
+    gpu::{
+        AdapterKind, Buffer, Coming, Gpu, GpuTimestamps, ReadbackRing, Recorder, Submission, SubmissionWork,
+        UploadRing, WorkKind,
+    },
 };
 
 /// The segment being recorded, and the rings that carry data along with it.
@@ -17,19 +23,34 @@ pub(crate) struct Segment {
     /// Bytes of a buffer that the next read brings along, and those that the last one brought.
     to_read_along: Option<(Buffer, u64)>,
     read_along: Vec<u8>,
-    /// Multiply-adds recorded, and the most of one submission.
-    work: u64,
+    /// Tokens of the chunk, and the layer whose commands are recorded.
+    tokens: usize,
+    layer: Option<usize>,
+    /// Work that was announced for the commands to be submitted next, and the most of one submission of several tokens, however
+    /// quick the device is.
+    held: SubmissionWork,
     most_work: u64,
     /// Layers there are, and those recorded since the beginning.
     layers: usize,
     recorded_layers: usize,
     /// Submitted and not waited for.
-    in_flight: Option<Submission>,
+    in_flight: Option<InFlight>,
+    clock: SubmissionClock,
+    /// Number of the last hand-over's submission.
+    handed_over: u64,
     /// GPU timestamps, if the device has a clock; true while they are taken; nanoseconds of each layer as last read.
     timestamps: Option<GpuTimestamps>,
     times_bytes: u64,
     timed: bool,
     nanoseconds: Vec<u64>,
+}
+
+/// A submission that may be waited for.
+#[derive(Debug)]
+struct InFlight {
+    index: Submission,
+    /// Number by the clock.
+    number: u64,
 }
 
 /// Bytes of a segment's rings.
@@ -55,11 +76,15 @@ impl Segment {
             hand_overs: None,
             to_read_along: None,
             read_along: Vec::new(),
-            work: 0,
+            tokens: 0,
+            layer: None,
+            held: SubmissionWork::default(),
             most_work,
             layers,
             recorded_layers: 0,
             in_flight: None,
+            clock: SubmissionClock::default(),
+            handed_over: 0,
             timestamps,
             times_bytes,
             timed: false,
@@ -67,11 +92,16 @@ impl Segment {
         })
     }
 
+    /// Commands recorded from now on are those of a chunk of `tokens` tokens.
+    pub fn start_chunk(&mut self, tokens: usize) {
+        (self.tokens, self.layer) = (tokens, None);
+    }
+
     /// Forgets what was recorded and not submitted, and begins anew with an upload of `pieces` to buffers and offsets.
     pub fn begin(&mut self, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
         self.recorder = None;
         self.to_read_along = None;
-        self.work = 0;
+        self.held = SubmissionWork::new(self.tokens);
         self.recorded_layers = 0;
         self.nanoseconds.clear();
         self.timestamps.iter().for_each(GpuTimestamps::restart);
@@ -82,6 +112,7 @@ impl Segment {
     pub fn drop_recorded(&mut self) {
         self.recorder = None;
         self.to_read_along = None;
+        self.held = SubmissionWork::new(self.tokens);
     }
 
     /// Times layers by the device's clock, or does not, from the next [`Segment::begin`] on.
@@ -94,8 +125,9 @@ impl Segment {
         self.timed && self.timestamps.is_some()
     }
 
-    /// Counts the time of commands recorded from now on to `layer`, or to none.
+    /// Counts work and time of commands recorded from now on to `layer`, or to none.
     pub fn enter(&mut self, layer: Option<usize>) {
+        self.layer = layer;
         if self.timed {
             self.recorder().begin_part(layer);
         }
@@ -152,9 +184,10 @@ impl Segment {
         let recorder = self.take_recorder();
         let wanted = pieces.iter().map(|(.., bytes)| bytes).sum();
         let refused = Error::Memory { what: "hand-over to the CPU", wanted, available: 0 };
+        let (held, begun) = (self.take_held(), Instant::now());
         let coming = self.hand_overs.as_mut().ok_or(refused)?.submit(recorder, pieces)?;
         self.up.submitted();
-        self.work = 0;
+        self.handed_over = self.clock.submitted(begun, held);
         // To wait for this submission is to wait for all before it.
         self.in_flight = None;
         Ok(coming)
@@ -163,7 +196,8 @@ impl Segment {
     /// Waits for the copies of a [`Segment::hand_over`] and passes them to `read`.
     pub fn take_hand_over<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let none = Error::Memory { what: "hand-over to the CPU", wanted: 1, available: 0 };
-        self.hand_overs.as_mut().ok_or(none)?.wait_and_read(coming, read)
+        let ring = self.hand_overs.as_mut().ok_or(none)?;
+        self.clock.wait(self.gpu.pace(), self.handed_over, || ring.wait_and_read(coming, read))
     }
 
     /// Makes the next [`Segment::read`] bring the first `bytes` of `buffer` along.
@@ -182,36 +216,61 @@ impl Segment {
         self.recorder.insert(recorder)
     }
 
-    /// Counts `multiply_adds` recorded for `tokens`, and submits when there are many; a single token is never split.
-    pub fn worked(&mut self, multiply_adds: u64, tokens: usize) -> Result<()> {
-        self.work += multiply_adds;
+    /// Announces commands of so much work: what was recorded before goes ahead of them if both together would take too long.
+    pub fn expect(&mut self, kind: WorkKind, work: u64) -> Result<()> {
+        if self.gpu.pace().is_full(&self.held, kind, work) {
+            self.submit()?;
+        }
+        self.held.add(kind, work, self.layer);
+        Ok(())
+    }
+
+    /// Work of a kind that a submission may hold by now.
+    pub fn most(&self, kind: WorkKind) -> u64 {
+        self.gpu.pace().most(kind)
+    }
+
+    /// Ends a part of a layer: submits what is recorded where that is much, or where a token's first layers are to go ahead.
+    pub fn worked(&mut self) -> Result<()> {
         self.recorded_layers += 1;
-        let due = match tokens {
+        let due = match self.tokens {
             1 => {
                 token_submits_after(self.recorded_layers, self.layers)
                     && self.gpu.report().kind != AdapterKind::Software
             }
-            _ => self.work >= self.most_work,
+            _ => self.held.total() >= self.most_work,
         };
         if due { self.submit() } else { Ok(()) }
     }
 
+    /// The work announced, which is submitted now.
+    fn take_held(&mut self) -> SubmissionWork {
+        std::mem::replace(&mut self.held, SubmissionWork::new(self.tokens))
+    }
+
     /// Submits the commands recorded. At most two submissions are in flight: a third would only delay other users of the device, and a
-    /// cancellation.
+    /// cancellation. The first ones of a device are each waited for, to know how long they take.
     pub fn submit(&mut self) -> Result<()> {
         let Some(recorder) = self.recorder.take() else { return Ok(()) };
+        let (held, begun) = (self.take_held(), Instant::now());
+        let alone = self.gpu.pace().is_new(&held);
         let index = recorder.submit()?;
         self.up.submitted();
-        self.work = 0;
-        match self.in_flight.replace(index) {
-            Some(before) => self.gpu.wait(before),
-            None => Ok(()),
-        }
+        let made = InFlight { index, number: self.clock.submitted(begun, held) };
+        let before = match alone {
+            true => {
+                self.in_flight = None;
+                Some(made)
+            }
+            false => self.in_flight.replace(made),
+        };
+        let Some(InFlight { index, number }) = before else { return Ok(()) };
+        self.clock.wait(self.gpu.pace(), number, || self.gpu.wait(index))
     }
 
     /// Submits the commands recorded, waits, and passes the bytes of `pieces` (buffer, offset, length), one after the other, to `read`.
     pub fn read<R>(&mut self, pieces: &[(&Buffer, u64, u64)], read: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        let along = self.to_read_along.take();
+        let (along, held) = (self.to_read_along.take(), self.take_held());
         let mut recorder = self.take_recorder();
         let timestamps = self.timestamps.as_ref().filter(|_| self.timed);
         let times = timestamps.and_then(|timestamps| timestamps.resolve(&mut recorder));
@@ -223,9 +282,12 @@ impl Segment {
             // Only observers want more than logits.
             self.down = ReadbackRing::new(&self.gpu, 1, in_all)?;
         }
-        self.work = 0;
+        let begun = Instant::now();
+        let coming = self.down.submit(recorder, &all)?;
+        self.up.submitted();
         self.in_flight = None;
-        let (up, read_along, nanoseconds) = (&mut self.up, &mut self.read_along, &mut self.nanoseconds);
+        let number = self.clock.submitted(begun, held);
+        let (down, read_along, nanoseconds) = (&mut self.down, &mut self.read_along, &mut self.nanoseconds);
         read_along.clear();
         let read = |all: &[u8]| {
             let (asked, more) = all.split_at(bytes as usize);
@@ -237,7 +299,7 @@ impl Segment {
             }
             read(asked)
         };
-        self.down.read(recorder, &all, || up.submitted(), read)
+        self.clock.wait(self.gpu.pace(), number, || down.wait_and_read(coming, read))
     }
 }
 

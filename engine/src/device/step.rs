@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::Gpu,
+    gpu::{Gpu, WorkKind, work_of},
     model::{AltupStep, BoundOperation, BoundStep, FfnWeights, Register},
     runtime::Sequences,
 };
@@ -142,23 +142,22 @@ impl GpuStep {
     /// Records it. Of a router or an FFN only the input is readied; what reads it is not the layer's.
     pub fn record(&self, context: StepContext<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let StepContext { gpu, segment, registers, parts, layer, at, tokens, due } = context;
-        let work = match self {
+        let kind = WorkKind::of(tokens);
+        match self {
             GpuStep::Norm { op, .. } => {
                 op.record(segment.recorder(), tokens, *due);
                 *due &= !op.adds();
                 return Ok(());
             }
             GpuStep::Attention(ops) => {
-                let (mut caches, mut work): (SmallVec<[CacheRows<'_>; 1]>, u64) = (SmallVec::new(), 0);
+                let mut caches: SmallVec<[CacheRows<'_>; 1]> = SmallVec::new();
                 for (rows, kv) in sequences.iter_mut() {
                     let kv = &*kv;
                     let cache = kv.rows_off_host(layer).ok_or_else(|| not_here("KV cache", layer))?;
                     let cache = cache.of::<GpuKv>()?;
-                    work += ops.work(rows.len(), kv.len() + rows.len());
                     caches.push(CacheRows { rows, pages: cache.pages(), position: kv.len(), capacity: cache.room() });
                 }
-                ops.record(segment.recorder(), gpu, &parts.attention, &caches, tokens);
-                work
+                ops.record(segment, gpu, &parts.attention, &caches, tokens)?;
             }
             GpuStep::Recurrent(ops) => {
                 let mut states: SmallVec<[(Range<usize>, &StateOps); 1]> = SmallVec::new();
@@ -166,13 +165,13 @@ impl GpuStep {
                     let state = kv.advance_state_off_host(layer).ok_or_else(|| not_here("recurrent state", layer))?;
                     states.push((rows, state.of::<GpuState>()?.ops()));
                 }
+                segment.expect(kind, work_of(ops.work(), tokens))?;
                 ops.record(segment.recorder(), &states, tokens);
-                ops.work(tokens)
             }
             GpuStep::Ffn => return Ok(()),
             GpuStep::DenseFfn(ffn) => {
+                segment.expect(kind, work_of(ffn.work(), tokens))?;
                 ffn.record(segment.recorder(), tokens, None);
-                ffn.work() * tokens as u64
             }
             GpuStep::Add(sum) => {
                 sum.record(segment.recorder(), tokens);
@@ -184,21 +183,35 @@ impl GpuStep {
                 return Ok(());
             }
             GpuStep::PerLayerInput(ops) => {
+                segment.expect(kind, work_of(ops.work(), tokens))?;
                 ops.record(gpu, segment.recorder(), tokens, at);
-                ops.work() * tokens as u64
             }
             GpuStep::Altup { step, ops } => {
-                ops.record(segment.recorder(), *step, tokens);
                 // Counted once per layer.
-                if *step == AltupStep::Laurel { ops.work() * tokens as u64 } else { 0 }
+                if *step == AltupStep::Laurel {
+                    segment.expect(kind, work_of(ops.work(), tokens))?;
+                }
+                ops.record(segment.recorder(), *step, tokens);
             }
             GpuStep::Scale(factor) => {
                 let add = std::mem::take(due);
                 registers.record_scale(gpu, segment.recorder(), tokens, add, *factor);
                 return Ok(());
             }
-        };
-        segment.worked(work, tokens)
+        }
+        segment.worked()
+    }
+
+    /// Multiply-adds of a token in the step's matrices, of those that are submitted together.
+    pub fn work(&self) -> u64 {
+        match self {
+            GpuStep::Attention(ops) => ops.work(),
+            GpuStep::Recurrent(ops) => ops.work(),
+            GpuStep::DenseFfn(ffn) => ffn.work(),
+            GpuStep::PerLayerInput(ops) => ops.work(),
+            GpuStep::Altup { ops, .. } => ops.work(),
+            GpuStep::Norm { .. } | GpuStep::Ffn | GpuStep::Add(_) | GpuStep::AddOut | GpuStep::Scale(_) => 0,
+        }
     }
 }
 

@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 use thermocline_shaders::{Kernel, Tier, WeightType};
 
 use super::{
-    AdapterChoice, AdapterId, AdapterKind, AdapterReport, Arena, Buffer, Caps, CreationLock, Fallback, FallbackPart,
-    Fallbacks, Faults, GpuFeature, Pipelines, Purpose, RiskyStep, Usage, VramReading, enumeration,
+    AdapterChoice, AdapterId, AdapterKind, AdapterReport, Arena, Buffer, Caps, CreationLock, DevicePace, Fallback,
+    FallbackPart, Fallbacks, Faults, GpuFeature, Pipelines, Purpose, RiskyStep, Usage, VramReading, enumeration,
     faults::{FaultCounter, FaultPoint, KernelMutation},
     gpu_profile::GpuProfiler,
     health::Health,
@@ -82,6 +82,7 @@ struct Inner {
     #[cfg(any(test, feature = "test-hooks"))]
     counts: super::test_counts::TestCounts,
     profiler: GpuProfiler,
+    pace: DevicePace,
     tuning: Tuning,
     /// Placeholder for bindings that a kernel's variant does not read.
     nothing: Buffer,
@@ -204,6 +205,7 @@ impl Gpu {
             #[cfg(any(test, feature = "test-hooks"))]
             counts: super::test_counts::TestCounts::default(),
             profiler: GpuProfiler::default(),
+            pace: DevicePace::new(&faults()),
             tuning: Tuning::new(options.packed_dot),
             nothing,
             first_submission: FirstSubmission::default(),
@@ -353,6 +355,11 @@ impl Gpu {
 
     pub(super) fn profiler(&self) -> &GpuProfiler {
         &self.0.profiler
+    }
+
+    /// The work that its submissions may hold, by the times of those before.
+    pub fn pace(&self) -> &DevicePace {
+        &self.0.pace
     }
 
     /// Nanoseconds of one step of the device's clock.

@@ -27,11 +27,15 @@ pub enum FaultPoint {
     Hang,
     /// The adapter has other subgroups than it says.
     Subgroups,
+    /// The clock of submissions ([`super::DevicePace`]) says that each unit of work took so many picoseconds, as on a device of
+    /// that speed.
+    SlowClock,
     /// The process ends within a step, as by a fault of a driver; whatever the number of the passage.
     Abort(RiskyStep),
 }
 
-/// At most one failure: at the `n`-th passage, from 1, of a point; a full heap is one of `n` bytes.
+/// At most one failure: at the `n`-th passage, from 1, of a point; a full heap is one of `n` bytes, a slow clock one of `n`
+/// picoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults(pub Option<(FaultPoint, u64)>);
 
@@ -89,6 +93,11 @@ impl FaultCounter {
             Some((chosen, n)) if chosen == point && !self.paused() => self.passed.fetch_add(1, Relaxed) + 1 == n,
             _ => false,
         }
+    }
+
+    /// Picoseconds that a unit of work takes by a slow clock, if there is one.
+    pub fn slow_clock(&self) -> Option<u64> {
+        self.faults.0.filter(|(point, _)| *point == FaultPoint::SlowClock).map(|(_, picoseconds)| picoseconds)
     }
 
     /// True if the heap of mapped memory is full, of which `bytes` would be held.

@@ -4,8 +4,9 @@
 //! segment ([`Recorder`]), and the rings that carry data up and down ([`UploadRing`], [`ReadbackRing`]). Weights are repacked
 //! ([`crate::quant::repack`]) on their way up ([`Uploader`]) into a [`GpuMatrix`], which [`Matmul`] multiplies.
 //! [`GpuTimestamps`] is its timer, behind the times of kernels ([`GpuProfile`]) and of layers; [`VramReading`] is the system's
-//! view of memory. [`Gpu::counting`] is a device that is not there and counts the bytes that a real one would hold. It knows
-//! weight formats but no models: what is computed in which order is [`crate::model`]'s business.
+//! view of memory. [`DevicePace`] says how much work its submissions may hold. [`Gpu::counting`] is a device that is not there
+//! and counts the bytes that a real one would hold. It knows weight formats but no models: what is computed in which order is
+//! [`crate::model`]'s business.
 
 mod activations;
 mod adapter;
@@ -33,6 +34,7 @@ mod marker;
 mod matmul;
 mod matrix;
 mod op;
+mod pace;
 mod pipeline_cache;
 mod pipelines;
 mod product_sample;
@@ -67,6 +69,7 @@ pub use marker::{RiskyStep, StepMarker, withdraw_markers};
 pub use matmul::{Epilogue, Matmul, MatmulOutput};
 pub use matrix::{GpuMatrix, MatrixLayout, MatrixPart};
 pub use op::{Binding, BufferRows, Op, grid, pitch};
+pub use pace::{DevicePace, SubmissionTime, SubmissionWork, WorkKind, tokens_within, work_of};
 pub use pipelines::{Pipeline, Pipelines};
 pub(crate) use product_sample::{LargestError, ProductSample, SampleSize};
 pub use recorder::Recorder;

@@ -16,6 +16,7 @@ use crate::{
         streaming_buffer::StreamingBuffer,
     },
     error::Result,
+    gpu::{WorkKind, work_of},
     model::{BoundFfn, BoundOperation, BoundStep, FfnKind, FfnWeights},
     runtime::{Pass, Sequences},
 };
@@ -57,9 +58,11 @@ impl DeviceModel {
         let (layer, tokens) = (of.layer, pass.tokens.len());
         let DeviceModel { layers, ffns, log, hand_over, streaming_buffer, .. } = self;
         let ffn = &ffns[layer - layers.range().start];
-        let split = SplitLayer { pass, ffn: *of, layers, hand_over, log, cold };
+        let work = work_of(ffn.work(), tokens);
+        let mut split = SplitLayer { pass, ffn: *of, layers, hand_over, log, cold, work };
         match (ffn, of.kind) {
             (DeviceFfn::Whole(whole), _) => {
+                split.expect()?;
                 whole.record(&mut split.layers.segment, split.pass, layer, split.log)?;
             }
             (DeviceFfn::Neurons(neurons), FfnKind::Dense(weights)) => {
@@ -69,6 +72,7 @@ impl DeviceModel {
                 experts.route_late(split.layers.segment.recorder(), tokens);
                 let resident = ExpertPass::new(experts, split.pass);
                 if experts.slots.is_whole() {
+                    split.expect()?;
                     resident.record_whole(&mut split.layers.segment, split.pass, layer, split.log)?;
                 } else {
                     split.run(resident, ColdPart::Experts(experts.slots.resident()))?;
@@ -76,15 +80,19 @@ impl DeviceModel {
             }
             _ => split.run(NothingResident { tokens }, ColdPart::Whole)?,
         }
-        let work = ffn.work() * tokens as u64;
-        self.layers.segment.worked(work, tokens)
+        self.layers.segment.worked()
     }
 }
 
 impl SplitLayer<'_, '_> {
+    /// Announces the work of an FFN that is all resident.
+    fn expect(&mut self) -> Result<()> {
+        self.layers.segment.expect(WorkKind::of(self.pass.tokens.len()), self.work)
+    }
+
     /// `Out = ffn` of one whose neurons are resident one by one: cold ones pass through `buffer`, if they can, or are the CPU's.
     fn run_neurons(
-        self,
+        mut self,
         neurons: &ResidentNeurons,
         weights: &FfnWeights,
         buffer: Option<&mut StreamingBuffer>,
@@ -93,6 +101,7 @@ impl SplitLayer<'_, '_> {
         let resident = NeuronPass::new(neurons, self.pass, layer);
         let selection = resident.selection;
         if neurons.slots.is_whole() {
+            self.expect()?;
             return resident.record_whole(&mut self.layers.segment, self.pass, self.log);
         }
         // An observer gets gate and up of all neurons only from the side that computes them all.

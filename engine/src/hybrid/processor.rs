@@ -239,6 +239,10 @@ impl Processor for HybridProcessor {
         self.device.as_ref().map_or(usize::MAX, |device| device.layers.chunk)
     }
 
+    fn paced_chunk(&self) -> usize {
+        self.device.as_ref().map_or(usize::MAX, DeviceModel::paced_chunk)
+    }
+
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
         self.retry_without_streaming_buffer(|it| match &mut it.device {
             Some(device) => device.layers.kv_cache(model, capacity, ty),
@@ -350,3 +354,6 @@ impl Processor for HybridProcessor {
         self.cold.cpu.scratch_bytes() + self.device.as_ref().map_or(0, |_| device)
     }
 }
+
+#[cfg(test)]
+mod tests;

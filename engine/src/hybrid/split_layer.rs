@@ -14,6 +14,7 @@ use crate::{
         resident_pass::ResidentPass,
     },
     error::Result,
+    gpu::WorkKind,
     model::BoundFfn,
     runtime::Pass,
 };
@@ -26,13 +27,15 @@ pub(crate) struct SplitLayer<'a, 'p> {
     pub hand_over: &'a mut HandOver,
     pub log: &'a mut FiringLog,
     pub cold: &'a mut ColdSide,
+    /// Work of the resident part.
+    pub work: u64,
 }
 
 impl SplitLayer<'_, '_> {
     /// `Out = ffn`: the device computes the `resident` part while the CPU computes the cold one. If the CPU has nothing to add,
     /// no partial sum is uploaded.
     pub fn run(self, mut resident: impl ResidentPass, part: ColdPart<'_>) -> Result<()> {
-        let SplitLayer { pass, ffn, layers, hand_over, log, cold } = self;
+        let SplitLayer { pass, ffn, layers, hand_over, log, cold, work } = self;
         let (tokens, observed) = (pass.tokens.len(), pass.probe.wants_firing());
         let GpuLayers { segment, registers, .. } = layers;
         let (d_model, row_bytes) = (registers.d_model, registers.row_bytes() as usize);
@@ -41,6 +44,9 @@ impl SplitLayer<'_, '_> {
         pieces.extend(resident.handed_over(registers));
         let mut bus_bytes: u64 = pieces.iter().map(|(.., bytes)| bytes).sum();
         let coming = segment.hand_over(&pieces)?;
+        if resident.computes() {
+            segment.expect(WorkKind::of(tokens), work)?;
+        }
         resident.record(segment, observed)?;
         if resident.computes() {
             segment.submit()?;

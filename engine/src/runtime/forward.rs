@@ -167,7 +167,8 @@ impl Forward {
         let n_vocab = self.model.config.n_vocab;
         let (mut written, chunk) = (0, self.chunk().min(kv.longest_pass()));
         let Forward { model, processor, sparsity, correction, logits, .. } = self;
-        for (part, last) in parts(tokens, chunk) {
+        let mut rest = tokens;
+        while let Some((part, last)) = next_part(&mut rest, chunk, &**processor) {
             let mut sequences = Sequences::one(kv, part.len());
             let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
             layers(&mut **processor, &mut pass, &mut sequences)?;
@@ -210,11 +211,14 @@ impl Forward {
         let chunk = self.chunk().min(kv.longest_pass());
         let Forward { model, processor, sparsity, correction, logits, .. } = self;
         let d_model = model.config.d_model;
-        for (part, states) in tokens.chunks(chunk).zip(logits.chunks_mut(chunk * d_model)) {
+        let (mut rest, mut written) = (tokens, 0);
+        while let Some((part, _)) = next_part(&mut rest, chunk, &**processor) {
+            let states = &mut logits[written * d_model..][..part.len() * d_model];
+            written += part.len();
             let mut sequences = Sequences::one(kv, part.len());
             let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
             layers(&mut **processor, &mut pass, &mut sequences)?;
-            processor.hidden(&pass, &mut states[..part.len() * d_model])?;
+            processor.hidden(&pass, states)?;
             processor.report(&mut pass);
             sequences.advance();
         }
@@ -281,7 +285,8 @@ impl Forward {
         let chunk = self.chunk().min(kv.longest_pass());
         let Forward { model, processor, sparsity, correction, top, .. } = self;
         let (ids, logits) = (&mut top.0[..k], &mut top.1[..k]);
-        for (part, last) in parts(tokens, chunk) {
+        let mut rest = tokens;
+        while let Some((part, last)) = next_part(&mut rest, chunk, &**processor) {
             let mut sequences = Sequences::one(kv, part.len());
             let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
             layers(&mut **processor, &mut pass, &mut sequences)?;
@@ -322,13 +327,14 @@ impl Forward {
     }
 }
 
-/// Chunks of `tokens`; true with the last.
-fn parts(tokens: &[u32], chunk: usize) -> impl Iterator<Item = (&[u32], bool)> {
-    let mut left = tokens.len();
-    tokens.chunks(chunk).map(move |part| {
-        left -= part.len();
-        (part, left == 0)
-    })
+/// The next chunk of the tokens in `rest`, of at most `most`, and true if it is the last. A short rest goes along with what a
+/// processor takes at once.
+fn next_part<'t>(rest: &mut &'t [u32], most: usize, processor: &dyn Processor) -> Option<(&'t [u32], bool)> {
+    let paced = if rest.len() > 1 { processor.paced_chunk() } else { 1 };
+    let with_rest = paced.saturating_add(paced / 2);
+    let tokens = most.min(if rest.len() <= with_rest { with_rest } else { paced }).min(rest.len());
+    let part = rest.split_off(..tokens)?;
+    (!part.is_empty()).then_some((part, rest.is_empty()))
 }
 
 /// Computes every layer of a chunk.

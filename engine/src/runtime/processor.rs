@@ -23,6 +23,12 @@ pub trait Processor: Debug + Send {
         usize::MAX
     }
 
+    /// Tokens of a prompt that are best computed together now: fewer than [`Processor::max_chunk`] where a device would take
+    /// too long.
+    fn paced_chunk(&self) -> usize {
+        usize::MAX
+    }
+
     /// A cache that this processor can work on. `ty` is a preference: [`KvCache::ty`] is the encoding it has.
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache>;
 

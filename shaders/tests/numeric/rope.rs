@@ -2,7 +2,7 @@
 
 use bytemuck::{bytes_of, cast_slice, cast_vec};
 use half::f16;
-use thermocline_shaders::{head_pitch, params::RopeAppend};
+use thermocline_shaders::{Tier, head_pitch, params::RopeAppend};
 
 use crate::gpu::{Call, Gpu, assert_close, bytes, noise};
 
@@ -140,12 +140,10 @@ impl Inputs<'_> {
     }
 }
 
-fn check(variant: Variant) {
-    let Variant { head_dim, dims, neox, rope, qk_norm, norm_all, norm_after, .. } = variant;
-    let Variant { gated, grows, kv_f32, position, workgroup, .. } = variant;
-    let (value_dim, value_scale) = variant.values.unwrap_or((head_dim, 1.0));
-    let [dim, half] = [head_dim, dims / 2].map(|v| v as usize);
-    let params = RopeAppend {
+fn params(variant: Variant) -> RopeAppend {
+    let Variant { head_dim, dims, position, .. } = variant;
+    let (value_dim, _) = variant.values.unwrap_or((head_dim, 1.0));
+    RopeAppend {
         n_head: N_HEAD,
         n_kv_head: N_KV_HEAD,
         first_kv_head: 0,
@@ -163,66 +161,73 @@ fn check(variant: Variant) {
         query_length: 2,
         query_offset: 1,
         row: 0,
-    };
-    let [tokens, qkv_pitch] = [TOKENS, params.qkv_pitch].map(|v| v as usize);
-    let qkv: Vec<f32> = noise(tokens * qkv_pitch, 41).iter().map(|v| v * 3.0).collect();
+    }
+}
+
+/// Queries and the caches' words, as the kernel leaves them: one page behind the other.
+struct Appended {
+    q: Vec<u32>,
+    caches: [Vec<u32>; 2],
+}
+
+fn append(inputs: &Inputs<'_>, tier: Tier) -> Appended {
+    let Inputs { variant, params, qkv, table, norms } = inputs;
+    let page_heads = if variant.pages { 1 } else { N_KV_HEAD };
+    let before = |dim: u32| untouched((page_heads * params.capacity * head_pitch(dim)) as usize, variant.kv_f32);
+    let (keys_before, values_before) = (before(params.head_dim), before(params.value_dim));
+    let switch = |name, on| (name, f64::from(u8::from(on)));
+    let overrides = [
+        ("WORKGROUP_SIZE", f64::from(variant.workgroup)),
+        switch("NEOX", variant.neox),
+        switch("ROPE", variant.rope),
+        switch("QK_NORM", variant.qk_norm),
+        switch("QK_NORM_ALL", variant.norm_all),
+        switch("NORM_AFTER_ROPE", variant.norm_after),
+        switch("GATED", variant.gated),
+        switch("QUERY_SCALE", variant.grows),
+        switch("KV_F32", variant.kv_f32),
+        ("VALUE_SCALE", variant.values.map_or(1.0, |(_, scale)| scale)),
+    ];
+    let [of_queries, of_keys] = [&norms[0], &norms[1]].map(|norm| bytes(norm));
+    let mut got =
+        Appended { q: vec![UNTOUCHED.to_bits(); (TOKENS * params.q_pitch) as usize], caches: [Vec::new(), Vec::new()] };
+    for first_kv_head in (0..N_KV_HEAD).step_by(page_heads as usize) {
+        let queries = if first_kv_head == 0 { N_HEAD } else { 0 };
+        let params = RopeAppend { first_kv_head, kv_heads: page_heads, ..*params };
+        let call = Call {
+            kernel: "rope_append",
+            tier,
+            weights: None,
+            overrides: &overrides,
+            params: bytes_of(&params),
+            buffers: &[bytes(qkv), bytes(table), of_queries, of_keys, cast_slice(&got.q), &keys_before, &values_before],
+            workgroups: (queries + 2 * page_heads, TOKENS, 1),
+        };
+        let [q, keys, values] = Gpu::get().run_for(&call, [4, 5, 6]);
+        got.q = q;
+        got.caches[0].extend(keys);
+        got.caches[1].extend(values);
+    }
+    got
+}
+
+fn check(variant: Variant) {
+    let params = params(variant);
+    let [tokens, dim, half] = [TOKENS, variant.head_dim, variant.dims / 2].map(|v| v as usize);
+    let qkv: Vec<f32> = noise(tokens * params.qkv_pitch as usize, 41).iter().map(|v| v * 3.0).collect();
     let table = noise(tokens * half.max(1) * 2, 42);
-    let norm_len = |heads: u32| if norm_all { dim * heads as usize } else { dim };
+    let norm_len = |heads: u32| if variant.norm_all { dim * heads as usize } else { dim };
     let norms = [noise(norm_len(N_HEAD), 43), noise(norm_len(N_KV_HEAD), 44)];
 
     let inputs = Inputs { variant, params, qkv: &qkv, table: &table, norms: &norms };
     let (q, caches) = inputs.outputs();
-    let page_heads = if variant.pages { 1 } else { N_KV_HEAD };
-    let page_bytes = |of: &[f64]| untouched(of.len() * page_heads as usize / N_KV_HEAD as usize, kv_f32);
-    let [keys_before, values_before] = [&caches[0], &caches[1]].map(|cache| page_bytes(cache));
-    let switch = |name, on| (name, f64::from(u8::from(on)));
-    let overrides = [
-        ("WORKGROUP_SIZE", f64::from(workgroup)),
-        switch("NEOX", neox),
-        switch("ROPE", rope),
-        switch("QK_NORM", qk_norm),
-        switch("QK_NORM_ALL", norm_all),
-        switch("NORM_AFTER_ROPE", norm_after),
-        switch("GATED", gated),
-        switch("QUERY_SCALE", grows),
-        switch("KV_F32", kv_f32),
-        ("VALUE_SCALE", value_scale),
-    ];
     for tier in Gpu::get().tiers() {
-        let mut got_q: Vec<u32> = vec![UNTOUCHED.to_bits(); q.len()];
-        let mut got = [Vec::new(), Vec::new()];
-        for first_kv_head in (0..N_KV_HEAD).step_by(page_heads as usize) {
-            let queries = if first_kv_head == 0 { N_HEAD } else { 0 };
-            let [of_queries, of_keys] = [&norms[0], &norms[1]].map(|norm| bytes(norm));
-            let params = RopeAppend { first_kv_head, kv_heads: page_heads, ..params };
-            let call = Call {
-                kernel: "rope_append",
-                tier,
-                weights: None,
-                overrides: &overrides,
-                params: bytes_of(&params),
-                buffers: &[
-                    bytes(&qkv),
-                    bytes(&table),
-                    of_queries,
-                    of_keys,
-                    cast_slice(&got_q),
-                    &keys_before,
-                    &values_before,
-                ],
-                workgroups: (queries + 2 * page_heads, TOKENS, 1),
-            };
-            let [q, keys, values] = Gpu::get().run_for(&call, [4, 5, 6]);
-            got_q = q;
-            got[0].extend(keys);
-            got[1].extend(values);
-        }
+        let got = append(&inputs, tier);
         let what = format!("{tier} {variant:?}");
-        assert_close(&cast_vec(got_q), &q, 1e-5, &format!("{what}: q"));
-        for (name, words, expected) in got.into_iter().zip(&caches).zip(["keys", "values"]).map(|((a, b), c)| (c, a, b))
-        {
+        assert_close(&cast_vec(got.q), &q, 1e-5, &format!("{what}: q"));
+        for (name, (words, expected)) in ["keys", "values"].into_iter().zip(got.caches.into_iter().zip(&caches)) {
             let what = format!("{what}: {name}");
-            if kv_f32 {
+            if variant.kv_f32 {
                 assert_close(&cast_vec(words), expected, 1e-5, &what);
             } else {
                 let halves: Vec<f32> = cast_slice::<u32, f16>(&words).iter().map(|v| v.to_f32()).collect();

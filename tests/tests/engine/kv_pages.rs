@@ -90,7 +90,7 @@ fn copied_prefixes_in_pages_are_what_computing_them_gives() {
 #[test]
 fn cache_of_a_head_that_is_longer_than_a_binding_is_refused() {
     let (model, room) = paged("mistral", KvType::F32);
-    let forward = forward(&narrow(), &model, 32);
+    let mut forward = forward(&narrow(), &model, 32);
     let error = forward.kv_cache(room + 1, KvType::F32).unwrap_err();
     assert!(matches!(error, Error::Memory { what: "KV cache of one head", .. }), "{error}");
 }
