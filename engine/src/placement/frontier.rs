@@ -131,25 +131,23 @@ impl Frontier {
                 seconds: of.seconds + on_cpu[layer] + wait,
                 construction: Construction::Suffix { first_resident: layer, option: of.option, after: of.after },
             };
-            let after = &suffixes[layer + 1];
             for (option, number) in options[layer].iter().zip(0..) {
                 let is_split = option.blocks < blocks;
-                if !is_split && rested_layer > 0.0 {
-                    // A split layer is no slower behind a wait, and may be quicker there than the whole one.
+                if !is_split && layer > 0 && rested_layer > 0.0 {
+                    // A split layer is no slower behind the CPU's, and may be quicker there than the whole one.
                     plans.extend(thinning.kept().iter().map(|of| candidate(of, 0.0)));
                 }
-                let end = if is_split && layer + 1 == n_layer { rested_head } else { 0.0 };
-                for (suffix, index) in after.iter().zip(0..) {
-                    // Of the last layer's suffixes the option is the head.
-                    let wait = if suffix.option == 1 { end } else { 0.0 };
-                    thinning.offer(suffix.bytes + option.bytes, suffix.seconds + option.seconds + wait, number, index);
+                let splits_last = is_split && layer + 1 == n_layer;
+                for (suffix, after) in suffixes[layer + 1].iter().zip(0..) {
+                    // Behind the last layer the option is the head.
+                    let wait = if splits_last && suffix.option == 1 { rested_head } else { 0.0 };
+                    thinning.offer(suffix.bytes + option.bytes, suffix.seconds + option.seconds + wait, number, after);
                 }
             }
             let best = thinning.take();
             plans.extend(best.iter().map(|of| {
                 let is_whole = options[layer][of.option as usize].blocks == blocks;
-                let rested = is_whole && (layer > 0 || !has_head(&suffixes, layer, *of));
-                candidate(of, if rested { rested_layer } else { 0.0 })
+                candidate(of, if is_whole && layer > 0 { rested_layer } else { 0.0 })
             }));
             suffixes[layer] = best;
         }
@@ -194,11 +192,6 @@ impl Frontier {
         placement.hot = hot.collect();
         placement
     }
-}
-
-/// True if the head is resident in a plan of the layers from `layer` on.
-fn has_head(suffixes: &[Vec<SuffixPlan>], layer: usize, plan: SuffixPlan) -> bool {
-    suffixes[layer + 1..].iter().fold(plan, |plan, after| after[plan.after as usize]).option == 1
 }
 
 /// Bytes of `budget` that a plan may use; the rest is left to the driver's blocks.

@@ -172,14 +172,13 @@ impl Plan {
             bytes.scratch += profile.head.scratch;
         }
         let timers = layer_timers(profile, machine);
-        // Behind the CPU's layers, or its head, the device begins a token rested.
-        let rested = placement.first_resident > 0 || !placement.head;
         let mut layers = Vec::with_capacity(timers.len());
         for (at, (layer, timer)) in profile.layers.iter().zip(&timers).enumerate() {
             let resident = at >= placement.first_resident;
             let hot = &placement.hot[at];
             let hot_rows = layer.rows_of(hot);
-            let begins = DeviceClocks::after_wait(rested && at == placement.first_resident);
+            // Behind the CPU's layers the device begins rested.
+            let begins = DeviceClocks::after_wait(at > 0 && at == placement.first_resident);
             let mut layer_bytes = 0;
             if resident {
                 let ffn = layer.routing + layer.split_tables + layer.hot_bytes(hot.len());

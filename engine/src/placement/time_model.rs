@@ -17,12 +17,13 @@
 //!
 //! - a split layer waits for the CPU's partial sum, so that every one is priced as a burst, its attention included. Its wait is
 //!   at its end, so that in truth the layer behind a run of split ones is slow in place of the run's first;
-//! - whole layers one behind the other are one submission without waits, but for the first: where the CPU computes the layers
-//!   below it, or the head, the device has rested before it, and this layer is a burst. A few whole layers above the CPU's are
-//!   thus dearer, each, than many;
+//! - whole layers one behind the other are one submission without waits, but for the first: where the CPU computes the layers below
+//!   it, the device has rested before it, and this layer is a burst. A few whole layers above the CPU's are thus dearer, each, than
+//!   many;
 //! - a resident head goes with the last layer; behind a split one it is a burst as well.
 //!
-//! A token that the device computes alone waits only for its draw, and nothing of it is priced as a burst.
+//! A token whose layers the device computes alone waits only for its draw, or for a head that the CPU computes: once for all layers,
+//! and nothing of it is priced as a burst.
 //!
 //! If both processors share one memory, each is slower while the other works, by the measured fractions ([`SharedMemory`]).
 
