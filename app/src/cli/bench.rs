@@ -17,7 +17,7 @@ use thermocline_engine::{
 
 use super::{
     bench_kernels,
-    bench_rows::{Row, beside_layers, csv, markdown},
+    bench_rows::{Row, beside_layers, csv, longest_submissions, markdown},
     bench_streams,
     engine_options::{CpuArgs, DeviceArgs, StreamPrompts, kv_types},
     failure::{Failure, Outcome, one_line},
@@ -45,6 +45,9 @@ one after the other on the same budget, and `of layers` is the speed beside the 
 
 With --streams as many clients ask at the same time as a server has: tokens of all of them per second, beside the first
 number's, and the time to their first tokens. Weights are read once for all streams of a pass.
+
+With --longest the longest submission of every test stands below the table: what is submitted at once follows the measured speed
+of the GPU, and takes at most 0.1 s or so on the slowest.
 
 With --kernels every dispatch of a GPU is timed, and each kernel's speed stands beside what the GPU's memory moves.
 Without a model, products of weights of every type are measured alone.
@@ -112,6 +115,10 @@ pub struct BenchArgs {
     /// Time each of a GPU's kernels
     #[arg(long, conflicts_with = "peer")]
     kernels: bool,
+    /// Tell each test's longest submission to the GPU: a driver ends those that take seconds, and the desktop stands still for
+    /// as long
+    #[arg(long, conflicts_with_all = ["streams", "kernels"])]
+    longest: bool,
     /// Spend less on measuring a GPU's memory and, with --kernels, on products of weights
     #[arg(long)]
     quick: bool,
@@ -167,11 +174,8 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         level: args.level.level,
         ..BenchOptions::default()
     };
-    if !args.placement.is_empty() && options.gpu.is_none() {
-        return Err(Failure::Usage {
-            message: "--placement: expected a GPU, which not everything fits into".to_owned(),
-            hint: Some("--device chooses one; `thermocline devices` lists them".to_owned()),
-        });
+    if options.gpu.is_none() {
+        check_without_gpu(args)?;
     }
     if args.split.is_some() && !args.placement.contains(&Granularity::Neurons) {
         return Err(Failure::usage("--split: expected --placement neurons, whose places it tells"));
@@ -213,12 +217,28 @@ pub fn bench(args: &BenchArgs) -> Outcome {
 
     let mut out = std::io::stdout().lock();
     match args.output {
-        Form::Md => out.write_all(markdown(&rows).as_bytes())?,
+        Form::Md => {
+            out.write_all(markdown(&rows).as_bytes())?;
+            if args.longest {
+                out.write_all(longest_submissions(&rows).as_bytes())?;
+            }
+        }
         Form::Json => writeln!(out, "{:#}", rows.iter().map(Row::json).collect::<Value>())?,
         Form::Jsonl => rows.iter().try_for_each(|row| writeln!(out, "{}", row.json()))?,
         Form::Csv => out.write_all(csv(&rows).as_bytes())?,
     }
     Ok(())
+}
+
+/// Refuses what takes a GPU.
+fn check_without_gpu(args: &BenchArgs) -> Outcome {
+    let message = match (args.placement.is_empty(), args.longest) {
+        (false, _) => "--placement: expected a GPU, which not everything fits into",
+        (true, true) => "--longest: expected a GPU, to which work is submitted",
+        (true, false) => return Ok(()),
+    };
+    let hint = Some("--device chooses one; `thermocline devices` lists them".to_owned());
+    Err(Failure::Usage { message: message.to_owned(), hint })
 }
 
 fn tests(args: &BenchArgs) -> Vec<Test> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use thermocline_engine::{
-    bench::{Comparison, Record},
+    bench::{Comparison, LongestSubmission, Record},
     placement::{Granularity, SplitReport},
     runtime::Sparsity,
 };
@@ -202,6 +202,24 @@ fn conditions(rows: &[Row], placed: bool) -> String {
         }
     }
     text
+}
+
+/// A line for each row's longest submission.
+pub(super) fn longest_submissions(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let name = row.record.test_name();
+        let Some(LongestSubmission { ms, work, tokens, layers }) = &row.record.thermocline.longest_submission else {
+            return format!("longest submission of {name}: no time is known\n");
+        };
+        let held = match layers {
+            Some([first, last]) if first == last => format!("layer {first}"),
+            Some([first, last]) => format!("layers {first} to {last}"),
+            None => "the head".to_owned(),
+        };
+        let work = *work as f64 / 1e9;
+        format!("longest submission of {name}: {ms:.2} ms, {work:.3} G multiply-adds, {held}, tokens: {tokens}\n")
+    };
+    rows.iter().map(line).collect()
 }
 
 pub(super) fn csv(rows: &[Row]) -> String {

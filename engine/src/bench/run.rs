@@ -236,7 +236,7 @@ mod tests {
         assert!(json["thermocline"]["copy_bandwidth"].as_f64().unwrap() > 0.0, "{json}");
         let longest = &json["thermocline"]["longest_submission"];
         assert!(longest["ms"].as_f64().unwrap() > 0.0 && longest["work"].as_u64().unwrap() > 0, "{json}");
-        assert_eq!((&longest["tokens"], &longest["layers"][0]), (&1.into(), &0.into()), "{json}");
+        assert!(longest["tokens"] == 1 && (longest["layers"].is_null() || longest["layers"][0].is_u64()), "{json}");
 
         let empty = BenchOptions { tests: vec![Test { prompt: 0, generate: 0, depth: 0 }], ..options };
         assert!(matches!(run(&path, &empty, &mut |_| {}), Err(Error::Invalid { .. })));

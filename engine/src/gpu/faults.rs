@@ -27,14 +27,14 @@ pub enum FaultPoint {
     Hang,
     /// The adapter has other subgroups than it says.
     Subgroups,
-    /// The clock of submissions ([`super::DevicePace`]) says that each unit of work took so many picoseconds, as on a device of
-    /// that speed.
-    SlowClock,
+    /// The clock of submissions ([`super::DevicePace`]) tells time by the work, so many
+    /// picoseconds a unit, as on a device of that speed.
+    WorkClock,
     /// The process ends within a step, as by a fault of a driver; whatever the number of the passage.
     Abort(RiskyStep),
 }
 
-/// At most one failure: at the `n`-th passage, from 1, of a point; a full heap is one of `n` bytes, a slow clock one of `n`
+/// At most one failure: at the `n`-th passage, from 1, of a point; a full heap is one of `n` bytes, a clock one of `n`
 /// picoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults(pub Option<(FaultPoint, u64)>);
@@ -95,9 +95,9 @@ impl FaultCounter {
         }
     }
 
-    /// Picoseconds that a unit of work takes by a slow clock, if there is one.
-    pub fn slow_clock(&self) -> Option<u64> {
-        self.faults.0.filter(|(point, _)| *point == FaultPoint::SlowClock).map(|(_, picoseconds)| picoseconds)
+    /// Picoseconds that a unit of work takes, if the clock tells time by the work.
+    pub fn work_clock(&self) -> Option<u64> {
+        self.faults.0.filter(|(point, _)| *point == FaultPoint::WorkClock).map(|(_, picoseconds)| picoseconds)
     }
 
     /// True if the heap of mapped memory is full, of which `bytes` would be held.

@@ -124,7 +124,7 @@ pub struct SubmissionTime {
 #[derive(Debug)]
 pub struct DevicePace {
     /// Picoseconds that each unit of work takes by the clock, on purpose.
-    slow_clock: Option<u64>,
+    work_clock: Option<u64>,
     measured: Mutex<MeasuredPace>,
 }
 
@@ -184,7 +184,7 @@ impl MeasuredPace {
 impl DevicePace {
     /// A device of which nothing is known.
     pub(super) fn new(faults: &FaultCounter) -> Self {
-        DevicePace { slow_clock: faults.slow_clock(), measured: Mutex::default() }
+        DevicePace { work_clock: faults.work_clock(), measured: Mutex::default() }
     }
 
     /// Work of one kind that a submission may hold.
@@ -209,7 +209,7 @@ impl DevicePace {
 
     /// Notes that a submission of `held` took `seconds`; `None` if its end is not known.
     pub fn note(&self, held: &SubmissionWork, seconds: Option<f64>) {
-        let slow = self.slow_clock.map(|picoseconds| held.total() as f64 * picoseconds as f64 * 1e-12);
+        let slow = self.work_clock.map(|picoseconds| held.total() as f64 * picoseconds as f64 * 1e-12);
         let Some(seconds) = slow.or(seconds) else { return };
         let mut measured = self.measured.lock();
         let fractions = measured.fractions(held);
@@ -340,8 +340,8 @@ mod tests {
     }
 
     #[test]
-    fn slow_clocks_tell_time_by_the_work() {
-        let slow = DevicePace::new(&FaultCounter::new(Faults(Some((FaultPoint::SlowClock, 500)))));
+    fn clocks_of_work_tell_time_by_the_work() {
+        let slow = DevicePace::new(&FaultCounter::new(Faults(Some((FaultPoint::WorkClock, 500)))));
         let mut work = held(WorkKind::Prompt, 1_000_000_000);
         work.add(WorkKind::Scores, 1_000_000_000, Some(3));
         work.add(WorkKind::Scores, 0, Some(2));

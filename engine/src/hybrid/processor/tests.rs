@@ -16,7 +16,7 @@ fn submissions_of_attention_are_short_at_every_depth() {
     const PICOSECONDS: u64 = 200;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-silu-gqa");
     let model = Arc::new(Model::open(&path, &LoadOptions::default()).unwrap());
-    let faults = Faults(Some((FaultPoint::SlowClock, PICOSECONDS)));
+    let faults = Faults(Some((FaultPoint::WorkClock, PICOSECONDS)));
     let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), faults, ..GpuOptions::default() }).unwrap();
     let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
     let mut go_on = |_, _| ControlFlow::Continue(());
