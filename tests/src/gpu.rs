@@ -9,7 +9,7 @@ use std::{
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions},
     device::GpuLoad,
-    gpu::{AdapterChoice, Gpu, GpuOptions, Tier},
+    gpu::{AdapterChoice, FaultPoint, Faults, Gpu, GpuOptions, Tier},
     hybrid::HybridProcessor,
     model::Model,
     runtime::Forward,
@@ -21,6 +21,11 @@ pub const FULL: Tier = Tier { subgroups: true, f16: true };
 /// A device of one's own.
 pub fn open(options: GpuOptions) -> Gpu {
     Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..options }).unwrap()
+}
+
+/// A device of one's own on whose clock every unit of work takes so many picoseconds, however busy the machine is.
+pub fn paced(picoseconds: u64) -> Gpu {
+    open(GpuOptions { faults: Faults(Some((FaultPoint::WorkClock, picoseconds))), ..GpuOptions::default() })
 }
 
 /// The device of `tier` that tests share, so that kernels are compiled once.

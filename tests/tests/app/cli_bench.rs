@@ -38,6 +38,32 @@ fn bench_on_a_gpu_reports_vram_bandwidth_and_kernel_times() {
 }
 
 #[test]
+fn bench_tells_the_longest_submission() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gguf/llama-silu-gqa-256-Q4_0.gguf");
+    let args = ["bench", "-m", model, "--quick", "-p", "40", "-n", "3", "-r", "2", "--longest"];
+    let on_gpu = |form: &str| thermocline(&[&args[..], &["--device", "0", "-o", form]].concat());
+    let text = on_gpu("md").ok();
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("longest submission of ")).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    // A chunk is shorter where the machine is busy.
+    let wanted = [("pp40", 1..=40), ("tg3", 1..=1)];
+    for (line, (name, tokens)) in lines.iter().zip(wanted.clone()) {
+        let rest = line.strip_prefix(&format!("longest submission of {name}: ")).unwrap_or_else(|| panic!("{text}"));
+        let ms = rest.split_once(" ms, ").and_then(|(ms, _)| ms.parse::<f64>().ok());
+        let of = rest.split_once(", tokens: ").and_then(|(_, of)| of.parse::<u64>().ok());
+        assert!(ms.is_some_and(|ms| ms > 0.0) && of.is_some_and(|of| tokens.contains(&of)), "{text}");
+    }
+    for (row, (_, tokens)) in on_gpu("json").json().as_array().unwrap().iter().zip(wanted) {
+        let longest = &row["thermocline"]["longest_submission"];
+        assert!(longest["ms"].as_f64().unwrap() > 0.0 && longest["work"].as_u64().unwrap() > 0, "{row}");
+        assert!(tokens.contains(&longest["tokens"].as_u64().unwrap()), "{row}");
+    }
+    assert!(thermocline(&[&args[..], &["--device", "cpu"]].concat()).refusal().contains("--longest"));
+    let others = thermocline(&[&args[..args.len() - 1], &["--device", "0"]].concat()).ok();
+    assert!(!others.contains("longest"), "{others}");
+}
+
+#[test]
 fn bench_rows_have_the_fields_of_llama_bench() {
     let args = ["bench", "-p", "16", "-n", "8", "-r", "2", "-o"];
     let json = thermocline(&[&args[..], &["json"]].concat()).json();

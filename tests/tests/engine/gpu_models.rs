@@ -11,13 +11,13 @@ use std::{
 use thermocline_engine::{
     cpu::Isa,
     device::GpuLoad,
-    gpu::{GpuOptions, Tier},
+    gpu::{Gpu, GpuOptions, Tier},
     model::{LoadOptions, Model},
     runtime::{Forward, KvType, MAX_SHORTLIST, Outputs},
 };
 use thermocline_tests::{
     golden::{self, Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, continued, max_diff, observed},
-    gpu::{FULL, forward, forward_with, open, shared},
+    gpu::{FULL, forward, forward_with, open, paced, shared},
 };
 
 fn here(path: &str) -> PathBuf {
@@ -294,4 +294,55 @@ fn built_in_model_logits_match_the_cpu_for_any_submission_size() {
     assert_eq!(runs[0], runs[1]);
     let error = max_diff(&runs[0], wanted);
     assert!(error < 0.01, "logits differ by {error}");
+}
+
+/// On a device that computes less than 10^9 multiply-adds in a second, chunks are short, and a token is more than one submission.
+#[test]
+fn built_in_model_logits_match_the_cpu_on_slow_devices() {
+    let model = model(&here("../assets/storyteller/storyteller-F16.gguf"));
+    let ids = ids(&model, 110);
+    let (prompt, rest) = ids.split_at(100);
+    let mut cpu = scalar(&model);
+    let mut kv = cpu.kv_cache(110, KvType::F16).unwrap();
+    let wanted = cpu.run(prompt, &mut kv, Outputs::All, &mut ()).unwrap().to_vec();
+    let gpu = paced(1400);
+    let mut forward = forward_with(&gpu, &model, &GpuLoad::default());
+    let mut slow_kv = forward.kv_cache(110, KvType::F16).unwrap();
+    let before = gpu.submits();
+    let error = max_diff(forward.run(prompt, &mut slow_kv, Outputs::All, &mut ()).unwrap(), &wanted);
+    assert!(error < 0.01, "logits differ by {error}");
+    // A hundred tokens of more than six million multiply-adds each.
+    assert!(gpu.submits() - before >= 10, "{} submissions", gpu.submits() - before);
+    for (at, id) in rest.iter().enumerate() {
+        let wanted = cpu.run(&[*id], &mut kv, Outputs::Last, &mut ()).unwrap();
+        let before = (gpu.submits(), gpu.arena().made(), gpu.bind_groups());
+        let error = max_diff(forward.run(&[*id], &mut slow_kv, Outputs::Last, &mut ()).unwrap(), wanted);
+        assert!(error < 0.01, "token {at}: logits differ by {error}");
+        // The first token's time is not known before it is computed.
+        let submits = if at == 0 { 1..=2 } else { 2..=2 };
+        assert!(submits.contains(&(gpu.submits() - before.0)), "token {at}: {} submissions", gpu.submits() - before.0);
+        assert_eq!((gpu.arena().made(), gpu.bind_groups()), (before.1, before.2), "nothing is made for a token");
+    }
+    let longest = gpu.pace().longest().unwrap();
+    assert!(longest.seconds < 0.1 && longest.seconds > 0.03, "{longest:?}");
+}
+
+/// Attention of a prompt in pieces, down to rows by themselves, is that of whole chunks.
+#[test]
+fn attention_in_pieces_gives_the_same_logits() {
+    let (model, _) = load("llama-silu-gqa");
+    let ids = ids(&model, 2400);
+    let logits = |gpu: &Gpu| {
+        let mut forward = forward(gpu, &model, 256);
+        let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+        let before = gpu.submits();
+        let logits = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+        (logits, gpu.submits() - before)
+    };
+    let (wanted, few) = logits(&open(GpuOptions::default()));
+    let gpu = paced(30_000);
+    let (got, many) = logits(&gpu);
+    let error = max_diff(&got, &wanted);
+    assert!(error < 1e-3, "logits differ by {error}");
+    assert!(many > few + 100, "{many} and {few} submissions");
 }

@@ -12,7 +12,7 @@ use thermocline_engine::{
     model::{LoadOptions, Model},
     runtime::{KvType, Outputs, Probe},
 };
-use thermocline_tests::gpu::{forward, idle_cpu, open};
+use thermocline_tests::gpu::{forward, idle_cpu, open, paced};
 
 fn fixture(path: &str) -> Arc<Model> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path);
@@ -25,7 +25,7 @@ fn ids(n: u32) -> Vec<u32> {
 
 #[test]
 fn token_submits_once_and_creates_no_gpu_objects() {
-    let gpu = open(GpuOptions::default());
+    let gpu = paced(1);
     for path in ["models/gemma2", "models/falcon-mqa", "powerinfer/llama-relu-q4_0.powerinfer.gguf"] {
         let model = fixture(path);
         let mut forward = forward(&gpu, &model, 32);

@@ -23,7 +23,7 @@ use thermocline_engine::{
 use thermocline_tests::{
     events,
     golden::Expected,
-    gpu::{FULL, forward, open, shared},
+    gpu::{FULL, forward, paced, shared},
     wait::{LONGEST, eventually},
 };
 
@@ -293,7 +293,7 @@ fn moe_token_reads_the_rows_of_firing_neurons_only() {
 /// Also with a probe of what fires.
 #[test]
 fn probed_moe_token_submits_once_and_creates_no_gpu_objects() {
-    let gpu = open(GpuOptions::default());
+    let gpu = paced(1);
     let model = relu();
     let mut forward = forward(&gpu, &model, 32);
     let mut kv = forward.kv_cache(200, KvType::F16).unwrap();

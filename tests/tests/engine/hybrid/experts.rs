@@ -165,7 +165,7 @@ fn split_moe_layers_report_the_firings_of_the_cpu() {
 /// is made.
 #[test]
 fn tokens_of_split_moe_layers_create_no_gpu_objects() {
-    let gpu = open(GpuOptions::default());
+    let gpu = paced(1);
     let model = wide();
     let some = placement(&model, 0, true, |layer, n| {
         (0..n as u32).filter(|e| !(*e as usize + layer).is_multiple_of(3)).collect()

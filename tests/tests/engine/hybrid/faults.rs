@@ -4,7 +4,7 @@ use super::{firing::Heard, *};
 
 #[test]
 fn token_submits_twice_per_split_layer_and_creates_no_gpu_objects() {
-    let gpu = open(GpuOptions::default());
+    let gpu = paced(1);
     let model = model(POWERINFER);
     let every = |_, n: usize| (0..n as u32).collect::<Vec<u32>>();
     let half = |_, n: usize| (0..n as u32 / 2).collect::<Vec<u32>>();

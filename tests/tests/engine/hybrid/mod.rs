@@ -30,7 +30,7 @@ use thermocline_engine::{
 use thermocline_tests::{
     dice::Dice,
     golden::{self, Expected, MODELS, RECURRENT, Setup, max_diff},
-    gpu::{FULL, open, shared},
+    gpu::{FULL, open, paced, shared},
     moe,
 };
 

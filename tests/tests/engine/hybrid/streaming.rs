@@ -112,7 +112,7 @@ impl Probe for Loads {
 /// A chunk submits once for each piece and reads back once, makes nothing, and leaves the CPU without work; a token goes on as ever.
 #[test]
 fn streamed_chunk_creates_no_gpu_objects_and_no_cpu_work() {
-    let gpu = open(GpuOptions::default());
+    let gpu = paced(1);
     let model = model(POWERINFER);
     let (ids, n_layer) = (ids(&model, 80), model.config.n_layer());
     let n = neurons(&model, 0);
