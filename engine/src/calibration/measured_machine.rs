@@ -420,19 +420,6 @@ mod tests {
     }
 
     #[test]
-    fn both_processors_are_measured_at_once_where_they_share_one_memory() {
-        for (kind, is_shared) in [(AdapterKind::Integrated, true), (AdapterKind::Discrete, false)] {
-            let adapter = AdapterChoice::Index(0);
-            let gpu = Gpu::open(&GpuOptions { adapter, pretended_kind: Some(kind), ..GpuOptions::default() }).unwrap();
-            let machine = measure_machine(&cpu(), Some(&gpu), &[TensorType::F16], &LITTLE, &mut always).unwrap();
-            let together = machine.gpu.unwrap().together;
-            assert_eq!(together.is_some(), is_shared, "{kind}");
-            let mut fractions = together.into_iter().flat_map(|it| [it.cpu, it.gpu]);
-            assert!(fractions.all(|fraction| (0.01..=1.0).contains(&fraction)), "{together:?}");
-        }
-    }
-
-    #[test]
     fn machine_cache_in_an_unwritable_folder_is_not_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let options =

@@ -54,8 +54,6 @@ pub struct GpuOptions {
     pub faults: Faults,
     /// A kernel that computes something else, on purpose.
     pub mutation: Option<KernelMutation>,
-    /// The kind that the adapter is taken for, whatever its driver says: how tests have one that shares the CPU's memory.
-    pub pretended_kind: Option<AdapterKind>,
 }
 
 /// Time without an answer after which the device counts as hung; a driver that computes on the CPU may only be slow.
@@ -106,8 +104,6 @@ pub(super) struct DriverHandles {
     device: wgpu::Device,
     queue: wgpu::Queue,
     adapter: wgpu::Adapter,
-    /// True if it computes on the CPU, whatever the adapter is taken for.
-    on_cpu: bool,
 }
 
 impl GpuOptions {
@@ -125,8 +121,6 @@ impl Gpu {
     pub fn open(options: &GpuOptions) -> Result<Self> {
         let faults = FaultCounter::new(options.faults);
         let (mut report, adapter) = enumeration::choose(&options.adapter, &options.fallbacks, &faults)?;
-        let on_cpu = report.kind == AdapterKind::Software;
-        report.kind = options.pretended_kind.unwrap_or(report.kind);
         let id = AdapterId::of(&report);
         let health = Health::new(id.clone(), options.fallbacks.clone());
         let without: Vec<GpuFeature> = report.features_given_up().collect();
@@ -173,7 +167,7 @@ impl Gpu {
         let cache = cached.and_then(|folder| PipelineCache::open(&device, &adapter, folder));
         let packed_dot = if packed { options.packed_dot } else { Some(false) };
         let options = GpuOptions { budget: Some(budget), packed_dot, ..options.clone() };
-        Self::with(&options, Some(DriverHandles { device, queue, adapter, on_cpu }), report, health, cache)?
+        Self::with(&options, Some(DriverHandles { device, queue, adapter }), report, health, cache)?
             .with_true_subgroups()
     }
 
@@ -422,7 +416,7 @@ impl Gpu {
             self.lose();
         }
         let hangs = self.0.faults.at(FaultPoint::Hang);
-        if let Some(device) = self.device().filter(|_| !self.computes_on_cpu()) {
+        if let Some(device) = self.device().filter(|_| self.0.report.kind != AdapterKind::Software) {
             let started = Instant::now();
             while !arrived.load(Acquire) && started.elapsed() < SPIN {
                 if device.poll(wgpu::PollType::Poll).is_err() {
@@ -452,10 +446,6 @@ impl Gpu {
         Ok(comes(mapped))
     }
 
-    fn computes_on_cpu(&self) -> bool {
-        self.0.driver.as_ref().is_some_and(|driver| driver.on_cpu)
-    }
-
     fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
         self.check()?;
         let device = match (self.device(), &submission_index) {
@@ -464,7 +454,8 @@ impl Gpu {
             (None, None) => return Ok(()),
             (None, Some(_)) => return Err(self.only_counts()),
         };
-        let patience = if self.computes_on_cpu() { SOFTWARE_PATIENCE } else { PATIENCE };
+        let software = self.0.report.kind == AdapterKind::Software;
+        let patience = if software { SOFTWARE_PATIENCE } else { PATIENCE };
         let wait = wgpu::PollType::Wait { submission_index, timeout: Some(patience) };
         if let Err(error) = device.poll(wait) {
             self.0.health.hang(&format!("no answer: {error}"));

@@ -69,6 +69,7 @@ const LIBRARY: [(Version, &[&str]); 7] = [
             "tan",
             "tanh",
             "threadgroup_barrier",
+            "transpose",
             "trunc",
         ],
     ),

@@ -13,8 +13,8 @@ use thermocline_engine::{
     Error,
     cpu::{CpuOptions, ThreadPool},
     gpu::{
-        AdapterChoice, AdapterKind, Fallback, FallbackPart, FaultPoint, Faults, GpuFeature, GpuOptions, KernelMutation,
-        Purpose, Tier,
+        AdapterChoice, Fallback, FallbackPart, FaultPoint, Faults, GpuFeature, GpuOptions, KernelMutation, Purpose,
+        Tier,
     },
     model::{LoadOptions, Model},
     placement::PlanInputs,
@@ -317,24 +317,6 @@ fn kernel_that_a_driver_computes_wrongly_is_found_before_the_first_token() {
     let engine = open(sum[0], sum[1], false);
     assert!(matches!(settled(&engine), DeviceStatus::Gpu(_)));
     assert_ne!(generate(&engine, greedy(6)).ids, want);
-}
-
-/// A GPU of Apple's kind: no software, so that it is tested before its first use, and without memory of its own.
-#[test]
-fn adapter_that_shares_the_cpus_memory_is_tested_and_computes_the_same_tokens() {
-    let (want, folder) = (undisturbed(6), tempfile::tempdir().unwrap());
-    // Too little for kernels to be timed, which is done on cards.
-    let gpu = GpuOptions { pretended_kind: Some(AdapterKind::Integrated), budget: Some(24 << 20), ..gpu() };
-    let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
-    let (sidecar, speeds, device) = (SidecarChoice::Without, Some(folder.path().to_owned()), DeviceChoice::Gpu(gpu));
-    let options = EngineOptions { cpu, chunk: CHUNK, device, sidecar, speeds, ..EngineOptions::default() };
-    let engine = Engine::open(&tiny(), options).unwrap();
-    wait(&engine, "the self-test", |status| matches!(status, DeviceStatus::Loading(LoadStage::Testing)));
-    let DeviceStatus::Gpu(memory) = settled(&engine) else { panic!("{:?}", engine.device()) };
-    assert!(memory.fallbacks.is_empty() && memory.accounted <= 24 << 20, "{memory:?}");
-    let mut kept = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
-    assert!(kept.any(|name| name.to_string_lossy().starts_with("self-test-")), "no test was passed");
-    assert_eq!(generate(&engine, greedy(6)).ids, want);
 }
 
 #[test]
