@@ -66,7 +66,7 @@ fn moving_weights_between_tokens_does_not_change_logits() {
 fn moving_caches_in_pages_does_not_change_logits() {
     let gpu = open(GpuOptions { max_binding: Some(64 << 10), ..GpuOptions::default() });
     // 48 KiB and more of a head's keys.
-    for name in ["gemma3n", "jais2", "mistral"] {
+    for name in ["gemma3n", "jais2", "llama-silu-gqa"] {
         check_moves_keep_logits(&gpu, &neuron_major(&format!("fixtures/models/{name}")), 1000);
     }
 }
