@@ -9,10 +9,10 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 #[cfg(unix)]
-use thermocline_tests::terminal::command;
+use thermocline_tests::terminal::{command, run};
 use thermocline_tests::{
     served::{CHAT, chat},
-    terminal::{run, thermocline, with_input},
+    terminal::{thermocline, with_input},
 };
 
 use super::cli_serve::Serving;

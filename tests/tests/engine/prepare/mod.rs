@@ -7,11 +7,12 @@ mod inputs;
 mod moe;
 mod own;
 
+#[cfg(unix)]
+use std::process::Command;
 use std::{
     fs,
     ops::ControlFlow,
     path::{Path, PathBuf},
-    process::Command,
     sync::Arc,
 };
 
@@ -32,8 +33,9 @@ use thermocline_engine::{
     },
     tokenizer::{EncodeOptions, Tokenizer},
 };
+use thermocline_tests::held_out::{HeldOut, SEPARATOR};
+#[cfg(unix)]
 use thermocline_tests::{
-    held_out::{HeldOut, SEPARATOR},
     terminal::{command, thermocline},
     wait::eventually,
 };
