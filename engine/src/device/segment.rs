@@ -102,6 +102,9 @@ impl Segment {
         self.recorder = None;
         self.to_read_along = None;
         self.held = SubmissionWork::new(self.tokens);
+        if self.in_flight.is_none() {
+            self.clock.forget();
+        }
         self.recorded_layers = 0;
         self.nanoseconds.clear();
         self.timestamps.iter().for_each(GpuTimestamps::restart);

@@ -37,6 +37,12 @@ impl SubmissionClock {
         self.made
     }
 
+    /// Forgets submissions that nothing will wait for: those of a pass that was given up before its hand-over was taken. The next
+    /// wait would count the pause since then as their time.
+    pub fn forget(&mut self) {
+        self.pending.clear();
+    }
+
     /// Waits, by `wait`, for the submission of this number and those before it, and tells `pace` their times. Several that are
     /// waited for at once share the time in proportion to their work.
     ///
@@ -108,6 +114,14 @@ mod tests {
             longest().is_some()
         });
         assert!(known.count() < 3);
+        // What is forgotten says nothing either.
+        pace.forget_longest();
+        clock.submitted(Instant::now(), held(1 << 30));
+        sleep(Duration::from_millis(60));
+        clock.forget();
+        let next = clock.submitted(Instant::now(), held(1));
+        clock.wait(pace, next, waits(20)).unwrap();
+        assert_eq!(longest().map(|(_, work)| work), Some(1));
         // Nothing is left to wait for, and an error says nothing.
         pace.forget_longest();
         clock.wait(pace, third, waits(5)).unwrap();
