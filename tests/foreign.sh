@@ -40,6 +40,20 @@ exec "$python" -m ziglang rc "\$1" -- "\${@: -2}"
 SCRIPT
 chmod +x "$tools/rc" "$tools/windres"
 
+# Windows' static DXC is fetched by the build script of its crate, from a site that need not be within reach; nothing is linked here, so
+# that script is compiled from an empty program.
+echo 'fn main() {}' >"$tools/empty.rs"
+cat >"$tools/rustc" <<SCRIPT
+#!/usr/bin/env bash
+[[ \$CARGO_PKG_NAME:\$CARGO_CRATE_NAME == mach-dxcompiler-rs:build_script_* ]] || exec "\$@"
+words=()
+for word in "\$@"; do
+  case \$word in *.rs) words+=("$tools/empty.rs") ;; *) words+=("\$word") ;; esac
+done
+exec "\${words[@]}"
+SCRIPT
+chmod +x "$tools/rustc"
+
 # compiler TARGET: writes a C compiler and an archiver for it, and says where they are. Build scripts name the target in the words of
 # GCC, Clang or Apple's linker, which Zig takes for its own and does not know; it is told above instead.
 compiler() {
@@ -69,7 +83,7 @@ for target in "${targets[@]}"; do
   name=${target//-/_} started=$SECONDS
   # An archiver of this name is given the options of Unix for Windows, too; resources of GNU's form ask for one without a target.
   if env "CC_$name=$tools/$target-cc" "CXX_$name=$tools/$target-cc" "AR_$name=$tools/$target-llvm-ar" "AR=$tools/$target-llvm-ar" \
-    SDKROOT=/ RC_PATH="$tools/rc" WINDRES="$tools/windres" \
+    SDKROOT=/ RC_PATH="$tools/rc" WINDRES="$tools/windres" RUSTC_WRAPPER="$tools/rustc" \
     cargo clippy --workspace --all-targets --locked --target "$target" -- -D warnings; then
     echo "==> $target: clean, $((SECONDS - started)) s"
   else

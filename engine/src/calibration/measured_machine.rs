@@ -420,6 +420,20 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_shared_with_an_integrated_adapter_alone() {
+        let of = |kind| {
+            let adapter = AdapterChoice::Index(0);
+            let options = GpuOptions { adapter, pretended_kind: Some(kind), ..GpuOptions::default() };
+            let gpu = Gpu::open(&options).unwrap();
+            assert_eq!(gpu.report().kind, kind);
+            measure_machine(&cpu(), Some(&gpu), &[], &LITTLE, &mut always).unwrap().gpu.unwrap()
+        };
+        let shared = of(AdapterKind::Integrated).together.unwrap();
+        assert!([shared.cpu, shared.gpu].iter().all(|it| (0.01..=1.0).contains(it)), "{shared:?}");
+        assert_eq!(of(AdapterKind::Discrete).together, None);
+    }
+
+    #[test]
     fn machine_cache_in_an_unwritable_folder_is_not_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let options =

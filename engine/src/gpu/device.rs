@@ -48,8 +48,9 @@ pub struct GpuOptions {
     pub fallbacks: Fallbacks,
     /// Folder to keep compiled kernels in; none are kept without.
     pub pipeline_cache: Option<PathBuf>,
-    /// Self-test of a software driver before its first use, as of a card's: tests have it.
-    pub test_software: bool,
+    /// Kind that the adapter is taken for, whatever its driver says: tests have a software driver taken for a card, or for one that
+    /// shares the CPU's memory.
+    pub pretended_kind: Option<AdapterKind>,
     /// A failure on purpose.
     pub faults: Faults,
     /// A kernel that computes something else, on purpose.
@@ -121,6 +122,10 @@ impl Gpu {
     pub fn open(options: &GpuOptions) -> Result<Self> {
         let faults = FaultCounter::new(options.faults);
         let (mut report, adapter) = enumeration::choose(&options.adapter, &options.fallbacks, &faults)?;
+        if let Some(kind) = options.pretended_kind {
+            report.kind = kind;
+            report.vram = vram::readings(&adapter, kind);
+        }
         let id = AdapterId::of(&report);
         let health = Health::new(id.clone(), options.fallbacks.clone());
         let without: Vec<GpuFeature> = report.features_given_up().collect();
@@ -329,7 +334,7 @@ impl Gpu {
 
     /// Readings of the adapter's memory now, one per source. Takes up to a few milliseconds.
     pub fn vram(&self) -> Vec<VramReading> {
-        self.0.driver.as_ref().map_or_else(Vec::new, |driver| vram::readings(&driver.adapter))
+        self.0.driver.as_ref().map_or_else(Vec::new, |driver| vram::readings(&driver.adapter, self.0.report.kind))
     }
 
     /// The types whose products for one token round activations to eight bits, of those used so far.

@@ -111,15 +111,16 @@ fn tell_apart(all: &mut [AdapterReport]) {
 
 fn report(index: usize, adapter: &wgpu::Adapter) -> AdapterReport {
     let info = adapter.get_info();
+    let kind = info.device_type.into();
     AdapterReport {
         index,
         name: info.name.clone(),
-        kind: info.device_type.into(),
+        kind,
         backend: info.backend.to_string(),
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         pci_bus_id: info.device_pci_bus_id.clone(),
         caps: Caps::of(adapter),
-        vram: vram::readings(adapter),
+        vram: vram::readings(adapter, kind),
         fallbacks: Vec::new(),
     }
 }

@@ -117,8 +117,8 @@ pub fn load_on_device(
     }
 }
 
-/// Holds the kernels that `model` uses on `gpu` against the CPU, if that was not done before. A software driver is trusted unless
-/// `wanted` has it tested: it is the same processor's arithmetic, and compiles for long.
+/// Holds the kernels that `model` uses on `gpu` against the CPU, if that was not done before. A software driver is
+/// trusted: it is the same processor's arithmetic, and compiles for long.
 fn test_first(
     gpu: &Gpu,
     wanted: &GpuOptions,
@@ -128,7 +128,7 @@ fn test_first(
     progress: LoadProgress<'_>,
 ) -> Result<()> {
     let Some(folder) = &options.speeds else { return Ok(()) };
-    if gpu.report().kind == AdapterKind::Software && !wanted.test_software {
+    if gpu.report().kind == AdapterKind::Software {
         return Ok(());
     }
     planner.set_chunk(options.chunk);

@@ -13,8 +13,8 @@ use thermocline_engine::{
     Error,
     cpu::{CpuOptions, ThreadPool},
     gpu::{
-        AdapterChoice, Fallback, FallbackPart, FaultPoint, Faults, GpuFeature, GpuOptions, KernelMutation, Purpose,
-        Tier,
+        AdapterChoice, AdapterKind, Fallback, FallbackPart, FaultPoint, Faults, GpuFeature, GpuOptions, KernelMutation,
+        Purpose, Tier,
     },
     model::{LoadOptions, Model},
     placement::PlanInputs,
@@ -291,17 +291,17 @@ fn kernel_that_the_driver_refuses_takes_away_what_it_uses() {
 #[test]
 fn kernel_that_a_driver_computes_wrongly_is_found_before_the_first_token() {
     let (want, folder) = (undisturbed(6), tempfile::tempdir().unwrap());
-    let open = |from: &str, to: &str, test_software: bool| {
+    let open = |from: &str, to: &str, pretended_kind: Option<AdapterKind>| {
         let [kernel, old, new] = ["norm", from, to].map(str::to_owned);
         let mutation = Some(KernelMutation { kernel, from: old, to: new });
-        let device = DeviceChoice::Gpu(GpuOptions { mutation, test_software, ..gpu() });
+        let device = DeviceChoice::Gpu(GpuOptions { mutation, pretended_kind, ..gpu() });
         let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
         let (sidecar, speeds) = (SidecarChoice::Without, Some(folder.path().to_owned()));
         let options = EngineOptions { cpu, chunk: CHUNK, device, sidecar, speeds, ..EngineOptions::default() };
         Engine::open(&tiny(), options).unwrap()
     };
     let wrong = |from: &str, to: &str| {
-        let engine = open(from, to, true);
+        let engine = open(from, to, Some(AdapterKind::Discrete));
         wait(&engine, "the self-test", |status| matches!(status, DeviceStatus::Loading(LoadStage::Testing)));
         assert_eq!(generate(&engine, greedy(6)).ids, want, "{from}");
         settled(&engine)
@@ -314,7 +314,7 @@ fn kernel_that_a_driver_computes_wrongly_is_found_before_the_first_token() {
     let DeviceStatus::Cpu { reason: Some(reason) } = wrong(sum[0], sum[1]) else { panic!("a wrong kernel is used") };
     assert!(reason.to_string().contains("the kernel `norm` failed the self-test"), "{reason}");
     // By itself a software driver is not tested.
-    let engine = open(sum[0], sum[1], false);
+    let engine = open(sum[0], sum[1], None);
     assert!(matches!(settled(&engine), DeviceStatus::Gpu(_)));
     assert_ne!(generate(&engine, greedy(6)).ids, want);
 }

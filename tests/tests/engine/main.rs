@@ -45,6 +45,7 @@ mod tails;
 mod tight;
 mod tokenizer;
 mod tokenizer_hostile;
+mod unified_memory;
 mod variants;
 mod weight_types;
 mod windows;

@@ -305,7 +305,8 @@ fn an_input_method_writes_at_the_cursor() {
     it.event(Event::Ime(preedit("הו")));
     it.run_steps(2);
     assert_eq!(it.state(), "אבהו גד");
-    assert!(drawn(&it).2.is_empty(), "underlined, not selected");
+    // Underlined, not selected; under Windows, where input methods do not say where they write, it is marked as a selection is.
+    assert_eq!(drawn(&it).2.is_empty(), !cfg!(windows));
     let ime = it.output().platform_output.ime.unwrap();
     assert!((ime.cursor_rect.center().x - carets(&it)[4].x).abs() < 2.0, "{ime:?}");
     it.event(Event::Ime(ImeEvent::Commit("ה".to_owned())));

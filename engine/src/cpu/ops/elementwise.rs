@@ -10,10 +10,10 @@ use crate::cpu::{
 const CHUNK: usize = 8192;
 
 /// `x += scale * y`
-struct AddScaled<'a> {
-    x: &'a mut [f32],
-    y: &'a [f32],
-    scale: f32,
+pub(super) struct AddScaled<'a> {
+    pub x: &'a mut [f32],
+    pub y: &'a [f32],
+    pub scale: f32,
 }
 
 impl Kernel for AddScaled<'_> {

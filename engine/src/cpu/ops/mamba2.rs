@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::{
     HeadTokens,
+    elementwise::AddScaled,
     mamba2_block::{GroupProducts, Mamba2Block},
     next,
 };
@@ -231,8 +232,9 @@ impl Cpu {
                 let inputs = tokens.xbc.chunks_exact(shape.channels()).skip(first);
                 for (t, (y, input)) in buffers.out.chunks_exact(shape.head_dim).zip(inputs).take(count).enumerate() {
                     let x = &input[head * shape.head_dim..][..shape.head_dim];
-                    let out = out.row_mut(first + t).iter_mut();
-                    out.zip(y).zip(x).for_each(|((out, y), x)| *out = tokens.d[head].mul_add(*x, *y));
+                    let out = out.row_mut(first + t);
+                    out.copy_from_slice(y);
+                    dispatch(self.isa(), AddScaled { x: out, y: x, scale: tokens.d[head] });
                 }
             }
         };

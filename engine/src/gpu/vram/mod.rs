@@ -10,6 +10,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::AdapterKind;
+
 /// Source of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum VramSource {
@@ -87,10 +89,9 @@ impl VramReading {
     }
 }
 
-/// Every source's reading of `adapter`. Never fails: a source that is missing is left out.
-pub(super) fn readings(adapter: &wgpu::Adapter) -> Vec<VramReading> {
-    let info = adapter.get_info();
-    let (pci, unified) = (&info.device_pci_bus_id, info.device_type == wgpu::DeviceType::IntegratedGpu);
+/// Every source's reading of `adapter`, which is of this kind. Never fails: a source that is missing is left out.
+pub(super) fn readings(adapter: &wgpu::Adapter, kind: AdapterKind) -> Vec<VramReading> {
+    let (pci, unified) = (&adapter.get_info().device_pci_bus_id, kind == AdapterKind::Integrated);
     let of_system = [nvml::read(pci), sysfs::read(Path::new("/sys"), pci, unified)];
     in_order(of_system, driver::read(adapter, unified))
 }

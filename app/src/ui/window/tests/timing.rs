@@ -84,11 +84,12 @@ fn scrolled(messages: i64) -> Vec<Duration> {
 #[test]
 fn ten_thousand_messages_are_scrolled_without_a_late_frame() {
     let (few, frames) = (scrolled(FEW), scrolled(MESSAGES));
-    let of_few = few[few.len() / 2];
-    let (middle, longest) = (frames[frames.len() / 2], frames[frames.len() - 1]);
-    println!("{} frames over {MESSAGES} messages: {middle:?} in the middle, {longest:?} the longest", frames.len());
-    println!("over {FEW}: {of_few:?} in the middle, {:?} the longest", few[few.len() - 1]);
-    assert!(middle < 3 * of_few, "{middle:?} in the middle, {of_few:?} with {FEW} messages");
+    // Of all, since Windows counts a thread's time in steps as long as a frame.
+    let mean = |frames: &[Duration]| frames.iter().sum::<Duration>() / frames.len() as u32;
+    let (of_few, of_many, longest) = (mean(&few), mean(&frames), frames[frames.len() - 1]);
+    println!("{} frames over {MESSAGES} messages: {of_many:?} on average, {longest:?} the longest", frames.len());
+    println!("over {FEW}: {of_few:?} on average, {:?} the longest", few[few.len() - 1]);
+    assert!(of_many < 3 * of_few, "{of_many:?} on average, {of_few:?} with {FEW} messages");
     // A slow machine has longer frames, but not because of the messages.
     let late = FRAME.max(4 * of_few);
     // One frame in a hundred may be delayed by the machine: page faults and a shared core count as this thread's time.

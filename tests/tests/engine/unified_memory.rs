@@ -1,0 +1,54 @@
+//! A GPU that shares the CPU's memory, for which a software driver is taken: it is tested before its first use as any hardware is,
+//! its results are waited for as hardware's are, and its words are the CPU's.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::path::Path;
+
+use thermocline_engine::{
+    cpu::CpuOptions,
+    gpu::{AdapterChoice, AdapterKind, GpuOptions},
+    session::{
+        DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, LoadStage, Prompt, Request, Sampling, SessionOptions,
+    },
+    sparsity::sidecar::SidecarChoice,
+};
+use thermocline_tests::wait::{LONGEST, eventually};
+
+/// The tokens that the engine answers with.
+fn answer(engine: &Engine) -> Vec<u32> {
+    let request = Request {
+        sampling: Sampling::greedy(),
+        max_tokens: Some(24),
+        ignore_eos: true,
+        ..Request::new(Prompt::Tokens((5..29).collect()))
+    };
+    let (events, mut ids) = (engine.session(SessionOptions::default()).unwrap().generate(request), Vec::new());
+    loop {
+        match events.recv_timeout(LONGEST).unwrap() {
+            Event::Token { id, .. } => ids.push(id),
+            Event::Error(error) => panic!("{error} after {ids:?}"),
+            Event::Done { .. } => return ids,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn integrated_adapter_is_tested_and_answers_as_the_cpu() {
+    let speeds = tempfile::tempdir().unwrap();
+    let open = |device| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/llama-relu");
+        let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+        let (sidecar, speeds) = (SidecarChoice::Without, Some(speeds.path().to_owned()));
+        Engine::open(&path, EngineOptions { cpu, device, sidecar, speeds, ..EngineOptions::default() }).unwrap()
+    };
+    let (adapter, pretended_kind) = (AdapterChoice::Index(0), Some(AdapterKind::Integrated));
+    let engine = open(DeviceChoice::Gpu(GpuOptions { adapter, pretended_kind, ..GpuOptions::default() }));
+    eventually("the self-test", || matches!(engine.device(), DeviceStatus::Loading(LoadStage::Testing)));
+    eventually("the end of the load", || !matches!(engine.device(), DeviceStatus::Loading(_)));
+    let words = answer(&engine);
+    let DeviceStatus::Gpu(memory) = engine.device() else { panic!("{:?}", engine.device()) };
+    assert!(memory.accounted > 0 && memory.fallbacks.is_empty(), "{memory:?}");
+    assert_eq!(words, answer(&open(DeviceChoice::Cpu)));
+}
