@@ -315,7 +315,7 @@ moves() {
 }
 
 part_window() {
-  local started=$SECONDS user data settings app window told
+  local started=$SECONDS user data settings app window told adapter
   user=$(dirname "$(find "$WINEPREFIX/drive_c/users" -maxdepth 2 -name AppData -not -path '*/Public/*' | head -1)")
   data=$user/AppData/Local/Thermocline/data settings=$user/AppData/Roaming/Thermocline/config/settings.json
   rm -rf "$user"/AppData/{Local,Roaming}/Thermocline
@@ -326,6 +326,19 @@ part_window() {
   until_ 60 "a window that Vulkan draws" drawn vulkan
   shot start
   say "a window from an empty home, drawn by Vulkan after Direct3D 12 failed"
+  close_it
+
+  # Again, now with everything on the GPU, where a story takes a while.
+  adapter=$(it devices --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["gpu"][0]["name"])')
+  python3 - "$settings" "$adapter" <<'PYTHON'
+import json, sys
+path, adapter = sys.argv[1:]
+settings = json.load(open(path, encoding="utf-8"))
+settings.setdefault("models", {}).setdefault("builtin:storyteller", {})["device"] = adapter
+json.dump(settings, open(path, "w", encoding="utf-8"), indent=2)
+PYTHON
+  open
+  sleep 10
   for told in "cat and a boat" dragon bear frog; do
     prompt "Tell me a long story about a $told."
     until_ 60 "an answer under way" is_state streaming
@@ -344,20 +357,10 @@ part_window() {
   say "closed by its title bar, exit code 0"
   [[ $(ask "PRAGMA integrity_check") == ok ]] || fail "window: the chats are damaged"
 
-  # Again, now with everything on the GPU.
-  local adapter
-  adapter=$(it devices --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["gpu"][0]["name"])')
-  python3 - "$settings" "$adapter" <<'PYTHON'
-import json, sys
-path, adapter = sys.argv[1:]
-settings = json.load(open(path, encoding="utf-8"))
-settings.setdefault("models", {}).setdefault("builtin:storyteller", {})["device"] = adapter
-json.dump(settings, open(path, "w", encoding="utf-8"), indent=2)
-PYTHON
   open
   [[ $(ask "SELECT role, content FROM message ORDER BY id") == "$told" ]] || fail "window: the chat is another"
   drawn vulkan || fail "window: what drew it is forgotten"
-  sleep 10
+  sleep 5
   shot vram
   say "opened again, the chat is there; the model is on $adapter"
   # The slider, by its place in a window of this size; what is above it may take a line more or less.

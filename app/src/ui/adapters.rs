@@ -6,7 +6,9 @@ use std::{
 };
 
 use egui::Context;
-use thermocline_engine::session::{AdapterChoice, AdapterKind, AdapterReport, Fallbacks, VramReading, adapters};
+use thermocline_engine::session::{
+    AdapterChoice, AdapterKind, AdapterReport, Fallback, Fallbacks, VramReading, adapters,
+};
 
 use super::background::Background;
 use crate::download::GpuMemory;
@@ -17,6 +19,8 @@ pub struct Adapters {
     fallbacks: Fallbacks,
     asking: Background<Vec<AdapterReport>>,
     asked: Option<Instant>,
+    /// What was done without when it was asked.
+    known: Vec<Fallback>,
     list: Option<Arc<[AdapterReport]>>,
     /// When the question was asked whose answer the list is.
     read: Option<Instant>,
@@ -68,7 +72,8 @@ impl SystemMemory {
 impl Adapters {
     /// Nothing asked yet; parts of adapters are done without by `fallbacks`.
     pub fn new(fallbacks: Fallbacks) -> Self {
-        Adapters { fallbacks, asking: Background::default(), asked: None, list: None, read: None }
+        let (asking, known) = (Background::default(), Vec::new());
+        Adapters { fallbacks, asking, asked: None, known, list: None, read: None }
     }
 
     /// Parts of adapters that are done without.
@@ -81,13 +86,17 @@ impl Adapters {
         self.asked = None;
     }
 
-    /// Asks the system, unless it was asked less than `age` ago.
+    /// Asks the system, unless it was asked less than `age` ago and nothing more is done without since.
     pub fn look(&mut self, ctx: &Context, age: Duration) {
         if let Some(list) = self.asking.take() {
             (self.list, self.read) = (Some(list.into()), self.asked);
         }
-        if !self.asking.is_busy() && self.asked.is_none_or(|asked| asked.elapsed() >= age) {
-            self.asked = Some(Instant::now());
+        if self.asking.is_busy() {
+            return;
+        }
+        let known = self.fallbacks.all();
+        if known != self.known || self.asked.is_none_or(|asked| asked.elapsed() >= age) {
+            (self.asked, self.known) = (Some(Instant::now()), known);
             // Without a thread there is no list, which is shown.
             let fallbacks = self.fallbacks.clone();
             let _ = self.asking.start(ctx, move || adapters(&fallbacks));
@@ -139,7 +148,7 @@ pub fn kind(kind: AdapterKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::session::VramSource;
+    use thermocline_engine::session::{AdapterId, FallbackPart, VramSource};
 
     use super::*;
     use crate::testing::eventually;
@@ -173,6 +182,23 @@ mod tests {
         assert_eq!(memory(AdapterKind::Discrete), GpuMemory { bytes, shared: false });
         assert_eq!(memory(AdapterKind::Software), GpuMemory::default());
         assert_eq!(Adapters::default().gpu_memory(), GpuMemory::default());
+    }
+
+    #[test]
+    fn adapter_that_is_given_up_meanwhile_is_listed_so() {
+        let (ctx, mut all) = (Context::default(), Adapters::new(Fallbacks::default()));
+        let look = |all: &mut Adapters, usable| {
+            eventually("a list", || {
+                all.look(&ctx, Duration::MAX);
+                all.list().is_some_and(|list| list[0].is_usable() == usable)
+            });
+        };
+        look(&mut all, true);
+        let id = AdapterId::of(&all.list().unwrap()[0]);
+        all.fallbacks().add(Fallback::new(id, FallbackPart::Adapter, "the kernel `norm` does not compile"));
+        look(&mut all, false);
+        all.fallbacks().clear();
+        look(&mut all, true);
     }
 
     #[test]
