@@ -19,7 +19,7 @@ pub struct Adapters {
     fallbacks: Fallbacks,
     asking: Background<Vec<AdapterReport>>,
     asked: Option<Instant>,
-    /// What was done without when it was asked.
+    /// Parts that were done without when it was asked.
     known: Vec<Fallback>,
     list: Option<Arc<[AdapterReport]>>,
     /// When the question was asked whose answer the list is.
@@ -123,7 +123,7 @@ impl Adapters {
         let gpu = self.best().filter(|adapter| adapter.kind != AdapterKind::Software);
         let memory = gpu.map(|adapter| GpuMemory {
             bytes: SystemMemory::of(&adapter.vram).total.unwrap_or(0),
-            shared: adapter.kind == AdapterKind::Integrated,
+            shared: adapter.kind.has_unified_memory(),
         });
         memory.unwrap_or_default()
     }

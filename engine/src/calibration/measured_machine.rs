@@ -151,7 +151,7 @@ pub fn measure_machine(
         let report = gpu.report();
         let hand_over = speed.hand_over.median_us / 1e6;
         let decoding = DecodingRates::measure(gpu, types, hand_over, &effort.gpu, go_on)?;
-        let shares_memory = matches!(report.kind, AdapterKind::Integrated | AdapterKind::Software);
+        let shares_memory = report.kind.has_unified_memory() || report.kind == AdapterKind::Software;
         Ok::<_, Error>(GpuRates {
             adapter: report.name.clone(),
             driver: report.driver.clone(),

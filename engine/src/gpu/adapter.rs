@@ -34,6 +34,11 @@ impl AdapterKind {
             AdapterKind::Other => "other",
         }
     }
+
+    /// True if its memory is a part of the CPU's.
+    pub const fn has_unified_memory(self) -> bool {
+        matches!(self, AdapterKind::Integrated)
+    }
 }
 
 impl fmt::Display for AdapterKind {

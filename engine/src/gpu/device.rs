@@ -124,7 +124,7 @@ impl Gpu {
         let (mut report, adapter) = enumeration::choose(&options.adapter, &options.fallbacks, &faults)?;
         if let Some(kind) = options.pretended_kind {
             report.kind = kind;
-            report.vram = vram::readings(&adapter, kind);
+            report.vram = vram::readings(&adapter, kind.has_unified_memory());
         }
         let id = AdapterId::of(&report);
         let health = Health::new(id.clone(), options.fallbacks.clone());
@@ -334,7 +334,8 @@ impl Gpu {
 
     /// Readings of the adapter's memory now, one per source. Takes up to a few milliseconds.
     pub fn vram(&self) -> Vec<VramReading> {
-        self.0.driver.as_ref().map_or_else(Vec::new, |driver| vram::readings(&driver.adapter, self.0.report.kind))
+        let unified = self.0.report.kind.has_unified_memory();
+        self.0.driver.as_ref().map_or_else(Vec::new, |driver| vram::readings(&driver.adapter, unified))
     }
 
     /// The types whose products for one token round activations to eight bits, of those used so far.

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::{
-    AdapterChoice, AdapterId, AdapterReport, Caps, CreationLock, Fallback, FallbackPart, Fallbacks, RiskyStep,
+    AdapterChoice, AdapterId, AdapterKind, AdapterReport, Caps, CreationLock, Fallback, FallbackPart, Fallbacks,
+    RiskyStep,
     adapter::no_gpu,
     creation::after_first_frame,
     driver_probe::{DeadBackend, probe_once},
@@ -111,7 +112,7 @@ fn tell_apart(all: &mut [AdapterReport]) {
 
 fn report(index: usize, adapter: &wgpu::Adapter) -> AdapterReport {
     let info = adapter.get_info();
-    let kind = info.device_type.into();
+    let kind = AdapterKind::from(info.device_type);
     AdapterReport {
         index,
         name: info.name.clone(),
@@ -120,7 +121,7 @@ fn report(index: usize, adapter: &wgpu::Adapter) -> AdapterReport {
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         pci_bus_id: info.device_pci_bus_id.clone(),
         caps: Caps::of(adapter),
-        vram: vram::readings(adapter, kind),
+        vram: vram::readings(adapter, kind.has_unified_memory()),
         fallbacks: Vec::new(),
     }
 }
@@ -176,7 +177,6 @@ pub(super) fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::AdapterKind;
 
     fn adapter(index: usize, name: &str, bus: &str) -> AdapterReport {
         let [name, driver, backend, pci_bus_id] = [name, "", "vulkan", bus].map(str::to_owned);

@@ -10,8 +10,6 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::AdapterKind;
-
 /// Source of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum VramSource {
@@ -89,9 +87,10 @@ impl VramReading {
     }
 }
 
-/// Every source's reading of `adapter`, which is of this kind. Never fails: a source that is missing is left out.
-pub(super) fn readings(adapter: &wgpu::Adapter, kind: AdapterKind) -> Vec<VramReading> {
-    let (pci, unified) = (&adapter.get_info().device_pci_bus_id, kind == AdapterKind::Integrated);
+/// Every source's reading of `adapter`, whose memory is the CPU's where it is `unified`. Never fails: a source that is missing is left
+/// out.
+pub(super) fn readings(adapter: &wgpu::Adapter, unified: bool) -> Vec<VramReading> {
+    let pci = &adapter.get_info().device_pci_bus_id;
     let of_system = [nvml::read(pci), sysfs::read(Path::new("/sys"), pci, unified)];
     in_order(of_system, driver::read(adapter, unified))
 }
