@@ -83,6 +83,16 @@ pub enum GpuFailure {
     Lost,
 }
 
+impl GpuFailure {
+    /// The words before the reason of an error; none where the reason is a fallback's, which names the adapter itself.
+    fn subject(&self, adapter: &str) -> String {
+        match self {
+            GpuFailure::GivenUp { .. } => String::new(),
+            _ => format!("GPU {adapter}: "),
+        }
+    }
+}
+
 /// An error of the engine: what, where, expected, got.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -159,7 +169,7 @@ pub enum Error {
     #[error("the CPU alone is expected to be quicker than with this GPU")]
     SlowGpu,
     /// A GPU cannot be used, or not any longer.
-    #[error("GPU {adapter}: {reason}")]
+    #[error("{}{reason}", .failure.subject(.adapter))]
     Gpu {
         /// Its name.
         adapter: String,
@@ -257,6 +267,19 @@ mod tests {
         assert_eq!(root_cause(&Outer { source: Inner }), "Not implemented");
         assert_eq!(first_line(" \n"), "no reason is given");
         assert_eq!(first_line(&"é".repeat(300)), "é".repeat(200) + "..");
+    }
+
+    #[test]
+    fn gpu_messages_name_the_adapter_once() {
+        let message = |reason: &str, failure| {
+            Error::Gpu { adapter: "Arc".to_owned(), reason: reason.to_owned(), failure }.to_string()
+        };
+        assert_eq!(message("it was lost", GpuFailure::Lost), "GPU Arc: it was lost");
+        let given_up = GpuFailure::GivenUp { listed: true, known: false };
+        assert_eq!(
+            message("Arc is not used over vulkan: it was lost", given_up),
+            "Arc is not used over vulkan: it was lost"
+        );
     }
 
     #[test]
