@@ -68,7 +68,7 @@ impl DeviceSource for TestDevices {
         progress: LoadProgress<'_>,
     ) -> Result<LoadedDevice> {
         if self.fallbacks().iter().any(|it| it.part == FallbackPart::Adapter) {
-            return Err(failed("given up", GpuFailure::GivenUp { listed: true, known: false }));
+            return Err(failed("stand-in is given up", GpuFailure::GivenUp { listed: true, known: false }));
         }
         let ledger = TestLedger::new(budget)?;
         let outcome = self.0[self.1.fetch_add(1, SeqCst).min(self.0.len() - 1)];
@@ -361,7 +361,7 @@ fn after_three_attempts_a_lost_adapter_is_given_up() {
     wait(&engine, "the last attempt", |status| matches!(status, DeviceStatus::Cpu { reason: Some(_) }));
     assert!(started.elapsed() >= RETRY_DELAYS.iter().sum());
     let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
-    assert_eq!(reason.to_string(), "GPU stand-in: given up");
+    assert_eq!(reason.to_string(), "stand-in is given up");
     assert_eq!(collect(&session.generate(request(20))), (want, Vec::new()));
     engine.set_device(&crate::session::DeviceChoice::Cpu).unwrap();
     wait(&engine, "the choice of the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: None }));
