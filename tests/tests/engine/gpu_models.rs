@@ -339,9 +339,9 @@ fn attention_in_pieces_gives_the_same_logits() {
         let logits = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
         (logits, gpu.submits() - before)
     };
-    let (wanted, few) = logits(&open(GpuOptions::default()));
-    let gpu = paced(30_000);
-    let (got, many) = logits(&gpu);
+    // Both by a clock of their own: on a busy machine the real one has attention in pieces as well.
+    let (wanted, few) = logits(&paced(1));
+    let (got, many) = logits(&paced(30_000));
     let error = max_diff(&got, &wanted);
     assert!(error < 1e-3, "logits differ by {error}");
     assert!(many > few + 100, "{many} and {few} submissions");
