@@ -134,7 +134,10 @@ opens "$root/usr/bin/thermocline"
 HOME=$work/home XDG_RUNTIME_DIR=$work/run "$root/usr/bin/thermocline" report --quick --device 0 --out "$work/report.html" >"$work/report.log" 2>&1 \
   || fail "the installed program writes no report: $(tail -n 3 "$work/report.log")"
 for part in 'kernels are right' 'a hand-over takes' 'tokens/s planned' '<td>neurons, exact</td>'; do
-  grep -q "$part" "$work/report.html" || fail "the report of the installed program lacks '$part'"
+  grep -q "$part" "$work/report.html" || {
+    cp "$work/report.html" target/report-failed.html
+    fail "the report of the installed program lacks '$part'; see target/report-failed.html"
+  }
 done
 ! grep -q 'failed: ' "$work/report.html" || fail "the report of the installed program has a failure: $(grep -o 'failed: [^<]*' "$work/report.html")"
 rm -r "$work/home" && mkdir "$work/home"

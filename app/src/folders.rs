@@ -10,6 +10,9 @@ use std::{
 use directories::ProjectDirs;
 use thermocline_engine::session::Fallbacks;
 
+/// Variable of the environment that names the folder of all files.
+const DATA: &str = "THERMOCLINE_DATA";
+
 /// Name of a portable program's folder, beside it.
 const PORTABLE: &str = "thermocline-data";
 
@@ -25,11 +28,12 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// The folder beside the program if it is portable, else the system's folders for this user; `None` if there is no home
-    /// folder.
+    /// The folder that the environment names ([`DATA`]), else the one beside the program if it is portable, else the system's folders for
+    /// this user; `None` if there is no home folder.
     pub fn detect() -> Option<Self> {
-        let portable = portable_folder().ok().filter(|folder| folder.is_dir());
-        portable.map(|folder| Self::below(&folder)).or_else(Self::system)
+        let named = env::var_os(DATA).filter(|name| !name.is_empty()).map(PathBuf::from);
+        let portable = || portable_folder().ok().filter(|folder| folder.is_dir());
+        named.or_else(portable).map(|folder| Self::below(&folder)).or_else(Self::system)
     }
 
     /// The system's folders for this user; `None` if there is no home folder.

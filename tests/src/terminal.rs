@@ -91,10 +91,15 @@ pub fn program() -> &'static Path {
 
 /// The program with `args`, its streams captured, nothing of the user's own settings in reach.
 pub fn command(args: &[&str]) -> Command {
+    command_in(&env::temp_dir().join("thermocline-tests-home"), args)
+}
+
+/// [`command`] with all of the program's files below `folder`: those that can be made anew in its folder `cache`.
+pub fn command_in(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let home = env::temp_dir().join("thermocline-tests-home");
-    command.env("HOME", &home).env("XDG_DATA_HOME", home.join("data"));
+    // Windows does not look for its users' folders in the environment.
+    command.env("HOME", folder).env("THERMOCLINE_DATA", folder);
     for name in ["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET"] {
         command.env_remove(name);
     }

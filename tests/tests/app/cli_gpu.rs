@@ -5,7 +5,7 @@
 use thermocline_engine::gpu::{AdapterId, Fallback, FallbackPart, Fallbacks, GpuFeature, adapters};
 use thermocline_tests::{
     golden::Expected,
-    terminal::{command, run, thermocline, with_input},
+    terminal::{command_in, run, thermocline, with_input},
 };
 
 /// The first adapter, whatever it is.
@@ -40,14 +40,10 @@ fn run_prints_the_same_text_on_gpu_and_cpu() {
 #[test]
 fn devices_says_what_is_done_without_until_it_is_to_be_tried_again() {
     let folder = tempfile::tempdir().unwrap();
-    let kept = Fallbacks::in_folder(&folder.path().join("thermocline"));
+    let kept = Fallbacks::in_folder(&folder.path().join("cache"));
     let adapter = AdapterId::of(&adapters(&kept)[0]);
     let give_up = |part| kept.add(Fallback::new(adapter.clone(), part, "it was wrong"));
-    let start = |args: &[&str]| {
-        let mut command = command(args);
-        command.env("XDG_CACHE_HOME", folder.path());
-        run(command, b"")
-    };
+    let start = |args: &[&str]| run(command_in(folder.path(), args), b"");
     let answer = ["run", "-p", "A cat", "--temp", "0", "-n", "8", "--quiet", "--sparsity", "exact", "--device"];
     let want = thermocline(&[&answer[..], &["cpu"]].concat()).ok();
     give_up(FallbackPart::Feature(GpuFeature::Subgroups));

@@ -13,7 +13,7 @@ use thermocline_engine::{
     synth::{SynthOptions, SynthShape},
 };
 use thermocline_tests::{
-    terminal::{command, run, thermocline},
+    terminal::{command_in, run, thermocline},
     wait::until,
 };
 
@@ -263,12 +263,9 @@ fn snapshots_are_planned_as_sessions_hold_them() {
 #[test]
 fn plan_measures_this_machine_once_and_saves_it() {
     let folder = tempfile::tempdir().unwrap();
-    let cache = folder.path().join("cache");
     let saved = folder.path().join("saved.json");
     let plan = |args: &[&str]| {
-        let mut command = command(&[&["plan", "--json", "--vram", "16MiB"][..], args].concat());
-        command.env("XDG_CACHE_HOME", &cache);
-        run(command, b"").json()
+        run(command_in(folder.path(), &[&["plan", "--json", "--vram", "16MiB"][..], args].concat()), b"").json()
     };
     let first = plan(&["--device", "0", "--save-machine", saved.to_str().unwrap()]);
     assert!(first["machine"]["gpu"]["hand_over"].as_f64().unwrap() > 0.0 && speed(&first) > 0.0);
@@ -305,9 +302,8 @@ fn plan_refuses_invalid_machine_files_and_options() {
 #[test]
 fn budget_is_planned_on_a_machine_without_a_gpu() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = command(&["plan", "--vram", "16MiB", "--json"]);
+    let mut command = command_in(folder.path(), &["plan", "--vram", "16MiB", "--json"]);
     command.env("VK_DRIVER_FILES", "/nonexistent").env("VK_ICD_FILENAMES", "/nonexistent");
-    command.env("XDG_CACHE_HOME", folder.path());
     let ran = run(command, b"");
     assert!(ran.stderr.contains("[no GPU here: planned with a card of the middle class"), "{ran:?}");
     let plan = ran.json();

@@ -10,7 +10,7 @@ use thermocline_engine::gpu::{
 };
 use thermocline_tests::{
     own_process,
-    terminal::{Ran, command, run, thermocline},
+    terminal::{command, command_in, run, thermocline},
 };
 
 /// A step on the software driver the tests have, and its sentence.
@@ -61,18 +61,14 @@ fn steps_that_end_the_program_are_not_taken_again() {
     let want = thermocline(&[&question[..], &["--device", "cpu"]].concat()).ok();
     for Step { name, why, computes, .. } in STEPS {
         let folder = tempfile::tempdir().unwrap();
-        let cache = folder.path().join("thermocline");
+        let cache = folder.path().join("cache");
         let part = format!("{name} {}", cache.display());
         let ended = own_process::start("markers::steps_that_end_the_program_are_not_taken_again", &part).output();
         let ended = ended.unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
         assert!(!ended.status.success() && !said.contains("went on"), "{name}: {said}");
         assert!(fs::read_dir(&cache).unwrap().count() > 0, "{name}: no marker is left");
-        let start = |args: &[&str]| -> Ran {
-            let mut command = command(args);
-            command.env("XDG_CACHE_HOME", folder.path());
-            run(command, b"")
-        };
+        let start = |args: &[&str]| run(command_in(folder.path(), args), b"");
         let answer = |device: &str| start(&[&question[..], &["--device", device]].concat());
         assert_eq!(answer("auto").ok(), want, "{name}");
         let asked = answer("0");
@@ -112,12 +108,8 @@ fn drivers_that_end_the_probe_are_done_without() {
         return look_over_a_probe_that_ends(Path::new(&cache));
     }
     let folder = tempfile::tempdir().unwrap();
-    let cache = folder.path().join("thermocline");
-    let start = |args: &[&str]| -> Ran {
-        let mut command = command(args);
-        command.env("XDG_CACHE_HOME", folder.path());
-        run(command, b"")
-    };
+    let cache = folder.path().join("cache");
+    let start = |args: &[&str]| run(command_in(folder.path(), args), b"");
     let question = ["run", "-p", "A cat and a kite", "--temp", "0", "-n", "12", "--quiet", "--sparsity", "exact"];
     let want = thermocline(&[&question[..], &["--device", "cpu"]].concat()).ok();
     // Drivers that do no harm are known from the first start on, and not looked at by a probe at the second.

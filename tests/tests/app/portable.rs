@@ -35,7 +35,7 @@ impl Stick {
         let home = self.folder.path().join("home");
         let mut command = Command::new(self.folder.path().join("stick/thermocline"));
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for name in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"] {
+        for name in ["THERMOCLINE_DATA", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"] {
             command.env_remove(name);
         }
         for name in ["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET", "APPIMAGE"] {

@@ -40,7 +40,7 @@ fn gpu(budget: Option<u64>) -> DeviceChoice {
 }
 
 fn on_gpu(engine: &Engine) {
-    settled(engine, |_| true);
+    until_given_up(|| Some(()).filter(|()| !matches!(engine.device(), DeviceStatus::Loading(_))));
     assert!(matches!(engine.device(), DeviceStatus::Gpu(_)), "{:?}", engine.device());
 }
 
