@@ -66,7 +66,7 @@ fn devices_says_what_is_done_without_until_it_is_to_be_tried_again() {
     kept.add(Fallback::new(AdapterId { name: "another".to_owned(), ..adapter }, FallbackPart::Adapter, "it was wrong"));
     let listed = start(&["devices", "--try-again", "0"]).ok();
     assert!(!listed.contains("it was wrong"), "{listed}");
-    let kept = std::fs::read_to_string(folder.path().join("thermocline/gpu-fallbacks.json")).unwrap();
+    let kept = std::fs::read_to_string(folder.path().join("cache/gpu-fallbacks.json")).unwrap();
     assert!(kept.contains("another") && !kept.contains("subgroups"), "{kept}");
     let ran = start(&[&answer[..], &["0"]].concat());
     assert_eq!(ran.stderr, "");

@@ -40,7 +40,7 @@ fn gpu(budget: Option<u64>) -> DeviceChoice {
 }
 
 fn on_gpu(engine: &Engine) {
-    until_given_up(|| Some(()).filter(|()| !matches!(engine.device(), DeviceStatus::Loading(_))));
+    until_given_up(|| matches!(engine.device(), DeviceStatus::Gpu(_)).then_some(()));
     assert!(matches!(engine.device(), DeviceStatus::Gpu(_)), "{:?}", engine.device());
 }
 
