@@ -363,16 +363,16 @@ PYTHON
   sleep 5
   shot vram
   say "opened again, the chat is there; the model is on $adapter"
-  # The slider, by its place in a window of this size; what is above it may take a line more or less.
+  # The slider, by its place in a window of this size; what is above it may take some lines more or less.
   local n slider
-  for slider in 739 719 759 699; do
+  for slider in 739 724 754 709 769 694 784 679 664 649 634 619; do
     xdotool mousemove --window "$window" 1130 "$slider" mousedown 1
     for n in {1..10}; do
       xdotool mousemove --window "$window" "$((1130 - n * 22))" "$slider"
       sleep 0.1
     done
     xdotool mouseup 1
-    sleep 3
+    sleep 2
     ! setting at_most || break
   done
   until_ 30 "a budget in the settings after the slider was dragged" setting at_most
