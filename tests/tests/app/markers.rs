@@ -115,7 +115,7 @@ fn drivers_that_end_the_probe_are_done_without() {
     // Drivers that do no harm are known from the first start on, and not looked at by a probe at the second.
     assert!(start(&["devices"]).ok().contains("GPU 0"));
     let stamp = cache.join("gpu-drivers.txt");
-    assert!(fs::read_to_string(&stamp).unwrap().starts_with("vulkan"));
+    assert!(fs::read_to_string(&stamp).unwrap().lines().next().unwrap().contains("vulkan"));
     let finds_some = || {
         let mut looks = own_process::start(PROBE_TEST, &cache.display().to_string());
         // The drivers are the same if the environment is.
