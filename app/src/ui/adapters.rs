@@ -86,7 +86,7 @@ impl Adapters {
         self.asked = None;
     }
 
-    /// Asks the system, unless it was asked less than `age` ago and nothing more is done without since.
+    /// Asks the system, unless it was asked less than `age` ago and the same parts are done without as then.
     pub fn look(&mut self, ctx: &Context, age: Duration) {
         if let Some(list) = self.asking.take() {
             (self.list, self.read) = (Some(list.into()), self.asked);
