@@ -160,7 +160,7 @@ fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io
     writeln!(out, "GPU {:<4} {}: {}, {}{mark}", gpu.index, one_line(&gpu.name), gpu.kind, gpu.backend)?;
     writeln!(out, "         driver {}, PCI {}", or_unknown(some(&gpu.driver)), or_unknown(some(&gpu.pci_bus_id)))?;
     writeln!(out, "         kernels {}; {}", caps.tier, subgroups(caps))?;
-    for fallback in &gpu.fallbacks {
+    for fallback in Fallback::worth_telling(&gpu.fallbacks) {
         let Fallback { part, why, since, .. } = fallback;
         let since = if fallback.is_known() { ", known to fail".to_owned() } else { format!(" since {}", day(*since)) };
         writeln!(out, "         without {part}{since}: {}", one_line(why))?;
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_that_are_known_to_fail_have_no_day() {
+    fn parts_that_are_done_without_have_their_day_and_reason() {
         let mut gpu = adapters(&Fallbacks::default()).remove(0);
         let fallback = Fallback::new(AdapterId::of(&gpu), FallbackPart::Feature(GpuFeature::PackedDot), "it was wrong");
         let known = Fallback { since: 0, ..fallback.clone() };
@@ -261,6 +261,12 @@ mod tests {
         {
             assert!(text.contains(line), "{text}");
         }
+        // Of an adapter that is given up whole, its parts are not worth a line.
+        gpu.fallbacks.push(Fallback::new(AdapterId::of(&gpu), FallbackPart::Adapter, "it was lost"));
+        let mut out = Vec::new();
+        write_gpu(&mut out, &gpu, false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("without all of it") && !text.contains("without packed"), "{text}");
         let json = fallback_json(&known);
         assert!(json["known"] == true && json["since"].is_null(), "{json}");
     }

@@ -98,6 +98,13 @@ impl Fallback {
         Fallback { since: 0, ..Fallback::new(adapter, part, why) }
     }
 
+    /// Those of one adapter's that are worth a sentence: where all of it is done without, its parts are not.
+    pub fn worth_telling(of_one: &[Self]) -> impl Iterator<Item = &Self> {
+        let is_whole = |it: &Self| it.part == FallbackPart::Adapter;
+        let whole = of_one.iter().any(is_whole);
+        of_one.iter().filter(move |it| !whole || is_whole(it))
+    }
+
     /// True if it was not seen here: trying again does not take it back.
     pub const fn is_known(&self) -> bool {
         self.since == 0

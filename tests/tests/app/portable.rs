@@ -12,6 +12,9 @@ use std::{
 
 use thermocline_tests::terminal::{Ran, program, run};
 
+/// A command that measures the machine and keeps what it measured.
+const MEASURE: [&str; 6] = ["plan", "--json", "--vram", "16MiB", "--device", "0"];
+
 /// The program on a USB stick, and a home folder.
 struct Stick {
     folder: tempfile::TempDir,
@@ -32,6 +35,10 @@ impl Stick {
     }
 
     fn run(&self, args: &[&str], input: &str) -> Ran {
+        run(self.command(args), input.as_bytes())
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
         let home = self.folder.path().join("home");
         let mut command = Command::new(self.folder.path().join("stick/thermocline"));
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -43,12 +50,12 @@ impl Stick {
         }
         // The graphics driver keeps shaders of its own.
         command.env("HOME", &home).env("XDG_RUNTIME_DIR", &home).env("MESA_SHADER_CACHE_DISABLE", "true");
-        run(command, input.as_bytes())
+        command
     }
 
     /// File that a measurement of the machine leaves.
     fn measure(&self) {
-        self.run(&["plan", "--json", "--vram", "16MiB", "--device", "0"], "").json();
+        self.run(&MEASURE, "").json();
     }
 
     fn at_home(&self) -> Vec<PathBuf> {
@@ -69,6 +76,23 @@ fn portable_program_keeps_its_data_beside_itself() {
     stick.measure();
     assert!(!files(&stick.data().join("cache")).is_empty());
     assert_eq!(stick.at_home(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn folder_of_the_environment_comes_before_the_one_beside_the_program() {
+    let stick = Stick::new();
+    fs::create_dir(stick.data()).unwrap();
+    let named = stick.folder.path().join("named");
+    let mut command = stick.command(&MEASURE);
+    command.env("THERMOCLINE_DATA", &named);
+    run(command, b"").json();
+    assert!(!files(&named.join("cache")).is_empty());
+    assert!(files(&stick.data()).is_empty() && stick.at_home().is_empty());
+    // One without a name is none.
+    let mut command = stick.command(&MEASURE);
+    command.env("THERMOCLINE_DATA", "");
+    run(command, b"").json();
+    assert!(!files(&stick.data().join("cache")).is_empty() && stick.at_home().is_empty());
 }
 
 #[test]

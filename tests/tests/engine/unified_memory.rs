@@ -9,11 +9,11 @@ use thermocline_engine::{
     cpu::CpuOptions,
     gpu::{AdapterChoice, AdapterKind, GpuOptions},
     session::{
-        DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, LoadStage, Prompt, Request, Sampling, SessionOptions,
+        DeviceChoice, DeviceStatus, Engine, EngineOptions, LoadStage, Prompt, Request, Sampling, SessionOptions,
     },
     sparsity::sidecar::SidecarChoice,
 };
-use thermocline_tests::wait::{LONGEST, eventually};
+use thermocline_tests::{events, wait::eventually};
 
 /// The tokens that the engine answers with.
 fn answer(engine: &Engine) -> Vec<u32> {
@@ -23,15 +23,7 @@ fn answer(engine: &Engine) -> Vec<u32> {
         ignore_eos: true,
         ..Request::new(Prompt::Tokens((5..29).collect()))
     };
-    let (events, mut ids) = (engine.session(SessionOptions::default()).unwrap().generate(request), Vec::new());
-    loop {
-        match events.recv_timeout(LONGEST).unwrap() {
-            Event::Token { id, .. } => ids.push(id),
-            Event::Error(error) => panic!("{error} after {ids:?}"),
-            Event::Done { .. } => return ids,
-            _ => {}
-        }
-    }
+    events::tokens(&engine.session(SessionOptions::default()).unwrap(), request)
 }
 
 #[test]

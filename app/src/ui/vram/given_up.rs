@@ -17,20 +17,13 @@ fn shown(fallbacks: &Fallbacks, adapters: Option<&[AdapterReport]>) -> Vec<Fallb
     backends.chain(adapters.iter().flat_map(|adapter| fallbacks.of(&AdapterId::of(adapter)))).collect()
 }
 
-/// Those of one adapter that are worth a sentence: where all of it is done without, its parts are not.
-fn told(its: &[Fallback]) -> impl Iterator<Item = &Fallback> {
-    let is_whole = |it: &Fallback| it.part == FallbackPart::Adapter;
-    let whole = its.iter().any(is_whole);
-    its.iter().filter(move |it| !whole || is_whole(it))
-}
-
 /// Says what is done without, if anything is, and offers each adapter, or backend, to be tried again.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
     let mut left = shown(shell.adapters.fallbacks(), shell.adapters.list().as_deref());
     while let Some(adapter) = left.first().map(|first| first.adapter.clone()) {
         let (its, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|it| it.adapter == adapter);
         left = others;
-        for fallback in told(&its) {
+        for fallback in Fallback::worth_telling(&its) {
             let said = widgets::muted(ui, format!("{fallback}."));
             if fallback.is_known() {
                 said.on_hover_text(
@@ -48,7 +41,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::{gpu::GpuFeature, session::adapters};
+    use thermocline_engine::session::adapters;
 
     use super::*;
 
@@ -66,16 +59,5 @@ mod tests {
         assert_eq!(shown(&all, None).len(), 2);
         let shown = shown(&all, Some(&here));
         assert!(shown.len() == 1 && shown[0].adapter == adapter, "{shown:?}");
-    }
-
-    #[test]
-    fn parts_of_an_adapter_that_is_given_up_are_not_told() {
-        let id = AdapterId::of(&adapters(&Fallbacks::default())[0]);
-        let of = |part| Fallback::new(id.clone(), part, "it does not compile");
-        let features = [GpuFeature::PackedDot, GpuFeature::CooperativeMatrices].map(|it| of(FallbackPart::Feature(it)));
-        assert_eq!(told(&features).count(), 2);
-        let [packed, cooperative] = features;
-        let all = [packed, of(FallbackPart::Adapter), cooperative];
-        assert!(told(&all).map(|it| it.part).eq([FallbackPart::Adapter]));
     }
 }
