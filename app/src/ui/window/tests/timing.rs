@@ -69,7 +69,7 @@ fn scrolled(messages: i64) -> Vec<Duration> {
     });
     stage.ready();
     if cfg!(windows) {
-        // All time counts, also that for which this thread waits for the one that counts tokens: Wine's heap has one lock for all.
+        // All time counts, also that for which this thread waits for the one that counts tokens, as it does under Wine.
         stage.until("the chat's tokens", |window| window.conversation.counted().is_some());
     }
     let over = stage.control("Message").rect().center() - vec2(0.0, 300.0);
