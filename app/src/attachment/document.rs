@@ -7,7 +7,7 @@ use super::{
     docx::{self, DocxError},
     passage::{of_lines, of_pages, of_paragraphs},
     pdf::{self, PdfError},
-    text,
+    text::{self, NotText},
 };
 
 /// Most bytes of a file, and of its text.
@@ -68,8 +68,9 @@ impl Document {
                 DocxError::Damaged(reason) => damaged("docx", reason),
             })?),
             DocumentKind::Text | DocumentKind::Markdown | DocumentKind::Code => match text::decode(bytes) {
-                Some(text) => of_lines(&text),
-                None => return Err(AttachmentError::Binary { name }),
+                Ok(text) => of_lines(&text),
+                Err(NotText::Binary) => return Err(AttachmentError::Binary { name }),
+                Err(NotText::UnknownEncoding) => return Err(AttachmentError::UnknownEncoding { name }),
             },
         };
         let document = Document { name, kind, passages };

@@ -57,6 +57,12 @@ pub enum AttachmentError {
         /// File name.
         name: String,
     },
+    /// It is text of an encoding that cannot be told for sure.
+    #[error("{name} is not UTF-8, and its encoding cannot be recognised; save it as UTF-8 and attach that")]
+    UnknownEncoding {
+        /// File name.
+        name: String,
+    },
     /// It is not what its name says, or it is incomplete.
     #[error("{name} is damaged, or not a {kind} file: {reason}")]
     Damaged {

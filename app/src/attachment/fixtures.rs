@@ -56,19 +56,25 @@ pub fn encrypted_pdf(pages: &[&[&str]], password: &str) -> Vec<u8> {
 
 /// A docx file whose body is this XML.
 pub fn docx(body: &str) -> Vec<u8> {
-    let xml = format!(
-        r#"<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
-<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>{body}</w:body></w:document>"#
-    );
-    archive("word/document.xml", &xml)
+    archive(&[("word/document.xml", &document(body))])
 }
 
-/// A zip archive of one file.
-pub fn archive(name: &str, contents: &str) -> Vec<u8> {
+/// The main part of a docx file, whose body is this XML.
+pub fn document(body: &str) -> String {
+    format!(
+        r#"<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
+<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>{body}</w:body></w:document>"#
+    )
+}
+
+/// A zip archive of files with these names and contents.
+pub fn archive(files: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
     let mut writer = ZipWriter::new(&mut bytes);
-    writer.start_file(name, SimpleFileOptions::default()).unwrap();
-    writer.write_all(contents.as_bytes()).unwrap();
+    for (name, contents) in files {
+        writer.start_file(*name, SimpleFileOptions::default()).unwrap();
+        writer.write_all(contents.as_bytes()).unwrap();
+    }
     writer.finish().unwrap();
     bytes.into_inner()
 }

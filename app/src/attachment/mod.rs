@@ -15,6 +15,7 @@ pub use document::Document;
 pub use error::AttachmentError;
 pub use kind::DocumentKind;
 pub use passage::{Passage, SourcePart};
+pub use text::{NotText, decode};
 
 #[cfg(test)]
 pub mod fixtures;

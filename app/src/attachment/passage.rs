@@ -3,6 +3,9 @@
 /// A passage has about so many bytes; a file is cut between lines where it can be.
 const LONG: usize = 800;
 
+/// Headings at the end of a passage go to the next one if they have at most so many bytes.
+const MOST_HEADINGS: usize = LONG / 4;
+
 /// A piece of a file. All of them, one after the other, are the file's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passage {
@@ -44,45 +47,73 @@ pub(super) fn of_pages(pages: impl IntoIterator<Item = SourcePart>) -> Vec<Passa
     pages.collect()
 }
 
+/// Parts that are not a passage yet.
+#[derive(Debug, Default)]
+struct OpenPassage {
+    parts: Vec<SourcePart>,
+    /// Bytes of their text.
+    len: usize,
+}
+
+impl OpenPassage {
+    fn push(&mut self, number: usize, text: &str) {
+        self.len += text.len();
+        self.parts.push(SourcePart { number, text: text.to_owned() });
+    }
+
+    /// Takes the parts except for headings at the end, which go with the text below them.
+    fn take(&mut self) -> Vec<SourcePart> {
+        let is_blank = |part: &SourcePart| part.text.trim().is_empty();
+        let words =
+            self.parts.iter().rposition(|part| !is_blank(part) && !is_heading(&part.text)).map_or(0, |at| at + 1);
+        let blank = self.parts[words..].iter().take_while(|part| is_blank(part)).count();
+        let headings: usize = self.parts[words + blank..].iter().map(|part| part.text.len()).sum();
+        if headings > MOST_HEADINGS {
+            return std::mem::take(self).parts;
+        }
+        self.len = headings;
+        let headings = self.parts.split_off(words + blank);
+        std::mem::replace(&mut self.parts, headings)
+    }
+}
+
+/// True for a heading of Markdown.
+fn is_heading(line: &str) -> bool {
+    let marks = line.len() - line.trim_start_matches('#').len();
+    (1..=6).contains(&marks) && line[marks..].starts_with(' ')
+}
+
 /// Joins small parts, and cuts large ones, until each passage has about [`LONG`] bytes.
 fn joined(parts: impl IntoIterator<Item = SourcePart>, one: &str, many: &str) -> Vec<Passage> {
-    let mut passages = Vec::new();
-    let mut open: Option<(usize, usize, String)> = None;
-    let close = |(first, last, text): (usize, usize, String)| {
+    let close = |parts: Vec<SourcePart>| {
+        let (first, last) = (parts.first()?.number, parts.last()?.number);
         let place = if first == last { format!("{one} {first}") } else { format!("{many} {first}–{last}") };
-        Passage { place, text }
+        Some(Passage { place, text: parts.into_iter().map(|part| part.text).collect() })
     };
+    let (mut passages, mut open) = (Vec::new(), OpenPassage::default());
     for part in parts {
-        if let Some(passage) = open.take_if(|(_, _, text)| text.len() + part.text.len() > LONG) {
-            passages.push(close(passage));
+        if open.len + part.text.len() > LONG {
+            passages.extend(close(open.take()));
         }
-        let pieces = split_text(&part.text);
-        let (last, whole) = pieces.split_last().map_or(("", &[][..]), |(last, whole)| (*last, whole));
-        for piece in whole {
-            passages.extend(open.take().map(close));
-            passages.push(close((part.number, part.number, (*piece).to_owned())));
+        let mut rest = part.text.as_str();
+        while open.len + rest.len() > LONG {
+            let (piece, more) = split_text(rest, LONG - open.len);
+            open.push(part.number, piece);
+            passages.extend(close(std::mem::take(&mut open).parts));
+            rest = more;
         }
-        let (_, end, text) = open.get_or_insert_with(|| (part.number, part.number, String::new()));
-        text.push_str(last);
-        *end = part.number;
+        open.push(part.number, rest);
     }
-    passages.extend(open.map(close));
+    passages.extend(close(open.parts));
     passages
 }
 
-/// Cuts a text that is too long between words, or where there are none, between letters.
-fn split_text(text: &str) -> Vec<&str> {
-    let (mut pieces, mut rest) = (Vec::new(), text);
-    while rest.len() > LONG {
-        let most = rest.floor_char_boundary(LONG);
-        let space = rest[..most].rfind(char::is_whitespace).filter(|at| *at > LONG / 2);
-        let end = space.map_or(most, |at| at + rest[at..].chars().next().map_or(1, char::len_utf8));
-        let (piece, more) = rest.split_at(end);
-        pieces.push(piece);
-        rest = more;
-    }
-    pieces.push(rest);
-    pieces
+/// Cuts a text after at most `most` bytes: between words, or where there are none, between letters.
+fn split_text(text: &str, most: usize) -> (&str, &str) {
+    let most = text.floor_char_boundary(most);
+    let space = text[..most].rfind(char::is_whitespace).filter(|at| *at > most / 2);
+    let end = space.map_or(most, |at| at + text[at..].chars().next().map_or(1, char::len_utf8));
+    text.split_at(end)
 }
 
 #[cfg(test)]
@@ -101,6 +132,24 @@ mod tests {
         assert_eq!((&**with("word"), &**with("end")), ("line 101", "lines 101–102"));
         assert!(passages.iter().filter(|passage| passage.place == "line 101").count() >= 4);
         assert!(of_lines("").is_empty());
+    }
+
+    #[test]
+    fn headings_go_with_the_text_below_them() {
+        let part = |n: usize| format!("## Part {n}\n\n{}\n\n", format!("Lighthouse {n} stands on a rock. ").repeat(11));
+        let long = format!("# Rules\n### Of the sea\n\n{}\n", "word ".repeat(400));
+        let text = (1..=30).map(part).collect::<String>() + &long + "# Last\n";
+        let passages = of_lines(&text);
+        assert_eq!(passages.iter().map(|passage| &*passage.text).collect::<String>(), text);
+        for passage in &passages[..passages.len() - 1] {
+            let last = passage.text.lines().rfind(|line| !line.is_empty()).unwrap();
+            assert!(!last.starts_with('#') && passage.text.len() <= LONG, "{passage:?}");
+        }
+        let rules = passages.iter().find(|passage| passage.text.starts_with("# Rules")).unwrap();
+        assert!(rules.text.contains("word") && rules.place == "lines 121–124", "{rules:?}");
+        // Many lines of comments are no headings.
+        let comments = of_lines(&"# a comment of a program\n".repeat(100));
+        assert!(comments.len() > 2 && comments.iter().all(|passage| passage.text.len() <= LONG));
     }
 
     #[test]

@@ -57,12 +57,108 @@ fn docx_paragraphs_headings_lists_and_tables_are_read() {
     assert_eq!(document.passages[0].place, "paragraphs 1–6");
 }
 
+/// A run with these words.
+fn run(words: &str) -> String {
+    format!("<w:r><w:t xml:space=\"preserve\">{words}</w:t></w:r>")
+}
+
+/// A file of relations: kinds and targets.
+fn relations(of: &[(&str, &str)]) -> String {
+    let relation = |(kind, target): &(&str, &str)| {
+        let kind = format!("http://schemas.openxmlformats.org/officeDocument/2006/relationships/{kind}");
+        format!("<Relationship Id=\"r\" Type=\"{kind}\" Target=\"{target}\"/>")
+    };
+    format!("<Relationships>{}</Relationships>", of.iter().map(relation).collect::<String>())
+}
+
+#[test]
+fn docx_text_is_what_the_document_shows_once() {
+    let boxed = format!("<w:txbxContent><w:p>{}</w:p></w:txbxContent>", run("Boxed words."));
+    let body = format!(
+        "<w:p><w:pPr><w:tabs><w:tab w:val=\"left\"/></w:tabs></w:pPr>{before}<w:r><mc:AlternateContent>\
+         <mc:Choice Requires=\"wps\"><w:drawing>{boxed}</w:drawing></mc:Choice>\
+         <mc:Fallback><w:pict><v:textbox>{boxed}</v:textbox></w:pict></mc:Fallback></mc:AlternateContent></w:r>{behind}</w:p>\
+         <w:p><w:r><mc:AlternateContent><mc:Fallback>{old}</mc:Fallback></mc:AlternateContent></w:r></w:p>\
+         <w:p><w:pPr><w:pStyle w:val=\"Normal\"/><w:pPrChange><w:pPr><w:pStyle w:val=\"Heading1\"/></w:pPr></w:pPrChange></w:pPr>\
+         {price}<w:del w:id=\"1\"><w:r><w:delText>100</w:delText><w:t>100</w:t></w:r></w:del><w:ins w:id=\"2\">{now}</w:ins>{point}\
+         <w:r><w:rPr><w:vanish/></w:rPr><w:t>Hidden.</w:t><w:tab/></w:r><w:r><w:rPr><w:vanish w:val=\"0\"/></w:rPr><w:t> Seen.</w:t></w:r></w:p>\
+         <w:p><w:moveFrom w:id=\"3\">{moved}<w:r><w:footnoteReference w:id=\"9\"/></w:r></w:moveFrom></w:p>\
+         <w:p><w:moveTo w:id=\"4\">{moved}</w:moveTo></w:p>\
+         <w:tbl><w:tr><w:tc><w:p>{cell}<w:r><w:pict>{boxed}</w:pict></w:r></w:p></w:tc><w:tc><w:p>{cell}</w:p></w:tc></w:tr></w:tbl>",
+        before = run("Before the box, "),
+        behind = run("and behind it."),
+        old = run("Only for old programs."),
+        price = run("The price is "),
+        now = run("250"),
+        point = run("."),
+        moved = run("Moved sentence."),
+        cell = run("cell"),
+    );
+    let document = read("a.docx", &docx(&body)).unwrap();
+    let want = "Before the box, and behind it.\nBoxed words.\nOnly for old programs.\nThe price is 250. Seen.\n\
+        Moved sentence.\ncell  | cell\nBoxed words.\n";
+    assert_eq!(document.text(), want);
+}
+
+#[test]
+fn docx_notes_headers_and_a_main_part_of_another_name_are_read() {
+    let paragraph = |words: &str| format!("<w:p>{}</w:p>", run(words));
+    let note = |kind: &str, id: &str, words: &str| {
+        format!("<w:{kind} w:id=\"{id}\" w:author=\"\">{}</w:{kind}>", paragraph(words))
+    };
+    let body = format!(
+        "<w:p>{}<w:r><w:footnoteReference w:id=\"7\"/></w:r>{}<w:r><w:endnoteReference w:id=\"2\"/></w:r>\
+         <w:r><w:footnoteReference w:id=\"3\"/></w:r><w:r><w:commentReference w:id=\"0\"/></w:r></w:p>",
+        run("See the note"),
+        run(" and more")
+    );
+    let footnotes = [
+        note("footnote", "3", "Third."),
+        note("footnote", "7", "Only the note says so."),
+        note("footnote", "8", "Unused."),
+    ];
+    let comment = note("comment", "0", "Is this so?").replace("author=\"\"", "author=\"Ann\"");
+    let parts = |name: &str| {
+        archive(&[
+            ("_rels/.rels", &relations(&[("officeDocument", &format!("/word/{name}.xml"))])),
+            (&format!("word/{name}.xml"), &document(&body)),
+            (
+                &format!("word/_rels/{name}.xml.rels"),
+                &relations(&[
+                    ("footnotes", "footnotes.xml"),
+                    ("endnotes", "notes/end.xml"),
+                    ("comments", "comments.xml"),
+                    ("header", "header1.xml"),
+                    ("header", "header2.xml"),
+                    ("footer", "gone.xml"),
+                ]),
+            ),
+            ("word/footnotes.xml", &format!("<w:footnotes>{}</w:footnotes>", footnotes.concat())),
+            ("word/notes/end.xml", &format!("<w:endnotes>{}</w:endnotes>", note("endnote", "2", "At the end."))),
+            ("word/comments.xml", &format!("<w:comments>{comment}</w:comments>")),
+            ("word/header1.xml", &format!("<w:hdr>{}</w:hdr>", paragraph("Contract 5"))),
+            ("word/header2.xml", &format!("<w:hdr>{}</w:hdr>", paragraph("Contract 5"))),
+        ])
+    };
+    let want = "See the note[^1] and more[^e1][^2][^c1]\n[^2]: Third.\n[^1]: Only the note says so.\n[^e1]: At the end.\n\
+        [^c1]: Ann: Is this so?\nContract 5\n";
+    for name in ["document", "document2"] {
+        assert_eq!(read("a.docx", &parts(name)).unwrap().text(), want, "{name}");
+    }
+    // Some programs write no relations.
+    let bare = archive(&[
+        ("word/document.xml", &document(&body)),
+        ("word/footnotes.xml", &format!("<w:footnotes>{}</w:footnotes>", footnotes[1])),
+    ]);
+    assert!(read("a.docx", &bare).unwrap().text().ends_with("\n[^1]: Only the note says so.\n"));
+}
+
 #[test]
 fn docx_files_that_cannot_be_read_say_why() {
     let encrypted = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1 and what follows";
     assert!(refusal("a.docx", encrypted).starts_with("a.docx is encrypted"));
     assert!(refusal("a.docx", b"no archive").starts_with("a.docx is damaged, or not a docx file: "));
-    let other = archive("content.xml", "<x/>");
+    let other = archive(&[("content.xml", "<x/>")]);
     assert!(refusal("a.docx", &other).ends_with("there is no word/document.xml in it"));
     assert_eq!(refusal("a.docx", &docx("<w:p/>")), "a.docx is empty");
     assert!(refusal("a.docx", &docx("<w:p><w:t>x</w:p>")).starts_with("a.docx is damaged"));
@@ -81,6 +177,10 @@ fn open_reads_text_and_refuses_what_is_none() {
     let why = |name, bytes: &[u8]| file(name, bytes).unwrap_err().to_string();
     assert_eq!(why("nothing.txt", b""), "nothing.txt is empty");
     assert_eq!(why("blank.md", b" \n\n"), "blank.md is empty");
+    let short = [0xc4, 0xe0];
+    assert!(
+        why("short.txt", &short).starts_with("short.txt is not UTF-8, and its encoding cannot be recognised; save it")
+    );
     assert!(why("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0").starts_with("picture.png is not text; what can"));
     let long = why("long.txt", &b"words and words\n".repeat(600_000));
     assert_eq!(long, "long.txt has 9.2 MiB; at most 8.0 MiB can be attached");

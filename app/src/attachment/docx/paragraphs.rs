@@ -1,0 +1,266 @@
+//! The paragraphs of a part, with headings and lists as Markdown marks them, tables row by row, and boxes after the paragraph in
+//! which they stand. What was deleted, moved away or hidden is left out.
+
+use std::collections::HashSet;
+
+use quick_xml::{
+    Reader,
+    escape::resolve_predefined_entity,
+    events::{BytesStart, Event},
+};
+
+use super::{DocxError, damaged, package::attribute};
+use crate::attachment::passage::SourcePart;
+
+/// A kind of text that stands apart from the place it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum NoteKind {
+    Foot,
+    End,
+    Comment,
+}
+
+impl NoteKind {
+    pub const ALL: [NoteKind; 3] = [NoteKind::Foot, NoteKind::End, NoteKind::Comment];
+
+    /// Name of the relation with its part.
+    pub const fn relation(self) -> &'static str {
+        match self {
+            NoteKind::Foot => "footnotes",
+            NoteKind::End => "endnotes",
+            NoteKind::Comment => "comments",
+        }
+    }
+
+    /// Name of the element of one note, and of the one that refers to it.
+    const fn elements(self) -> [&'static str; 2] {
+        match self {
+            NoteKind::Foot => ["footnote", "footnoteReference"],
+            NoteKind::End => ["endnote", "endnoteReference"],
+            NoteKind::Comment => ["comment", "commentReference"],
+        }
+    }
+
+    /// The kind, one of whose elements has this name.
+    fn of_element(name: &str) -> Option<NoteKind> {
+        NoteKind::ALL.into_iter().find(|kind| kind.elements().contains(&name))
+    }
+
+    /// Begins the labels of notes.
+    const fn letter(self) -> &'static str {
+        match self {
+            NoteKind::Foot => "",
+            NoteKind::End => "e",
+            NoteKind::Comment => "c",
+        }
+    }
+}
+
+/// A note to which the text refers.
+#[derive(Debug)]
+struct Note {
+    kind: NoteKind,
+    id: String,
+}
+
+/// A text that is not finished.
+#[derive(Debug, Default)]
+struct OpenParagraph {
+    text: String,
+    /// Mark of a heading or of an item.
+    mark: String,
+    /// Tables around it; their rows are lines.
+    tables: usize,
+}
+
+/// Paragraphs as they are read.
+#[derive(Debug, Default)]
+pub(super) struct Paragraphs {
+    done: Vec<SourcePart>,
+    /// Paragraphs so far, those without text among them.
+    number: usize,
+    open: OpenParagraph,
+    /// Paragraphs in which boxes stand that are being read.
+    around: Vec<OpenParagraph>,
+    /// Lines of boxes; they follow the paragraph.
+    boxed: Vec<String>,
+    in_text: bool,
+    /// The run is not shown.
+    hidden: bool,
+    /// Open elements that are skipped.
+    skipped: usize,
+    /// For each place with alternatives, whether one was read.
+    chosen: Vec<bool>,
+    /// In the order of their references.
+    notes: Vec<Note>,
+}
+
+impl Paragraphs {
+    /// All paragraphs with text.
+    pub fn done(self) -> Vec<SourcePart> {
+        self.done
+    }
+
+    /// Reads a part.
+    pub fn read(&mut self, xml: &str) -> Result<(), DocxError> {
+        let mut reader = Reader::from_str(xml);
+        loop {
+            match reader.read_event().map_err(damaged)? {
+                Event::Start(_) if self.skipped > 0 => self.skipped += 1,
+                Event::End(_) if self.skipped > 0 => self.skipped -= 1,
+                Event::Eof => return Ok(()),
+                _ if self.skipped > 0 => {}
+                Event::Start(tag) => self.start(&tag),
+                Event::Empty(tag) => self.empty(&tag),
+                Event::End(tag) => self.end(tag.local_name().as_ref()),
+                Event::Text(words) if self.in_text => self.push(&words),
+                Event::GeneralRef(name) if self.in_text => {
+                    let value = match name.strip_prefix('#') {
+                        Some(number) => character(number).map(String::from),
+                        None => resolve_predefined_entity(&name).map(str::to_owned),
+                    };
+                    self.push(&value.unwrap_or_default());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads a part, without lines that are there already: pages of several kinds share their headers.
+    pub fn read_once(&mut self, xml: &str) -> Result<(), DocxError> {
+        let before = self.done.len();
+        self.read(xml)?;
+        let known: HashSet<String> = self.done[..before].iter().map(|part| part.text.clone()).collect();
+        let new = self.done.split_off(before);
+        self.done.extend(new.into_iter().filter(|part| !known.contains(&part.text)));
+        Ok(())
+    }
+
+    fn push(&mut self, words: &str) {
+        if !self.hidden {
+            self.open.text.push_str(words);
+        }
+    }
+
+    fn start(&mut self, tag: &BytesStart<'_>) {
+        let name = tag.local_name();
+        let is_other = match name.as_ref() {
+            // What was deleted or moved away, where tabs lead to, and how it looked before.
+            "del" | "moveFrom" | "tabs" => true,
+            "Choice" | "Fallback" => self.chosen.last_mut().is_some_and(|chosen| std::mem::replace(chosen, true)),
+            "footnote" | "endnote" | "comment" => !self.start_note(tag),
+            name => name.ends_with("PrChange"),
+        };
+        if is_other {
+            self.skipped = 1;
+            return;
+        }
+        match name.as_ref() {
+            "t" => self.in_text = true,
+            "r" => self.hidden = false,
+            "tbl" => self.open.tables += 1,
+            "AlternateContent" => self.chosen.push(false),
+            "txbxContent" => self.around.push(std::mem::take(&mut self.open)),
+            "p" if self.open.tables == 0 => self.open.text.clear(),
+            // Some of the others may have children.
+            _ => self.empty(tag),
+        }
+    }
+
+    /// Begins a note with its label; false if nothing refers to it.
+    fn start_note(&mut self, tag: &BytesStart<'_>) -> bool {
+        let Some(label) = self.label(tag, false) else { return false };
+        let author = attribute(tag, "author").filter(|author| !author.is_empty());
+        self.open.mark = format!("[^{label}]: {}", author.map(|author| format!("{author}: ")).unwrap_or_default());
+        true
+    }
+
+    /// The label of the note to which an element belongs; with `new` also of one to which nothing referred so far.
+    fn label(&mut self, tag: &BytesStart<'_>, new: bool) -> Option<String> {
+        let kind = NoteKind::of_element(tag.local_name().as_ref())?;
+        let id = attribute(tag, "id")?;
+        let is_this = |note: &Note| note.kind == kind && note.id == id;
+        if new && !self.notes.iter().any(is_this) {
+            self.notes.push(Note { kind, id: id.clone() });
+        }
+        let at = self.notes.iter().filter(|note| note.kind == kind).position(is_this)?;
+        Some(format!("{}{}", kind.letter(), at + 1))
+    }
+
+    fn empty(&mut self, tag: &BytesStart<'_>) {
+        let name = tag.local_name();
+        match name.as_ref() {
+            "tab" | "ptab" => self.push("\t"),
+            "br" | "cr" => self.push("\n"),
+            "noBreakHyphen" => self.push("-"),
+            "vanish" => {
+                self.hidden = attribute(tag, "val").is_none_or(|value| !matches!(&*value, "0" | "false" | "off"))
+            }
+            // A paragraph without text.
+            "p" if self.open.tables == 0 => self.number += 1,
+            "pStyle" if self.open.tables == 0 => self.set_style(&attribute(tag, "val").unwrap_or_default()),
+            "ilvl" if self.open.tables == 0 => {
+                let level = attribute(tag, "val").and_then(|level| level.parse::<usize>().ok()).unwrap_or(0);
+                self.open.mark = "  ".repeat(level.min(8)) + "- ";
+            }
+            "footnoteReference" | "endnoteReference" | "commentReference" => {
+                if let Some(label) = self.label(tag, true) {
+                    self.push(&format!("[^{label}]"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn set_style(&mut self, style: &str) {
+        let style = style.to_ascii_lowercase();
+        let level = style.strip_prefix("heading").and_then(|level| level.parse::<usize>().ok());
+        match level {
+            Some(level @ 1..=6) => self.open.mark = "#".repeat(level) + " ",
+            _ if style == "title" => self.open.mark = "# ".to_owned(),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, name: &str) {
+        match name {
+            "t" => self.in_text = false,
+            "r" => self.hidden = false,
+            "tbl" => self.open.tables = self.open.tables.saturating_sub(1),
+            "tc" => self.open.text.push_str(" | "),
+            "p" if self.open.tables == 0 => self.finish(),
+            "p" => self.open.text.push(' '),
+            "tr" if self.open.tables == 1 => self.finish(),
+            "AlternateContent" => _ = self.chosen.pop(),
+            "txbxContent" => self.open = self.around.pop().unwrap_or_default(),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self) {
+        let OpenParagraph { text, mark, .. } = &mut self.open;
+        let (text, mark) = (std::mem::take(text), std::mem::take(mark));
+        let words = text.trim().trim_end_matches('|').trim_end();
+        let line = (!words.is_empty()).then(|| format!("{mark}{words}\n"));
+        if !self.around.is_empty() {
+            self.boxed.extend(line);
+            return;
+        }
+        self.number += 1;
+        let mut number = self.number;
+        for text in line.into_iter().chain(self.boxed.drain(..)) {
+            self.done.push(SourcePart { number, text });
+            number += 1;
+        }
+        self.number = self.number.max(number - 1);
+    }
+}
+
+/// The character of a number such as `228` or `xE4`.
+fn character(number: &str) -> Option<char> {
+    let code = match number.strip_prefix(['x', 'X']) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => number.parse(),
+    };
+    char::from_u32(code.ok()?)
+}
