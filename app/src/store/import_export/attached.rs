@@ -41,6 +41,10 @@ impl FileAttachment {
         FileAttachment { name, kind: kind.to_owned(), whole: None, passages }
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     fn document(&self) -> Document {
         let passage = |it: &FilePassage| Passage { place: it.place.clone(), text: it.text.clone() };
         Document {

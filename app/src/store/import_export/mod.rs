@@ -1,10 +1,11 @@
 //! Import and export of chats: [`markdown`] for people, JSON for programs and with every version of every message. Both can be
 //! imported, and so can Markdown transcripts of other programs ([`transcript`]) and the `conversations.json` that ChatGPT and Claude
-//! export ([`conversations`]). Files that go with messages are in both ([`attached`]). Chats
-//! that are there already are not added once more ([`known`]).
+//! export ([`conversations`]). [`file`] has what was read. Files that go with messages are in both ([`attached`]). Chats that are
+//! there already are not added once more ([`known`]).
 
 mod attached;
 mod conversations;
+mod file;
 mod known;
 pub mod markdown;
 mod transcript;
@@ -12,15 +13,14 @@ mod transcript;
 use std::{collections::HashMap, path::Path};
 
 use rusqlite::Transaction;
-use serde::{Deserialize, Serialize};
 
 use self::{
-    attached::{FileAttachment, FilePassageAt},
+    file::{File, FileChat, FileMessage, ReadFile},
     markdown::MarkdownMessage,
 };
 use super::{
-    Chat, ChatId, Message, MessageId, MessageState, MessageTools, NewMessage, Speaker, Store, StoreError, chat,
-    error::OperationContext, message, now,
+    Chat, ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, chat,
+    error::OperationContext, message,
 };
 use crate::attachment::Document;
 
@@ -56,37 +56,6 @@ impl FileFormat {
     }
 }
 
-/// The JSON file.
-#[derive(Debug, Serialize, Deserialize)]
-struct File {
-    format: String,
-    version: u32,
-    chats: Vec<FileChat>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct FileChat {
-    title: String,
-    created: i64,
-    updated: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    model: Option<String>,
-    #[serde(default)]
-    system_prompt: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    sampling: Option<serde_json::Value>,
-    /// The model may call tools.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    tools: bool,
-    /// Index of the last message of the shown branch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    leaf: Option<usize>,
-    messages: Vec<FileMessage>,
-    /// The file does not say when it was begun.
-    #[serde(skip)]
-    undated: bool,
-}
-
 /// The chats of a file that was imported.
 #[derive(Debug, Default)]
 pub struct ImportedChats {
@@ -94,76 +63,17 @@ pub struct ImportedChats {
     pub added: Vec<ChatId>,
     /// Those that were there already.
     pub known: Vec<ChatId>,
+    /// Those that were left out.
+    pub unreadable: Unreadable,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct FileMessage {
-    /// Index of an earlier message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    parent: Option<usize>,
-    role: String,
-    content: String,
-    created: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    state: Option<String>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    edited: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    model: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    stats: Option<serde_json::Value>,
-    /// Calls of tools, or the call that it is the result of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    tools: Option<MessageTools>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    attachments: Vec<FileAttachment>,
-    /// Passages that the model was given with the message.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    given: Vec<FilePassageAt>,
-}
-
-impl FileChat {
-    /// An empty chat of a file without times, created now.
-    fn now() -> Self {
-        let now = now();
-        FileChat {
-            title: String::new(),
-            created: now,
-            updated: now,
-            model: None,
-            system_prompt: String::new(),
-            sampling: None,
-            tools: false,
-            leaf: None,
-            messages: Vec::new(),
-            undated: true,
-        }
-    }
-
-    /// Appends to the system prompt.
-    fn instruct(&mut self, words: &str) {
-        if !self.system_prompt.is_empty() {
-            self.system_prompt.push_str("\n\n");
-        }
-        self.system_prompt.push_str(words);
-    }
-
-    /// Appends a message after the last one.
-    fn add_message(&mut self, speaker: Speaker, model: Option<&str>, content: &str) {
-        self.messages.push(FileMessage {
-            parent: self.messages.len().checked_sub(1),
-            role: speaker.name().to_owned(),
-            content: content.to_owned(),
-            created: self.created,
-            state: None,
-            edited: false,
-            model: model.map(str::to_owned),
-            stats: None,
-            tools: None,
-            attachments: Vec::new(),
-            given: Vec::new(),
-        });
-    }
+/// Parts of another service's export that could not be read.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Whole chats.
+    pub chats: usize,
+    /// Messages of other chats.
+    pub messages: usize,
 }
 
 /// The shown branch as Markdown. With `comments` it can be imported exactly, and `files` of each message are in it; without, their
@@ -179,19 +89,24 @@ pub fn markdown(chat: &Chat, branch: &[Message], files: &HashMap<MessageId, Vec<
     markdown::write(&chat.title, &chat.system_prompt, &said, comments)
 }
 
-fn read_json(text: &str) -> Result<Vec<FileChat>, StoreError> {
+fn read_json(text: &str) -> Result<ReadFile, StoreError> {
     if text.trim_start().starts_with('[') {
-        return conversations::read(text);
+        return conversations::read_list(text);
     }
-    let file: File = serde_json::from_str(text).map_err(|error| bad("the file", "chats as JSON", error))?;
+    let not_json = |error: serde_json::Error| bad("the file", "chats as JSON", error);
+    let object: serde_json::Value = serde_json::from_str(text).map_err(not_json)?;
+    if let Some(read) = conversations::read_object(&object) {
+        return read;
+    }
+    let file: File = serde_json::from_str(text).map_err(not_json)?;
     if (&*file.format, file.version) != (FORMAT, VERSION) {
         let got = format!("{} {}", file.format, file.version);
         return Err(bad("the file", "format thermocline.chats, version 1", got));
     }
-    Ok(file.chats)
+    Ok(ReadFile::whole(file.chats))
 }
 
-fn read_markdown(text: &str) -> Result<Vec<FileChat>, StoreError> {
+fn read_markdown(text: &str) -> Result<ReadFile, StoreError> {
     let mut chat = match markdown::read(text)? {
         Some(chat) => chat,
         None => transcript::read(text)?,
@@ -200,7 +115,7 @@ fn read_markdown(text: &str) -> Result<Vec<FileChat>, StoreError> {
         let words = chat.messages.iter().map(|message| chat::title(&message.content));
         chat.title = words.into_iter().find(|title| !title.is_empty()).unwrap_or_default();
     }
-    Ok(vec![chat])
+    Ok(ReadFile::whole(vec![chat]))
 }
 
 impl Store {
@@ -243,20 +158,21 @@ impl Store {
         })
     }
 
-    /// Imports the chats of a file: JSON that [`Store::export`] wrote, or one conversation as Markdown. All of them or, if anything
-    /// is invalid, none; those that are there already are not added again.
+    /// Imports the chats of a file: JSON that [`Store::export`] wrote, another service's export, or one conversation as Markdown.
+    /// Of another service's export it leaves out what cannot be read; of other files it imports all or, if anything is invalid,
+    /// nothing. Chats that are there already are not added again.
     ///
     /// # Errors
     /// [`StoreError::Import`] names the invalid part.
     pub fn import(&mut self, form: FileFormat, text: &str) -> Result<ImportedChats, StoreError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let chats = match form {
+        let file = match form {
             FileFormat::Json => read_json(text)?,
             FileFormat::Markdown => read_markdown(text)?,
         };
         self.transaction(OPERATION, |db| {
-            let mut imported = ImportedChats::default();
-            for (n, chat) in chats.iter().enumerate() {
+            let mut imported = ImportedChats { unreadable: file.unreadable, ..ImportedChats::default() };
+            for (n, chat) in file.chats.iter().enumerate() {
                 match known::find(db, chat)? {
                     Some(known) => imported.known.push(known),
                     None => imported.added.push(insert(db, n, chat)?),

@@ -1,16 +1,17 @@
 //! Files of chats. The system's dialogs wait for the user, so that they do it beside the window; it is they who ask before a
 //! file is overwritten.
 
-use std::{fs, path::PathBuf};
+use std::{fmt, fs, path::PathBuf};
 
 use egui::{Context, Ui};
 use thermocline_engine::files;
 
 use crate::{
+    attachment,
     engine_handle::error_message,
     store::{
         ChatId,
-        import_export::{self, FileFormat},
+        import_export::{self, FileFormat, ImportedChats, Unreadable},
     },
     ui::{
         background::Background,
@@ -162,13 +163,16 @@ fn write(path: PathBuf, text: &str) -> Done {
 }
 
 fn read(path: PathBuf) -> (PathBuf, Result<String, String>) {
-    let text = fs::read_to_string(&path).map_err(|error| error.to_string());
+    let text = fs::read(&path).map_err(|error| error.to_string()).and_then(|bytes| {
+        let text = attachment::decode(&bytes).map_err(|error| error.to_string())?;
+        Ok(text.into_owned())
+    });
     (path, text)
 }
 
 /// Adds the chats of files that are not there yet, and opens the first, an old one only if none is new.
 fn add(files: Vec<(PathBuf, Result<String, String>)>, shell: &mut Shell) {
-    let (mut added, mut known) = (Vec::new(), Vec::new());
+    let (mut first_added, mut first_known, mut outcome) = (None, None, Outcome::default());
     for (path, text) in files {
         let chats = text.and_then(|text| {
             let form = FileFormat::from_path(&path).unwrap_or(FileFormat::Markdown);
@@ -176,26 +180,65 @@ fn add(files: Vec<(PathBuf, Result<String, String>)>, shell: &mut Shell) {
         });
         let chats = chats.map_err(|error| format!("importing {}: {error}", path.display()));
         let chats = shell.ok_or_show_error(chats).unwrap_or_default();
-        added.extend(chats.added);
-        known.extend(chats.known);
+        first_added = first_added.or(chats.added.first().copied());
+        first_known = first_known.or(chats.known.first().copied());
+        outcome.add(&chats);
     }
-    let Some(first) = added.first().or(known.first()) else { return };
-    shell.queue_command(Command::OpenChat(*first));
-    shell.toasts.success(outcome(added.len(), known.len()));
+    let Some(first) = first_added.or(first_known) else { return };
+    shell.queue_command(Command::OpenChat(first));
+    if outcome.is_whole() {
+        shell.toasts.success(outcome.to_string());
+    } else {
+        shell.toasts.warning(outcome.to_string());
+    }
 }
 
-/// The outcome of an import in words, by how many chats were added and how many were there before.
-fn outcome(added: usize, known: usize) -> String {
-    let new = match added {
-        1 => "One chat was imported".to_owned(),
-        count => format!("{count} chats were imported"),
-    };
-    match (added, known) {
-        (_, 0) => new,
-        (0, 1) => "This chat is here already".to_owned(),
-        (0, _) => format!("These {known} chats are here already"),
-        (_, 1) => format!("{new}; one is here already"),
-        _ => format!("{new}; {known} are here already"),
+/// How many chats of imported files were added, were there before, and could not be read.
+#[derive(Debug, Default, Clone, Copy)]
+struct Outcome {
+    added: usize,
+    known: usize,
+    unreadable: Unreadable,
+}
+
+impl Outcome {
+    fn add(&mut self, chats: &ImportedChats) {
+        self.added += chats.added.len();
+        self.known += chats.known.len();
+        self.unreadable.chats += chats.unreadable.chats;
+        self.unreadable.messages += chats.unreadable.messages;
+    }
+
+    /// True if all could be read.
+    fn is_whole(&self) -> bool {
+        self.unreadable == Unreadable::default()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |count: usize, noun: &str| match count {
+            1 => format!("one {noun}"),
+            _ => format!("{count} {noun}s"),
+        };
+        match (self.added, self.known) {
+            (0, 1) => formatter.write_str("This chat is here already")?,
+            (0, known) if known > 0 => write!(formatter, "These {known} chats are here already")?,
+            (1, _) => formatter.write_str("One chat was imported")?,
+            (added, _) => write!(formatter, "{added} chats were imported")?,
+        }
+        match self.known {
+            known if known == 0 || self.added == 0 => {}
+            1 => formatter.write_str("; one is here already")?,
+            known => write!(formatter, "; {known} are here already")?,
+        }
+        if !self.is_whole() {
+            let Unreadable { chats, messages } = self.unreadable;
+            let parts = [(chats, "chat"), (messages, "message")].into_iter().filter(|(count, _)| *count > 0);
+            let parts: Vec<String> = parts.map(|(count, noun)| number(count, noun)).collect();
+            write!(formatter, "; {} could not be read", parts.join(" and "))?;
+        }
+        Ok(())
     }
 }
 
@@ -235,18 +278,35 @@ mod tests {
     }
 
     #[test]
-    fn outcome_of_an_import_says_what_was_there() {
-        let said = [(1, 0), (3, 0), (0, 1), (0, 2), (1, 1), (3, 2)].map(|(added, known)| outcome(added, known));
-        assert_eq!(
-            said,
-            [
-                "One chat was imported",
-                "3 chats were imported",
-                "This chat is here already",
-                "These 2 chats are here already",
-                "One chat was imported; one is here already",
-                "3 chats were imported; 2 are here already",
-            ]
-        );
+    fn outcome_of_an_import_says_what_was_there_and_what_could_not_be_read() {
+        let said = |added, known, chats, messages| {
+            Outcome { added, known, unreadable: Unreadable { chats, messages } }.to_string()
+        };
+        for (said, want) in [
+            (said(1, 0, 0, 0), "One chat was imported"),
+            (said(3, 0, 0, 0), "3 chats were imported"),
+            (said(0, 1, 0, 0), "This chat is here already"),
+            (said(0, 2, 0, 0), "These 2 chats are here already"),
+            (said(1, 1, 0, 0), "One chat was imported; one is here already"),
+            (said(3, 2, 0, 0), "3 chats were imported; 2 are here already"),
+            (said(3, 0, 1, 0), "3 chats were imported; one chat could not be read"),
+            (said(1, 0, 0, 5), "One chat was imported; 5 messages could not be read"),
+            (said(0, 1, 2, 1), "This chat is here already; 2 chats and one message could not be read"),
+        ] {
+            assert_eq!(said, want);
+        }
+    }
+
+    #[test]
+    fn files_to_import_may_have_marks_and_other_letters() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        let wide: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for (bytes, want) in [(&wide[..], Ok("{}".to_owned())), (b"\xef\xbb\xbf{}", Ok("{}".to_owned()))] {
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(read(path.clone()).1, want);
+        }
+        fs::write(&path, b"PK\x03\x04\0\0\0\0\0").unwrap();
+        assert_eq!(read(path).1, Err("not text".to_owned()));
     }
 }

@@ -181,7 +181,7 @@ fn read_accepts_or_refuses_mutated_files_without_panic() {
         }
         let text: String = text.into_iter().collect();
         match super::super::read_markdown(&text) {
-            Ok(chats) => read += chats.iter().map(|chat| chat.messages.len()).sum::<usize>(),
+            Ok(file) => read += file.chats.iter().map(|chat| chat.messages.len()).sum::<usize>(),
             Err(_) => refused += 1,
         }
     }

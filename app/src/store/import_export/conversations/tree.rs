@@ -1,0 +1,135 @@
+//! The messages of a conversation as a tree: each question that was changed and each answer that was asked for again is a branch.
+
+use std::collections::HashMap;
+
+use crate::store::{
+    Speaker,
+    import_export::{FileChat, FileMessage, attached::FileAttachment},
+};
+
+/// A message that people read.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub speaker: Speaker,
+    pub text: String,
+    /// In milliseconds since 1970, where the file has a date.
+    pub created: Option<i64>,
+    pub attachments: Vec<FileAttachment>,
+}
+
+/// A message that cannot be read.
+pub(super) struct NotReadable;
+
+/// A place in the tree.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub id: String,
+    /// The node above; one that does not exist is none.
+    pub parent: Option<String>,
+    /// `None` for what nobody reads: roots, instructions, thoughts, calls of tools and their results.
+    pub said: Option<Said>,
+    /// Place among the nodes below the same parent.
+    pub order: usize,
+}
+
+/// All messages of a conversation.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    /// All nodes, in the order of the file or of their dates.
+    pub nodes: Vec<Node>,
+    /// The node at which the branch ends that was shown last; `None` if the file does not say so.
+    pub shown: Option<String>,
+    /// Messages that could not be read.
+    pub unreadable: usize,
+}
+
+/// A node that is waiting for its place in the chat.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    node: usize,
+    /// The message above it.
+    above: Option<usize>,
+    /// Nothing but this node comes after the message above it.
+    alone: bool,
+}
+
+impl Tree {
+    fn dates(&self) -> impl Iterator<Item = i64> {
+        self.nodes.iter().filter_map(|node| node.said.as_ref()?.created)
+    }
+
+    /// The date of the first message that has one.
+    pub fn first_date(&self) -> Option<i64> {
+        self.dates().min()
+    }
+
+    /// The date of the last message that has one.
+    pub fn last_date(&self) -> Option<i64> {
+        self.dates().max()
+    }
+
+    /// Adds every message to `chat`, parents first. What the model says in several pieces is one message.
+    pub fn add_to(mut self, chat: &mut FileChat) {
+        let children = self.children();
+        let count = self.nodes.len();
+        // Nodes in a circle have no root: the first of them is taken for one.
+        let mut starts = children.roots.into_iter().chain(0..count);
+        let mut places: Vec<Option<Option<usize>>> = vec![None; count];
+        let mut waiting = Vec::new();
+        while let Some(next) = waiting.pop().or_else(|| starts.next().map(Waiting::root)) {
+            if places[next.node].is_some() {
+                continue;
+            }
+            let said = self.nodes[next.node].said.take();
+            let place = said.map(|said| add(chat, next, said));
+            let above = place.or(next.above);
+            places[next.node] = Some(above);
+            let below = &children.below[next.node];
+            let alone = below.len() == 1 && (place.is_some() || next.alone);
+            waiting.extend(below.iter().rev().map(|node| Waiting { node: *node, above, alone }));
+        }
+        let shown = self.shown.and_then(|id| self.nodes.iter().position(|node| node.id == id));
+        chat.leaf = shown.and_then(|node| places[node].flatten());
+    }
+
+    fn children(&self) -> Children {
+        let index: HashMap<&str, usize> = self.nodes.iter().enumerate().rev().map(|(n, it)| (&*it.id, n)).collect();
+        let mut children = Children { roots: Vec::new(), below: vec![Vec::new(); self.nodes.len()] };
+        for (n, node) in self.nodes.iter().enumerate() {
+            let parent = node.parent.as_deref().and_then(|id| index.get(id));
+            parent.map_or(&mut children.roots, |parent| &mut children.below[*parent]).push(n);
+        }
+        for siblings in children.below.iter_mut().chain([&mut children.roots]) {
+            siblings.sort_by_key(|n| self.nodes[*n].order);
+        }
+        children
+    }
+}
+
+/// Indices of nodes: those without a parent, and those below each node.
+struct Children {
+    roots: Vec<usize>,
+    below: Vec<Vec<usize>>,
+}
+
+impl Waiting {
+    fn root(node: usize) -> Self {
+        Waiting { node, above: None, alone: false }
+    }
+}
+
+/// Adds a message, or appends its text to the message above if the model goes on there. Returns the message's index.
+fn add(chat: &mut FileChat, place: Waiting, said: Said) -> usize {
+    let goes_on = said.speaker == Speaker::Assistant && place.alone;
+    if let Some(at) = place.above.filter(|at| goes_on && chat.messages[*at].role == said.speaker.name()) {
+        let message = &mut chat.messages[at];
+        message.content.push_str("\n\n");
+        message.content.push_str(&said.text);
+        message.attachments.extend(said.attachments);
+        return at;
+    }
+    let created = said.created.unwrap_or(chat.created);
+    let message = FileMessage::new(place.above, said.speaker, &said.text, created);
+    chat.messages.push(FileMessage { attachments: said.attachments, ..message });
+    chat.messages.len() - 1
+}
