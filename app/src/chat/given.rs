@@ -2,8 +2,13 @@
 //! passages that fit the message best. It is decided when a message is answered, and recorded: later prompts repeat it, so that
 //! nothing that was read is read again, and the sources of an answer are known.
 
-use thermocline_engine::{session::Engine, tokenizer::EncodeOptions};
+use serde_json::Value;
+use thermocline_engine::{
+    session::{ChatOptions, Engine, Message as Turn, Prompt, Role},
+    tokenizer::EncodeOptions,
+};
 
+use super::prompt::chat_turns;
 use crate::{
     attachment::prompt::{excerpt, file, kept_for_answer, left_out, whole, with_lines},
     store::{Attachment, AttachmentId, ChatId, FoundPassage, Message, PassageId, Source, Speaker, Store, StoreError},
@@ -24,19 +29,34 @@ pub struct Measure<'a> {
     context: usize,
     /// Key of the model, if its tokens can be counted.
     model: Option<&'a str>,
-    count: Box<dyn Fn(&str) -> usize + 'a>,
+    count: Box<CountText<'a>>,
+    /// Tokens of a chat before the words of its next message.
+    count_chat: Box<CountChat<'a>>,
 }
 
+type CountText<'a> = dyn Fn(&str) -> usize + 'a;
+type CountChat<'a> = dyn Fn(&[Turn]) -> usize + 'a;
+
 impl<'a> Measure<'a> {
-    /// Of a model here: `count` gives the tokens of a text.
-    pub fn new(context: usize, model: &'a str, count: impl Fn(&str) -> usize + 'a) -> Self {
-        Measure { context, model: Some(model), count: Box::new(count) }
+    /// Of a model whose `count` gives the tokens of a text.
+    pub fn new(context: usize, model: &'a str, count: impl Fn(&str) -> usize + Copy + 'a) -> Self {
+        let count_chat = move |turns: &[Turn]| around(turns, count);
+        Measure { context, model: Some(model), count: Box::new(count), count_chat: Box::new(count_chat) }
+    }
+
+    /// Of the model of an engine, which has this key and is told of these tools.
+    pub fn engine(engine: &'a Engine, key: &'a str, tools: &'a [Value]) -> Self {
+        let count = |text: &str| tokens(engine, text);
+        let count_chat = move |turns: &[Turn]| {
+            chat_tokens(engine, turns, tools).unwrap_or_else(|| around(turns, |text| tokens(engine, text)))
+        };
+        Measure { count_chat: Box::new(count_chat), ..Measure::new(engine.context(), key, count) }
     }
 
     /// Of a server's model, of which nothing is known.
     pub fn server() -> Measure<'static> {
         let count = |text: &str| text.len().div_ceil(SERVER_TOKEN);
-        Measure { context: SERVER_CONTEXT, model: None, count: Box::new(count) }
+        Measure { model: None, ..Measure::new(SERVER_CONTEXT, "", count) }
     }
 
     fn tokens(&self, store: &Store, attachment: &Attachment) -> Result<usize, StoreError> {
@@ -49,6 +69,19 @@ impl<'a> Measure<'a> {
         }
         Ok((self.count)(&text(store, attachment.id)?))
     }
+}
+
+/// Tokens of a chat before the words of its next message, about, for a model without a template.
+fn around(turns: &[Turn], count: impl Fn(&str) -> usize) -> usize {
+    AROUND + turns.iter().map(|turn| count(&turn.content) + AROUND).sum::<usize>()
+}
+
+/// Tokens of a chat before the words of its next message; `None` if the model's template refuses it.
+pub fn chat_tokens(engine: &Engine, turns: &[Turn], tools: &[Value]) -> Option<usize> {
+    // One word stands for the message, which templates want.
+    let prompt = Prompt::Chat([turns, &[Turn::new(Role::User, "x")]].concat());
+    let options = ChatOptions { tools: tools.to_vec(), ..ChatOptions::default() };
+    engine.prompt_tokens(prompt, &options).ok().map(|tokens| tokens.len().saturating_sub(1))
 }
 
 /// Tokens of a text for a model here.
@@ -122,30 +155,83 @@ pub fn decide(
     }
     let last = path.iter().rposition(|message| message.speaker == Speaker::User);
     let mut long: Vec<AttachmentId> = Vec::new();
-    let sources = store.sources(chat)?;
-    let mut used = (measure.count)(system) + AROUND;
     for (at, message) in path.iter().enumerate() {
         let own: Vec<&Attachment> = files.iter().filter(|file| file.message == Some(message.id)).collect();
         let undecided = own.iter().any(|file| file.whole.is_none());
-        used += AROUND;
         if undecided || (Some(at) == last && (!own.is_empty() || !long.is_empty())) {
-            used += (measure.count)(&message.content);
-            let room = measure.context.saturating_sub(kept_for_answer(measure.context) + used);
-            let tokens = own.iter().map(|file| measure.tokens(store, file)).collect::<Result<Vec<_>, _>>()?;
-            let fits = whole(tokens.iter().copied(), room);
-            let taken: usize = tokens.iter().zip(&fits).filter(|(_, fits)| **fits).map(|(n, _)| with_lines(*n)).sum();
-            let flags: Vec<(AttachmentId, bool)> = own.iter().zip(fits).map(|(file, fits)| (file.id, fits)).collect();
+            let above = chat_turns(system, &path[..at], texts(store, chat, &path[..at])?);
+            let question =
+                Question { text: &message.content, above: (measure.count_chat)(&above), files: &own, long: &long };
+            let parts = question.parts(store, measure)?;
+            let whole = |part: &FilePart| *part == FilePart::Whole;
+            let flags: Vec<(AttachmentId, bool)> =
+                own.iter().zip(&parts.each).map(|(file, part)| (file.id, whole(part))).collect();
+            store.set_given(message.id, &flags, &parts.passages)?;
             long.extend(flags.iter().filter(|(_, whole)| !whole).map(|(id, _)| *id));
-            let found = passages(store, &long, &message.content, room - taken, measure)?;
-            let ids: Vec<PassageId> = found.iter().map(|found| found.id).collect();
-            store.set_given(message.id, &flags, &ids)?;
-            used += taken + found.iter().map(|found| with_lines((measure.count)(&found.passage.text))).sum::<usize>();
         } else {
-            used += (measure.count)(&message_text(store, &files, sources.get(&message.id), message)?);
             long.extend(own.iter().filter(|file| file.whole == Some(false)).map(|file| file.id));
         }
     }
     Ok(())
+}
+
+/// The part of a file that the model is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilePart {
+    /// All of it.
+    Whole,
+    /// Passages of it.
+    Passages,
+    /// Its name only.
+    Name,
+}
+
+/// The parts of files that the model is given with a message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FileParts {
+    /// For each of the message's own files.
+    pub each: Vec<FilePart>,
+    /// Passages of them and of files further up.
+    pub passages: Vec<PassageId>,
+    /// Tokens of all.
+    pub tokens: usize,
+}
+
+/// A message that has files, or that is about those of earlier messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// Its words.
+    pub text: &'a str,
+    /// Tokens of the chat above its words.
+    pub above: usize,
+    /// Its own files.
+    pub files: &'a [&'a Attachment],
+    /// Files of earlier messages that the model was not given whole.
+    pub long: &'a [AttachmentId],
+}
+
+impl Question<'_> {
+    /// What the model is given: this is decided here alone, before a message is sent and when it is answered.
+    pub fn parts(&self, store: &Store, measure: &Measure<'_>) -> Result<FileParts, StoreError> {
+        let used = self.above + (measure.count)(self.text);
+        let room = measure.context.saturating_sub(kept_for_answer(measure.context) + used);
+        let tokens = self.files.iter().map(|file| measure.tokens(store, file)).collect::<Result<Vec<_>, _>>()?;
+        let fits = whole(tokens.iter().copied(), room);
+        let taken: usize = tokens.iter().zip(&fits).filter(|(_, fits)| **fits).map(|(n, _)| with_lines(*n)).sum();
+        let own = self.files.iter().zip(&fits).filter(|(_, fits)| !**fits).map(|(file, _)| file.id);
+        let long: Vec<AttachmentId> = self.long.iter().copied().chain(own).collect();
+        let found = passages(store, &long, self.text, room.saturating_sub(taken), measure)?;
+        let part = |(file, fits): (&&Attachment, &bool)| match fits {
+            true => FilePart::Whole,
+            false if found.iter().any(|found| found.attachment == file.id) => FilePart::Passages,
+            false => FilePart::Name,
+        };
+        Ok(FileParts {
+            each: self.files.iter().zip(&fits).map(part).collect(),
+            passages: found.iter().map(|found| found.id).collect(),
+            tokens: taken + found.iter().map(|found| with_lines((measure.count)(&found.passage.text))).sum::<usize>(),
+        })
+    }
 }
 
 /// The passages of `files` that fit `question` best: as many as half of `room` tokens have room for, but one if all of it has.
@@ -248,6 +334,49 @@ mod tests {
         let said = &texts(&store, chat, &path).unwrap()[0];
         assert!(said.starts_with("<file name=\"long.txt\">") && said.contains("pelican"), "{said}");
         assert!(!said.contains("<excerpt"));
+    }
+
+    #[test]
+    fn what_is_promised_before_a_message_is_sent_is_given_with_it() {
+        let mut kinds = std::collections::HashSet::new();
+        for context in (60..2400).step_by(60) {
+            let mut store = Store::in_memory().unwrap();
+            let chat = store.add_chat(None, "").unwrap();
+            let long = haystack("The walrus sings at noon.");
+            let asked = send(&mut store, chat, None, "When does the walrus sing?", &[("long.txt", &long)]);
+            read(&mut store, chat, context);
+            for (name, text) in [("notes.txt", "a few words\n".repeat(60)), ("data.csv", "1, 2, 3, 4\n".repeat(200))] {
+                let document = Document::read(name.to_owned(), DocumentKind::Text, text.as_bytes()).unwrap();
+                store.attach(chat, &document).unwrap();
+            }
+            let measure = Measure::new(context, "m", words);
+            let branch = store.branch(chat).unwrap();
+            let path: Vec<&Message> = branch.iter().collect();
+            let above = (measure.count_chat)(&chat_turns("", &path, texts(&store, chat, &path).unwrap()));
+            let files = store.attachments(chat).unwrap();
+            let own: Vec<&Attachment> = files.iter().filter(|file| file.message.is_none()).collect();
+            let earlier = files.iter().filter(|file| file.whole == Some(false)).map(|file| file.id);
+            let long: Vec<AttachmentId> = earlier.collect();
+            let question = Question { text: "How many words and walruses?", above, files: &own, long: &long };
+            let promised = question.parts(&store, &measure).unwrap();
+
+            let message = send(&mut store, chat, Some(asked), question.text, &[]);
+            read(&mut store, chat, context);
+            let sources = store.sources(chat).unwrap().remove(&message).unwrap_or_default();
+            let passages = |name: &str| sources.iter().any(|source| source.name == name && source.passage.is_some());
+            let given = store.attachments(chat).unwrap().into_iter().filter(|file| file.message == Some(message));
+            let given: Vec<FilePart> = given
+                .map(|file| match file.whole {
+                    Some(true) => FilePart::Whole,
+                    _ if passages(&file.name) => FilePart::Passages,
+                    _ => FilePart::Name,
+                })
+                .collect();
+            assert_eq!(given, promised.each, "in a context of {context}");
+            assert_eq!(sources.iter().filter(|source| source.passage.is_some()).count(), promised.passages.len());
+            kinds.extend(given.iter().map(|part| format!("{part:?}")));
+        }
+        assert_eq!(kinds.len(), 3, "{kinds:?}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub use controller::ChatController;
 pub use explanation::{Explained, ExplainedNeuron, Explanation, ExplanationProgress, SwitchedOff};
 pub use found_neuron::{FoundNeuron, NeuronQuery};
 pub use neuron_words::NeuronWords;
-pub use prompt::{branch_turns, prompt_before};
+pub use prompt::{chat_turns, prompt_before};
 pub use sampling_overrides::SamplingOverrides;
 pub use side_answer::SideModel;
 pub use tool_round::{PendingCall, ToolDecision};

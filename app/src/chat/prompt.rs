@@ -134,17 +134,17 @@ fn turns_before(store: &Store, chat: ChatId, id: MessageId) -> Result<Vec<Turn>,
     let about = store.chat(chat)?;
     let all = store.messages(chat)?;
     let before = above(&all, id);
-    let mut turns = Vec::new();
-    if !about.system_prompt.trim().is_empty() {
-        turns.push(Turn::new(Role::System, about.system_prompt));
-    }
-    let texts = given::texts(store, chat, &before)?;
-    turns.extend(branch_turns(&before, texts));
-    Ok(turns)
+    Ok(chat_turns(&about.system_prompt, &before, given::texts(store, chat, &before)?))
+}
+
+/// The turns of a chat with this system prompt and these messages, whose texts are `texts`.
+pub fn chat_turns(system: &str, branch: &[&Message], texts: Vec<String>) -> Vec<Turn> {
+    let system = (!system.trim().is_empty()).then(|| Turn::new(Role::System, system));
+    system.into_iter().chain(branch_turns(branch, texts)).collect()
 }
 
 /// The turns of messages with these texts. Calls that have no result are told to be stopped: templates want one for each.
-pub fn branch_turns(branch: &[&Message], texts: Vec<String>) -> Vec<Turn> {
+fn branch_turns(branch: &[&Message], texts: Vec<String>) -> Vec<Turn> {
     let mut turns = Vec::new();
     // Calls whose results may follow.
     let mut open: Vec<&ToolCall> = Vec::new();

@@ -87,7 +87,7 @@ impl AttachedFiles {
         let branch = self.store.branch(self.chat)?;
         let path: Vec<&Message> = branch.iter().collect();
         let measure = match engine {
-            Some(engine) => Measure::new(engine.context(), "", |text| given::tokens(engine, text)),
+            Some(engine) => Measure::engine(engine, "", &[]),
             None => Measure::server(),
         };
         given::decide(&mut self.store, self.chat, &path, &self.system, &measure)?;

@@ -9,7 +9,7 @@ use crate::{
     chat::{
         AnswerStats,
         call_reader::CallReader,
-        given::{self, Measure},
+        given::Measure,
         prompt::{self, ChatPrompt},
         remembered,
         tool_round::{self, MOST_ROUNDS},
@@ -173,14 +173,13 @@ impl ChatController {
             ModelState::Ready { model, .. } => model.key(),
             _ => String::new(),
         };
+        let tools = self.definitions(store, chat, id).map_err(|error| error.to_string())?;
         let measure = match state {
-            ModelState::Ready { engine, .. } => {
-                Measure::new(engine.context(), &key, |text| given::tokens(engine, text))
-            }
+            ModelState::Ready { engine, .. } => Measure::engine(engine, &key, &tools),
             _ => Measure::server(),
         };
         let mut prompt = ChatPrompt::read(store, chat, id, &measure)?;
-        prompt.tools = self.definitions(store, chat, id).map_err(|error| error.to_string())?;
+        prompt.tools.clone_from(&tools);
         let told = !prompt.tools.is_empty();
         let notify = {
             let engine_handle = engine_handle.clone();

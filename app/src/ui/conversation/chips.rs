@@ -4,58 +4,13 @@ use egui::{CollapsingHeader, Frame, Label, Margin, Stroke, Ui};
 use egui_material_icons::icons::{ICON_CLOSE, ICON_DESCRIPTION};
 
 use crate::{
-    attachment::prompt::{kept_for_answer, whole, with_lines},
-    chat::given::sources_line,
+    chat::given::{FilePart, FileParts, sources_line},
     store::{Attachment, AttachmentId, Source},
     ui::{
         theme::{Palette, RADIUS},
         widgets::{icon_button, muted, small},
     },
 };
-
-/// Tokens below which there is no room even for passages.
-const LEAST: usize = 64;
-
-/// The part of a file that the model will be given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fit {
-    /// All of it.
-    Whole,
-    /// Passages of it.
-    Passages,
-    /// Nothing: the context is full.
-    Nothing,
-    /// That is not known before it is counted.
-    Unknown,
-}
-
-/// The parts of files that the model will be given, and how many tokens they take at most.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Fits {
-    /// For each file.
-    pub each: Vec<Fit>,
-    /// Tokens of all.
-    pub tokens: usize,
-}
-
-impl Fits {
-    /// Of files with these tokens, in a context of so many of which `used` are taken.
-    pub fn new(files: &[Option<usize>], context: usize, used: usize) -> Self {
-        let room = context.saturating_sub(kept_for_answer(context) + used);
-        let whole = whole(files.iter().map(|tokens| tokens.unwrap_or(0)), room);
-        let known = || files.iter().zip(&whole).filter_map(|(tokens, whole)| Some(((*tokens)?, *whole)));
-        let taken: usize = known().filter(|(_, whole)| *whole).map(|(tokens, _)| with_lines(tokens)).sum();
-        let left = room.saturating_sub(taken) / 2;
-        let long: usize = known().filter(|(_, whole)| !whole).map(|(tokens, _)| tokens).sum();
-        let each = files.iter().zip(&whole).map(|(tokens, whole)| match (tokens, whole) {
-            (None, _) => Fit::Unknown,
-            (Some(_), true) => Fit::Whole,
-            (Some(_), false) if left >= LEAST => Fit::Passages,
-            (Some(_), false) => Fit::Nothing,
-        });
-        Fits { each: each.collect(), tokens: taken + if left >= LEAST { left.min(long) } else { 0 } }
-    }
-}
 
 /// A number of tokens in words.
 fn counted(tokens: usize) -> String {
@@ -91,9 +46,15 @@ fn chip(ui: &mut Ui, contents: impl FnOnce(&mut Ui)) {
     });
 }
 
-/// Shows the files of the message being written; the one that is to be removed. `key` is the model's; `fits` is known once all is
-/// counted. `unread` are names of files that are on their way.
-pub fn draft(ui: &mut Ui, files: &[&Attachment], key: Option<&str>, fits: &Fits, unread: &[String]) -> Option<Removed> {
+/// Shows the files of the message being written; the one that is to be removed. `key` is the model's. `parts` are what the model will
+/// be given of each file, which is known once all files are counted. `unread` are names of files that are on their way.
+pub fn draft(
+    ui: &mut Ui,
+    files: &[&Attachment],
+    key: Option<&str>,
+    parts: Option<&FileParts>,
+    unread: &[String],
+) -> Option<Removed> {
     if files.is_empty() && unread.is_empty() {
         return None;
     }
@@ -103,19 +64,20 @@ pub fn draft(ui: &mut Ui, files: &[&Attachment], key: Option<&str>, fits: &Fits,
             chip(ui, |ui| {
                 ui.add(Label::new(&file.name).truncate());
                 let tokens = key.map(|key| file.tokens_for(key));
-                let fit = fits.each.get(at).copied().unwrap_or(Fit::Unknown);
-                let (words, help) = match (tokens, fit) {
+                let part = parts.and_then(|parts| parts.each.get(at).copied());
+                let (words, help) = match (tokens, part) {
                     (None, _) => (String::new(), ""),
                     (Some(None), _) => ("counting …".to_owned(), ""),
-                    (Some(Some(tokens)), Fit::Passages) => (
+                    (Some(Some(tokens)), Some(FilePart::Passages)) => (
                         format!("{} tokens, in passages", grouped(tokens)),
-                        "It is longer than the room that is left: the model is given the passages that fit the message best",
+                        "The file is longer than the free context. The model gets the passages that match the message best.",
                     ),
-                    (Some(Some(tokens)), Fit::Nothing) => (
-                        format!("{} tokens, no room", grouped(tokens)),
-                        "The context is full: the model is given its name only",
+                    (Some(Some(tokens)), Some(FilePart::Name)) => (
+                        format!("{} tokens, only its name", grouped(tokens)),
+                        "The free context has no room for a passage of this file. The model gets its name only.",
                     ),
-                    (Some(Some(tokens)), _) => (counted(tokens), "The model is given all of it"),
+                    (Some(Some(tokens)), Some(FilePart::Whole)) => (counted(tokens), "The model gets the whole file."),
+                    (Some(Some(tokens)), None) => (counted(tokens), ""),
                 };
                 if !words.is_empty() {
                     let shown = muted(ui, words);
@@ -151,20 +113,21 @@ pub enum Removed {
     Unread,
 }
 
-/// Shows the files of a message that was sent, from the right.
-pub fn sent(ui: &mut Ui, files: &[&Attachment]) {
+/// Shows the files of a message that was sent, from the right. `sources` are what the model was given with it.
+pub fn sent(ui: &mut Ui, files: &[&Attachment], sources: &[Source]) {
     if files.is_empty() {
         return;
     }
     let row = egui::vec2(ui.available_width(), 28.0);
     ui.allocate_ui_with_layout(row, egui::Layout::right_to_left(egui::Align::Center).with_main_wrap(true), |ui| {
         for file in files {
-            let given = match (file.whole, &file.tokens) {
-                (Some(false), Some((tokens, _))) => format!("{} tokens, in passages", grouped(*tokens)),
-                (Some(false), None) => "in passages".to_owned(),
-                (_, Some((tokens, _))) => counted(*tokens),
-                (_, None) => String::new(),
+            let part = match sources.iter().any(|source| source.name == file.name && source.passage.is_some()) {
+                _ if file.whole != Some(false) => None,
+                true => Some("in passages"),
+                false => Some("only its name"),
             };
+            let tokens = file.tokens.as_ref().map(|(tokens, _)| counted(*tokens));
+            let given = tokens.as_deref().into_iter().chain(part).collect::<Vec<_>>().join(", ");
             let palette = Palette::of(ui);
             let frame = Frame::new().fill(palette.panel).stroke(Stroke::new(1.0, palette.line)).corner_radius(RADIUS);
             frame.inner_margin(Margin::symmetric(8, 4)).show(ui, |ui| {
@@ -204,15 +167,6 @@ pub fn sources(ui: &mut Ui, sources: &[Source]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fits_say_what_the_model_is_given() {
-        let fits = Fits::new(&[Some(100), Some(9000), None], 4096, 1000);
-        assert_eq!(fits.each, [Fit::Whole, Fit::Passages, Fit::Unknown]);
-        assert!(fits.tokens > 100 && fits.tokens < 4096 - 1000, "{}", fits.tokens);
-        assert_eq!(Fits::new(&[Some(9000)], 4096, 3070), Fits { each: vec![Fit::Nothing], tokens: 0 });
-        assert_eq!(Fits::new(&[], 4096, 0), Fits::default());
-    }
 
     #[test]
     fn digits_are_in_groups() {

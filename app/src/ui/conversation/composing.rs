@@ -48,9 +48,9 @@ impl Conversation {
             }
             _ => None,
         };
-        let fits = self.fits(shell, key.as_deref());
-        if let Some(tokens) = &mut self.tokens {
-            (tokens.draft, tokens.all) = (tokens.draft + fits.tokens, tokens.all + fits.tokens);
+        let parts = self.parts(shell, key.as_deref());
+        if let Some((tokens, parts)) = self.tokens.as_mut().zip(parts.as_ref()) {
+            (tokens.draft, tokens.all) = (tokens.draft + parts.tokens, tokens.all + parts.tokens);
         }
         if self.asking {
             self.ask(ui, shell);
@@ -80,7 +80,7 @@ impl Conversation {
         let (files, unread): (Vec<_>, Vec<String>) =
             (self.attaching.draft().collect(), self.attaching.unread().collect());
         let mut removed = None;
-        let above = |ui: &mut Ui| removed = chips::draft(ui, &files, key.as_deref(), &fits, &unread);
+        let above = |ui: &mut Ui| removed = chips::draft(ui, &files, key.as_deref(), parts.as_ref(), &unread);
         let view = ComposerView { hint: &hint, summary: &summary, fill, with_tools, tools_help: &tools_help, state };
         let action = self.composer.show(ui, &view, above);
         if let Some(removed) = removed {

@@ -5,10 +5,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use egui::Context;
 use serde_json::Value;
-use thermocline_engine::session::{ChatOptions, Engine, Message as Turn, Prompt, Role};
+use thermocline_engine::session::{Engine, Message as Turn, Role};
 
 use crate::{
-    chat::{branch_turns, given::tokens},
+    chat::{
+        chat_turns,
+        given::{chat_tokens, tokens},
+    },
     store::{Message, MessageId, MessageState, Speaker},
     ui::background::Background,
 };
@@ -80,7 +83,8 @@ pub struct NextPrompt<'a> {
     pub draft: &'a str,
 }
 
-fn number(of: impl Hash) -> u64 {
+/// A number that stands for what it is made of.
+pub(super) fn number(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
     hasher.finish()
@@ -112,15 +116,11 @@ impl ContextRoom {
             self.chat = Some(counted);
         }
         if self.chat.is_none_or(|(of, _)| of != of_chat) && !self.counting_chat.is_busy() {
-            let (engine, turns, tools) = (engine.clone(), turns(branch, texts(), system), definitions());
+            let branch: Vec<&Message> = branch.iter().collect();
+            let (engine, turns, tools) = (engine.clone(), chat_turns(system, &branch, texts()), definitions());
             // Without a thread nothing is counted.
             let _ = self.counting_chat.start(ctx, move || {
-                // One word stands for the message, which templates want.
-                let options = ChatOptions { tools, ..ChatOptions::default() };
-                let count = |turns: &[Turn]| {
-                    let prompt = Prompt::Chat([turns, &[Turn::new(Role::User, "x")]].concat());
-                    engine.prompt_tokens(prompt, &options).ok().map(|tokens| tokens.len().saturating_sub(1))
-                };
+                let count = |turns: &[Turn]| chat_tokens(&engine, turns, &tools);
                 let system = turns.iter().take_while(|turn| turn.role == Role::System).count();
                 let counted = count(&turns).zip(count(&turns[..system]));
                 (of_chat, counted.map(|(all, kept)| ChatTokens { all, kept }))
@@ -142,12 +142,6 @@ impl ContextRoom {
         let draft = self.draft.filter(|(of, _)| *of == of_draft)?.1;
         Some(Tokens { draft, all: chat.all + draft, alone: chat.kept + draft })
     }
-}
-
-fn turns(branch: &[Message], texts: Vec<String>, system: &str) -> Vec<Turn> {
-    let branch: Vec<&Message> = branch.iter().collect();
-    let system = (!system.trim().is_empty()).then(|| Turn::new(Role::System, system));
-    system.into_iter().chain(branch_turns(&branch, texts)).collect()
 }
 
 /// The place in a chat up to which the model has forgotten it.

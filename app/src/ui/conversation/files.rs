@@ -4,8 +4,19 @@ use std::path::PathBuf;
 
 use egui::Context;
 
-use super::{Conversation, chips::Fits};
-use crate::ui::shell::Shell;
+use super::{Conversation, context_room::number};
+use crate::{
+    chat::given::{FileParts, Measure, Question},
+    store::{Attachment, AttachmentId},
+    ui::shell::Shell,
+};
+
+/// What the model will be given of files, and a number of what that was decided for.
+#[derive(Debug, Default)]
+pub struct DecidedParts {
+    of: u64,
+    parts: FileParts,
+}
 
 impl Conversation {
     /// Has a file go with the message being written, once it is read.
@@ -27,12 +38,28 @@ impl Conversation {
         }
     }
 
-    /// The parts of the files that the model will be given, as far as they are counted for the model of this key.
-    pub(super) fn fits(&self, shell: &Shell, key: Option<&str>) -> Fits {
-        let (Some(engine), Some(key), Some(tokens)) = (shell.engine_handle.engine(), key, self.tokens) else {
-            return Fits::default();
-        };
-        let files: Vec<Option<usize>> = self.attaching.draft().map(|file| file.tokens_for(key)).collect();
-        Fits::new(&files, engine.context(), tokens.all)
+    /// The parts of the files that the model will be given with the message being written. `None` until the files are counted for
+    /// the model of this key.
+    pub(super) fn parts(&mut self, shell: &Shell, key: Option<&str>) -> Option<FileParts> {
+        let (engine, key, tokens) = (shell.engine_handle.engine()?, key?, self.tokens?);
+        let files: Vec<&Attachment> = self.attaching.draft().collect();
+        if files.iter().any(|file| file.tokens_for(key).is_none()) {
+            return None;
+        }
+        let of_branch = self.branch.iter().flat_map(|message| self.attaching.of(message.id));
+        let long: Vec<AttachmentId> = of_branch.filter(|file| file.whole == Some(false)).map(|file| file.id).collect();
+        if files.is_empty() && long.is_empty() {
+            return Some(FileParts::default());
+        }
+        let text = self.composer.text().trim();
+        let above = tokens.all - tokens.draft;
+        let ids: Vec<AttachmentId> = files.iter().map(|file| file.id).collect();
+        let of = number((key, engine.context(), text, above, ids, &long));
+        if self.parts.of != of {
+            let question = Question { text, above, files: &files, long: &long };
+            let parts = question.parts(&shell.store, &Measure::engine(&engine, key, &[])).ok()?;
+            self.parts = DecidedParts { of, parts };
+        }
+        Some(self.parts.parts.clone())
     }
 }

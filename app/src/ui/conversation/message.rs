@@ -46,7 +46,7 @@ pub struct Context<'a> {
     pub mark: Option<&'a Tint>,
     /// The files that go with it.
     pub files: &'a [&'a Attachment],
-    /// Files and passages that the model was given for an answer.
+    /// Files and passages that the model was given with it, or for an answer.
     pub sources: &'a [Source],
     /// The chats, which know the clock.
     pub store: &'a Store,
@@ -69,7 +69,7 @@ pub fn show(
 
 fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<MessageAction> {
     let (palette, message) = (Palette::of(ui), context.message);
-    chips::sent(ui, context.files);
+    chips::sent(ui, context.files, context.sources);
     let widest = ui.available_width() * 0.8 - 32.0;
     let words = blocks.plain(&message.content);
     let width = words.natural_width(ui).min(widest.floor()) + 1.0;

@@ -55,6 +55,7 @@ impl Conversation {
             let files = attaching.of(message.id);
             let answers = branch[..row].iter().rev().find(|above| above.speaker == Speaker::User).map(|asked| asked.id);
             let answers = answers.filter(|_| message.speaker == Speaker::Assistant && message.calls().is_empty());
+            let answers = answers.or((message.speaker == Speaker::User).then_some(message.id));
             let sources = answers.map_or(&[][..], |asked| attaching.sources(asked));
             let store = &shell.store;
             let context =

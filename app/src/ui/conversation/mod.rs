@@ -93,6 +93,7 @@ pub struct Conversation {
     start: Start,
     room: ContextRoom,
     attaching: Attaching,
+    parts: files::DecidedParts,
     /// Tokens of the next prompt, as counted for the latest frame.
     tokens: Option<context_room::Tokens>,
     /// True while it is asked what to do with a message that is too long.
@@ -225,7 +226,14 @@ impl Conversation {
             .resizable(false)
             .show_separator_line(false)
             .frame(egui::Frame::NONE)
-            .show(ui, |ui| column(ui, |ui| self.compose(ui, shell)))
+            .show(ui, |ui| {
+                column(ui, |ui| {
+                    if !self.branch.is_empty() {
+                        start::without_model(ui, shell);
+                    }
+                    self.compose(ui, shell)
+                })
+            })
             .inner;
         match action {
             Some(ComposerAction::Send) => self.send(shell),

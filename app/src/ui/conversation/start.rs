@@ -57,13 +57,9 @@ impl Start {
             ModelState::Ready { model, .. } => (model, true),
             ModelState::Remote { model, .. } => (ModelId::Remote(model), true),
             ModelState::Opening(opening) => (opening.model, false),
-            ModelState::Failed { model, reason } => {
-                let why = format!("{model} could not be opened: {reason}");
-                without(ui, shell, RichText::new(why).color(Palette::of(ui).bad));
-                return None;
-            }
-            ModelState::Empty => {
-                without(ui, shell, RichText::new("No model is open."));
+            ModelState::Failed { .. } | ModelState::Empty => {
+                ui.add_space(24.0);
+                without_model(ui, shell);
                 return None;
             }
         };
@@ -141,11 +137,23 @@ const DEMONSTRATION: &str = "A demonstration of 6.4 million parameters: it tells
 const PRIVACY: &str = "Nothing leaves this computer: no account, no statistics. The network is used for downloads you start and programs \
     you let in.";
 
-/// The reason why no model can answer.
-fn without(ui: &mut Ui, shell: &mut Shell, why: RichText) {
+/// The reason why no model can answer, and what to do about it. Shows nothing while a model is open.
+pub fn without_model(ui: &mut Ui, shell: &mut Shell) {
+    let (why, failed) = match shell.engine_handle.state() {
+        ModelState::Failed { model, reason } => {
+            let why = format!("{model} could not be opened: {reason}");
+            (RichText::new(why).color(Palette::of(ui).bad), Some(model))
+        }
+        ModelState::Empty => (RichText::new("No model is open."), None),
+        _ => return,
+    };
     ui.vertical_centered(|ui| {
-        ui.add_space(24.0);
         ui.label(why);
+        if let Some(model) = failed
+            && ui.button("Try again").on_hover_text(format!("Open {model} again")).clicked()
+        {
+            shell.queue_command(Command::OpenModel(model));
+        }
         if ui.button("Choose a model").clicked() {
             shell.queue_command(Command::Show(Page::Models));
         }
