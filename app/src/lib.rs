@@ -21,6 +21,7 @@ pub mod library;
 pub mod log;
 pub mod machines;
 pub mod memory;
+pub mod network;
 pub mod remote;
 pub mod server;
 pub mod settings;

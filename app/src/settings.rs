@@ -34,6 +34,8 @@ pub struct Settings {
     pub recent: Vec<String>,
     /// Settings by model key.
     pub models: BTreeMap<String, ModelSettings>,
+    /// Bytes of weights per second that the CPU has read for an answer, of a model of which it reads all for each token; the most.
+    pub weights_read: Option<f64>,
     /// Settings of the neuron map.
     pub heatmap: HeatmapSettings,
     /// Visible columns.

@@ -121,17 +121,41 @@ impl SpeedMemory {
         }
     }
 
+    /// True if a forecast for a setting like this one was followed by an answer.
+    fn has_judged(&self, setting: &SpeedSetting) -> bool {
+        self.judged(setting).next().is_some()
+    }
+
+    /// Speeds in settings of the same mode and processors that were foretold.
+    fn judged(&self, setting: &SpeedSetting) -> impl Iterator<Item = &MeasuredSpeed> {
+        let kind = setting.kind();
+        self.0
+            .iter()
+            .filter(move |(key, speed)| key.starts_with(&kind) && speed.expected.is_some())
+            .map(|(_, speed)| speed)
+    }
+
     /// True if an estimate for this setting may be shown: the last one was near what came. Where this setting has no forecast to
     /// judge by, that is the latest with the same mode and processors.
     pub fn trusts(&self, setting: &SpeedSetting) -> bool {
         let of_setting = self.0.get(&setting.to_string()).and_then(MeasuredSpeed::error);
-        let kind = setting.kind();
-        let resembling = || {
-            let judged = self.0.iter().filter(|(key, speed)| key.starts_with(&kind) && speed.expected.is_some());
-            judged.max_by_key(|(_, speed)| speed.at).and_then(|(_, speed)| speed.error())
-        };
+        let resembling = || self.judged(setting).max_by_key(|speed| speed.at).and_then(MeasuredSpeed::error);
         of_setting.or_else(resembling).is_none_or(|error| error <= TOLERANCE)
     }
+}
+
+/// What an answer of a model makes of its forecast, by the answers of `others`: measured by expected speed, in the latest setting of
+/// the same mode and processors. 1 where the model has its own answers, or where there are none.
+pub fn correction<'a>(
+    own: &SpeedMemory,
+    others: impl IntoIterator<Item = &'a SpeedMemory>,
+    setting: &SpeedSetting,
+) -> f64 {
+    if own.has_judged(setting) {
+        return 1.0;
+    }
+    let latest = others.into_iter().flat_map(|speeds| speeds.judged(setting)).max_by_key(|speed| speed.at);
+    latest.and_then(|speed| Some(speed.rate / speed.expected?)).filter(|factor| factor.is_finite()).unwrap_or(1.0)
 }
 
 /// Speeds that were told of models before any answer had shown them, and the measured speed that was kept last.
@@ -242,6 +266,19 @@ mod tests {
             !speeds.trusts(&setting("exact", Some(Some(VramBudget::AtMost(2 << 30))))),
             "another budget of the card"
         );
+    }
+
+    #[test]
+    fn answers_of_other_models_correct_a_forecast() {
+        let (cpu, card) = (setting("exact", None), setting("exact", Some(None)));
+        let (mut own, mut other) = (SpeedMemory::default(), SpeedMemory::default());
+        assert_eq!(correction(&own, [&own, &other], &cpu), 1.0, "no answers");
+        other.keep(&cpu, 5.0, Some(20.0));
+        assert_eq!((correction(&own, [&own, &other], &cpu), correction(&own, [&other], &card)), (0.25, 1.0));
+        let longer = SpeedSetting { context: 512, ..cpu.clone() };
+        assert_eq!(correction(&own, [&other], &longer), 0.25, "of the same kind");
+        own.keep(&cpu, 7.0, Some(20.0));
+        assert_eq!(correction(&own, [&own, &other], &longer), 1.0, "its own answers decide");
     }
 
     #[test]

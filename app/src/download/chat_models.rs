@@ -17,7 +17,7 @@ pub const OFFERED: usize = 3;
 const FLUENT: f64 = 5.0;
 
 /// Fractions of the memory's read speed that decoding reaches on small and on large machines.
-const REACHED: [f64; 2] = [0.5, 0.8];
+pub const REACHED: [f64; 2] = [0.5, 0.8];
 
 /// A chat model in a repository of the hub.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use crate::units::bytes;
+use crate::{network, units::bytes};
 
 /// A failed download. The received part is kept where it can be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
     /// The network or the server.
-    #[error("{url}: expected an answer, got an error: {source}")]
+    #[error("{}", network::why_unreachable(network::host(url), source))]
     Network {
         /// The requested address.
         url: String,

@@ -12,8 +12,9 @@ pub fn error_message(error: &Error) -> String {
         Error::Memory { what, wanted, available } => (what, wanted, available),
         Error::Io { action, path, source } => return file_message(action, path, source),
         Error::Malformed { path, expected, got, .. } if is_truncated(expected, got) => {
+            tracing::info!("{error}");
             return format!(
-                "{} is incomplete: it ends before its contents do, as a download does that was interrupted. Download it again. ({error})",
+                "{} is incomplete: the file ends too early, as after an interrupted download. Download it again.",
                 path.display()
             );
         }

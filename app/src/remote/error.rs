@@ -1,6 +1,7 @@
 //! Failures of remote models, in sentences that name the server and never a key.
 
 use super::{SecretKey, ServerAddress};
+use crate::network;
 
 /// Longest text of a server that an error repeats, in characters.
 const QUOTED: usize = 300;
@@ -74,7 +75,7 @@ pub enum RemoteError {
 fn meaning(status: u16) -> &'static str {
     match status {
         300..=399 => " (it is elsewhere; redirections are not followed, because they would carry the key along)",
-        401 | 403 => " (it wants another key)",
+        401 | 403 => " (it needs an API key, or another one)",
         404 => " (no such model or path)",
         413 => " (the chat is too long for it)",
         429 => " (too many requests)",
@@ -129,6 +130,9 @@ pub(super) fn of_io(server: String, error: &std::io::Error, silence: u64) -> Rem
         }
         (BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof, _) => {
             RemoteError::Interrupted { server }
+        }
+        _ if network::is_lookup(error) => {
+            RemoteError::Unreachable { server, why: "there is no network, or no host of this name".to_owned() }
         }
         _ => RemoteError::Unreachable { server, why: quoted(&error.to_string(), None) },
     }

@@ -199,6 +199,14 @@ impl Shell {
         self.commands.push(command);
     }
 
+    /// The model that is to be opened with the next frame.
+    pub fn model_to_open(&self) -> Option<&ModelId> {
+        self.commands.iter().rev().find_map(|command| match command {
+            Command::OpenModel(model) => Some(model),
+            _ => None,
+        })
+    }
+
     /// Commands queued since the last call, in order.
     pub fn take_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)

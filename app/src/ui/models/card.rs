@@ -42,6 +42,8 @@ pub struct CardView<'c> {
     pub preparation: Option<&'c Preparation>,
     /// Least height, that of its neighbours.
     pub least: f32,
+    /// The card is short until it is unfolded.
+    pub folds: bool,
 }
 
 /// Result of showing a card.
@@ -73,6 +75,11 @@ impl CardView<'_> {
         let outline = if self.is_added() { palette.hot } else { palette.line };
         widgets::outlined_card(ui, outline, |ui| {
             let mut shown = ShownCard::default();
+            if self.folds && !self.folded(ui, shell) {
+                let needed = ui.min_rect();
+                ui.expand_to_include_rect(Rect::from_min_size(needed.min, Vec2::new(0.0, self.least)));
+                return ShownCard { needed: needed.height(), ..shown };
+            }
             self.head(ui, shell);
             let several = self.group.len() > 1;
             for at in self.group {
@@ -98,6 +105,39 @@ impl CardView<'_> {
             ui.expand_to_include_rect(Rect::from_min_size(needed.min, Vec2::new(0.0, self.least)));
             ShownCard { needed: needed.height(), ..shown }
         })
+    }
+
+    /// The model in two lines, with a button to open each of its files and one that unfolds the card. True if it is unfolded.
+    fn folded(&self, ui: &mut Ui, shell: &mut Shell) -> bool {
+        let [first, ..] = self.group else { return false };
+        let card = &self.cards[*first];
+        let (id, state) = (ui.scope_id().with("unfolded"), shell.engine_handle.state());
+        let mut unfolded = ui.data(|data| data.get_temp(id).unwrap_or(false));
+        let several = self.group.len() > 1;
+        if !unfolded {
+            ui.horizontal(|ui| {
+                ui.label(RichText::new(&card.name).font(theme::strong(15.0)));
+                self.group.iter().for_each(|at| marks(ui, shell, &self.cards[*at], self.added));
+            });
+            let size = bytes(self.group.iter().map(|at| self.cards[*at].bytes).min().unwrap_or(0));
+            let size = if several { format!("from {size}") } else { format!("{}, {size}", card.weight_type) };
+            widgets::muted(ui, format!("{}, {} parameters, {size}", card.architecture, parameters(card.parameters)));
+        }
+        ui.horizontal_wrapped(|ui| {
+            for at in self.group.iter().filter(|_| !unfolded) {
+                let card = &self.cards[*at];
+                let label = if several { shelf::file_label(self.cards, self.group, *at) } else { String::new() };
+                let title = if several { format!("{}, {label}", card.name) } else { card.name.clone() };
+                let text = if several { format!("Open {label}") } else { "Open".to_owned() };
+                FileView { card, title: &title, preparation: self.preparation }.opening(ui, shell, &state, &text);
+            }
+            let text = if unfolded { "Less" } else { "Details" };
+            if ui.button(text).accessible_name(format!("{text}: {}", card.name)).clicked() {
+                unfolded = !unfolded;
+                ui.data_mut(|data| data.insert_temp(id, unfolded));
+            }
+        });
+        unfolded
     }
 
     /// Name and facts of the model.
@@ -152,7 +192,7 @@ impl FileView<'_> {
         }
         let mut deed = None;
         ui.horizontal_wrapped(|ui| {
-            self.opening(ui, shell, &state);
+            self.opening(ui, shell, &state, "Open");
             deed = self.prepare_button(ui);
         });
         let mine = preparation.filter(|it| card.is_at(&it.path));
@@ -162,7 +202,8 @@ impl FileView<'_> {
         deed
     }
 
-    fn opening(&self, ui: &mut Ui, shell: &mut Shell, state: &ModelState) {
+    /// The button that opens or closes the file. `text` is on the one that opens it.
+    fn opening(&self, ui: &mut Ui, shell: &mut Shell, state: &ModelState, text: &str) {
         let FileView { card, title, .. } = *self;
         match state {
             ModelState::Ready { model, .. } if *model == card.id => {
@@ -181,7 +222,7 @@ impl FileView<'_> {
             }
             state => {
                 let name = format!("Open {title}");
-                if ui.button("Open").accessible_name(&name).on_hover_text(name).clicked() {
+                if ui.button(text).accessible_name(&name).on_hover_text(name).clicked() {
                     shell.queue_command(Command::OpenModel(card.id.clone()));
                 }
                 if let ModelState::Failed { model, reason } = state

@@ -18,13 +18,13 @@ use crate::{
     library::{ModelCard, ModelId},
     memory,
     settings::VramBudget,
-    speeds::{DeviceBudget, SpeedMemory, SpeedSetting},
+    speeds::{DeviceBudget, SpeedSetting},
     ui::{
         adapters::SystemMemory,
         background::Background,
         frame_pace::FRAME,
         shell::Shell,
-        vram::{BudgetRoom, ExpectedSpeed, Speed, chosen_adapter, speed_of},
+        vram::{BudgetRoom, ExpectedSpeed, Speed, chosen_adapter, remembered_speed, speed_of},
     },
     units::bytes,
 };
@@ -164,10 +164,8 @@ impl Estimates {
         if let Some(rate) = answer.tokens_per_second {
             shell.expected_speeds.tell(card.id.key(), &answer.setting, rate);
         }
-        let none = SpeedMemory::default();
-        let speeds = shell.settings.models.get(&card.id.key()).map_or(&none, |chosen| &chosen.speeds);
         let expected = answer.tokens_per_second.map(|rate| ExpectedSpeed { rate, corrected: false });
-        words(vram, Some(answer.fit), Speed::remembered(speeds, &answer.setting, expected), ram)
+        words(vram, Some(answer.fit), remembered_speed(shell, &card.id.key(), &answer.setting, expected), ram)
     }
 }
 

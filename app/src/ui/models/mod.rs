@@ -8,6 +8,7 @@ mod downloads;
 mod estimate;
 mod hub_results;
 mod memory;
+mod memory_speed;
 mod offers;
 mod preparation;
 mod prepare_offer;
@@ -17,7 +18,7 @@ mod shelf;
 
 use std::{path::PathBuf, time::Duration};
 
-use egui::{Align, Context, Id, Layout, Rangef, RichText, ScrollArea, TextStyle, Ui, Vec2};
+use egui::{Align, CollapsingHeader, Context, Id, Layout, Rangef, RichText, ScrollArea, TextStyle, Ui, Vec2};
 
 use self::{
     card::{CardView, Deed},
@@ -34,7 +35,7 @@ pub use self::{
 };
 use super::{
     background::Background,
-    command::Command,
+    command::{Command, Page},
     file_dialog::{self, DialogAnswer},
     shell::Shell,
     text::TextField,
@@ -58,6 +59,9 @@ const MORE: Rangef = Rangef { min: 480.0, max: 840.0 };
 /// Widths of cards beside each other; longer lines would be hard to read.
 const CARD: Rangef = Rangef { min: 520.0, max: 840.0 };
 
+/// With more models than these, each is a short card that can be unfolded.
+const MOST_UNFOLDED: usize = 6;
+
 /// Between things beside each other.
 const GAP: f32 = 32.0;
 
@@ -79,6 +83,8 @@ pub struct ModelsPage {
     rows: Vec<f32>,
     /// The open model, once the fault of its chat template, if it has one, is told.
     told: Option<ModelId>,
+    /// The model that was asked for on this page, until it is open.
+    opening: Option<ModelId>,
 }
 
 impl ModelsPage {
@@ -135,22 +141,50 @@ impl ModelsPage {
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
         shell.adapters.look(ui, Duration::MAX);
         self.look(ui, shell, false);
+        self.leave_when_open(shell);
+        self.columns(ui, shell, offers);
+        self.opening = shell.model_to_open().cloned().or(self.opening.take());
+    }
+
+    /// Goes to the chat once the model is open that was asked for here. If it cannot be opened, its card says why.
+    fn leave_when_open(&mut self, shell: &mut Shell) {
+        let open = match shell.engine_handle.state() {
+            ModelState::Ready { model, .. } => model,
+            ModelState::Remote { model, .. } => ModelId::Remote(model),
+            ModelState::Failed { model, .. } if self.opening == Some(model.clone()) => return self.opening = None,
+            _ => return,
+        };
+        if self.opening.take_if(|opening| *opening == open).is_some() {
+            shell.queue_command(Command::Show(Page::Chat));
+        }
+    }
+
+    fn columns(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
         let width = ui.available_width();
         if width < WIDE {
-            column(ui, "models", width, |ui| {
-                ui.set_max_width(ui.available_width().min(CARD.max));
-                self.library(ui, shell);
-                ui.add_space(8.0);
-                ui.label(RichText::new("Get more").font(theme::strong(15.0)));
-                self.downloads.show(ui, shell, offers);
-                self.servers.show(ui, shell);
+            ui.vertical(|ui| {
+                self.library_head(ui, shell);
+                column(ui, "models", width, |ui| {
+                    ui.set_max_width(ui.available_width().min(CARD.max));
+                    self.library(ui, shell);
+                    ui.add_space(8.0);
+                    ui.label(RichText::new("Get more").font(theme::strong(15.0)));
+                    self.downloads.show(ui, shell, offers);
+                    self.servers.show(ui, shell);
+                });
             });
             return;
         }
         ui.horizontal_top(|ui| {
             ui.spacing_mut().item_spacing.x = GAP;
             let more = MORE.clamp(MORE_FRACTION * width);
-            column(ui, "models", width - GAP - more, |ui| self.library(ui, shell));
+            let size = Vec2::new(width - GAP - more, ui.available_height());
+            ui.allocate_ui_with_layout(size, Layout::top_down(Align::Min), |ui| {
+                let spacing = &mut ui.spacing_mut().item_spacing;
+                spacing.x = spacing.y;
+                self.library_head(ui, shell);
+                column(ui, "models", size.x, |ui| self.library(ui, shell));
+            });
             column(ui, "more", more, |ui| {
                 // As high as the other heading with its button.
                 let button = ui.text_style_height(&TextStyle::Button) + 2.0 * ui.spacing().button_padding.y;
@@ -164,8 +198,8 @@ impl ModelsPage {
         });
     }
 
-    /// Models on this machine.
-    fn library(&mut self, ui: &mut Ui, shell: &mut Shell) {
+    /// What stays in view above the models.
+    fn library_head(&mut self, ui: &mut Ui, shell: &mut Shell) {
         ui.horizontal(|ui| {
             ui.heading("Models");
             if self.search.is_running() {
@@ -177,6 +211,13 @@ impl ModelsPage {
         });
         self.folder(ui, shell);
         lately(ui, shell);
+        if self.search.cards.len() > 1 {
+            self.shelf.controls(ui);
+        }
+    }
+
+    /// Models on this machine.
+    fn library(&mut self, ui: &mut Ui, shell: &mut Shell) {
         self.cards(ui, shell);
         self.broken(ui);
     }
@@ -231,9 +272,6 @@ impl ModelsPage {
     }
 
     fn cards(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        if self.search.cards.len() > 1 {
-            self.shelf.controls(ui);
-        }
         self.shelf.update(&self.search, shell, &self.estimates);
         // A model that was added is seen, whatever the filter says.
         let hidden = |group: &[Vec<usize>]| {
@@ -249,6 +287,8 @@ impl ModelsPage {
         let preparation = shell.preparation.take();
         let gap = ui.spacing().item_spacing.y;
         let groups = self.shelf.groups();
+        let folds = groups.len() > MOST_UNFOLDED;
+        let mut scrolls = self.search.added.len() > self.scrolled;
         let (beside, width) = grid(ui.available_width(), gap, groups.len());
         self.rows.resize(groups.len().div_ceil(beside), 0.0);
         for (groups, height) in groups.chunks(beside).zip(&mut self.rows) {
@@ -258,7 +298,7 @@ impl ModelsPage {
                 ui.spacing_mut().item_spacing.x = gap;
                 for group in groups {
                     let (cards, added) = (self.search.cards.as_slice(), self.search.added.as_slice());
-                    let view = CardView { cards, group, added, preparation: preparation.as_ref(), least };
+                    let view = CardView { cards, group, added, preparation: preparation.as_ref(), least, folds };
                     let size = Vec2::new(width, 0.0);
                     let shown = ui.push_id(&cards[group[0]].id, |ui| {
                         ui.allocate_ui_with_layout(size, Layout::top_down(Align::Min), |ui| {
@@ -267,7 +307,8 @@ impl ModelsPage {
                     });
                     *height = height.max(shown.inner.inner.needed);
                     action = shown.inner.inner.deed.or(action.take());
-                    if view.is_added() && added.len() > self.scrolled {
+                    // The page stays at the first of many.
+                    if view.is_added() && std::mem::take(&mut scrolls) {
                         shown.inner.response.scroll_to_me(Some(Align::Center));
                     }
                 }
@@ -292,13 +333,19 @@ impl ModelsPage {
         }
     }
 
+    /// Files that are no models, as far as the filter leaves them.
     fn broken(&self, ui: &mut Ui) {
-        if self.search.broken.is_empty() {
+        let shown = |(path, _): &&(PathBuf, String)| self.shelf.leaves(&path.to_string_lossy());
+        let broken: Vec<&(PathBuf, String)> = self.search.broken.iter().filter(shown).collect();
+        if broken.is_empty() {
             return;
         }
-        let title = format!("{} that cannot be used", self.search.broken.len());
-        ui.collapsing(title, |ui| {
-            for (path, reason) in &self.search.broken {
+        let title = match broken.len() {
+            1 => "1 unsupported file".to_owned(),
+            count => format!("{count} unsupported files"),
+        };
+        CollapsingHeader::new(title).id_salt("unsupported files").show(ui, |ui| {
+            for (path, reason) in broken {
                 widgets::muted(ui, path.display().to_string());
                 widgets::trouble(ui, reason);
             }

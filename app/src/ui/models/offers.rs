@@ -6,11 +6,8 @@ use std::{
 };
 
 use egui::{Align, Layout, ProgressBar, RichText, Ui, Vec2};
-use thermocline_engine::{
-    bench::read_bandwidth,
-    cpu::{Cpu, CpuOptions},
-};
 
+use super::memory_speed::MemorySpeed;
 use crate::{
     download::{
         DownloadState, GpuMemory, MemoryFit, agent,
@@ -23,9 +20,6 @@ use crate::{
     units::rate,
 };
 
-/// Bytes that are read to measure the memory: more than the caches of most processors.
-const MEASURED: usize = 128 << 20;
-
 /// The offers and what became of them.
 #[derive(Debug)]
 pub struct Offers {
@@ -33,10 +27,7 @@ pub struct Offers {
     pub(crate) hub: String,
     /// Bytes of RAM; 0: the system does not say.
     ram: u64,
-    /// Bytes per second at which memory is read, once it was measured.
-    bandwidth: Option<f64>,
-    measuring: Background<Option<f64>>,
-    measured: bool,
+    memory_speed: MemorySpeed,
     /// The repository whose files are being listed.
     asked: Option<String>,
     asking: Background<Result<Vec<HubModel>, String>>,
@@ -53,9 +44,7 @@ impl Default for Offers {
         Offers {
             hub: HUGGING_FACE.to_owned(),
             ram: memory::total().unwrap_or(0),
-            bandwidth: None,
-            measuring: Background::default(),
-            measured: false,
+            memory_speed: MemorySpeed::default(),
             asked: None,
             asking: Background::default(),
             failed: HashMap::new(),
@@ -74,24 +63,14 @@ enum Offer {
 }
 
 impl Offers {
-    /// True once the memory's speed is known.
+    /// True once it is decided whether the memory's speed is known.
     #[cfg(test)]
     pub fn is_measured(&self) -> bool {
-        self.bandwidth.is_some()
+        self.memory_speed.is_settled()
     }
 
     fn tick(&mut self, ui: &Ui, shell: &mut Shell) {
-        if let Some(bandwidth) = self.measuring.take() {
-            self.bandwidth = bandwidth;
-        }
-        if !self.measured && !shell.chat_controller.is_busy() {
-            self.measured = true;
-            // Without a thread no speeds are foretold.
-            let _ = self.measuring.start(ui, || {
-                let cpu = Cpu::new(&CpuOptions::default()).ok()?;
-                Some(read_bandwidth(cpu.pool(), MEASURED, 2))
-            });
-        }
+        self.memory_speed.tick(ui, shell.chat_controller.is_busy());
         if let Some(found) = self.asking.take() {
             self.answered(found, shell);
         }
@@ -124,7 +103,8 @@ impl Offers {
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         self.tick(ui, shell);
         let gpu = shell.adapters.gpu_memory();
-        let offered = self.models(gpu);
+        let bandwidth = self.bandwidth(shell);
+        let offered = self.models(gpu, bandwidth);
         if offered.is_empty() {
             widgets::muted(ui, "This computer has too little memory for a model that can talk.");
             return;
@@ -134,9 +114,15 @@ impl Offers {
         }
     }
 
+    /// Bytes per second at which a CPU's memory is read: as timed, or as answers have shown, whichever is more.
+    fn bandwidth(&self, shell: &Shell) -> Option<f64> {
+        let shown = shell.settings.weights_read.map(|read| read / chat_models::REACHED[1]);
+        [self.memory_speed.known(), shown].into_iter().flatten().max_by(f64::total_cmp)
+    }
+
     /// The models that fit this computer with its `gpu`, and those that were clicked.
-    fn models(&self, gpu: GpuMemory) -> Vec<&'static ChatModel> {
-        let mut models = chat_models::offered(self.ram, gpu, self.bandwidth);
+    fn models(&self, gpu: GpuMemory, bandwidth: Option<f64>) -> Vec<&'static ChatModel> {
+        let mut models = chat_models::offered(self.ram, gpu, bandwidth);
         for model in chat_models::all().iter().filter(|model| self.clicked.contains(&model.repository)) {
             if models.iter().all(|other| other.repository != model.repository) {
                 models.push(model);
@@ -177,7 +163,7 @@ impl Offers {
                     ui.spacing_mut().item_spacing = Vec2::new(8.0, 2.0);
                     ui.horizontal_wrapped(|ui| {
                         ui.label(RichText::new(&model.name).font(theme::strong(14.0)));
-                        let facts = format!("{:.1} GB{}", model.gigabytes, self.speed(model, gpu));
+                        let facts = format!("{:.1} GB{}", model.gigabytes, self.speed(shell, model, gpu));
                         ui.label(widgets::small(facts, palette.text));
                     });
                     widgets::muted(ui, &model.about);
@@ -190,17 +176,15 @@ impl Offers {
     }
 
     /// The speed to expect, as far as anything is known of it.
-    fn speed(&self, model: &ChatModel, gpu: GpuMemory) -> String {
-        let Some(bandwidth) = self.bandwidth else { return String::new() };
+    fn speed(&self, shell: &Shell, model: &ChatModel, gpu: GpuMemory) -> String {
+        let Some(bandwidth) = self.bandwidth(shell) else { return String::new() };
         let [least, most] = model.rates(bandwidth);
         let fit = model.fit(self.ram, gpu);
         if fit == MemoryFit::Gpu {
             return format!(", {}, at least {}", fit.words(), rate(least));
         }
-        let (least, most) = (rate(least), rate(most));
-        let least = least.strip_suffix(" tok/s").filter(|_| most.ends_with(" tok/s")).unwrap_or(&least);
-        let more = if gpu.bytes > 0 && !gpu.shared { ", more with the card" } else { "" };
-        format!(", {least} to {most} from this computer's memory{more}")
+        let more = if gpu.bytes > 0 && !gpu.shared { ", more with the GPU" } else { "" };
+        format!(", about {} on this computer's CPU{more}", rate((least * most).sqrt()))
     }
 
     fn offer(&mut self, shell: &Shell, model: &ChatModel) -> Offer {
@@ -252,14 +236,15 @@ mod tests {
 
     #[test]
     fn clicked_model_stays_among_the_offers_when_a_card_becomes_known() {
-        let mut offers = Offers { ram: 32 << 30, bandwidth: Some(4e9), ..Offers::default() };
-        let smallest = *offers.models(GpuMemory::default()).last().unwrap();
+        let (mut offers, bandwidth) = (Offers { ram: 32 << 30, ..Offers::default() }, Some(4e9));
+        let smallest = *offers.models(GpuMemory::default(), bandwidth).last().unwrap();
         let card = GpuMemory { bytes: 24 << 30, shared: false };
-        let has = |offers: &Offers| offers.models(card).iter().any(|model| model.repository == smallest.repository);
+        let models = |offers: &Offers| offers.models(card, bandwidth);
+        let has = |offers: &Offers| models(offers).iter().any(|model| model.repository == smallest.repository);
         assert!(!has(&offers), "{} would be offered anyway", smallest.name);
         offers.clicked.insert(smallest.repository.clone());
         assert!(has(&offers));
-        let names: HashSet<&str> = offers.models(card).iter().map(|model| &*model.repository).collect();
-        assert_eq!(names.len(), offers.models(card).len());
+        let names: HashSet<&str> = models(&offers).iter().map(|model| &*model.repository).collect();
+        assert_eq!(names.len(), models(&offers).len());
     }
 }

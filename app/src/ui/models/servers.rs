@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use egui::{Id, RichText, TextStyle, Ui};
+use egui::{Align, Id, RichText, TextStyle, Ui};
 
 use crate::{
     engine_handle::ModelState,
     library::ModelId,
-    remote::{KeyPlace, KeyStore, RemoteClient, RemoteModel, RemoteTimeouts, SecretKey, ServerAddress},
+    remote::{KeyPlace, KeyStore, RemoteClient, RemoteError, RemoteModel, RemoteTimeouts, SecretKey, ServerAddress},
     ui::{background::Background, command::Command, shell::Shell, text::TextField, theme, theme::Palette, widgets},
 };
 
@@ -15,10 +15,29 @@ use crate::{
 const SHOWN: usize = 40;
 
 /// Names of a server's models, or why they are not known.
-type Listed = Result<Vec<String>, String>;
+type Listed = Result<Vec<String>, NotListed>;
 
-/// Result of adding a server: where its key is, and its models.
-type Added = (ServerAddress, Result<Option<KeyPlace>, String>, Listed);
+/// Why the models of a server are not known.
+#[derive(Debug)]
+struct NotListed {
+    why: String,
+    /// The server asks for a key, or for another one.
+    wants_key: bool,
+}
+
+impl NotListed {
+    fn other(why: impl ToString) -> Self {
+        NotListed { why: why.to_string(), wants_key: false }
+    }
+}
+
+/// A server that was asked: where its key is kept, if one was given, and its models.
+#[derive(Debug)]
+struct Answered {
+    server: ServerAddress,
+    kept: Result<Option<KeyPlace>, String>,
+    listed: Listed,
+}
 
 /// The servers: fields to add one, and what each has.
 #[derive(Debug, Default)]
@@ -29,15 +48,19 @@ pub struct ServersView {
     key: String,
     /// The address that is wrong, in a sentence.
     trouble: Option<String>,
-    adding: Background<Added>,
+    adding: Background<Answered>,
+    /// The server that was added last, until the page has scrolled to it.
+    added: Option<ServerAddress>,
     known: HashMap<ServerAddress, Server>,
 }
 
 /// The models of one server, as far as they are known.
 #[derive(Debug, Default)]
 struct Server {
-    asking: Background<Listed>,
+    asking: Background<Answered>,
     listed: Option<Listed>,
+    /// Text typed as a key.
+    key: String,
     /// Text that the names shown contain.
     filter: String,
 }
@@ -52,25 +75,24 @@ impl ServersView {
         let servers = shell.settings.remote_servers.clone();
         for server in servers {
             let known = self.known.entry(server.clone()).or_default();
-            ui.push_id(server.as_str(), |ui| widgets::card(ui, |ui| known.show(ui, shell, &server)));
+            let shown = ui.push_id(server.as_str(), |ui| widgets::card(ui, |ui| known.show(ui, shell, &server)));
+            if self.added.take_if(|added| *added == server).is_some() {
+                shown.response.scroll_to_me(Some(Align::Center));
+            }
         }
         self.known.retain(|server, _| shell.settings.remote_servers.contains(server));
     }
 
     /// Takes the server that was being added.
     fn follow(&mut self, shell: &mut Shell) {
-        let Some((server, kept, listed)) = self.adding.take() else { return };
-        match kept {
-            Ok(Some(place)) => shell.toasts.success(widgets::sentence(place)),
-            Ok(None) => {}
-            Err(why) => {
-                shell.show_error(why);
-                return;
-            }
+        let Some(Answered { server, kept, listed }) = self.adding.take() else { return };
+        if !tell_of_key(shell, kept) {
+            return;
         }
         if !shell.settings.remote_servers.contains(&server) {
             shell.settings.remote_servers.push(server.clone());
         }
+        self.added = Some(server.clone());
         self.known.insert(server, Server { listed: Some(listed), ..Server::default() });
     }
 
@@ -114,37 +136,69 @@ impl ServersView {
                 return;
             }
         };
-        let key = SecretKey::new(&self.key);
-        if key.is_none() && !self.key.trim().is_empty() {
-            self.trouble = Some("key: expected printable letters without spaces".to_owned());
-            return;
-        }
-        let keys = shell.keys.clone();
-        let work = move || {
-            let kept = match &key {
-                Some(key) => keys.set(&server, key).map(Some).map_err(|error| error.to_string()),
-                None => Ok(None),
-            };
-            let listed = list(&server, &keys);
-            (server, kept, listed)
+        let key = match typed_key(&self.key) {
+            Ok(key) => key,
+            Err(why) => {
+                self.trouble = Some(why);
+                return;
+            }
         };
-        let started = self.adding.start(ui, work);
+        let keys = shell.keys.clone();
+        let started = self.adding.start(ui, move || ask(server, key.as_ref(), &keys));
         shell.ok_or_show_error(started);
         self.address.clear();
         self.key.clear();
     }
 }
 
-/// Asks a server for its models; may wait for the user to unlock the keychain.
+/// The key in a field; `None` for an empty field.
+fn typed_key(text: &str) -> Result<Option<SecretKey>, String> {
+    match SecretKey::new(text) {
+        None if !text.trim().is_empty() => Err("key: expected printable letters without spaces".to_owned()),
+        key => Ok(key),
+    }
+}
+
+/// Tells where a key is kept; false if it could not be kept.
+fn tell_of_key(shell: &mut Shell, kept: Result<Option<KeyPlace>, String>) -> bool {
+    match kept {
+        Ok(Some(place)) => shell.toasts.success(widgets::sentence(place)),
+        Ok(None) => {}
+        Err(why) => {
+            shell.show_error(why);
+            return false;
+        }
+    }
+    true
+}
+
+/// Keeps the `key` of a server, if there is a new one, and asks the server for its models; may wait for the user to unlock the
+/// keychain.
+fn ask(server: ServerAddress, key: Option<&SecretKey>, keys: &KeyStore) -> Answered {
+    let kept = key.map(|key| keys.set(&server, key).map_err(|error| error.to_string())).transpose();
+    let listed = list(&server, keys);
+    Answered { server, kept, listed }
+}
+
 fn list(server: &ServerAddress, keys: &KeyStore) -> Listed {
-    let key = keys.get(server).map_err(|error| error.to_string())?;
+    let key = keys.get(server).map_err(NotListed::other)?;
+    let had_key = key.is_some();
     let client = RemoteClient::new(server.clone(), key, RemoteTimeouts::default());
-    client.models().map_err(|error| error.to_string())
+    client.models().map_err(|error| match error {
+        RemoteError::Status { status: 401 | 403, .. } => {
+            let why =
+                if had_key { "This server does not accept the API key." } else { "This server needs an API key." };
+            NotListed { why: why.to_owned(), wants_key: true }
+        }
+        error => NotListed::other(error),
+    })
 }
 
 impl Server {
     fn show(&mut self, ui: &mut Ui, shell: &mut Shell, server: &ServerAddress) {
-        if let Some(listed) = self.asking.take() {
+        if let Some(Answered { kept, listed, .. }) = self.asking.take()
+            && tell_of_key(shell, kept)
+        {
             self.listed = Some(listed);
         }
         let palette = Palette::of(ui);
@@ -156,9 +210,7 @@ impl Server {
             let text = if self.listed.is_some() { "Ask again" } else { "Show its models" };
             let ask = ui.add_enabled(!self.asking.is_busy(), egui::Button::new(text));
             if ask.on_hover_text(format!("Ask {} for its models", server.host())).clicked() {
-                let (asked, keys) = (server.clone(), shell.keys.clone());
-                let started = self.asking.start(ui, move || list(&asked, &keys));
-                shell.ok_or_show_error(started);
+                self.ask(ui, shell, server, None);
             }
             let remove = ui.button("Remove").accessible_name(format!("Remove {}", server.host()));
             if remove.on_hover_text("Forget the server and its key").clicked() {
@@ -173,7 +225,7 @@ impl Server {
         });
         match &self.listed {
             None => {}
-            Some(Err(why)) => {
+            Some(Err(NotListed { why, .. })) => {
                 widgets::trouble(ui, why);
             }
             Some(Ok(models)) if models.is_empty() => {
@@ -191,6 +243,39 @@ impl Server {
                 for name in found.take(SHOWN) {
                     model(ui, shell, RemoteModel { server: server.clone(), name: name.clone() });
                 }
+            }
+        }
+        if matches!(self.listed, Some(Err(NotListed { wants_key: true, .. }))) {
+            self.key_field(ui, shell, server);
+        }
+    }
+}
+
+impl Server {
+    fn ask(&mut self, ui: &Ui, shell: &mut Shell, server: &ServerAddress, key: Option<SecretKey>) {
+        let (asked, keys) = (server.clone(), shell.keys.clone());
+        let started = self.asking.start(ui, move || ask(asked, key.as_ref(), &keys));
+        shell.ok_or_show_error(started);
+    }
+
+    /// A field for the key that the server asks for.
+    fn key_field(&mut self, ui: &mut Ui, shell: &mut Shell, server: &ServerAddress) {
+        let entered = ui.horizontal(|ui| {
+            let name = format!("API key of {}", server.host());
+            let label = ui.label("API key").id;
+            let field = TextField::secret(Id::unique(("key of", server)), TextStyle::Body.resolve(ui.style()));
+            let width = (ui.available_width() - 104.0).max(96.0);
+            let field = field.show(ui, &mut self.key, |field| field.desired_width(width)).labelled_by(label);
+            let typed = !self.key.trim().is_empty() && !self.asking.is_busy();
+            let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
+            let button = ui.add_enabled(typed, egui::Button::new("Use key")).accessible_name(format!("Use the {name}"));
+            typed && (button.on_hover_text("Keep the key and list the models").clicked() || entered)
+        });
+        if entered.inner {
+            let key = typed_key(&self.key);
+            if let Some(key) = shell.ok_or_show_error(key) {
+                self.key.clear();
+                self.ask(ui, shell, server, key);
             }
         }
     }

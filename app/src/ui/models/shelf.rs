@@ -72,6 +72,12 @@ impl Shelf {
         self.filter.clear();
     }
 
+    /// True if the filter leaves a file with this path.
+    pub fn leaves(&self, path: &str) -> bool {
+        let path = path.to_lowercase();
+        self.filter.split_whitespace().all(|word| path.contains(&word.to_lowercase()))
+    }
+
     /// Shows the filter and the order.
     pub fn controls(&mut self, ui: &mut Ui) {
         ui.horizontal_wrapped(|ui| {

@@ -14,7 +14,8 @@ use crate::{
     download::tests::{ServerBehaviour, serve},
     remote::tests::{replies, scripted_by_request},
     settings::VramBudget,
-    ui::{command::Page, testing::TestWindow},
+    store::{NewMessage, Store},
+    ui::testing::TestWindow,
 };
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
@@ -54,6 +55,12 @@ fn opened(stage: &mut TestWindow, path: &Path) {
     });
 }
 
+/// Returns to the page, which is left for the chat once a model is open.
+fn page_again(stage: &mut TestWindow) {
+    stage.until("the chat", |window| window.page == Page::Chat);
+    page(stage);
+}
+
 #[test]
 fn folder_scan_lists_models_that_open_close_and_are_removed() {
     let folder = folder_with("tiny");
@@ -66,7 +73,7 @@ fn folder_scan_lists_models_that_open_close_and_are_removed() {
     }
     stage.until("two models", |window| window.models.found().len() == 2 && !window.models.search.is_running());
     assert_eq!(stage.shell().settings.folders, [folder.path()]);
-    stage.click("1 that cannot be used");
+    stage.click("1 unsupported file");
     assert!(stage.shows("broken.gguf"));
 
     stage.write("Folder or file", "/nowhere/at/all");
@@ -79,10 +86,11 @@ fn folder_scan_lists_models_that_open_close_and_are_removed() {
     stage.click(&format!("Open {name}"));
     opened(&mut stage, &path);
     assert_eq!(stage.shell().settings.recent[0], path.display().to_string());
+    page_again(&mut stage);
     stage.click(&format!("Close {name}"));
     assert!(matches!(stage.shell().engine_handle.state(), ModelState::Empty));
     stage.click("Open Thermocline Storyteller");
-    stage.ready();
+    stage.until("the chat", |window| window.page == Page::Chat);
 
     stage.click("Settings");
     stage.click(&format!("Remove {}", folder.path().display()));
@@ -104,6 +112,29 @@ fn missing_model_shows_its_path_and_a_button_to_the_models_page() {
     stage.appears("Open Thermocline Storyteller");
     stage.click("Open Thermocline Storyteller");
     stage.ready();
+}
+
+#[test]
+fn incomplete_model_file_is_said_in_the_chat_that_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("short.gguf");
+    let file = crate::builtin::file();
+    fs::write(&path, &file[..file.len() / 2]).unwrap();
+    let mut stage = TestWindow::with(SIZE, |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        store.add_message(chat, None, &NewMessage::user("Tell me of rivers.")).unwrap();
+        settings.last_chat = Some(chat.number());
+        settings.add_recent(&path.display().to_string());
+    });
+    stage.appears("Tell me of rivers.");
+    stage.appears("short could not be opened: ");
+    assert!(stage.shows("is incomplete: the file ends too early"), "{:?}", stage.texts());
+    fs::write(&path, file).unwrap();
+    stage.it.get_all_by_label("Try again").next().unwrap().click();
+    opened(&mut stage, &path);
+    stage.step();
+    assert!(!stage.shows("could not be opened"), "{:?}", stage.texts());
 }
 
 #[test]
@@ -129,7 +160,7 @@ fn failing_chat_template_is_told_when_its_model_opens_and_on_its_card() {
     let name = stage.it.state().models.found()[1].name.clone();
     stage.click(&format!("Open {name}"));
     opened(&mut stage, &path);
-    stage.step();
+    page_again(&mut stage);
     assert!(told(&stage) >= 2, "on the card and beside it: {:?}", stage.texts());
     assert!(!stage.shell().toasts.is_empty());
     stage.click("Back to the chat");
@@ -173,6 +204,7 @@ fn context_and_cache_type_of_a_card_apply_when_the_model_opens() {
     assert!(stage.shows(&header(64, "Q8_0")));
     stage.click(&format!("Open {}", card.name));
     opened(&mut stage, &path);
+    page_again(&mut stage);
     let kept = |stage: &mut TestWindow| {
         let engine = stage.shell().engine_handle.engine().unwrap();
         (engine.context(), engine.kv_type())
@@ -307,6 +339,36 @@ fn removed_download_deletes_its_partial_file() {
     assert!(part.exists());
     stage.click("Remove: x.gguf");
     assert!(stage.shell().downloads.list().is_empty() && !part.exists());
+}
+
+#[test]
+fn server_that_wants_a_key_is_seen_and_takes_it_on_its_card() {
+    let (server, requests) = scripted_by_request(|request, stream| {
+        let (status, body) = match request.contains("Bearer sk-right") {
+            true => ("200 OK", "{\"data\":[{\"id\":\"far/model\"}]}"),
+            false => ("401 Unauthorized", "{\"error\":{\"message\":\"no key was given\"}}"),
+        };
+        replies(status, "application/json", body)(stream);
+    });
+    let host = server.host().to_owned();
+    let mut stage = TestWindow::new(SIZE);
+    page(&mut stage);
+    stage.write(
+        "vLLM, SGLang, llama-server, another Thermocline: any server that speaks OpenAI's protocol",
+        &format!("http://{host}"),
+    );
+    stage.click("Add server");
+    stage.appears("This server needs an API key.");
+    let shown = stage.control(&format!("Remove {host}")).rect();
+    let screen = stage.it.ctx.content_rect();
+    assert!(screen.contains_rect(shown), "the page has scrolled to the card: {shown:?} in {screen:?}");
+    for (key, said) in [("sk-wrong", "This server does not accept the API key."), ("sk-right", "Open far/model")] {
+        stage.write("API key", key);
+        stage.click(&format!("Use the API key of {host}"));
+        stage.appears(said);
+    }
+    assert!(!stage.shows(&format!("Use the API key of {host}")));
+    assert!(requests.try_iter().any(|request| request.contains("Bearer sk-wrong")));
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub use self::{
     forecasts::BudgetForecasts,
     reasons::SpeedReasons,
     room::{BudgetRoom, chosen_adapter},
-    speed::{ExpectedSpeed, Speed, keep_speed, speed_of},
+    speed::{ExpectedSpeed, Speed, keep_speed, remembered_speed, speed_of},
 };
 use super::{
     adapters::SystemMemory,

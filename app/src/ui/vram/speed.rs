@@ -2,6 +2,7 @@
 
 use thermocline_engine::{
     placement::Forecast,
+    runtime::Sparsity,
     session::{DeviceStatus, Engine},
 };
 
@@ -10,10 +11,13 @@ use crate::{
     engine_handle::ModelState,
     library::ModelId,
     settings::VramBudget,
-    speeds::{DeviceBudget, SpeedMemory, SpeedSetting},
+    speeds::{self, DeviceBudget, SpeedMemory, SpeedSetting},
     ui::shell::Shell,
     units,
 };
+
+/// Weights of so many bytes are in no cache.
+const UNCACHED: u64 = 256 << 20;
 
 /// A speed in tokens per second, with what it rests on.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -104,8 +108,24 @@ pub fn speed_under(shell: &Shell, model: &ModelId, engine: &Engine, forecast: &F
 }
 
 fn remembered(shell: &Shell, model: &ModelId, setting: &SpeedSetting, expected: Option<ExpectedSpeed>) -> Speed {
+    remembered_speed(shell, &model.key(), setting, expected)
+}
+
+/// The speed of the model of this key in a setting: as measured there, else as expected, corrected by answers.
+pub fn remembered_speed(shell: &Shell, key: &str, setting: &SpeedSetting, expected: Option<ExpectedSpeed>) -> Speed {
     let none = SpeedMemory::default();
-    let speeds = shell.settings.models.get(&model.key()).map_or(&none, |chosen| &chosen.speeds);
+    let models = &shell.settings.models;
+    let speeds = models.get(key).map_or(&none, |chosen| &chosen.speeds);
+    let expected = expected.map(|expected| match expected.corrected {
+        true => expected,
+        false => {
+            // The caches decide how fast the built-in model is.
+            let builtin = ModelId::Builtin.key();
+            let others = models.iter().filter(|(key, _)| **key != builtin).map(|(_, chosen)| &chosen.speeds);
+            let factor = speeds::correction(speeds, others, setting);
+            ExpectedSpeed { rate: expected.rate * factor, ..expected }
+        }
+    });
     Speed::remembered(speeds, setting, expected)
 }
 
@@ -139,9 +159,25 @@ pub fn keep_speed(shell: &mut Shell) {
     if let Some(rate) = measured {
         let Some(setting) = setting_in_force(shell, &model, &engine) else { return };
         let expected = shell.expected_speeds.of(&model.key(), &setting);
+        if let Some(read) = weights_read(&engine, rate) {
+            let most = shell.settings.weights_read.get_or_insert(read);
+            // Small changes are not worth writing.
+            *most = if read > *most * 1.05 { read } else { *most };
+        }
         shell.model_settings(&model).speeds.keep(&setting, rate, expected);
     }
     shell.expected_speeds.note_kept(measured);
+}
+
+/// Bytes of weights per second that the CPU reads at this rate; `None` where a token does not need all weights, or where they are in
+/// VRAM or in caches.
+fn weights_read(engine: &Engine, rate: f64) -> Option<f64> {
+    let model = engine.model();
+    let reads_all = model.config.experts.is_none()
+        && (engine.sparsity().mode == Sparsity::Dense || !model.config.activation.is_sparse());
+    let bytes = model.checkpoint.tensor_bytes();
+    let counts = reads_all && bytes >= UNCACHED && matches!(engine.device(), DeviceStatus::Cpu { .. });
+    counts.then_some(rate * bytes as f64)
 }
 
 fn setting(engine: &Engine, device: Option<DeviceBudget>) -> SpeedSetting {

@@ -28,6 +28,7 @@ fn files_of_a_model_share_a_card_and_open_each_by_itself() {
     assert!(row(&stage, "Q4_0 · ") < row(&stage, "Q8_0 · "), "the smaller one first");
     stage.click("Open tiny golden llama, Q8_0");
     opened(&mut stage, &folder.path().join("llama-silu-gqa-256-Q8_0.gguf"));
+    page_again(&mut stage);
     assert!(stage.shows("Close tiny golden llama, Q8_0") && stage.shows("Open tiny golden llama, Q4_0"));
     assert!(stage.shows("Prepare: tiny golden llama, Q4_0") && stage.shows("Context of tiny golden llama, Q8_0: "));
 }
@@ -105,4 +106,41 @@ fn added_model_is_scrolled_to_and_marked_while_the_others_stay() {
     });
     assert_eq!(stage.it.state().models.found().len(), 3, "the built-in one and two files");
     assert_eq!(stage.it.get_all_by_label("just added").count(), 1, "the second file alone");
+}
+
+#[test]
+fn many_models_are_short_cards_under_a_filter_that_stays_in_view() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["llama-silu-gqa-256-Q8_0.gguf", "llama-silu-gqa-256-Q4_0.gguf"] {
+        fs::copy(fixture("gguf").join(name), folder.path().join(name)).unwrap();
+    }
+    let file = crate::builtin::file();
+    for n in 0..12 {
+        // Models of different names.
+        let named = String::from_utf8_lossy(b"Thermocline Storyteller").into_owned();
+        let name = format!("Thermocline Model {n:05}");
+        let at = file.windows(named.len()).position(|part| part == named.as_bytes()).unwrap();
+        let mut other = file.to_vec();
+        other[at..at + named.len()].copy_from_slice(name.as_bytes());
+        fs::write(folder.path().join(format!("model-{n}.gguf")), other).unwrap();
+    }
+    fs::write(folder.path().join("broken-one.gguf"), b"GGUF and nothing more").unwrap();
+    let mut stage = TestWindow::new(SIZE);
+    page(&mut stage);
+    stage.write("Folder or file", folder.path().to_str().unwrap());
+    stage.click("Add");
+    stage.until("all models", |window| window.models.found().len() == 15 && !window.models.search.is_running());
+    let filter = stage.control("Filter").rect();
+    assert!(stage.it.ctx.content_rect().contains_rect(filter), "{filter:?}");
+    assert!(stage.shows("Details: Thermocline Model 00000") && !stage.shows("Prepare: Thermocline Model 00000"));
+    assert!(stage.shows("Open tiny golden llama, Q8_0"), "each file of a model: {:?}", stage.texts());
+    stage.click("Details: Thermocline Model 00003");
+    assert!(stage.shows("Prepare: Thermocline Model 00003") && stage.shows("Less: Thermocline Model 00003"));
+
+    assert!(stage.shows("1 unsupported file"));
+    stage.write("Filter", "golden");
+    assert!(!stage.shows("1 unsupported file") && stage.shows("Prepare: tiny golden llama, Q8_0"), "few are unfolded");
+    stage.click("Show all");
+    stage.write("Filter", "broken");
+    assert!(stage.shows("1 unsupported file"));
 }
