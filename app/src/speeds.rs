@@ -144,8 +144,8 @@ impl SpeedMemory {
     }
 }
 
-/// What an answer of a model makes of its forecast, by the answers of `others`: measured by expected speed, in the latest setting of
-/// the same mode and processors. 1 where the model has its own answers, or where there are none.
+/// The factor that corrects the forecast of a model by answers of `others`: their measured by their expected speed, in the latest
+/// setting of the same mode and processors. 1 where the model has its own answers, or where there are none.
 pub fn correction<'a>(
     own: &SpeedMemory,
     others: impl IntoIterator<Item = &'a SpeedMemory>,

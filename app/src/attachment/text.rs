@@ -85,10 +85,10 @@ fn is_nearly_utf8(bytes: &[u8]) -> bool {
 fn older(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     let mut detector = EncodingDetector::new(Iso2022JpDetection::Deny);
     detector.feed(bytes, true);
-    let guess = detector.guess(None, Utf8Detection::Deny);
+    let encoding = detector.guess(None, Utf8Detection::Deny);
     // GB18030 has all letters of GBK.
-    let guess = if guess == GBK { GB18030 } else { guess };
-    let text = strictly(guess, bytes).ok_or(NotText::UnknownEncoding)?;
+    let encoding = if encoding == GBK { GB18030 } else { encoding };
+    let text = strictly(encoding, bytes).ok_or(NotText::UnknownEncoding)?;
     if !text.chars().filter(|c| !c.is_ascii() && c.is_alphabetic()).all(is_latin) {
         return Ok(text);
     }
@@ -145,8 +145,8 @@ mod tests {
                 assert_eq!(text(bytes).as_deref(), Ok(line), "without a mark");
             }
         }
-        let cut = [german.repeat(4).as_bytes(), b" \xe7\x81"].concat();
-        assert_eq!(text(&cut), Ok(german.repeat(4) + " \u{fffd}"), "one letter was cut");
+        let truncated = [german.repeat(4).as_bytes(), b" \xe7\x81"].concat();
+        assert_eq!(text(&truncated), Ok(german.repeat(4) + " \u{fffd}"), "one letter was cut");
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl<'a> Package<'a> {
     }
 }
 
-/// What a part has to do with another one.
+/// A relation of a part to another one.
 struct Relation {
     /// An address whose last part says what the relation is.
     kind: String,

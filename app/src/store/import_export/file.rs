@@ -39,7 +39,7 @@ pub(super) struct FileChat {
     pub undated: bool,
 }
 
-/// What was read of a file.
+/// The chats of a file, as far as they could be read.
 pub(super) struct ReadFile {
     pub chats: Vec<FileChat>,
     pub unreadable: Unreadable,

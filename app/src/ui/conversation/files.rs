@@ -11,7 +11,7 @@ use crate::{
     ui::shell::Shell,
 };
 
-/// What the model will be given of files, and a number of what that was decided for.
+/// The parts of files that the model will be given, and a number of what they were decided for.
 #[derive(Debug, Default)]
 pub struct DecidedParts {
     of: u64,

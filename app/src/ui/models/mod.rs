@@ -198,7 +198,7 @@ impl ModelsPage {
         });
     }
 
-    /// What stays in view above the models.
+    /// Controls that stay in view above the models.
     fn library_head(&mut self, ui: &mut Ui, shell: &mut Shell) {
         ui.horizontal(|ui| {
             ui.heading("Models");

@@ -1,7 +1,8 @@
-//! The page of models, as people use it; [`hub`] searches for others, [`library`] sorts those of this machine.
+//! The page of models, as people use it; [`hub`] searches for others, [`library`] sorts those of this machine, [`servers`] have others.
 
 mod hub;
 mod library;
+mod servers;
 
 use std::{fs, path::Path};
 
@@ -339,95 +340,4 @@ fn removed_download_deletes_its_partial_file() {
     assert!(part.exists());
     stage.click("Remove: x.gguf");
     assert!(stage.shell().downloads.list().is_empty() && !part.exists());
-}
-
-#[test]
-fn server_that_wants_a_key_is_seen_and_takes_it_on_its_card() {
-    let (server, requests) = scripted_by_request(|request, stream| {
-        let (status, body) = match request.contains("Bearer sk-right") {
-            true => ("200 OK", "{\"data\":[{\"id\":\"far/model\"}]}"),
-            false => ("401 Unauthorized", "{\"error\":{\"message\":\"no key was given\"}}"),
-        };
-        replies(status, "application/json", body)(stream);
-    });
-    let host = server.host().to_owned();
-    let mut stage = TestWindow::new(SIZE);
-    page(&mut stage);
-    stage.write(
-        "vLLM, SGLang, llama-server, another Thermocline: any server that speaks OpenAI's protocol",
-        &format!("http://{host}"),
-    );
-    stage.click("Add server");
-    stage.appears("This server needs an API key.");
-    let shown = stage.control(&format!("Remove {host}")).rect();
-    let screen = stage.it.ctx.content_rect();
-    assert!(screen.contains_rect(shown), "the page has scrolled to the card: {shown:?} in {screen:?}");
-    for (key, said) in [("sk-wrong", "This server does not accept the API key."), ("sk-right", "Open far/model")] {
-        stage.write("API key", key);
-        stage.click(&format!("Use the API key of {host}"));
-        stage.appears(said);
-    }
-    assert!(!stage.shows(&format!("Use the API key of {host}")));
-    assert!(requests.try_iter().any(|request| request.contains("Bearer sk-wrong")));
-}
-
-#[test]
-fn model_of_a_server_answers_in_the_window_and_its_key_stays_out_of_files() {
-    let key = "sk-of-the-window";
-    let (server, requests) = scripted_by_request(|request, stream| {
-        let (kind, body) = match request.starts_with("GET /v1/models") {
-            true => ("application/json", "{\"data\":[{\"id\":\"far/model\"}]}".to_owned()),
-            false => {
-                let chunk = |delta: &str| format!("data: {{\"choices\":[{delta}]}}\n\n");
-                let text = chunk("{\"delta\":{\"content\":\"From far away.\"}}");
-                ("text/event-stream", text + &chunk("{\"delta\":{},\"finish_reason\":\"stop\"}"))
-            }
-        };
-        replies("200 OK", kind, &body)(stream);
-    });
-    let host = server.host().to_owned();
-    let mut stage = TestWindow::new(SIZE);
-    page(&mut stage);
-    let field = "vLLM, SGLang, llama-server, another Thermocline: any server that speaks OpenAI's protocol";
-    stage.write(field, "ftp://nowhere");
-    stage.click("Add server");
-    assert!(stage.shows("expected http:// or https://"));
-    stage.erase(field);
-    stage.write(field, &format!("http://{host}"));
-    stage.write("Key of the server", key);
-    stage.click("Add server");
-    stage.appears("Open far/model");
-    assert_eq!(stage.shell().settings.remote_servers, std::slice::from_ref(&server));
-    stage.click("Open far/model");
-    stage.until("the model", |window| match window.shell.engine_handle.state() {
-        ModelState::Remote { model, .. } => model.name == "far/model",
-        ModelState::Failed { reason, .. } => panic!("{reason}"),
-        _ => false,
-    });
-    assert!(stage.shows(&format!("Words go to {host}")), "a badge says where words go");
-
-    stage.shell().queue_command(Command::Compose);
-    stage.step();
-    stage.it.event(egui::Event::Text("Who are you?".to_owned()));
-    stage.step();
-    stage.press(egui::Key::Enter);
-    stage.until("an answer", |window| !window.shell.chat_controller.is_busy());
-    stage.appears("From far away.");
-    let sent: Vec<String> = requests.try_iter().collect();
-    let asked = sent.iter().find(|request| request.contains("Who are you?")).unwrap();
-    assert!(asked.contains(&format!("Bearer {key}")) && asked.contains("\"far/model\""), "{asked}");
-
-    // The server and its model are there again; the key is in its own file alone.
-    let mut stage = stage.again();
-    stage.until("the model", |window| matches!(window.shell.engine_handle.state(), ModelState::Remote { .. }));
-    for entry in fs::read_dir(&stage.folders.config).unwrap() {
-        let path = entry.unwrap().path();
-        let holds = fs::read(&path).is_ok_and(|bytes| bytes.windows(key.len()).any(|part| part == key.as_bytes()));
-        assert_eq!(holds, path.ends_with("keys.json"), "{}", path.display());
-    }
-    stage.click("Models");
-    stage.click(&format!("Remove {host}"));
-    assert!(stage.shell().settings.remote_servers.is_empty());
-    let kept = stage.shell().keys.get(&server).unwrap();
-    assert_eq!(kept, None);
 }
