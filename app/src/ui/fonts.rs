@@ -9,7 +9,10 @@ use std::{
     thread,
 };
 
-use egui::{Context, FontData, FontDefinitions, FontFamily, FontInsert, FontPriority, epaint::text::InsertFontFamily};
+use egui::{
+    Context, FontData, FontDefinitions, FontFamily, FontInsert, FontPriority,
+    epaint::text::{FontsView, InsertFontFamily},
+};
 use fontique::{
     Collection, CollectionOptions, GenericFamily, QueryFamily, QueryStatus, SourceCache, SourceCacheOptions,
 };
@@ -55,6 +58,16 @@ pub fn strong() -> FontFamily {
     FontFamily::Name("strong".into())
 }
 
+/// The family of the program's bold face alone: letters that it lacks have no bold form.
+fn bold() -> FontFamily {
+    FontFamily::Name("bold".into())
+}
+
+/// True for letters that are not bold in the family [`strong`]: another face has them, which is as heavy as that of text.
+pub fn is_thin(fonts: &mut FontsView<'_>, letter: char) -> bool {
+    !letter.is_ascii() && !fonts.characters(&bold()).contains_key(&letter)
+}
+
 /// The family of emoji.
 pub fn emoji() -> FontFamily {
     FontFamily::Name("emoji".into())
@@ -78,6 +91,7 @@ pub fn definitions() -> FontDefinitions {
     let fallback = fonts.families.get(&FontFamily::Proportional).cloned().unwrap_or_default();
     let chain = |first: &str| [vec![first.to_owned()], fallback.clone()].concat();
     fonts.families.insert(strong(), chain("Inter SemiBold"));
+    fonts.families.insert(bold(), vec!["Inter SemiBold".to_owned()]);
     fonts.families.insert(FontFamily::Proportional, chain("Inter"));
     fonts.families.insert(FontFamily::Monospace, chain("JetBrains Mono"));
     fonts.families.insert(emoji(), fallback.clone());

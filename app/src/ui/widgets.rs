@@ -1,7 +1,7 @@
 //! Small things that several panels draw, and how they put things into words.
 
 use egui::{
-    Button, Color32, Frame, Margin, Response, RichText, Role, Sense, Stroke, Ui, WidgetInfo,
+    Align, Button, Color32, Frame, Layout, Margin, Response, RichText, Role, Sense, Stroke, Ui, WidgetInfo, WidgetText,
     containers::menu::MenuButton,
 };
 use egui_material_icons::MaterialIcon;
@@ -46,9 +46,18 @@ pub fn primary_button(ui: &mut Ui, text: &str, enabled: bool) -> Response {
     ui.add_enabled(enabled, Button::new(words).fill(palette.hot).stroke(Stroke::NONE))
 }
 
+/// Words. The layout of menus and columns, in which buttons are as wide as the room, would stretch the spaces of each line.
+pub fn words(ui: &mut Ui, text: impl Into<WidgetText>) -> Response {
+    if !ui.layout().horizontal_justify() {
+        return ui.label(text);
+    }
+    ui.with_layout(Layout::top_down(Align::Min), |ui| ui.label(text)).inner
+}
+
 /// Words of less weight.
 pub fn muted(ui: &mut Ui, text: impl Into<String>) -> Response {
-    ui.label(small(text, Palette::of(ui).muted))
+    let text = small(text, Palette::of(ui).muted);
+    words(ui, text)
 }
 
 /// Two columns of text, each line as wide as its words: those of [`Ui::columns`] stretch the spaces. `add` has the column's number.
@@ -87,8 +96,8 @@ pub fn outlined_card<R>(ui: &mut Ui, outline: Color32, contents: impl FnOnce(&mu
 
 /// An error, as a sentence.
 pub fn trouble(ui: &mut Ui, text: impl std::fmt::Display) -> Response {
-    let palette = Palette::of(ui);
-    ui.label(small(sentence(text), palette.bad))
+    let text = small(sentence(text), Palette::of(ui).bad);
+    words(ui, text)
 }
 
 /// `text` with a capital at its beginning and a full stop at its end.
@@ -116,6 +125,26 @@ pub fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The menus' layout, and that of columns.
+    #[test]
+    fn words_in_menus_are_not_spread() {
+        let long = "Words that are much too long for one line of a menu as narrow as this one is.";
+        let menu = Layout::top_down_justified(Align::Min);
+        let it = egui_kittest::Harness::builder().with_size([160.0, 300.0]).build_ui(|ui| {
+            ui.with_layout(menu, |ui| {
+                words(ui, long);
+                muted(ui, long);
+                trouble(ui, long);
+                _ = ui.button("A button");
+            });
+        });
+        let texts = it.output().shapes.iter().filter_map(|shape| match &shape.shape {
+            egui::Shape::Text(text) if text.galley.rows.len() > 1 => Some(text.galley.job.justify),
+            _ => None,
+        });
+        assert_eq!(texts.collect::<Vec<_>>(), [false; 3]);
+    }
 
     #[test]
     fn sentence_and_duration_are_formatted() {

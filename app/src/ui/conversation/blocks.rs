@@ -194,13 +194,27 @@ fn next(text: &str, ended: bool) -> Option<(Kind, Cow<'_, str>, usize)> {
         return ended.then(|| (Kind::Code(language.to_owned()), fence.code(&text[at..]), text.len()));
     }
     let mut line = start;
+    // The code of an item, which is a part of the list.
+    let mut code: Option<Fence<'_>> = None;
     while let Some(more) = line_end(&text[line..]) {
+        let current = first_line(&text[line..]);
         line += more;
         let rest = &text[line..];
+        if code.take_if(|fence| fence.closes(current)).is_none() && code.is_some() {
+            continue;
+        }
         if rest.trim_start().is_empty() {
             break;
         }
         let upcoming = first_line(rest);
+        if is_item(first_line(body)) && (upcoming.starts_with(' ') || !current.trim().is_empty()) {
+            code = Fence::opening(upcoming);
+            if code.is_some() {
+                let Some(more) = line_end(rest) else { break };
+                line += more;
+                continue;
+            }
+        }
         let after = blank(rest);
         if upcoming.trim().is_empty() && !ended && line_end(after).is_none() && after.len() < MARK {
             // The first bytes of a line do not tell yet whether it is another item of a list.

@@ -2,11 +2,12 @@
 
 use std::{ops::Range, sync::Arc};
 
-use egui::{Align, Frame, Label, Layout, Margin, RichText, Stroke, Ui};
+use egui::{Align, Frame, Label, Layout, Margin, RichText, Stroke, TextFormat, TextStyle, Ui, text::LayoutJob};
 use egui_material_icons::icons::ICON_CONTENT_COPY;
 
-use super::code_colours::CodeColours;
+use super::{code_colours::CodeColours, sideways::sideways};
 use crate::ui::{
+    text::to_the_right,
     theme::{Palette, RADIUS},
     widgets::icon_button,
 };
@@ -33,7 +34,7 @@ pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool, colours: &mut
                 }
             });
         });
-        egui::ScrollArea::horizontal().id_salt("code").show(ui, |ui| {
+        sideways(ui, "code", |ui| {
             let text = text.trim_end();
             let coloured = if closed {
                 colours.of(ui, language, text)
@@ -43,13 +44,18 @@ pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool, colours: &mut
             };
             let mut coloured = coloured.iter();
             parts(ui, text, |ui, part| {
-                match coloured.next() {
-                    Some(job) => ui.add(Label::new(Arc::clone(job)).extend()),
-                    None => ui.add(Label::new(RichText::new(part).monospace()).extend()),
-                };
+                let job = coloured.next().map_or_else(|| plain(ui, part), Arc::clone);
+                ui.add(Label::new(job).extend());
             });
         });
     });
+}
+
+/// Code without colours.
+fn plain(ui: &Ui, text: &str) -> Arc<LayoutJob> {
+    let format = TextFormat { font_id: TextStyle::Monospace.resolve(ui.style()), ..TextFormat::default() };
+    let format = TextFormat { color: ui.visuals().text_color(), ..format };
+    Arc::new(to_the_right(LayoutJob { break_on_newline: true, ..LayoutJob::single_section(text.to_owned(), format) }))
 }
 
 /// Shows a long text in parts, which end at line ends: while it grows only the last one is laid out again.

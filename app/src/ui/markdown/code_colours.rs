@@ -12,7 +12,7 @@ use egui::{Context, FontId, Style, TextStyle, Ui, epaint::text::ByteIndex, text:
 use egui_extras::syntax_highlighting::{CodeTheme, SyntectSettings, highlight_with};
 
 use super::code::{PART, part_ranges};
-use crate::ui::background::Background;
+use crate::ui::{background::Background, text::to_the_right};
 
 /// Bytes of code up to which it has colours.
 const COLOURED: usize = 24 * 1024;
@@ -101,7 +101,7 @@ fn part(job: &LayoutJob, range: &Range<usize>) -> LayoutJob {
             part.sections.push(egui::text::LayoutSection { byte_range, ..section.clone() });
         }
     }
-    part
+    to_the_right(part)
 }
 
 /// File extension of a language, by which the highlighter knows it.

@@ -46,6 +46,13 @@ pub struct Item {
     pub size: Option<(f32, f32)>,
 }
 
+impl Item {
+    /// True if it begins at the right; `None` if it has no text.
+    pub fn begins_right(&self) -> Option<bool> {
+        self.blocks.iter().find_map(Block::begins_right)
+    }
+}
+
 /// The blocks of a text.
 #[derive(Debug, Default)]
 pub struct MarkdownDocument {
@@ -74,7 +81,7 @@ impl MarkdownDocument {
     pub fn natural_width(&mut self, ui: &Ui) -> f32 {
         let size = TextStyle::Body.resolve(ui.style()).size;
         let width = |block: &mut Block| match block {
-            Block::Text { paragraph, .. } => paragraph.natural_width(ui, size, false),
+            Block::Text { paragraph, .. } => paragraph.natural_width(ui, size, false).line,
             _ => f32::INFINITY,
         };
         self.blocks.iter_mut().map(width).fold(0.0, f32::max)
@@ -99,6 +106,16 @@ fn adopt(blocks: &mut [Block], before: Vec<Block>) -> bool {
 }
 
 impl Block {
+    /// True if it begins at the right; `None` if it has no text.
+    pub fn begins_right(&self) -> Option<bool> {
+        match self {
+            Block::Text { paragraph, .. } => Some(paragraph.begins_right()),
+            Block::List(_, items) => items.iter().find_map(Item::begins_right),
+            Block::Quote(blocks) | Block::Note(_, blocks) => blocks.iter().find_map(Block::begins_right),
+            Block::Formula(_) | Block::Code(..) | Block::Table(_) | Block::Rule => None,
+        }
+    }
+
     fn adopt(&mut self, before: Block) -> bool {
         match (self, before) {
             (

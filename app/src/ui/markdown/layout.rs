@@ -7,7 +7,7 @@ use egui::{Align, Color32, FontId, Stroke, TextFormat, Ui, Vec2, Visuals};
 use super::paragraph::{Paragraph, Style};
 use crate::ui::{
     fonts,
-    text::{Piece, VisualJob, bidi_lines},
+    text::{Piece, VisualJob, bidi_lines, bidi_words},
     theme::{Palette, strong},
 };
 
@@ -75,6 +75,8 @@ pub struct Ready {
     pub(super) to_the_left: bool,
     /// True if words are in the order in which they are seen.
     pub(super) ordered: bool,
+    /// True if it has bold letters that no bold face has.
+    pub(super) thin: bool,
 }
 
 impl Ready {
@@ -86,7 +88,7 @@ impl Ready {
         let lines = bidi_lines(
             &paragraph.text,
             |range| {
-                let job = of.ready(key, &[Piece::to_the_right(range)]).text.job;
+                let job = of.ready(key, &bidi_words(&paragraph.text, range)).text.job;
                 ui.fonts_mut(|fonts| fonts.layout_job(job)).size().x
             },
             key.width,
@@ -137,6 +139,7 @@ impl Layout<'_> {
             size: Vec2::ZERO,
             to_the_left: false,
             ordered: false,
+            thin: false,
         };
         pieces.iter().for_each(|piece| self.append_piece(&mut ready, piece));
         ready
@@ -179,6 +182,8 @@ impl Layout<'_> {
             ready.text.push_room(ROOM, count as usize, range.start, format);
             ready.formulas.push(FormulaRoom { range: from..ready.text.origins.len(), number, em });
         } else {
+            let is_bold = format.font_id.family == fonts::strong() && !words.is_ascii();
+            ready.thin |= is_bold && self.ui.fonts_mut(|all| words.chars().any(|letter| fonts::is_thin(all, letter)));
             ready.text.push(words, range.start, piece, &format);
         }
         let to = ready.text.origins.len();

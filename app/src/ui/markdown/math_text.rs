@@ -1,17 +1,47 @@
-//! LaTeX in the delimiters that models write, `\(..\)` and `\[..\]`, in those that Markdown has: `$..$` and `$$..$$`.
+//! LaTeX in the delimiters that models write, `\(..\)`, `\[..\]` and bare environments, in those
+//! that Markdown has: `$..$` and `$$..$$`. Dollars that are money stand apart: what is between two
+//! amounts is Markdown.
 
 use std::borrow::Cow;
 
-/// `text` with dollars in place of brackets, except in code.
+use super::stand_in::DOLLAR;
+
+/// Environments that are formulas by themselves.
+const ENVIRONMENTS: [&str; 16] = [
+    "align",
+    "align*",
+    "aligned",
+    "alignat",
+    "alignat*",
+    "array",
+    "bmatrix",
+    "cases",
+    "equation",
+    "equation*",
+    "gather",
+    "gather*",
+    "matrix",
+    "pmatrix",
+    "split",
+    "vmatrix",
+];
+
+/// `text` with dollars around its formulas and nowhere else, except in code.
 pub fn dollars(text: &str) -> Cow<'_, str> {
-    if !text.contains("\\(") && !text.contains("\\[") {
+    if !text.contains(['$', '\\', DOLLAR]) {
         return Cow::Borrowed(text);
     }
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(at) = rest.find(['`', '\\']) {
+    while let Some(at) = rest.find(['`', '\\', '$', DOLLAR]) {
         let (before, here) = rest.split_at(at);
         out.push_str(before);
-        let taken = if here.starts_with('`') { code(here) } else { formula(here, &mut out) };
+        let taken = match here.chars().next() {
+            Some('`') => code(here, out.rsplit('\n').next().is_none_or(|line| line.trim().is_empty())),
+            Some('$') => dollar(here, &mut out),
+            // It stands for a dollar, and means nothing else.
+            Some(DOLLAR) => Taken::Changed(DOLLAR.len_utf8()),
+            _ => formula(here, &mut out),
+        };
         match taken {
             Taken::Copied(bytes) => {
                 out.push_str(&here[..bytes]);
@@ -31,8 +61,9 @@ enum Taken {
     Changed(usize),
 }
 
-/// A code span, or the backticks of one that does not end.
-fn code(text: &str) -> Taken {
+/// A code span, or the backticks of one that does not end; a code block that does not end is all
+/// that follows.
+fn code(text: &str, begins_line: bool) -> Taken {
     let marks = text.len() - text.trim_start_matches('`').len();
     let mut from = marks;
     while let Some(at) = text[from..].find('`') {
@@ -43,7 +74,47 @@ fn code(text: &str) -> Taken {
         }
         from = start + run;
     }
-    Taken::Copied(marks)
+    Taken::Copied(if begins_line && marks >= 3 { text.len() } else { marks })
+}
+
+/// Dollars: those of a formula, or money.
+fn dollar(text: &str, out: &mut String) -> Taken {
+    let marks = text.len() - text.trim_start_matches('$').len();
+    if marks > 1 {
+        let end = text[marks..].find("$$").filter(|end| !text[marks..marks + end].contains("\n\n"));
+        return Taken::Copied(end.map_or(marks, |end| marks + end + 2));
+    }
+    if let Some(end) = inline_end(text) {
+        return Taken::Copied(end);
+    }
+    out.push(DOLLAR);
+    Taken::Changed(1)
+}
+
+/// Bytes of the formula that the dollar at the beginning opens. As in Pandoc, no space is within
+/// either dollar, and no digit follows: that dollar is another amount of money.
+fn inline_end(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    let end = 1 + text[1..].find(|c| {
+        let closes = c == '$' && !escaped;
+        escaped = c == '\\' && !escaped;
+        closes
+    })?;
+    let (source, after) = (&text[1..end], &text[end + 1..]);
+    let tight = !source.starts_with(char::is_whitespace) && !source.ends_with(char::is_whitespace);
+    let closes = tight && !source.is_empty() && !after.starts_with(|c: char| c.is_ascii_digit());
+    (closes && !source.contains("\n\n") && !is_money(source)).then_some(end + 1)
+}
+
+/// True for an amount and the words or marks after it: `5 for **two** and 6`.
+fn is_money(source: &str) -> bool {
+    let word = |word: &str| {
+        let letters = word.trim_end_matches([',', '.', ';', ':', ')']);
+        letters.len() > 1 && letters.bytes().all(|byte| byte.is_ascii_alphabetic())
+    };
+    let is_markdown = ["**", "`", "]("].iter().any(|mark| source.contains(mark));
+    source.starts_with(|c: char| c.is_ascii_digit())
+        && (is_markdown || (!source.contains('\\') && source.split_whitespace().any(word)))
 }
 
 /// A formula that begins here, or the escaped letter that does.
@@ -52,6 +123,7 @@ fn formula(text: &str, out: &mut String) -> Taken {
     let (end, mark) = match letter {
         Some('(') => ("\\)", "$"),
         Some('[') => ("\\]", "$$"),
+        Some('b') => return environment(text, out),
         _ => return Taken::Copied(1 + letter.map_or(0, char::len_utf8)),
     };
     let Some(length) = text[2..].find(end) else { return Taken::Copied(2) };
@@ -59,8 +131,31 @@ fn formula(text: &str, out: &mut String) -> Taken {
     if source.contains("\n\n") || source.contains('$') || source.trim().is_empty() {
         return Taken::Copied(2);
     }
-    out.extend([mark, source.trim(), mark]);
+    out.extend([mark, &one_line(source.trim()), mark]);
     Taken::Changed(length + 4)
+}
+
+/// An environment without delimiters, or the backslash of another command.
+fn environment(text: &str, out: &mut String) -> Taken {
+    let name = text.strip_prefix("\\begin{").and_then(|rest| rest.split_once('}')).map(|(name, _)| name);
+    let Some(name) = name.filter(|name| ENVIRONMENTS.contains(name)) else { return Taken::Copied(1) };
+    let end = format!("\\end{{{name}}}");
+    let Some(length) = text.find(&end).map(|at| at + end.len()) else { return Taken::Copied(1) };
+    let source = &text[..length];
+    if source.contains("\n\n") || source.contains('$') {
+        return Taken::Copied(1);
+    }
+    out.extend(["$$", &one_line(source), "$$"]);
+    Taken::Changed(length)
+}
+
+/// LaTeX in one line: a line of it that begins with `+` or `=` is no list and no heading. Comments
+/// end with their line, and lines of a quotation have its mark.
+fn one_line(source: &str) -> Cow<'_, str> {
+    if !source.contains('\n') || source.contains('%') || source.lines().any(|line| line.trim_start().starts_with('>')) {
+        return Cow::Borrowed(source);
+    }
+    Cow::Owned(source.lines().map(str::trim).collect::<Vec<_>>().join(" "))
 }
 
 #[cfg(test)]
@@ -78,8 +173,42 @@ mod tests {
             ("a ` b \\(c\\)", "a ` b $c$"),
             ("\\", "\\"),
             ("plain (text) [x]", "plain (text) [x]"),
+            ("```\n\\(a\\) is not closed", "```\n\\(a\\) is not closed"),
+            ("\\[\na\n+ b\n= c\n\\]", "$$a + b = c$$"),
         ] {
             assert_eq!(dollars(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn bare_environments_are_formulas() {
+        let align = "\\begin{align}\na &= b \\\\\n&= c\n\\end{align}";
+        assert_eq!(dollars(align), "$$\\begin{align} a &= b \\\\ &= c \\end{align}$$");
+        for text in [
+            "$$\\begin{align} a &= b \\end{align}$$",
+            "$\\begin{cases} 1 \\\\ 2 \\end{cases}$",
+            "\\begin{align} a",
+            "\\begin{itemize} a \\end{itemize}",
+            "`\\begin{align} a \\end{align}`",
+        ] {
+            assert_eq!(dollars(text), text);
+        }
+    }
+
+    /// `^` stands for a dollar that is money.
+    #[test]
+    fn money_is_no_formula() {
+        for (text, want) in [
+            ("so both are $9.50; **$3** off", "so both are ^9.50; **^3** off"),
+            ("$5 and $10, or $5", "^5 and ^10, or ^5"),
+            ("from $5 for **two** to 6$ at $x$", "from ^5 for **two** to 6^ at $x$"),
+            ("$5 in `a$b` and $3x + 1$", "^5 in `a$b` and $3x + 1$"),
+            ("US$ 5, $x$, $ y $, \\$7, $2\\,\\text{kg}$", "US^ 5, $x$, ^ y ^, \\$7, $2\\,\\text{kg}$"),
+            ("a [$5 page](x) costs [$6](y)", "a [^5 page](x) costs [^6](y)"),
+            ("$$x$$ and $a\n\nb$", "$$x$$ and ^a\n\nb^"),
+            ("$a\\$b$", "$a\\$b$"),
+        ] {
+            assert_eq!(dollars(text).replace(DOLLAR, "^"), want, "{text}");
         }
     }
 }

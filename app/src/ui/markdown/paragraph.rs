@@ -1,8 +1,8 @@
 //! One text with its styles, links and formulas, which is laid out once for a width.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::HashSet, ops::Range, sync::Arc};
 
-use egui::{Rect, Response, Sense, Stroke, Ui, Vec2};
+use egui::{Align, Galley, Rect, Response, Sense, Stroke, TextFormat, Ui, Vec2};
 
 use super::{
     copying,
@@ -10,7 +10,8 @@ use super::{
     layout::{BESIDE, Key, Ready},
 };
 use crate::ui::{
-    text::{rects, repaired, start},
+    fonts,
+    text::{aligned, begins_right, emboldened, rects, repaired, start, widest_word},
     theme::Palette,
 };
 
@@ -60,8 +61,18 @@ pub struct Paragraph {
     pub(super) links: Vec<Link>,
     pub(super) formulas: Vec<Formula>,
     ready: Option<Ready>,
-    /// Width in one line, and the layout it was measured for.
-    natural: Option<(Key, f32)>,
+    /// Widths, and the layout they were measured for.
+    natural: Option<(Key, NaturalWidth)>,
+    align: Align,
+}
+
+/// Widths of a text, in points.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NaturalWidth {
+    /// Where no line is too long.
+    pub line: f32,
+    /// That of its longest word.
+    pub word: f32,
 }
 
 impl PartialEq for Paragraph {
@@ -79,9 +90,19 @@ impl Paragraph {
     pub fn adopt(&mut self, before: Paragraph) -> bool {
         let same = *self == before;
         if same {
-            *self = before;
+            *self = before.with_align(self.align);
         }
         same
+    }
+
+    /// With its lines at this side.
+    pub fn with_align(self, align: Align) -> Self {
+        Paragraph { align, ..self }
+    }
+
+    /// True if its first letter runs to the left: its lines begin at the right.
+    pub fn begins_right(&self) -> bool {
+        begins_right(&self.text)
     }
 
     /// True if there is nothing to be seen.
@@ -198,22 +219,36 @@ impl Paragraph {
         measured
     }
 
-    /// Width where no line is too long.
-    pub fn natural_width(&mut self, ui: &Ui, size: f32, heading: bool) -> f32 {
+    /// Width where no line is too long, and that of the longest word.
+    pub fn natural_width(&mut self, ui: &Ui, size: f32, heading: bool) -> NaturalWidth {
         let key = Key::new(ui, size, heading, f32::INFINITY);
         match self.natural {
             Some((measured, width)) if measured == key => width,
             _ => {
-                let width = Ready::new(self, ui, key).size.x.ceil();
+                let ready = Ready::new(self, ui, key);
+                let word = ui.fonts_mut(|fonts| widest_word(&fonts.layout_job(ready.text.job.clone())));
+                let width = NaturalWidth { line: ready.size.x.ceil(), word: word.ceil() };
                 self.natural = Some((key, width));
                 width
             }
         }
     }
 
-    /// True if its lines begin at the right, as they were laid out last.
-    pub fn begins_right(&self) -> bool {
-        self.ready.as_ref().is_some_and(|ready| ready.to_the_left)
+    /// Its letters as they are drawn.
+    fn galley(&self, ui: &Ui, ready: &Ready) -> Arc<Galley> {
+        let mut galley = ui.fonts_mut(|fonts| fonts.layout_job(ready.text.job.clone()));
+        if ready.ordered {
+            galley = Arc::new(repaired(&galley));
+        }
+        if ready.thin {
+            let letters = ready.text.job.text.chars().filter(|letter| !letter.is_ascii());
+            let thin: HashSet<char> = ui.fonts_mut(|all| letters.filter(|it| fonts::is_thin(all, *it)).collect());
+            let is_thin =
+                |format: &TextFormat, letter| format.font_id.family == fonts::strong() && thin.contains(&letter);
+            galley = Arc::new(emboldened(&galley, is_thin));
+        }
+        let align = if ready.to_the_left { Align::RIGHT } else { self.align };
+        if align == Align::LEFT { galley } else { Arc::new(aligned(&galley, align)) }
     }
 
     fn draw(&self, ui: &mut Ui, ready: &Ready) -> Response {
@@ -229,10 +264,7 @@ impl Paragraph {
         }
         let at = if ready.to_the_left { rect.right_top() - Vec2::new(ready.size.x, 0.0) } else { rect.left_top() };
         let color = Palette::of(ui).text;
-        let mut galley = ui.fonts_mut(|fonts| fonts.layout_job(ready.text.job.clone()));
-        if ready.ordered {
-            galley = Arc::new(repaired(&galley, ready.to_the_left));
-        }
+        let galley = self.galley(ui, ready);
         copying::label(ui, &response, at, &galley, self, ready);
         for formula in &ready.formulas {
             let (Some(drawn), Some((left, baseline))) =

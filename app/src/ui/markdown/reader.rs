@@ -3,15 +3,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use pulldown_cmark::{Alignment, BrokenLink, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{
+    Alignment, BrokenLink, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd, TextMergeStream,
+};
 
 use super::{
     code_colours::CodeColours,
     document::{Block, Item, texts},
+    emphasis::parted,
     formula::Formula,
+    list_code::indented,
     math_text::dollars,
     paragraph::{Paragraph, Style},
+    stand_in::restored,
     table::Table,
+    web_address::addresses,
 };
 
 /// Formulas that were laid out, by their source and by whether they stand on a line of their own.
@@ -40,7 +46,9 @@ pub fn read(text: &str, known: &Formulas, targets: &Targets) -> (Vec<Block>, For
         | Options::ENABLE_TASKLISTS
         | Options::ENABLE_OLD_FOOTNOTES
         | Options::ENABLE_MATH;
-    let text = dollars(text);
+    let text = indented(text);
+    let text = dollars(&text);
+    let text = parted(&text);
     let mut reader = Reader {
         known,
         formulas: Formulas::new(),
@@ -55,11 +63,11 @@ pub fn read(text: &str, known: &Formulas, targets: &Targets) -> (Vec<Block>, For
         image: None,
     };
     let target = |link: BrokenLink<'_>| {
-        let target = targets.get(&link.reference.trim().to_lowercase())?;
+        let target = targets.get(&restored(&link.reference).trim().to_lowercase())?;
         Some((target.clone().into(), "".into()))
     };
-    for (event, range) in Parser::new_with_broken_link_callback(&text, options, Some(target)).into_offset_iter() {
-        reader.read(event, &text[range.end..], &text[range]);
+    for event in TextMergeStream::new(Parser::new_with_broken_link_callback(&text, options, Some(target))) {
+        reader.read(event);
     }
     reader.finish();
     (reader.blocks.into_iter().flatten().collect(), reader.formulas)
@@ -122,12 +130,27 @@ impl Reader<'_> {
     }
 
     fn text(&mut self, words: &str) {
+        let words = restored(words);
         let style = self.style();
         match (&mut self.code, &mut self.image) {
-            (Some((_, code)), _) => code.push_str(words),
-            (None, Some((_, name))) => name.push_str(words),
-            (None, None) => self.words().push(words, style),
+            (Some((_, code)), _) => code.push_str(&words),
+            (None, Some((_, name))) => name.push_str(&words),
+            (None, None) => self.linked(&words, style),
         }
+    }
+
+    /// Words, in which addresses are links.
+    fn linked(&mut self, words: &str, style: Style) {
+        let mut written = 0;
+        let found = if style.link.is_none() { addresses(words) } else { Vec::new() };
+        for address in found {
+            let paragraph = self.words();
+            paragraph.push(&words[written..address.start], style);
+            written = address.end;
+            let link = Some(paragraph.add_link(&words[address.clone()]));
+            paragraph.push(&words[address], Style { link, ..style });
+        }
+        self.words().push(&words[written..], style);
     }
 
     /// The paragraph that is open; in lists text comes without one.
@@ -142,13 +165,10 @@ impl Reader<'_> {
         }
     }
 
-    fn formula(&mut self, source: &str, display: bool, after: &str, whole: &str) {
+    fn formula(&mut self, source: &str, display: bool) {
+        let source = &*restored(source);
         if let Some((_, name)) = &mut self.image {
             return name.push_str(source);
-        }
-        // Of two amounts of money the second dollar is no end of a formula.
-        if !display && after.starts_with(|c: char| c.is_ascii_digit()) {
-            return self.text(whole);
         }
         let key = (source.to_owned(), display);
         let laid_out = self.known.get(&key).cloned();
@@ -165,24 +185,24 @@ impl Reader<'_> {
         self.add(Block::Formula(paragraph));
     }
 
-    fn read(&mut self, event: Event<'_>, after: &str, whole: &str) {
+    fn read(&mut self, event: Event<'_>) {
         match event {
             Event::Start(tag) => self.start(tag),
             Event::End(tag) => self.end(tag),
             Event::Text(words) => self.text(&words),
             Event::Code(words) => match &mut self.image {
-                Some((_, name)) => name.push_str(&words),
+                Some((_, name)) => name.push_str(&restored(&words)),
                 None => {
                     let style = Style { code: true, ..self.style() };
-                    self.words().push(&words, style);
+                    self.words().push(&restored(&words), style);
                 }
             },
-            Event::InlineMath(source) => self.formula(&source, false, after, whole),
-            Event::DisplayMath(source) => self.formula(&source, true, after, whole),
-            Event::Html(words) | Event::InlineHtml(words) => self.html(&words),
+            Event::InlineMath(source) => self.formula(&source, false),
+            Event::DisplayMath(source) => self.formula(&source, true),
+            Event::Html(words) | Event::InlineHtml(words) => self.html(&restored(&words)),
             Event::FootnoteReference(name) => {
                 let style = Style { raised: true, ..self.style() };
-                self.words().push(&format!("[{name}]"), style);
+                self.words().push(&format!("[{}]", restored(&name)), style);
             }
             Event::SoftBreak | Event::HardBreak => self.line_end(),
             Event::Rule => {
@@ -245,7 +265,7 @@ impl Reader<'_> {
                     CodeBlockKind::Fenced(info) => info.split_whitespace().next().unwrap_or_default(),
                     CodeBlockKind::Indented => "",
                 };
-                self.code = Some((language.to_owned(), String::new()));
+                self.code = Some((restored(language).into_owned(), String::new()));
             }
             Tag::List(first) => {
                 self.finish();
@@ -254,7 +274,7 @@ impl Reader<'_> {
             Tag::Item => self.open(),
             Tag::FootnoteDefinition(name) => {
                 self.open();
-                self.notes.push(name.into_string());
+                self.notes.push(restored(&name).into_owned());
             }
             Tag::Table(columns) => {
                 self.finish();
@@ -276,10 +296,10 @@ impl Reader<'_> {
             Tag::Subscript => self.text("~"),
             Tag::Strikethrough => self.mark(Style { struck: true, ..style }),
             Tag::Link { dest_url, .. } => {
-                let link = Some(self.words().add_link(&dest_url));
+                let link = Some(self.words().add_link(&restored(&dest_url)));
                 self.mark(Style { link, ..style });
             }
-            Tag::Image { dest_url, .. } => self.image = Some((dest_url.into_string(), String::new())),
+            Tag::Image { dest_url, .. } => self.image = Some((restored(&dest_url).into_owned(), String::new())),
             _ => {}
         }
     }

@@ -1,12 +1,16 @@
 //! Tables: columns as wide as their words where there is room, else narrower, so that words wrap; too many of them scroll.
 
-use egui::{Align, CornerRadius, Frame, Layout, Margin, ScrollArea, Stroke, Ui, UiBuilder, Vec2};
+use egui::{Align, CornerRadius, Frame, Layout, Margin, Stroke, Ui, UiBuilder, Vec2};
 
-use super::paragraph::Paragraph;
+use super::{
+    paragraph::{NaturalWidth, Paragraph},
+    sideways::sideways,
+};
 use crate::ui::theme::{Palette, RADIUS};
 
-/// Least width of a column before the table scrolls, in points.
+/// Least width of a column before the table scrolls, in points, and the widest word that is kept whole.
 const NARROWEST: f32 = 80.0;
+const LONGEST: f32 = 280.0;
 
 /// Around the words of a cell, in points.
 const BESIDE: f32 = 10.0;
@@ -33,7 +37,8 @@ impl Table {
     /// Adds a cell to the last row.
     pub fn add_cell(&mut self, cell: Paragraph) {
         if let Some(row) = self.rows.last_mut() {
-            row.push(cell);
+            let align = self.columns.get(row.len()).copied().unwrap_or_default();
+            row.push(cell.with_align(align));
         }
     }
 
@@ -51,17 +56,20 @@ impl Table {
 
     /// Shows it, with letters of `size` points.
     pub fn show(&mut self, ui: &mut Ui, size: f32) {
-        let mut natural = vec![0.0_f32; self.columns.len()];
+        let mut natural = vec![NaturalWidth::default(); self.columns.len()];
         for (at, row) in self.rows.iter_mut().enumerate() {
             for (cell, width) in row.iter_mut().zip(&mut natural) {
-                *width = width.max(cell.natural_width(ui, size, at == 0) + 2.0 * BESIDE + 1.0);
+                let NaturalWidth { line, word } = cell.natural_width(ui, size, at == 0);
+                let around = 2.0 * BESIDE + 1.0;
+                width.line = width.line.max(line + around);
+                width.word = width.word.max(word.min(LONGEST) + around);
             }
         }
         let widths = widths(&natural, (ui.available_width() - 2.0).floor());
         let palette = Palette::of(ui);
         let frame =
             Frame::new().stroke(Stroke::new(1.0, palette.line)).corner_radius(RADIUS).inner_margin(Margin::ZERO);
-        ScrollArea::horizontal().id_salt("table").show(ui, |ui| {
+        sideways(ui, "table", |ui| {
             frame.show(ui, |ui| {
                 ui.spacing_mut().item_spacing = Vec2::ZERO;
                 for (at, row) in self.rows.iter_mut().enumerate() {
@@ -120,12 +128,15 @@ fn show_row(
 }
 
 /// Widths of columns in `room` points, whole ones: natural ones if there is room, else wide columns share what narrow ones leave.
-fn widths(natural: &[f32], room: f32) -> Vec<f32> {
+/// Each has room for its longest word.
+fn widths(columns: &[NaturalWidth], room: f32) -> Vec<f32> {
+    let natural: Vec<f32> = columns.iter().map(|column| column.line).collect();
     let total: f32 = natural.iter().sum();
     if total <= room {
-        return natural.to_vec();
+        return natural;
     }
-    let mut widths: Vec<f32> = natural.iter().map(|width| width.min(NARROWEST)).collect();
+    let least = |column: &NaturalWidth| column.line.min(NARROWEST.max(column.word)).ceil();
+    let mut widths: Vec<f32> = columns.iter().map(least).collect();
     // Columns grow together until they are as wide as their words or the room is used.
     loop {
         let open: Vec<usize> = (0..widths.len()).filter(|at| widths[*at] + 0.5 < natural[*at]).collect();
@@ -144,14 +155,25 @@ fn widths(natural: &[f32], room: f32) -> Vec<f32> {
 mod tests {
     use super::*;
 
+    fn columns(lines: &[f32], word: f32) -> Vec<NaturalWidth> {
+        lines.iter().map(|line| NaturalWidth { line: *line, word }).collect()
+    }
+
     #[test]
     fn widths_fill_the_room_and_no_column_vanishes() {
-        assert_eq!(widths(&[100.0, 200.0], 400.0), [100.0, 200.0]);
-        let shared = widths(&[60.0, 900.0, 300.0], 500.0);
+        assert_eq!(widths(&columns(&[100.0, 200.0], 40.0), 400.0), [100.0, 200.0]);
+        let shared = widths(&columns(&[60.0, 900.0, 300.0], 40.0), 500.0);
         assert_eq!(shared[0], 60.0);
         assert!((shared.iter().sum::<f32>() - 500.0).abs() < 4.0 && shared[1] >= 219.0, "{shared:?}");
-        let many = widths(&[200.0; 10], 400.0);
+        let many = widths(&columns(&[200.0; 10], 40.0), 400.0);
         assert!(many.iter().all(|width| *width >= NARROWEST), "it scrolls: {many:?}");
         assert_eq!(widths(&[], 400.0), [0.0; 0]);
+    }
+
+    #[test]
+    fn no_column_is_narrower_than_its_longest_word() {
+        let words = widths(&columns(&[500.0; 8], 170.0), 1000.0);
+        assert!(words.iter().all(|width| *width >= 170.0), "it scrolls: {words:?}");
+        assert_eq!(widths(&columns(&[90.0, 400.0], 120.0), 300.0), [90.0, 210.0], "none is wider than its line");
     }
 }

@@ -1,3 +1,5 @@
+use std::{collections::HashMap, sync::Arc};
+
 use egui::{Color32, FontData, FontFamily, FontInsert, FontPriority, Rect, Vec2, epaint::text::InsertFontFamily};
 use egui_kittest::{Harness, kittest::Queryable};
 
@@ -10,6 +12,9 @@ use crate::ui::{
 /// Letters that run to the left.
 const LETTERS: &[u8] = include_bytes!("../../../tests/fonts/DejaVuSans-subset.ttf");
 
+/// Chinese letters.
+const WIDE: &[u8] = include_bytes!("../../../tests/fonts/DroidSansFallback-subset.ttf");
+
 fn read(text: &str) -> MarkdownDocument {
     let mut document = MarkdownDocument::default();
     document.read(text, &Targets::new());
@@ -18,17 +23,27 @@ fn read(text: &str) -> MarkdownDocument {
 
 /// The text in a window of this width.
 fn shown(text: &str, width: f32) -> Harness<'static, MarkdownDocument> {
-    let document = read(text);
+    shown_with(read(text), width, |ui, document| document.show(ui, true))
+}
+
+fn shown_with(
+    document: MarkdownDocument,
+    width: f32,
+    mut show: impl FnMut(&mut egui::Ui, &mut MarkdownDocument) + 'static,
+) -> Harness<'static, MarkdownDocument> {
     let mut installed = false;
     let ui = move |ui: &mut egui::Ui, document: &mut MarkdownDocument| {
         if !std::mem::replace(&mut installed, true) {
             theme::install(ui);
             ui.set_theme(egui::Theme::Dark);
             let family = |family| InsertFontFamily { family, priority: FontPriority::Lowest };
-            let families = vec![family(FontFamily::Proportional), family(fonts::strong())];
-            ui.add_font(FontInsert::new("letters to the left", FontData::from_static(LETTERS), families));
+            let families =
+                vec![family(FontFamily::Proportional), family(FontFamily::Monospace), family(fonts::strong())];
+            for (name, font) in [("letters to the left", LETTERS), ("wide letters", WIDE)] {
+                ui.add_font(FontInsert::new(name, FontData::from_static(font), families.clone()));
+            }
         } else {
-            document.show(ui, true);
+            show(ui, document);
         }
     };
     let mut it = Harness::builder()
@@ -309,4 +324,233 @@ fn what_is_added_leaves_the_layout_before_it() {
         it.run_steps(2);
         assert!(layouts() - before <= 4, "{} paragraphs were laid out again", layouts() - before);
     }
+}
+
+/// Every text that is drawn, and where.
+fn texts(it: &Harness<'_, MarkdownDocument>) -> Vec<(Arc<egui::Galley>, Vec2)> {
+    let text = |shape: &egui::epaint::ClippedShape| match &shape.shape {
+        egui::Shape::Text(text) => Some((Arc::clone(&text.galley), text.pos.to_vec2())),
+        _ => None,
+    };
+    it.output().shapes.iter().filter_map(text).collect()
+}
+
+/// A picture in the texture of letters: its upper left corner.
+type Corner = [u32; 2];
+
+/// The pictures of these letters, as each is painted alone at any part of a pixel.
+fn pictures(it: &Harness<'_, MarkdownDocument>, letters: &str) -> HashMap<Corner, char> {
+    let sections = texts(it).into_iter().flat_map(|(galley, _)| galley.job.sections.clone());
+    let mut fonts: Vec<egui::FontId> = Vec::new();
+    for font in sections.map(|section| section.format.font_id) {
+        if !fonts.contains(&font) {
+            fonts.push(font);
+        }
+    }
+    let mut pictures = HashMap::new();
+    for (font, letter, part) in fonts
+        .iter()
+        .flat_map(|font| letters.chars().map(move |letter| (font, letter)))
+        .flat_map(|(font, letter)| (0..8).map(move |part| (font, letter, part as f32 / 8.0)))
+    {
+        let mut job = egui::text::LayoutJob::simple_singleline(letter.to_string(), font.clone(), Color32::WHITE);
+        job.sections[0].leading_space = part;
+        let galley = it.ctx.fonts_mut(|fonts| fonts.layout_job(job));
+        let corner = galley.rows[0].glyphs[0].uv_rect.min.map(u32::from);
+        pictures.insert(corner, letter);
+    }
+    pictures
+}
+
+/// Those of `letters` that are painted, from top to bottom and from left to right.
+fn painted(it: &Harness<'_, MarkdownDocument>, letters: &str) -> String {
+    let pictures = pictures(it, letters);
+    let mut found: Vec<(i32, i32, char)> = Vec::new();
+    for (galley, at) in texts(it) {
+        for row in &galley.rows {
+            let visuals = &row.row.visuals;
+            for corners in visuals.mesh.vertices[visuals.glyph_vertex_range.clone()].chunks_exact(4) {
+                let corner = [corners[0].uv.x.round() as u32, corners[0].uv.y.round() as u32];
+                let place = corners[0].pos + row.pos.to_vec2() + at;
+                let line = (row.pos.y + at.y).round() as i32;
+                found.extend(pictures.get(&corner).map(|letter| (line, (place.x * 4.0).round() as i32, *letter)));
+            }
+        }
+    }
+    found.sort_unstable();
+    found.into_iter().map(|(.., letter)| letter).collect()
+}
+
+/// Numbers are read to the right in every script, also between words that run to the left.
+#[test]
+fn numbers_are_painted_as_they_are_read() {
+    let digits = "٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹";
+    for (text, seen) in [
+        ("٢٥", "٢٥"),
+        ("۱۴۰۴", "۱۴۰۴"),
+        ("رقم ٢٠١٣ عدد ٤٥", "٤٥٢٠١٣"),
+        ("رقم ۱۴۰۴ عدد ۲۵", "۲۵۱۴۰۴"),
+        ("Alone: ٢٥ and ۱۴ in 25 words", "٢٥۱۴"),
+        ("رقم (١٬٢٣٤٫٥)", "١٢٣٤٥"),
+        ("- رقم ٢٤\n- ٢٥", "٢٤٢٥"),
+        ("| رقم | a |\n|---|---|\n| ١٢٣ | ٤٥ |", "١٢٣٤٥"),
+        ("`٢٥` and *۱۴*", "٢٥۱۴"),
+        ("```\nx = ٢٥ # رقم ١٢\n```", "٢٥١٢"),
+        ("# ٢٥", "٢٥"),
+    ] {
+        let it = shown(text, 600.0);
+        let twice = painted(&it, digits);
+        // Bold letters are painted twice.
+        let mut letters: Vec<char> = twice.chars().collect();
+        if text.starts_with('#') {
+            letters = letters.chunks(2).map(|pair| pair[0]).collect();
+        }
+        assert_eq!(letters.into_iter().collect::<String>(), seen, "{text}");
+    }
+}
+
+/// Labels, buttons and hints, which are the painter's own.
+#[test]
+fn numbers_of_widgets_are_painted_as_they_are_read() {
+    let document = MarkdownDocument::default();
+    let mut it = shown_with(document, 400.0, |ui, _| {
+        ui.label("٢٠١٣ and ۱۴");
+        _ = ui.button("رقم ٤٥");
+    });
+    it.run_steps(2);
+    assert_eq!(painted(&it, "٠١٢٣٤٥۱۴"), "٢٠١٣۱۴٤٥");
+}
+
+/// Vertices of the letters of the text that has these words.
+fn vertices(it: &Harness<'_, MarkdownDocument>, words: &str) -> usize {
+    let found = texts(it).into_iter().find(|(galley, _)| galley.text().contains(words));
+    found.map_or(0, |(galley, _)| galley.rows.iter().map(|row| row.row.visuals.glyph_vertex_range.len()).sum())
+}
+
+#[test]
+fn letters_without_a_bold_face_are_bold() {
+    for words in ["火水", "שלום", "مرحبا", "٢٥"] {
+        let plain = vertices(&shown(words, 400.0), words);
+        let mut it = shown(&format!("**{words}**"), 400.0);
+        assert_eq!(vertices(&it, words), 2 * plain, "{words}");
+        assert_eq!(vertices(&shown(&format!("# {words}"), 400.0), words), 2 * plain, "{words} as a heading");
+        let place = place(&it, words);
+        assert_eq!(selected(&mut it, place.left_top(), place.right_bottom()), words);
+    }
+    assert_eq!(vertices(&shown("**bold é**", 400.0), "bold"), vertices(&shown("bold é", 400.0), "bold"));
+    assert_eq!(vertices(&shown("**bold** 火 שלום", 400.0), "火"), vertices(&shown("bold 火 שלום", 400.0), "火"));
+}
+
+/// The words that are bold, struck or slanted, in the order in which they are painted.
+fn marked(it: &Harness<'_, MarkdownDocument>) -> Vec<String> {
+    let mut marked = Vec::new();
+    for (galley, _) in texts(it) {
+        for section in &galley.job.sections {
+            let format = &section.format;
+            let is_marked =
+                format.font_id.family == fonts::strong() || format.italics || format.strikethrough.width > 0.0;
+            if is_marked && format.line_height.is_none() {
+                marked.push(galley.job.text[section.byte_range.start.0..section.byte_range.end.0].to_owned());
+            }
+        }
+    }
+    marked
+}
+
+#[test]
+fn marks_beside_scripts_without_spaces_are_read() {
+    for (text, plain, words) in [
+        ("含**「重点」**内容。", "含「重点」内容。", vec!["「重点」"]),
+        (
+            "**注意：**请先保存。这是**“专有名词”**的意思，**不变。**后面",
+            "注意：请先保存。这是“专有名词”的意思，不变。后面",
+            vec!["注意：", "“专有名词”", "不变。"],
+        ),
+        ("これは**「大切」**です。**重要！**次へ。", "これは「大切」です。重要！次へ。", vec!["「大切」", "重要！"]),
+        ("- **第一步：**打开文件", "第一步：打开文件", vec!["第一步："]),
+        ("한국어**\"중요\"**라고", "한국어\"중요\"라고", vec!["\"중요\""]),
+        ("含*（重点）*内容~~（旧）~~的", "含（重点）内容（旧）的", vec!["（重点）", "（旧）"]),
+        ("用**`码`**吧", "用码吧", vec![]),
+        ("用**（$x$）**吧", "用（x）吧", vec!["（", "）"]),
+        ("| 名 |\n|---|\n| 含**「点」**的 |", "含「点」的", vec!["名", "「点」"]),
+    ] {
+        let it = shown(text, 900.0);
+        place(&it, plain);
+        assert_eq!(marked(&it), words, "{text}");
+    }
+    let it = shown("Controls: a**b**c, snake_case_name, 2*3*4, 5 * 3 * 2, **bold**, \\*not\\*, *$*alpha.", 900.0);
+    place(&it, "Controls: abc, snake_case_name, 234, 5 * 3 * 2, bold, *not*, *$*alpha.");
+    assert_eq!(marked(&it), ["b", "3", "bold"]);
+}
+
+#[test]
+fn marks_between_amounts_of_money_are_read() {
+    let it = shown("so both are $9.50; **$3** off [the page](https://a.org) for `x` at $5, and $x$.", 700.0);
+    place(&it, "so both are $9.50; $3 off the page for x at $5, and x.");
+    assert_eq!(marked(&it), ["$3"]);
+    it.get_by_role_and_label(egui::accesskit::Role::Link, "the page");
+}
+
+#[test]
+fn bare_addresses_are_links_and_environments_formulas() {
+    let it = shown(
+        "See https://example.org/a_b_c, or `https://c.org`.\n\n\\begin{align}\na &= b \\\\\n&= c\n\\end{align}",
+        700.0,
+    );
+    it.get_by_role_and_label(egui::accesskit::Role::Link, "https://example.org/a_b_c");
+    assert_eq!(it.query_all_by_role(egui::accesskit::Role::Link).count(), 1);
+    place(&it, "\\begin{align} a &= b \\\\ &= c \\end{align}");
+}
+
+#[test]
+fn marks_of_lists_are_at_the_side_where_their_words_begin() {
+    let it = shown("1. رقم\n2. שלום\n\n> שלום\n\n- רגיל\n- 12", 500.0);
+    for (mark, words) in [("1.", "رقم"), ("2.", "שלום")] {
+        let (mark, words) = (place(&it, mark), it.get_all_by_label(words).next().unwrap().rect());
+        assert!(mark.left() >= words.right() && mark.left() - words.right() < 12.0, "{mark:?} {words:?}");
+        assert!((mark.center().y - words.center().y).abs() < 4.0, "{mark:?} {words:?}");
+    }
+    let marks: Vec<f32> = it.get_all_by_label("•").map(|mark| mark.rect().left()).collect();
+    assert!(marks[0] > 400.0 && marks[1] < 100.0, "a number alone begins at the left: {marks:?}");
+    let bar = it.output().shapes.iter().find_map(|shape| match &shape.shape {
+        egui::Shape::LineSegment { points, .. } => Some(points[0].x),
+        _ => None,
+    });
+    assert!(bar.is_some_and(|x| x > 400.0), "{bar:?}");
+}
+
+#[test]
+fn tables_divide_lines_between_words() {
+    let cell = "antidisestablishmentarianism is one long word";
+    let row = format!("|{}\n", format!(" {cell} |").repeat(8));
+    let it = shown(&format!("{row}|{}\n{row}", "---|".repeat(8)), 1000.0);
+    let mut lines = 0;
+    for (galley, _) in texts(&it) {
+        for pair in galley.rows.windows(2) {
+            lines += 1;
+            let last = pair[0].row.glyphs.last().map(|glyph| glyph.chr);
+            assert!(last.is_some_and(char::is_whitespace), "{:?} ends within a word", pair[0].row.text());
+        }
+    }
+    assert!(lines > 0, "cells have several lines");
+    let it =
+        shown("| a | b |\n|---|--:|\n| x | words that are so many that they need more than one line here |", 300.0);
+    let (galley, _) = texts(&it).into_iter().find(|(galley, _)| galley.rows.len() > 1).unwrap();
+    let ink = |row: &egui::epaint::text::PlacedRow| row.pos.x + row.row.visuals.mesh_bounds.right();
+    let rights: Vec<f32> = galley.rows.iter().map(ink).collect();
+    assert!(rights.iter().all(|right| (right - rights[0]).abs() < 2.5), "all end at the right: {rights:?}");
+}
+
+#[test]
+fn a_bar_shows_that_code_goes_on() {
+    let bars = |text: &str| {
+        let it = shown(text, 300.0);
+        let is_bar = |shape: &egui::Shape| match shape {
+            egui::Shape::Rect(rect) => rect.rect.height() < 12.0 && rect.fill.a() > 60,
+            _ => false,
+        };
+        it.output().shapes.iter().filter(|clipped| is_bar(&clipped.shape)).count()
+    };
+    let long = "word ".repeat(60);
+    assert_eq!((bars("```\nshort\n```"), bars(&format!("```\n{long}\n```"))), (0, 1));
 }

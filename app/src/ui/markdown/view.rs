@@ -1,13 +1,14 @@
 //! Blocks as they are drawn.
 
 use egui::{
-    Align, Color32, FontId, Frame, Label, Layout, Margin, Rect, RichText, ScrollArea, Stroke, TextStyle, Ui, Vec2,
+    Align, Color32, FontId, Frame, Label, Layout, Margin, Rect, RichText, Role, Stroke, TextStyle, Ui, Vec2, WidgetInfo,
 };
 
 use super::{
     code,
     document::{Block, Item, MarkdownDocument},
     paragraph::Paragraph,
+    sideways::sideways,
 };
 use crate::ui::theme::Palette;
 
@@ -17,6 +18,10 @@ const HEADINGS: [f32; 6] = [1.5, 1.3, 1.15, 1.05, 1.0, 1.0];
 /// Least width of the marks of a list, in points, and the part of it that stays free before the words.
 const MARK: f32 = 26.0;
 const FREE: f32 = 6.0;
+
+/// Room before the words of a quotation, and width of the bar in it, in points.
+const QUOTE: i8 = 14;
+const BAR: f32 = 3.0;
 
 /// Between blocks, in points.
 const GAP: f32 = 8.0;
@@ -73,18 +78,24 @@ fn show_block(ui: &mut Ui, block: &mut Block, how: How) {
                 None => "•".to_owned(),
             };
             let column = column(ui, &mark(items.len().saturating_sub(1)), how.size);
+            // Items without words stand where the list does.
+            let of_list = items.iter().find_map(Item::begins_right).unwrap_or_default();
             for (at, item) in items.iter_mut().enumerate() {
                 ui.add_space(if at > 0 { ITEMS } else { 0.0 });
-                show_item(ui, item, at, ItemMark { text: &mark(at), column }, how);
+                let to_the_left = item.begins_right().unwrap_or(of_list);
+                show_item(ui, item, at, ItemMark { text: &mark(at), column, to_the_left }, how);
             }
         }
         Block::Quote(blocks) => {
-            let shown = Frame::new().inner_margin(Margin { left: 14, ..Margin::ZERO }).show(ui, |ui| {
+            let to_the_left = blocks.iter().find_map(Block::begins_right).unwrap_or_default();
+            let (left, right) = if to_the_left { (0, QUOTE) } else { (QUOTE, 0) };
+            let shown = Frame::new().inner_margin(Margin { left, right, ..Margin::ZERO }).show(ui, |ui| {
                 ui.set_width(ui.available_width());
                 show(ui, blocks, how);
             });
             let rect = shown.response.rect;
-            ui.painter().vline(rect.left() + 3.0, rect.y_range(), Stroke::new(3.0, palette.line));
+            let bar = if to_the_left { rect.right() - BAR } else { rect.left() + BAR };
+            ui.painter().vline(bar, rect.y_range(), Stroke::new(BAR, palette.line));
         }
         Block::Code(language, text, colours) => code::show(ui, language, text, how.closed, colours),
         Block::Table(table) => table.show(ui, how.size),
@@ -92,7 +103,8 @@ fn show_block(ui: &mut Ui, block: &mut Block, how: How) {
             let how = How { size: (how.size * 0.87).round(), ..how };
             let mark = format!("[{name}]");
             let column = column(ui, &mark, how.size);
-            beside(ui, ItemMark { text: &mark, column }, how.size, |ui| show(ui, blocks, how));
+            let to_the_left = blocks.iter().find_map(Block::begins_right).unwrap_or_default();
+            beside(ui, ItemMark { text: &mark, column, to_the_left }, how.size, |ui| show(ui, blocks, how));
         }
         Block::Rule => {
             let (rect, _) = ui.allocate_exact_size(Vec2::new(ui.available_width(), 6.0), egui::Sense::hover());
@@ -101,11 +113,14 @@ fn show_block(ui: &mut Ui, block: &mut Block, how: How) {
     }
 }
 
-/// A mark before an item, and the width of its column.
+/// A mark before an item.
 #[derive(Clone, Copy)]
 struct ItemMark<'a> {
     text: &'a str,
+    /// Width of its column.
     column: f32,
+    /// True if it stands at the right of words that begin there.
+    to_the_left: bool,
 }
 
 /// An item; one that cannot be seen leaves its room.
@@ -124,9 +139,9 @@ fn show_item(ui: &mut Ui, item: &mut Item, at: usize, mark: ItemMark<'_>, how: H
 
 /// A formula in the middle; one that is too wide scrolls.
 fn formula(ui: &mut Ui, paragraph: &mut Paragraph, size: f32) {
-    let (width, room) = (paragraph.natural_width(ui, size, false), ui.available_width());
+    let (width, room) = (paragraph.natural_width(ui, size, false).line, ui.available_width());
     if width > room {
-        ScrollArea::horizontal().id_salt("formula").show(ui, |ui| {
+        sideways(ui, "formula", |ui| {
             ui.set_width(width);
             paragraph.show(ui, size, false);
         });
@@ -146,19 +161,43 @@ fn column(ui: &Ui, widest: &str, size: f32) -> f32 {
 }
 
 /// A mark, and what stands beside it; both begin on one line.
-fn beside(ui: &mut Ui, ItemMark { text, column }: ItemMark<'_>, size: f32, contents: impl FnOnce(&mut Ui)) {
-    let color = Palette::of(ui).muted;
+fn beside(ui: &mut Ui, mark: ItemMark<'_>, size: f32, contents: impl FnOnce(&mut Ui)) {
     let width = ui.available_width();
     ui.horizontal_top(|ui| {
         ui.spacing_mut().item_spacing.x = 0.0;
-        let mark = RichText::new(text).size(size).color(color);
-        ui.allocate_ui_with_layout(egui::vec2(column, size * 1.3), Layout::right_to_left(Align::Min), |ui| {
-            ui.add_space(FREE);
-            ui.add(Label::new(mark).extend());
-        });
-        ui.vertical(|ui| {
-            ui.set_width((width - column).max(40.0));
-            contents(ui);
-        });
+        let words = |ui: &mut Ui| {
+            ui.vertical(|ui| {
+                ui.set_width((width - mark.column).max(40.0));
+                contents(ui);
+            });
+        };
+        if mark.to_the_left {
+            words(ui);
+            show_mark(ui, mark, size);
+        } else {
+            show_mark(ui, mark, size);
+            words(ui);
+        }
+    });
+}
+
+/// A mark in its column, beside the words.
+fn show_mark(ui: &mut Ui, ItemMark { text, column, to_the_left }: ItemMark<'_>, size: f32) {
+    let color = Palette::of(ui).muted;
+    let (layout, seen) = match to_the_left {
+        // Read from the right, a number's point is at its left.
+        true => (
+            Layout::left_to_right(Align::Min),
+            match text.strip_suffix('.') {
+                Some(number) => format!(".{number}"),
+                None => text.to_owned(),
+            },
+        ),
+        false => (Layout::right_to_left(Align::Min), text.to_owned()),
+    };
+    ui.allocate_ui_with_layout(egui::vec2(column, size * 1.3), layout, |ui| {
+        ui.add_space(FREE);
+        let mark = ui.add(Label::new(RichText::new(seen).size(size).color(color)).extend());
+        mark.widget_info(|| WidgetInfo::labeled(Role::Label, true, text));
     });
 }

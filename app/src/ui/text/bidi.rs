@@ -4,12 +4,14 @@
 
 use std::ops::Range;
 
-use unicode_bidi::{BidiClass, BidiInfo, bidi_class};
+use unicode_bidi::{BidiClass, BidiInfo, Direction, bidi_class};
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Characters that a line's end has a mirrored form of.
-const MIRRORED: [(char, char); 8] =
-    [('(', ')'), ('[', ']'), ('{', '}'), ('<', '>'), ('«', '»'), ('‹', '›'), ('≤', '≥'), ('⟨', '⟩')];
+/// Pairs of characters that mirror each other (Unicode's `BidiMirroring.txt`).
+const MIRRORED: &str = "()<>[]{}«»༺༻༼༽᚛᚜‹›⁅⁆⁽⁾₍₎∈∋∉∌∊∍∕⧵∟⯾∠⦣∡⦛∢⦠∤⫮∼∽≃⋍≅≌≒≓≔≕≤≥≦≧≨≩≪≫≮≯≰≱≲≳≴≵≶≷≸≹≺≻≼≽≾≿⊀⊁⊂⊃⊄⊅⊆⊇⊈⊉⊊⊋⊏⊐⊑⊒⊘⦸⊢⊣⊦⫞⊨⫤⊩⫣⊫⫥⊰⊱⊲⊳⊴⊵\
+    ⊶⊷⊸⟜⋉⋊⋋⋌⋐⋑⋖⋗⋘⋙⋚⋛⋜⋝⋞⋟⋠⋡⋢⋣⋤⋥⋦⋧⋨⋩⋪⋫⋬⋭⋰⋱⋲⋺⋳⋻⋴⋼⋶⋽⋷⋾⌈⌉⌊⌋〈〉❨❩❪❫❬❭❮❯❰❱❲❳❴❵⟃⟄⟅⟆⟈⟉⟋⟍⟕⟖⟝⟞⟢⟣⟤⟥⟦⟧⟨⟩⟪⟫⟬⟭⟮⟯⦃⦄⦅⦆⦇⦈⦉⦊⦋⦌⦍⦐⦎⦏⦑⦒⦓⦔⦕⦖\
+    ⦗⦘⦤⦥⦨⦩⦪⦫⦬⦭⦮⦯⧀⧁⧄⧅⧏⧐⧑⧒⧔⧕⧘⧙⧚⧛⧨⧩⧸⧹⧼⧽⨫⨬⨭⨮⨴⨵⨼⨽⩤⩥⩹⩺⩻⩼⩽⩾⩿⪀⪁⪂⪃⪄⪅⪆⪇⪈⪉⪊⪋⪌⪍⪎⪏⪐⪑⪒⪓⪔⪕⪖⪗⪘⪙⪚⪛⪜⪝⪞⪟⪠⪡⪢⪦⪧⪨⪩⪪⪫⪬⪭⪯⪰⪱⪲⪳⪴⪵⪶⪷⪸⪹⪺⪻⪼⪽⪾⪿⫀⫁⫂\
+    ⫃⫄⫅⫆⫇⫈⫉⫊⫋⫌⫍⫎⫏⫐⫑⫒⫓⫔⫕⫖⫬⫭⫷⫸⫹⫺⸂⸃⸄⸅⸉⸊⸌⸍⸜⸝⸠⸡⸢⸣⸤⸥⸦⸧⸨⸩⹕⹖⹗⹘⹙⹚⹛⹜〈〉《》「」『』【】〔〕〖〗〘〙〚〛﹙﹚﹛﹜﹝﹞﹤﹥（）＜＞［］｛｝｟｠｢｣";
 
 /// A piece of a line: characters that follow each other both as written and as seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +49,17 @@ pub struct BidiLine {
     pub after: Option<usize>,
 }
 
+/// True for characters that can change the order of a text: letters that run to the left, Arabic digits, and controls.
+fn orders(c: char) -> bool {
+    use BidiClass::{AL, AN, R, RLE, RLI, RLO};
+    matches!(bidi_class(c), R | AL | AN | RLE | RLI | RLO)
+}
+
+/// True if a text begins at the right: its first letter runs to the left.
+pub fn begins_right(text: &str) -> bool {
+    !text.is_ascii() && unicode_bidi::get_base_direction(text) == Direction::Rtl
+}
+
 /// True for letters that run to the left.
 pub fn runs_left(c: char) -> bool {
     matches!(bidi_class(c), BidiClass::R | BidiClass::AL)
@@ -59,21 +72,20 @@ pub fn joins_left(c: char) -> bool {
 
 /// A bracket the other way round, or the character itself.
 pub fn mirrored(c: char) -> char {
-    let pair = MIRRORED.iter().find_map(|(left, right)| match c {
-        c if c == *left => Some(*right),
-        c if c == *right => Some(*left),
-        _ => None,
-    });
-    pair.unwrap_or(c)
+    let Some(at) = MIRRORED.chars().position(|other| other == c) else { return c };
+    MIRRORED.chars().nth(at ^ 1).unwrap_or(c)
 }
 
-/// The lines of `text` that are no wider than `width`; `measure` gives the width of a piece. `None` for a text that runs to the
+/// The lines of `text` that are no wider than `width`; `measure` gives the width of a range. `None` for a text that runs to the
 /// right only, which the painter divides itself.
 pub fn lines(text: &str, mut measure: impl FnMut(Range<usize>) -> f32, width: f32) -> Option<Vec<BidiLine>> {
-    if text.is_ascii() || !text.chars().any(runs_left) {
+    if text.is_ascii() || !text.chars().any(orders) {
         return None;
     }
     let info = BidiInfo::new(text, None);
+    if !info.has_rtl() {
+        return None;
+    }
     let mut lines = Vec::new();
     for paragraph in &info.paragraphs {
         let whole = paragraph.range.clone();
@@ -84,7 +96,11 @@ pub fn lines(text: &str, mut measure: impl FnMut(Range<usize>) -> f32, width: f3
                 Vec::new()
             } else {
                 let (levels, runs) = info.visual_runs(paragraph, line.clone());
-                runs.into_iter().flat_map(|run| pieces(text, run.clone(), levels[run.start].is_rtl())).collect()
+                let pieces = |run: Range<usize>| match levels[run.start].is_rtl() {
+                    true => pieces_to_the_left(text, run),
+                    false => vec![Piece::to_the_right(run)],
+                };
+                runs.into_iter().flat_map(pieces).collect()
             };
             let to_the_left = if line.is_empty() { goes_on(&lines) } else { paragraph.level.is_rtl() };
             lines.push(BidiLine { pieces, range: line, to_the_left, after: before.filter(|_| nth == 0) });
@@ -135,12 +151,9 @@ fn wrap(
     lines
 }
 
-/// The pieces of a run from left to right. Words that run to the left keep their letters' order: the painter begins them at the
+/// The pieces of a run that runs to the left, from left to right. Words keep their letters' order: the painter begins them at the
 /// right.
-fn pieces(text: &str, run: Range<usize>, to_the_left: bool) -> Vec<Piece> {
-    if !to_the_left {
-        return vec![Piece::to_the_right(run)];
-    }
+fn pieces_to_the_left(text: &str, run: Range<usize>) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     // Emoji that are joined stay so.
     for (at, cluster) in text[run.clone()].grapheme_indices(true) {
@@ -153,6 +166,20 @@ fn pieces(text: &str, run: Range<usize>, to_the_left: bool) -> Vec<Piece> {
     }
     pieces.reverse();
     pieces
+}
+
+/// The words of a range as they are written, to measure them: letters that are joined stay together, whichever way they run.
+pub fn words(text: &str, range: Range<usize>) -> Vec<Piece> {
+    let mut words: Vec<Piece> = Vec::new();
+    for (at, c) in text[range.clone()].char_indices() {
+        let (from, to) = (range.start + at, range.start + at + c.len_utf8());
+        let to_the_left = runs_left(c) || (joins_left(c) && words.last().is_some_and(|word| word.to_the_left));
+        match words.last_mut() {
+            Some(word) if word.to_the_left == to_the_left => word.range.end = to,
+            _ => words.push(Piece { range: from..to, mirrored: false, to_the_left }),
+        }
+    }
+    words
 }
 
 #[cfg(test)]
@@ -183,6 +210,51 @@ mod tests {
         assert_eq!(seen("אב\n", 9.0).unwrap(), [line("בא", true), line("", true)], "a line end begins a line");
         assert_eq!(seen("אב 👩‍🚀 גד", 99.0).unwrap(), [line("דג 👩‍🚀 בא", true)], "joined emoji are one sign");
         assert_eq!(seen("אב (גד) הו", 99.0).unwrap(), [line("וה (דג) בא", true)], "brackets are mirrored");
+        assert_eq!(seen("אב「גד」", 99.0).unwrap(), [line("「דג」בא", true)], "all brackets are");
+    }
+
+    #[test]
+    fn numbers_are_read_to_the_right() {
+        let line = |text: &str, left| (text.to_owned(), left);
+        assert_eq!(seen("אב ٢٥ גד", 99.0).unwrap(), [line("דג ٢٥ בא", true)]);
+        assert_eq!(seen("אב ۱۴۰۴ גד", 99.0).unwrap(), [line("דג ۱۴۰۴ בא", true)]);
+        assert_eq!(seen("ab אב ٢٥", 99.0).unwrap(), [line("ab ٢٥ בא", false)]);
+        assert_eq!(seen("٢٥ and ۱۴", 99.0), None, "the painter's order");
+        assert_eq!(seen("٢٥ - ٣٠", 99.0).unwrap(), [line("٣٠ - ٢٥", false)], "a range of Arabic numbers");
+    }
+
+    /// Numbers of the characters of a line from left to right.
+    fn order(text: &str) -> (Vec<usize>, bool) {
+        let number = |at: usize| text[..at].chars().count();
+        let Some(lines) = lines(text, |_| 0.0, f32::INFINITY) else {
+            return ((0..text.chars().count()).collect(), false);
+        };
+        let of_piece = |piece: &Piece| {
+            let numbers = number(piece.range.start)..number(piece.range.end);
+            if piece.begins_right() { numbers.rev().collect() } else { numbers.collect::<Vec<_>>() }
+        };
+        (lines[0].pieces.iter().flat_map(of_piece).collect(), lines[0].to_the_left)
+    }
+
+    /// Unicode's own cases. Characters that the algorithm removes have no place.
+    #[test]
+    fn the_order_is_that_of_unicodes_conformance_tests() {
+        let cases = include_str!("../../../tests/bidi/character-test.txt");
+        let (mut count, mut wrong) = (0, Vec::new());
+        for case in cases.lines().filter(|line| !line.starts_with('#')) {
+            let [codes, level, levels, expected] = case.split(';').collect::<Vec<_>>()[..] else { panic!("{case}") };
+            let letter = |code: &str| u32::from_str_radix(code, 16).ok().and_then(char::from_u32).unwrap();
+            let text: String = codes.split(' ').map(letter).collect();
+            let removed: Vec<bool> = levels.split(' ').map(|level| level == "x").collect();
+            let expected: Vec<usize> = expected.split_whitespace().map(|at| at.parse().unwrap()).collect();
+            let (mut found, to_the_left) = order(&text);
+            found.retain(|at| !removed[*at]);
+            count += 1;
+            if found != expected || (level == "1") != to_the_left && !expected.is_empty() {
+                wrong.push(format!("{case}: {found:?}"));
+            }
+        }
+        assert!(count > 700 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
     }
 
     #[test]

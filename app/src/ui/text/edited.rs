@@ -50,13 +50,16 @@ impl EditedText {
     pub fn new(ui: &Ui, text: &str, room: Room, format: &TextFormat, leading: Leading) -> Self {
         let width = if room.wraps { room.width } else { f32::INFINITY };
         let layout = |visual: &VisualJob| ui.fonts_mut(|fonts| fonts.layout_job(visual.job.clone()));
-        let part = |range: Range<usize>| {
+        let part = |pieces: &[Piece]| {
             let mut visual = VisualJob::default();
-            visual.push(&text[range.clone()], range.start, &Piece::to_the_right(range), format);
+            for piece in pieces {
+                visual.push(&text[piece.range.clone()], piece.range.start, piece, format);
+            }
             visual
         };
-        let Some(lines) = bidi::lines(text, |range| layout(&part(range)).size().x, width) else {
-            let mut visual = part(0..text.len());
+        let measure = |range: Range<usize>| layout(&part(&bidi::words(text, range))).size().x;
+        let Some(lines) = bidi::lines(text, measure, width) else {
+            let mut visual = part(&[Piece::to_the_right(0..text.len())]);
             visual.job.wrap.max_width = width;
             // A space that is not seen feels wrong while one writes.
             visual.job.keep_trailing_whitespace = true;
@@ -75,7 +78,7 @@ impl EditedText {
             }
         }
         let seen = layout(&visual);
-        let repaired = galley::repaired(&seen, false);
+        let repaired = galley::repaired(&seen);
         let (galley, rows) = Ordering { text, lines: &lines, visual: &visual, first, room, leading }.written(repaired);
         EditedText { job: visual.job, seen, galley: Arc::new(galley), rows }
     }

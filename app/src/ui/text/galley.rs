@@ -2,9 +2,12 @@
 
 use std::{ops::Range, sync::Arc};
 
-use egui::{Galley, Pos2, Rect, Vec2, epaint::text::Glyph};
+use egui::{Align, Galley, Pos2, Rangef, Rect, Vec2, epaint::text::Glyph};
 
-use super::bidi::{joins_left, runs_left};
+use super::{
+    bidi::{joins_left, runs_left},
+    scripts::is_cjk,
+};
 
 /// Left end and baseline of a character, from where the text begins.
 pub fn start(galley: &Galley, character: usize) -> Option<(f32, f32)> {
@@ -41,15 +44,10 @@ pub fn rects(galley: &Galley, range: &Range<usize>) -> Vec<Rect> {
 
 /// `galley` with one glyph for each character of words that run to the left: the painter gives them more, and one of those has
 /// the width of letters that are joined into one sign, which takes the cursor to other characters than the pointer is at.
-/// `to_the_left`: its lines end at the right.
-pub fn repaired(galley: &Galley, to_the_left: bool) -> Galley {
+pub fn repaired(galley: &Galley) -> Galley {
     let mut lines = galley.job.text.split('\n');
     let (mut repaired, mut start) = (galley.clone(), 0);
     for row in &mut repaired.rows {
-        if to_the_left {
-            row.pos.x = (galley.rect.right() - row.row.size.x).max(0.0).floor();
-            repaired.mesh_bounds |= row.row.visuals.mesh_bounds.translate(row.pos.to_vec2());
-        }
         let line = lines.next().unwrap_or_default();
         if line.chars().any(runs_left) {
             let end = u32::try_from(row.row.visuals.glyph_vertex_range.end).unwrap_or(u32::MAX);
@@ -61,6 +59,43 @@ pub fn repaired(galley: &Galley, to_the_left: bool) -> Galley {
         start += line.len() + 1;
     }
     repaired
+}
+
+/// `galley` with its lines at the right of the widest one, or in the middle of it. The space at which a line was divided is not
+/// seen.
+pub fn aligned(galley: &Galley, align: Align) -> Galley {
+    let part = match align {
+        Align::Min => return galley.clone(),
+        Align::Center => 0.5,
+        Align::Max => 1.0,
+    };
+    let mut aligned = galley.clone();
+    let last_row = galley.rows.len().saturating_sub(1);
+    for (nth, row) in aligned.rows.iter_mut().enumerate() {
+        let is_seen = |glyph: &&Glyph| !glyph.chr.is_whitespace() || glyph.chr == '\u{a0}';
+        let last = row.row.glyphs.iter().rfind(is_seen).filter(|_| nth < last_row && !row.ends_with_newline);
+        let right = last.map_or(row.row.size.x, Glyph::max_x);
+        row.pos.x = ((galley.rect.right() - right).max(0.0) * part).floor();
+        aligned.mesh_bounds |= row.row.visuals.mesh_bounds.translate(row.pos.to_vec2());
+    }
+    aligned
+}
+
+/// Width of the widest part of a text that is not divided between lines: a word, or a letter of a script without spaces.
+pub fn widest_word(galley: &Galley) -> f32 {
+    let divides = |c: char| (c.is_whitespace() && c != '\u{a0}') || c == '-' || is_cjk(c);
+    let (mut widest, mut word) = (0.0_f32, Rangef::NOTHING);
+    for row in &galley.rows {
+        for glyph in &row.row.glyphs {
+            word = Rangef::new(word.min.min(glyph.pos.x), word.max.max(glyph.max_x()));
+            widest = widest.max(word.span());
+            if divides(glyph.chr) {
+                word = Rangef::NOTHING;
+            }
+        }
+        word = Rangef::NOTHING;
+    }
+    widest
 }
 
 /// A character of a line, and the section that was laid out with it.

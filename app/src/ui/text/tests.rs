@@ -143,6 +143,21 @@ fn brackets_and_numbers_are_where_they_are_read() {
 }
 
 #[test]
+fn the_cursor_moves_to_the_right_within_a_number() {
+    for (text, number) in [("رقم ٢٠١٣ عدد", 4..8), ("رقم ۱۴۰۴", 4..8), ("٢٠١٣", 0..4), ("ab ۱۴۰۴ cd", 3..7)]
+    {
+        let it = field(text, 300.0, Theme::Dark);
+        let (galley, ..) = drawn(&it);
+        let glyphs = &galley.rows[0].glyphs[number.clone()];
+        let written: String = text.chars().skip(number.start).take(number.len()).collect();
+        assert_eq!(glyphs.iter().map(|glyph| glyph.chr).collect::<String>(), written);
+        let places = carets(&it);
+        let within = &places[number.start + 1..=number.end];
+        assert!(within.is_sorted_by(|one, next| one.x < next.x), "{text}: {places:?}");
+    }
+}
+
+#[test]
 fn joined_letters_have_a_part_of_their_sign_each() {
     for text in ["حلال", "مرحبا", "ابًا", "لا"] {
         let it = field(text, 300.0, Theme::Dark);
@@ -179,7 +194,8 @@ fn what_is_typed_is_seen_at_the_cursor() {
 
 #[test]
 fn the_cursor_stands_where_was_clicked() {
-    for text in ["שלום עולם", "ab אבג (12) גד cd", "חד abc 12, הו", "حلال مرحبا abc"] {
+    for text in ["שלום עולם", "ab אבג (12) גד cd", "חד abc 12, הו", "حلال مرحبا abc", "رقم ٢٠١٣ عدد", "ab ١٢٣ אב ۴۵"]
+    {
         let mut it = field(text, 300.0, Theme::Dark);
         let (galley, from, _) = drawn(&it);
         let y = carets(&it)[0].y;

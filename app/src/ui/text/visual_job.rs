@@ -9,6 +9,7 @@ use egui::{
 use super::{
     bidi::{self, Piece},
     emoji,
+    shaping::{parts_to_the_left, parts_to_the_right},
 };
 use crate::ui::fonts;
 
@@ -33,11 +34,12 @@ impl VisualJob {
                 format.font_id.family = fonts::emoji();
                 format.italics = false;
             }
-            self.section(part, format);
+            let shown = if piece.to_the_left { parts_to_the_left(part) } else { parts_to_the_right(part) };
+            shown.into_iter().for_each(|part| self.section(part, format.clone()));
         }
         self.origins.extend(words.char_indices().map(|(at, _)| Some(from + at)));
         if piece.to_the_left {
-            // The painter begins such a word at its right.
+            // Such a word begins at its right.
             self.origins[first..].reverse();
         }
     }

@@ -1,6 +1,6 @@
 //! The budget under one's thumb, and what it would give.
 
-use egui::{RichText, Slider, Ui};
+use egui::{Slider, Ui};
 use thermocline_engine::{placement::Forecast, session::Engine};
 
 use super::{
@@ -12,7 +12,7 @@ use crate::{
     engine_handle,
     library::ModelId,
     settings::VramBudget,
-    ui::{shell::Shell, theme::Palette, widgets},
+    ui::{shell::Shell, widgets},
     units::{bytes, parse_bytes},
 };
 
@@ -79,8 +79,7 @@ fn words(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, room:
     };
     let told = if forecast.budget == budget { told } else { forecast.budget };
     let speed = speed_of(shell, model, engine, &forecast);
-    let palette = Palette::of(ui);
-    ui.label(RichText::new(sentence(&forecast, speed, told)).size(12.0).color(palette.muted));
+    widgets::muted(ui, sentence(&forecast, speed, told));
     if let Some(shortage) = shortage(&forecast) {
         widgets::muted(ui, shortage);
     } else if shell.dragged.is_some() {

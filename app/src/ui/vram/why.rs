@@ -69,7 +69,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
         widgets::muted(ui, why_cpu(shell, reason.as_deref()));
     }
     times(ui, &reasons.breakdown);
-    ui.label(sentence(&reasons.breakdown));
+    widgets::words(ui, sentence(&reasons.breakdown));
     for note in notes(&reasons.breakdown) {
         widgets::muted(ui, note);
     }

@@ -44,16 +44,24 @@ fn blocks_of_streamed_text_equal_those_of_the_whole_text() {
 }
 
 #[test]
-fn code_in_a_list_has_no_indentation_of_the_list() {
-    let text = "1. Do this:\n\n   ```sh\n   cd a\n     ls\n   ```\n\n2. Then that.";
-    let (mut whole, mut open) = (Blocks::default(), Blocks::default());
-    whole.update(text, true);
-    let code = (Kind::Code("sh".to_owned()), "cd a\n  ls\n");
-    let of = |block: &Block| (block.kind.clone(), block.text.clone());
-    assert_eq!(of(&whole.closed[1]), (code.0.clone(), code.1.to_owned()));
-    let end = text.find("   ```\n\n2").unwrap();
-    open.update(&text[..end], false);
-    assert_eq!(open.open.as_ref().map(of), Some((code.0, code.1.to_owned())), "while it is written, too");
+fn code_in_a_list_stays_in_the_list() {
+    let list = "1. Do this:\n\n   ```sh\n   cd a\n\n     ls\n   ```\n\n2. Then that:\n```\nx\n```\n3. Done.";
+    let text = format!("{list}\n\nNo list.\n\n```\ny\n```\n");
+    let (mut whole, mut grown) = (Blocks::default(), Blocks::default());
+    whole.update(&text, true);
+    let (of_text, of_code) =
+        (|text: &str| (Kind::Text, text.to_owned()), |text: &str| (Kind::Code(String::new()), text.to_owned()));
+    assert_eq!(all(&whole), [of_text(list), of_text("No list."), of_code("y")]);
+    for (end, c) in text.char_indices() {
+        grown.update(&text[..end + c.len_utf8()], false);
+        assert!(grown.closed.iter().zip(&whole.closed).all(|(one, other)| one.text == other.text), "at byte {end}");
+    }
+    grown.update(&text, true);
+    assert_eq!(all(&grown), all(&whole));
+    let parted = "- a\n\n```\ny\n```\n";
+    let mut blocks = Blocks::default();
+    blocks.update(parted, true);
+    assert_eq!(all(&blocks), [of_text("- a"), of_code("y")], "code at the left after a blank line ends a list");
 }
 
 #[test]
