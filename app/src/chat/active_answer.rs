@@ -19,6 +19,28 @@ use crate::{
 /// Pause before the end of an answer is saved again after a failure.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
+/// The cause of an early end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopCause {
+    /// The user stopped the answer, or sent another message.
+    User,
+    /// The model was closed, or another one was opened.
+    ModelClosed,
+    /// The window was closed.
+    WindowClosed,
+}
+
+impl StopCause {
+    /// Its name in [`AnswerStats::reason`].
+    fn reason(self) -> &'static str {
+        match self {
+            StopCause::User => "cancelled",
+            StopCause::ModelClosed => "model_closed",
+            StopCause::WindowClosed => "window_closed",
+        }
+    }
+}
+
 /// Progress of an answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AnswerProgress<'a> {
@@ -124,6 +146,13 @@ impl ActiveAnswer {
         self.end = Some(state);
         self.figures = figures.or(self.figures.take());
         self.answer.take().and_then(|(_, session)| session)
+    }
+
+    /// Ends the generation before it has ended by itself, and returns the session.
+    pub fn break_off(&mut self, cause: StopCause) -> Option<Arc<Session>> {
+        let figures = self.figures.take().unwrap_or_default();
+        let figures = AnswerStats { reason: cause.reason().to_owned(), ..figures };
+        self.end(MessageState::Stopped, Some(figures))
     }
 
     pub fn is_ended(&self) -> bool {

@@ -9,7 +9,8 @@ use crate::units::{bytes, rate};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnswerStats {
-    /// `end_of_text`, `stop_string`, `max_tokens`, `context_full`, `cancelled` or `error`.
+    /// `end_of_text`, `stop_string`, `max_tokens`, `context_full`, `cancelled`, `model_closed`,
+    /// `window_closed` or `error`.
     pub reason: String,
     /// Error message in sentences.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,6 +160,8 @@ impl AnswerStats {
             "max_tokens" => parts.push("reached the longest answer".to_owned()),
             "context_full" => parts.push("context full".to_owned()),
             "cancelled" => parts.push("stopped".to_owned()),
+            "model_closed" => parts.push("stopped: its model was closed".to_owned()),
+            "window_closed" => parts.push("stopped: the window was closed".to_owned()),
             "stop_string" => parts.push("ended by a stop word".to_owned()),
             "end_of_text" => parts.push("complete".to_owned()),
             _ => {}

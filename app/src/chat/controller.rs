@@ -13,14 +13,14 @@ use thermocline_engine::{model::Model, session::Session};
 
 use super::{
     PendingCall, ToolDecision,
-    active_answer::{ActiveAnswer, AnswerProgress},
+    active_answer::{ActiveAnswer, AnswerProgress, StopCause},
     titles::Titles,
     tool_round::ToolRound,
     word_keeper::WordKeeper,
 };
 use crate::{
     engine_handle::{EngineHandle, ModelState},
-    store::{ChatId, Message, MessageId, MessageState, NewMessage, Store, StoreError, StreamingMessage, title},
+    store::{ChatId, Message, MessageId, NewMessage, Store, StoreError, StreamingMessage, title},
     tools::Toolbox,
 };
 
@@ -45,12 +45,19 @@ pub struct ChatController {
     errors: Vec<StoreError>,
     /// `true` if answers start with the next poll only.
     deferred: bool,
+    /// `true` if an answer was broken off because its model was closed, until that is said.
+    broken_off: bool,
 }
 
 impl ChatController {
     /// Number that changes whenever messages were added or an answer has ended.
     pub fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// `true` if an answer was broken off since the last call because its model was closed.
+    pub fn take_broken_off(&mut self) -> bool {
+        std::mem::take(&mut self.broken_off)
     }
 
     /// `true` while any chat is being answered, or waits for a tool.
@@ -154,7 +161,7 @@ impl ChatController {
         parent: Option<MessageId>,
         text: &str,
     ) -> Result<(), StoreError> {
-        self.end(store, chat)?;
+        self.end(store, chat, StopCause::User)?;
         let message = store.add_message(chat, parent, &NewMessage::user(text))?;
         store.send_attachments(chat, message)?;
         if parent.is_none() {
@@ -175,7 +182,7 @@ impl ChatController {
         of: &Message,
         text: &str,
     ) -> Result<(), StoreError> {
-        self.end(store, chat)?;
+        self.end(store, chat, StopCause::User)?;
         let message = store.add_message(chat, of.parent, &NewMessage::user(text))?;
         store.copy_attachments(of.id, message)?;
         self.start_answer(store, engine_handle, chat, Some(message))
@@ -192,7 +199,7 @@ impl ChatController {
         chat: ChatId,
         parent: Option<MessageId>,
     ) -> Result<(), StoreError> {
-        self.end(store, chat)?;
+        self.end(store, chat, StopCause::User)?;
         let (name, key) = match engine_handle.state() {
             ModelState::Ready { model, .. } | ModelState::Failed { model, .. } => {
                 (Some(model.to_string()), Some(model.key()))
@@ -217,7 +224,7 @@ impl ChatController {
         chat: ChatId,
         message: MessageId,
     ) -> Result<(), StoreError> {
-        self.end(store, chat)?;
+        self.end(store, chat, StopCause::User)?;
         let streaming = StreamingMessage::resume(store, message)?;
         self.begin(store, engine_handle, chat, streaming)
     }
@@ -251,11 +258,11 @@ impl ChatController {
     }
 
     /// Ends the answer of a chat at once; its text stays.
-    fn end(&mut self, store: &mut Store, chat: ChatId) -> Result<(), StoreError> {
+    fn end(&mut self, store: &mut Store, chat: ChatId, cause: StopCause) -> Result<(), StoreError> {
         self.rounds.remove(&chat);
         let Some(mut active_answer) = self.answers.remove(&chat) else { return Ok(()) };
         if !active_answer.is_ended() {
-            let session = active_answer.end(MessageState::Stopped, None);
+            let session = active_answer.break_off(cause);
             drop_in_background(session.map(|session| (chat, session)));
         }
         let finished = self.finish(store, chat, active_answer);
@@ -278,10 +285,11 @@ impl ChatController {
     }
 
     /// Ends all answers at once and releases the model, so that it can be closed. The texts stay.
-    pub fn release_model(&mut self, store: &mut Store) -> Vec<StoreError> {
+    pub fn release_model(&mut self, store: &mut Store, cause: StopCause) -> Vec<StoreError> {
+        self.broken_off |= cause == StopCause::ModelClosed && self.is_busy();
         let chats: Vec<ChatId> = self.answers.keys().copied().collect();
         self.rounds.clear();
-        let errors = chats.into_iter().filter_map(|chat| self.end(store, chat).err()).collect();
+        let errors = chats.into_iter().filter_map(|chat| self.end(store, chat, cause).err()).collect();
         drop_in_background(self.idle.take());
         self.titles.clear();
         self.model = Weak::new();

@@ -25,7 +25,7 @@ mod tool_round;
 mod word_firing;
 mod word_keeper;
 
-pub use active_answer::AnswerProgress;
+pub use active_answer::{AnswerProgress, StopCause};
 pub use answer_stats::AnswerStats;
 pub use comparison::{Comparison, Side, SideState, SideText};
 pub use controller::ChatController;

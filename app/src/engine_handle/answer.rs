@@ -156,6 +156,35 @@ impl Drop for Answer {
     }
 }
 
+/// An answer of a server as it is seen from here.
+struct RemoteProgress {
+    began: Instant,
+    /// Time from the request to the first piece of text.
+    first: Option<Duration>,
+    pieces: usize,
+}
+
+impl RemoteProgress {
+    /// Figures now. Without the server's count a piece counts as a token, which it nearly always
+    /// is.
+    fn stats(&self, usage: Option<RemoteUsage>) -> GenerationStats {
+        let elapsed = self.began.elapsed();
+        let time_to_first_token = self.first.unwrap_or(elapsed);
+        let usage = usage.unwrap_or(RemoteUsage { completion_tokens: self.pieces, ..RemoteUsage::default() });
+        GenerationStats {
+            prompt_tokens: usage.prompt_tokens,
+            reused_tokens: usage.cached_tokens,
+            generated_tokens: usage.completion_tokens,
+            decode_steps: usage.completion_tokens.saturating_sub(1),
+            prompt_time: time_to_first_token,
+            time_to_first_token,
+            decode_time: elapsed.saturating_sub(time_to_first_token),
+            context_used: usage.prompt_tokens + usage.completion_tokens,
+            ..GenerationStats::default()
+        }
+    }
+}
+
 /// Has the server answer. Figures are the server's counts and the times seen from here.
 fn collect_remote(
     client: &RemoteClient,
@@ -164,35 +193,22 @@ fn collect_remote(
     collector: &EventCollector,
     notify: &dyn Fn(),
 ) {
-    let (began, mut first, mut pieces) = (Instant::now(), None, 0);
+    let mut progress = RemoteProgress { began: Instant::now(), first: None, pieces: 0 };
     let answered = client.chat(request, cancel, &mut |event| {
         let RemoteEvent::Text(part, piece) = event else { return };
-        first.get_or_insert_with(|| began.elapsed());
-        pieces += 1;
+        progress.first.get_or_insert_with(|| progress.began.elapsed());
+        progress.pieces += 1;
         let part = match part {
             RemotePart::Thinking => AnswerPart::Thinking,
             RemotePart::Answer => AnswerPart::Answer,
         };
-        collector.collected.lock().update.text.push(part, piece);
+        let mut collected = collector.collected.lock();
+        collected.update.text.push(part, piece);
+        collected.update.stats = Some(progress.stats(None));
+        drop(collected);
         notify();
     });
-    let time_to_first_token = first.unwrap_or_else(|| began.elapsed());
-    let decode_time = began.elapsed().saturating_sub(time_to_first_token);
-    let stats = |usage: Option<RemoteUsage>| {
-        // Without the server's count a piece is nearly always a token.
-        let usage = usage.unwrap_or(RemoteUsage { completion_tokens: pieces, ..RemoteUsage::default() });
-        GenerationStats {
-            prompt_tokens: usage.prompt_tokens,
-            reused_tokens: usage.cached_tokens,
-            generated_tokens: usage.completion_tokens,
-            decode_steps: usage.completion_tokens.saturating_sub(1),
-            prompt_time: time_to_first_token,
-            time_to_first_token,
-            decode_time,
-            context_used: usage.prompt_tokens + usage.completion_tokens,
-            ..GenerationStats::default()
-        }
-    };
+    let stats = |usage: Option<RemoteUsage>| progress.stats(usage);
     let end = match answered {
         Ok(answer) => {
             let mut collected = collector.collected.lock();
@@ -260,11 +276,14 @@ fn collect(events: &Receiver<Event>, collector: &EventCollector, notify: &dyn Fn
 mod tests {
     use thermocline_engine::session::{ContextPolicy, EngineOptions, Message, Prompt, Role, Sampling, SessionOptions};
 
+    use std::{io::Write, sync::mpsc};
+
     use super::*;
     use crate::{
         engine_handle::{EngineHandle, ModelState},
         library::ModelId,
-        testing::{eventually, until},
+        remote::{RemoteTimeouts, tests::scripted},
+        testing::{PATIENCE, eventually, until},
     };
 
     fn ready() -> EngineHandle {
@@ -319,5 +338,32 @@ mod tests {
         let nonsense = Request { sampling: Sampling { top_p: 7.0, ..Sampling::greedy() }, ..request() };
         let (_, end) = all(&Answer::start(|| (), session, nonsense));
         assert!(matches!(&end, AnswerEnd::Failed(why) if why.to_string().contains("top_p")), "{end:?}");
+    }
+
+    #[test]
+    fn answer_of_a_server_has_figures_while_it_is_written() {
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let goes_on = Mutex::new(goes_on);
+        let (server, _requests) = scripted(move |stream| {
+            let chunk = |word: &str| format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{word}\"}}}}]}}\n\n");
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n".to_owned();
+            let _ = stream.write_all((head + &chunk("Once") + &chunk(" upon")).as_bytes());
+            let _ = goes_on.lock().recv();
+            let end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+            let _ = stream.write_all(end.as_bytes());
+        });
+        let client = RemoteClient::new(server, None, RemoteTimeouts { connect: PATIENCE, silence: PATIENCE });
+        let mut request = RemoteRequest { model: "m".to_owned(), ..RemoteRequest::default() };
+        request.push("user", "Hello!");
+        let answer = Answer::start_remote(|| (), client, request);
+        let mut generated = 0;
+        eventually("figures of both pieces", || {
+            let update = answer.take_update();
+            assert!(update.end.is_none(), "{:?}", update.end);
+            generated = update.stats.map_or(generated, |stats| stats.generated_tokens);
+            generated == 2
+        });
+        go_on.send(()).unwrap();
+        assert!(matches!(all(&answer).1, AnswerEnd::Done(StopReason::EndOfText, stats) if stats.generated_tokens == 2));
     }
 }

@@ -14,7 +14,7 @@ use crate::testing::PATIENCE;
 mod timing;
 
 /// A server that follows `script` for every request; returns its address and the requests (head and body) it gets.
-fn scripted(script: impl Fn(&mut TcpStream) + Send + 'static) -> (ServerAddress, Receiver<String>) {
+pub(crate) fn scripted(script: impl Fn(&mut TcpStream) + Send + 'static) -> (ServerAddress, Receiver<String>) {
     scripted_by_request(move |_, stream| script(stream))
 }
 

@@ -7,7 +7,7 @@ use thermocline_engine::session::{Engine, Request, Session, SessionOptions};
 use super::{ChatController, drop_in_background, is_removed};
 use crate::{
     chat::{
-        AnswerStats,
+        AnswerStats, StopCause,
         call_reader::CallReader,
         given::Measure,
         prompt::{self, ChatPrompt},
@@ -31,7 +31,7 @@ impl ChatController {
             let same = matches!(&state, ModelState::Ready { engine, .. }
                 if std::ptr::eq(Arc::as_ptr(engine.model()), self.model.as_ptr()));
             if !same {
-                errors.append(&mut self.release_model(store));
+                errors.append(&mut self.release_model(store, StopCause::ModelClosed));
             }
         }
         let chats: Vec<ChatId> = self.answers.keys().copied().collect();

@@ -5,6 +5,7 @@ use crate::{
     builtin,
     chat::{AnswerStats, SamplingOverrides},
     library::ModelId,
+    store::MessageState,
     testing::eventually,
 };
 
