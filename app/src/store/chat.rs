@@ -77,7 +77,8 @@ impl Store {
     /// Adds an empty chat.
     pub fn add_chat(&mut self, model: Option<&str>, system_prompt: &str) -> Result<ChatId, StoreError> {
         let sql = "INSERT INTO chat (title, created, updated, model, system_prompt) VALUES ('', ?1, ?1, ?2, ?3)";
-        self.db.execute(sql, params![now(), model, system_prompt]).during("beginning a chat")?;
+        let added = self.db.execute(sql, params![now(), model, system_prompt]).during("beginning a chat");
+        added.map_err(|error| error.of_file(&self.path))?;
         Ok(ChatId(self.db.last_insert_rowid()))
     }
 
@@ -172,6 +173,17 @@ impl Store {
         query.query_map([], Chat::read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
     }
 
+    /// Removes a chat in which nothing was said and nothing was set, and which has no draft.
+    /// Returns `true` if it was one.
+    pub fn remove_empty_chat(&mut self, id: ChatId) -> Result<bool, StoreError> {
+        let sql =
+            "DELETE FROM chat WHERE id = ?1 AND titled = 0 AND pinned = 0 AND folder IS NULL AND system_prompt = ''
+            AND sampling IS NULL AND trim(draft) = '' AND tools = 0
+            AND NOT EXISTS (SELECT 1 FROM message WHERE chat = ?1)
+            AND NOT EXISTS (SELECT 1 FROM attachment WHERE chat = ?1)";
+        Ok(self.db.execute(sql, [id.0]).during("removing an empty chat")? == 1)
+    }
+
     /// Removes chats that were deleted more than `age` milliseconds ago. Returns their number.
     pub fn purge(&mut self, age: i64) -> Result<usize, StoreError> {
         const OPERATION: &str = "removing deleted chats";
@@ -192,7 +204,7 @@ impl Store {
         value: impl rusqlite::ToSql,
     ) -> Result<(), StoreError> {
         let changed = self.db.execute(&format!("UPDATE chat SET {set} WHERE id = ?1"), params![id.0, value]);
-        one(changed.during(operation)?, "chat", id.0)
+        one(changed.during(operation).map_err(|error| error.of_file(&self.path))?, "chat", id.0)
     }
 }
 
@@ -251,6 +263,31 @@ mod tests {
         assert!(matches!(store.restore_chat(a), Err(StoreError::Missing { what: "chat", .. })));
         let left: i64 = store.db.query_row("SELECT count(*) FROM message_text", [], |row| row.get(0)).unwrap();
         assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn only_a_chat_with_nothing_in_it_is_removed_as_empty() {
+        let mut store = Store::in_memory().unwrap();
+        let changes: [fn(&mut Store, ChatId) -> Result<(), StoreError>; 7] = [
+            |store, id| store.rename_chat(id, "A frog"),
+            |store, id| store.pin_chat(id, true),
+            |store, id| store.set_draft(id, "and then?"),
+            |store, id| store.set_system_prompt(id, "Be kind."),
+            |store, id| store.set_chat_sampling(id, Some("{}")),
+            |store, id| store.set_chat_tools(id, true),
+            |store, id| store.add_message(id, None, &NewMessage::user("hello")).map(|_| ()),
+        ];
+        for change in changes {
+            let chat = store.add_chat(None, "").unwrap();
+            change(&mut store, chat).unwrap();
+            assert!(!store.remove_empty_chat(chat).unwrap(), "{:?}", store.chat(chat));
+        }
+        let kept = store.chats().unwrap().len();
+        let chat = store.add_chat(None, "").unwrap();
+        store.set_draft(chat, " \n").unwrap();
+        store.set_draft(chat, "").unwrap();
+        assert!(store.remove_empty_chat(chat).unwrap() && !store.remove_empty_chat(chat).unwrap());
+        assert_eq!(store.chats().unwrap().len(), kept);
     }
 
     #[test]

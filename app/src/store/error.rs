@@ -1,15 +1,17 @@
 //! Errors of the chats on disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A failed operation on the chats; none of its changes were made.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// SQLite refused.
-    #[error("{operation}: {source}")]
+    #[error("{operation}{}: {source}", place(file.as_deref()))]
     Database {
         /// The operation.
         operation: &'static str,
+        /// The file, if its disk or its folder is the reason.
+        file: Option<PathBuf>,
         /// SQLite's error.
         source: rusqlite::Error,
     },
@@ -53,6 +55,30 @@ pub enum StoreError {
     },
 }
 
+fn place(file: Option<&Path>) -> String {
+    file.map(|file| format!(" in {}", file.display())).unwrap_or_default()
+}
+
+impl StoreError {
+    /// Names the file in an error of its disk or its folder: the user has to know which one is full
+    /// or cannot be written to.
+    pub(super) fn of_file(self, path: &Path) -> Self {
+        use rusqlite::ErrorCode::{CannotOpen, DiskFull, PermissionDenied, ReadOnly, SystemIoFailure};
+        match self {
+            StoreError::Database { operation, file: None, source }
+                if !path.as_os_str().is_empty()
+                    && matches!(
+                        source.sqlite_error_code(),
+                        Some(CannotOpen | DiskFull | PermissionDenied | ReadOnly | SystemIoFailure)
+                    ) =>
+            {
+                StoreError::Database { operation, file: Some(path.to_owned()), source }
+            }
+            other => other,
+        }
+    }
+}
+
 /// Adds the operation to SQLite's errors.
 pub(super) trait OperationContext<T> {
     fn during(self, operation: &'static str) -> Result<T, StoreError>;
@@ -60,6 +86,6 @@ pub(super) trait OperationContext<T> {
 
 impl<T> OperationContext<T> for rusqlite::Result<T> {
     fn during(self, operation: &'static str) -> Result<T, StoreError> {
-        self.map_err(|source| StoreError::Database { operation, source })
+        self.map_err(|source| StoreError::Database { operation, file: None, source })
     }
 }

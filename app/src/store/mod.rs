@@ -6,7 +6,7 @@
 //! can be read ([`recovery`]), and detects other windows that have the chats open ([`other_instances`]). [`search`] is full text;
 //! [`import_export`] writes and reads files for people and other programs. [`attachment`] keeps the text of files that go with messages,
 //! [`passage`] finds the passages of it that fit a question, and [`neuron_word`] keeps the words at which neurons fired, if the user
-//! wants that.
+//! wants that. [`news`] of other windows are looked for on a thread of their own.
 
 mod attachment;
 mod chat;
@@ -16,6 +16,7 @@ pub mod import_export;
 mod message;
 mod neuron_map;
 mod neuron_word;
+mod news;
 mod other_instances;
 mod passage;
 mod preset;
@@ -26,6 +27,7 @@ mod streaming;
 mod tool;
 
 use std::{
+    cell::Cell,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -38,6 +40,7 @@ pub use error::StoreError;
 pub use folder::{Folder, FolderId};
 pub use message::{Message, MessageId, MessageState, NewMessage, Speaker};
 pub use neuron_word::{KeptWord, MOST_ROWS, MOST_WORDS};
+use news::{NewsWatch, data_version};
 use other_instances::InstanceLock;
 pub use passage::{FoundPassage, PassageId};
 pub use preset::{Preset, PresetId};
@@ -56,9 +59,21 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// A connection to the file of chats.
 #[derive(Debug)]
 pub struct Store {
+    // Closed before the connection.
+    news: Option<NewsWatch>,
+    known: Cell<Option<KnownVersion>>,
     db: Connection,
     path: PathBuf,
     instances: Option<InstanceLock>,
+}
+
+/// What is known of the file while it does not change.
+#[derive(Debug, Clone, Copy)]
+struct KnownVersion {
+    /// [`NewsWatch::changes`].
+    changes: i64,
+    /// The number of changes by other connections.
+    others: i64,
 }
 
 impl Store {
@@ -84,6 +99,10 @@ impl Store {
         };
         store.join();
         Ok((store, report))
+    }
+
+    fn of(db: Connection, path: &Path) -> Self {
+        Store { news: None, known: Cell::new(None), db, path: path.to_owned(), instances: None }
     }
 
     /// Detects other instances. If there are none, every streaming message was interrupted.
@@ -114,15 +133,15 @@ impl Store {
     fn connect(path: &Path) -> Result<Self, StoreError> {
         let began = Instant::now();
         loop {
-            let db = Connection::open(path).during("opening the chats")?;
-            let mut store = Store { db, path: path.to_owned(), instances: None };
+            let db = Connection::open(path).during("opening the chats").map_err(|error| error.of_file(path))?;
+            let mut store = Store::of(db, path);
             match store.prepare() {
                 // SQLite's own patience does not cover the change of the journal: of two windows that make the file at the same
                 // moment, one is refused at once.
                 Err(StoreError::Database { source, .. }) if is_busy(&source) && began.elapsed() < PATIENCE => {
                     thread::sleep(AGAIN);
                 }
-                prepared => return prepared.map(|()| store),
+                prepared => return prepared.map(|()| store).map_err(|error| error.of_file(path)),
             }
         }
     }
@@ -133,9 +152,19 @@ impl Store {
     /// If there is no memory for it.
     pub fn in_memory() -> Result<Self, StoreError> {
         let db = Connection::open_in_memory().during("making chats in memory")?;
-        let mut store = Store { db, path: PathBuf::new(), instances: None };
+        let mut store = Store::of(db, Path::new(""));
         store.prepare()?;
         Ok(store)
+    }
+
+    /// Chats in memory that begin as those of the file, which is not changed: for a folder that
+    /// cannot be written to. The second value is the number of chats that could be read.
+    ///
+    /// # Errors If there is no memory for it.
+    pub fn copy_in_memory(path: &Path) -> Result<(Self, usize), StoreError> {
+        let mut store = Self::in_memory()?;
+        let chats = recovery::copy_unchanged(path, &mut store)?;
+        Ok((store, chats))
     }
 
     fn prepare(&mut self) -> Result<(), StoreError> {
@@ -151,7 +180,7 @@ impl Store {
         if verdict != "ok" {
             let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
             let source = rusqlite::Error::SqliteFailure(code, Some(verdict));
-            return Err(StoreError::Database { operation: "checking the chats", source });
+            return Err(StoreError::Database { operation: "checking the chats", file: None, source });
         }
         Ok(())
     }
@@ -166,9 +195,24 @@ impl Store {
     /// # Errors
     /// SQLite's error.
     pub fn version(&self) -> Result<(u64, i64), StoreError> {
-        let query = self.db.prepare_cached("PRAGMA data_version").during("looking for news of the chats");
-        let others = query?.query_row([], |row| row.get(0)).during("looking for news of the chats")?;
+        let changes = self.news.as_ref().map(NewsWatch::changes);
+        let others = match self.known.get() {
+            Some(known) if Some(known.changes) == changes => known.others,
+            _ => {
+                let others = data_version(&self.db)?;
+                self.known.set(changes.map(|changes| KnownVersion { changes, others }));
+                others
+            }
+        };
         Ok((self.db.total_changes(), others))
+    }
+
+    /// Has the file watched by a thread, so that [`Store::version`] reads it only after a change. Then
+    /// `notify` is called, on that thread.
+    pub fn watch(&mut self, notify: impl Fn() + Send + 'static) {
+        if !self.path.as_os_str().is_empty() {
+            self.news = NewsWatch::start(&self.path, notify);
+        }
     }
 
     /// Start of today and of yesterday in local time, in milliseconds since 1970.
@@ -196,11 +240,15 @@ impl Store {
         operation: &'static str,
         work: impl FnOnce(&Transaction<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        // Of two windows that both start by reading, only one could go on to write.
-        let transaction = self.db.transaction_with_behavior(TransactionBehavior::Immediate).during(operation)?;
-        let result = work(&transaction)?;
-        transaction.commit().during(operation)?;
-        Ok(result)
+        let Store { db, path, .. } = self;
+        let run = || {
+            // Of two windows that both start by reading, only one could go on to write.
+            let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate).during(operation)?;
+            let result = work(&transaction)?;
+            transaction.commit().during(operation)?;
+            Ok(result)
+        };
+        run().map_err(|error: StoreError| error.of_file(path))
     }
 }
 
@@ -238,6 +286,48 @@ mod tests {
             opening.join().unwrap()
         });
         assert_eq!(opened.unwrap(), None);
+    }
+
+    #[test]
+    fn chats_that_cannot_be_written_are_copied_into_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a #1 50% chats.db");
+        let (mut store, _) = Store::open(&path).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        store.rename_chat(chat, "Frogs").unwrap();
+        store.add_message(chat, None, &NewMessage::user("Why do frogs jump?")).unwrap();
+        drop(store);
+        // As in a folder that cannot be written to: there is no place for SQLite's companion files.
+        std::fs::create_dir(folder.path().join("a #1 50% chats.db-wal")).unwrap();
+        let error = Store::open(&path).unwrap_err();
+        assert!(error.to_string().contains("a #1 50% chats.db"), "{error}");
+        let before = std::fs::read(&path).unwrap();
+        let (mut copy, chats) = Store::copy_in_memory(&path).unwrap();
+        assert_eq!((chats, &*copy.chats().unwrap()[0].title), (1, "Frogs"));
+        assert_eq!(copy.branch(chat).unwrap()[0].content, "Why do frogs jump?");
+        assert!(!copy.search("jump").unwrap().is_empty());
+        copy.delete_chat(chat).unwrap();
+        assert!(copy.path().as_os_str().is_empty() && std::fs::read(&path).unwrap() == before);
+        let (empty, chats) = Store::copy_in_memory(&folder.path().join("nowhere/chats.db")).unwrap();
+        assert!(chats == 0 && empty.chats().unwrap().is_empty());
+    }
+
+    #[test]
+    fn full_disk_is_named_with_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chats.db");
+        let (mut store, _) = Store::open(&path).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        let pages: i64 = store.db.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
+        store.db.pragma_update(None, "max_page_count", pages).unwrap();
+        let long = "words ".repeat(20_000);
+        let refused = [
+            store.add_message(chat, None, &NewMessage::user(&long)).unwrap_err(),
+            store.set_draft(chat, &long).unwrap_err(),
+        ];
+        for error in refused.map(|error| error.to_string()) {
+            assert!(error.contains("full") && error.contains(&path.display().to_string()), "{error}");
+        }
     }
 
     #[test]

@@ -45,6 +45,29 @@ pub(super) fn recover(path: &Path) -> Result<(Store, RecoveryReport), StoreError
     Ok((store, RecoveryReport { damaged, chats, messages }))
 }
 
+/// Copies the readable rows of the file at `path` into `store`, without a change of the file.
+/// Returns the number of chats.
+pub(super) fn copy_unchanged(path: &Path, store: &mut Store) -> Result<usize, StoreError> {
+    // Of a folder that cannot be written to, SQLite reads only a file of which it is told that
+    // nobody changes it.
+    for how in ["mode=ro", "mode=ro&immutable=1"] {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+        let Ok(file) = Connection::open_with_flags(address(path, how), flags) else { continue };
+        if file.query_row("SELECT count(*) FROM chat", [], |_| Ok(())).is_ok() {
+            return copy(&file, store).map(|(chats, _)| chats);
+        }
+    }
+    Ok(0)
+}
+
+/// The file as SQLite's URI.
+fn address(path: &Path, how: &str) -> String {
+    let path = path.display().to_string();
+    let path = if cfg!(windows) { format!("/{}", path.replace('\\', "/")) } else { path };
+    let path = path.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    format!("file:{path}?{how}")
+}
+
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);

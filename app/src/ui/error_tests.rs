@@ -122,13 +122,29 @@ fn chats_work_in_memory_with_a_warning_without_a_data_folder() {
     folders.data = folder.path().join("a file/data");
     fs::write(folder.path().join("a file"), "").unwrap();
     let mut it = open(folders);
-    assert!(says(&it, "Chats cannot be kept") && says(&it, "a file/data"));
+    assert!(says(&it, "Chats are not being saved") && says(&it, "a file/data"));
     send_message(&mut it, "Tell me a story about a cat and a boat.");
     quiet(&mut it);
     let store = &window(&it).shell().store;
     let answer = store.branch(store.chats().unwrap()[0].id).unwrap().pop().unwrap();
     assert!(answer.state == MessageState::Complete && shows(&it, &answer.content));
     assert_eq!(window(&it).shell().settings.last_chat, None, "next time it would be another one");
+}
+
+#[test]
+fn chats_that_cannot_be_written_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let folders = Folders::below(folder.path());
+    let (mut store, _) = Store::open(&folders.chats()).unwrap();
+    let chat = store.add_chat(None, "").unwrap();
+    store.rename_chat(chat, "All about frogs").unwrap();
+    drop(store);
+    // As in a folder that cannot be written to: SQLite's companion file cannot be made.
+    fs::create_dir(folders.chats().with_extension("db-wal")).unwrap();
+    let it = open(folders.clone());
+    assert!(says(&it, "Chats are not being saved") && says(&it, &folders.data.display().to_string()));
+    assert!(says(&it, "The chat that was there can be read.") && says(&it, "All about frogs"));
+    assert!(!says(&it, "unable to open database file"));
 }
 
 #[test]

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     builtin,
-    chat::{ChatController, Explained},
+    chat::{ChatController, Explained, StopCause},
     download::Downloads,
     engine_handle::{EngineHandle, ModelState},
     folders::Folders,
@@ -34,7 +34,7 @@ use crate::{
     server::ServerSwitch,
     settings::{ModelSettings, Settings, VramBudget},
     speeds::ExpectedSpeeds,
-    store::{ChatId, Store},
+    store::{ChatId, Store, StoreError},
     tools::{Limits, ToolHub, Toolbox},
 };
 
@@ -121,12 +121,12 @@ impl Shell {
         if let Some(trouble) = trouble {
             toasts.warning(widgets::sentence(trouble));
         }
-        let (store, salvage) = match Store::open(&folders.chats()) {
+        let (mut store, salvage) = match Store::open(&folders.chats()) {
             Ok(opened) => opened,
             Err(error) => {
-                let lost = "Chats cannot be kept: what is said now is gone when the window closes";
-                toasts.error(format!("{lost}. {}", widgets::sentence(error)));
-                (Store::in_memory().map_err(|error| error.to_string())?, None)
+                let (copy, chats) = Store::copy_in_memory(&folders.chats()).map_err(|error| error.to_string())?;
+                toasts.error(not_saved(&error, &folders, chats));
+                (copy, None)
             }
         };
         if let Some(salvage) = salvage {
@@ -139,6 +139,7 @@ impl Shell {
             let waker = Waker::of(ctx);
             move || waker.in_time()
         };
+        store.watch(wake(ctx));
         let downloads = Downloads::new(wake(ctx)).map_err(|error| format!("downloads: {error}"))?;
         let engine_handle = EngineHandle::new(wake(ctx));
         dress(ctx, &settings);
@@ -240,7 +241,7 @@ impl Shell {
     pub fn open_model(&mut self, model: ModelId) {
         self.settings.add_recent(&model.key());
         // Otherwise sessions would hold the model that is to be closed.
-        for error in self.chat_controller.release_model(&mut self.store) {
+        for error in self.chat_controller.release_model(&mut self.store, StopCause::ModelClosed) {
             self.show_error(error);
         }
         self.serving.release_model();
@@ -332,6 +333,22 @@ impl Shell {
         let saved = self.settings.save(&path).map_err(|error| format!("settings: {error}"));
         self.ok_or_show_error(saved);
     }
+}
+
+/// The notice that chats are in memory only, `chats` of the file among them.
+fn not_saved(error: &StoreError, folders: &Folders, chats: usize) -> String {
+    let why = match error {
+        StoreError::Newer { .. } => error.to_string(),
+        _ => format!("the folder {} cannot be written to", folders.data.display()),
+    };
+    let shown = match chats {
+        0 => "",
+        1 => " The chat that was there can be read.",
+        _ => " The chats that were there can be read.",
+    };
+    tracing::warn!(%error, "chats are in memory only");
+    let what = "What you write is lost when you close the window.";
+    format!("{} {what}{shown}", widgets::sentence(format!("chats are not being saved: {why}")))
 }
 
 /// Has the window look as the settings say.
