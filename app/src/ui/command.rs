@@ -2,6 +2,7 @@
 
 use egui::{Context, Key, KeyboardShortcut, Modifiers};
 
+use super::keyboard;
 use crate::{
     chat::Side,
     library::ModelId,
@@ -121,13 +122,11 @@ pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
 /// Commands typed since the last frame.
 pub fn typed(ctx: &Context) -> Vec<Command> {
     let pressed = |command: &Command, shortcut: &KeyboardShortcut| {
-        ctx.input_mut(|input| match command {
+        match command {
             // A field that is written in goes to its own end with the same key.
-            Command::ToEnd => {
-                input.modifiers.matches_exact(shortcut.modifiers) && input.key_pressed(shortcut.logical_key)
-            }
-            _ => input.consume_shortcut(shortcut),
-        })
+            Command::ToEnd => keyboard::pressed(ctx, shortcut.modifiers, shortcut.logical_key),
+            _ => ctx.input_mut(|input| input.consume_shortcut(shortcut)),
+        }
     };
     let typed = SHORTCUTS.iter().filter(|(command, shortcut, _)| pressed(command, shortcut));
     typed.map(|(command, ..)| command.clone()).collect()

@@ -1,6 +1,19 @@
-//! The part of the window that has the keyboard, and with it the right to Escape.
+//! The part of the window that has the keyboard, and with it the right to Escape; keys as they were
+//! pressed.
 
-use egui::{Context, Id, LayerId};
+use egui::{Context, Event, Id, Key, LayerId, Modifiers};
+
+/// True if `key` was pressed while exactly these modifiers were held. What is held at the end of a
+/// frame says nothing about that: in a slow window Ctrl may be pressed and let go within one frame.
+pub fn pressed(ctx: &Context, modifiers: Modifiers, key: Key) -> bool {
+    let is_pressed = |event: &Event| match event {
+        Event::Key { key: pressed, pressed: true, modifiers: held, .. } => {
+            *pressed == key && held.matches_exact(modifiers)
+        }
+        _ => false,
+    };
+    ctx.input(|input| input.events.iter().any(is_pressed))
+}
 
 /// True if a menu or an overlay has it.
 fn is_above(ctx: &Context) -> bool {

@@ -4,13 +4,17 @@ use std::path::PathBuf;
 
 use egui::{Frame, Id, Key, Modal, TextStyle, Ui};
 
-use super::{text::TextField, widgets};
+use super::{
+    text::{Edition, TextField},
+    widgets,
+};
 
 /// A field over everything, and what the path is for.
 #[derive(Debug)]
 pub struct PathField<T> {
     title: String,
     path: String,
+    edition: Edition,
     /// Purpose of the path.
     pub then: T,
     focused: bool,
@@ -28,7 +32,7 @@ pub enum Typed {
 impl<T> PathField<T> {
     /// A field that begins with `path`.
     pub fn new(title: impl Into<String>, path: impl Into<String>, then: T) -> Self {
-        PathField { title: title.into(), path: path.into(), then, focused: false }
+        PathField { title: title.into(), path: path.into(), edition: Edition::default(), then, focused: false }
     }
 
     /// Shows it; what became of it, once.
@@ -39,7 +43,7 @@ impl<T> PathField<T> {
             ui.heading(&self.title);
             widgets::muted(ui, "This desktop has no file dialog. Type the path of the file.");
             let field = TextField::line(Id::unique("path typed by hand"), TextStyle::Body.resolve(ui.style()));
-            let field = field.show(ui, &mut self.path, |field| field.desired_width(f32::INFINITY));
+            let field = field.of(self.edition).show(ui, &mut self.path, |field| field.desired_width(f32::INFINITY));
             field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::TextInput, true, "Path"));
             if !self.focused {
                 self.focused = true;

@@ -1,10 +1,12 @@
-//! Notices below the top bar, for eyes and for screen readers. They go by themselves, what went wrong when there was time to read it,
-//! and stay while the pointer is on them; the log keeps what went wrong.
+//! Notices below the top bar, for eyes and for screen readers. Good news lies over the page for a
+//! moment. What went wrong has a place of its own above the page, which it does not cover. Notices
+//! go by themselves when there was time to read them, and stay while the pointer is on them; the
+//! log keeps what went wrong.
 
 use std::time::{Duration, Instant};
 
 use egui::{
-    Align, Align2, Area, Color32, Context, Frame, Id, Label, Layout, Margin, Order, Rect, Stroke, Ui, Vec2,
+    Align, Align2, Area, Color32, Context, Frame, Id, Label, Layout, Margin, Order, Panel, Rect, Stroke, Ui, Vec2,
     accesskit::{Live, Role},
 };
 use egui_material_icons::icons::ICON_CLOSE;
@@ -16,8 +18,8 @@ use super::{
 
 /// Good news is shown for so long, what is not as it was left for longer, and what went wrong longest.
 const LONG: Duration = Duration::from_secs(5);
-const LONGER: Duration = Duration::from_secs(20);
-const LONGEST: Duration = Duration::from_secs(40);
+const LONGER: Duration = Duration::from_secs(12);
+const LONGEST: Duration = Duration::from_secs(20);
 
 /// And so much longer for each letter.
 const LETTER: Duration = Duration::from_millis(50);
@@ -37,6 +39,13 @@ enum Kind {
     Info,
     Warning,
     Error,
+}
+
+impl Kind {
+    /// True for what went wrong.
+    fn is_trouble(self) -> bool {
+        matches!(self, Kind::Warning | Kind::Error)
+    }
 }
 
 /// Of the area of the toast with this text.
@@ -83,7 +92,7 @@ impl Toasts {
     }
 
     fn add(&mut self, kind: Kind, text: String) {
-        if matches!(kind, Kind::Warning | Kind::Error) {
+        if kind.is_trouble() {
             tracing::warn!("{text}");
         }
         // What is being said need not be said twice.
@@ -91,29 +100,47 @@ impl Toasts {
         self.0.push(Toast { kind, text, shown: None });
     }
 
-    /// Shows them in the upper corner of `within`, where there are neither tabs nor buttons.
-    pub fn show(&mut self, ctx: &Context, within: Rect) {
-        if self.0.is_empty() {
-            return;
+    /// Shows what went wrong at the top of `ui`, which becomes smaller by that.
+    pub fn show_trouble(&mut self, ui: &mut Ui) {
+        if self.0.iter().any(|toast| toast.kind.is_trouble()) {
+            let panel = Panel::top("trouble").resizable(false).show_separator_line(false).frame(Frame::NONE);
+            panel.show(ui, |ui| {
+                let width = ui.available_width();
+                self.each(true, |toast| toast.show(ui, width - BUTTON - 48.0));
+                ui.add_space(4.0);
+            });
         }
-        let mut closed = None;
+        self.expire(ui);
+    }
+
+    /// Shows the others in the upper corner of `within`, where there are neither tabs nor buttons.
+    pub fn show(&mut self, ctx: &Context, within: Rect) {
         let mut corner = within.right_top() + Vec2::new(-12.0, 8.0);
         let width = WIDTH.min(within.width() - 96.0).max(160.0);
-        for (at, toast) in self.0.iter_mut().take(MOST).enumerate() {
+        self.each(false, |toast| {
             // Each as wide as its words are.
             let area =
                 Area::new(area_id(&toast.text)).order(Order::Foreground).pivot(Align2::RIGHT_TOP).fixed_pos(corner);
             let shown = area.show(ctx, |ui| toast.show(ui, width));
             corner.y = shown.response.rect.bottom() + 8.0;
-            if shown.inner {
-                closed = Some(at);
-            }
-        }
-        if let Some(at) = closed {
-            self.0.remove(at);
-        }
-        let ages = self.0.iter().filter_map(|toast| toast.left());
-        if let Some(least) = ages.min() {
+            shown.inner
+        });
+        self.expire(ctx);
+    }
+
+    /// Shows the first ones of a kind by `show`, which returns whether one was closed.
+    fn each(&mut self, trouble: bool, mut show: impl FnMut(&mut Toast) -> bool) {
+        let mut left = MOST;
+        self.0.retain_mut(|toast| {
+            let shown = toast.kind.is_trouble() == trouble && left > 0;
+            left -= usize::from(shown);
+            !(shown && show(toast))
+        });
+    }
+
+    /// Removes those whose time is over.
+    fn expire(&mut self, ctx: &Context) {
+        if let Some(least) = self.0.iter().filter_map(Toast::left).min() {
             ctx.request_repaint_after(least);
         }
         self.0.retain(|toast| toast.left() != Some(Duration::ZERO));
@@ -157,17 +184,19 @@ impl Toast {
         let shown = frame.show(ui, |ui| {
             let font = egui::FontId::proportional(12.0);
             let words = ui.painter().layout(self.text.clone(), font, palette.text, width).size();
-            let size = Vec2::new(words.x.ceil() + 1.0 + BUTTON, words.y.max(BUTTON));
-            ui.allocate_ui_with_layout(size, Layout::right_to_left(Align::Center), |ui| {
-                let closed = icon_button(ui, ICON_CLOSE, "Close this notice").clicked();
-                let said = ui.add(Label::new(small(&self.text, palette.text)).wrap());
+            ui.horizontal(|ui| {
+                let lines = Layout::top_down(Align::Min);
+                let size = Vec2::new(words.x.ceil() + 1.0, words.y);
+                let said = ui.allocate_ui_with_layout(size, lines, |ui| {
+                    ui.add(Label::new(small(&self.text, palette.text)).wrap())
+                });
                 let live = if self.kind == Kind::Error { Live::Assertive } else { Live::Polite };
-                ui.accesskit_node_builder(said.id, |node| {
+                ui.accesskit_node_builder(said.inner.id, |node| {
                     node.set_role(Role::Alert);
                     node.set_label(self.text.clone());
                     node.set_live(live);
                 });
-                closed
+                icon_button(ui, ICON_CLOSE, "Close this notice").clicked()
             })
             .inner
         });
@@ -185,6 +214,20 @@ mod tests {
 
     use super::*;
 
+    fn shown(toasts: Toasts, size: Vec2, place: Rect) -> Harness<'static, Toasts> {
+        let show = move |ui: &mut Ui, toasts: &mut Toasts| {
+            super::super::theme::install(ui);
+            ui.scope_builder(egui::UiBuilder::new().max_rect(place), |ui| {
+                toasts.show_trouble(ui);
+                ui.label("The page");
+                toasts.show(ui, ui.max_rect());
+            });
+        };
+        let mut it = Harness::builder().with_size(size).build_ui_state(show, toasts);
+        it.run_steps(4);
+        it
+    }
+
     #[test]
     fn toasts_expire_and_can_be_closed_before() {
         let mut toasts = Toasts::default();
@@ -193,22 +236,16 @@ mod tests {
             toasts.error("The disk is full.");
         }
         (0..6).for_each(|n| toasts.error(format!("{n}")));
-        let mut it = Harness::builder().with_size([500.0, 500.0]).build_ui_state(
-            |ui, toasts: &mut Toasts| {
-                super::super::theme::install(ui);
-                toasts.show(ui, ui.max_rect());
-            },
-            toasts,
-        );
-        it.run_steps(3);
+        let size = Vec2::splat(500.0);
+        let mut it = shown(toasts, size, Rect::from_min_size(egui::Pos2::ZERO, size));
         assert_eq!(it.get_all_by_label("The disk is full.").count(), 1);
-        assert!(it.query_by_label("Written").is_some() && it.query_by_label("4").is_none(), "four at once");
-        it.state_mut().0[0].shown = Instant::now().checked_sub(2 * LONG);
+        assert!(it.query_by_label("2").is_some() && it.query_by_label("3").is_none(), "four at once");
+        it.state_mut().0[0].shown = Instant::now().checked_sub(3 * LONG);
         it.run_steps(2);
         assert!(it.query_by_label("Written").is_none());
         it.get_all_by_label("Close this notice").next().unwrap().click();
         it.run_steps(2);
-        assert!(it.query_by_label("The disk is full.").is_none() && it.query_by_label("0").is_some());
+        assert!(it.query_by_label("The disk is full.").is_none() && it.query_by_label("3").is_some());
         let long = LONGEST + LETTER;
         assert!(it.state().0[0].left().is_some_and(|left| left > LONGER && left <= long), "time to read it");
         // Under the pointer it would stay.
@@ -220,23 +257,26 @@ mod tests {
     }
 
     #[test]
-    fn toast_is_as_wide_as_its_text_and_within_its_place() {
+    fn trouble_covers_nothing_and_good_news_is_as_wide_as_its_words() {
         let mut toasts = Toasts::default();
         toasts.info("Short");
         toasts.error("A very long sentence. ".repeat(12));
+        toasts.warning("Another one.");
         let place = Rect::from_min_size(egui::pos2(100.0, 50.0), Vec2::new(500.0, 400.0));
-        let mut it = Harness::builder().with_size([800.0, 600.0]).build_ui_state(
-            move |ui, toasts: &mut Toasts| {
-                super::super::theme::install(ui);
-                toasts.show(ui, place);
-            },
-            toasts,
-        );
-        it.run_steps(4);
-        let [short, long] = ["Short", "A very long"].map(|text| it.get_by_label_contains(text).rect());
+        let mut it = shown(toasts, Vec2::new(800.0, 600.0), place);
+        let at = |text: &str| it.get_by_label_contains(text).rect();
+        let (short, long, other, page) = (at("Short"), at("A very long"), at("Another one."), at("The page"));
         assert!(short.width() < 60.0 && long.width() > 300.0, "{short} {long}");
         assert!(place.contains_rect(short) && place.contains_rect(long), "{short} {long}");
-        it.state_mut().0.pop();
+        assert!(long.bottom() < other.top() && other.bottom() < page.top(), "{long} {other} {page}");
+        // Its lines begin below each other.
+        let is_long = |shape: &egui::Shape| match shape {
+            egui::Shape::Text(text) if text.galley.text().starts_with("A very") => Some(text.galley.clone()),
+            _ => None,
+        };
+        let galley = it.output().shapes.iter().find_map(|clipped| is_long(&clipped.shape)).unwrap();
+        assert!(galley.rows.len() > 1 && galley.rows.iter().all(|row| row.pos.x.abs() < 0.5), "{galley:?}");
+        it.state_mut().0.truncate(1);
         it.run_steps(4);
         let area = it.ctx.memory(|memory| memory.area_rect(area_id("Short"))).unwrap();
         let short = it.get_by_label("Short").rect();

@@ -21,7 +21,7 @@ use super::{
     vram::{self, picker},
     widgets,
 };
-use crate::{engine_handle::ModelState, library::ModelId, units};
+use crate::{engine_handle::ModelState, library::ModelId, server::ServerState, units};
 
 /// Width of the bar of a device that is loaded, in points.
 const LOADING: f32 = 96.0;
@@ -52,6 +52,8 @@ struct BarWords {
     device: Option<DevicePlace>,
     mode: Option<Chip>,
     rate: Option<String>,
+    /// The sign of the server, while it is on.
+    serving: Option<Chip>,
 }
 
 /// A part of the line that can be pressed.
@@ -63,6 +65,7 @@ enum BarPart {
     Device,
     Mode,
     Speed,
+    Server,
 }
 
 /// Shows it, above `page`.
@@ -72,7 +75,8 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
         ModelState::Ready { model, engine } => why_cpu(ui, shell, model, engine),
         _ => None,
     };
-    let words = words(&state, reason, Palette::of(ui));
+    let serving = serving(&shell.serving.state(), Palette::of(ui));
+    let words = BarWords { serving, ..words(&state, reason, Palette::of(ui)) };
     let menu = |ui: &mut Ui, part: BarPart| match (part, &state) {
         (BarPart::Model, _) => model_menu::show(ui, shell, &state, page),
         (BarPart::Device, ModelState::Ready { model, .. }) => device_menu(ui, shell, model),
@@ -84,6 +88,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
     match pressed {
         Some(BarPart::Chats) => shell.queue_command(Command::ToggleChats),
         Some(BarPart::Neurons) => shell.queue_command(Command::ToggleNeurons),
+        Some(BarPart::Server) => shell.queue_command(Command::Show(Page::Preferences)),
         _ => {}
     }
 }
@@ -99,6 +104,16 @@ pub fn why_cpu(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engin
         Some(shortage) => format!("{why} {shortage}"),
         None => why,
     })
+}
+
+/// The sign of the server for other programs; `None` while it is off.
+fn serving(state: &ServerState, palette: Palette) -> Option<Chip> {
+    let chip = |colour, hint| Some(Chip { text: "Server".to_owned(), colour, hint });
+    match state {
+        ServerState::Off => None,
+        ServerState::On { url, .. } => chip(palette.good, format!("Other programs can use the model at {url}.")),
+        ServerState::Failed(why) => chip(palette.bad, widgets::sentence(format!("the server is not running: {why}"))),
+    }
 }
 
 /// `reason`: why the CPU computes everything, if it does.
@@ -119,15 +134,21 @@ fn words(state: &ModelState, reason: Option<String>, palette: Palette) -> BarWor
             let lately =
                 Some(engine.telemetry().decode_rate).filter(|rate| *rate > 0.0).or_else(|| engine.observed_rate());
             let rate = Some(lately.map_or_else(|| "Speed".to_owned(), units::rate));
-            BarWords { model, device: Some(device_place(engine, reason, palette)), mode: Some(mode), rate }
+            BarWords {
+                model,
+                device: Some(device_place(engine, reason, palette)),
+                mode: Some(mode),
+                rate,
+                serving: None,
+            }
         }
         ModelState::Remote { model: remote, .. } => {
             let colour = if remote.server.is_private() { palette.cold } else { palette.amber };
             let text = format!("Words go to {}", remote.server.host());
             let chip = Chip { text, colour, hint: remote.server.destination() };
-            BarWords { model, device: Some(DevicePlace::Remote(chip)), mode: None, rate: None }
+            BarWords { model, device: Some(DevicePlace::Remote(chip)), mode: None, rate: None, serving: None }
         }
-        _ => BarWords { model, device: None, mode: None, rate: None },
+        _ => BarWords { model, device: None, mode: None, rate: None, serving: None },
     }
 }
 
@@ -160,6 +181,12 @@ fn bar(ui: &mut Ui, words: &BarWords, mut menu: impl FnMut(&mut Ui, BarPart)) ->
             let neurons = "Show or hide the neurons";
             if ui.button(ICON_MEMORY).accessible_name(neurons).on_hover_text(neurons).clicked() {
                 pressed = Some(BarPart::Neurons);
+            }
+            if let Some(chip) = &words.serving {
+                let text = RichText::new(&chip.text).color(chip.colour);
+                if ui.add(Button::new(text).frame(false)).on_hover_text(&chip.hint).clicked() {
+                    pressed = Some(BarPart::Server);
+                }
             }
             if let Some(rate) = &words.rate {
                 let text = RichText::new(rate).font(theme::strong(14.0)).color(Palette::of(ui).amber);
@@ -374,7 +401,7 @@ mod tests {
                         DevicePlace::Loading(fraction) => DevicePlace::Loading(*fraction),
                     };
                     let rate = Some("123.4 tok/s".to_owned());
-                    let words = BarWords { model: model.to_owned(), device: Some(device), mode, rate };
+                    let words = BarWords { model: model.to_owned(), device: Some(device), mode, rate, serving: None };
                     let parts = parts(width, words);
                     for pair in parts.windows(2) {
                         assert!(pair[0].1.right() < pair[1].1.left(), "{width}: {pair:?}");
@@ -393,6 +420,7 @@ mod tests {
             device: Some(DevicePlace::Known(chip("NVIDIA RTX 4090 + CPU"))),
             mode: Some(chip("exact")),
             rate: None,
+            serving: None,
         };
         let parts = parts(WIDTHS[0], words);
         let wide = |at: usize| parts[at].1.width();

@@ -15,11 +15,23 @@ pub fn icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str) -> Response {
 
 /// The same, which has the keyboard only if `sense` says so.
 pub fn sensing_icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str, sense: Sense) -> Response {
+    bare_icon_button(ui, icon, name, sense).on_hover_text(name)
+}
+
+/// An [`icon_button`] of which `more` is shown on hovering, below its name and in the same tooltip.
+pub fn icon_button_with(ui: &mut Ui, icon: MaterialIcon, name: &str, more: impl FnOnce(&mut Ui)) -> Response {
+    bare_icon_button(ui, icon, name, Sense::click()).on_hover_ui(|ui| {
+        ui.label(name);
+        more(ui);
+    })
+}
+
+fn bare_icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str, sense: Sense) -> Response {
     let glyph = icon.rich_text().size(16.0).color(Palette::of(ui).muted);
     let response = ui.add(Button::new(glyph).frame(false).min_size(egui::vec2(24.0, 24.0)).sense(sense));
     let enabled = ui.is_enabled();
     response.widget_info(|| WidgetInfo::labeled(Role::Button, enabled, name));
-    response.on_hover_text(name)
+    response
 }
 
 /// A button with an icon that looks like other buttons; `name` as for [`icon_button`].

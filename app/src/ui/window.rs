@@ -10,7 +10,7 @@ mod startup;
 
 use std::time::{Duration, Instant};
 
-use egui::{CentralPanel, Color32, Context, Frame, Key, Modifiers, Panel, Ui};
+use egui::{CentralPanel, Color32, Context, Event, Frame, Key, Modifiers, OutputCommand, Panel, Ui};
 
 pub use self::startup::run;
 use self::{
@@ -26,7 +26,7 @@ use super::{
     conversation::{Conversation, composer_id},
     frame_pace, keyboard,
     models::{ModelsPage, Offers},
-    neurons::NeuronsPanel,
+    neurons::{NeuronsPanel, pin_card},
     opening::{Backend, Watch},
     preferences::{PreferencesPage, keys},
     shell::Shell,
@@ -37,6 +37,9 @@ use super::{
     waker::Waker,
 };
 use crate::{folders::Folders, library::ModelId};
+
+/// Notice of a text that was put on the clipboard.
+const COPIED: &str = "Copied to the clipboard";
 
 /// Longest time between two attempts to write what the disk has refused.
 const RETRY: Duration = Duration::from_secs(1);
@@ -172,6 +175,7 @@ impl Window {
     /// One frame.
     pub fn show(&mut self, ui: &mut Ui) {
         self.come_to_rest(ui);
+        let page = self.page;
         for command in command::typed(ui) {
             self.shell.queue_command(command);
         }
@@ -192,7 +196,10 @@ impl Window {
         let frame = Frame::new().fill(background).inner_margin(INSET);
         self.side_columns(ui, rooms, width);
         Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell, self.page));
-        let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| self.middle(ui));
+        let middle = CentralPanel::no_frame().frame(frame).show(ui, |ui| {
+            self.shell.toasts.show_trouble(ui);
+            self.middle(ui);
+        });
         let place = |column, width| place_over(ui.content_rect(), middle.response.rect.top(), column, width);
         match self.over {
             Some(column @ SideColumn::Chats) if !rooms.chats => {
@@ -210,6 +217,9 @@ impl Window {
         }
         self.preferences.show_overlay(ui);
         drops::invite(ui, self.page);
+        if was_copied(ui) {
+            self.shell.toasts.success(COPIED);
+        }
         self.shell.toasts.show(ui, middle.response.rect);
         for command in self.shell.take_commands() {
             match command {
@@ -227,6 +237,9 @@ impl Window {
                 command => self.handle_command(command, rooms),
             }
         }
+        if page == Page::Preferences && self.page != page {
+            self.preferences.leave(&mut self.shell);
+        }
         self.keyboard_taken = keyboard::is_taken(ui, &[composer_id()]);
         if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
             // With a delay, because what is asked for at once is drawn twice.
@@ -234,14 +247,17 @@ impl Window {
         }
     }
 
-    /// Escape closes a column that lies over the others, and leaves a page; in a chat the conversation has it.
+    /// Escape closes a column that lies over the others, leaves a page, and takes the card of a
+    /// pinned neuron away; in a chat the conversation has it.
     fn escape(&mut self, ctx: &Context, rooms: Rooms) {
         let over = self.over.is_some() && !rooms.neurons_instead;
-        let opened = over || self.page != Page::Chat;
+        let away = self.page != Page::Chat;
+        let opened = over || away || pin_card::is_shown(ctx);
         if opened && !self.keyboard_taken && ctx.input_mut(|input| input.consume_key(Modifiers::NONE, Key::Escape)) {
-            match over {
-                true => self.over = None,
-                false => self.page = Page::Chat,
+            match (over, away) {
+                (true, _) => self.over = None,
+                (false, true) => self.page = Page::Chat,
+                (false, false) => self.neurons.close_card(),
             }
             self.conversation.handle_command(&Command::Compose, &mut self.shell);
         }
@@ -266,6 +282,14 @@ impl Window {
             Page::Preferences => self.preferences.show(ui, &mut self.shell),
         }
     }
+}
+
+/// True if a button has put a text on the clipboard in this frame. Who presses Ctrl+C in a field or
+/// at a selection knows.
+fn was_copied(ctx: &Context) -> bool {
+    let by_key = |event: &Event| matches!(event, Event::Copy | Event::Cut);
+    let copied = |command: &OutputCommand| matches!(command, OutputCommand::CopyText(_) | OutputCommand::CopyImage(_));
+    ctx.output(|output| output.commands.iter().any(copied)) && !ctx.input(|input| input.events.iter().any(by_key))
 }
 
 impl eframe::App for Window {

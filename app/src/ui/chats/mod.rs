@@ -17,7 +17,7 @@ use egui_material_icons::icons::{ICON_CREATE_NEW_FOLDER, ICON_RESTORE_FROM_TRASH
 use self::{
     files::ChatFiles,
     list_order::ListOrder,
-    row::{ChatAction, Editing, RowState},
+    row::{ChatAction, Editing, NewName, RowState},
 };
 use super::{
     command::{Command, Page},
@@ -136,7 +136,6 @@ impl ChatsPanel {
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         if let Some(text) = self.copy.take() {
             ui.copy_text(text);
-            shell.toasts.success("The chat is on the clipboard");
         }
         self.files.show(ui, shell);
         wordmark::show(ui);
@@ -239,7 +238,11 @@ impl ChatsPanel {
             let title = RichText::new(&folder.name).size(12.0);
             let header = CollapsingHeader::new(title).id_salt(("folder", folder.id)).default_open(true);
             let response = header.show(ui, |ui| {
-                group(ui, "", &|chat| !chat.pinned && chat.folder == Some(folder.id), &mut self.editing);
+                let inside = |chat: &Chat| !chat.pinned && chat.folder == Some(folder.id);
+                group(ui, "", &inside, &mut self.editing);
+                if !self.chats.iter().any(inside) {
+                    muted(ui, "No chats here yet");
+                }
             });
             response.header_response.context_menu(|ui| {
                 if ui.button("Rename folder").clicked() {
@@ -285,7 +288,7 @@ impl ChatsPanel {
                 shell.ok_or_show_error(renamed);
             }
         } else {
-            self.editing = Some(Editing::Folder(id, name));
+            self.editing = Some(Editing::Folder(id, NewName::new(name)));
         }
         self.seen = None;
     }
@@ -298,7 +301,7 @@ impl ChatsPanel {
                 return;
             }
             ChatAction::Open => shell.queue_command(Command::OpenChat(id)),
-            ChatAction::Rename => self.editing = Some(Editing::Chat(id, title)),
+            ChatAction::Rename => self.editing = Some(Editing::Chat(id, NewName::new(title))),
             ChatAction::Named(name) => {
                 self.editing = None;
                 if let Some(name) = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()) {
@@ -367,7 +370,7 @@ impl ChatsPanel {
                 if icon_button(ui, ICON_CREATE_NEW_FOLDER, "New folder").clicked() {
                     let added = shell.store.add_folder("New folder");
                     if let Some(id) = shell.ok_or_show_error(added) {
-                        self.editing = Some(Editing::Folder(id, "New folder".to_owned()));
+                        self.editing = Some(Editing::Folder(id, NewName::new("New folder")));
                         self.seen = None;
                     }
                 }

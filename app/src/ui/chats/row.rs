@@ -1,12 +1,13 @@
 //! One line of the list.
 
-use egui::{Button, EventFilter, Id, Key, Label, RichText, Sense, TextStyle, Ui, text::LayoutJob};
+use egui::{Button, EventFilter, Id, Key, Label, Modifiers, RichText, Sense, TextStyle, Ui, text::LayoutJob};
 use egui_material_icons::icons::{ICON_MORE_HORIZ, ICON_PUSH_PIN};
 
 use crate::{
     store::{Chat, ChatId, Folder, FolderId, SearchHit, Store},
     ui::{
-        text::TextField,
+        keyboard,
+        text::{Edition, TextField},
         theme::Palette,
         widgets::{sensing_icon_button, small},
     },
@@ -56,9 +57,23 @@ pub enum ChatAction {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Editing {
     /// Of a chat.
-    Chat(ChatId, String),
+    Chat(ChatId, NewName),
     /// Of a folder.
-    Folder(FolderId, String),
+    Folder(FolderId, NewName),
+}
+
+/// A name as it is typed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewName {
+    text: String,
+    edition: Edition,
+}
+
+impl NewName {
+    /// Begins with the present name, which is selected.
+    pub fn new(present: impl Into<String>) -> Self {
+        NewName { text: present.into(), edition: Edition::default() }
+    }
 }
 
 /// The state of a chat in the list.
@@ -144,7 +159,7 @@ fn moved(ui: &Ui, row: Id) -> Option<ChatAction> {
         (Key::Home, RowMove::First),
         (Key::End, RowMove::Last),
     ];
-    let pressed = |key: Key| ui.input(|input| input.modifiers.is_none() && input.key_pressed(key));
+    let pressed = |key: Key| keyboard::pressed(ui, Modifiers::NONE, key);
     let to = moves.into_iter().find(|(key, _)| pressed(*key)).map(|(_, to)| to).unwrap_or(RowMove::Here);
     Some(ChatAction::Focus(to))
 }
@@ -185,17 +200,19 @@ fn menu(ui: &mut Ui, chat: &Chat, folders: &[Folder]) -> Option<ChatAction> {
 }
 
 /// A field for a name. `Some(None)`: given up.
-fn rename(ui: &mut Ui, name: &mut String, what: &str) -> Option<Option<String>> {
-    let field = TextField::line(Id::unique("name in the list of chats"), TextStyle::Body.resolve(ui.style()));
-    let field = field.show(ui, name, |field| field.desired_width(f32::INFINITY));
+fn rename(ui: &mut Ui, name: &mut NewName, what: &str) -> Option<Option<String>> {
+    let name_field = TextField::line(Id::unique("name in the list of chats"), TextStyle::Body.resolve(ui.style()));
+    let name_field = name_field.of(name.edition);
+    let field = name_field.show(ui, &mut name.text, |field| field.desired_width(f32::INFINITY));
     field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::TextInput, true, what));
     if ui.input(|input| input.key_pressed(Key::Escape)) {
         return Some(None);
     }
     if field.lost_focus() {
-        return Some(Some(name.clone()));
+        return Some(Some(name.text.clone()));
     }
     if !field.has_focus() {
+        name_field.select_all(ui, &name.text);
         field.request_focus();
         field.scroll_to_me(None);
     }
@@ -203,7 +220,7 @@ fn rename(ui: &mut Ui, name: &mut String, what: &str) -> Option<Option<String>> 
 }
 
 /// A field for a folder's name; the old one if the change is given up.
-pub fn rename_folder(ui: &mut Ui, name: &mut String) -> Option<String> {
+pub fn rename_folder(ui: &mut Ui, name: &mut NewName) -> Option<String> {
     rename(ui, name, "Name of the folder").map(Option::unwrap_or_default)
 }
 

@@ -1,6 +1,6 @@
 //! Settings of one chat: system prompt, sampling, and presets of both.
 
-use egui::{Context, Grid, Id, LayerId, Slider, TextStyle, Ui};
+use egui::{CollapsingHeader, Context, Grid, Id, LayerId, Slider, TextStyle, Ui};
 use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_DELETE};
 use thermocline_engine::session::Sampling;
 
@@ -13,7 +13,7 @@ use crate::{
     ui::{
         keyboard,
         shell::Shell,
-        text::TextField,
+        text::{Edition, TextField},
         widgets::{icon_button, muted},
     },
 };
@@ -26,6 +26,8 @@ pub struct ChatSettings {
     /// The layer that it was drawn on with the last frame.
     layer: Option<LayerId>,
     presets: Option<Vec<(PresetId, Preset)>>,
+    /// Of the chat's settings: what is typed into them belongs to that chat.
+    edition: Edition,
     name: String,
     /// True if a new preset is for the open model only.
     only_here: bool,
@@ -43,7 +45,7 @@ pub struct ChatOptions {
 impl ChatSettings {
     /// Reads presets again: another chat is shown.
     pub fn refresh(&mut self) {
-        self.presets = None;
+        (self.presets, self.edition) = (None, Edition::default());
     }
 
     /// Closes the window.
@@ -79,9 +81,14 @@ impl ChatSettings {
             .resizable(false)
             .pivot(egui::Align2::RIGHT_BOTTOM)
             .default_pos(anchor)
-            .default_width(400.0)
+            .default_size([400.0, (anchor.y - 64.0).max(160.0)])
+            // As high as its contents, as far as the window has room above the composer.
+            .max_height((anchor.y - 64.0).max(160.0))
             .vscroll(true)
-            .show(ui, |ui| result = self.contents(ui, store, options, model, base));
+            .show(ui, |ui| {
+                let edition = self.edition;
+                result = ui.push_id(edition, |ui| self.contents(ui, store, options, model, base)).inner;
+            });
         self.layer = shown.map(|shown| shown.response.layer_id);
         if !open {
             self.close();
@@ -99,14 +106,15 @@ impl ChatSettings {
     ) -> Result<(), StoreError> {
         let label = ui.label("System prompt").on_hover_text("What the model is told before anything else is said.");
         let (id, font) = (Id::unique("system prompt"), TextStyle::Body.resolve(ui.style()));
-        let field = TextField::lines(id, font).show(ui, &mut options.system_prompt, |field| {
+        let field = TextField::lines(id, font).of(self.edition).show(ui, &mut options.system_prompt, |field| {
             field.desired_rows(3).desired_width(f32::INFINITY).hint_text("You are a helpful assistant.")
         });
         field.labelled_by(label.id);
         ui.add_space(8.0);
-        sampling(ui, &mut options.choices, base);
+        let presets = self.presets(ui, store, options, model);
         ui.separator();
-        self.presets(ui, store, options, model)
+        sampling(ui, &mut options.choices, base);
+        presets
     }
 
     fn presets(
@@ -228,83 +236,71 @@ fn seed_row(ui: &mut Ui, seed: &mut Option<u64>) {
     ui.end_row();
 }
 
-/// Sliders for what can be chosen.
+/// A row of the grid: a name and its slider. True if it was changed.
+fn slider_row(ui: &mut Ui, name: &str, help: &str, slider: Slider<'_>) -> bool {
+    let label = ui.label(name).on_hover_text(help);
+    let changed = ui.add(slider).labelled_by(label.id).on_hover_text(help).changed();
+    ui.end_row();
+    changed
+}
+
+/// A slider over whole numbers of which 0 means what `zero` says.
+fn counts<'a>(now: &'a mut usize, most: usize, zero: &'static str) -> Slider<'a> {
+    let show = move |count: f64, _| if count < 0.5 { zero.to_owned() } else { format!("{count:.0}") };
+    let read = move |text: &str| if text.trim() == zero { Some(0.0) } else { text.trim().parse().ok() };
+    Slider::new(now, 0..=most).logarithmic(most > 1000).custom_formatter(show).custom_parser(read)
+}
+
+/// Sliders for what can be chosen: what is chosen often first, the rest folded.
 fn sampling(ui: &mut Ui, choices: &mut SamplingOverrides, base: &Sampling) {
     Grid::new("sampling").num_columns(2).spacing([16.0, 8.0]).show(ui, |ui| {
         let mut real = |name: &str, help: &str, value: &mut Option<f32>, usual: f32, most: f32| {
-            let label = ui.label(name).on_hover_text(help);
             let mut now = value.unwrap_or(usual);
-            let slider = ui.add(Slider::new(&mut now, 0.0..=most).step_by(0.01)).labelled_by(label.id);
-            if slider.on_hover_text(help).changed() {
+            if slider_row(ui, name, help, Slider::new(&mut now, 0.0..=most).step_by(0.01)) {
                 *value = Some(now).filter(|now| *now != usual);
             }
-            ui.end_row();
         };
         let it = &mut *choices;
-        real(
-            "Temperature",
-            "How adventurous the choice of words is. 0 always takes the likeliest one.",
-            &mut it.temperature,
-            base.temperature,
-            2.0,
-        );
-        real(
-            "Top-p",
-            "Only the likeliest words that together have this probability are considered. 1 considers all.",
-            &mut it.top_p,
-            base.top_p,
-            1.0,
-        );
-        real(
-            "Min-p",
-            "Words less likely than this part of the likeliest one are left out. 0 leaves out none.",
-            &mut it.min_p,
-            base.min_p,
-            1.0,
-        );
-        let mut penalty = it.repeat_penalty.unwrap_or(base.repeat_penalty);
-        let help = "Makes words said lately less likely. 1 is off; above 1.3 texts become odd.";
-        let label = ui.label("Repeat penalty").on_hover_text(help);
-        if ui
-            .add(Slider::new(&mut penalty, 1.0..=2.0).step_by(0.01))
-            .labelled_by(label.id)
-            .on_hover_text(help)
-            .changed()
-        {
-            it.repeat_penalty = Some(penalty).filter(|now| *now != base.repeat_penalty);
-        }
-        ui.end_row();
-        let mut whole = |name: &str, help: &str, value: usize, most: usize| {
-            let label = ui.label(name).on_hover_text(help);
-            let mut now = value;
-            let slider = Slider::new(&mut now, 0..=most).logarithmic(most > 1000);
-            let changed = ui.add(slider).labelled_by(label.id).on_hover_text(help).changed();
-            ui.end_row();
-            changed.then_some(now)
-        };
-        let help = "Only so many of the likeliest words are considered. 0 considers all.";
-        if let Some(k) = whole("Top-k", help, it.top_k.unwrap_or(base.top_k), 200) {
-            it.top_k = Some(k).filter(|k| *k != base.top_k);
-        }
-        let help = "An answer ends after so many tokens (a token is about three quarters of a word). 0: as many as the \
-                    context has.";
-        if let Some(most) = whole("Longest answer", help, it.max_tokens.unwrap_or(0), 8192) {
+        let help = "How adventurous the choice of tokens is. 0 always takes the most likely one.";
+        real("Temperature", help, &mut it.temperature, base.temperature, 2.0);
+        let help = "Considers only the most likely tokens that together have this probability. 1 considers all.";
+        real("Top-p", help, &mut it.top_p, base.top_p, 1.0);
+        let help = "An answer ends after so many tokens. A token is about three quarters of a word. Without a limit it ends with \
+                    the context.";
+        let mut most = it.max_tokens.unwrap_or(0);
+        if slider_row(ui, "Longest answer", help, counts(&mut most, 8192, "no limit")) {
             it.max_tokens = Some(most).filter(|most| *most > 0);
         }
-        let help = "Penalty on repeating whole phrases (DRY). 0 is off, 0.8 is usual.";
-        let label = ui.label("Phrase penalty").on_hover_text(help);
-        let mut dry = it.dry_multiplier.unwrap_or(base.dry_multiplier);
-        if ui.add(Slider::new(&mut dry, 0.0..=2.0).step_by(0.05)).labelled_by(label.id).on_hover_text(help).changed() {
-            it.dry_multiplier = Some(dry).filter(|now| *now != base.dry_multiplier);
-        }
-        ui.end_row();
         seed_row(ui, &mut it.seed);
     });
-    let help =
-        "Otherwise the oldest questions and answers are forgotten, never the system prompt, and the answer goes on.";
+    CollapsingHeader::new("More sampling").show(ui, |ui| more_sampling(ui, choices, base));
+    let help = "Otherwise the model forgets the oldest questions and answers, never the system prompt, and the answer goes on.";
     ui.checkbox(&mut choices.stop_when_full, "Stop when the context is full").on_hover_text(help);
     let own = *choices == SamplingOverrides::default();
     if ui.add_enabled(!own, egui::Button::new("As the model suggests")).clicked() {
         *choices = SamplingOverrides::default();
     }
+}
+
+/// Sliders for what is chosen seldom.
+fn more_sampling(ui: &mut Ui, it: &mut SamplingOverrides, base: &Sampling) {
+    Grid::new("more sampling").num_columns(2).spacing([16.0, 8.0]).show(ui, |ui| {
+        let mut real = |name: &str, help: &str, value: &mut Option<f32>, usual: f32, range, step: f64| {
+            let mut now = value.unwrap_or(usual);
+            if slider_row(ui, name, help, Slider::new(&mut now, range).step_by(step)) {
+                *value = Some(now).filter(|now| *now != usual);
+            }
+        };
+        let help = "Ignores tokens less likely than this fraction of the most likely one. 0 turns it off.";
+        real("Min-p", help, &mut it.min_p, base.min_p, 0.0..=1.0, 0.01);
+        let help = "Makes recent tokens less likely. 1 turns it off; above 1.3 texts become odd.";
+        real("Repeat penalty", help, &mut it.repeat_penalty, base.repeat_penalty, 1.0..=2.0, 0.01);
+        let help = "Penalty on repeating whole phrases (DRY). 0 turns it off, 0.8 is usual.";
+        real("Phrase penalty", help, &mut it.dry_multiplier, base.dry_multiplier, 0.0..=2.0, 0.05);
+        let mut k = it.top_k.unwrap_or(base.top_k);
+        let help = "Considers only so many of the most likely tokens.";
+        if slider_row(ui, "Top-k", help, counts(&mut k, 200, "all")) {
+            it.top_k = Some(k).filter(|k| *k != base.top_k);
+        }
+    });
 }

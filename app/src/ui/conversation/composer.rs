@@ -1,10 +1,14 @@
 //! Where one writes.
 
-use egui::{Align, Frame, Id, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, Stroke, TextStyle, Ui};
+use egui::{
+    Align, Frame, Id, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, Stroke, TextStyle, Ui,
+    style::ScrollAnimation,
+};
 use egui_material_icons::icons::{ICON_ATTACH_FILE, ICON_SERVICE_TOOLBOX, ICON_TUNE};
 
 use crate::ui::{
-    text::TextField,
+    keyboard,
+    text::{Edition, TextField},
     theme::{Palette, RADIUS},
     widgets::{icon_button, muted, primary_button, small},
 };
@@ -88,13 +92,14 @@ pub struct ComposerView<'a> {
 #[derive(Debug, Default)]
 pub struct Composer {
     text: String,
+    edition: Edition,
     focus: bool,
 }
 
 impl Composer {
     /// With this text, waiting for more.
     pub fn new(text: &str) -> Self {
-        Composer { text: text.to_owned(), focus: true }
+        Composer { text: text.to_owned(), edition: Edition::default(), focus: true }
     }
 
     /// The text.
@@ -125,10 +130,13 @@ impl Composer {
         frame.show(ui, |ui| {
             ui.set_width(ui.available_width());
             above(ui);
-            let field = ScrollArea::vertical().id_salt("writing").max_height(HIGHEST).show(ui, |ui| {
+            let area = ScrollArea::vertical().id_salt(("writing", self.edition)).max_height(HIGHEST);
+            let field = area.show(ui, |ui| {
+                // In a slow window a movement would hide what is typed for seconds.
+                ui.style_mut().scroll_animation = ScrollAnimation::none();
                 let newline = KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
                 let font = TextStyle::Body.resolve(ui.style());
-                TextField::lines(id(), font).show(ui, &mut self.text, |field| {
+                TextField::lines(id(), font).of(self.edition).show(ui, &mut self.text, |field| {
                     field
                         .hint_text(hint.to_owned())
                         .frame(Frame::NONE)
@@ -146,7 +154,7 @@ impl Composer {
                 action = Some(ComposerAction::Typed);
             }
             let ready = state == ComposerState::Ready && !self.text.trim().is_empty();
-            let enter = ui.input(|input| input.key_pressed(Key::Enter) && input.modifiers.is_none());
+            let enter = keyboard::pressed(ui, Modifiers::NONE, Key::Enter);
             if enter && field.has_focus() && ready {
                 action = Some(ComposerAction::Send);
             }

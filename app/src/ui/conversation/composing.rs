@@ -52,19 +52,10 @@ impl Conversation {
         if let Some((tokens, parts)) = self.tokens.as_mut().zip(parts.as_ref()) {
             (tokens.draft, tokens.all) = (tokens.draft + parts.tokens, tokens.all + parts.tokens);
         }
+        let files = parts.as_ref().map_or(0, |parts| parts.tokens);
+        let fill = self.fill(ui, shell, files);
         if self.asking {
             self.ask(ui, shell);
-        }
-        let progress = self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id));
-        let last = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
-        let figures = progress.and_then(|progress| progress.figures.cloned()).or(last);
-        let engine = shell.engine_handle.engine();
-        let length = engine.as_ref().map(|engine| engine.context());
-        let mut used = figures.map_or(0, |figures| figures.context_used);
-        let with_files = self.attaching.draft().next().is_some();
-        let written = self.tokens.filter(|_| with_files || !self.composer.text().trim().is_empty());
-        if let Some(tokens) = written {
-            used = tokens.all;
         }
         let (model, base) = self.model(shell);
         let choices = SamplingOverrides::from_json(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
@@ -76,7 +67,6 @@ impl Conversation {
             () if self.is_elsewhere(shell) => ComposerState::AnsweringElsewhere,
             () => ComposerState::Ready,
         };
-        let fill = length.map(|length| Fill { used, draft: written.map(|tokens| tokens.draft), length });
         let (files, unread): (Vec<_>, Vec<String>) =
             (self.attaching.draft().collect(), self.attaching.unread().collect());
         let mut removed = None;
@@ -87,6 +77,24 @@ impl Conversation {
             self.remove_file(removed, shell);
         }
         action
+    }
+
+    /// How full the context is: what the next prompt takes, the message being written among it.
+    /// While an answer is written, what that takes; `files` are the tokens of files that go with
+    /// the message.
+    fn fill(&mut self, ui: &Ui, shell: &Shell, files: usize) -> Option<Fill> {
+        let engine = shell.engine_handle.engine()?;
+        let (length, text) = (engine.context(), self.composer.text().trim());
+        let is_written = !text.is_empty() || self.attaching.draft().next().is_some();
+        if let Some(tokens) = self.tokens {
+            return Some(Fill { used: tokens.used(), draft: is_written.then_some(tokens.draft), length });
+        }
+        let draft = self.room.count_draft(ui, &engine, text).map(|draft| draft + files).filter(|_| is_written);
+        let progress = self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id));
+        let last = || self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
+        let figures = progress.and_then(|progress| progress.figures.cloned()).or_else(last);
+        let used = figures.map_or(0, |figures| figures.context_used) + draft.unwrap_or(0);
+        Some(Fill { used, draft, length })
     }
 
     /// Takes a file away from the message that is written.

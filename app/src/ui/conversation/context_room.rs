@@ -9,7 +9,7 @@ use thermocline_engine::session::{Engine, Message as Turn, Role};
 
 use crate::{
     chat::{
-        chat_turns,
+        AnswerStats, chat_turns,
         given::{chat_tokens, tokens},
     },
     store::{Message, MessageId, MessageState, Speaker},
@@ -49,14 +49,21 @@ pub struct Tokens {
     pub draft: usize,
     /// Those of the chat with it.
     pub all: usize,
+    /// Those of the chat that the model has forgotten already.
+    pub forgotten: usize,
     /// Those of the message with the system prompt, once all of the chat above is forgotten.
     pub alone: usize,
 }
 
 impl Tokens {
+    /// Tokens that the model will have in its context.
+    pub fn used(&self) -> usize {
+        self.all.saturating_sub(self.forgotten).max(self.alone)
+    }
+
     /// True if a context of so many tokens has no room for them and an answer.
     pub fn exceed(&self, context: usize) -> bool {
-        self.all + ANSWER.min(context / ANSWER_FRACTION) > context
+        self.used() + ANSWER.min(context / ANSWER_FRACTION) > context
     }
 
     /// True if the message is too long for a context of so many tokens, whatever is forgotten.
@@ -64,7 +71,7 @@ impl Tokens {
         self.alone > context
     }
 
-    /// A context that has room for them and an answer: a power of two.
+    /// A context that has room for all of them and an answer: a power of two.
     pub fn wanted(&self) -> usize {
         (self.all + self.all / 4 + ANSWER).next_power_of_two()
     }
@@ -94,6 +101,24 @@ impl ContextRoom {
     /// True while something is being counted.
     pub fn is_counting(&self) -> bool {
         self.counting_chat.is_busy() || self.counting_draft.is_busy()
+    }
+
+    /// Counts the message being written. `None` until that is done.
+    pub fn count_draft(&mut self, ctx: &Context, engine: &Engine, draft: &str) -> Option<usize> {
+        let of_draft = number((std::sync::Arc::as_ptr(engine.model()) as usize, draft));
+        if let Some(counted) = self.counting_draft.take() {
+            self.draft = Some(counted);
+        }
+        if self.draft.is_none_or(|(of, _)| of != of_draft) {
+            if draft.len() < SHORT {
+                self.draft = Some((of_draft, tokens(engine, draft)));
+            } else if !self.counting_draft.is_busy() {
+                let (engine, draft) = (engine.clone(), draft.to_owned());
+                // Without a thread nothing is counted.
+                let _ = self.counting_draft.start(ctx, move || (of_draft, tokens(&engine, &draft)));
+            }
+        }
+        self.draft.filter(|(of, _)| *of == of_draft).map(|(_, tokens)| tokens)
     }
 
     /// Counts the next prompt. `None` until that is done. `definitions` are those of the tools, `files` is a number of what the model is
@@ -126,22 +151,19 @@ impl ContextRoom {
                 (of_chat, counted.map(|(all, kept)| ChatTokens { all, kept }))
             });
         }
-        let of_draft = number((model, draft));
-        if let Some(counted) = self.counting_draft.take() {
-            self.draft = Some(counted);
-        }
-        if self.draft.is_none_or(|(of, _)| of != of_draft) {
-            if draft.len() < SHORT {
-                self.draft = Some((of_draft, tokens(engine, draft)));
-            } else if !self.counting_draft.is_busy() {
-                let (engine, draft) = (engine.clone(), draft.to_owned());
-                let _ = self.counting_draft.start(ctx, move || (of_draft, tokens(&engine, &draft)));
-            }
-        }
+        let draft = self.count_draft(ctx, engine, draft);
         let chat = self.chat.filter(|(of, _)| *of == of_chat)?.1?;
-        let draft = self.draft.filter(|(of, _)| *of == of_draft)?.1;
-        Some(Tokens { draft, all: chat.all + draft, alone: chat.kept + draft })
+        let (draft, forgotten) = (draft?, forgotten_tokens(branch, engine.context()));
+        Some(Tokens { draft, all: chat.all + draft, forgotten, alone: chat.kept + draft })
     }
+}
+
+/// Tokens of a chat that a model with so long a context has forgotten, as the latest answer with
+/// figures says. What was forgotten in another context says nothing about this one.
+fn forgotten_tokens(branch: &[Message], context: usize) -> usize {
+    let figures = branch.iter().rev().filter_map(|message| AnswerStats::from_json(message.stats.as_deref()));
+    let latest = figures.filter(|figures| figures.context_length > 0).take(1);
+    latest.filter(|figures| figures.context_length == context).map(|figures| figures.forgotten_tokens).sum()
 }
 
 /// The place in a chat up to which the model has forgotten it.
@@ -200,11 +222,36 @@ mod tests {
 
     #[test]
     fn tokens_leave_room_for_an_answer() {
-        let tokens = |all| Tokens { draft: 1, all, alone: 448 };
+        let tokens = |all| Tokens { draft: 1, all, forgotten: 0, alone: 448 };
         assert!(!tokens(449).cannot_fit(448) && tokens(449).cannot_fit(447));
         assert!(!tokens(448).exceed(512) && tokens(449).exceed(512));
         assert!(!tokens(3968).exceed(4096) && tokens(3969).exceed(4096));
         assert_eq!((tokens(449).wanted(), tokens(700).wanted()), (1024, 1024));
         assert!(!tokens(700).exceed(tokens(700).wanted()));
+        // What is forgotten takes no room, but would in a larger context.
+        let long = Tokens { forgotten: 586, ..tokens(854) };
+        assert_eq!((long.used(), long.wanted()), (448, tokens(854).wanted()));
+        assert!(!long.exceed(512) && Tokens { alone: 12, ..long }.used() == 268);
+    }
+
+    #[test]
+    fn latest_answer_says_what_is_forgotten_in_its_own_context() {
+        let mut store = Store::in_memory().unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("Well.") };
+        let first = store.add_message(chat, None, &answer).unwrap();
+        store.add_message(chat, Some(first), &answer).unwrap();
+        let mut branch = store.branch(chat).unwrap();
+        let figures = |forgotten_tokens, context_length| {
+            let figures = AnswerStats { forgotten_tokens, context_length, ..AnswerStats::default() };
+            Some(serde_json::to_string(&figures).unwrap())
+        };
+        assert_eq!(forgotten_tokens(&branch, 512), 0);
+        branch[0].stats = figures(586, 512);
+        assert_eq!((forgotten_tokens(&branch, 512), forgotten_tokens(&branch, 1024)), (586, 0));
+        branch[1].stats = serde_json::to_string(&AnswerStats::failed("No model is open.".to_owned())).ok();
+        assert_eq!(forgotten_tokens(&branch, 512), 586, "a failed answer has forgotten nothing");
+        branch[1].stats = figures(0, 1024);
+        assert_eq!(forgotten_tokens(&branch, 512), 0, "read with a larger context since");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use egui::{Grid, Label, RichText, Sense, TextFormat, Ui, text::LayoutJob};
+use egui::{Grid, Key, Label, Modifiers, RichText, Sense, TextFormat, Ui, text::LayoutJob};
 use egui_material_icons::icons::{ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CLOSE};
 use thermocline_engine::{model::NeuronIndex, session::Engine};
 
@@ -11,6 +11,7 @@ use crate::{
     chat::{Explained, Explanation, ExplanationProgress, SwitchedOff},
     store::MessageId,
     ui::{
+        keyboard,
         theme::Palette,
         widgets::{icon_button, muted, small, two_columns},
     },
@@ -66,18 +67,20 @@ impl WordView {
         self.explanation.as_ref().is_some_and(|explanation| explanation.switched_off().is_some())
     }
 
-    /// Shows the view of `text`.
-    pub fn show(&mut self, ui: &mut Ui, text: &str) -> Option<WordAct> {
+    /// Shows the view of `text`. `arrows`: the arrow keys go from word to word, because nothing
+    /// else wants them.
+    pub fn show(&mut self, ui: &mut Ui, text: &str, arrows: bool) -> Option<WordAct> {
         if self.len != text.len() {
             *self = WordView { words: words(text), len: text.len(), ..WordView::new(self.message) };
         }
         let (mut act, before) = (None, self.chosen);
         ui.horizontal(|ui| {
             let last = self.words.len().checked_sub(1);
-            if icon_button(ui, ICON_CHEVRON_LEFT, "Word before").clicked() {
+            let pressed = |ui: &Ui, key: Key| arrows && keyboard::pressed(ui, Modifiers::NONE, key);
+            if icon_button(ui, ICON_CHEVRON_LEFT, "Word before").clicked() || pressed(ui, Key::ArrowLeft) {
                 self.chosen = self.chosen.map_or(last, |at| Some(at.saturating_sub(1)));
             }
-            if icon_button(ui, ICON_CHEVRON_RIGHT, "Word after").clicked() {
+            if icon_button(ui, ICON_CHEVRON_RIGHT, "Word after").clicked() || pressed(ui, Key::ArrowRight) {
                 self.chosen = self.chosen.map_or(last.map(|_| 0), |at| last.map(|last| (at + 1).min(last)));
             }
             muted(ui, "Click a word to see which neurons made it.");

@@ -1,6 +1,6 @@
 //! One message as it is shown, with what can be done to it.
 
-use egui::{Align, Color32, Frame, Label, Layout, Margin, TextFormat, Ui, text::LayoutJob};
+use egui::{Align, Color32, Frame, Label, Layout, Margin, Stroke, TextFormat, Ui, text::LayoutJob};
 use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
     ICON_TROUBLESHOOT,
@@ -20,7 +20,7 @@ use crate::{
         command::{Command, Page},
         neurons::Tint,
         theme::{Palette, RADIUS},
-        widgets::{icon_button, muted, sentence, small},
+        widgets::{icon_button, icon_button_with, muted, sentence, small},
     },
 };
 
@@ -36,6 +36,9 @@ pub struct Context<'a> {
     pub progress: Option<AnswerProgress<'a>>,
     /// True while an answer is being written in the chat, here or in another window: then nothing can be changed.
     pub busy: bool,
+    /// True if an answer is to name its model: one that goes on behind the results of tools does
+    /// not.
+    pub named: bool,
     /// True for the last message.
     pub last: bool,
     /// True if an engine can answer.
@@ -75,7 +78,8 @@ fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Messa
     let width = words.natural_width(ui).min(widest.floor()) + 1.0;
     ui.horizontal_top(|ui| {
         ui.add_space((ui.available_width() - width - 32.0).max(0.0));
-        let frame = Frame::new().fill(palette.raised).corner_radius(RADIUS + 4).inner_margin(Margin::symmetric(16, 12));
+        let frame = Frame::new().fill(palette.raised).stroke(Stroke::new(1.0, palette.line));
+        let frame = frame.corner_radius(RADIUS + 4).inner_margin(Margin::symmetric(16, 12));
         frame.show(ui, |ui| {
             ui.set_width(width);
             words.show(ui, true);
@@ -85,8 +89,8 @@ fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Messa
     let row = egui::vec2(ui.available_width(), 24.0);
     ui.allocate_ui_with_layout(row, Layout::right_to_left(Align::Center), |ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
-        let copy = icon_button(ui, ICON_CONTENT_COPY, "Copy message");
-        if copy.on_hover_ui(|ui| date(ui, context, "Sent")).clicked() {
+        let dated = |ui: &mut Ui| date(ui, context, "Sent");
+        if icon_button_with(ui, ICON_CONTENT_COPY, "Copy message", dated).clicked() {
             act = Some(MessageAction::Copy(message.content.clone()));
         }
         if !context.busy {
@@ -103,6 +107,10 @@ fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Messa
 fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<MessageAction> {
     let (palette, message) = (Palette::of(ui), context.message);
     ui.set_width(ui.available_width());
+    if let Some(model) = message.model.as_deref().filter(|_| context.named) {
+        let name = ui.add(Label::new(small(model, palette.muted)).truncate());
+        name.on_hover_ui(|ui| date(ui, context, "Begun"));
+    }
     if let Some(progress) = &context.progress {
         if !tinted(ui, context, progress.content) {
             blocks.update(progress.content, progress.ended);
@@ -178,8 +186,8 @@ fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> O
     let (palette, message, mut act) = (Palette::of(ui), context.message, None);
     let row = ui.horizontal(|ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
-        let copy = icon_button(ui, ICON_CONTENT_COPY, "Copy answer");
-        if copy.on_hover_ui(|ui| date(ui, context, "Begun")).clicked() {
+        let dated = |ui: &mut Ui| date(ui, context, "Begun");
+        if icon_button_with(ui, ICON_CONTENT_COPY, "Copy answer", dated).clicked() {
             act = Some(MessageAction::Copy(message.content.clone()));
         }
         if !context.busy {
@@ -199,17 +207,23 @@ fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> O
             }
             act = versions(ui, message, false).or(act.take());
         }
+        // The figures of an edited answer are those of other words.
+        let figures = figures.filter(|_| !message.edited);
         let reads = figures.as_ref().and_then(AnswerStats::reads_line);
-        let mut line = figures.map(|figures| figures.line()).unwrap_or_default();
-        if message.edited {
-            line.push_str(if line.is_empty() { "edited" } else { "   edited" });
-        }
+        let line = match &figures {
+            _ if message.edited => "edited".to_owned(),
+            Some(figures) => figures.line(),
+            None if message.state == MessageState::Stopped => "stopped".to_owned(),
+            None => String::new(),
+        };
         if !line.is_empty() {
             ui.add_space(4.0);
-            let shown = ui.label(small(line, palette.muted)).on_hover_ui(|ui| date(ui, context, "Begun"));
-            if reads.is_some() {
-                shown.on_hover_text(READS_HELP);
-            }
+            ui.label(small(line, palette.muted)).on_hover_ui(|ui| {
+                date(ui, context, "Begun");
+                if reads.is_some() {
+                    ui.label(READS_HELP);
+                }
+            });
         }
         reads
     });

@@ -9,7 +9,7 @@ use super::message_action::MessageAction;
 use crate::{
     store::{Message, MessageId, Speaker},
     ui::{
-        text::TextField,
+        text::{Edition, TextField},
         theme::{Palette, RADIUS},
         widgets::{muted, small},
     },
@@ -30,6 +30,7 @@ pub struct MessageChange {
     pub id: MessageId,
     /// Its words as they are now.
     pub text: String,
+    edition: Edition,
     /// True if Escape was pressed, which takes nothing back.
     held: bool,
 }
@@ -37,7 +38,7 @@ pub struct MessageChange {
 impl MessageChange {
     /// A change that begins with the message's own words.
     pub fn new(message: &Message) -> Self {
-        MessageChange { id: message.id, text: message.content.clone(), held: false }
+        MessageChange { id: message.id, text: message.content.clone(), edition: Edition::default(), held: false }
     }
 
     /// True if the message, which is in `branch`, has other words.
@@ -69,7 +70,7 @@ impl MessageChange {
         frame.show(ui, |ui| {
             ui.set_width(ui.available_width());
             let font = TextStyle::Body.resolve(ui.style());
-            let response = TextField::lines(id(), font).show(ui, &mut self.text, |field| {
+            let response = TextField::lines(id(), font).of(self.edition).show(ui, &mut self.text, |field| {
                 field.frame(Frame::NONE).desired_rows(2).desired_width(f32::INFINITY)
             });
             // Else Escape takes the keyboard away before the letters are read that were typed in the same frame.

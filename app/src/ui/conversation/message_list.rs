@@ -4,7 +4,7 @@ use egui::{Button, Rect, Role, Ui, Vec2, WidgetInfo};
 use egui_material_icons::icons::ICON_ARROW_DOWNWARD;
 
 use super::{
-    Conversation, column,
+    Conversation, column, composer,
     context_room::ForgottenLine,
     explained::WordAct,
     message::{self, Context},
@@ -44,6 +44,10 @@ impl Conversation {
         if self.blocks.len() > READY {
             self.blocks.clear();
         }
+        let arrows = match ui.memory(|memory| memory.focused()) {
+            None => true,
+            Some(id) => id == composer::id() && self.composer.text().is_empty(),
+        };
         let Conversation { branch, blocks, rows, editing, words, comparison, attaching, .. } = self;
         let (count, place) = (branch.len(), ui.max_rect());
         rows.show(ui, ("messages", chat), |ui, row| {
@@ -58,8 +62,9 @@ impl Conversation {
             let answers = answers.or((message.speaker == Speaker::User).then_some(message.id));
             let sources = answers.map_or(&[][..], |asked| attaching.sources(asked));
             let store = &shell.store;
+            let named = !branch[..row].last().is_some_and(|above| above.speaker == Speaker::Tool);
             let context =
-                Context { message, progress: own, busy, last, alive, tint, mark, files: &files, sources, store };
+                Context { message, progress: own, busy, named, last, alive, tint, mark, files: &files, sources, store };
             let blocks = blocks.entry(message.id).or_default();
             column(ui, |ui| {
                 if let Some(line) = line.filter(|line| line.before == message.id) {
@@ -67,7 +72,7 @@ impl Conversation {
                 }
                 ui.push_id(message.id, |ui| {
                     if let Some(view) = words.as_mut().filter(|view| view.message == message.id) {
-                        word = view.show(ui, &message.content).or(word.take());
+                        word = view.show(ui, &message.content, arrows).or(word.take());
                     } else if let Some(wanted) = message::show(ui, &context, blocks, change) {
                         act = Some(wanted);
                     }

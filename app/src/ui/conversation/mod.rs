@@ -53,10 +53,17 @@ use self::{
     start::Start,
 };
 use super::{command::Command, frame_pace, keyboard, models::Offers, shell::Shell};
-use crate::store::{Chat, Message, MessageId, Speaker};
+use crate::{
+    chat::StopCause,
+    store::{Chat, Message, MessageId, Speaker},
+};
 
-/// A draft is kept this long after the last key.
-const DRAFT: Duration = Duration::from_secs(1);
+/// Notice about an answer that ended with its model.
+const BROKEN_OFF: &str =
+    "The answer was stopped because its model was closed. What it has said is kept; Continue goes on with it.";
+
+/// A draft is kept this long after its first change that is not kept.
+const DRAFT: Duration = Duration::from_millis(250);
 
 /// How often an answer that another window writes is looked at.
 const ELSEWHERE: Duration = Duration::from_millis(500);
@@ -82,6 +89,9 @@ pub struct Conversation {
     blocks: HashMap<MessageId, Blocks>,
     rows: RowHeights,
     composer: Composer,
+    /// Height that it took last, in points.
+    composer_height: f32,
+    /// When the draft was changed first since it was kept.
     changed: Option<Instant>,
     editing: Option<MessageChange>,
     copy: Option<String>,
@@ -124,6 +134,9 @@ impl Conversation {
         for error in shell.chat_controller.poll(&mut shell.store, &shell.engine_handle) {
             shell.show_error(error);
         }
+        if shell.chat_controller.take_broken_off() {
+            shell.toasts.warning(BROKEN_OFF);
+        }
         if !self.opened_last {
             self.opened_last = true;
             self.composer.focus();
@@ -148,7 +161,8 @@ impl Conversation {
     /// Keeps what is not kept yet, because the window closes.
     pub fn leave(&mut self, shell: &mut Shell) {
         self.keep_draft(shell);
-        for error in shell.chat_controller.release_model(&mut shell.store) {
+        self.remove_empty(shell);
+        for error in shell.chat_controller.release_model(&mut shell.store, StopCause::WindowClosed) {
             shell.show_error(error);
         }
         if let Some(tools) = shell.chat_controller.tools() {
@@ -222,7 +236,7 @@ impl Conversation {
         }
         self.attaching.show(ui);
         self.settings(ui, shell);
-        let action = Panel::bottom("composer")
+        let composer = Panel::bottom("composer")
             .resizable(false)
             .show_separator_line(false)
             .frame(egui::Frame::NONE)
@@ -233,9 +247,14 @@ impl Conversation {
                     }
                     self.compose(ui, shell)
                 })
-            })
-            .inner;
-        match action {
+            });
+        // A panel has the height that it took before. In a slow window its buttons would be outside
+        // of it for seconds.
+        let height = composer.response.rect.height();
+        if (std::mem::replace(&mut self.composer_height, height) - height).abs() > 0.5 {
+            ui.request_discard("the composer has another height");
+        }
+        match composer.inner {
             Some(ComposerAction::Send) => self.send(shell),
             Some(ComposerAction::Stop) => self.handle_command(&Command::Stop, shell),
             Some(ComposerAction::Attach) => {
@@ -244,7 +263,10 @@ impl Conversation {
             }
             Some(ComposerAction::Tools) => self.switch_tools(shell),
             Some(ComposerAction::Settings) => self.settings.open = !self.settings.open,
-            Some(ComposerAction::Typed) => (self.changed, self.asking) = (Some(Instant::now()), false),
+            Some(ComposerAction::Typed) => {
+                self.changed.get_or_insert_with(Instant::now);
+                self.asking = false;
+            }
             None => {}
         }
         if self.sending {
@@ -277,6 +299,8 @@ impl Conversation {
             _ if self.settings.open => self.settings.close(),
             Some(change) if changed && !busy => return change.hold(ui),
             Some(_) if !changed => self.editing = None,
+            _ if self.words.is_some() => self.words = None,
+            _ if self.comparison.is_some() => self.comparison = None,
             _ => self.handle_command(&Command::Stop, shell),
         }
         self.composer.focus();

@@ -4,7 +4,7 @@ use egui::Ui;
 
 use super::{
     Composer, Conversation,
-    over_limit::{self, OverLimitAnswer},
+    over_limit::{self, OverLimitAnswer, Remedies},
 };
 use crate::{
     chat::SamplingOverrides,
@@ -65,13 +65,15 @@ impl Conversation {
             return;
         };
         let choices = SamplingOverrides::from_json(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
-        match over_limit::ask(ui, &engine, tokens, choices.stop_when_full) {
+        let moves = !self.branch.is_empty() && self.attaching.draft().next().is_none();
+        match over_limit::ask(ui, &engine, tokens, Remedies { stops: choices.stop_when_full, moves }) {
             None => return,
             Some(OverLimitAnswer::Shorten) => self.composer.focus(),
             Some(OverLimitAnswer::Forget) => {
                 let text = self.composer.text().trim().to_owned();
                 self.send_message(&text, shell);
             }
+            Some(OverLimitAnswer::NewChat) => self.send_in_new_chat(shell),
             Some(OverLimitAnswer::Enlarge(context)) => {
                 shell.model_settings(&model).context = Some(context);
                 shell.queue_command(Command::ReopenModel);
@@ -79,6 +81,19 @@ impl Conversation {
             }
         }
         self.asking = false;
+    }
+
+    /// Sends what is written as the first message of a new chat.
+    fn send_in_new_chat(&mut self, shell: &mut Shell) {
+        let text = self.composer.text().trim().to_owned();
+        if let Some(chat) = &self.chat {
+            let moved = shell.store.set_draft(chat.id, "");
+            shell.ok_or_show_error(moved);
+        }
+        self.close(shell);
+        // It stays in the field if it cannot be sent.
+        self.composer = Composer::new(&text);
+        self.send_message(&text, shell);
     }
 
     /// Sends `text` behind the last message of the chat.

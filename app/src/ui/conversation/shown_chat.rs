@@ -10,6 +10,7 @@ use crate::{
 
 impl Conversation {
     pub(super) fn open(&mut self, id: ChatId, shell: &mut Shell) {
+        self.remove_empty(shell);
         let chat = shell.store.chat(id);
         let Some(chat) = shell.ok_or_show_error(chat) else { return };
         shell.remember(Some(id));
@@ -19,9 +20,19 @@ impl Conversation {
     }
 
     pub(super) fn close(&mut self, shell: &mut Shell) {
+        self.remove_empty(shell);
         shell.remember(None);
         self.composer = Composer::new("");
         self.reset(None, shell);
+    }
+
+    /// Removes the chat that is left if nothing was said in it: an empty row would stay in the
+    /// list.
+    pub(super) fn remove_empty(&mut self, shell: &mut Shell) {
+        if let Some(chat) = self.chat.as_ref().filter(|_| self.branch.is_empty()) {
+            let removed = shell.store.remove_empty_chat(chat.id);
+            shell.ok_or_show_error(removed);
+        }
     }
 
     fn reset(&mut self, chat: Option<Chat>, shell: &Shell) {

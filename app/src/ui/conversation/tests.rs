@@ -191,3 +191,32 @@ fn word_of_an_answer_is_explained_by_its_neurons() {
     let (shell, conversation) = it.state().as_ref().unwrap();
     assert!(conversation.words.is_none() && shell.highlight.is_none());
 }
+
+#[test]
+fn settings_of_a_chat_fit_and_say_what_nothing_means() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut it = harness(&folder);
+    let before: Vec<String> = names(&it);
+    assert!(!before.iter().any(|name| name == "no limit"));
+    it.get_by_label("Chat settings").click();
+    it.run_steps(SETTLED);
+    assert!(names(&it).iter().any(|name| name.contains("no limit")), "{:?}", names(&it));
+    let save = it.get_by_label("Save as preset").rect();
+    let window = it.ctx.content_rect();
+    assert!(window.contains_rect(save), "{save} without scrolling");
+    it.get_by_label("More sampling").click();
+    it.run_steps(30);
+    let (shell, conversation) = it.state_mut().as_mut().unwrap();
+    let chat = conversation.ensure_chat(shell).unwrap();
+    shell.store.set_chat_sampling(chat, Some(r#"{"top_k": 0}"#)).unwrap();
+    conversation.refresh(shell);
+    it.run_steps(SETTLED);
+    assert!(names(&it).iter().any(|name| name == "all"), "{:?}", names(&it));
+}
+
+/// All that is written anywhere, numbers of sliders among it.
+fn names(it: &Harness<'_, Option<(Shell, Conversation)>>) -> Vec<String> {
+    let nodes = it.root().children_recursive();
+    let texts = nodes.map(|node| [node.accesskit_node().label(), node.accesskit_node().value()]);
+    texts.flatten().flatten().collect()
+}

@@ -66,6 +66,13 @@ pub(super) fn small(ui: &Ui, text: impl Into<String>) -> RichText {
 }
 
 impl NeuronsPanel {
+    /// Takes the card of the neuron that was pinned last away; the neuron stays pinned.
+    pub fn close_card(&mut self) {
+        if let Some(watched) = &mut self.watched {
+            watched.close_card();
+        }
+    }
+
     /// Has large maps drawn by the window's GPU from now on, if that can. What another context of egui's has drawn is drawn anew.
     pub fn draw_on(&mut self, state: &RenderState) {
         self.shader = Shader::install(state);

@@ -1,6 +1,6 @@
 //! The card of the neuron that was pinned last, beside its dot on the map.
 
-use egui::{Area, Frame, Id, Margin, Order, Pos2, Stroke, Ui, Vec2};
+use egui::{Area, Context, Frame, Id, LayerId, Margin, Order, Pos2, Stroke, Ui, Vec2};
 use egui_material_icons::icons::ICON_CLOSE;
 
 use super::{facts::Facts, map::facts_ui, pins::Pin, switching_off::HINT};
@@ -25,12 +25,22 @@ pub enum CardAct {
     Without,
 }
 
+fn area_id() -> Id {
+    Id::unique("pinned neuron")
+}
+
+/// True if a card was drawn with the last frame.
+pub fn is_shown(ctx: &Context) -> bool {
+    let layer = LayerId::new(Order::Foreground, area_id());
+    ctx.memory(|memory| memory.areas().visible_last_frame(&layer))
+}
+
 /// Shows the card of the neuron `pin` whose dot is at `dot`; `words`: those it fires most at, `tints`: it is shown in the words of
 /// the chat.
 pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, pin: &Pin, tints: bool) -> Option<CardAct> {
     let palette = Palette::of(ui);
     let mut act = None;
-    let area = Area::new(Id::unique("pinned neuron")).order(Order::Foreground).constrain(true);
+    let area = Area::new(area_id()).order(Order::Foreground).constrain(true);
     area.fixed_pos(dot + Vec2::new(12.0, 12.0)).show(ui, |ui| {
         let frame = Frame::new()
             .fill(palette.raised)

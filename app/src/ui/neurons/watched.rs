@@ -223,6 +223,11 @@ impl Watched {
         self.playback.remember(remembered::read(&bytes, self.board.shape(), vocab));
     }
 
+    /// Takes the card away.
+    pub(super) fn close_card(&mut self) {
+        self.card = None;
+    }
+
     /// The card of the neuron that was pinned last, at its dot.
     fn show_card(&mut self, ui: &Ui, shell: &mut Shell, engine: &Engine, options: MapOptions) {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };

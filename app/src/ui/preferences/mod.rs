@@ -44,6 +44,15 @@ impl PreferencesPage {
         self.about.tick(ctx, shell);
     }
 
+    /// Says what was typed and not added: another page is shown now.
+    pub fn leave(&self, shell: &mut Shell) {
+        if self.tools.is_typed() {
+            shell
+                .toasts
+                .warning("The tool server was not added. Its text is still in Settings: press Enter there to add it.");
+        }
+    }
+
     /// Shows what lies over everything.
     pub fn show_overlay(&mut self, ui: &Ui) {
         self.about.show_overlay(ui);

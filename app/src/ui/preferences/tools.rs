@@ -1,12 +1,12 @@
 //! Servers with tools, and which of their tools may run.
 
-use egui::{CollapsingHeader, Id, RichText, TextStyle, Ui};
+use egui::{CollapsingHeader, Id, Key, KeyboardShortcut, Modifiers, RichText, TextStyle, Ui};
 
 use super::title;
 use crate::{
     remote::{KeyPlace, SecretKey},
     tools::{Consent, ImportedServer, ServerReport, Tool, ToolServerState, builtin::Builtin, read_servers},
-    ui::{background::Background, shell::Shell, text::TextField, theme, theme::Palette, widgets},
+    ui::{background::Background, keyboard, shell::Shell, text::TextField, theme, theme::Palette, widgets},
 };
 
 /// Most characters of a description.
@@ -48,6 +48,11 @@ impl ToolsCard {
         self.fields(ui, shell);
     }
 
+    /// True if a server is typed that is not added yet.
+    pub fn is_typed(&self) -> bool {
+        !self.text.trim().is_empty()
+    }
+
     fn fields(&mut self, ui: &mut Ui, shell: &mut Shell) {
         match self.adding.take() {
             Some(Ok((servers, place))) => {
@@ -66,18 +71,22 @@ impl ToolsCard {
             field
                 .desired_rows(1)
                 .desired_width(f32::INFINITY)
+                .return_key(KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter))
                 .hint_text("npx -y @modelcontextprotocol/server-filesystem ~/Documents")
         });
-        field.labelled_by(label);
+        let field = field.labelled_by(label);
         ui.horizontal(|ui| {
             let label = ui.label("Key of the added server").id;
             let width = (ui.available_width() - 144.0).max(96.0);
             let key = TextField::secret(Id::unique("key of a tool server"), TextStyle::Body.resolve(ui.style()));
             let hint = "if its address wants one";
-            key.show(ui, &mut self.key, |field| field.hint_text(hint).desired_width(width)).labelled_by(label);
-            let ready = !self.text.trim().is_empty() && !self.adding.is_busy();
+            let key =
+                key.show(ui, &mut self.key, |field| field.hint_text(hint).desired_width(width)).labelled_by(label);
+            let ready = self.is_typed() && !self.adding.is_busy();
             let add = ui.add_enabled(ready, egui::Button::new("Add tool server"));
-            if add.on_hover_text("Start it, or connect to it, and list its tools").clicked() {
+            let add = add.on_hover_text("Enter. Starts the server, or connects to it, and lists its tools.").clicked();
+            let entered = (field.has_focus() || key.lost_focus()) && keyboard::pressed(ui, Modifiers::NONE, Key::Enter);
+            if add || (entered && ready) {
                 self.add(ui, shell);
             }
         });

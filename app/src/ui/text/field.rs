@@ -15,13 +15,17 @@ use std::{borrow::Cow, sync::Arc};
 
 use egui::{
     Color32, CursorIcon, FontId, Id, Pos2, Response, Sense, Shape, SurrenderFocusOn, TextBuffer, TextEdit, TextFormat,
-    Ui, layers::ShapeIdx, text_edit::TextEditOutput,
+    Ui,
+    layers::ShapeIdx,
+    text::CCursorRange,
+    text_edit::{TextEditOutput, TextEditState},
 };
 
 use super::{
     control,
     described::describe,
     edited::{EditedText, Leading, Room},
+    edition::Edition,
 };
 
 /// Character that stands for each one of a secret, as the painter has it.
@@ -51,6 +55,9 @@ struct Shown {
     /// Where its text begins.
     at: Pos2,
     leading: Leading,
+    /// The text that it left.
+    text: String,
+    edition: Option<Edition>,
 }
 
 /// Number of lines of a field, and what is seen of its letters.
@@ -87,25 +94,41 @@ pub struct TextField {
     id: Id,
     font: FontId,
     kind: FieldKind,
+    edition: Option<Edition>,
 }
 
 impl TextField {
     /// A field of several lines whose letters are in `font`.
     pub fn lines(id: Id, font: FontId) -> Self {
-        TextField { id, font, kind: FieldKind::Lines }
+        TextField { id, font, kind: FieldKind::Lines, edition: None }
     }
 
     /// A field of one line whose letters are in `font`; Enter leaves it.
     pub fn line(id: Id, font: FontId) -> Self {
-        TextField { id, font, kind: FieldKind::Line }
+        TextField { id, font, kind: FieldKind::Line, edition: None }
     }
 
     /// The same for a secret.
     pub fn secret(id: Id, font: FontId) -> Self {
-        TextField { id, font, kind: FieldKind::Secret }
+        TextField { id, font, kind: FieldKind::Secret, edition: None }
     }
 
-    /// Shows `text`, which may be changed; `with` sets how the field looks.
+    /// The field of this text. One field may show several texts in turn, which may be equal.
+    pub fn of(self, edition: Edition) -> Self {
+        TextField { edition: Some(edition), ..self }
+    }
+
+    /// Selects all of `text` in the frame in which the field takes the keyboard: what is typed
+    /// replaces it.
+    pub fn select_all(&self, ui: &Ui, text: &str) {
+        let mut state = TextEditState::load(ui, self.id).unwrap_or_default();
+        state.cursor.set_char_range(Some(CCursorRange::select_all_str(text)));
+        state.store(ui, self.id);
+    }
+
+    /// Shows `text`, which may be changed; `with` sets how the field looks. The caret and the undo
+    /// history belong to the text: where another one is shown than the field has left, the caret is
+    /// at its end and nothing can be undone.
     pub fn show(
         &self,
         ui: &mut Ui,
@@ -114,6 +137,10 @@ impl TextField {
     ) -> Response {
         let (id, over) = (self.id, self.id.with("pointer"));
         let shown: Option<Shown> = ui.data(|data| data.get_temp(id));
+        let shown = shown.filter(|shown| shown.edition == self.edition && shown.text == *text);
+        if shown.is_none() {
+            TextEditState::default().store(ui, id);
+        }
         let mut layout = shown.as_ref().map(|shown| shown.layout.clone());
         let mut leading = shown.as_ref().and_then(|shown| shown.leading);
         // What is done to a text with lines that begin at the right is done to it as it was seen.
@@ -159,7 +186,8 @@ impl TextField {
             }
             let cursor = output.state.cursor.char_range().map(|range| range.primary.index.0);
             let leading = leading.filter(|leading| !output.response.changed() && cursor == Some(*leading));
-            ui.data_mut(|data| data.insert_temp(id, Shown { layout, at: output.galley_pos, leading }));
+            let (at, text, edition) = (output.galley_pos, text.clone(), self.edition);
+            ui.data_mut(|data| data.insert_temp(id, Shown { layout, at, leading, text, edition }));
         }
         output.response.response
     }
@@ -210,7 +238,80 @@ fn complete(ui: &Ui, over: Id, output: &TextEditOutput, edited: &EditedText) {
 
 #[cfg(test)]
 mod tests {
+    use egui::{Event, Key, Modifiers};
+    use egui_kittest::Harness;
+
     use super::*;
+
+    /// A field, and what it shows.
+    struct Edited {
+        field: fn(Id, FontId) -> TextField,
+        text: String,
+        edition: Edition,
+        hidden: bool,
+    }
+
+    fn shown(field: fn(Id, FontId) -> TextField) -> Harness<'static, Edited> {
+        let show = |ui: &mut Ui, edited: &mut Edited| {
+            let id = Id::unique("field of a test");
+            let field = (edited.field)(id, FontId::proportional(15.0)).of(edited.edition);
+            if !edited.hidden {
+                field.show(ui, &mut edited.text, |field| field).request_focus();
+            }
+        };
+        let edited = Edited { field, text: "abc".to_owned(), edition: Edition::default(), hidden: false };
+        let mut it = Harness::builder().with_step_dt(0.5).build_ui_state(show, edited);
+        it.run_steps(4);
+        it
+    }
+
+    fn types(it: &mut Harness<'_, Edited>, text: &str) {
+        it.event(Event::Text(text.to_owned()));
+        it.run_steps(4);
+    }
+
+    fn undo(it: &mut Harness<'_, Edited>) {
+        for _ in 0..6 {
+            it.key_press_modifiers(Modifiers::COMMAND, Key::Z);
+            it.run_steps(2);
+        }
+    }
+
+    #[test]
+    fn caret_and_history_belong_to_the_text() {
+        for field in [TextField::lines, TextField::line, TextField::secret] {
+            let mut it = shown(field);
+            it.key_press(Key::Home);
+            it.run_steps(2);
+            types(&mut it, "x");
+            // It is the same text when it was not seen for a while.
+            it.state_mut().hidden = true;
+            it.run_steps(2);
+            it.state_mut().hidden = false;
+            it.run_steps(2);
+            types(&mut it, "y");
+            assert_eq!(it.state().text, "xyabc");
+            // Another one, and an empty one, as after it was sent.
+            for other in ["another text", ""] {
+                it.state_mut().text = other.to_owned();
+                it.run_steps(2);
+                types(&mut it, "!");
+                assert_eq!(it.state().text, format!("{other}!"));
+                undo(&mut it);
+                assert_eq!(it.state().text, other);
+            }
+            // Another one that is equal.
+            types(&mut it, "of the first");
+            it.key_press(Key::Home);
+            it.run_steps(2);
+            it.state_mut().edition = Edition::default();
+            it.run_steps(2);
+            undo(&mut it);
+            assert_eq!(it.state().text, "of the first");
+            types(&mut it, "!");
+            assert_eq!(it.state().text, "of the first!");
+        }
+    }
 
     #[test]
     fn one_line_has_as_many_characters_and_bytes_as_its_text() {

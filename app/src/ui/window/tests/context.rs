@@ -4,7 +4,11 @@ use egui::{Key, accesskit::Role};
 use egui_kittest::kittest::Queryable;
 
 use crate::{
-    chat::AnswerStats, engine_handle::ModelState, library::ModelId, settings::ModelSettings, store::Message,
+    chat::AnswerStats,
+    engine_handle::ModelState,
+    library::ModelId,
+    settings::ModelSettings,
+    store::{Message, NewMessage, Speaker, Store},
     ui::testing::TestWindow,
 };
 
@@ -36,13 +40,16 @@ fn composer_counts_and_asks_about_a_message_that_is_too_long() {
     assert!(stage.shows("This message "), "{:?}", stage.texts());
     stage.press(Key::Enter);
     assert!(branch(&mut stage).is_empty(), "nothing is sent");
-    assert!(stage.shows("The model keeps 128 in mind"));
+    assert!(stage.shows("This model's context is 128 tokens"));
     stage.click("Shorten the message");
-    assert!(!stage.shows("The model keeps 128 in mind"));
+    assert!(!stage.shows("This model's context is 128 tokens"));
     assert_eq!(stage.control("Message").value().as_deref(), Some(long.as_str()), "it is still there");
     // Nothing above it could be forgotten for it.
     stage.press(Key::Enter);
-    assert!(stage.shows("it is too long by itself") && !stage.shows("Send it and forget the beginning"));
+    assert!(
+        stage.shows("Even without the earlier messages it is too long")
+            && !stage.shows("Send it and forget the beginning")
+    );
 }
 
 /// The button is whole beside any figures.
@@ -73,7 +80,7 @@ fn oldest_turns_are_forgotten_and_a_line_shows_it() {
             stage.click("Send it and forget the beginning");
         }
         stage.answered();
-        if stage.shows("all of what is above but the system prompt") {
+        if stage.shows("no longer sees the messages above this line") {
             let said = branch(&mut stage);
             assert_eq!(said.len(), 2 * turn, "nothing is gone from the chat");
             let figures = AnswerStats::from_json(said[2 * turn - 1].stats.as_deref()).unwrap();
@@ -90,8 +97,8 @@ fn larger_context_is_opened_and_the_message_sent() {
     stage.write("Message", &"Tell me a story about a frog and a boat. ".repeat(12));
     stage.until("a count", |window| window.conversation.counted().is_some_and(|tokens| tokens.exceed(128)));
     stage.press(Key::Enter);
-    let button = stage.texts().into_iter().find(|text| text.starts_with("Keep ")).unwrap();
-    assert!(button.contains("tokens in mind (") && button.ends_with("more memory)"), "{button}");
+    let button = stage.texts().into_iter().find(|text| text.starts_with("Use a context of ")).unwrap();
+    assert!(button.contains(" tokens (") && button.ends_with("more memory)"), "{button}");
     stage.click(&button);
     stage.until("the larger context", |window| match window.shell().engine_handle.state() {
         ModelState::Ready { engine, .. } => engine.context() > 128,
@@ -100,7 +107,7 @@ fn larger_context_is_opened_and_the_message_sent() {
     stage.until("the message", |window| window.shell().chat_controller.is_busy());
     stage.answered();
     assert_eq!(branch(&mut stage).len(), 2);
-    assert!(!stage.shows("Forgotten: "), "all of it is in mind");
+    assert!(!stage.shows("no longer sees"), "all of it is in the context");
 }
 
 #[test]
@@ -112,4 +119,62 @@ fn short_messages_are_sent_without_a_question() {
     assert!(stage.shell().chat_controller.is_busy());
     stage.answered();
     assert!(stage.shows("of FFN weights were read"), "what it cost and saved: {:?}", stage.texts());
+}
+
+/// The numbers of the gauge: tokens of the message, if there is one, and of the context.
+fn gauge(stage: &TestWindow) -> (Option<usize>, usize) {
+    let texts = stage.texts();
+    let line = texts.iter().find(|text| text.contains("ontext ") && text.contains(" / ")).unwrap();
+    let mut numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
+    let draft = line.starts_with("This message").then(|| numbers.next().unwrap());
+    (draft, numbers.next().unwrap())
+}
+
+#[test]
+fn gauge_counts_a_chat_at_rest_as_while_a_message_is_written() {
+    let mut stage = TestWindow::with(SIZE, |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        let asked = store.add_message(chat, None, &NewMessage::user("Tell me a story about a frog.")).unwrap();
+        let answer =
+            NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("Once there was a frog. He jumped.") };
+        store.add_message(chat, Some(asked), &answer).unwrap();
+        settings.last_chat = Some(chat.number());
+    });
+    stage.ready();
+    let counted = |stage: &mut TestWindow| {
+        stage.until("a count", |window| window.conversation.counted().is_some());
+        gauge(stage)
+    };
+    let (draft, rest) = counted(&mut stage);
+    assert!(draft.is_none() && rest > 12, "an opened chat is counted: {rest}");
+    stage.types("And a boat?");
+    let (draft, used) = counted(&mut stage);
+    let draft = draft.unwrap();
+    assert_eq!((draft > 2, used), (true, rest + draft));
+    stage.ctrl(Key::A);
+    stage.press(Key::Backspace);
+    assert_eq!(counted(&mut stage), (None, rest));
+}
+
+#[test]
+fn message_without_room_can_begin_a_new_chat() {
+    let mut stage = narrow();
+    let short = "Tell me a story about a frog and a boat.";
+    while !stage.shows("Send it and forget the beginning") {
+        assert!(branch(&mut stage).len() < 24, "the chat is never too long: {:?}", stage.texts());
+        stage.write("Message", short);
+        stage.until("a count", |window| window.conversation.counted().is_some());
+        stage.press(Key::Enter);
+        stage.answered();
+    }
+    assert!(!stage.shows("Shorten the message"), "the message is short");
+    let old = stage.shell().settings.last_chat;
+    stage.click("Send it in a new chat");
+    stage.answered();
+    assert_ne!(stage.shell().settings.last_chat, old);
+    let said = branch(&mut stage);
+    assert_eq!((said.len(), &*said[0].content), (2, short));
+    let old = stage.shell().store.find_chat(old.unwrap()).unwrap().unwrap();
+    assert_eq!(old.draft, "", "it has moved");
 }

@@ -4,8 +4,12 @@ use egui::{Event, Key, Modifiers, accesskit::Role};
 use egui_kittest::kittest::Queryable;
 
 use crate::{
+    chat::{Side, SideModel},
     store::{MessageState, NewMessage, Speaker, Store},
-    ui::{command::Page, testing::TestWindow},
+    ui::{
+        command::{Command, Page},
+        testing::TestWindow,
+    },
 };
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
@@ -236,6 +240,63 @@ fn escape_closes_the_settings_of_a_chat_before_it_stops_an_answer() {
     stage.click("Message");
     stage.press(Key::Escape);
     assert!(!stage.shows("System prompt") && stage.control("Message").is_focused());
+}
+
+#[test]
+fn arrows_lead_from_word_to_word_and_escape_leaves_them() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    send_message(&mut stage, "Tell me a story.");
+    stage.answered();
+    for focused in [false, true] {
+        stage.click("Which neurons made these words?");
+        if focused {
+            stage.control("Message").focus();
+            stage.step();
+        }
+        stage.press(Key::ArrowRight);
+        stage.appears("probability");
+        stage.press(Key::Escape);
+        assert!(!stage.shows("Back to the answer"));
+        assert!(stage.control("Message").is_focused());
+    }
+    // Where something is written they move the caret.
+    stage.click("Which neurons made these words?");
+    stage.write("Message", "ab");
+    stage.press(Key::ArrowLeft);
+    stage.types("-");
+    assert_eq!(stage.control("Message").value().as_deref(), Some("a-b"));
+    assert!(!stage.shows("Reading the text before it") && !stage.shows("probability"));
+}
+
+#[test]
+fn escape_closes_a_comparison() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    send_message(&mut stage, "Tell me a story.");
+    stage.answered();
+    let side = |title: &str| Side { title: title.to_owned(), model: SideModel::Without(Vec::new()) };
+    stage.shell().queue_command(Command::Compare([side("First"), side("Second")]));
+    stage.until("both answers", |window| window.conversation.is_compared());
+    assert!(stage.has(Role::Button, "Close the comparison"));
+    stage.press(Key::Escape);
+    assert!(!stage.has(Role::Button, "Close the comparison"));
+}
+
+#[test]
+fn escape_takes_the_card_of_a_neuron_away_before_it_stops_an_answer() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    send_message(&mut stage, "Tell me a story.");
+    stage.answered();
+    super::neurons::click_a_dot(&mut stage);
+    assert!(stage.shows("Close this card"), "{:?}", stage.texts());
+    stage.ctrl(Key::R);
+    stage.press(Key::Escape);
+    assert!(!stage.shows("Close this card"));
+    stage.answered();
+    assert_eq!(stage.branch()[1].state, MessageState::Complete);
+    assert!(stage.shows("Unpin"), "it stays pinned: {:?}", stage.texts());
 }
 
 #[test]

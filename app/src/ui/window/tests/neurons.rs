@@ -21,7 +21,7 @@ fn answered() -> TestWindow {
 }
 
 /// Clicks a dot of the map's first layer.
-fn click_a_dot(stage: &mut TestWindow) {
+pub(super) fn click_a_dot(stage: &mut TestWindow) {
     let map = stage.it.get_by_label_contains("Map of neurons").rect();
     stage.tap(map.left_top() + vec2(80.0, 12.0));
 }

@@ -86,4 +86,17 @@ fn end_is_found_with_a_button_and_a_key() {
     stage.it.run_steps(8);
     assert_in_view(&stage, LAST);
     assert_eq!(stage.control("Message").value().as_deref(), Some("half a thought"));
+    // In a slow window Ctrl is let go within the same frame.
+    scroll_up(&mut stage);
+    let press = |pressed| Event::Key {
+        key: Key::End,
+        physical_key: None,
+        pressed,
+        repeat: false,
+        modifiers: Modifiers::COMMAND,
+    };
+    let (held, let_go) = (Event::ModifiersChanged(Modifiers::COMMAND), Event::ModifiersChanged(Modifiers::NONE));
+    stage.it.input_mut().events.extend([held, press(true), press(false), let_go]);
+    stage.it.run_steps(8);
+    assert_in_view(&stage, LAST);
 }

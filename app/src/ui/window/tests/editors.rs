@@ -1,0 +1,241 @@
+//! What is typed belongs to what it is typed into: caret and undo history of one text are never
+//! another text's.
+
+use std::time::Instant;
+
+use egui::{Event, Key, Modifiers, accesskit::Role};
+
+use crate::{
+    store::{ChatId, MessageState, NewMessage, Speaker, Store},
+    testing::PATIENCE,
+    ui::{command::Command, testing::TestWindow},
+};
+
+const SIZE: [f32; 2] = [1440.0, 900.0];
+
+/// A window with two chats, each a question and an answer, of which the first is shown.
+fn two_chats() -> (TestWindow, [ChatId; 2]) {
+    let mut chats = Vec::new();
+    let mut stage = TestWindow::with(SIZE, |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        for (title, question, answer) in
+            [("Frogs", "Why do frogs jump?", "Far."), ("Boats", "Hello", "There was a train.")]
+        {
+            let chat = store.add_chat(None, "").unwrap();
+            store.rename_chat(chat, title).unwrap();
+            let asked = store.add_message(chat, None, &NewMessage::user(question)).unwrap();
+            let said = NewMessage {
+                speaker: Speaker::Assistant,
+                state: MessageState::Complete,
+                model: Some("Another model".to_owned()),
+                ..NewMessage::user(answer)
+            };
+            store.add_message(chat, Some(asked), &said).unwrap();
+            chats.push(chat);
+        }
+        settings.last_chat = Some(chats[0].number());
+    });
+    stage.ready();
+    (stage, [chats[0], chats[1]])
+}
+
+fn open(stage: &mut TestWindow, chat: ChatId) {
+    stage.shell().queue_command(Command::OpenChat(chat));
+    stage.step();
+}
+
+fn value(stage: &TestWindow, name: &str) -> String {
+    stage.control(name).value().unwrap_or_default()
+}
+
+/// Takes back all that can be taken back.
+fn undo(stage: &mut TestWindow) {
+    (0..4).for_each(|_| stage.ctrl(Key::Z));
+}
+
+#[test]
+fn undo_in_one_chat_brings_back_nothing_of_another() {
+    let (mut stage, [frogs, boats]) = two_chats();
+    stage.types("a secret of the frogs");
+    // A pause makes it a step of its own.
+    stage.it.run_steps(90);
+    stage.ctrl(Key::A);
+    stage.press(Key::Backspace);
+    stage.it.run_steps(90);
+    open(&mut stage, boats);
+    assert_eq!(value(&stage, "Message"), "");
+    undo(&mut stage);
+    assert_eq!(value(&stage, "Message"), "", "both drafts are empty");
+    stage.types("B text");
+    undo(&mut stage);
+    assert_eq!(value(&stage, "Message"), "");
+    stage.types("of the boats");
+    open(&mut stage, frogs);
+    undo(&mut stage);
+    assert_eq!(value(&stage, "Message"), "");
+    // Its own is still there, with the caret behind it.
+    open(&mut stage, boats);
+    stage.types("!");
+    assert_eq!(value(&stage, "Message"), "of the boats!");
+    stage.ctrl(Key::N);
+    undo(&mut stage);
+    assert_eq!(value(&stage, "Message"), "", "a new chat");
+    // What was sent is not brought back either.
+    stage.types("Tell me a story.");
+    stage.press(Key::Enter);
+    stage.answered();
+    undo(&mut stage);
+    assert_eq!(value(&stage, "Message"), "");
+}
+
+#[test]
+fn change_of_a_message_begins_at_its_end() {
+    let (mut stage, [_, boats]) = two_chats();
+    stage.click("Edit message");
+    stage.press(Key::Home);
+    stage.types("Well: ");
+    stage.click("Cancel");
+    open(&mut stage, boats);
+    for (button, field, text) in
+        [("Edit message", "Changed message", "Hello"), ("Edit answer", "Changed answer", "There was a train.")]
+    {
+        stage.click(button);
+        stage.types(" The end.");
+        assert_eq!(value(&stage, field), format!("{text} The end."));
+        stage.press(Key::Home);
+        (0..6).for_each(|_| stage.ctrl(Key::Z));
+        assert_eq!(value(&stage, field), text, "all that is undone is its own");
+        stage.click("Cancel");
+        // The same one again, in which the caret was moved.
+        stage.click(button);
+        stage.types("!");
+        assert_eq!(value(&stage, field), format!("{text}!"));
+        stage.click("Cancel");
+    }
+}
+
+#[test]
+fn renaming_replaces_the_name_that_is_selected() {
+    let (mut stage, [_, boats]) = two_chats();
+    stage.press(Key::F2);
+    stage.types("Renamed");
+    stage.press(Key::Enter);
+    open(&mut stage, boats);
+    stage.press(Key::F2);
+    stage.types("Lily");
+    assert_eq!(value(&stage, "Name of the chat"), "Lily");
+    undo(&mut stage);
+    assert_eq!(value(&stage, "Name of the chat"), "Boats");
+    stage.types("s");
+    stage.press(Key::Enter);
+    for name in ["Stories", "Letters"] {
+        stage.click("New folder");
+        stage.it.step();
+        stage.types(name);
+        assert_eq!(value(&stage, "Name of the folder"), name);
+        stage.press(Key::Enter);
+    }
+    let mut folders: Vec<_> = stage.shell().store.folders().unwrap().into_iter().map(|folder| folder.name).collect();
+    folders.sort();
+    assert_eq!(folders, ["Letters", "Stories"]);
+}
+
+#[test]
+fn settings_of_one_chat_take_back_nothing_of_another() {
+    let (mut stage, [frogs, boats]) = two_chats();
+    stage.click("Chat settings");
+    stage.write("System prompt", "You are a frog.");
+    stage.it.run_steps(90);
+    stage.ctrl(Key::A);
+    stage.press(Key::Backspace);
+    stage.it.run_steps(90);
+    open(&mut stage, boats);
+    stage.control("System prompt").focus();
+    stage.step();
+    undo(&mut stage);
+    assert_eq!(value(&stage, "System prompt"), "");
+    // Of names of presets, too: the field is emptied when one is kept.
+    stage.write("Name of the preset", "Brief");
+    stage.click("Save as preset");
+    stage.control("Name of the preset").focus();
+    stage.step();
+    undo(&mut stage);
+    assert_eq!(value(&stage, "Name of the preset"), "");
+    let prompts = [frogs, boats].map(|chat| stage.shell().store.chat(chat).unwrap().system_prompt);
+    assert_eq!(prompts, ["", ""]);
+}
+
+#[test]
+fn tool_server_is_added_with_enter_and_not_brought_back_for_the_next() {
+    const FIELD: &str = "Server to add: a command, an address, or JSON with mcpServers";
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    stage.ctrl(Key::Comma);
+    stage.write(FIELD, "http://127.0.0.1:1/mcp");
+    // Who leaves now is told.
+    stage.ctrl(Key::L);
+    assert!(stage.shows("The tool server was not added"), "{:?}", stage.texts());
+    stage.ctrl(Key::Comma);
+    assert_eq!(value(&stage, FIELD), "http://127.0.0.1:1/mcp");
+    stage.control(FIELD).focus();
+    stage.step();
+    stage.press(Key::Enter);
+    stage.until("the server", |window| !window.shell.settings.tools.servers.is_empty());
+    stage.control(FIELD).focus();
+    stage.step();
+    undo(&mut stage);
+    assert_eq!(value(&stage, FIELD), "");
+}
+
+/// Keys that are pressed and let go within one frame, as in a slow window.
+fn in_one_frame(stage: &mut TestWindow, modifiers: Modifiers, key: Key) {
+    let press = |pressed| Event::Key { key, physical_key: None, pressed, repeat: false, modifiers };
+    let (held, let_go) = (Event::ModifiersChanged(modifiers), Event::ModifiersChanged(Modifiers::NONE));
+    stage.it.input_mut().events.extend([held, press(true), press(false), let_go]);
+    stage.step();
+}
+
+#[test]
+fn modifiers_count_as_they_were_when_the_key_was_pressed() {
+    let (mut stage, _) = two_chats();
+    stage.types("one");
+    in_one_frame(&mut stage, Modifiers::SHIFT, Key::Enter);
+    stage.types("two");
+    assert_eq!(value(&stage, "Message"), "one\ntwo", "Shift+Enter does not send");
+    assert!(!stage.shell().chat_controller.is_busy());
+    in_one_frame(&mut stage, Modifiers::NONE, Key::Enter);
+    assert!(stage.shell().chat_controller.is_busy());
+    stage.answered();
+}
+
+#[test]
+fn draft_of_a_new_chat_is_kept_while_one_types_and_an_empty_chat_leaves_no_row() {
+    let mut stage = TestWindow::new(SIZE);
+    stage.ready();
+    let chats = |stage: &mut TestWindow| stage.shell().store.chats().unwrap();
+    let began = Instant::now();
+    while chats(&mut stage).is_empty() {
+        assert!(began.elapsed() < PATIENCE, "a draft is kept although there is no pause");
+        stage.it.event(Event::Text("x".to_owned()));
+        stage.it.step();
+    }
+    assert!(chats(&mut stage)[0].draft.starts_with('x'));
+    stage.ctrl(Key::A);
+    stage.press(Key::Backspace);
+    stage.ctrl(Key::N);
+    assert!(chats(&mut stage).is_empty(), "nothing was said in it");
+}
+
+#[test]
+fn button_that_sends_stays_in_the_window_when_much_is_pasted() {
+    let (mut stage, _) = two_chats();
+    stage.control("Message").focus();
+    stage.step();
+    stage.it.event(Event::Paste("A line of a long text.\n".repeat(300)));
+    stage.it.step();
+    let send = stage.role(Role::Button, "Send").rect();
+    assert!(send.bottom() < SIZE[1] && send.top() > 0.5 * SIZE[1], "{send}");
+    stage.it.event(Event::Text("the end".to_owned()));
+    stage.it.step();
+    assert!(stage.role(Role::Button, "Send").rect().bottom() < SIZE[1]);
+}
