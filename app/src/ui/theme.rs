@@ -7,7 +7,7 @@ use egui::{
     style::{ScrollStyle, WidgetVisuals},
 };
 
-use super::{fonts, text::NumbersOfLabels};
+use super::{fonts, text::LabelOrder};
 use crate::settings;
 
 /// Corners of buttons, cards and fields, in points.
@@ -112,7 +112,7 @@ pub fn strong(size: f32) -> FontId {
 pub fn install(ctx: &Context) {
     ctx.set_fonts(fonts::definitions());
     egui_material_icons::initialize(ctx);
-    ctx.add_plugin(NumbersOfLabels);
+    ctx.add_plugin(LabelOrder);
     ctx.set_style_of(egui::Theme::Dark, style(&Palette::DARK, Visuals::dark()));
     ctx.set_style_of(egui::Theme::Light, style(&Palette::LIGHT, Visuals::light()));
 }

@@ -412,13 +412,29 @@ fn numbers_are_painted_as_they_are_read() {
 /// Labels, buttons and hints, which are the painter's own.
 #[test]
 fn numbers_of_widgets_are_painted_as_they_are_read() {
-    let document = MarkdownDocument::default();
-    let mut it = shown_with(document, 400.0, |ui, _| {
+    let mut it = shown_with(MarkdownDocument::default(), 400.0, |ui, _| {
         ui.label("٢٠١٣ and ۱۴");
         _ = ui.button("رقم ٤٥");
     });
     it.run_steps(2);
     assert_eq!(painted(&it, "٠١٢٣٤٥۱۴"), "٢٠١٣۱۴٤٥");
+}
+
+#[test]
+fn words_of_widgets_are_in_the_order_in_which_they_are_read() {
+    let mut it = shown_with(MarkdownDocument::default(), 400.0, |ui, _| {
+        ui.label("שלום עולם (12)");
+        _ = ui.button("ab אבג דהו");
+        ui.set_max_width(60.0);
+        ui.add(egui::Label::new("אבג דהו זחט אבג דהו").truncate());
+    });
+    it.run_steps(2);
+    let words: Vec<String> = texts(&it).into_iter().map(|(galley, _)| galley.job.text.clone()).collect();
+    assert_eq!(words[..2], ["(12) עולם שלום", "ab דהו אבג"]);
+    assert!(words[2].starts_with('…') && words[2].ends_with("אבג"), "the first words are kept: {words:?}");
+    let (galley, _) = texts(&it).into_iter().nth(2).unwrap();
+    assert!(galley.size().x <= 60.0, "{}", galley.size().x);
+    it.get_by_label("שלום עולם (12)");
 }
 
 /// Vertices of the letters of the text that has these words.

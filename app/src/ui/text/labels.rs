@@ -1,11 +1,22 @@
-//! Numbers in labels, buttons and hints: the painter's widgets lay their text out themselves, and
-//! the painter turns numbers of scripts that run to the left.
+//! Labels, buttons and hints: the painter's widgets lay their text out themselves, from left to
+//! right, and the painter turns numbers of scripts that run to the left.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use egui::{Galley, LayerId, Plugin, Shape, Ui, layers::ShapeIdx};
+use egui::{
+    FontFamily, Galley, LayerId, Plugin, Shape, Ui,
+    layers::ShapeIdx,
+    text::{LayoutJob, LayoutSection, TextWrapping},
+};
 
-use super::shaping::{may_turn, to_the_right};
+use super::{
+    bidi,
+    shaping::{may_turn, to_the_right},
+    visual_job::VisualJob,
+};
+
+/// Ends a text that is longer than its room.
+const MORE: &str = "…";
 
 /// A text that is drawn.
 struct Drawn {
@@ -14,24 +25,22 @@ struct Drawn {
     galley: Arc<Galley>,
 }
 
-/// Draws such numbers as they are read, at the end of each frame.
+/// Draws labels in the order in which they are read, at the end of each frame.
 #[derive(Debug, Default)]
-pub struct NumbersOfLabels;
+pub struct LabelOrder;
 
-impl Plugin for NumbersOfLabels {
+impl Plugin for LabelOrder {
     fn debug_name(&self) -> &'static str {
-        "numbers of labels"
+        "order of labels"
     }
 
     fn on_end_pass(&mut self, ui: &mut Ui) {
         for Drawn { layer, shape, galley } in drawn(ui) {
-            let job = to_the_right((*galley.job).clone());
-            // Words with a selection, or in an order of their own, are not as the painter lays them
-            // out.
-            if job.sections.len() == galley.job.sections.len() || !is_painters(ui, &galley) {
+            // Words with a selection, or in an order of their own, are not as the painter lays them out.
+            if !Arc::ptr_eq(&galley, &layout(ui, (*galley.job).clone())) {
                 continue;
             }
-            let read = ui.fonts_mut(|fonts| fonts.layout_job(job));
+            let Some(read) = line_as_read(ui, &galley).or_else(|| numbers_as_read(ui, &galley)) else { continue };
             ui.ctx().graphics_mut(|layers| {
                 layers.entry(layer).mutate_shape(shape, |clipped| {
                     if let Shape::Text(text) = &mut clipped.shape {
@@ -43,14 +52,15 @@ impl Plugin for NumbersOfLabels {
     }
 }
 
-fn is_painters(ui: &Ui, galley: &Arc<Galley>) -> bool {
-    Arc::ptr_eq(galley, &ui.fonts_mut(|fonts| fonts.layout_job((*galley.job).clone())))
+fn layout(ui: &Ui, job: LayoutJob) -> Arc<Galley> {
+    ui.fonts_mut(|fonts| fonts.layout_job(job))
 }
 
 /// Texts of this frame with characters that the painter may turn.
 fn drawn(ui: &Ui) -> Vec<Drawn> {
     let areas: Vec<LayerId> = ui.memory(|memory| memory.layer_ids().collect());
-    let layers = areas.into_iter().filter(|layer| *layer != LayerId::background()).chain([LayerId::background()]);
+    let background = LayerId::background();
+    let layers = areas.into_iter().filter(|layer| *layer != background).chain([background]);
     ui.ctx().graphics(|lists| {
         let mut drawn = Vec::new();
         for (layer, list) in layers.filter_map(|layer| Some((layer, lists.get(layer)?))) {
@@ -64,4 +74,62 @@ fn drawn(ui: &Ui) -> Vec<Drawn> {
         }
         drawn
     })
+}
+
+/// A text of any number of lines with its numbers as they are read; `None` if it has none that the painter turns.
+fn numbers_as_read(ui: &Ui, galley: &Galley) -> Option<Arc<Galley>> {
+    let job = to_the_right((*galley.job).clone());
+    (job.sections.len() > galley.job.sections.len()).then(|| layout(ui, job))
+}
+
+/// A text of one line in the order of its words; `None` for one that the painter orders, and for code.
+fn line_as_read(ui: &Ui, galley: &Galley) -> Option<Arc<Galley>> {
+    let (job, code) = (&galley.job, FontFamily::Monospace);
+    if galley.rows.len() != 1 || job.sections.iter().any(|section| section.format.font_id.family == code) {
+        return None;
+    }
+    let whole = layout(ui, ordered(job, job.text.len(), "")?);
+    if !galley.elided {
+        return Some(whole);
+    }
+    // The longest beginning that has room.
+    let ends: Vec<usize> = job.text.char_indices().map(|(at, _)| at).collect();
+    let beginning = |end: usize| Some(layout(ui, ordered(job, end, MORE)?));
+    let fits = |end: &usize| beginning(*end).is_none_or(|galley| galley.size().x <= job.wrap.max_width);
+    let count = ends.partition_point(fits);
+    beginning(*ends.get(count.checked_sub(1)?)?)
+}
+
+/// The first `end` bytes of a text in one line, and `more` behind them, in the order in which they are seen.
+fn ordered(job: &LayoutJob, end: usize, more: &str) -> Option<LayoutJob> {
+    let text = format!("{}{more}", &job.text[..end]);
+    let lines = bidi::lines(&text, |_| 0.0, f32::INFINITY)?;
+    let [line] = &lines[..] else { return None };
+    let mut visual = VisualJob::default();
+    for piece in &line.pieces {
+        let mut add = |section: &LayoutSection| {
+            let own = within(section, end, text.len());
+            let range = own.start.max(piece.range.start)..own.end.min(piece.range.end);
+            if range.start < range.end {
+                visual.push(&text[range.clone()], range.start, piece, &section.format);
+            }
+        };
+        // The first part of a word that runs to the left is at its right.
+        if piece.to_the_left {
+            job.sections.iter().rev().for_each(&mut add);
+        } else {
+            job.sections.iter().for_each(&mut add);
+        }
+    }
+    let mut sections = visual.job.sections;
+    if let (Some(first), Some(before)) = (sections.first_mut(), job.sections.first()) {
+        first.leading_space = before.leading_space;
+    }
+    Some(LayoutJob { text: visual.job.text, sections, wrap: TextWrapping::no_max_width(), ..job.clone() })
+}
+
+/// Bytes of a section in a text that was shortened to `end` bytes: its last section has what was added.
+fn within(section: &LayoutSection, end: usize, length: usize) -> Range<usize> {
+    let (first, last) = (section.byte_range.start.0, section.byte_range.end.0);
+    first.min(end)..if first < end && last >= end { length } else { last.min(end) }
 }

@@ -4,8 +4,8 @@
 //! with [`bold`] letters where no face has them. A [`field`] of several lines or of one is text that is
 //! edited, and its [`edition`] says which text that is: [`edited`] puts
 //! that layout back into the order in which it is written, with each [`row`]'s places for the cursor; [`control`] is what pointer
-//! and arrows do to it, [`described`] what screen readers are told. Texts of other widgets are the painter's, but for the numbers of
-//! [`labels`].
+//! and arrows do to it, [`described`] what screen readers are told. Texts of other widgets are the painter's;
+//! [`labels`] put them in order.
 
 mod bidi;
 mod bold;
@@ -29,7 +29,7 @@ pub use bold::emboldened;
 pub use edition::Edition;
 pub use field::TextField;
 pub use galley::{aligned, rects, repaired, start, widest_word};
-pub use labels::NumbersOfLabels;
+pub use labels::LabelOrder;
 pub use scripts::{is_cjk, joins_words};
 pub use shaping::to_the_right;
 pub use visual_job::VisualJob;
