@@ -61,7 +61,7 @@ const RENAMED_IN_IDENTIFIERS: [(&str, &str); 4] = [
 ];
 
 /// Identifiers of other crates that have such a part.
-const FOREIGN: [(&str, &str); 1] = [("app/src/attachment/text.rs", "guess")];
+const FOREIGN: [(&str, &str); 2] = [("app/src/attachment/text.rs", "guess"), ("app/src/ui/text/shaping.rs", "guess")];
 
 /// Beginnings of doc comments that do not say what the item is.
 const OPENINGS: [&str; 3] = ["What ", "Whether ", "Who "];

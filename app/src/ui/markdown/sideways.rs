@@ -1,4 +1,4 @@
-//! What is wider than its room: code, tables and formulas.
+//! Contents that are wider than their room: code, tables and formulas.
 
 use egui::{ScrollArea, Ui};
 

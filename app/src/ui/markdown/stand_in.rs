@@ -10,7 +10,7 @@ pub const DOLLAR: char = '\u{fffc}';
 /// this, so no text has it.
 pub const BETWEEN: char = '\u{fdd0}';
 
-/// What was written.
+/// The text as it was written.
 pub fn restored(parsed: &str) -> Cow<'_, str> {
     if !parsed.contains([DOLLAR, BETWEEN]) {
         return Cow::Borrowed(parsed);

@@ -44,13 +44,13 @@ pub fn parts_to_the_right(words: &str) -> Vec<&str> {
     let (mut parts, mut start, mut last) = (Vec::new(), 0, None);
     for (at, cluster) in words.grapheme_indices(true) {
         let first = cluster.chars().next();
-        let turned = begins_right(cluster);
-        if at > start && (turned || is_arrow(last, first)) {
+        let reversed = begins_right(cluster);
+        if at > start && (reversed || is_arrow(last, first)) {
             parts.push(&words[start..at]);
             start = at;
         }
         last = first;
-        if turned {
+        if reversed {
             parts.push(&words[at..at + cluster.len()]);
             start = at + cluster.len();
         }
