@@ -186,7 +186,7 @@ device_and_budget() {
   adapter=$(/usr/bin/python3 tests/seen.py list | sed -n "s/^toggle button .*'\(.*(software, slow, .*)\)'$/\1/p" | head -1)
   [[ $adapter ]] || fail "the picker offers no software adapter"
   click "toggle button:$adapter"
-  seen wait 60 "label:hot in VRAM" >/dev/null
+  seen wait 60 "label:in VRAM" >/dev/null
   shot device
   reach "slider:VRAM to use at most"
   y=$((box[1] + box[3] / 2)) left=$((box[0] + 8)) width=$((box[2] - 16))

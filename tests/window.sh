@@ -114,7 +114,7 @@ adapter=$(/usr/bin/python3 tests/seen.py list | sed -n "s/^toggle button .*'\(.*
 [[ $adapter ]] || fail "the picker offers no software adapter: $(/usr/bin/python3 tests/seen.py list | grep toggle)"
 click "toggle button:$adapter"
 seen wait 60 "slider:VRAM to use at most" >/dev/null
-seen wait 60 "label:hot in VRAM, 100 %" >/dev/null
+seen wait 60 "label:in VRAM, 100 %" >/dev/null
 say "computed by $adapter"
 # watched PROMPT: whether the map was seen to move before the story ended.
 watched() {
@@ -143,7 +143,7 @@ until_ 120 "the end of the story" is_over
 (($(length) > before)) || fail "nothing was written any more"
 
 echo "the slider is dragged during another"
-moved() { there "label:hot in VRAM" && ! there "label:hot in VRAM, 100 %"; }
+moved() { there "label:in VRAM," && ! there "label:in VRAM, 100 %"; }
 # A story may end before its time: then another one.
 for subject in dragon bear frog mouse; do
   reach "slider:VRAM to use at most"
@@ -172,7 +172,7 @@ until_ 30 "fewer hot neurons after the slider was dragged" moved
 until_ 120 "the end of the story" is_over
 (($(length) > dragged)) || fail "nothing was written after the slider was dragged"
 until_ 10 "the budget in the settings" grep -q at_most "$settings"
-say "$(/usr/bin/python3 tests/seen.py list | grep -o "hot in VRAM, [^']*") after it was dragged; $(length) letters"
+say "$(/usr/bin/python3 tests/seen.py list | grep -o "in VRAM, [^']*") after it was dragged; $(length) letters"
 
 echo "closed and opened again, the chat is there"
 # The end is seen, however long they are: the last paragraph, of which the first line is looked for.

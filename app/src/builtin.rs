@@ -3,12 +3,7 @@
 
 use std::path::Path;
 
-use thermocline_engine::{
-    format::Bytes,
-    runtime::{KvType, Sparsity},
-    session::{Sampling, SparsityChoice},
-    sparsity::sidecar::SidecarChoice,
-};
+use thermocline_engine::{format::Bytes, runtime::KvType, session::Sampling, sparsity::sidecar::SidecarChoice};
 
 /// Name of the built-in model's file in error messages and `inspect`.
 pub const NAME: &str = "built-in storyteller";
@@ -38,9 +33,6 @@ pub fn path() -> &'static Path {
 
 /// Type of its KV cache. It takes a few MiB at most, and rounding to f16 would let the texts of CPU and GPU diverge.
 pub const KV_TYPE: KvType = KvType::F32;
-
-/// Its sparsity mode. It is fast in any mode, and so small that a neuron missed by its predictors may spoil a word.
-pub const SPARSITY: SparsityChoice = SparsityChoice::Mode(Sparsity::Exact);
 
 /// Its default sampling.
 pub fn sampling() -> Sampling {

@@ -41,8 +41,7 @@ pub struct Served {
 pub fn storyteller() -> Engine {
     let model = ModelId::Builtin.open(&LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
-    let options =
-        EngineOptions { kv_type: builtin::KV_TYPE, sparsity: builtin::SPARSITY, cpu, ..EngineOptions::default() };
+    let options = EngineOptions { kv_type: builtin::KV_TYPE, cpu, ..EngineOptions::default() };
     Engine::from_model(model, options).unwrap_or_else(|error| panic!("{error}"))
 }
 

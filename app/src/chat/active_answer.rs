@@ -13,11 +13,15 @@ use thermocline_engine::{
 use super::{AnswerStats, call_reader::CallReader};
 use crate::{
     engine_handle::{Answer, AnswerEnd, error_message},
+    library::ModelId,
     store::{MessageId, MessageState, Store, StoreError, StreamingMessage, ToolCall},
 };
 
 /// Pause before the end of an answer is saved again after a failure.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
+
+/// Pause between two times at which the neurons of an answer under way are kept.
+const MAP_PERIOD: Duration = Duration::from_secs(3);
 
 /// The cause of an early end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +81,10 @@ pub(super) struct ActiveAnswer {
     unsaved: Option<String>,
     /// Time at which saving the end failed.
     save_failed_at: Option<Instant>,
+    /// Key of the model that writes it.
+    model: Option<String>,
+    /// Time at which its neurons are kept next.
+    map_due: Instant,
 }
 
 impl ActiveAnswer {
@@ -93,6 +101,8 @@ impl ActiveAnswer {
             end: None,
             unsaved: None,
             save_failed_at: None,
+            model: None,
+            map_due: Instant::now(),
         }
     }
 
@@ -127,10 +137,37 @@ impl ActiveAnswer {
         }
     }
 
-    /// Records the generation, the session if it is here and not on a server, and the reader of calls if the model was told of tools.
-    pub fn start(&mut self, answer: Answer, session: Option<Arc<Session>>, reader: Option<CallReader>) {
+    /// Records the generation, the session if it is here and not on a server, the reader of calls if the model was told of tools, and the
+    /// model that writes it.
+    pub fn start(
+        &mut self,
+        answer: Answer,
+        session: Option<Arc<Session>>,
+        reader: Option<CallReader>,
+        model: Option<ModelId>,
+    ) {
         self.answer = Some((answer, session));
         self.reader = reader;
+        self.model = model.as_ref().map(ModelId::key);
+    }
+
+    /// The session that writes it, if it is here and not on a server.
+    pub fn session(&self) -> Option<&Arc<Session>> {
+        self.answer.as_ref()?.1.as_ref()
+    }
+
+    /// Key of the model that writes it.
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    /// `true` now and then while it is written: its neurons are kept then, so that a crash costs no more than some of them.
+    pub fn is_map_due(&mut self) -> bool {
+        let due = !self.streaming.content().is_empty() && self.map_due <= Instant::now();
+        if due {
+            self.map_due = Instant::now() + MAP_PERIOD;
+        }
+        due
     }
 
     /// The calls of an answer that ended by itself.
@@ -144,7 +181,8 @@ impl ActiveAnswer {
     /// Records the end and returns the session. The message remains to be finished.
     pub fn end(&mut self, state: MessageState, figures: Option<AnswerStats>) -> Option<Arc<Session>> {
         self.end = Some(state);
-        self.figures = figures.or(self.figures.take());
+        let figures = figures.or(self.figures.take());
+        self.figures = figures.map(|figures| AnswerStats { writer: self.model.clone(), ..figures });
         self.answer.take().and_then(|(_, session)| session)
     }
 

@@ -42,6 +42,9 @@ pub struct AnswerStats {
     pub reads: Option<AnswerReads>,
     /// Seed of the sampler.
     pub seed: u64,
+    /// Key of the model that wrote it; `None` for answers of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writer: Option<String>,
 }
 
 fn is_zero(count: &usize) -> bool {
@@ -128,6 +131,7 @@ impl AnswerStats {
             forgotten_turns: stats.forgotten_turns,
             reads: AnswerReads::new(&stats.ffn),
             seed: stats.seed,
+            writer: None,
         }
     }
 

@@ -61,11 +61,13 @@ pub struct Comparison {
     sides: Arc<Mutex<[SideText; 2]>>,
     stop: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
+    /// See [`Comparison::is_race`].
+    race: bool,
 }
 
 impl Comparison {
-    /// Begins to have `request` answered by both sides, with `engine` for the open model. Its mode is `own` again afterwards, if a
-    /// side has another, and so is its VRAM budget what it is now.
+    /// Begins to have `request` answered by both sides, with `engine` for the open model. Nothing of it is recorded. The engine's mode
+    /// is `own` again afterwards, if a side has another, and so is its VRAM budget what it is now.
     pub fn start(
         handle: &EngineHandle,
         engine: Engine,
@@ -74,7 +76,9 @@ impl Comparison {
         request: Request,
     ) -> Self {
         let texts = sides.each_ref().map(|side| SideText { title: side.title.clone(), ..SideText::default() });
-        let comparison = Comparison { sides: Arc::new(Mutex::new(texts)), stop: Arc::default(), over: Arc::default() };
+        let race = !sides.iter().any(|side| matches!(side.model, SideModel::Without(_)));
+        let comparison =
+            Comparison { sides: Arc::new(Mutex::new(texts)), stop: Arc::default(), over: Arc::default(), race };
         let writer = Writer {
             sides: Arc::clone(&comparison.sides),
             stop: Arc::clone(&comparison.stop),
@@ -100,6 +104,12 @@ impl Comparison {
     /// Reads both sides; their writer waits meanwhile.
     pub fn read<R>(&self, read: impl FnOnce(&[SideText; 2]) -> R) -> R {
         read(&self.sides.lock())
+    }
+
+    /// True if the speeds of both sides may be compared: each was warmed up where the model is computed. Models without some of their
+    /// neurons are copies on the CPU, whose first tokens pay for what later ones find in memory.
+    pub fn is_race(&self) -> bool {
+        self.race
     }
 
     /// The flag that is set once both sides have ended and the model has its own mode and budget again, also after this is dropped.
@@ -216,7 +226,7 @@ mod tests {
     use thermocline_engine::{
         model::NeuronIndex,
         runtime::Sparsity,
-        session::{DeviceChoice, EngineOptions, Prompt, Sampling},
+        session::{DeviceChoice, EngineOptions, Prompt, Sampling, SessionOptions},
     };
 
     use super::*;
@@ -255,6 +265,43 @@ mod tests {
         assert!([&exact, &dense].iter().all(|side| side.stats.as_ref().unwrap().decode_tokens_per_second > 0.0));
         let engine = handle.engine().unwrap();
         eventually("its own mode", || engine.sparsity().asked == SparsityChoice::Auto);
+        let written = [&exact, &dense].map(|side| side.stats.as_ref().unwrap().generated_tokens as u64);
+        let more = engine.telemetry().generated_tokens - written.iter().sum::<u64>();
+        assert!(more >= 2, "each side was warmed up: {more}");
+    }
+
+    /// What an answer leaves behind, of the first layer: the latest token, counts and tokens, the measured speed.
+    fn traces(engine: &Engine) -> (Option<u64>, Vec<u32>, u64, Option<f64>) {
+        let (board, tally) = (engine.neurons(), engine.neurons().tally(0));
+        (board.latest().map(|token| token.index), tally.counts, tally.tokens, engine.observed_rate())
+    }
+
+    #[test]
+    fn comparison_leaves_no_trace_in_time_line_counts_and_speed() {
+        let handle = EngineHandle::new(|| ());
+        handle.open(ModelId::Builtin, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() });
+        eventually("a model", || handle.engine().is_some());
+        let engine = handle.engine().unwrap();
+        let prompt = Prompt::Text("Once upon a time there was a little dog".to_owned());
+        let request = Request { max_tokens: Some(40), ignore_eos: true, ..Request::new(prompt) };
+        let session = engine.session(SessionOptions::default()).unwrap();
+        session.generate(request.clone()).into_iter().for_each(drop);
+        let before = traces(&engine);
+        assert!(before.0.is_some() && before.3.is_some(), "{before:?}");
+        let mode = |mode| SideModel::Mode(SparsityChoice::Mode(mode));
+        let one = vec![NeuronIndex { layer: 0, neuron: 0 }];
+        for models in [
+            [mode(Sparsity::Exact), mode(Sparsity::Dense)],
+            [SideModel::Without(Vec::new()), SideModel::Without(one)],
+            [SideModel::Budget(100), SideModel::Budget(200)],
+        ] {
+            let sides = models.map(|model| Side { title: String::new(), model });
+            let comparison = Comparison::start(&handle, engine.clone(), SparsityChoice::Auto, sides, request.clone());
+            eventually("both answers", || comparison.is_over());
+            comparison.read(|sides| assert!(sides.iter().all(|side| side.state == SideState::Ended), "{sides:?}"));
+            eventually("its own mode", || engine.sparsity().asked == SparsityChoice::Auto);
+            assert_eq!(traces(&engine), before);
+        }
     }
 
     #[test]

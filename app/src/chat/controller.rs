@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     engine_handle::{EngineHandle, ModelState},
+    library::ModelId,
     store::{ChatId, Message, MessageId, NewMessage, Store, StoreError, StreamingMessage, title},
     tools::Toolbox,
 };
@@ -125,6 +126,13 @@ impl ChatController {
             && matches!(engine_handle.state(), ModelState::Ready { .. } | ModelState::Remote { .. })
     }
 
+    /// The chat whose answers a session of the engine writes, or has written last.
+    pub fn chat_of(&self, session: u64) -> Option<ChatId> {
+        let idle = self.idle.iter().map(|(chat, idle)| (*chat, idle.id()));
+        let active = self.answers.iter().filter_map(|(chat, answer)| Some((*chat, answer.session()?.id())));
+        active.chain(idle).find(|(_, id)| *id == session).map(|(chat, _)| chat)
+    }
+
     /// `true` while the model computes a prompt or an answer in any chat.
     pub fn is_generating(&self) -> bool {
         self.answers.values().any(ActiveAnswer::is_started)
@@ -200,15 +208,9 @@ impl ChatController {
         parent: Option<MessageId>,
     ) -> Result<(), StoreError> {
         self.end(store, chat, StopCause::User)?;
-        let (name, key) = match engine_handle.state() {
-            ModelState::Ready { model, .. } | ModelState::Failed { model, .. } => {
-                (Some(model.to_string()), Some(model.key()))
-            }
-            ModelState::Remote { model, .. } => (Some(model.to_string()), Some(model.key())),
-            ModelState::Opening(opening) => (Some(opening.model.to_string()), Some(opening.model.key())),
-            ModelState::Empty => (None, None),
-        };
-        store.set_chat_model(chat, key.as_deref())?;
+        let model = engine_handle.state().model();
+        store.set_chat_model(chat, model.as_ref().map(ModelId::key).as_deref())?;
+        let name = model.map(|model| model.to_string());
         let streaming = StreamingMessage::begin(store, chat, parent, name.as_deref())?;
         self.begin(store, engine_handle, chat, streaming)
     }
@@ -262,6 +264,7 @@ impl ChatController {
         self.rounds.remove(&chat);
         let Some(mut active_answer) = self.answers.remove(&chat) else { return Ok(()) };
         if !active_answer.is_ended() {
+            generation::keep_map(store, chat, &active_answer);
             let session = active_answer.break_off(cause);
             drop_in_background(session.map(|session| (chat, session)));
         }

@@ -48,6 +48,10 @@ pub struct FoundNeuron {
     pub fired: u32,
     /// All tokens of the word that are known.
     pub of: u32,
+    /// Fraction of the other tokens that are known at which it fired.
+    pub elsewhere: f32,
+    /// Cosine of its down projection and the direction in which the model's head reads the word.
+    pub cosine: f32,
     /// How often it fired at the word across chats, as far as that is kept.
     pub kept: u32,
 }
@@ -79,8 +83,9 @@ impl FoundNeuron {
             }
             let words = NeuronWords::of(engine, &cpu, candidate.place)?;
             let words = if candidate.cosine < 0.0 { words.reversed() } else { words };
-            let Candidate { place, fired, kept, .. } = candidate;
-            found.push(FoundNeuron { place, words, fired, of: firing.tokens, kept });
+            let Candidate { place, cosine, fired, kept, .. } = candidate;
+            let elsewhere = firing.elsewhere(engine.neurons().shape().range(place.layer).start + place.neuron);
+            found.push(FoundNeuron { place, words, fired, of: firing.tokens, elsewhere, cosine, kept });
         }
         Ok(found)
     }
@@ -158,14 +163,16 @@ fn ranked(model: &Model, cosines: &[Vec<f32>], firing: &WordFiring, kept: &[Kept
     }
     let of_word = |it: &Candidate| it.kept > 0 || (it.fired > 0 && it.preference >= LEAST_PREFERENCE);
     let mut fired: Vec<Candidate> = all.iter().copied().filter(of_word).collect();
-    let order = |score: fn(&Candidate) -> f32| {
-        move |a: &Candidate, b: &Candidate| score(b).total_cmp(&score(a)).then(a.place.cmp(&b.place))
-    };
+    let by_weights =
+        |a: &Candidate, b: &Candidate| b.cosine.abs().total_cmp(&a.cosine.abs()).then(a.place.cmp(&b.place));
     // What several chats say counts more than what the last tokens do.
-    fired.sort_unstable_by(order(|it| it.kept.min(4) as f32 + it.preference + it.cosine.abs()));
+    let by_firing = |a: &Candidate, b: &Candidate| {
+        b.kept.min(4).cmp(&a.kept.min(4)).then(b.preference.total_cmp(&a.preference)).then_with(|| by_weights(a, b))
+    };
+    fired.sort_unstable_by(by_firing);
     fired.truncate(MOST_FIRED);
     all.retain(|it| it.cosine != 0.0 && fired.iter().all(|other| other.place != it.place));
-    all.sort_unstable_by(order(|it| it.cosine.abs()));
+    all.sort_unstable_by(by_weights);
     fired.extend(all.into_iter().take(LISTED.saturating_sub(fired.len())));
     fired
 }
@@ -227,6 +234,12 @@ mod tests {
                 |token: &&&TokenTrace| mask::contains(token.fired(board.shape(), place.layer).unwrap(), place.neuron);
             assert_eq!((*fired as usize, *of as usize), (rain.iter().filter(fires).count(), rain.len()), "{place:?}");
         }
+        // The order is that of the figures that are told.
+        let told = |found: &FoundNeuron| found.fired as f32 / found.of as f32 - found.elsewhere;
+        assert!(found[..fired].windows(2).all(|two| told(&two[0]) >= told(&two[1])), "{found:?}");
+        assert!(found[fired..].windows(2).all(|two| two[0].cosine.abs() >= two[1].cosine.abs()), "{found:?}");
+        let is_seen = |word: &String| word.chars().any(|letter| !letter.is_control() && letter != '\u{2026}');
+        assert!(found.iter().all(|found| found.words.raised.iter().all(is_seen)), "{found:?}");
 
         let kept = vec![KeptWord { layer: 2, neuron: 5, word: "rain".to_owned(), times: 3 }];
         let query = NeuronQuery { text: "rain".to_owned(), kept, ..NeuronQuery::default() };

@@ -9,13 +9,19 @@ use thermocline_engine::telemetry::neurons::{LayerTrace, NeuronBoard, NeuronShap
 const MOST_TOKENS: usize = 64;
 const MOST_BYTES: usize = 1 << 20;
 
-/// First bytes of the form below; the last one is its version.
-const MAGIC: &[u8; 8] = b"tc-map\0\x01";
+/// Most bytes of strengths that are kept of the last of these tokens.
+const MOST_STRENGTHS: usize = 1 << 20;
+
+/// First bytes of the form below; the last one is its version. The first version had no strengths.
+const MAGIC: &[u8; 8] = b"tc-map\0\x02";
+const WITHOUT_STRENGTHS: &[u8; 8] = b"tc-map\0\x01";
 
 /// The latest tokens of `session` on the board, oldest first; empty if there are none.
 ///
 /// Little-endian u32s after [`MAGIC`]: words of a token's masks of neurons and of experts, number of layers, number of tokens; then per
-/// token its id, its position, 1 if it was decoded, the masks of fired neurons and of chosen experts.
+/// token its id, its position, 1 if it was decoded, the masks of fired neurons and of chosen experts. Behind them the number of last
+/// tokens whose strengths are kept; per token its greatest strength in each layer, as f32, and a byte for each neuron, filled up to
+/// whole words.
 pub fn write(board: &NeuronBoard, session: u64) -> Vec<u8> {
     let shape = board.shape();
     let (words, experts) = (shape.total_words(), shape.total_expert_words());
@@ -32,28 +38,61 @@ pub fn write(board: &NeuronBoard, session: u64) -> Vec<u8> {
     bytes.extend(MAGIC);
     let mut push = |value: u32| bytes.extend(value.to_le_bytes());
     [words, experts, shape.layers(), tokens.len()].into_iter().for_each(|count| push(count as u32));
-    for token in tokens {
+    for token in &tokens {
         [token.token, token.position as u32, u32::from(token.decoded)].into_iter().for_each(&mut push);
         let Some(masks) = &token.masks else { continue };
         let mask = |mask: &[u32], words| (0..words).map(|at| mask.get(at).copied().unwrap_or(0)).collect::<Vec<u32>>();
         mask(&masks.fired, words).into_iter().for_each(&mut push);
         mask(&masks.chosen, experts).into_iter().for_each(&mut push);
     }
+    let most = MOST_STRENGTHS / (4 * strength_words(shape)).max(1);
+    let strong: Vec<&TokenMasks> = tokens.iter().rev().map_while(|token| strengths(token, shape)).take(most).collect();
+    push(strong.len() as u32);
+    for masks in strong.into_iter().rev() {
+        masks.greatest.iter().for_each(|greatest| push(greatest.to_bits()));
+        masks.strength.chunks(4).for_each(|four| {
+            push(u32::from_le_bytes(std::array::from_fn(|at| four.get(at).copied().unwrap_or(0))));
+        });
+    }
     bytes
+}
+
+/// Words of a token's strengths.
+fn strength_words(shape: &NeuronShape) -> usize {
+    shape.layers() + shape.total().div_ceil(4)
+}
+
+/// The masks of a token with the strengths of all neurons.
+fn strengths<'a>(token: &'a TokenTrace, shape: &NeuronShape) -> Option<&'a TokenMasks> {
+    let whole = |masks: &&TokenMasks| masks.strength.len() == shape.total() && masks.greatest.len() == shape.layers();
+    token.masks.as_deref().filter(whole)
 }
 
 /// The tokens in `bytes`, for a model of this shape and a vocabulary of `n_vocab` tokens; none if they are another model's, or damaged.
 pub fn read(bytes: &[u8], shape: &NeuronShape, n_vocab: usize) -> Vec<TokenTrace> {
-    let Some(rest) = bytes.strip_prefix(MAGIC) else { return Vec::new() };
+    let with_strengths = bytes.strip_prefix(MAGIC);
+    let Some(rest) = with_strengths.or_else(|| bytes.strip_prefix(WITHOUT_STRENGTHS)) else { return Vec::new() };
     let (values, left) = rest.as_chunks::<4>();
     let values: Vec<u32> = values.iter().map(|value| u32::from_le_bytes(*value)).collect();
     let [words, experts, layers, count, rest @ ..] = &values[..] else { return Vec::new() };
     let (words, experts, count) = (*words as usize, *experts as usize, *count as usize);
     let each = 3 + words + experts;
     let fits = (words, experts, *layers as usize) == (shape.total_words(), shape.total_expert_words(), shape.layers());
-    if !fits || !left.is_empty() || count > MOST_TOKENS || rest.len() != count * each {
+    if !fits || !left.is_empty() || count > MOST_TOKENS {
         return Vec::new();
     }
+    let Some((masks, rest)) = rest.split_at_checked(count * each) else { return Vec::new() };
+    let strong: &[u32] = match (with_strengths, rest) {
+        (None, []) => &[],
+        (Some(_), [strong, rest @ ..])
+            if *strong as usize <= count && rest.len() == *strong as usize * strength_words(shape) =>
+        {
+            rest
+        }
+        _ => return Vec::new(),
+    };
+    let strong: Vec<&[u32]> = strong.chunks_exact(strength_words(shape).max(1)).collect();
+    let first_strong = count - strong.len();
     let token = |(index, values): (usize, &[u32])| {
         let fired = values[3..3 + words].to_vec();
         let chosen = values[3 + words..].to_vec();
@@ -63,24 +102,31 @@ pub fn read(bytes: &[u8], shape: &NeuronShape, n_vocab: usize) -> Vec<TokenTrace
             experts: (shape.experts(layer) > 0).then(|| ones(&chosen[shape.expert_words(layer)])),
             ..LayerTrace::default()
         };
+        let layers = (0..shape.layers()).map(layer).collect();
+        let mut masks = TokenMasks { fired, chosen, ..TokenMasks::default() };
+        if let Some(strong) = index.checked_sub(first_strong).and_then(|at| strong.get(at)) {
+            let (greatest, four) = strong.split_at(shape.layers());
+            masks.greatest = greatest.iter().map(|bits| f32::from_bits(*bits)).collect();
+            masks.strength = four.iter().flat_map(|four| four.to_le_bytes()).take(shape.total()).collect();
+        }
         TokenTrace {
             index: index as u64,
             token: values[0],
             session: u64::MAX,
             position: values[1] as usize,
             decoded: values[2] == 1,
-            layers: (0..shape.layers()).map(layer).collect(),
-            masks: Some(Arc::new(TokenMasks { fired, chosen, ..TokenMasks::default() })),
+            layers,
+            masks: Some(Arc::new(masks)),
             hot: None,
         }
     };
-    let tokens: Vec<TokenTrace> = rest.chunks_exact(each).enumerate().map(token).collect();
+    let tokens: Vec<TokenTrace> = masks.chunks_exact(each).enumerate().map(token).collect();
     if tokens.iter().all(|token| (token.token as usize) < n_vocab) { tokens } else { Vec::new() }
 }
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::telemetry::neurons::{LayerFiring, LayerNeurons};
+    use thermocline_engine::telemetry::neurons::{LayerFiring, LayerNeurons, Strength, Watch};
 
     use super::*;
 
@@ -116,5 +162,37 @@ mod tests {
         for length in [0, 7, 8, 23, bytes.len() - 1, bytes.len() - 4] {
             assert!(read(&bytes[..length], shape, 100).is_empty(), "{length} bytes");
         }
+    }
+
+    #[test]
+    fn strengths_of_the_last_tokens_are_kept_with_them() {
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([6, 3]));
+        board.set_watch(Watch::Strength);
+        for position in 0..3u32 {
+            recorder.begin(0, position as usize, &[position], true);
+            for (layer, values) in [&[0.5, 0.0, 2.0, 1.0, 0.0, 0.25][..], &[0.0, 3.0, 1.5]].into_iter().enumerate() {
+                // The first token has none.
+                let strength = (position > 0).then_some(Strength::All(values));
+                recorder.layer(&LayerFiring { layer, tokens: 1, fired: &[0b101], strength, ..LayerFiring::default() });
+            }
+            recorder.end();
+        }
+        let (bytes, shape) = (write(&board, 0), board.shape());
+        let tokens = read(&bytes, shape, 3);
+        assert_eq!(tokens.len(), 3);
+        for (token, index) in tokens.iter().zip(0..) {
+            let (kept, was) = (token.masks.as_ref().unwrap(), board.token(index).unwrap());
+            let was = was.masks.as_ref().unwrap();
+            assert_eq!((&kept.strength, &kept.greatest), (&was.strength, &was.greatest), "token {index}");
+            assert_eq!(kept.strength.is_empty(), index == 0);
+        }
+        for length in [bytes.len() - 4, bytes.len() - 8] {
+            assert!(read(&bytes[..length], shape, 3).is_empty(), "{length} bytes");
+        }
+        // Of the first version, without strengths.
+        let count = 24 + 3 * 4 * (3 + 2);
+        let old = [&WITHOUT_STRENGTHS[..], &bytes[8..count]].concat();
+        let before = read(&old, shape, 3);
+        assert_eq!((before.len(), before[2].fired(shape, 1)), (3, tokens[2].fired(shape, 1)));
     }
 }

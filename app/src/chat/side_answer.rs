@@ -1,7 +1,11 @@
 //! An answer that is written beside the chats, by the open model in another mode, with another VRAM budget, or with some of its neurons
 //! switched off. The caller's thread waits for it.
 
-use std::{ops::ControlFlow, thread, time::Duration};
+use std::{
+    ops::ControlFlow,
+    thread,
+    time::{Duration, Instant},
+};
 
 use thermocline_engine::{
     Error, GpuFailure, Result,
@@ -14,6 +18,10 @@ use thermocline_engine::{
 /// Pause between two looks at weights that move.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// Most tokens and most time of a warm-up.
+const WARM_UP_TOKENS: usize = 64;
+const WARM_UP_TIME: Duration = Duration::from_millis(500);
+
 /// The model that writes the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SideModel {
@@ -25,8 +33,8 @@ pub enum SideModel {
     Budget(u64),
 }
 
-/// Has `request` answered by `model`, with `engine` for the open one. `told` gets every event, and `None` while the model is being
-/// made ready; a break of it is the end.
+/// Has `request` answered by `model`, with `engine` for the open one. Nothing of it is recorded. `told` gets every event, and `None`
+/// while the model is being made ready; a break of it is the end.
 ///
 /// # Errors
 /// The engine's error.
@@ -36,17 +44,37 @@ pub fn write_side(
     request: Request,
     told: &mut dyn FnMut(Option<&Event>) -> ControlFlow<()>,
 ) -> Result<()> {
+    let request = Request { recorded: false, ..request };
     match model {
-        SideModel::Without(neurons) => generate(&without(engine, neurons, &request)?, request, told),
-        SideModel::Mode(choice) => {
-            engine.set_sparsity(*choice)?;
-            generate(engine, request, told)
+        SideModel::Without(neurons) => return generate(&without(engine, neurons, &request)?, request, told),
+        SideModel::Mode(choice) => engine.set_sparsity(*choice)?,
+        SideModel::Budget(bytes) => {
+            if settle(engine, *bytes, told)?.is_break() {
+                return Ok(());
+            }
         }
-        SideModel::Budget(bytes) => match settle(engine, *bytes, told)? {
-            ControlFlow::Break(()) => Ok(()),
-            ControlFlow::Continue(()) => generate(engine, request, told),
-        },
     }
+    match warm_up(engine, told)? {
+        ControlFlow::Break(()) => Ok(()),
+        ControlFlow::Continue(()) => generate(engine, request, told),
+    }
+}
+
+/// A request of `tokens` tokens whose words nobody reads.
+fn unread(engine: &Engine, tokens: usize) -> Request {
+    let prompt = Prompt::Tokens(vec![engine.tokenizer().bos().unwrap_or(0)]);
+    Request { max_tokens: Some(tokens), ignore_eos: true, recorded: false, ..Request::new(prompt) }
+}
+
+/// Has the engine write a few tokens, so that its speed afterwards is not that of weights and memory that are touched for the first
+/// time in this mode, or with this budget.
+fn warm_up(engine: &Engine, told: &mut dyn FnMut(Option<&Event>) -> ControlFlow<()>) -> Result<ControlFlow<()>> {
+    let (began, mut wanted) = (Instant::now(), ControlFlow::Continue(()));
+    generate(engine, unread(engine, WARM_UP_TOKENS), &mut |_| {
+        wanted = told(None);
+        if began.elapsed() >= WARM_UP_TIME { ControlFlow::Break(()) } else { wanted }
+    })?;
+    Ok(wanted)
 }
 
 /// Gives the engine a budget of `bytes` and waits until it holds all that allows: before that its speed is not that of the budget.
@@ -57,9 +85,7 @@ fn settle(
 ) -> Result<ControlFlow<()>> {
     engine.set_vram_budget(bytes)?;
     // A request is computed with the settings that were changed before it: once it is answered, the device's status is theirs.
-    let token = engine.tokenizer().bos().unwrap_or(0);
-    let request = Request { max_tokens: Some(1), records_neurons: false, ..Request::new(Prompt::Tokens(vec![token])) };
-    generate(engine, request, &mut |_| told(None))?;
+    generate(engine, unread(engine, 1), &mut |_| told(None))?;
     while told(None).is_continue() {
         match engine.device() {
             DeviceStatus::Loading(_) => {}

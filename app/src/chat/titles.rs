@@ -150,7 +150,7 @@ impl Exchange {
             chat: ChatOptions { variables, ..ChatOptions::default() },
             thought_budget: Some(0),
             speculation: SpeculationMode::Off,
-            records_neurons: false,
+            recorded: false,
             ..Request::new(Prompt::Chat(vec![Turn::new(Role::User, text)]))
         }
     }

@@ -58,10 +58,17 @@ impl WordFiring {
     /// The fraction of the word's tokens at which the neuron at `index` fires, less the fraction of the others: 1 for a neuron of this
     /// word alone, about 0 for one that fires at everything.
     pub fn preference(&self, index: usize) -> f32 {
-        let fraction = |count: u32, of: u32| if of == 0 { 0.0 } else { count as f32 / of as f32 };
-        let elsewhere = self.elsewhere.get(index).copied().unwrap_or(0);
-        fraction(self.times(index), self.tokens) - fraction(elsewhere, self.others)
+        fraction(self.times(index), self.tokens) - self.elsewhere(index)
     }
+
+    /// The fraction of the tokens that are not the word's at which the neuron at `index` fires.
+    pub fn elsewhere(&self, index: usize) -> f32 {
+        fraction(self.elsewhere.get(index).copied().unwrap_or(0), self.others)
+    }
+}
+
+fn fraction(count: u32, of: u32) -> f32 {
+    if of == 0 { 0.0 } else { count as f32 / of as f32 }
 }
 
 /// Forms in which a word is written: as it is, in small letters, with a capital, in capitals.

@@ -196,7 +196,7 @@ pub fn open_engine(
         read_mode: model.read_mode(),
         special_in_content,
         device: choice,
-        sparsity: sparsity.sparsity.unwrap_or(model.sparsity()),
+        sparsity: sparsity.sparsity.unwrap_or_default(),
         adaptive: sparsity.adaptive(),
         counts: Folders::detect().filter(|_| !sparsity.no_counts).map(|folders| folders.counts()),
         split: sparsity.split.clone(),
@@ -209,6 +209,10 @@ pub fn open_engine(
     let mode = SparsityReport::new(options.sparsity, &opened, options.recall).mode;
     sparsity.level.choose(&mut opened, mode)?;
     let engine = Engine::from_model(opened, options)?;
+    let mode = engine.sparsity();
+    if mode.obstacle().is_some() {
+        eprintln!("[sparsity: {}]", one_line(&mode.to_string()));
+    }
     let template = engine.chat_template().origin();
     if template.failure().is_some() {
         eprintln!("[chat template: {}]", one_line(&template.to_string()));

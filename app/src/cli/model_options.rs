@@ -15,7 +15,7 @@ use thermocline_engine::{
     format::{Bytes, Checkpoint, ReadMode},
     model::{Activation, LoadOptions, Model},
     runtime::KvType,
-    session::{EngineOptions, Sampling, SparsityChoice},
+    session::{EngineOptions, Sampling},
     sparsity::{
         sidecar,
         sidecar::{Attachment, SidecarChoice},
@@ -122,11 +122,6 @@ impl ModelOptions {
     /// Default element type of the KV cache.
     pub fn kv_type(&self) -> KvType {
         if self.model.is_none() { builtin::KV_TYPE } else { EngineOptions::default().kv_type }
-    }
-
-    /// Default sparsity mode.
-    pub fn sparsity(&self) -> SparsityChoice {
-        if self.model.is_none() { builtin::SPARSITY } else { SparsityChoice::default() }
     }
 
     /// Default sampling, before the user's options.

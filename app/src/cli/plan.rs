@@ -100,10 +100,7 @@ pub struct PlanArgs {
 /// Runs the command.
 pub fn plan(args: &PlanArgs) -> Outcome {
     let defaults = EngineOptions::default();
-    let asked = args.sparsity.unwrap_or(match args.shape {
-        Some(_) => SparsityChoice::Auto,
-        None => args.model.sparsity(),
-    });
+    let asked = args.sparsity.unwrap_or_default();
     let model = args.open_model()?;
     let (model, transposed) = asked.neuron_major_outline(&model, args.split.is_some()).unwrap_or((model, 0));
     let sparsity = SparsityReport::new(asked, &model, defaults.recall);
@@ -312,7 +309,7 @@ impl Report<'_> {
             inputs.context,
             cache_types(inputs)
         );
-        text += &format!("sparsity  {}: {}\n", self.sparsity.mode, self.sparsity.reason);
+        text += &format!("sparsity  {}\n", self.sparsity);
         text += &match split {
             Some(path) => format!("split     {}\n", one_line(&path.display().to_string())),
             None => format!("budget    {}, placed by {}\n", self.budget_text(self.budget), self.placement),
@@ -415,7 +412,7 @@ impl Report<'_> {
         object["sessions"] = json!(inputs.sessions);
         object["kv_type"] = json!(inputs.kv_type.name());
         object["gpu_kv_type"] = json!(inputs.kv_type.on_gpu().name());
-        object["sparsity"] = json!({ "mode": self.sparsity.mode.name(), "reason": self.sparsity.reason });
+        object["sparsity"] = json!({ "mode": self.sparsity.at_work.name(), "reason": self.sparsity.reason });
         object["assumptions"] = self.plan.assumptions.iter().map(ToString::to_string).collect();
         object["head_seconds"] = json!(self.plan.head_seconds);
         object["token_seconds"] = json!(self.plan.token_seconds);

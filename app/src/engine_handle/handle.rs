@@ -63,6 +63,18 @@ pub enum ModelState {
     },
 }
 
+impl ModelState {
+    /// The model that is open, is being opened, or could not be opened.
+    pub fn model(&self) -> Option<ModelId> {
+        match self {
+            ModelState::Empty => None,
+            ModelState::Opening(opening) => Some(opening.model.clone()),
+            ModelState::Ready { model, .. } | ModelState::Failed { model, .. } => Some(model.clone()),
+            ModelState::Remote { model, .. } => Some(ModelId::Remote(model.clone())),
+        }
+    }
+}
+
 /// Handle on at most one open model.
 #[derive(Clone)]
 pub struct EngineHandle {

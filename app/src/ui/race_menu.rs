@@ -1,18 +1,12 @@
 //! Races, in the menu of the mode: the last answer once more in two modes, or with two VRAM budgets, one after the other.
 
-use egui::{DragValue, Id, Ui};
+use egui::{Button, DragValue, Id, Ui};
 use thermocline_engine::{
     Error,
     session::{DeviceStatus, Engine, SparsityChoice},
 };
 
-use super::{
-    command::Command,
-    shell::Shell,
-    top_bar::about,
-    vram::{self, BudgetRoom},
-    widgets,
-};
+use super::{command::Command, shell::Shell, top_bar::about, vram::BudgetRoom, widgets};
 use crate::{
     chat::{Side, SideModel},
     library::ModelId,
@@ -21,43 +15,53 @@ use crate::{
 
 /// Offers the races of the open model.
 pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
-    modes(ui, shell, engine.sparsity().asked);
+    modes(ui, shell, engine);
     budgets(ui, shell, model, engine);
 }
 
-/// The mode in use against another one.
-fn modes(ui: &mut Ui, shell: &mut Shell, asked: SparsityChoice) {
+/// The mode in use against another one. A mode that the model cannot have, or that is in use by another name, is disabled.
+fn modes(ui: &mut Ui, shell: &mut Shell, engine: &Engine) {
+    let now = engine.sparsity();
     ui.separator();
     widgets::muted(ui, "Race against this mode, with the last answer:");
     ui.horizontal_wrapped(|ui| {
-        for choice in SparsityChoice::ALL.into_iter().filter(|choice| *choice != asked) {
+        for choice in SparsityChoice::ALL.into_iter().filter(|choice| *choice != now.asked) {
             let (name, what) = about(choice);
-            let button = ui.button(name).accessible_name(format!("Race against {name}"));
-            if button.on_hover_text(format!("{what}. One after the other, with the same seed")).clicked() {
+            let would = engine.sparsity_of(choice);
+            let same = format!("This is the mode in use, {}.", now.at_work);
+            let obstacle = would.obstacle().map(widgets::sentence).or((would.at_work == now.at_work).then_some(same));
+            let button = ui
+                .add_enabled(obstacle.is_none(), Button::new(name))
+                .accessible_name(format!("Race against {name}"))
+                .on_hover_text(format!("{what}. One after the other, with the same seed"));
+            if let Some(why) = obstacle {
+                button.on_disabled_hover_text(why);
+            } else if button.clicked() {
                 let side = |choice| Side { title: about(choice).0.to_owned(), model: SideModel::Mode(choice) };
-                shell.queue_command(Command::Compare([side(asked), side(choice)]));
+                shell.queue_command(Command::Compare([side(now.asked), side(choice)]));
                 ui.close();
             }
         }
     });
 }
 
-/// The budget in force against another one, where a device computes or would with more memory; else the reason why not.
+/// The budget in force against another one, where a device computes or would with more memory.
 fn budgets(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
-    let why_not = match engine.device() {
+    let waits = match engine.device() {
         DeviceStatus::Gpu(_) => None,
         DeviceStatus::Cpu { reason: Some(reason) } if matches!(*reason, Error::Memory { .. }) => None,
-        DeviceStatus::Cpu { reason } => Some(vram::why_cpu(shell, reason.as_deref())),
-        DeviceStatus::Loading(_) => Some("The model is being loaded into the GPU.".to_owned()),
-        DeviceStatus::Lost { .. } => Some("The GPU was lost; it is tried again soon.".to_owned()),
+        // There is no budget.
+        DeviceStatus::Cpu { .. } => return,
+        DeviceStatus::Loading(_) => Some("VRAM budgets can be raced once the model is in VRAM."),
+        DeviceStatus::Lost { .. } => Some("VRAM budgets can be raced once the GPU is back."),
     };
-    if let Some(why) = why_not {
-        widgets::muted(ui, format!("Two VRAM budgets cannot be raced. {why}"));
+    if let Some(waits) = waits {
+        widgets::muted(ui, waits);
         return;
     }
     let Some(room) = BudgetRoom::of(shell, model, engine) else { return };
     let now = room.budget(None);
-    let label = widgets::muted(ui, format!("Race against this VRAM budget, {}, with the last answer:", bytes(now))).id;
+    let label = widgets::muted(ui, format!("Race a VRAM budget of {} against another one:", bytes(now))).id;
     let kept = Id::unique("the other budget of a race");
     let mut other: f64 = ui.data(|data| data.get_temp(kept)).unwrap_or((now / 2) as f64);
     ui.horizontal(|ui| {
@@ -70,8 +74,7 @@ fn budgets(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
             ui.data_mut(|data| data.insert_temp(kept, other));
         }
         let other = other as u64;
-        let button =
-            ui.add_enabled(other != now, egui::Button::new("Race")).accessible_name("Race against this budget");
+        let button = ui.add_enabled(other != now, Button::new("Race")).accessible_name("Race against this budget");
         if button
             .on_hover_text("One after the other, with the same seed; this budget is in force again afterwards")
             .clicked()
@@ -87,25 +90,59 @@ fn budgets(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
 #[cfg(test)]
 mod tests {
     use egui::{Key, accesskit::Role};
+    use egui_kittest::kittest::NodeT;
 
-    use crate::ui::{testing::TestWindow, vram::tests::on_gpu};
+    use crate::{
+        engine_handle::ModelState,
+        library::ModelId,
+        ui::{command::Command, testing::TestWindow, vram::tests::on_gpu},
+    };
 
     /// Opens the menu of the mode once there is an answer.
     fn menu(stage: &mut TestWindow) {
         stage.write("Message", "Tell me a story about a dog.");
         stage.press(Key::Enter);
         stage.answered();
-        let mode = stage.shell().engine_handle.engine().unwrap().sparsity().mode;
+        let mode = stage.shell().engine_handle.engine().unwrap().sparsity().at_work;
         stage.click(&mode.to_string());
     }
 
     #[test]
-    fn race_of_two_budgets_is_not_offered_without_a_gpu_and_says_why() {
+    fn menu_says_nothing_of_budgets_where_there_is_no_gpu() {
         let mut stage = TestWindow::new([1440.0, 900.0]);
         stage.ready();
         menu(&mut stage);
-        assert!(stage.shows("Two VRAM budgets cannot be raced. The CPU computes everything."), "{:?}", stage.texts());
-        assert!(!stage.has(Role::Button, "Race against this budget"));
+        assert!(stage.shows("Race against this mode") && !stage.has(Role::Button, "Race against this budget"));
+        assert!(!stage.texts().iter().any(|text| text.contains("VRAM")), "{:?}", stage.texts());
+    }
+
+    /// A SwiGLU model that was not prepared has one mode.
+    #[test]
+    fn modes_that_the_model_cannot_have_are_disabled_with_the_reason() {
+        let mut stage = TestWindow::new([1440.0, 900.0]);
+        stage.ready();
+        let path = ModelId::Path("../tests/fixtures/models/llama-silu-gqa".into());
+        let settings = stage.shell().model_settings(&path);
+        (settings.device, settings.sparsity) = (Some(String::new()), Some("predicted".to_owned()));
+        stage.shell().queue_command(Command::OpenModel(path.clone()));
+        stage.until(
+            "the model",
+            |window| matches!(window.shell().engine_handle.state(), ModelState::Ready { model, .. } if model == path),
+        );
+        // What was chosen before cannot be had: the chip shows what is at work.
+        assert!(!stage.has(Role::Button, "predicted"));
+        stage.click("dense");
+        let disabled = |name: &str| stage.role(Role::Button, name).accesskit_node().is_disabled();
+        for (name, is_disabled) in
+            [("Automatic", false), ("Dense", false), ("Exact", true), ("Predicted", true), ("Threshold", true)]
+        {
+            assert_eq!(disabled(name), is_disabled, "{name}");
+            if name != "Predicted" {
+                assert!(disabled(&format!("Race against {name}")), "{name}: nothing else than dense is at work");
+            }
+        }
+        stage.role(Role::Button, "Exact").hover();
+        stage.appears("With silu no neuron is ever silent");
     }
 
     #[test]

@@ -288,14 +288,14 @@ impl Shell {
             Some(name) => DeviceChoice::Gpu(gpu(AdapterChoice::Name(name.to_owned()))),
         };
         let defaults = EngineOptions::default();
-        let (kv_type, sparsity) = match model {
-            ModelId::Builtin => (builtin::KV_TYPE, builtin::SPARSITY),
-            ModelId::Path(_) | ModelId::Remote(_) => (defaults.kv_type, defaults.sparsity),
+        let kv_type = match model {
+            ModelId::Builtin => builtin::KV_TYPE,
+            ModelId::Path(_) | ModelId::Remote(_) => defaults.kv_type,
         };
         EngineOptions {
             context: chosen.context,
             kv_type: chosen.kv_type.as_deref().and_then(|name| name.parse().ok()).unwrap_or(kv_type),
-            sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or(sparsity),
+            sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or(defaults.sparsity),
             level: chosen.level,
             device,
             adaptive: chosen.adaptive,

@@ -129,7 +129,7 @@ fn words(state: &ModelState, reason: Option<String>, palette: Palette) -> BarWor
         ModelState::Ready { engine, .. } => {
             let report = engine.sparsity();
             let hint = format!("Sparsity: {}", widgets::sentence(&report.reason));
-            let mode = Chip { text: report.mode.name().to_owned(), colour: palette.good, hint };
+            let mode = Chip { text: report.at_work.name().to_owned(), colour: palette.good, hint };
             // At rest, that of the latest answer.
             let lately =
                 Some(engine.telemetry().decode_rate).filter(|rate| *rate > 0.0).or_else(|| engine.observed_rate());
@@ -324,7 +324,12 @@ fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     let report = engine.sparsity();
     for choice in SparsityChoice::ALL {
         let (name, what) = about(choice);
-        if ui.selectable_label(report.asked == choice, name).on_hover_text(what).clicked() {
+        let would = engine.sparsity_of(choice);
+        let item = Button::selectable(report.asked == choice, name);
+        let item = ui.add_enabled(would.obstacle().is_none(), item).on_hover_text(what);
+        if let Some(why) = would.obstacle() {
+            item.on_disabled_hover_text(widgets::sentence(why));
+        } else if item.clicked() {
             shell.model_settings(model).sparsity = Some(choice.name().to_owned());
             let set = engine.set_sparsity(choice);
             shell.ok_or_show_error(set);

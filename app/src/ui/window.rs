@@ -176,10 +176,14 @@ impl Window {
     pub fn show(&mut self, ui: &mut Ui) {
         self.come_to_rest(ui);
         let page = self.page;
-        for command in command::typed(ui) {
-            self.shell.queue_command(command);
-        }
         let (palette, width) = (Palette::of(ui), ui.available_width());
+        for command in command::typed(ui) {
+            match command {
+                // Letters that follow the key within this frame are for the field.
+                Command::SearchNeurons => self.handle_command(command, Rooms::of(width, self.over)),
+                command => self.shell.queue_command(command),
+            }
+        }
         let rooms = Rooms::of(width, self.over);
         self.escape(ui, rooms);
         for path in drops::dropped(ui) {
@@ -206,7 +210,7 @@ impl Window {
                 let place = place(column, CHATS);
                 over(ui, "chats over", place, palette, |ui| self.chats.show(ui, &mut self.shell));
             }
-            Some(column @ SideColumn::Neurons) if !rooms.neurons && !rooms.neurons_instead => {
+            Some(column @ SideColumn::Neurons) if !rooms.neurons && !rooms.neurons_instead && self.has_neurons() => {
                 over(ui, "neurons over", place(column, NEURONS), palette, |ui| self.right(ui));
             }
             _ => {}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{PlacementSolver, Plan, Resident};
+use super::{PlacementSolver, Plan, Resident, budget_for};
 use crate::error::Error;
 
 /// The plan that an engine would follow under a VRAM budget, and its speed.
@@ -30,6 +30,11 @@ pub struct Forecast {
 }
 
 impl Forecast {
+    /// The least budget that has room for the whole model with its caches.
+    pub fn enough(&self) -> u64 {
+        budget_for(self.everything)
+    }
+
     /// The forecast of what was `planned` within `budget` bytes: the CPU's plan, with the reason, where that is an error. `now` is
     /// resident now; `rate` gives the tokens per second to expect of a plan.
     pub fn new(

@@ -201,6 +201,22 @@ pub fn usable(budget: u64) -> u64 {
     if budget < BLOCKS_FROM { budget.min(with_blocks(BLOCKS_FROM)) } else { with_blocks(budget) }
 }
 
+/// The least budget of which a plan may use `bytes`.
+pub fn budget_for(bytes: u64) -> u64 {
+    // What the driver's blocks take is never more than this.
+    let most = bytes.saturating_add((bytes / (BLOCKS_DIVISOR - 1) + 1).min(BLOCKS_MOST));
+    let (mut least, mut most) = (bytes, most);
+    while least < most {
+        let middle = least + (most - least) / 2;
+        if usable(middle) < bytes {
+            least = middle + 1;
+        } else {
+            most = middle;
+        }
+    }
+    least
+}
+
 /// The number of hot blocks a step above `blocks`, at most all.
 fn next_step(layer: &LayerCosts, blocks: usize) -> usize {
     (blocks + layer.blocks().div_ceil(MOST_STEPS).max(1)).min(layer.blocks())

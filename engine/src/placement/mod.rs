@@ -50,7 +50,7 @@ mod token_time;
 pub use cost_profile::{BLOCK, CostProfile, HeadCosts, LayerCosts, ReadBytes, SkippedRows};
 pub use device_bytes::{DeviceBytes, LayerBytes};
 pub use forecast::Forecast;
-pub use frontier::{Frontier, solve, usable};
+pub use frontier::{Frontier, budget_for, solve, usable};
 pub use inputs::{GpuUse, PlanInputs};
 pub use machine::{
     BurstFractions, CpuRates, DeviceClocks, GpuRates, Limits, Machine, ProductRate, PromptRates, Rates, SharedMemory,

@@ -40,8 +40,10 @@ pub(super) fn compute_batch(
     let n_vocab = forward.model().config.n_vocab;
     // One request cannot cancel the pass of the others.
     let never = AtomicU64::new(0);
-    let mut probe = GenerationProbe::new(&never, 0).with_adaptation(adaptation);
-    if rows.iter().all(|row| row.generation.records_neurons()) {
+    let mut probe = GenerationProbe::new(&never, 0);
+    let recorded = rows.iter().all(|row| row.generation.is_recorded());
+    if recorded {
+        probe = probe.with_adaptation(adaptation);
         let begun = |row: &Row<'_, '_>| BegunToken {
             session: row.session,
             position: row.context.tokens().len(),
@@ -71,7 +73,9 @@ pub(super) fn compute_batch(
     });
     drop(batch);
     meter.neurons().end();
-    adaptation.record_tokens(rows.len());
+    if recorded {
+        adaptation.record_tokens(rows.len());
+    }
     let logits = match computed {
         Ok(logits) => logits,
         Err(error) => {

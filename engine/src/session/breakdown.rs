@@ -27,6 +27,8 @@ pub struct MeasuredTime {
     pub time: TokenTime,
     /// Tokens that were timed.
     pub tokens: usize,
+    /// Seconds of these tokens, whose steps were timed one by one, which takes time; `time` is scaled to that of the others.
+    pub timed_seconds: f64,
     /// True if the device told its times, or none computes; else what it computed is among the waiting.
     pub has_device_times: bool,
 }
@@ -51,7 +53,7 @@ impl Engine {
         Ok(Breakdown {
             planned,
             assumed: planner.inputs().machine.assumed,
-            measured: MeasuredTime::of(&tokens, &plan),
+            measured: MeasuredTime::of(&tokens, &plan).map(|time| time.scaled_to(self.observed_rate())),
             on_device: plan.placement.any_resident(),
         })
     }
@@ -71,7 +73,17 @@ impl MeasuredTime {
         };
         let told = |token: &TimedToken| token.times.layers.iter().any(|layer| !layer.device.is_zero());
         let has_device_times = !plan.placement.any_resident() || tokens.iter().any(told);
-        (!tokens.is_empty()).then_some(MeasuredTime { time, tokens: tokens.len(), has_device_times })
+        let timed_seconds = time.total();
+        (!tokens.is_empty()).then_some(MeasuredTime { time, tokens: tokens.len(), timed_seconds, has_device_times })
+    }
+
+    /// The same parts of the time that a token takes at `rate` tokens per second, where that is shorter.
+    fn scaled_to(self, rate: Option<f64>) -> Self {
+        let seconds = rate.filter(|rate| *rate > 0.0).map(|rate| 1.0 / rate).filter(|it| *it < self.timed_seconds);
+        let Some(factor) = seconds.map(|seconds| seconds / self.timed_seconds) else { return self };
+        let TokenTime { attention, hot, cold, head, waiting } = self.time;
+        let [attention, hot, cold, head, waiting] = [attention, hot, cold, head, waiting].map(|it| it * factor);
+        MeasuredTime { time: TokenTime { attention, hot, cold, head, waiting }, ..self }
     }
 }
 

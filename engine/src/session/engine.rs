@@ -436,6 +436,11 @@ impl Engine {
         self.handle.state.sparsity.lock().clone()
     }
 
+    /// The sparsity mode that `choice` would be for this model, and why. Changes nothing.
+    pub fn sparsity_of(&self, choice: SparsityChoice) -> SparsityReport {
+        SparsityReport::new(choice, self.model(), self.recall())
+    }
+
     /// Fraction of the firings that predictors have to find.
     pub fn recall(&self) -> f32 {
         self.handle.state.recall

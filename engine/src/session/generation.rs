@@ -66,8 +66,8 @@ pub(super) struct Generation<'a> {
     thought_budget: Option<(usize, Vec<u32>)>,
     /// The embedding of the prompt, if that is what is wanted.
     pooled: Option<PooledStates>,
-    /// True if the neurons of its tokens are recorded.
-    records_neurons: bool,
+    /// True if its tokens are recorded.
+    recorded: bool,
     /// Drafts of the tokens to come.
     speculation: Option<Speculation>,
     /// Tokens to compute, and the number of them that are computed.
@@ -165,7 +165,7 @@ impl<'a> Generation<'a> {
             text,
             thought_budget,
             pooled: request.embedding.map(|pooling| PooledStates::new(pooling, state.model.config.d_model)),
-            records_neurons: request.records_neurons,
+            recorded: request.recorded,
             speculation,
             todo,
             computed: 0,
@@ -263,7 +263,9 @@ impl<'a> Generation<'a> {
         }
         context.truncate(first + accepted);
         meter.neurons().end_draft(1 + accepted);
-        adaptation.record_draft(&self.draft_masks, 1 + accepted);
+        if self.recorded {
+            adaptation.record_draft(&self.draft_masks, 1 + accepted);
+        }
         self.stats.drafted_tokens += drafted;
         self.stats.accepted_tokens += accepted;
         let time = started.elapsed();

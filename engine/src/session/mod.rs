@@ -63,7 +63,7 @@ pub use request::{
 };
 pub use settings::{EngineOptions, SessionOptions};
 pub use shape_model::shape_model;
-pub use sparsity::{SparsityChoice, SparsityReport};
+pub use sparsity::{SparsityChoice, SparsityReport, WORTH_PREDICTING};
 pub use turns::Priority;
 
 pub use sampling::Grammar;

@@ -125,6 +125,8 @@ pub(super) struct GenerationProbe<'a> {
     number: u64,
     recorder: Option<&'a mut NeuronRecorder>,
     watch: Watch,
+    /// True if reads are counted of a request whose neurons are not recorded.
+    only_reads: bool,
     adaptation: Option<&'a HotSetAdaptation>,
     /// Holds the firings that adaptation is to count once drafts are drawn.
     draft: Option<&'a mut DraftMasks>,
@@ -140,6 +142,7 @@ impl<'a> GenerationProbe<'a> {
             number,
             recorder: None,
             watch: Watch::Off,
+            only_reads: false,
             adaptation: None,
             draft: None,
             reads: None,
@@ -162,6 +165,11 @@ impl<'a> GenerationProbe<'a> {
         GenerationProbe { reads: Some((sizes, reads, dense)), ..self }
     }
 
+    /// The probe of a request that is not recorded: its reads are counted all the same.
+    pub fn with_only_reads(self) -> Self {
+        GenerationProbe { only_reads: self.reads.is_some(), ..self }
+    }
+
     /// The probe with the times of the pass's steps added to `times`.
     pub fn with_times(self, times: &'a mut StepTimes) -> Self {
         GenerationProbe { times: Some(times), ..self }
@@ -169,7 +177,7 @@ impl<'a> GenerationProbe<'a> {
 
     /// True if firings are wanted for what they are, and not for their times only.
     fn counts_firing(&self) -> bool {
-        self.watch != Watch::Off || self.adaptation.is_some()
+        self.watch != Watch::Off || self.adaptation.is_some() || self.only_reads
     }
 
     /// The probe with its firings recorded, as far as the recorder's board is watched.

@@ -251,9 +251,9 @@ pub struct Request {
     pub thought_budget: Option<usize>,
     /// Compute an embedding of the prompt and generate nothing.
     pub embedding: Option<Pooling>,
-    /// Put the neurons of its tokens on the board and into the counts. A pass shared with a request that does not is not recorded
-    /// either.
-    pub records_neurons: bool,
+    /// Record its tokens: their neurons on the board, in the counts and for the hot set, their times among the measured speeds. A pass
+    /// shared with a request that is not recorded is not either.
+    pub recorded: bool,
 }
 
 /// The source of drafted tokens.
@@ -283,7 +283,7 @@ impl Request {
             logprobs: None,
             thought_budget: None,
             embedding: None,
-            records_neurons: true,
+            recorded: true,
         }
     }
 }

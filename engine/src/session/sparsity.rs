@@ -5,17 +5,22 @@ use std::{fmt, ops::ControlFlow, str::FromStr, sync::Arc};
 use crate::{
     cpu::ThreadPool,
     error::{Error, Result},
-    model::{Activation, Down, Ffn, FfnWeights, LayerWeights, Model, SkipRule, Skips},
+    format::Matrix,
+    model::{Activation, Down, Ffn, FfnWeights, LayerWeights, Model, PredictorKind, SkipRule, Skips},
     quant::TensorType,
     runtime::Sparsity,
 };
+
+/// Bytes of a layer's gates that a predictor has to spare beyond its own. With fewer, its two products take longer than the reads
+/// they replace: a CPU core reads this much from its caches in some 50 microseconds.
+pub const WORTH_PREDICTING: u64 = 1 << 20;
 
 /// A caller's choice of a sparsity mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SparsityChoice {
     /// The quickest mode that loses next to nothing: [`Sparsity::Predicted`] where the measured recall of predictors suffices (they
-    /// miss a few neurons, so the text may differ), else [`Sparsity::Exact`] for the ReLU family, else [`Sparsity::Dense`]; the
-    /// text of these two is the model's.
+    /// miss a few neurons, so the text may differ) and they spare [`WORTH_PREDICTING`] or more, else [`Sparsity::Exact`] for the
+    /// ReLU family, else [`Sparsity::Dense`]; the text of these two is the model's.
     #[default]
     Auto,
     /// This mode.
@@ -85,6 +90,8 @@ pub struct SparsityReport {
     pub asked: SparsityChoice,
     /// The mode in use.
     pub mode: Sparsity,
+    /// The mode whose work is done: `mode`, or a lesser one where the model lacks what `mode` needs.
+    pub at_work: Sparsity,
     /// The reason: a sentence for people, without a full stop.
     pub reason: String,
 }
@@ -97,11 +104,29 @@ impl SparsityReport {
             SparsityChoice::Auto => facts.auto(recall),
             SparsityChoice::Mode(mode) => (mode, facts.explain(mode)),
         };
-        let reason = match model.weights.input_level {
+        let level = model.weights.input_level;
+        let reason = match level {
             Some(level) if mode != Sparsity::Dense => with_inputs(model, mode, level, reason),
             _ => reason,
         };
-        SparsityReport { asked, mode, reason }
+        SparsityReport { asked, mode, at_work: facts.at_work(mode, level.is_some()), reason }
+    }
+
+    /// The reason why the model cannot have the mode that was asked for: it would do the work of another one. `None` if it can.
+    pub fn obstacle(&self) -> Option<&str> {
+        (self.mode != self.at_work).then_some(&self.reason)
+    }
+}
+
+impl fmt::Display for SparsityReport {
+    /// The mode at work, the choice if that is another, and the reason.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SparsityReport { asked, mode, at_work, reason } = self;
+        match asked {
+            SparsityChoice::Auto => write!(f, "{at_work} (auto): {reason}"),
+            _ if mode != at_work => write!(f, "{at_work} ({mode} was asked for): {reason}"),
+            _ => write!(f, "{at_work}: {reason}"),
+        }
     }
 }
 
@@ -126,7 +151,7 @@ fn with_inputs(model: &Model, mode: Sparsity, level: f32, reason: String) -> Str
 #[derive(Debug, Clone, PartialEq)]
 struct SparsityFacts {
     activation: Activation,
-    /// Number of layers, and of those with neuron-major down projections, predictors, and activation thresholds.
+    /// Number of layers, and of those with neuron-major down projections, usable predictors, and activation thresholds.
     layers: usize,
     neuron_major: usize,
     predictors: usize,
@@ -137,6 +162,8 @@ struct SparsityFacts {
     silent: usize,
     /// Mean measured recall of the predictors; `None` unless all were measured.
     recall: Option<f32>,
+    /// Bytes of a layer's firing rows that its predictor spares beyond its own, the mean over the layers that have one.
+    spared: u64,
 }
 
 impl SparsityFacts {
@@ -144,9 +171,12 @@ impl SparsityFacts {
         let layers = &model.weights.layers;
         let count = |has: fn(&LayerWeights) -> bool| layers.iter().filter(|layer| has(layer)).count();
         let rules = || layers.iter().map(|layer| SkipRule::of(layer, model.config.activation));
-        let predictors = count(|layer| layer.predictor.is_some());
-        let found = layers.iter().filter_map(|layer| layer.predictor.as_ref());
-        let recall: Option<f32> = found.map(|predictor| predictor.quality.map(|quality| quality.recall)).sum();
+        let rules_out = |rule: &SkipRule| rule.skips(Sparsity::Predicted, true, false) == Skips::NotPredicted;
+        let predictors = rules().filter(rules_out).count();
+        let found: Vec<&LayerWeights> = layers.iter().filter(|layer| layer.predictor.is_some()).collect();
+        let quality = |layer: &&LayerWeights| layer.predictor.as_ref()?.quality;
+        let recall: Option<f32> = found.iter().map(|layer| quality(layer).map(|quality| quality.recall)).sum();
+        let spared: u64 = found.iter().map(|layer| spared(layer)).sum();
         SparsityFacts {
             activation: model.config.activation,
             layers: layers.len(),
@@ -159,7 +189,8 @@ impl SparsityFacts {
             thresholds: rules().filter(|rule| rule.skips(Sparsity::Threshold, true, false) != Skips::Nothing).count(),
             moe: count(|layer| matches!(layer.ffn, Ffn::Experts(_))),
             silent: rules().filter(|rule| rule.skips(Sparsity::Exact, true, false) == Skips::Silent).count(),
-            recall: recall.filter(|_| predictors > 0).map(|sum| sum / predictors as f32),
+            recall: recall.filter(|_| predictors > 0).map(|sum| sum / found.len() as f32),
+            spared: spared / found.len().max(1) as u64,
         }
     }
 
@@ -171,6 +202,13 @@ impl SparsityFacts {
         }
         let percent = |fraction: f32| f64::from(fraction) * 100.0;
         match self.recall {
+            Some(recall) if recall >= wanted && self.spared < WORTH_PREDICTING => {
+                let reason = format!(
+                    "the predictors would spare {} KiB of a layer's gates, less than their own products cost: gates decide",
+                    self.spared >> 10
+                );
+                (Sparsity::Exact, reason)
+            }
             Some(recall) if recall >= wanted => {
                 let reason = format!(
                     "the predictors find {:.1} % of what fires, {:.1} % are asked for",
@@ -191,6 +229,16 @@ impl SparsityFacts {
                 (Sparsity::Exact, "the recall of the predictors was not measured: gates decide".to_owned())
             }
             None => (Sparsity::Exact, format!("{activation} silences neurons, and their gates tell which")),
+        }
+    }
+
+    /// The mode whose work `mode` does; `level`: small inputs of attention are skipped in all but [`Sparsity::Dense`].
+    fn at_work(&self, mode: Sparsity, level: bool) -> Sparsity {
+        match mode {
+            Sparsity::Exact | Sparsity::Predicted if self.silent == 0 && !level => Sparsity::Dense,
+            Sparsity::Predicted if self.predictors == 0 => Sparsity::Exact,
+            Sparsity::Threshold if self.thresholds == 0 && !level => Sparsity::Dense,
+            mode => mode,
         }
     }
 
@@ -224,6 +272,19 @@ impl SparsityFacts {
             }
         }
     }
+}
+
+/// Bytes of the rows of `layer` whose firing decides (gates, or up rows without them) that its predictor leaves unread, less its own.
+fn spared(layer: &LayerWeights) -> u64 {
+    let (Some(predictor), Ffn::Dense(ffn)) = (&layer.predictor, &layer.ffn) else { return 0 };
+    let bytes = |matrix: &Matrix| matrix.data().len() as u64;
+    let own = match &predictor.kind {
+        PredictorKind::LowRank { fc1, fc2 } => bytes(fc1) + bytes(fc2),
+        PredictorKind::Rows { rows, .. } => bytes(rows),
+    };
+    let named = predictor.quality.map_or(1.0, |quality| quality.density.clamp(0.0, 1.0));
+    let rows = bytes(&ffn.gate.as_ref().unwrap_or(&ffn.up).weight);
+    ((rows as f64 * f64::from(1.0 - named)) as u64).saturating_sub(own)
 }
 
 /// `model` with neuron-major down projections where [`SparsityChoice::makes_neuron_major`] says so of `asked`.
@@ -272,6 +333,7 @@ mod tests {
             moe: 0,
             silent: 4,
             recall: Some(0.97),
+            spared: 2 * WORTH_PREDICTING,
         }
     }
 
@@ -280,6 +342,9 @@ mod tests {
         let auto = |facts: SparsityFacts| facts.auto(0.95).0;
         assert_eq!(auto(facts()), Sparsity::Predicted);
         assert_eq!(auto(SparsityFacts { recall: Some(0.9), ..facts() }), Sparsity::Exact);
+        let small = SparsityFacts { spared: WORTH_PREDICTING - 1, ..facts() };
+        assert_eq!(auto(small.clone()), Sparsity::Exact, "products of predictors cost more than small gates");
+        assert!(small.auto(0.95).1.contains("1023 KiB"));
         assert_eq!(auto(SparsityFacts { recall: None, ..facts() }), Sparsity::Exact);
         assert_eq!(auto(SparsityFacts { predictors: 0, recall: None, ..facts() }), Sparsity::Exact);
         assert_eq!(auto(SparsityFacts { activation: Activation::Silu, thresholds: 4, ..facts() }), Sparsity::Dense);
@@ -298,6 +363,34 @@ mod tests {
         says(SparsityFacts { activation: Activation::Silu, silent: 0, ..facts() }, Sparsity::Exact, "silu");
         says(SparsityFacts { neuron_major: 0, ..facts() }, Sparsity::Exact, "whole");
         says(facts(), Sparsity::Threshold, "no activation thresholds");
+    }
+
+    #[test]
+    fn mode_that_the_model_cannot_have_does_the_work_of_a_lesser_one() {
+        use Sparsity::{Dense, Exact, Predicted, Threshold};
+        let work =
+            |facts: SparsityFacts, level| [Dense, Exact, Predicted, Threshold].map(|it| facts.at_work(it, level));
+        assert_eq!(work(facts(), false), [Dense, Exact, Predicted, Dense]);
+        assert_eq!(work(SparsityFacts { predictors: 0, ..facts() }, false), [Dense, Exact, Exact, Dense]);
+        let swiglu = SparsityFacts { activation: Activation::Silu, silent: 0, predictors: 0, ..facts() };
+        assert_eq!(work(swiglu.clone(), false), [Dense; 4]);
+        assert_eq!(work(SparsityFacts { thresholds: 4, ..swiglu.clone() }, false), [Dense, Dense, Dense, Threshold]);
+        assert_eq!(work(swiglu, true), [Dense, Exact, Exact, Threshold], "attention's small inputs are skipped");
+    }
+
+    #[test]
+    fn report_says_what_is_at_work_and_what_was_asked_for() {
+        let report = |asked, mode, at_work| SparsityReport { asked, mode, at_work, reason: "why".to_owned() };
+        let exact = SparsityChoice::Mode(Sparsity::Exact);
+        let lesser = report(exact, Sparsity::Exact, Sparsity::Dense);
+        assert_eq!(
+            (lesser.to_string(), lesser.obstacle()),
+            ("dense (exact was asked for): why".to_owned(), Some("why"))
+        );
+        let same = report(exact, Sparsity::Exact, Sparsity::Exact);
+        assert_eq!((same.to_string(), same.obstacle()), ("exact: why".to_owned(), None));
+        let auto = report(SparsityChoice::Auto, Sparsity::Exact, Sparsity::Exact);
+        assert_eq!((auto.to_string(), auto.obstacle()), ("exact (auto): why".to_owned(), None));
     }
 
     #[test]

@@ -429,12 +429,12 @@ impl Worker<'_> {
         if self.forward.sparsity() == Sparsity::Predicted && adaptation.is_on() {
             self.forward.correct_thresholds(adaptation.threshold_correction());
         }
-        let (steps, before) = generation.single_steps();
+        let ((steps, before), recorded) = (generation.single_steps(), generation.is_recorded());
         let (forward, meter) = (&mut self.forward, &mut self.meter);
         let stepped = generation.step(context, most, StepResources { forward, events, cancelled, adaptation, meter });
         let (decoded, time) = generation.single_steps();
         // While weights move, the rate is not that of the placement.
-        if decoded > steps && !self.device.is_moving() {
+        if recorded && decoded > steps && !self.device.is_moving() {
             let resident = self.state.resident.lock().clone();
             let conditions = self.state.decode_conditions(self.forward.sparsity());
             let time = time.saturating_sub(before);

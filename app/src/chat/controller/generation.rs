@@ -8,6 +8,7 @@ use super::{ChatController, drop_in_background, is_removed};
 use crate::{
     chat::{
         AnswerStats, StopCause,
+        active_answer::ActiveAnswer,
         call_reader::CallReader,
         given::Measure,
         prompt::{self, ChatPrompt},
@@ -122,7 +123,7 @@ impl ChatController {
                 ModelState::Ready { .. } | ModelState::Remote { .. } => {
                     match self.generate(store, engine_handle, state, chat, active_answer.id()) {
                         Ok((answer, session, reader)) => {
-                            active_answer.start(answer, session, reader);
+                            active_answer.start(answer, session, reader, state.model());
                             None
                         }
                         Err(sentence) => Some(failed(sentence)),
@@ -136,11 +137,14 @@ impl ChatController {
                 self.revision += 1;
                 return saved;
             }
+            if active_answer.is_map_due() {
+                keep_map(store, chat, &active_answer);
+            }
             self.answers.insert(chat, active_answer);
             return once(saved);
         };
+        keep_map(store, chat, &active_answer);
         if let Some(session) = active_answer.end(state, figures) {
-            remember(store, chat, engine_handle, &session);
             self.words.answered(session.engine(), session.id(), engine_handle);
             drop_in_background(self.idle.replace((chat, session)));
         }
@@ -246,12 +250,12 @@ impl ChatController {
     }
 }
 
-/// Keeps the neurons of the chat's last tokens. If this fails, the map begins dark next time.
-fn remember(store: &mut Store, chat: ChatId, engine_handle: &EngineHandle, session: &Session) {
-    let ModelState::Ready { model, .. } = engine_handle.state() else { return };
+/// Keeps the neurons of the last tokens of a chat that is being answered. If this fails, the map begins dark next time.
+pub(super) fn keep_map(store: &mut Store, chat: ChatId, answer: &ActiveAnswer) {
+    let (Some(session), Some(model)) = (answer.session(), answer.model()) else { return };
     let map = remembered::write(session.engine().neurons(), session.id());
     if !map.is_empty()
-        && let Err(error) = store.set_neuron_map(chat, &model.key(), &map)
+        && let Err(error) = store.set_neuron_map(chat, model, &map)
     {
         tracing::warn!(%error, "the map of the chat is not kept");
     }

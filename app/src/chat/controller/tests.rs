@@ -200,3 +200,23 @@ fn title_gives_way_to_answers_and_the_built_in_model_writes_none() {
     assert!(controller.has_no_titles_to_write());
     assert_eq!(store.chat(third).unwrap().title, QUESTION);
 }
+
+#[test]
+fn map_of_an_answer_is_kept_while_it_is_written_and_its_writer_with_its_figures() {
+    let (mut store, mut controller, engine_handle) =
+        (Store::in_memory().unwrap(), ChatController::default(), EngineHandle::new(|| ()));
+    engine_handle.open(ModelId::Builtin, EngineOptions::default());
+    let chat = chat(&mut store, &SamplingOverrides { seed: Some(7), ..SamplingOverrides::default() });
+    controller.send_message(&mut store, &engine_handle, chat, None, "Tell me a story about a frog.").unwrap();
+    let key = ModelId::Builtin.key();
+    eventually("words", || {
+        assert!(controller.poll(&mut store, &engine_handle).is_empty());
+        controller.progress(chat).is_none_or(|progress| !progress.content.is_empty())
+    });
+    // A window that is killed now finds it.
+    assert!(store.neuron_map(chat, &key).unwrap().is_some());
+    until_quiet(&mut controller, &mut store, &engine_handle);
+    let answer = store.branch(chat).unwrap().remove(1);
+    let writer = AnswerStats::from_json(answer.stats.as_deref()).and_then(|stats| stats.writer);
+    assert_eq!((answer.model.as_deref(), writer), (Some("Storyteller"), Some(key)));
+}

@@ -5,7 +5,7 @@ use std::{fs::File, io, path::Path};
 use serde_json::json;
 use thermocline_engine::session::{
     DeviceMemory, DeviceStatus, Engine, GenerationStats, LoadStage, Message, Prompt, Role, Sampling, Session,
-    SessionOptions, SparsityChoice, SparsityReport, StopReason,
+    SessionOptions, SparsityChoice, StopReason,
 };
 
 use super::remote::RemoteChat;
@@ -220,12 +220,11 @@ impl TerminalConversation {
         let now = match choice {
             Some(choice) => {
                 engine.set_sparsity(choice)?;
-                SparsityReport::new(choice, engine.model(), engine.recall())
+                engine.sparsity_of(choice)
             }
             None => engine.sparsity(),
         };
-        let asked = if now.asked == SparsityChoice::Auto { " (auto)" } else { "" };
-        Ok(format!("{}{asked}: {}\n", now.mode, now.reason))
+        Ok(format!("{now}\n"))
     }
 
     /// Sets the VRAM budget from the next token on, if `bytes` is given; returns the current one.

@@ -75,11 +75,17 @@ impl ComparisonView {
             closed = icon_button(ui, ICON_CLOSE, "Close the comparison").clicked();
         });
         let ComparisonView { comparison, parting, .. } = self;
+        let race = comparison.is_race();
         comparison.read(|sides| {
             if !parting.is_of(sides) {
                 *parting = Parting::of(sides);
             }
-            two_columns(ui, |ui, at| side(ui, &sides[at], &parting.words[at], parting.first));
+            two_columns(ui, |ui, at| {
+                side(ui, &sides[at], &parting.words[at], parting.first);
+                if race {
+                    figures(ui, &sides[at]);
+                }
+            });
             let over = sides.iter().all(|side| side.state == SideState::Ended);
             match parting.first {
                 Some(first) => _ = muted(ui, format!("Marked: the first word that differs, word {}.", first + 1)),
@@ -112,11 +118,13 @@ fn side(ui: &mut Ui, side: &SideText, words: &[Range<usize>], first: Option<usiz
         SideState::Failed(why) => _ = ui.add(Label::new(small(why, palette.bad)).wrap()),
         SideState::Writing | SideState::Ended => {}
     }
-    if let Some(stats) = &side.stats {
-        ui.add(Label::new(small(stats.line(), palette.muted)).wrap());
-        if let Some(reads) = stats.reads_line() {
-            ui.add(Label::new(small(reads, palette.muted)).wrap());
-        }
+}
+
+/// Speed and reads of a side.
+fn figures(ui: &mut Ui, side: &SideText) {
+    let Some(stats) = &side.stats else { return };
+    for line in [Some(stats.line()), stats.reads_line()].into_iter().flatten() {
+        ui.add(Label::new(small(line, Palette::of(ui).muted)).wrap());
     }
 }
 

@@ -33,7 +33,7 @@ pub enum WordAct {
 pub struct WordView {
     /// The answer.
     pub message: MessageId,
-    /// Words of its text, each with the space before it.
+    /// Words and marks of its text, each with the space before it.
     words: Vec<Range<usize>>,
     /// Bytes of the text when it was split.
     len: usize,
@@ -71,7 +71,7 @@ impl WordView {
     /// else wants them.
     pub fn show(&mut self, ui: &mut Ui, text: &str, arrows: bool) -> Option<WordAct> {
         if self.len != text.len() {
-            *self = WordView { words: words(text), len: text.len(), ..WordView::new(self.message) };
+            *self = WordView { words: pieces(text), len: text.len(), ..WordView::new(self.message) };
         }
         let (mut act, before) = (None, self.chosen);
         ui.horizontal(|ui| {
@@ -109,12 +109,14 @@ impl WordView {
                 ui.add(Label::new(small(why, Palette::of(ui).bad)).wrap());
             }
             ExplanationProgress::Explained(explained) => {
-                parts(ui, &explained);
+                let chosen = self.chosen.and_then(|at| self.words.get(at)).cloned().unwrap_or_default();
+                let word = text.get(chosen.clone()).unwrap_or_default().trim();
+                parts(ui, &explained, word);
                 if ui.button("Show them on the map").clicked() {
                     act = Some(WordAct::Map);
                 }
                 match explanation.switched_off() {
-                    Some(off) => without(ui, &off),
+                    Some(off) => without(ui, &off, text.get(chosen.start..).unwrap_or_default()),
                     None => _ = muted(ui, "Computing how it goes on without those that add most …"),
                 }
             }
@@ -161,13 +163,44 @@ pub(super) fn words(text: &str) -> Vec<Range<usize>> {
     words
 }
 
-fn parts(ui: &mut Ui, explained: &Explained) {
+/// Pieces of `text` that each are a word or marks, with the white space before; together they are all of it.
+fn pieces(text: &str) -> Vec<Range<usize>> {
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let mut pieces = Vec::new();
+    for word in words(text) {
+        let (mut start, mut before) = (word.start, None);
+        let mut letters = text[word.clone()].char_indices().peekable();
+        while let Some((at, letter)) = letters.next() {
+            let after = letters.peek().is_some_and(|(_, next)| is_word(*next));
+            // Within a word they are part of it.
+            let joins = matches!(letter, '\'' | '’' | '-') && before == Some(true) && after;
+            let now = is_word(letter) || joins;
+            if letter.is_whitespace() {
+                continue;
+            }
+            if before.is_some_and(|before| before != now) {
+                pieces.push(start..word.start + at);
+                start = word.start + at;
+            }
+            before = Some(now);
+        }
+        pieces.push(start..word.end);
+    }
+    pieces
+}
+
+/// `word`: the word that was chosen, whose first token is explained.
+fn parts(ui: &mut Ui, explained: &Explained, word: &str) {
     let of = &explained.attribution;
     let neurons: f32 = of.layers.iter().sum();
+    let title = match explained.token == word {
+        true => format!("“{word}”"),
+        false => format!("“{word}”, by its first token “{}”", explained.token),
+    };
     let line = format!(
-        "“{}”: probability {:.2}. Of its logit {:.2} the neurons add {neurons:.2} themselves; {:.2} come from the \
+        "{title}: probability {:.2}. Of its logit {:.2} the neurons add {neurons:.2} themselves; {:.2} come from the \
          embedding, attention and biases.",
-        explained.token, of.probability, of.logit, of.residual
+        of.probability, of.logit, of.residual
     );
     ui.add(Label::new(line).wrap());
     let muted = Palette::of(ui).muted;
@@ -193,7 +226,8 @@ fn parts(ui: &mut Ui, explained: &Explained) {
     });
 }
 
-fn without(ui: &mut Ui, off: &SwitchedOff) {
+/// `rest`: the answer as it stands, from the word on.
+fn without(ui: &mut Ui, off: &SwitchedOff, rest: &str) {
     let falls: Vec<String> = off.logit.falls.iter().map(|fall| format!("{fall:.2}")).collect();
     let line = format!(
         "Switched off one after the other, those that add most take {} from the logit, their work through later layers \
@@ -205,17 +239,40 @@ fn without(ui: &mut Ui, off: &SwitchedOff) {
     );
     ui.add(Label::new(line).wrap());
     let muted = Palette::of(ui).muted;
-    let sides = [("With them", &off.with), ("Without them", &off.without)];
+    let sides = [("With them: the answer", beginning(rest, off.without.len())), ("Without them", off.without.clone())];
     two_columns(ui, |ui, at| {
-        let (title, text) = sides[at];
-        ui.label(small(title, muted));
+        let (title, text) = &sides[at];
+        ui.label(small(*title, muted));
         ui.add(Label::new(text.trim()).wrap());
     });
 }
 
+/// The words of `text` that begin within its first `bytes`.
+fn beginning(text: &str, bytes: usize) -> String {
+    match words(text).into_iter().find(|word| word.start > bytes) {
+        Some(word) => format!("{} …", &text[..word.start]),
+        None => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::words;
+    use super::{beginning, pieces, words};
+
+    #[test]
+    fn marks_are_pieces_beside_their_word_and_within_one_part_of_it() {
+        let split = |text: &'static str| pieces(text).into_iter().map(|piece| &text[piece]).collect::<Vec<_>>();
+        assert_eq!(split("At the station. \"Don't!\""), ["At", " the", " station", ".", " \"", "Don't", "!\""]);
+        assert_eq!(split(" well-known, …\n'ok' x"), [" well-known", ",", " …", "\n'", "ok", "'", " x"]);
+        assert_eq!(split("دانه. 你好。"), ["دانه", ".", " 你好", "。"]);
+        assert!(pieces("").is_empty());
+    }
+
+    #[test]
+    fn beginning_of_an_answer_ends_with_a_whole_word() {
+        assert_eq!(beginning("station. A dog ran", 11), "station. A …");
+        assert_eq!(beginning("station.", 100), "station.");
+    }
 
     #[test]
     fn words_begin_with_their_spaces_and_are_all_of_the_text() {

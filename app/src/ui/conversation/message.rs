@@ -43,6 +43,8 @@ pub struct Context<'a> {
     pub last: bool,
     /// True if an engine can answer.
     pub alive: bool,
+    /// Why the open model cannot say which neurons made an answer's words; `None` if it can.
+    pub unexplained: Option<&'a str>,
     /// The neuron whose firings are shown in an answer's words.
     pub tint: Option<&'a Tint>,
     /// The token that is held on the map.
@@ -202,9 +204,7 @@ fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> O
             if context.last && ended_early && icon_button(ui, ICON_PLAY_ARROW, "Continue").clicked() {
                 act = Some(MessageAction::Resume(message.id));
             }
-            if context.alive && icon_button(ui, ICON_TROUBLESHOOT, "Which neurons made these words?").clicked() {
-                act = Some(MessageAction::Words(message.id));
-            }
+            act = magnifier(ui, context).or(act.take());
             act = versions(ui, message, false).or(act.take());
         }
         // The figures of an edited answer are those of other words.
@@ -233,11 +233,22 @@ fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> O
     act
 }
 
+/// The button that shows an answer word by word; disabled, with the reason, where the open model has not written it.
+fn magnifier(ui: &mut Ui, context: &Context<'_>) -> Option<MessageAction> {
+    let button = |ui: &mut Ui| icon_button(ui, ICON_TROUBLESHOOT, "Which neurons made these words?");
+    let shown = ui.add_enabled_ui(context.unexplained.is_none(), button).inner;
+    let clicked = shown.clicked();
+    if let Some(why) = context.unexplained {
+        shown.on_disabled_hover_text(why);
+    }
+    clicked.then_some(MessageAction::Words(context.message.id))
+}
+
 /// An answer as plain words on the strength of a neuron, or with the token marked that is held on the map; `false` if neither is
-/// known of this answer.
+/// anywhere in this answer.
 fn tinted(ui: &mut Ui, context: &Context<'_>, text: &str) -> bool {
     let palette = Palette::of(ui);
-    let neuron = context.tint.and_then(|tint| Some((tint, tint.pieces(text)?, false)));
+    let neuron = context.tint.and_then(|tint| Some((tint, tint.marks(text)?, false)));
     let token = || context.mark.and_then(|mark| Some((mark, mark.marks(text)?, true)));
     let Some((tint, pieces, marked)) = neuron.or_else(token) else { return false };
     let colour = match (marked, tint.hot) {

@@ -8,10 +8,10 @@ use super::{
     context_room::ForgottenLine,
     explained::WordAct,
     message::{self, Context},
-    over_limit, tool_calls,
+    over_limit, tool_calls, writer,
 };
 use crate::{
-    chat::{AnswerStats, Explanation, prompt_before},
+    chat::{AnswerStats, Explanation, PendingCall, prompt_before},
     engine_handle::ModelState,
     store::Speaker,
     ui::{command::Command, shell::Shell, theme::Palette},
@@ -25,29 +25,18 @@ impl Conversation {
     pub(super) fn messages(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
         let (progress, busy) = (shell.chat_controller.progress(chat), self.busy(shell) || self.is_elsewhere(shell));
-        let alive = match shell.engine_handle.state() {
-            ModelState::Ready { engine, .. } => engine.stopped().is_none(),
-            ModelState::Remote { .. } => true,
-            _ => false,
-        };
+        let state = shell.engine_handle.state();
+        let alive = can_answer(&state);
         let gone = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
         let gone = progress.and_then(|progress| progress.figures.cloned()).or(gone).unwrap_or_default();
         let line = ForgottenLine::of(&self.branch, gone.forgotten_turns, gone.forgotten_tokens);
         let (mut act, mut word, mut choice, mut closed) = (None, None, None, false);
         let pending = shell.chat_controller.pending_call(chat);
-        let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
-        let focus = asks.is_some() && asks != self.asked && self.composer.text().is_empty();
-        self.asked = asks;
-        if focus {
-            self.rows.go_to_end();
-        }
+        let focus = self.asks_anew(pending);
         if self.blocks.len() > READY {
             self.blocks.clear();
         }
-        let arrows = match ui.memory(|memory| memory.focused()) {
-            None => true,
-            Some(id) => id == composer::id() && self.composer.text().is_empty(),
-        };
+        let arrows = self.has_arrow_keys(ui);
         let Conversation { branch, blocks, rows, editing, words, comparison, attaching, .. } = self;
         let (count, place) = (branch.len(), ui.max_rect());
         rows.show(ui, ("messages", chat), |ui, row| {
@@ -61,10 +50,23 @@ impl Conversation {
             let answers = answers.filter(|_| message.speaker == Speaker::Assistant && message.calls().is_empty());
             let answers = answers.or((message.speaker == Speaker::User).then_some(message.id));
             let sources = answers.map_or(&[][..], |asked| attaching.sources(asked));
-            let store = &shell.store;
             let named = !branch[..row].last().is_some_and(|above| above.speaker == Speaker::Tool);
-            let context =
-                Context { message, progress: own, busy, named, last, alive, tint, mark, files: &files, sources, store };
+            let is_answer = message.speaker == Speaker::Assistant && own.is_none();
+            let unexplained = is_answer.then(|| writer::obstacle(message, &state)).flatten();
+            let context = Context {
+                message,
+                progress: own,
+                busy,
+                named,
+                last,
+                alive,
+                unexplained: unexplained.as_deref(),
+                tint,
+                mark,
+                files: &files,
+                sources,
+                store: &shell.store,
+            };
             let blocks = blocks.entry(message.id).or_default();
             column(ui, |ui| {
                 if let Some(line) = line.filter(|line| line.before == message.id) {
@@ -102,6 +104,34 @@ impl Conversation {
         }
     }
 
+    /// True if the user is asked about a call of a tool that was not asked about before. The keyboard is then to go to its card.
+    fn asks_anew(&mut self, pending: Option<PendingCall<'_>>) -> bool {
+        let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
+        let anew = asks.is_some() && asks != self.asked && self.composer.text().is_empty();
+        self.asked = asks;
+        if anew {
+            self.rows.go_to_end();
+        }
+        anew
+    }
+
+    /// True if the arrow keys are free to go from word to word: nothing is written.
+    fn has_arrow_keys(&self, ui: &Ui) -> bool {
+        match ui.memory(|memory| memory.focused()) {
+            None => true,
+            Some(id) => id == composer::id() && self.composer.text().is_empty(),
+        }
+    }
+
+    /// Shows an answer as before once the model that wrote it is no longer open.
+    pub(super) fn end_words_of_another_model(&mut self, shell: &Shell) {
+        let Some(view) = &self.words else { return };
+        let answer = self.branch.iter().find(|message| message.id == view.message);
+        if answer.is_none_or(|answer| writer::obstacle(answer, &shell.engine_handle.state()).is_some()) {
+            self.words = None;
+        }
+    }
+
     /// Carries out what is wanted of the answer that is shown word by word.
     fn word(&mut self, act: WordAct, shell: &mut Shell) {
         let (Some(chat), Some(view)) = (&self.chat, &mut self.words) else { return };
@@ -118,6 +148,15 @@ impl Conversation {
                 }
             }
         }
+    }
+}
+
+/// True if a model is open that can answer.
+fn can_answer(state: &ModelState) -> bool {
+    match state {
+        ModelState::Ready { engine, .. } => engine.stopped().is_none(),
+        ModelState::Remote { .. } => true,
+        _ => false,
     }
 }
 

@@ -4,9 +4,10 @@
 //!
 //! [`composer`] is the field where one writes, [`composing`] fills it with the figures of the chat; [`attaching`] and [`files`] read
 //! the files that go with a message, [`chips`] shows them and the sources of answers; [`context_room`] counts tokens, [`over_limit`]
-//! asks where they are too many, and [`sending`] sends the message. [`tool_calls`] shows calls of tools, [`tool_choices`] carries
-//! out what the user decides about them. [`shown_chat`] opens, closes and reads the chat, a [`message_action`] does something to a
-//! message, a [`message_change`] is what is written instead of it, [`chat_settings`] is what the model is told beside the messages.
+//! asks where they are too many, and [`sending`] sends the message. [`writer`] says which model may explain an answer,
+//! [`failure`] why a model could not be opened. [`tool_calls`] shows calls of tools, [`tool_choices`] carries out what the user
+//! decides about them. [`shown_chat`] opens, closes and reads the chat, a [`message_action`] does something to a message, a
+//! [`message_change`] is what is written instead of it, [`chat_settings`] is what the model is told beside the messages.
 
 mod attaching;
 mod blocks;
@@ -18,6 +19,7 @@ mod composer;
 mod composing;
 pub mod context_room;
 mod explained;
+mod failure;
 mod files;
 mod message;
 mod message_action;
@@ -30,6 +32,7 @@ mod shown_chat;
 mod start;
 mod tool_calls;
 mod tool_choices;
+mod writer;
 
 use std::{
     collections::HashMap,
@@ -154,6 +157,7 @@ impl Conversation {
         }
         self.read(shell);
         self.end_comparison_of_closed_model(shell);
+        self.end_words_of_another_model(shell);
         let engine = shell.engine_handle.engine();
         shell.highlight = self.words.as_ref().zip(engine).and_then(|(view, engine)| view.highlight(&engine));
     }
@@ -277,6 +281,9 @@ impl Conversation {
         }
         if self.is_elsewhere(shell) {
             ui.request_repaint_after(ELSEWHERE.max(frame_pace::pace(ui)));
+        }
+        if !self.branch.is_empty() {
+            failure::show(ui, shell);
         }
         CentralPanel::no_frame().show(ui, |ui| {
             if self.branch.is_empty() { self.start(ui, shell, offers) } else { self.messages(ui, shell) }

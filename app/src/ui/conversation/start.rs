@@ -205,8 +205,7 @@ mod tests {
     /// starter.
     fn starters_are_kept(seeds: u64) {
         let model = ModelId::Builtin.open(&Default::default()).unwrap();
-        let options =
-            EngineOptions { kv_type: builtin::KV_TYPE, sparsity: builtin::SPARSITY, ..EngineOptions::default() };
+        let options = EngineOptions { kv_type: builtin::KV_TYPE, ..EngineOptions::default() };
         let engine = Engine::from_model(model, options).unwrap();
         let session = engine.session(SessionOptions::default()).unwrap();
         let story = |request: &str, seed: u64| -> String {

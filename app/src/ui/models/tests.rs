@@ -272,7 +272,7 @@ fn open_model_is_prepared_from_the_menu_of_the_mode() {
     let mut stage = TestWindow::with(SIZE, |_, settings| settings.add_recent(&path.display().to_string()));
     opened(&mut stage, &path);
     let menu = |stage: &mut TestWindow| {
-        let mode = stage.shell().engine_handle.engine().unwrap().sparsity().mode;
+        let mode = stage.shell().engine_handle.engine().unwrap().sparsity().at_work;
         stage.click(mode.name());
         assert!(stage.shows("Follow the text"), "{:?}", stage.texts());
     };

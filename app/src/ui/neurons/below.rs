@@ -1,4 +1,4 @@
-//! Words below the map: the two sides of the line, what was spared where there is none, the threshold of firing, and why the map
+//! Words below the map: the two sides of the line, what was skipped where there is none, the threshold of firing, and why the map
 //! looks as it does.
 
 use egui::{Align, DragValue, Layout, RichText, Ui};
@@ -22,7 +22,7 @@ impl Watched {
         });
     }
 
-    /// Legend of the two sides of the line; where there is none, what the token fired and spared.
+    /// Legend of the two sides of the line; where there is none, what the token fired and skipped.
     pub(super) fn sides(&self, ui: &mut Ui, engine: &Engine, options: MapOptions) {
         let palette = Palette::of(ui);
         if !options.placed {
@@ -32,9 +32,9 @@ impl Watched {
         let fraction = self.map.hot() as f64 / self.board.shape().total().max(1) as f64;
         let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
         ui.horizontal(|ui| {
-            ui.label(side(format!("hot in VRAM, {}", percent(fraction)), palette.hot));
+            ui.label(side(format!("in VRAM, {}", percent(fraction)), palette.hot));
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-                ui.label(side(format!("cold in RAM, {}", percent(1.0 - fraction)), palette.cold));
+                ui.label(side(format!("in RAM, {}", percent(1.0 - fraction)), palette.cold));
                 if !options.by_frequency {
                     ui.label(small(ui, "mixed in the model's order"));
                 }
@@ -42,21 +42,26 @@ impl Watched {
         });
     }
 
-    /// Firings of the token shown, and the others, which were spared.
+    /// Firings of the token shown, and the others, which were skipped.
     fn spared(&self, ui: &mut Ui, engine: &Engine) {
-        let Some(token) = self.playback.token(&self.board) else { return };
+        let Some(token) = self.playback.token() else { return };
         let palette = Palette::of(ui);
         let total = token.total();
         let fired = f64::from(total.fired) / self.board.shape().total().max(1) as f64;
-        let skips = engine.sparsity().mode != Sparsity::Dense || total.experts.is_some();
+        let skips = engine.sparsity().at_work != Sparsity::Dense || total.experts.is_some();
         let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
+        let (fired, silent) = (percent(fired), percent(1.0 - fired));
+        let active = match self.board.mass() {
+            Some(mass) => format!("{fired} of the neurons carry {} of the output", percent(mass.into())),
+            None => format!("fired, {fired}"),
+        };
         ui.horizontal(|ui| {
-            ui.label(side(format!("fired, {}", percent(fired)), palette.hot));
+            ui.label(side(active, palette.hot));
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                 let text = match (skips, self.kind) {
-                    (true, Kind::Smooth) => "neurons below the threshold are spared".to_owned(),
-                    (true, _) => format!("spared, {}", percent(1.0 - fired)),
-                    (false, _) => "nothing spared: every neuron is computed".to_owned(),
+                    (true, Kind::Smooth) => "the weakest are skipped".to_owned(),
+                    (true, _) => format!("skipped, {silent}"),
+                    (false, _) => "every neuron is computed".to_owned(),
                 };
                 ui.label(side(text, palette.cold));
             });
@@ -66,24 +71,23 @@ impl Watched {
     /// Why the map is dark, if it is.
     pub(super) fn hint(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
         if self.playback.is_remembered() {
-            ui.label(small(ui, "The last tokens of this chat, from before the model was opened."));
+            ui.label(small(ui, "The last tokens of this chat, as they were kept with it."));
         }
         if self.map.is_greyed() {
             ui.label(small(ui, "Grey rows were computed while other neurons were in VRAM than now."));
         }
-        let prompt = self.playback.token(&self.board).is_some_and(|token| !token.decoded);
+        let prompt = self.playback.token().is_some_and(|token| !token.decoded);
         if self.kind == Kind::Smooth && options.placed && prompt && options.mode != Mode::Placement {
             let text = "A GPU does not report how strongly neurons fire in a prompt: there all that it computes count as firing.";
             ui.label(small(ui, text));
-        } else if let Some(sentence) = self.kind.sentence(options.mode, shell.settings.heatmap.mass_percent) {
+        } else if let Some(sentence) = self.kind.sentence(options.mode) {
             ui.label(small(ui, sentence));
         }
-        let token = self.playback.token(&self.board);
+        let token = self.playback.token();
         let masks = token.as_ref().and_then(|token| token.masks.as_ref());
         let text = match (&token, options.mode) {
             (None, _) if options.placed => {
-                "Hot neurons fire for almost every token and live in VRAM; cold ones seldom fire and wait in RAM. \
-                 Send a message to see them."
+                "The GPU computes the neurons in VRAM, the CPU those in RAM. Send a message to see which of them fire."
             }
             (None, _) => {
                 "A neuron that does not fire for a token need not be computed: that is what makes a model quick without a card. \

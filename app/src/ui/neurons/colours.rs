@@ -19,7 +19,7 @@ pub fn meanings(mode: Mode, comparing: bool, palette: &Palette) -> Vec<(u8, Colo
             (code::ENDED, palette.cold, "fired only then"),
             (code::BOTH, palette.text, "some of each"),
         ],
-        Mode::Placement => vec![(255, palette.hot, "hot, in VRAM"), (1, palette.cold, "cold, in RAM")],
+        Mode::Placement => vec![(255, palette.hot, "in VRAM"), (1, palette.cold, "in RAM")],
         Mode::Predictor => vec![
             (code::HIT, palette.good, "hit"),
             (code::MISS, palette.bad, "miss"),
@@ -75,14 +75,33 @@ pub fn image(codes: &[u8], columns: usize, table: &ColourTable) -> ColorImage {
     ColorImage::new([columns, rows], pixels)
 }
 
+/// A colour and what it means.
+pub type ColourMeaning = (Color32, &'static str);
+
+/// The colours that a legend names one by one; none where it shows a scale. `by_neuron`: every dot is one neuron, which fires or does
+/// not.
+pub fn named(
+    mode: Mode,
+    comparing: bool,
+    by_neuron: bool,
+    table: &ColourTable,
+    palette: &Palette,
+) -> Vec<ColourMeaning> {
+    match mode {
+        Mode::Fired if by_neuron && !comparing => vec![(table[255], "fires"), (table[0], "does not fire")],
+        _ => meanings(mode, comparing, palette).into_iter().map(|(_, colour, meaning)| (colour, meaning)).collect(),
+    }
+}
+
 /// Says what the colours mean.
-pub fn legend(ui: &mut Ui, mode: Mode, colours: Colours, comparing: bool) {
+pub fn legend(ui: &mut Ui, mode: Mode, colours: Colours, comparing: bool, by_neuron: bool) {
     let palette = Palette::of(ui);
     let small = |text: &str| RichText::new(text).size(11.0).color(palette.muted);
-    let meanings = meanings(mode, comparing, &palette);
-    if !meanings.is_empty() {
+    let table = table(mode, colours, comparing, &palette);
+    let named = named(mode, comparing, by_neuron, &table, &palette);
+    if !named.is_empty() {
         ui.horizontal_wrapped(|ui| {
-            for (_, colour, meaning) in meanings {
+            for (colour, meaning) in named {
                 let (rect, _) = ui.allocate_exact_size(Vec2::splat(10.0), Sense::hover());
                 ui.painter().rect_filled(rect, 2.0, colour);
                 ui.painter().rect_stroke(rect, 2.0, egui::Stroke::new(1.0, palette.line), egui::StrokeKind::Inside);
@@ -94,7 +113,6 @@ pub fn legend(ui: &mut Ui, mode: Mode, colours: Colours, comparing: bool) {
     }
     let (rect, _) = ui.allocate_exact_size(Vec2::new(ui.available_width(), 8.0), Sense::hover());
     let mut mesh = Mesh::default();
-    let table = table(mode, colours, comparing, &palette);
     for step in 0..64usize {
         let x = |step: usize| rect.left() + rect.width() * step as f32 / 64.0;
         let part = Rect::from_min_max(Pos2::new(x(step), rect.top()), Pos2::new(x(step + 1), rect.bottom()));
@@ -132,6 +150,17 @@ mod tests {
             assert_ne!(fired(Colours::Inferno), fired(Colours::Cividis));
             let experts = table(Mode::Experts, Colours::Inferno, false, &palette);
             assert_eq!((experts[0], experts[255]), (palette.background, palette.amber));
+        }
+    }
+
+    #[test]
+    fn legend_of_fired_neurons_has_two_colours_where_a_dot_is_one() {
+        for palette in [Palette::DARK, Palette::LIGHT] {
+            let table = table(Mode::Fired, Colours::Inferno, false, &palette);
+            let named = |comparing, by_neuron| named(Mode::Fired, comparing, by_neuron, &table, &palette);
+            assert_eq!(named(false, true), [(table[255], "fires"), (table[0], "does not fire")]);
+            assert!(named(false, false).is_empty(), "several neurons share a dot: a scale");
+            assert_eq!(named(true, true).len(), 3, "two tokens are compared");
         }
     }
 

@@ -1,5 +1,5 @@
 //! Saving what is on the map, as a picture, an animation or a table. The system asks where to, and before anything is
-//! overwritten.
+//! overwritten; where it has no dialogs, the window does.
 
 use std::{
     fmt::Write as _,
@@ -35,10 +35,27 @@ pub enum Export {
     Table(String),
 }
 
-/// The outcome: the file's path, or the error.
-pub type Saved = Result<PathBuf, String>;
+/// The outcome.
+#[derive(Debug)]
+pub enum Saved {
+    /// The file was written.
+    Written(PathBuf),
+    /// It was not, for this reason.
+    Failed(String),
+    /// This desktop has no dialog: a path has to be typed, this one before it is changed.
+    NoDialog(Export, PathBuf),
+}
 
 impl Export {
+    /// What the window calls it.
+    pub fn title(&self) -> &'static str {
+        match self {
+            Export::Picture(_) => "Save the picture",
+            Export::Animation(_) => "Save the animation",
+            Export::Table(_) => "Save the table",
+        }
+    }
+
     fn name(&self) -> FileName {
         match self {
             Export::Picture(_) => FileName { filter: "PNG", stem: "neurons", extension: "png" },
@@ -72,37 +89,58 @@ struct FileName {
 
 /// Asks where to save `export` and does, in a thread of its own. Nothing is sent if the user thinks better of it.
 pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
-    let (waker, failed) = (Waker::of(ctx), result.clone());
-    let work = move || {
+    beside(ctx, result, move |fonts| {
         let name = export.name();
         let FileName { filter, stem, extension } = name;
         let file = format!("{stem}.{extension}");
-        let chosen = match file_dialog::ask(|it| it.add_filter(filter, &[extension]).set_file_name(file).save_file()) {
-            DialogAnswer::Chosen(path) => Some(path),
+        match file_dialog::ask(|it| it.add_filter(filter, &[extension]).set_file_name(file).save_file()) {
+            DialogAnswer::Chosen(path) => Some(written(export, path, fonts)),
             DialogAnswer::Closed => None,
-            // It goes where people look for files.
-            DialogAnswer::NoDialog => free_name(name),
-        };
-        if let Some(path) = chosen {
+            DialogAnswer::NoDialog => Some(Saved::NoDialog(export, free_name(name))),
+        }
+    });
+}
+
+/// Saves `export` at `path`, in a thread of its own.
+pub fn save_at(ctx: &Context, export: Export, path: PathBuf, result: mpsc::Sender<Saved>) {
+    beside(ctx, result, move |fonts| Some(written(export, path, fonts)));
+}
+
+fn beside(
+    ctx: &Context,
+    result: mpsc::Sender<Saved>,
+    work: impl FnOnce(FontDefinitions) -> Option<Saved> + Send + 'static,
+) {
+    let (waker, failed) = (Waker::of(ctx), result.clone());
+    let work = move || {
+        if let Some(saved) = work(fonts::loaded(&waker.context())) {
             // The receiver may be gone.
-            let _ = result.send(export.write(&path, fonts::loaded(&waker.context())).map(|()| path));
+            let _ = result.send(saved);
             waker.now();
         }
     };
     if let Err(error) = std::thread::Builder::new().name("save-neurons".to_owned()).spawn(work) {
-        let _ = failed.send(Err(format!("no thread to save with: {error}")));
+        let _ = failed.send(Saved::Failed(format!("no thread to save with: {error}")));
     }
 }
 
-/// A name that is free in the user's folder of downloads, or in the home folder.
-fn free_name(FileName { stem, extension, .. }: FileName) -> Option<PathBuf> {
-    let dirs = directories::UserDirs::new()?;
-    let folder = dirs.download_dir().filter(|folder| folder.is_dir()).unwrap_or(dirs.home_dir()).to_owned();
+fn written(export: Export, path: PathBuf, fonts: FontDefinitions) -> Saved {
+    match export.write(&path, fonts) {
+        Ok(()) => Saved::Written(path),
+        Err(error) => Saved::Failed(error),
+    }
+}
+
+/// A path that is free in the user's folder of downloads, or in the home folder.
+fn free_name(FileName { stem, extension, .. }: FileName) -> PathBuf {
+    let dirs = directories::UserDirs::new();
+    let downloads = dirs.as_ref().and_then(|dirs| dirs.download_dir()).filter(|folder| folder.is_dir());
+    let folder = downloads.or(dirs.as_ref().map(|dirs| dirs.home_dir())).unwrap_or(Path::new("")).to_owned();
     let name = |n: u32| match n {
         0 => format!("{stem}.{extension}"),
         n => format!("{stem}-{n}.{extension}"),
     };
-    (0..1000).map(|n| folder.join(name(n))).find(|path| !path.exists())
+    (0..1000).map(|n| folder.join(name(n))).find(|path| !path.exists()).unwrap_or_else(|| folder.join(name(0)))
 }
 
 fn png(image: &ColorImage) -> Result<Vec<u8>, String> {

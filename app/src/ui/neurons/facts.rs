@@ -44,7 +44,8 @@ pub fn quoted(text: &str) -> String {
     let visible = |letter: char| match letter {
         // A part of a letter, which other tokens complete.
         '\u{fffd}' => "…".to_owned(),
-        letter if letter.is_control() => letter.escape_debug().collect(),
+        '\n' | '\r' | '\t' => letter.escape_debug().collect(),
+        letter if letter.is_control() => "…".to_owned(),
         letter => letter.to_string(),
     };
     // Of spaces alone, and of line ends, something is to be seen.
@@ -152,7 +153,7 @@ impl Facts {
 
     /// Placement of the neuron, in words.
     pub fn placement_text(&self) -> &'static str {
-        if self.hot { "Hot, in VRAM" } else { "Cold, in RAM" }
+        if self.hot { "In VRAM" } else { "In RAM" }
     }
 }
 
@@ -168,7 +169,7 @@ pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>, placed: bool) ->
         format!("{chosen} of {} chosen, ", counted(all, "expert"))
     });
     let chosen = chosen.unwrap_or_default();
-    let hot = if placed { format!(", {hot} of these are hot") } else { String::new() };
+    let hot = if placed { format!(", {hot} of these are in VRAM") } else { String::new() };
     format!("{layers}, token {}: {chosen}{active} of the neurons fire{hot}", token.index)
 }
 
@@ -203,18 +204,18 @@ mod tests {
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
         assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));
         assert_eq!(first.expert, None);
-        assert_eq!((first.placement_text(), first.predicted), ("Cold, in RAM", Some("Not predicted: a miss")));
+        assert_eq!((first.placement_text(), first.predicted), ("In RAM", Some("Not predicted: a miss")));
         assert!(first.crowd.is_some_and(|crowd| crowd.starts_with("2 more")));
         assert_eq!(
             (of(0, 1).predicted, of(2, 1).predicted),
             (Some("Predicted: a hit"), Some("Predicted: a false alarm"))
         );
-        assert_eq!((of(0, 1).placement_text(), of(3, 1).value.as_str()), ("Hot, in VRAM", "Silent for this token"));
+        assert_eq!((of(0, 1).placement_text(), of(3, 1).value.as_str()), ("In VRAM", "Silent for this token"));
         assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
         assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));
         assert_eq!(
             summary(shape, Some(&token), true),
-            "1 layer, token 0: 50 % of the neurons fire, 50 % of these are hot"
+            "1 layer, token 0: 50 % of the neurons fire, 50 % of these are in VRAM"
         );
         let unknown = Facts::of(
             shape,
@@ -259,13 +260,13 @@ mod tests {
     }
 
     #[test]
-    fn quoted_text_is_never_empty_and_escapes_control_characters_only() {
+    fn quoted_text_is_never_empty_and_has_no_codes_of_characters() {
         assert_eq!(
             [" .\"", "it's", "a\u{7}", "\u{fffd}", "\n", " "].map(quoted),
             [
                 "\u{201c}.\"\u{201d}",
                 "\u{201c}it's\u{201d}",
-                "\u{201c}a\\u{7}\u{201d}",
+                "\u{201c}a…\u{201d}",
                 "\u{201c}…\u{201d}",
                 "\u{201c}\\n\u{201d}",
                 "\u{201c} \u{201d}"

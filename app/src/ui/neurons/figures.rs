@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use egui::{Align, Color32, Layout, Pos2, Rect, RichText, Role, ScrollArea, Sense, Stroke, Ui, Vec2, WidgetInfo};
+use egui::{Align, Color32, Layout, Pos2, Rect, RichText, Role, Sense, Stroke, Ui, Vec2, WidgetInfo};
 use egui_material_icons::icons::ICON_CLOSE;
 use egui_plot::{Line, Plot};
 use thermocline_engine::{
@@ -24,25 +24,16 @@ use crate::{
 const ROW: f32 = 16.0;
 const PLOT: f32 = 88.0;
 
-/// Most layers seen at once without scrolling.
-const ROWS: usize = 10;
-
 fn small(text: impl Into<String>, colour: Color32) -> RichText {
     RichText::new(text).size(11.0).color(colour)
 }
 
 /// A bar per layer: how many neurons the token fires, and, where a device computes (`placed`), how many of these are hot.
 pub fn layers(ui: &mut Ui, shape: &NeuronShape, token: &TokenTrace, placed: bool) {
-    let rows = shape.layers();
-    let spacing = ui.spacing().item_spacing.y;
-    let area = ScrollArea::vertical().id_salt("layers").max_height((ROW + spacing) * rows.min(ROWS) as f32);
-    area.show_rows(ui, ROW, rows, |ui, range| {
-        for layer in range {
-            if let Some(figures) = token.layers.get(layer) {
-                bar(ui, layer, shape, figures, placed);
-            }
-        }
-    });
+    // The column scrolls: a list that scrolls within it would show a row or two.
+    for (layer, figures) in token.layers.iter().enumerate() {
+        bar(ui, layer, shape, figures, placed);
+    }
 }
 
 fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace, placed: bool) {
@@ -54,8 +45,8 @@ fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace, pla
         figures.experts.map(|chosen| format!("{chosen} of {}", units::counted(shape.experts(layer), "expert")));
     let text = match &experts {
         Some(experts) => format!("{} active, {experts}", percent(active)),
-        None if placed => format!("{} active, {} hot hits", percent(active), percent(hits)),
-        None => format!("{} fired", percent(active)),
+        None if placed => format!("{} active, {} of them in VRAM", percent(active), percent(hits)),
+        None => format!("{} active", percent(active)),
     };
     response.widget_info(|| WidgetInfo::labeled(Role::Meter, true, format!("Layer {layer}: {text}")));
     let painter = ui.painter_at(rect);
@@ -75,12 +66,14 @@ fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace, pla
         let cold = figures.fired.saturating_sub(figures.hot);
         ui.label(RichText::new(format!("Layer {layer}")).strong());
         match placed {
-            true => ui.label(format!("{} of {neurons} neurons fire: {} hot, {cold} cold", figures.fired, figures.hot)),
+            true => {
+                ui.label(format!("{} of {neurons} neurons fire: {} in VRAM, {cold} in RAM", figures.fired, figures.hot))
+            }
             false => ui.label(format!("{} of {neurons} neurons fire", figures.fired)),
         };
         match &experts {
             Some(experts) if placed => {
-                ui.label(format!("{experts} chosen, {} of the firings are hot", percent(hits)));
+                ui.label(format!("{experts} chosen, {} of the firings in VRAM", percent(hits)));
             }
             Some(experts) => _ = ui.label(format!("{experts} chosen")),
             None => {}
@@ -113,7 +106,7 @@ pub fn over_time(ui: &mut Ui, history: &History, placed: bool) {
     let palette = Palette::of(ui);
     plot(ui, "Tokens per second", None, &[("", palette.amber, history.points(|sample| sample.rate))]);
     if placed {
-        plot(ui, "Hot hits, % of firings", Some(100.0), &[("", palette.hot, history.points(Sample::hits))]);
+        plot(ui, "Firings in VRAM, %", Some(100.0), &[("", palette.hot, history.points(Sample::hits))]);
     }
     let ms = |ns: fn(&LayerTrace) -> u64| history.points(|sample| Some(ns(&sample.total) as f64 / 1e6));
     let gpu = ("GPU", palette.hot, ms(|total| total.gpu_ns));
@@ -233,22 +226,26 @@ pub enum PinAct {
     Tint,
 }
 
-/// A pinned neuron: what it did lately and the words it likes. `tints`: it is shown in the words of the chat.
+/// A pinned neuron: what it did lately and the words it likes. `hot`: it is in VRAM, or not; `None` where the CPU computes everything.
+/// `tints`: it is shown in the words of the chat.
 pub fn pinned(
     ui: &mut Ui,
     engine: &Engine,
     pin: &Pin,
     frequency: Option<f32>,
-    hot: bool,
+    hot: Option<bool>,
     tints: bool,
 ) -> Option<PinAct> {
     let palette = Palette::of(ui);
     let mut act = None;
     ui.horizontal(|ui| {
-        let (name, colour) = if hot { ("hot", palette.hot) } else { ("cold", palette.cold) };
         let title = facts::title(engine.neurons().shape(), pin.layer, pin.neuron);
         ui.label(RichText::new(title).size(12.0).strong());
-        ui.label(small(name, colour));
+        match hot {
+            Some(true) => _ = ui.label(small("in VRAM", palette.hot)),
+            Some(false) => _ = ui.label(small("in RAM", palette.cold)),
+            None => {}
+        }
         if let Some(frequency) = frequency {
             ui.label(small(percent(frequency.into()), palette.muted))
                 .on_hover_text("Fraction of the tokens at which it fires");
@@ -266,7 +263,7 @@ pub fn pinned(
             }
         });
     });
-    sparkline(ui, pin, colour_of(hot, &palette));
+    sparkline(ui, pin, colour_of(hot == Some(true), &palette));
     ui.label(small(favourites(engine, pin), palette.muted));
     pin.lens.show(ui);
     act

@@ -129,6 +129,11 @@ impl Grid {
         lines.map_or(self, |lines| Grid { columns: shown.div_ceil(lines), lines })
     }
 
+    /// True if every dot of what `view` shows is one neuron.
+    pub fn is_by_neuron(&self, view: View, shape: &NeuronShape) -> bool {
+        view.layers(shape.layers()).all(|layer| view.ranks(shape.neurons(layer)).len() <= self.dots())
+    }
+
     /// Dots of a layer.
     pub fn dots(&self) -> usize {
         self.columns * self.lines

@@ -87,18 +87,15 @@ impl Kind {
         }
     }
 
-    /// Why the map of a model of this kind looks as it does, in a sentence below it.
-    pub fn sentence(self, mode: Mode, percent: u8) -> Option<String> {
+    /// Why the map of a model of this kind looks as it does, in a sentence below it. What fires in a smooth one stands beside the field
+    /// that decides it.
+    pub fn sentence(self, mode: Mode) -> Option<&'static str> {
         match (self, mode) {
-            (Kind::Smooth, Mode::Strength) => Some(
-                "This model's neurons (SwiGLU) are never exactly zero, so all fire a little: brightness says how strongly.".to_owned(),
-            ),
-            (Kind::Smooth, Mode::Fired | Mode::Frequency | Mode::Recency) => Some(format!(
-                "No neuron of this model (SwiGLU) is ever exactly zero. Fired means: above the threshold that carries {percent} % of \
-                 the layer's output mass."
-            )),
+            (Kind::Smooth, Mode::Strength) => {
+                Some("No neuron of this model is ever exactly zero. Brightness says how strongly each one is active.")
+            }
             (Kind::Experts, Mode::Experts) => {
-                Some("Bright experts were chosen by the router for this token; the others were not read.".to_owned())
+                Some("Bright experts were chosen by the router for this token; the others were not read.")
             }
             _ => None,
         }
@@ -135,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn smooth_models_have_a_sentence_with_the_threshold() {
+    fn threshold_of_smooth_models_is_explained_once() {
         assert!(Kind::Smooth.explanation(Mode::Fired, 90).contains("90 % of the layer's output mass"));
-        assert!(Kind::Smooth.sentence(Mode::Fired, 80).unwrap().contains("80 %"));
-        assert!(Kind::Smooth.sentence(Mode::Strength, 90).unwrap().contains("never exactly zero"));
-        assert_eq!(Kind::Sparse.sentence(Mode::Fired, 90), None);
+        assert_eq!(Kind::Smooth.sentence(Mode::Fired), None, "the field says it");
+        assert!(Kind::Smooth.sentence(Mode::Strength).unwrap().contains("ever exactly zero"));
+        assert_eq!(Kind::Sparse.sentence(Mode::Fired), None);
     }
 }

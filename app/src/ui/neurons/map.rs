@@ -73,6 +73,8 @@ pub struct MapMarks<'a> {
     pub pins: &'a [(usize, usize)],
     /// Those of the word that is chosen in an answer, and the one that is pointed at in a list.
     pub ringed: &'a [NeuronIndex],
+    /// The one whose card is shown.
+    pub card: Option<(usize, usize)>,
 }
 
 /// Contents of the texture.
@@ -143,6 +145,12 @@ impl Map {
         self.atlas.hot()
     }
 
+    /// True if every dot that is shown is one neuron.
+    pub fn is_by_neuron(&self) -> bool {
+        let MapLayout { view, grid, .. } = self.atlas.layout();
+        grid.is_by_neuron(view, self.atlas.shape())
+    }
+
     /// True if there is a picture to save.
     pub fn is_drawn(&self) -> bool {
         self.drawn.is_some()
@@ -173,7 +181,7 @@ impl Map {
         height: f32,
     ) -> Option<PointedNeuron> {
         let shape = engine.neurons().shape();
-        let token = playback.token(engine.neurons());
+        let token = playback.token();
         let size = Vec2::new(ui.available_width(), height);
         let (whole, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
         let rect = Rect::from_min_max(Pos2::new(whole.left() + GUTTER, whole.top()), whole.max);
@@ -212,7 +220,10 @@ impl Map {
                 frequencies,
                 options.placed.then(|| self.is_hot(layer, neuron)),
             );
-            response.on_hover_ui_at_pointer(|ui| facts_ui(ui, &facts));
+            // The card says it already, and words under the pointer would lie over it.
+            if marks.card != Some((layer, neuron)) {
+                response.on_hover_ui_at_pointer(|ui| facts_ui(ui, &facts));
+            }
         }
         pointed.filter(|_| clicked)
     }

@@ -62,7 +62,7 @@ impl Mode {
             Mode::Fired => "Which neurons fire for this token",
             Mode::Strength => "How strongly they fire, as a fraction of the layer's strongest",
             Mode::Frequency => "How often they fire, the last few hundred tokens counting most",
-            Mode::Placement => "Which neurons are hot (in VRAM) and which are cold (in RAM)",
+            Mode::Placement => "Which neurons are in VRAM and which are in RAM",
             Mode::Predictor => "Which firings the predictor found, which it missed, and where it expected one in vain",
             Mode::Recency => "How many tokens ago they last fired",
             Mode::Experts => "Which experts the router chose for this token",

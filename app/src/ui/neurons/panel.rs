@@ -12,7 +12,7 @@ use thermocline_engine::{
 
 use super::{
     cost,
-    export::Saved,
+    export::{self, Export, Saved},
     grid::View,
     kind::Kind,
     map::MapOptions,
@@ -25,6 +25,7 @@ use crate::{
     settings::HeatmapSettings,
     ui::{
         command::{Command, Page},
+        path_field::{PathField, Typed},
         shell::Shell,
         theme::Palette,
         widgets::framed_icon_button,
@@ -38,6 +39,8 @@ pub struct NeuronsPanel {
     detached: bool,
     shader: Option<Shader>,
     saved: (mpsc::Sender<Saved>, mpsc::Receiver<Saved>),
+    /// The path that is typed for what is to be saved.
+    typed: Option<PathField<Export>>,
     /// True if it was shown in this frame.
     seen: bool,
     /// True if the whole map is to be shown.
@@ -53,6 +56,7 @@ impl Default for NeuronsPanel {
             detached: false,
             shader: None,
             saved: mpsc::channel(),
+            typed: None,
             seen: false,
             whole: false,
             searching: false,
@@ -131,11 +135,7 @@ impl NeuronsPanel {
 
     fn contents(&mut self, ui: &mut Ui, shell: &mut Shell, detached: bool) {
         self.seen = true;
-        while let Ok(saved) = self.saved.1.try_recv() {
-            if let Some(path) = shell.ok_or_show_error(saved) {
-                shell.toasts.success(format!("Saved as {}", path.display()));
-            }
-        }
+        self.take_saved(ui, shell);
         let Some(engine) = shell.engine_handle.engine() else {
             (self.watched, shell.tint, shell.mark) = (None, None, None);
             ui.heading("Neurons");
@@ -168,7 +168,7 @@ impl NeuronsPanel {
             }
             engine.weigh_neurons();
         }
-        watched.remember(shell, &engine);
+        watched.follow_chat(shell, &engine);
         let watch = if on { watch_of(options.mode) } else { Watch::Off };
         if watched.board.watch() != watch {
             watched.board.set_watch(watch);
@@ -185,6 +185,29 @@ impl NeuronsPanel {
         shell.tint = watched.tint(&engine);
         shell.mark = watched.mark.clone();
         self.watched = Some(watched);
+    }
+
+    /// Says what was saved, and asks for a path where the system has no dialog.
+    fn take_saved(&mut self, ui: &Ui, shell: &mut Shell) {
+        while let Ok(saved) = self.saved.1.try_recv() {
+            match saved {
+                Saved::Written(path) => shell.toasts.success(format!("Saved as {}", path.display())),
+                Saved::Failed(why) => shell.show_error(why),
+                Saved::NoDialog(export, path) => {
+                    self.typed = Some(PathField::new(export.title(), path.display().to_string(), export));
+                }
+            }
+        }
+        let Some(typed) = self.typed.as_mut().and_then(|field| field.show(ui)) else { return };
+        let Some(export) = self.typed.take().map(|field| field.then) else { return };
+        match typed {
+            Typed::Nothing => {}
+            Typed::Path(path) if path.exists() => {
+                shell.show_error(format!("{}: there is such a file already; choose another name", path.display()));
+                self.typed = Some(PathField::new(export.title(), path.display().to_string(), export));
+            }
+            Typed::Path(path) => export::save_at(ui, export, path, self.saved.0.clone()),
+        }
     }
 
     fn head(
@@ -264,7 +287,7 @@ fn nothing(ui: &mut Ui, shell: &mut Shell) {
 
 fn look(ui: &mut Ui, settings: &mut HeatmapSettings) {
     ui.label(small(ui, "Order"));
-    ui.radio_value(&mut settings.by_frequency, true, "Hot first, by frequency");
+    ui.radio_value(&mut settings.by_frequency, true, "Most frequent first");
     ui.radio_value(&mut settings.by_frequency, false, "As in the model");
     ui.label(small(ui, "Colours"));
     let mut chosen = Colours::of(&settings.colours);

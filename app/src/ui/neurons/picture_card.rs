@@ -133,8 +133,7 @@ impl PictureCard {
         let summary = format!("{}: {}", self.map.options().mode.title(), self.words.summary);
         let summary = line(&summary, FontId::proportional(22.0), palette.muted, layout.summary.width());
         canvas.write(layout.summary.left_center(), Align2::LEFT_CENTER, summary);
-        let [width, height] = canvas.pixels(layout.map);
-        let image = self.map.image([(width / self.dot).max(1), (height / self.dot).max(1)]);
+        let image = self.map.image(self.dots(canvas));
         canvas.draw_image(layout.map, &image);
         self.draw_lines(canvas, layout.map);
         let mut sentence = LayoutJob::default();
@@ -146,6 +145,11 @@ impl PictureCard {
             sentence.append(text, 0.0, format.clone());
         }
         canvas.write(layout.sentence.left_top(), Align2::LEFT_TOP, sentence);
+    }
+
+    /// Dots of the map at most, from left to right and from top to bottom.
+    fn dots(&self, canvas: &Canvas) -> [usize; 2] {
+        canvas.pixels(self.layout().map).map(|pixels| (pixels / self.dot).max(1))
     }
 
     /// Names of layers, and the line between hot and cold.
@@ -172,9 +176,10 @@ impl PictureCard {
     fn draw_legend(&self, canvas: &mut Canvas, place: Rect) {
         let (palette, options) = (self.map.palette(), self.map.options());
         let font = FontId::proportional(20.0);
-        let meanings = colours::meanings(options.mode, self.map.is_comparing(), &palette);
+        let by_neuron = self.map.is_by_neuron(self.dots(canvas));
+        let meanings = colours::named(options.mode, self.map.is_comparing(), by_neuron, &self.map.table(), &palette);
         let column = place.width() / meanings.len().max(1) as f32;
-        for (at, (_, colour, meaning)) in meanings.iter().enumerate() {
+        for (at, (colour, meaning)) in meanings.iter().enumerate() {
             let left = place.left_top() + vec2(column * at as f32, 0.0);
             let swatch = Rect::from_min_size(left + vec2(0.0, 4.0), Vec2::splat(24.0));
             canvas.fill(swatch.expand(2.0), palette.line);

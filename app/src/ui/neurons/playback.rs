@@ -4,13 +4,21 @@ use std::ops::Range;
 
 use thermocline_engine::telemetry::neurons::{NeuronBoard, TokenTrace};
 
-/// Follows the latest token until one is held.
+/// Follows the latest token of a chat until one is held.
 #[derive(Debug, Default)]
 pub struct Playback {
     held: Option<TokenTrace>,
     base: Option<TokenTrace>,
-    /// Tokens of the chat from before the model was opened, oldest first: shown until it has computed one.
-    remembered: Vec<TokenTrace>,
+    /// Tokens that are shown in place of those of the board, oldest first; `None` while the board is followed.
+    kept: Option<Vec<TokenTrace>>,
+    /// Index of the first token of the board that is the chat's.
+    first: u64,
+    /// Sessions whose tokens are other chats'.
+    foreign: Vec<u64>,
+    /// The latest token of the board that is the chat's.
+    latest: Option<TokenTrace>,
+    /// Index of the next token of the board that was not looked at.
+    next: u64,
 }
 
 impl Playback {
@@ -24,73 +32,107 @@ impl Playback {
         self.held = None;
     }
 
-    /// Shows these tokens, numbered from 0, until there are others.
-    pub fn remember(&mut self, tokens: Vec<TokenTrace>) {
-        *self = Playback { remembered: tokens, ..Playback::default() };
+    /// Shows another chat from now on: nothing is held or compared. Its tokens are those at the end of `board` whose session is `own`,
+    /// or, if there are none, `kept`, numbered from 0.
+    pub fn show_chat(
+        &mut self,
+        board: &NeuronBoard,
+        own: impl Fn(u64) -> bool,
+        kept: impl FnOnce() -> Vec<TokenTrace>,
+    ) {
+        let range = board.kept().masks;
+        let is_own = |index: &u64| board.token(*index).is_some_and(|token| own(token.session));
+        let found = range.clone().rev().take_while(is_own).last();
+        let first = found.unwrap_or(range.end);
+        *self = Playback { first, next: first, ..Playback::default() };
+        self.kept = found.is_none().then(kept);
     }
 
-    /// Leaves the tokens from before the model was opened as soon as it has computed one.
-    pub fn follow(&mut self, board: &NeuronBoard) {
-        if !self.remembered.is_empty() && board.latest().is_some() {
-            *self = Playback::default();
+    /// Takes over what `board` has new of the chat. `is_foreign`: this session's tokens are another chat's.
+    pub fn follow(&mut self, board: &NeuronBoard, is_foreign: impl Fn(u64) -> bool) {
+        let range = board.kept().masks;
+        for token in board.tokens(self.next.max(range.start)..range.end) {
+            self.next = token.index + 1;
+            match is_foreign(token.session) {
+                true if self.foreign.contains(&token.session) => {}
+                true => self.foreign.push(token.session),
+                false => {
+                    if self.kept.take().is_some() {
+                        (self.held, self.base) = (None, None);
+                    }
+                    self.latest = Some(token);
+                }
+            }
         }
     }
 
-    /// True while tokens from before the model was opened are shown.
+    /// True while tokens are shown that were kept with the chat.
     pub fn is_remembered(&self) -> bool {
-        !self.remembered.is_empty()
+        self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
     }
 
     /// The token to show.
-    pub fn token(&self, board: &NeuronBoard) -> Option<TokenTrace> {
-        self.held.clone().or_else(|| self.remembered.last().cloned()).or_else(|| board.latest())
+    pub fn token(&self) -> Option<TokenTrace> {
+        let last = || self.kept.as_ref().map_or_else(|| self.latest.clone(), |kept| kept.last().cloned());
+        self.held.clone().or_else(last)
     }
 
-    /// The token of that index.
+    /// The token of that index, if it is the chat's.
     fn at(&self, board: &NeuronBoard, index: u64) -> Option<TokenTrace> {
-        match self.is_remembered() {
-            true => self.remembered.get(usize::try_from(index).ok()?).cloned(),
-            false => board.token(index),
+        match &self.kept {
+            Some(kept) => kept.get(usize::try_from(index).ok()?).cloned(),
+            None => board.token(index).filter(|token| !self.foreign.contains(&token.session)),
         }
     }
 
     /// Indices and ids of the tokens that can be shown.
     pub fn ids(&self, board: &NeuronBoard) -> Vec<(u64, u32)> {
-        let pair = |token: &TokenTrace| (token.index, token.token);
-        match self.is_remembered() {
-            true => self.remembered.iter().map(pair).collect(),
-            false => board.tokens(self.range(board)).iter().map(pair).collect(),
-        }
+        self.last(board, usize::MAX).iter().map(|token| (token.index, token.token)).collect()
     }
 
     /// The last `count` tokens that can be shown neuron by neuron, oldest first.
     pub fn last(&self, board: &NeuronBoard, count: usize) -> Vec<TokenTrace> {
-        let range = self.range(board);
-        let from = range.end.saturating_sub(count as u64).max(range.start);
-        match self.is_remembered() {
-            true => self.remembered.iter().skip(from as usize).cloned().collect(),
-            false => board.tokens(from..range.end),
+        let mut tokens = match &self.kept {
+            Some(kept) => kept.clone(),
+            None => board.tokens(self.range(board)),
+        };
+        tokens.retain(|token| !self.foreign.contains(&token.session));
+        tokens.split_off(tokens.len().saturating_sub(count))
+    }
+
+    /// Indices of the tokens that can be shown neuron by neuron.
+    pub fn range(&self, board: &NeuronBoard) -> Range<u64> {
+        match (&self.kept, &self.latest) {
+            (Some(kept), _) => 0..kept.len() as u64,
+            (None, None) => 0..0,
+            (None, Some(latest)) => {
+                let masks = board.kept().masks;
+                self.first.max(masks.start).min(latest.index)..latest.index + 1
+            }
         }
     }
 
-    /// Tokens that can be shown neuron by neuron.
-    pub fn range(&self, board: &NeuronBoard) -> Range<u64> {
-        if self.is_remembered() { 0..self.remembered.len() as u64 } else { board.kept().masks }
-    }
-
-    /// Holds the token of that index, or the nearest there is. It stays, even when the board forgets it.
+    /// Holds the token of that index, or the nearest there is, first of those before it. It stays, even when the board forgets it.
     pub fn hold(&mut self, board: &NeuronBoard, index: u64) {
         let range = self.range(board);
-        if let Some(last) = range.end.checked_sub(1).filter(|last| *last >= range.start) {
-            self.held = self.at(board, index.clamp(range.start, last)).or_else(|| board.latest());
-        }
+        let Some(last) = range.end.checked_sub(1).filter(|last| *last >= range.start) else { return };
+        let index = index.clamp(range.start, last);
+        let mut nearest = (range.start..=index).rev().chain(index..range.end);
+        self.held = nearest.find_map(|index| self.at(board, index)).or_else(|| self.token());
     }
 
-    /// Goes some tokens back or on from the one that is shown.
-    pub fn step(&mut self, board: &NeuronBoard, by: i64) {
-        if let Some(token) = self.token(board) {
-            self.hold(board, token.index.saturating_add_signed(by));
-        }
+    /// Goes to the token before the one that is shown, if there is one.
+    pub fn step_back(&mut self, board: &NeuronBoard) {
+        let Some(token) = self.token() else { return };
+        let before = (self.range(board).start..token.index).rev().find_map(|index| self.at(board, index));
+        self.held = Some(before.unwrap_or(token));
+    }
+
+    /// Goes to the token after the one that is shown, if there is one.
+    pub fn step_on(&mut self, board: &NeuronBoard) {
+        let Some(token) = self.token() else { return };
+        let after = (token.index + 1..self.range(board).end).find_map(|index| self.at(board, index));
+        self.held = Some(after.unwrap_or(token));
     }
 
     /// The token that the shown one is compared with.
@@ -101,9 +143,9 @@ impl Playback {
     /// Compares what is shown from now on with the token before the one that is shown now (with that one itself if there is none
     /// before), or with none.
     pub fn compare(&mut self, board: &NeuronBoard, on: bool) {
-        let shown = self.token(board).filter(|_| on);
+        let shown = self.token().filter(|_| on);
         self.base = shown.map(|shown| {
-            let before = shown.index.checked_sub(1).and_then(|index| self.at(board, index));
+            let before = (self.range(board).start..shown.index).rev().find_map(|index| self.at(board, index));
             before.filter(|before| before.masks.is_some()).unwrap_or(shown)
         });
     }
@@ -111,62 +153,118 @@ impl Playback {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronRecorder, NeuronShape};
 
     use super::*;
 
-    fn fire(recorder: &mut NeuronRecorder, position: usize) {
-        recorder.begin(0, position, &[position as u32], true);
+    fn board() -> (Arc<NeuronBoard>, NeuronRecorder) {
+        NeuronBoard::new(NeuronShape::new([32]))
+    }
+
+    fn fire_in(recorder: &mut NeuronRecorder, session: u64, position: usize) {
+        recorder.begin(session, position, &[position as u32], true);
         recorder.layer(&LayerFiring { tokens: 1, fired: &[1], ..LayerFiring::default() });
         recorder.end();
     }
 
+    fn fire(recorder: &mut NeuronRecorder, position: usize) {
+        fire_in(recorder, 0, position);
+    }
+
+    fn index(playback: &Playback) -> Option<u64> {
+        playback.token().map(|token| token.index)
+    }
+
+    fn last(playback: &Playback, board: &NeuronBoard, count: usize) -> Vec<u64> {
+        playback.last(board, count).iter().map(|token| token.index).collect()
+    }
+
     #[test]
     fn playback_holds_a_token_and_steps_stop_at_the_ends() {
-        let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
+        let (board, mut recorder) = board();
         let mut playback = Playback::default();
-        playback.step(&board, -1);
-        assert!(playback.is_live() && playback.token(&board).is_none());
+        let follow = |playback: &mut Playback| playback.follow(&board, |_| false);
+        playback.step_back(&board);
+        assert!(playback.is_live() && playback.token().is_none());
         (0..5).for_each(|position| fire(&mut recorder, position));
-        let index = |playback: &Playback| playback.token(&board).map(|token| token.index);
+        follow(&mut playback);
         assert_eq!((index(&playback), playback.range(&board)), (Some(4), 0..5));
-        let last = |playback: &Playback, count| -> Vec<u64> {
-            playback.last(&board, count).iter().map(|token| token.index).collect()
-        };
-        assert_eq!((last(&playback, 2), last(&playback, 100).len()), (vec![3, 4], 5));
+        assert_eq!((last(&playback, &board, 2), last(&playback, &board, 100).len()), (vec![3, 4], 5));
         playback.compare(&board, true);
-        playback.step(&board, -1);
+        playback.step_back(&board);
         fire(&mut recorder, 5);
+        follow(&mut playback);
         assert_eq!((index(&playback), playback.is_live()), (Some(3), false));
         assert_eq!(playback.base().map(|token| token.index), Some(3), "the token before the one shown");
-        playback.step(&board, -99);
+        (0..9).for_each(|_| playback.step_back(&board));
         assert_eq!(index(&playback), Some(0));
+        playback.step_on(&board);
+        assert_eq!(index(&playback), Some(1));
         playback.hold(&board, 99);
+        assert_eq!(index(&playback), Some(5));
+        playback.step_on(&board);
         assert_eq!(index(&playback), Some(5));
         playback.go_live();
         playback.compare(&board, false);
         fire(&mut recorder, 6);
+        follow(&mut playback);
         assert!(index(&playback) == Some(6) && playback.base().is_none());
     }
 
     #[test]
-    fn remembered_tokens_are_shown_until_the_model_has_computed_one() {
-        let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
-        let (earlier, mut writer) = NeuronBoard::new(NeuronShape::new([32]));
+    fn kept_tokens_of_a_chat_are_shown_until_it_has_new_ones() {
+        let (board, mut recorder) = board();
+        let (earlier, mut writer) = super::tests::board();
         (0..3).for_each(|position| fire(&mut writer, position));
         let mut playback = Playback::default();
-        playback.remember(earlier.tokens(0..3));
-        playback.follow(&board);
-        let index = |playback: &Playback| playback.token(&board).map(|token| token.index);
+        playback.show_chat(&board, |_| false, || earlier.tokens(0..3));
+        playback.follow(&board, |_| false);
         assert_eq!((index(&playback), playback.range(&board), playback.is_live()), (Some(2), 0..3, true));
-        playback.step(&board, -1);
+        playback.step_back(&board);
         playback.compare(&board, true);
         assert_eq!((index(&playback), playback.base().map(|token| token.index)), (Some(1), Some(0)));
         assert_eq!(playback.ids(&board), [(0, 0), (1, 1), (2, 2)]);
-        assert_eq!(playback.last(&board, 2).iter().map(|token| token.index).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(last(&playback, &board, 2), [1, 2]);
         fire(&mut recorder, 9);
-        playback.follow(&board);
+        playback.follow(&board, |_| false);
         assert!(!playback.is_remembered() && playback.is_live() && playback.base().is_none());
         assert_eq!((index(&playback), playback.ids(&board)), (Some(0), vec![(0, 9)]));
+    }
+
+    #[test]
+    fn another_chat_has_its_own_tokens_and_nothing_that_was_held() {
+        let (board, mut recorder) = board();
+        let mut playback = Playback::default();
+        (0..4).for_each(|position| fire_in(&mut recorder, 1, position));
+        playback.follow(&board, |_| false);
+        playback.hold(&board, 1);
+        playback.compare(&board, true);
+        // A new chat: nothing, until it has a token.
+        playback.show_chat(&board, |_| false, Vec::new);
+        playback.follow(&board, |session| session == 1);
+        assert!(playback.is_live() && playback.base().is_none() && index(&playback).is_none());
+        assert!(playback.range(&board).is_empty() && playback.ids(&board).is_empty());
+        // The other chat goes on meanwhile.
+        fire_in(&mut recorder, 1, 4);
+        playback.follow(&board, |session| session == 1);
+        assert_eq!(index(&playback), None, "another chat's token");
+        fire_in(&mut recorder, 2, 0);
+        fire_in(&mut recorder, 1, 5);
+        fire_in(&mut recorder, 2, 1);
+        fire_in(&mut recorder, 1, 6);
+        playback.follow(&board, |session| session == 1);
+        assert_eq!((index(&playback), last(&playback, &board, 9)), (Some(7), vec![5, 7]));
+        playback.step_back(&board);
+        assert_eq!(index(&playback), Some(5), "past the other chat's token");
+        playback.step_back(&board);
+        assert_eq!(index(&playback), Some(5), "the first of the chat");
+        playback.step_on(&board);
+        assert_eq!(index(&playback), Some(7));
+        // Back to the first chat, whose tokens are at the end of the board.
+        playback.show_chat(&board, |session| session == 1, || panic!("they are on the board"));
+        playback.follow(&board, |session| session == 2);
+        assert_eq!((index(&playback), playback.is_live()), (Some(8), true));
     }
 }

@@ -32,7 +32,7 @@ impl Watched {
             (true, ..) => self.picture_card(handle, engine).map(|card| Export::Picture(Box::new(card))),
             (_, true, _) => self.animation(handle, engine).map(|it| Export::Animation(Box::new(it))),
             (_, _, true) => {
-                let token = self.playback.token(&self.board);
+                let token = self.playback.token();
                 let is_hot = |layer, neuron| self.map.is_hot(layer, neuron);
                 Some(Export::Table(export::table(&self.board, token.as_ref(), is_hot)))
             }
@@ -54,7 +54,7 @@ impl Watched {
         // Between answers, that of the latest one.
         let now = Some(engine.telemetry().decode_rate).filter(|rate| *rate > 0.0);
         let rate = now.or_else(|| engine.observed_rate()).map(units::rate);
-        let token = self.playback.token(&self.board);
+        let token = self.playback.token();
         let summary = facts::summary(self.board.shape(), token.as_ref(), map.options().placed);
         let ids = self.playback.ids(&self.board);
         let shown = |token: &u64| ids.iter().position(|(index, _)| index == token);

@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egui::{Button, Key, Role, ScrollArea, TextStyle, Ui, WidgetInfo};
+use egui::{Button, Key, Role, ScrollArea, TextStyle, Ui, WidgetInfo, vec2};
 use thermocline_engine::{model::NeuronIndex, session::Engine, telemetry::neurons::NeuronShape};
 
-use super::facts::{self, quoted};
+use super::facts::{self, percent, quoted};
 use crate::{
     chat::{FoundNeuron, NeuronQuery},
     engine_handle::error_message,
@@ -27,8 +27,10 @@ use crate::{
 /// The search begins so long after the last letter.
 const REST: Duration = Duration::from_millis(300);
 
-/// Tallest the list becomes, in points.
-const TALLEST: f32 = 168.0;
+/// Rows that are seen at once, the space between two, and the height of one at least, in points.
+const ROWS: f32 = 6.0;
+const BETWEEN: f32 = 2.0;
+const ROW: f32 = 24.0;
 
 /// A line of the list.
 #[derive(Debug)]
@@ -46,8 +48,12 @@ impl FoundRow {
             times => format!(" fired at it {times}\u{d7} across chats;"),
         };
         let fired = match found.fired {
-            0 => kept,
-            times => format!("{kept} fires at it, {times} of {};", found.of),
+            0 if found.kept > 0 => kept,
+            0 => format!(" its weights point at it, {:.2} of 1;", found.cosine.abs()),
+            times => {
+                let elsewhere = percent(found.elsewhere.into());
+                format!("{kept} fires at it, {times} of {}, elsewhere at {elsewhere};", found.of)
+            }
         };
         let words = found.words.raised.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
         FoundRow { place: found.place, text: format!("{title}:{fired} speaks for {words}") }
@@ -104,14 +110,16 @@ impl SearchField {
     }
 
     fn field(&mut self, ui: &mut Ui) {
-        let field = TextField::line(ui.make_persistent_id("search of neurons"), TextStyle::Body.resolve(ui.style()));
+        let id = ui.make_persistent_id("search of neurons");
+        if std::mem::take(&mut self.focus) {
+            // Before it is shown, so that letters of this frame are its own.
+            ui.memory_mut(|memory| memory.request_focus(id));
+        }
+        let field = TextField::line(id, TextStyle::Body.resolve(ui.style()));
         let field = field.show(ui, &mut self.text, |field| {
             field.desired_width(f32::INFINITY).hint_text("Search neurons by a word   Ctrl+Shift+K")
         });
         field.widget_info(|| WidgetInfo::labeled(Role::SearchInput, true, "Search neurons"));
-        if std::mem::take(&mut self.focus) {
-            field.request_focus();
-        }
         let left = field.lost_focus() && ui.input(|input| input.key_pressed(Key::Escape));
         if left {
             self.text.clear();
@@ -145,12 +153,18 @@ impl SearchField {
             Some(Err(error)) => _ = trouble(ui, error),
             Some(Ok(rows)) if rows.is_empty() => _ = muted(ui, "No neuron was found."),
             Some(Ok(rows)) => {
-                let area = ScrollArea::vertical().id_salt("found neurons").max_height(TALLEST);
+                let height = ROW.max(ui.spacing().interact_size.y);
+                // Whole rows, so that none is cut.
+                let tallest = ROWS * (height + BETWEEN) - BETWEEN;
+                let area =
+                    ScrollArea::vertical().id_salt("found neurons").max_height(tallest).min_scrolled_height(tallest);
                 area.show(ui, |ui| {
-                    ui.spacing_mut().item_spacing.y = 2.0;
+                    ui.spacing_mut().item_spacing.y = BETWEEN;
                     for row in rows {
                         let text = small(&row.text, Palette::of(ui).text);
-                        let button = ui.add(Button::new(text).truncate().frame_when_inactive(false));
+                        let button =
+                            Button::new(text).truncate().frame_when_inactive(false).min_size(vec2(0.0, height));
+                        let button = ui.add(button);
                         button.widget_info(|| WidgetInfo::labeled(Role::Button, true, &row.text));
                         if button.hovered() || button.has_focus() {
                             response.pointed = Some(row.place);

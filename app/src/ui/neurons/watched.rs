@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use egui::{Align, CollapsingHeader, Layout, RichText, Slider, Ui};
 use egui_material_icons::icons::{ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_PAUSE};
-use thermocline_engine::{model::NeuronIndex, session::Engine, telemetry::neurons::NeuronBoard};
+use thermocline_engine::{
+    model::NeuronIndex,
+    session::{DeviceStatus, Engine},
+    telemetry::neurons::{NeuronBoard, TokenTrace},
+};
 
 use super::{
     across_chats::AcrossChats,
@@ -29,12 +33,15 @@ use super::{
 use crate::{
     chat::{NeuronQuery, remembered},
     engine_handle::ModelState,
+    store::ChatId,
     ui::{shell::Shell, theme::Palette, widgets::framed_icon_button},
 };
 
-/// Heights of the map in the column, in points.
+/// Heights of the map in the column, in points, and the fraction of the column that it takes.
+const LOWEST: f32 = 140.0;
 const LOW: f32 = 240.0;
 const HIGH: f32 = 320.0;
+const FRACTION: f32 = 0.4;
 
 /// Most neurons that a search gets of those whose words are kept across chats.
 const MOST_KEPT: usize = 6;
@@ -67,8 +74,8 @@ pub(super) struct Watched {
     tint: Option<KeptTint>,
     /// The token that is marked in the chat.
     pub(super) mark: Option<Tint>,
-    /// Number of the chat whose tokens were looked for.
-    looked_for: Option<i64>,
+    /// Number of the chat whose tokens are shown, `None` within for a new one.
+    chat: Option<Option<i64>>,
 }
 
 impl Watched {
@@ -88,7 +95,7 @@ impl Watched {
             card: None,
             tint: None,
             mark: None,
-            looked_for: None,
+            chat: None,
         }
     }
 }
@@ -103,27 +110,28 @@ impl Watched {
         options: MapOptions,
         detached: bool,
     ) {
-        self.playback.follow(&self.board);
+        let shown = shell.shown;
+        let owner = |session| shell.chat_controller.chat_of(session).map(ChatId::number);
+        self.playback.follow(&self.board, |session| owner(session).is_some_and(|chat| Some(chat) != shown));
         self.history.update(&self.board, engine.telemetry().decode_rate);
         self.pins.update(&self.board);
         self.lenses.update(ui, engine, &mut self.pins);
         self.across.update(ui, shell, engine, &mut self.pins);
-        let layers = self.board.shape().layers() as f32;
-        let tall = ui.clip_rect().height();
-        let height = if detached { (tall * 0.6).max(HIGH) } else { (layers * 4.0).clamp(LOW, HIGH).max(tall * 0.4) };
+        let height = map_height(self.board.shape().layers(), ui.clip_rect().height(), detached);
         self.navigation(ui, shell, options.placed);
         let pointed = self.search(ui, shell, engine);
         let (pins, word) = (self.pins.places(), shell.highlight.clone());
         let of_word = word.iter().flat_map(|word| &word.neurons).map(|neuron| neuron.effect.place);
         let ringed: Vec<NeuronIndex> = of_word.chain(pointed).collect();
-        let marks = MapMarks { pins: &pins, ringed: &ringed };
+        let marks = MapMarks { pins: &pins, ringed: &ringed, card: self.card };
         let clicked = self.map.show(ui, engine, options, &self.playback, marks, height);
         if let Some(pointed) = clicked {
             self.click(shell, pointed);
         }
         self.show_card(ui, shell, engine, options);
         self.sides(ui, engine, options);
-        colours::legend(ui, options.mode, options.colours, self.playback.base().is_some());
+        let (comparing, by_neuron) = (self.playback.base().is_some(), self.map.is_by_neuron());
+        colours::legend(ui, options.mode, options.colours, comparing, by_neuron);
         if let Some(word) = &word {
             ui.label(small(ui, format!("Ringed: the neurons that count most for {}", quoted(&word.token))));
         }
@@ -131,14 +139,14 @@ impl Watched {
         self.hint(ui, shell, options);
         self.scrub(ui, engine);
         self.mark(engine);
-        let token = self.playback.token(&self.board);
+        self.pinned(ui, shell, engine);
+        let token = self.playback.token();
         CollapsingHeader::new("Per layer").default_open(true).show(ui, |ui| match &token {
             Some(token) => figures::layers(ui, self.board.shape(), token, options.placed),
             None => _ = ui.label(small(ui, "Send a message to see what each layer does.")),
         });
         CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history, options.placed));
         CollapsingHeader::new("How unequal").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
-        self.pinned(ui, shell, engine);
     }
 
     /// Pins a neuron that was clicked, with its card and its firings in the words of the chat, or lets it go.
@@ -203,15 +211,22 @@ impl Watched {
         });
     }
 
-    /// The tokens of the chat from before the model was opened, while it has computed none.
-    pub(super) fn remember(&mut self, shell: &mut Shell, engine: &Engine) {
-        if self.board.latest().is_some() || self.looked_for == shell.shown {
+    /// Shows the tokens of the chat that is shown: those that the model has just computed, or those that were kept with the chat.
+    pub(super) fn follow_chat(&mut self, shell: &mut Shell, engine: &Engine) {
+        if self.chat == Some(shell.shown) {
             return;
         }
-        self.looked_for = shell.shown;
+        self.chat = Some(shell.shown);
+        let (board, shown) = (Arc::clone(&self.board), shell.shown);
+        let kept = self.kept_tokens(shell, engine);
+        let owner = |session| shell.chat_controller.chat_of(session).map(ChatId::number);
+        self.playback.show_chat(&board, |session| owner(session) == shown, || kept);
+    }
+
+    /// The tokens that were kept with the chat that is shown.
+    fn kept_tokens(&self, shell: &mut Shell, engine: &Engine) -> Vec<TokenTrace> {
         let (Some(number), ModelState::Ready { model, .. }) = (shell.shown, shell.engine_handle.state()) else {
-            self.playback.remember(Vec::new());
-            return;
+            return Vec::new();
         };
         let read = |shell: &Shell| match shell.store.find_chat(number)? {
             Some(chat) => shell.store.neuron_map(chat.id, &model.key()),
@@ -219,8 +234,7 @@ impl Watched {
         };
         let read = read(shell);
         let bytes = shell.ok_or_show_error(read).flatten().unwrap_or_default();
-        let vocab = engine.tokenizer().vocab_len();
-        self.playback.remember(remembered::read(&bytes, self.board.shape(), vocab));
+        remembered::read(&bytes, self.board.shape(), engine.tokenizer().vocab_len())
     }
 
     /// Takes the card away.
@@ -232,7 +246,7 @@ impl Watched {
     fn show_card(&mut self, ui: &Ui, shell: &mut Shell, engine: &Engine, options: MapOptions) {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
         let Some(dot) = self.map.position(at.0, at.1).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
-        let token = self.playback.token(&self.board);
+        let token = self.playback.token();
         let facts = self.map.facts(engine, token.as_ref(), at.0, at.1, options.placed);
         let Some(pin) = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at) else { return };
         let words = figures::favourites(engine, pin);
@@ -254,7 +268,7 @@ impl Watched {
 
     /// Marks the token that is held in the chat.
     fn mark(&mut self, engine: &Engine) {
-        let held = self.playback.token(&self.board).filter(|_| !self.playback.is_live());
+        let held = self.playback.token().filter(|_| !self.playback.is_live());
         let name = held.as_ref().map(|token| format!("token {}", token.index));
         if self.mark.as_ref().map(|mark| &mark.name) != name.as_ref() {
             let ids = self.playback.ids(&self.board);
@@ -266,18 +280,18 @@ impl Watched {
     /// Controls that choose the token shown.
     fn scrub(&mut self, ui: &mut Ui, engine: &Engine) {
         let range = self.playback.range(&self.board);
-        let Some(token) = self.playback.token(&self.board).filter(|_| !range.is_empty()) else { return };
+        let Some(token) = self.playback.token().filter(|_| !range.is_empty()) else { return };
         let palette = Palette::of(ui);
         ui.horizontal(|ui| {
             if framed_icon_button(ui, ICON_CHEVRON_LEFT, "Token before").clicked() {
-                self.playback.step(&self.board, -1);
+                self.playback.step_back(&self.board);
             }
             if self.playback.is_live() {
                 if framed_icon_button(ui, ICON_PAUSE, "Hold this token").clicked() {
                     self.playback.hold(&self.board, token.index);
                 }
             } else if framed_icon_button(ui, ICON_CHEVRON_RIGHT, "Token after").clicked() {
-                self.playback.step(&self.board, 1);
+                self.playback.step_on(&self.board);
             }
             let mut at = token.index;
             ui.spacing_mut().slider_width = (ui.available_width() - 80.0).max(80.0);
@@ -317,9 +331,11 @@ impl Watched {
             }
             let mut action = None;
             let tinting = self.pins.tinting().map(|pin| (pin.layer, pin.neuron));
+            let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
             for pin in self.pins.all() {
                 let place = (pin.layer, pin.neuron);
-                let (frequency, hot) = (self.map.frequency(place.0, place.1), self.map.is_hot(place.0, place.1));
+                let frequency = self.map.frequency(place.0, place.1);
+                let hot = placed.then(|| self.map.is_hot(place.0, place.1));
                 if let Some(act) = figures::pinned(ui, engine, pin, frequency, hot, tinting == Some(place)) {
                     action = Some((place, act));
                 }
@@ -345,5 +361,28 @@ impl Watched {
         let tint = Arc::new(Tint::of(pin, hot, |token| engine.tokenizer().token_bytes(token)));
         self.tint = Some(KeptTint { neuron, end, tint: Arc::clone(&tint) });
         Some(tint)
+    }
+}
+
+/// Height of the map of a model of so many layers in a column of which `tall` points are seen: time line and pinned neurons have to be
+/// in sight below it. `detached`: it is in a window of its own.
+fn map_height(layers: usize, tall: f32, detached: bool) -> f32 {
+    match detached {
+        true => (tall * 0.6).max(HIGH),
+        false if tall * FRACTION < LOW => (tall * FRACTION).max(LOWEST),
+        false => (layers as f32 * 4.0).clamp(LOW, HIGH).max(tall * FRACTION),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn low_column_has_a_low_map() {
+        assert_eq!(map_height(6, 1200.0, false), 480.0);
+        assert_eq!((map_height(6, 610.0, false), map_height(80, 610.0, false)), (244.0, 320.0));
+        assert_eq!((map_height(80, 400.0, false), map_height(6, 100.0, false)), (160.0, LOWEST));
+        assert_eq!((map_height(6, 400.0, true), map_height(6, 1000.0, true)), (HIGH, 600.0));
     }
 }

@@ -22,6 +22,7 @@ const LATE: Duration = Duration::from_millis(150);
 /// The question a forecast answers.
 #[derive(Debug, Clone, PartialEq)]
 struct BudgetQuestion {
+    model: ModelId,
     budget: u64,
     /// The device in use.
     device: Option<String>,
@@ -61,6 +62,12 @@ impl BudgetForecasts {
         Some(known)
     }
 
+    /// The least budget that has room for all of the open model, as the latest forecast has counted it.
+    pub fn enough(&self, model: &ModelId) -> Option<u64> {
+        let (question, forecast) = self.forecast.as_ref()?;
+        (question.model == *model && question.device.is_some()).then(|| forecast.enough())
+    }
+
     /// Asks for a forecast where the one at hand is about something else, or old.
     fn foretell(&mut self, ctx: &Context, model: &ModelId, engine: &Engine, budget: u64) {
         if let Some(answer) = self.asking.take() {
@@ -75,7 +82,7 @@ impl BudgetForecasts {
         let seen = engine.observed_rate().map(|rate| (20.0 * rate.ln()).round());
         let mode = engine.sparsity().mode.name();
         let terms = format!("{} {mode} {} {} {seen:?}", model.key(), memory.kv_bytes, engine.context());
-        let question = BudgetQuestion { budget, device, terms };
+        let question = BudgetQuestion { model: model.clone(), budget, device, terms };
         if self.asking.is_busy()
             || self.asked.as_ref().is_some_and(|(asked, when)| *asked == question && when.elapsed() < AGAIN)
         {
@@ -127,8 +134,12 @@ mod tests {
     fn forecast_is_valid_for_its_device_and_briefly_for_a_new_budget() {
         let model = ModelId::Builtin.open(&LoadOptions::default()).unwrap();
         let forecast = Engine::from_model(model, EngineOptions::default()).unwrap().forecast(7).unwrap();
-        let question =
-            |budget, device: &str| BudgetQuestion { budget, device: Some(device.to_owned()), terms: String::new() };
+        let question = |budget, device: &str| BudgetQuestion {
+            model: ModelId::Builtin,
+            budget,
+            device: Some(device.to_owned()),
+            terms: String::new(),
+        };
         // Nothing is late for an hour.
         let now = Instant::now() + Duration::from_secs(3600);
         let known = Some((question(7, "card"), Arc::new(forecast)));

@@ -122,12 +122,8 @@ impl VramPanel {
             (ModelState::Opening(opening), _) => {
                 widgets::muted(ui, format!("{} is being opened.", opening.model));
             }
-            (ModelState::Failed { reason, .. }, _) => {
-                widgets::trouble(ui, reason);
-                if ui.button("Try again").clicked() {
-                    shell.queue_command(Command::ReopenModel);
-                }
-            }
+            // The page says why, and what can be done.
+            (ModelState::Failed { .. }, _) => _ = widgets::muted(ui, "No model is open, so no memory is taken."),
             _ => {
                 widgets::muted(ui, "No model is open, so no memory is taken.");
                 if ui.button("Choose a model").clicked() {
@@ -286,7 +282,7 @@ fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
     let part = |(purpose, bytes): &(Purpose, u64)| {
         let (name, colour) = match purpose {
             Purpose::Attention => ("attention", palette.deep),
-            Purpose::Ffn => ("hot neurons", palette.hot),
+            Purpose::Ffn => ("neurons", palette.hot),
             Purpose::Head => ("head", palette.cold),
             Purpose::Vectors => ("norms and biases", palette.cold.gamma_multiply(0.5)),
             Purpose::Kv => ("KV", palette.amber),

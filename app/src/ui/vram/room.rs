@@ -35,13 +35,16 @@ impl BudgetRoom {
             _ => (Some(chosen_adapter(shell, model)?), 0, None),
         };
         let system = adapter.map(|adapter| SystemMemory::of(&adapter.vram)).unwrap_or_default();
+        // Until a forecast has counted it: all of it, and what a forward pass needs beside it.
         let weights = engine.model().checkpoint.tensor_bytes();
-        // All of it, what a forward pass needs beside it, and some room to see that it is all.
-        let useful = weights + engine.telemetry().kv_bytes + weights / 4 + (32 << 20);
+        let estimated = || weights + engine.telemetry().kv_bytes + weights / 4 + (32 << 20);
+        let useful = shell.forecasts.enough(model).unwrap_or_else(estimated);
         let can_have = system.can_have(held).unwrap_or(held).max(1);
         let all = system.total.unwrap_or(u64::MAX);
         let now = engine.vram_budget().or(in_force).unwrap_or(can_have);
-        Some(BudgetRoom { most: all.min(useful).max(held), can_have, whole: all <= useful, now })
+        let whole = all <= useful;
+        let most = if whole { all } else { BudgetGrid::end_of(useful) };
+        Some(BudgetRoom { most: most.max(held), can_have, whole, now })
     }
 
     /// The choice that is shown: the one that is dragged, or kept; else the budget in force.
@@ -66,7 +69,7 @@ impl BudgetRoom {
 
     /// The positions of a slider for a choice of this kind.
     pub fn grid(&self, choice: VramBudget) -> BudgetGrid {
-        let step = (self.most / POSITIONS).next_power_of_two().max(LEAST_STEP);
+        let step = BudgetGrid::step_of(self.most);
         let (start, end) = match choice {
             VramBudget::AtMost(_) => (0, self.most),
             // Leaving less than this free gives the model nothing more.
@@ -94,6 +97,17 @@ pub struct BudgetGrid {
 }
 
 impl BudgetGrid {
+    /// The step of positions up to `most`.
+    fn step_of(most: u64) -> u64 {
+        (most / POSITIONS).next_power_of_two().max(LEAST_STEP)
+    }
+
+    /// The first position of a slider that has room for `useful` bytes: its greatest one.
+    fn end_of(useful: u64) -> u64 {
+        let step = BudgetGrid::step_of(useful);
+        useful.checked_next_multiple_of(step).unwrap_or(useful)
+    }
+
     /// The position next to `value`.
     pub fn place(&self, value: u64) -> u64 {
         let value = value.clamp(self.start, self.end);
@@ -128,5 +142,13 @@ mod tests {
         assert_eq!((room.grid(free).start, room.told(free, Some(free))), (2000 * MIB, 100 * MIB));
         let tiny = BudgetRoom { most: 1, can_have: 1, whole: true, now: u64::MAX };
         assert_eq!((tiny.budget(None), tiny.grid(VramBudget::AtMost(7)).place(7)), (1, 0));
+        // The end of the slider is the figure that is told of it.
+        for useful in [1, 22 * MIB + 7, 47 * MIB + 300_000, 5000 * MIB + 1] {
+            let most = BudgetGrid::end_of(useful);
+            let room = BudgetRoom { most, can_have: 9000 * MIB, whole: false, now: most };
+            let choice = VramBudget::AtMost(most);
+            assert_eq!((room.grid(choice).end, room.told(choice, None)), (most, most), "{useful}");
+            assert!(most >= useful && most - useful <= room.grid(choice).step);
+        }
     }
 }

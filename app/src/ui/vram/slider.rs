@@ -109,7 +109,7 @@ fn sentence(forecast: &Forecast, speed: Speed, told: u64) -> String {
     }
     let work = 100.0 * forecast.hot_fraction();
     let what = if forecast.plan.layers.iter().all(|layer| layer.experts) { "experts" } else { "neurons" };
-    format!("{at}, {percentage:.0} % of the {what} hot, {work:.0} % of their work.")
+    format!("{at}, {percentage:.0} % of the {what} in VRAM, with {work:.0} % of the work.")
 }
 
 /// Keeps a choice and has the engine follow it.

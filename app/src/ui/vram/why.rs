@@ -27,6 +27,9 @@ use crate::{
 /// Width of the popup, in points.
 const WIDTH: f32 = 400.0;
 
+/// Tokens that were timed are told of where they took so many times as long as the others.
+const SLOWED: f64 = 1.05;
+
 /// A budget larger than the one in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MoreVram {
@@ -137,6 +140,12 @@ fn notes(breakdown: &Breakdown) -> Vec<String> {
         }
         Some(measured) => notes.push(format!("Measured is the mean of {} of the last tokens.", measured.tokens)),
     }
+    if let Some(measured) = breakdown.measured.filter(|it| it.timed_seconds > SLOWED * it.time.total()) {
+        let timed = milliseconds(nanoseconds(measured.timed_seconds));
+        notes.push(format!(
+            "Tokens whose steps are timed take {timed}, because timing takes time. Their parts are scaled to the other tokens' time."
+        ));
+    }
     notes
 }
 
@@ -144,9 +153,8 @@ fn notes(breakdown: &Breakdown) -> Vec<String> {
 pub(super) fn part_name(part: TokenPart, on_device: bool) -> &'static str {
     match (part, on_device) {
         (TokenPart::Attention, _) => "attention",
-        (TokenPart::Hot, _) => "hot neurons on the GPU",
-        (TokenPart::Cold, true) => "cold neurons on the CPU",
-        (TokenPart::Cold, false) => "neurons on the CPU",
+        (TokenPart::Hot, _) => "neurons on the GPU",
+        (TokenPart::Cold, _) => "neurons on the CPU",
         (TokenPart::Head, _) => "the head",
         (TokenPart::Waiting, true) => "waiting and the way",
         (TokenPart::Waiting, false) => "the rest",
@@ -179,16 +187,19 @@ mod tests {
         let plan = Breakdown { planned: Some(planned), assumed: true, measured: None, on_device: true };
         assert_eq!(
             sentence(&plan),
-            "Most of a token's time goes to cold neurons on the CPU: 12.0 ms of 20.1 ms, as planned."
+            "Most of a token's time goes to neurons on the CPU: 12.0 ms of 20.1 ms, as planned."
         );
         assert_eq!(notes(&plan).len(), 2);
         let time = TokenTime { waiting: 0.02, ..planned };
-        let measured = MeasuredTime { time, tokens: 3, has_device_times: true };
+        let measured = MeasuredTime { time, tokens: 3, timed_seconds: time.total(), has_device_times: true };
         let both = Breakdown { measured: Some(measured), assumed: false, ..plan.clone() };
         assert_eq!(sentence(&both), "Most of a token's time goes to waiting and the way: 20.0 ms of 38.0 ms.");
         assert_eq!(notes(&both), ["Measured is the mean of 3 of the last tokens."]);
+        let slowed = MeasuredTime { timed_seconds: 2.0 * time.total(), ..measured };
+        let told = notes(&Breakdown { measured: Some(slowed), ..both.clone() });
+        assert!(told[1].contains("take 76.0 ms"), "{told:?}");
         let on_cpu = Breakdown { on_device: false, ..plan };
-        assert!(sentence(&on_cpu).contains("neurons on the CPU") && !sentence(&on_cpu).contains("cold"));
+        assert!(sentence(&on_cpu).contains("neurons on the CPU"));
         let nothing = Breakdown { planned: None, ..on_cpu };
         assert!(sentence(&nothing).starts_with("Nothing is known yet"));
     }

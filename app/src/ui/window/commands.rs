@@ -22,6 +22,7 @@ impl Window {
         let chats =
             if rooms.chats { panels.chats && !rooms.neurons_instead } else { self.over == Some(SideColumn::Chats) };
         let neurons = if rooms.neurons { panels.neurons } else { self.over == Some(SideColumn::Neurons) };
+        let neurons = neurons && self.has_neurons();
         let all = [
             (chats, WindowArea::Chats),
             (true, WindowArea::Middle),
@@ -52,6 +53,7 @@ impl Window {
     }
 
     pub(super) fn handle_command(&mut self, command: Command, rooms: Rooms) {
+        let has_neurons = self.has_neurons();
         let panels = &mut self.shell.settings.panels;
         // A column that hides nothing of the page stays.
         let kept = self.over.filter(|_| rooms.neurons_instead);
@@ -88,6 +90,11 @@ impl Window {
             Command::ToggleChats if rooms.neurons_instead => self.show_chats(rooms),
             Command::ToggleChats if rooms.chats => panels.chats = !panels.chats,
             Command::ToggleChats => switch(&mut self.over, SideColumn::Chats),
+            Command::ToggleNeurons | Command::ShowMap | Command::SearchNeurons if !has_neurons => {
+                let server = self.shell.engine_handle.state().model().map(|model| model.to_string());
+                let server = server.unwrap_or_default();
+                self.shell.toasts.info(format!("{server} is computed by a server: its neurons cannot be seen here."));
+            }
             Command::ToggleNeurons if rooms.neurons => panels.neurons = !panels.neurons,
             Command::ToggleNeurons => switch(&mut self.over, SideColumn::Neurons),
             Command::ShowMap | Command::SearchNeurons => {

@@ -6,26 +6,34 @@ use super::{
     Window,
     columns::{CHATS, INSET, LEAST_PAGE, NEURONS, Rooms, WIDE, WIDE_CHATS, WIDE_NEURONS},
 };
-use crate::ui::{areas::WindowArea, theme::Palette};
+use crate::{
+    engine_handle::ModelState,
+    ui::{areas::WindowArea, theme::Palette},
+};
 
 /// Height of the right column below which its two panels scroll as one, in points.
 const ROOM_FOR_BOTH: f32 = 720.0;
 
 impl Window {
+    /// True if there is something to see in the right column: a server that computes the model has its neurons and memory.
+    pub(super) fn has_neurons(&self) -> bool {
+        !matches!(self.shell.engine_handle.state(), ModelState::Remote { .. })
+    }
+
     /// The side columns that have a place of their own in a window of this `width`.
     pub(super) fn side_columns(&mut self, ui: &mut Ui, rooms: Rooms, width: f32) {
         // What is dragged to another size is remembered for wide and for other windows.
         let wide = width >= WIDE;
-        let panels = self.shell.settings.panels;
-        if rooms.chats && panels.chats && !rooms.neurons_instead {
+        let (panels, has_neurons) = (self.shell.settings.panels, self.has_neurons());
+        if rooms.chats && panels.chats && !(rooms.neurons_instead && has_neurons) {
             let (name, size) = if wide { ("wide chats", WIDE_CHATS) } else { ("chats", CHATS) };
             let column = Panel::left(name).default_size(size).size_range(180.0..=400.0);
             self.column(ui, column, |window, ui| window.chats.show(ui, &mut window.shell));
         }
-        if rooms.neurons_instead {
+        if rooms.neurons_instead && has_neurons {
             let column = Panel::right("neurons alone").default_size(NEURONS).size_range(360.0..=width - LEAST_PAGE);
             self.column(ui, column, |window, ui| window.right(ui));
-        } else if rooms.neurons && panels.neurons {
+        } else if rooms.neurons && panels.neurons && has_neurons {
             let (name, size) = if wide { ("wide neurons", WIDE_NEURONS * width) } else { ("neurons", NEURONS) };
             let column = Panel::right(name).default_size(size).size_range(360.0..=1100.0);
             self.column(ui, column, |window, ui| window.right(ui));

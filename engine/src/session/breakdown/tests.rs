@@ -58,6 +58,13 @@ fn measured_parts_add_up_to_the_tokens_time_on_either_side() {
     }
     let silent = LayerStepTimes { ffn: us(400), ..LayerStepTimes::default() };
     assert!(!MeasuredTime::of(&[token(layers, silent, 9000)], &whole).unwrap().has_device_times);
+    // Steps that are timed take longer than those of other tokens.
+    let timed = MeasuredTime::of(&[token(layers, times, 4000)], &on_cpu).unwrap();
+    let scaled = timed.scaled_to(Some(500.0));
+    near(scaled.time.total(), 2e-3);
+    near(scaled.time.attention, timed.time.attention / 2.0);
+    near(scaled.timed_seconds, 4e-3);
+    assert_eq!((timed.scaled_to(Some(100.0)), timed.scaled_to(None)), (timed, timed), "they took no longer");
     // Clocks that say more than there was.
     let much = LayerStepTimes { device: us(1 << 30), ..LayerStepTimes::default() };
     near(MeasuredTime::of(&[token(layers, much, 9000)], &whole).unwrap().time.total(), 9e-3);

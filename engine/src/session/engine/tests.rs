@@ -50,20 +50,22 @@ fn panic_of_the_engine_thread_ends_running_and_waiting_requests() {
 }
 
 #[test]
-fn tokens_of_a_request_that_records_no_neurons_are_not_on_the_board() {
+fn request_that_is_not_recorded_leaves_no_trace_and_counts_its_reads() {
     let engine = engine();
     let session = engine.session(SessionOptions::default()).unwrap();
-    let latest = |records_neurons| {
+    let latest = |recorded| {
         let prompt = Prompt::Tokens(vec![5, 6, 7]);
-        let request = Request { records_neurons, ignore_eos: true, max_tokens: Some(4), ..Request::new(prompt) };
+        let request = Request { recorded, ignore_eos: true, max_tokens: Some(4), ..Request::new(prompt) };
         let end = session.generate(request).iter().last();
-        assert!(matches!(end, Some(Event::Done { .. })), "{end:?}");
+        let Some(Event::Done { stats, .. }) = end else { panic!("{end:?}") };
+        assert!(stats.ffn.tokens > 0 && stats.ffn.dense_bytes > 0, "{stats:?}");
         engine.neurons().latest().map(|token| token.index)
     };
     let recorded = latest(true);
     assert!(recorded.is_some());
     let counted = engine.neurons().tally(0);
+    let speed = engine.observed_rate();
     assert_eq!(latest(false), recorded);
-    assert_eq!(engine.neurons().tally(0), counted);
+    assert_eq!((engine.neurons().tally(0), engine.observed_rate()), (counted, speed));
     assert!(latest(true) > recorded);
 }

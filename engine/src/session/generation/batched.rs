@@ -49,9 +49,9 @@ impl Generation<'_> {
         GenerationProbe::new(cancelled, self.number).cancelled()
     }
 
-    /// True if the neurons of its tokens are recorded.
-    pub fn records_neurons(&self) -> bool {
-        self.records_neurons
+    /// True if its tokens are recorded.
+    pub fn is_recorded(&self) -> bool {
+        self.recorded
     }
 
     /// The grammar whose mask the next token needs.

@@ -84,9 +84,9 @@ impl Generation<'_> {
         }
         // Only where the prompt has opened them, and none are wanted.
         let spent_thoughts = self.spent_thoughts();
-        let probe = probe.with_adaptation(adaptation);
+        let probe = if self.recorded { probe.with_adaptation(adaptation) } else { probe };
         let computed = self.compute(chunk, context, forward, probe, meter);
-        if self.drafted == 0 {
+        if self.drafted == 0 && self.recorded {
             adaptation.record_tokens(chunk.len);
         }
         let computed = computed.inspect_err(|_| self.drop_drafts())?;
@@ -192,7 +192,7 @@ impl Generation<'_> {
             self.draft_masks.clear();
             probe = probe.with_draft(&mut self.draft_masks);
         }
-        if self.records_neurons {
+        if self.recorded {
             match self.drafted {
                 0 => neurons.begin(self.session, position, tokens, !chunk.in_prompt),
                 _ => neurons.begin_draft(self.session, position, tokens),
@@ -206,6 +206,9 @@ impl Generation<'_> {
         }
         if !chunk.in_prompt && chunk.len == 1 {
             probe = probe.with_reads(self.ffn_sizes, &mut self.stats.ffn, dense);
+            if !self.recorded {
+                probe = probe.with_only_reads();
+            }
         }
         let mut grammar = self.grammar.as_mut().filter(|_| chunk.is_last() && self.text.is_answering());
         let (computed, masked) = std::thread::scope(|scope| {
