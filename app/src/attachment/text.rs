@@ -35,9 +35,9 @@ pub enum NotText {
 pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     let text = match Encoding::for_bom(bytes) {
         Some((encoding, mark)) => strictly(encoding, &bytes[mark..]).ok_or(NotText::Binary)?,
+        None if bytes.contains(&0) => utf16(bytes).ok_or(NotText::Binary)?,
         None => match str::from_utf8(bytes) {
             Ok(text) => switched(text).unwrap_or(Cow::Borrowed(text)),
-            Err(_) if bytes.contains(&0) => utf16(bytes).ok_or(NotText::Binary)?,
             Err(_) if is_nearly_utf8(bytes) => String::from_utf8_lossy(bytes),
             Err(_) => older(bytes)?,
         },
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(text("naïve 火".as_bytes()).as_deref(), Ok("naïve 火"));
         assert_eq!(text(b"\xef\xbb\xbfmarked").as_deref(), Ok("marked"));
         let german = "Vertrag: 250 Euro, gültig ab Juni.";
-        for line in ["naïve 火", german, "合同金额为二百五十元，自六月一日起生效。\n", "Сумма договора"]
+        for line in ["naïve 火", "plain text", german, "合同金额为二百五十元，自六月一日起生效。\n", "Сумма договора"]
         {
             let units: Vec<u16> = line.encode_utf16().collect();
             let little: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();

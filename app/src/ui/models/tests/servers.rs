@@ -20,6 +20,8 @@ fn server_that_wants_a_key_is_seen_and_takes_it_on_its_card() {
     );
     stage.click("Add server");
     stage.appears("This server needs an API key.");
+    // The page scrolls within some frames.
+    (0..20).for_each(|_| stage.step());
     let shown = stage.control(&format!("Remove {host}")).rect();
     let screen = stage.it.ctx.content_rect();
     assert!(screen.contains_rect(shown), "the page has scrolled to the card: {shown:?} in {screen:?}");
