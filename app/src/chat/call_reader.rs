@@ -46,10 +46,15 @@ impl CallReader {
     pub fn finish(&mut self) -> String {
         let events = self.parser.as_mut().map(ToolParser::finish).unwrap_or_default();
         let words = self.take(events);
+        self.drop_broken();
+        words
+    }
+
+    /// Drops a call that has begun and not ended.
+    fn drop_broken(&mut self) {
         if std::mem::take(&mut self.in_call) && !self.left_out {
             self.calls.pop();
         }
-        words
     }
 
     /// Adds a call that a server has told apart.
@@ -73,6 +78,7 @@ impl CallReader {
             match event {
                 ToolEvent::Text(text) => words.push_str(&text),
                 ToolEvent::Begin { name } => {
+                    self.drop_broken();
                     self.add(name, String::new());
                     self.in_call = true;
                 }

@@ -69,7 +69,7 @@ pub fn tokenize(args: &TokenizeArgs) -> Outcome {
     }
 
     let text = text_input::read(args.text.as_deref(), args.file.as_deref(), "TEXT, --file FILE, --ids or a pipe")?;
-    let ids = tokenizer.encode(&text, EncodeOptions { special: args.special, add_bos: args.bos })?;
+    let ids = tokenizer.encode(&text, EncodeOptions { special: args.special, add_bos: args.bos, add_eos: args.bos })?;
     let piece = |id: &u32| String::from_utf8_lossy(tokenizer.token_bytes(*id)).into_owned();
     if args.json {
         let pieces: Vec<String> = ids.iter().map(piece).collect();

@@ -64,6 +64,8 @@ pub struct AnswerReader {
     calls: usize,
     /// A call has begun and not ended.
     in_call: bool,
+    /// A call before the last one has no end.
+    is_broken: bool,
     thought: bool,
     spoke: bool,
 }
@@ -72,12 +74,12 @@ impl AnswerReader {
     /// A reader of the answer to a request with `tools`.
     pub fn new(tools: Option<&RequestedTools>) -> Self {
         let parser = tools.map(|tools| ToolParser::new(tools.format.clone(), &tools.definitions));
-        AnswerReader { parser, calls: 0, in_call: false, thought: false, spoke: false }
+        AnswerReader { parser, calls: 0, in_call: false, is_broken: false, thought: false, spoke: false }
     }
 
-    /// True if the answer has called tools, and the last call is complete.
+    /// True if the answer has called tools, and all calls are complete.
     pub fn called(&self) -> bool {
-        self.calls > 0 && !self.in_call
+        self.calls > 0 && !self.in_call && !self.is_broken
     }
 
     /// Reads new text.
@@ -126,7 +128,7 @@ impl AnswerReader {
                 ToolEvent::Begin { name } => {
                     out.push(AnswerPiece::Call { index: self.calls, id: new_id(), name });
                     self.calls += 1;
-                    self.in_call = true;
+                    self.is_broken |= std::mem::replace(&mut self.in_call, true);
                 }
                 ToolEvent::Arguments(text) => {
                     out.push(AnswerPiece::Arguments { index: self.calls.saturating_sub(1), text });

@@ -21,7 +21,7 @@ pub fn tokenize(body: &[u8], model: &ServedModel) -> Result<Value, ApiError> {
     let add_special = vllm.or(fields.boolean("add_special")?).unwrap_or(false);
     let parse_special = fields.boolean("parse_special")?.unwrap_or(true);
     fields.finish()?;
-    let options = EncodeOptions { special: parse_special, add_bos: add_special };
+    let options = EncodeOptions { special: parse_special, add_bos: add_special, add_eos: add_special };
     let tokens = model.engine.tokenizer().encode(&text, options).map_err(|error| ApiError::from(&error))?;
     Ok(json!({ "tokens": tokens, "count": tokens.len(), "max_model_len": model.engine.context() }))
 }

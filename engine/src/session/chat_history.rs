@@ -1,7 +1,10 @@
 //! A chat that may be longer than the context: its oldest turns are forgotten as a whole, its system prompt never is.
 
 use super::{ChatOptions, Message, Prompt, Role, encoded_prompt::encode, engine::EngineState};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    tokenizer::EncodeOptions,
+};
 
 /// Fraction of the context that turns are forgotten for, so that an answer has room.
 const ANSWER_FRACTION: usize = 8;
@@ -123,7 +126,7 @@ impl<'a> ChatHistory<'a> {
     fn prompt_without(&self, turns: usize) -> Result<Vec<u32>> {
         let messages = self.messages_without(turns);
         let prompt = if self.continues { Prompt::Continue(messages) } else { Prompt::Chat(messages) };
-        Ok(encode(self.state, prompt, &self.options, None)?.tokens)
+        Ok(encode(self.state, prompt, &self.options, EncodeOptions::CHAT, None)?.tokens)
     }
 
     /// Number of tokens of the prompt up to where the answer begins.
@@ -133,7 +136,7 @@ impl<'a> ChatHistory<'a> {
         }
         let mut messages = self.messages_without(self.forgotten);
         messages.pop();
-        let question = encode(self.state, Prompt::Chat(messages), &self.options, None)?.tokens;
+        let question = encode(self.state, Prompt::Chat(messages), &self.options, EncodeOptions::CHAT, None)?.tokens;
         Ok(question.iter().zip(&self.prompt).take_while(|(question, prompt)| question == prompt).count())
     }
 }

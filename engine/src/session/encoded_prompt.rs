@@ -15,7 +15,7 @@ use crate::{
 
 /// The tokens that end thoughts and begin the answer.
 pub(super) fn end_of_thoughts(state: &EngineState) -> Result<Vec<u32>> {
-    let options = EncodeOptions { special: true, add_bos: false };
+    let options = EncodeOptions { special: true, add_bos: false, add_eos: false };
     state.tokenizer.encode(&state.template.reasoning().end_of_thoughts(), options)
 }
 
@@ -39,7 +39,7 @@ pub(super) struct FittedPrompt<'a> {
     pub history: Option<ChatHistory<'a>>,
 }
 
-/// Encodes a prompt, and shortens it to a context of `capacity` tokens as `on_full` wants: a chat by its oldest turns, another
+/// Encodes a prompt, a text with the options `text`, and shortens it to a context of `capacity` tokens as `on_full` wants: a chat by its oldest turns, another
 /// prompt as a shift would.
 ///
 /// # Errors
@@ -48,12 +48,13 @@ pub(super) fn encode_to_fit<'a>(
     state: &'a EngineState,
     prompt: Prompt,
     chat: &ChatOptions,
+    text: EncodeOptions,
     on_full: ContextPolicy,
     capacity: usize,
 ) -> Result<FittedPrompt<'a>> {
     let stops = on_full == ContextPolicy::Stop;
     let mut history = if stops { None } else { ChatHistory::new(state, &prompt, chat) };
-    let encoded = encode(state, prompt, chat, stops.then_some(capacity))?;
+    let encoded = encode(state, prompt, chat, text, stops.then_some(capacity))?;
     let vocab = state.model.config.n_vocab;
     if let Some(id) = encoded.tokens.iter().find(|id| **id as usize >= vocab) {
         return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
@@ -74,15 +75,16 @@ impl Engine {
     /// [`Error::Template`] if the template refuses the messages, [`Error::Invalid`] for a chat to continue that does not end with the
     /// assistant.
     pub fn prompt_tokens(&self, prompt: Prompt, chat: &ChatOptions) -> Result<Vec<u32>> {
-        Ok(encode(self.state(), prompt, chat, None)?.tokens)
+        Ok(encode(self.state(), prompt, chat, EncodeOptions::CHAT, None)?.tokens)
     }
 }
 
-/// Encodes a prompt. `limit`: tokens beyond which it is refused; a text that must have more is refused before it is encoded.
+/// Encodes a prompt, a text with the options `text`. `limit`: tokens beyond which it is refused; a text that must have more is refused before it is encoded.
 pub(super) fn encode(
     state: &EngineState,
     prompt: Prompt,
     chat: &ChatOptions,
+    text: EncodeOptions,
     limit: Option<usize>,
 ) -> Result<EncodedPrompt> {
     let tokenizer = &state.tokenizer;
@@ -92,9 +94,9 @@ pub(super) fn encode(
         tokenizer.encode_prompt(prompt)
     };
     let (mut tokens, starts_text, parser) = match prompt {
-        Prompt::Text(text) => {
-            check(&text)?;
-            (tokenizer.encode(&text, EncodeOptions::CHAT)?, text.is_empty(), None)
+        Prompt::Text(said) => {
+            check(&said)?;
+            (tokenizer.encode(&said, text)?, said.is_empty(), None)
         }
         Prompt::Tokens(tokens) => (tokens, false, None),
         Prompt::Chat(messages) => {

@@ -110,26 +110,22 @@ impl<'a> Generation<'a> {
         let tokenizer = &state.tokenizer;
         let vocab = state.model.config.n_vocab;
         check(&request, context, vocab)?;
-        let breakers = if request.sampling.dry_multiplier > 0.0 {
-            let encode = |text: &str| tokenizer.encode(text, EncodeOptions::PLAIN).unwrap_or_default();
-            Breakers::new(&request.sampling.dry_breakers, vocab, |id| tokenizer.token_bytes(id), encode)
-        } else {
-            Breakers::default()
-        };
-        let sampler = Sampler::new(&request.sampling, vocab, breakers)?;
+        let sampler = Sampler::new(&request.sampling, vocab, breakers_of(state, &request))?;
 
         let grammar = request.grammar.as_ref().map(|grammar| state.compile_grammar(grammar)).transpose()?;
         let stops = stops_of(state, &request);
         let calls = calls_of(state, &request.chat);
+        // An embedding is of a whole text; every other prompt is continued.
+        let options = if request.embedding.is_some() { EncodeOptions::WHOLE } else { EncodeOptions::CHAT };
         let FittedPrompt { encoded, forgotten_tokens, history } =
-            encode_to_fit(state, request.prompt, &request.chat, request.on_full, context.capacity())?;
+            encode_to_fit(state, request.prompt, &request.chat, options, request.on_full, context.capacity())?;
         let EncodedPrompt { tokens: mut todo, starts_text, parser } = encoded;
         let detokeniser = if starts_text { tokenizer.stream().at_text_start() } else { tokenizer.stream() };
         let thought_budget = match (request.thought_budget, &parser) {
             (Some(budget), Some(_)) => Some((budget, end_of_thoughts(state)?)),
             _ => None,
         };
-        let text = TextStream::new(detokeniser, stops, parser).with_calls(calls, state.template.tools().markers());
+        let text = TextStream::new(detokeniser, stops, parser).with_calls(calls, state.template.tools().tokens());
         // Every place of the prompt is computed where its log probabilities or its hidden states are wanted.
         let reads_prompt = request.embedding.is_some() || request.logprobs.is_some_and(|it| it.prompt);
         let reused = context.reuse(if reads_prompt { &[] } else { &todo });
@@ -405,6 +401,17 @@ fn stops_of(state: &EngineState, request: &Request) -> StopStrings {
         Prompt::Text(_) | Prompt::Tokens(_) => &[],
     };
     StopStrings::new(request.stop.clone(), turn_ends)
+}
+
+/// The strings that break a repeat, if repeats are punished.
+fn breakers_of(state: &EngineState, request: &Request) -> Breakers {
+    if request.sampling.dry_multiplier <= 0.0 {
+        return Breakers::default();
+    }
+    let tokenizer = &state.tokenizer;
+    let encode = |text: &str| tokenizer.encode(text, EncodeOptions::PLAIN).unwrap_or_default();
+    let vocab = state.model.config.n_vocab;
+    Breakers::new(&request.sampling.dry_breakers, vocab, |id| tokenizer.token_bytes(id), encode)
 }
 
 /// The splitter of an answer in which tools may be called.

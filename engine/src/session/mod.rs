@@ -43,6 +43,7 @@ mod step_times;
 mod stop_strings;
 mod tested_device;
 mod text;
+mod thought_calls;
 mod turns;
 mod worker;
 

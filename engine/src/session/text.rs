@@ -4,11 +4,12 @@ use super::{
     StopReason, TokenLogprobs,
     request::{AnswerText, Event, EventSender},
     stop_strings::StopStrings,
+    thought_calls::ThoughtCalls,
 };
 use crate::tokenizer::{
     Detokeniser,
     reasoning::{AnswerParser, AnswerPart},
-    tools::CallSplitter,
+    tools::{CONTROL, CallSplitter, CallToken},
 };
 
 /// The outcome of a token.
@@ -46,6 +47,8 @@ pub(super) struct TextStream<'a> {
     parser: Option<AnswerParser>,
     /// Absent: the answer has no calls.
     calls: Option<CallSplitter>,
+    /// Calls at the end of thoughts that are not closed. Absent as above.
+    thought_calls: Option<ThoughtCalls>,
     /// The part of the last piece.
     part: AnswerPart,
     thought: bool,
@@ -53,8 +56,8 @@ pub(super) struct TextStream<'a> {
     spoke: bool,
     stopped: bool,
     kept: Option<KeptToken>,
-    /// Tokens that are hidden from texts but part of calls of tools.
-    markers: Vec<(u32, &'static str)>,
+    /// Tokens that are part of calls of tools.
+    call_tokens: Vec<CallToken>,
 }
 
 impl<'a> TextStream<'a> {
@@ -65,29 +68,25 @@ impl<'a> TextStream<'a> {
             stops,
             parser,
             calls: None,
+            thought_calls: None,
             part: AnswerPart::Answer,
             thought: false,
             spoke: false,
             stopped: false,
             kept: None,
-            markers: Vec::new(),
+            call_tokens: Vec::new(),
         }
     }
 
-    /// Tells calls of tools from words, if there are `calls`, and shows the texts of the tokens `markers`, too.
-    pub fn with_calls(self, calls: Option<CallSplitter>, markers: &[(u32, &'static str)]) -> Self {
-        let markers = if calls.is_some() { markers.to_vec() } else { Vec::new() };
-        TextStream { calls, markers, ..self }
+    /// Tells calls of tools from words, if there are `calls`, in which the tokens `call_tokens` are shown.
+    pub fn with_calls(self, calls: Option<CallSplitter>, call_tokens: &[CallToken]) -> Self {
+        let call_tokens = if calls.is_some() { call_tokens.to_vec() } else { Vec::new() };
+        TextStream { thought_calls: calls.clone().map(ThoughtCalls::new), calls, call_tokens, ..self }
     }
 
     /// Adds the next token of the answer.
     pub fn push(&mut self, id: u32, logprobs: Option<TokenLogprobs>, events: &EventSender) -> TokenOutcome {
-        let mut piece = self.detokeniser.push(id);
-        if let Some((_, text)) = self.markers.iter().find(|(marker, _)| *marker == id)
-            && !piece.ends_with(text)
-        {
-            piece.push_str(text);
-        }
+        let piece = self.piece(id);
         let pieces = match &mut self.parser {
             Some(parser) if parser.is_marker(id) => {
                 let before = piece.strip_suffix(parser.marker_text(id));
@@ -112,6 +111,20 @@ impl<'a> TextStream<'a> {
         if listening { TokenOutcome::Sent } else { TokenOutcome::ReceiverGone }
     }
 
+    /// The text of the next token.
+    fn piece(&mut self, id: u32) -> String {
+        let mut piece = self.detokeniser.push(id);
+        if self.calls.is_some() && piece.contains(CONTROL) {
+            piece = piece.replace(CONTROL, "");
+        }
+        if let Some(token) = self.call_tokens.iter().find(|token| token.id == id) {
+            // The vocabulary may hide it.
+            piece.truncate(piece.strip_suffix(&*token.text).unwrap_or(&piece).len());
+            piece.push_str(&token.shown);
+        }
+        piece
+    }
+
     /// Sends the text that was kept back; no token follows. `ended`: the model has ended its answer, it was not cut short. Returns the
     /// reason to stop, if the last bytes completed a stop string.
     pub fn finish(&mut self, ended: bool, events: &EventSender) -> Option<StopReason> {
@@ -127,6 +140,7 @@ impl<'a> TextStream<'a> {
     /// Reads all that is held back.
     fn read_rest(&mut self, ended: bool, text: &mut AnswerText) -> Option<StopReason> {
         let rest = self.detokeniser.finish();
+        let in_thoughts = self.is_thinking();
         let pieces = match &mut self.parser {
             Some(parser) => {
                 let mut pieces = parser.push(&rest);
@@ -136,6 +150,8 @@ impl<'a> TextStream<'a> {
             None => vec![(AnswerPart::Answer, rest)],
         };
         let stop = self.read(pieces, text);
+        let thoughts = self.thought_calls.as_mut().map(|calls| calls.finish(ended && in_thoughts));
+        let stop = stop.or_else(|| self.watch_all(thoughts.unwrap_or_default(), text));
         let stop = stop.or_else(|| self.read_rest_of_call(text));
         if stop.is_none() {
             self.flush(text);
@@ -145,18 +161,26 @@ impl<'a> TextStream<'a> {
 
     fn read_rest_of_call(&mut self, text: &mut AnswerText) -> Option<StopReason> {
         let rest = self.calls.as_mut().map(CallSplitter::finish).unwrap_or_default();
-        rest.iter().find_map(|(part, piece)| self.watch(*part, piece, text))
+        self.watch_all(rest, text)
+    }
+
+    fn watch_all(&mut self, pieces: Vec<(AnswerPart, String)>, text: &mut AnswerText) -> Option<StopReason> {
+        pieces.iter().find_map(|(part, piece)| self.watch(*part, piece, text))
     }
 
     /// Adds to `text` what is certain of the next pieces. Returns the reason to stop, if a stop string is complete; what follows is
     /// dropped.
     fn read(&mut self, pieces: Vec<(AnswerPart, String)>, text: &mut AnswerText) -> Option<StopReason> {
         for (part, piece) in pieces {
-            let stop = match &mut self.calls {
-                Some(calls) if part == AnswerPart::Answer => {
-                    calls.push(&piece).iter().find_map(|(part, piece)| self.watch(*part, piece, text))
+            let stop = match &mut self.thought_calls {
+                Some(calls) if part == AnswerPart::Thinking => {
+                    let pieces = calls.push(&piece);
+                    self.read_rest_of_call(text).or_else(|| self.watch_all(pieces, text))
                 }
-                Some(_) => self.read_rest_of_call(text).or_else(|| self.watch(part, &piece, text)),
+                Some(calls) => {
+                    let thoughts = calls.finish(false);
+                    self.watch_all(thoughts, text).or_else(|| self.read_behind_thoughts(part, &piece, text))
+                }
                 None => self.watch(part, &piece, text),
             };
             if stop.is_some() {
@@ -165,6 +189,16 @@ impl<'a> TextStream<'a> {
             }
         }
         None
+    }
+
+    fn read_behind_thoughts(&mut self, part: AnswerPart, piece: &str, text: &mut AnswerText) -> Option<StopReason> {
+        match &mut self.calls {
+            Some(calls) if part == AnswerPart::Answer => {
+                let pieces = calls.push(piece);
+                self.watch_all(pieces, text)
+            }
+            _ => self.read_rest_of_call(text).or_else(|| self.watch(part, piece, text)),
+        }
     }
 
     /// Searches a piece for stop strings, which do not reach from one part into another.
@@ -210,6 +244,7 @@ impl<'a> TextStream<'a> {
     fn is_holding(&self) -> bool {
         let parsing = self.parser.as_ref().is_some_and(AnswerParser::is_holding);
         let calling = self.calls.as_ref().is_some_and(CallSplitter::is_holding);
+        let calling = calling || self.thought_calls.as_ref().is_some_and(ThoughtCalls::is_holding);
         parsing || calling || self.detokeniser.is_holding() || self.stops.is_holding() || self.turn_ends.is_holding()
     }
 
@@ -299,6 +334,74 @@ mod tests {
             text.append(&more);
         }
         (text.pieces().map(|(part, piece)| (part, piece.to_owned())).collect(), stop)
+    }
+
+    /// The parts of an answer of a model whose tokens are bytes, `<think>`, `</think>`, `<tool_call>` and `</tool_call>`: `#` stands
+    /// before a token, in the answer and in the parts. `ended`: the model has ended its answer.
+    fn parts_of(answer: &str, ended: bool) -> Vec<(AnswerPart, String)> {
+        let tokens = ["<think>", "</think>", "<tool_call>", "</tool_call>"];
+        let mut metadata = Metadata::new("m.gguf");
+        let mut all = tokens.map(str::to_owned).to_vec();
+        all.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        let types = (0..all.len()).map(|id| if id < tokens.len() { 3 } else { 6 }).collect();
+        metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
+        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; all.len()])));
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(all)));
+        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
+        let tokenizer = Tokenizer::from_metadata(&metadata).expect("valid");
+        let template = "{{ tools }}<tool_call>{{ '<think>' }}{{ '</think>' }}";
+        let (reasoning, tools) =
+            (ReasoningFormat::detect(&tokenizer, template), ToolFormat::detect(&tokenizer, template));
+        let stops = StopStrings::new(Vec::new(), &[]);
+        let stream = TextStream::new(tokenizer.stream(), stops, Some(reasoning.parser("", None)));
+        let mut stream = stream.with_calls(Some(CallSplitter::new(tools.clone(), &[])), tools.tokens());
+        let (events, received) = EventSender::new(&Default::default());
+        let mut rest = answer;
+        while let Some(first) = rest.bytes().next() {
+            let behind = rest.strip_prefix('#').unwrap_or("");
+            let token = tokens.iter().position(|token| behind.starts_with(token));
+            let (id, length) = token.map_or((tokens.len() + usize::from(first), 1), |id| (id, 1 + tokens[id].len()));
+            rest = &rest[length..];
+            assert_eq!(stream.push(id as u32, None, &events), TokenOutcome::Sent);
+        }
+        assert_eq!(stream.finish(ended, &events), None);
+        events.finish(Event::Error(crate::Error::Cancelled));
+        let mut text = AnswerText::default();
+        for event in received {
+            let Event::Token { text: more, .. } = event else { continue };
+            text.append(&more);
+        }
+        text.pieces().map(|(part, piece)| (part, piece.replace(CONTROL, "#"))).collect()
+    }
+
+    #[test]
+    fn control_tokens_of_calls_and_the_same_letters_are_two_things() {
+        use AnswerPart::{Answer, ToolCall};
+        let body = "\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n";
+        let call = format!("#<tool_call>{body}#</tool_call>");
+        let letters = call.replace('#', "");
+        assert_eq!(parts_of(&call, true), [(ToolCall, call.clone())]);
+        assert_eq!(parts_of(&letters, true), [(Answer, letters.clone())]);
+        let text = "<function=f>\n<parameter=a>\nx</parameter></function></tool_call>\n</parameter>\n</function>\n";
+        let call = format!("#<tool_call>{text}#</tool_call>");
+        assert_eq!(parts_of(&format!("{letters}{call}"), true), [(Answer, letters), (ToolCall, call)]);
+        assert_eq!(parts_of("A #<tool_call> tag.", true), [(Answer, "A <tool_call> tag.".to_owned())]);
+    }
+
+    #[test]
+    fn calls_in_thoughts_that_are_not_closed_are_calls_where_the_answer_ends() {
+        use AnswerPart::{Answer, Thinking, ToolCall};
+        let body = "\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n";
+        let call = format!("#<tool_call>{body}#</tool_call>");
+        let thinking = |text: &str| (Thinking, text.to_owned());
+        let two = format!("{call}\n{call}");
+        assert_eq!(parts_of(&format!("#<think>Hm.\n{two}"), true), [thinking("Hm.\n"), (ToolCall, two)]);
+        let thought = call.replace('#', "");
+        assert_eq!(parts_of(&format!("#<think>Hm.{call}"), false), [thinking(&format!("Hm.{thought}"))]);
+        let answer = format!("#<think>Hm {call}?#</think>{call}");
+        assert_eq!(parts_of(&answer, true), [thinking(&format!("Hm {thought}?")), (ToolCall, call.clone())]);
+        let answer = format!("#<think>{call}#</think>Yes.");
+        assert_eq!(parts_of(&answer, true), [thinking(&thought), (Answer, "Yes.".to_owned())]);
     }
 
     #[test]

@@ -210,7 +210,7 @@ mod tests {
     fn byte_level_vocabularies_round_trip_through_gguf() {
         let config = serde_json::json!({"bos_token": "<s>", "add_bos_token": true, "chat_template": "{{ x }}"});
         let (before, after, metadata) = export(byte_level(), config, 10).unwrap();
-        let options = EncodeOptions { special: true, add_bos: true };
+        let options = EncodeOptions { special: true, add_bos: true, add_eos: true };
         for text in ["", "ab ab", "a b<tool>ab<s>"] {
             assert_eq!(before.encode(text, options).unwrap(), after.encode(text, options).unwrap(), "{text}");
         }

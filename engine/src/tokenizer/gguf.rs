@@ -366,6 +366,31 @@ mod tests {
     }
 
     #[test]
+    fn texts_that_are_continued_have_no_end() {
+        let mut metadata = Metadata::new("m.gguf");
+        metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
+        let tokens = ["<s>", "</s>", "a"].map(str::to_owned).to_vec();
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
+        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![3, 3, 1])));
+        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; 3])));
+        metadata.set("tokenizer.ggml.bos_token_id", Value::U32(0));
+        metadata.set("tokenizer.ggml.eos_token_id", Value::U32(1));
+        metadata.set("tokenizer.ggml.add_space_prefix", Value::Bool(false));
+        metadata.set("tokenizer.ggml.add_eos_token", Value::Bool(true));
+        let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+        for (options, want) in [
+            (EncodeOptions::PLAIN, &[2][..]),
+            (EncodeOptions::TEXT, &[0, 2][..]),
+            (EncodeOptions::CHAT, &[0, 2][..]),
+            (EncodeOptions::WHOLE, &[0, 2, 1][..]),
+        ] {
+            assert_eq!(tokenizer.encode("a", options).unwrap(), want, "{options:?}");
+        }
+        let prompt = crate::tokenizer::PromptText::guarded("<s>a".to_owned());
+        assert_eq!(tokenizer.encode_prompt(&prompt).unwrap(), [0, 2]);
+    }
+
+    #[test]
     fn tokens_that_are_not_utf8_stand_for_their_bytes() {
         let mut metadata = Metadata::new("m.gguf");
         let tokens: Vec<Vec<u8>> =

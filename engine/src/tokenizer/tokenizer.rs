@@ -17,17 +17,21 @@ pub struct EncodeOptions {
     /// Recognise control tokens (`<s>`, `<|im_end|>`) in the text. Off for text that comes from outside, on for the
     /// output of a chat template.
     pub special: bool,
-    /// Begin with BOS, and end with EOS, where the model asks for it and the text does not already.
+    /// Begin with BOS where the model asks for it and the text does not already.
     pub add_bos: bool,
+    /// End with EOS where the model asks for it and the text does not already. Off for a text that is to be continued.
+    pub add_eos: bool,
 }
 
 impl EncodeOptions {
     /// Only the text: no special tokens, nothing added.
-    pub const PLAIN: EncodeOptions = EncodeOptions { special: false, add_bos: false };
+    pub const PLAIN: EncodeOptions = EncodeOptions { special: false, add_bos: false, add_eos: false };
     /// A text to continue: no special tokens in it, BOS where the model asks for it.
-    pub const TEXT: EncodeOptions = EncodeOptions { special: false, add_bos: true };
+    pub const TEXT: EncodeOptions = EncodeOptions { special: false, add_bos: true, add_eos: false };
     /// A rendered chat template: special tokens recognised, BOS unless the template wrote it.
-    pub const CHAT: EncodeOptions = EncodeOptions { special: true, add_bos: true };
+    pub const CHAT: EncodeOptions = EncodeOptions { special: true, add_bos: true, add_eos: false };
+    /// A whole text: special tokens recognised, BOS and EOS where the model asks for them.
+    pub const WHOLE: EncodeOptions = EncodeOptions { special: true, add_bos: true, add_eos: true };
 }
 
 impl Default for EncodeOptions {
@@ -100,13 +104,11 @@ impl Tokenizer {
                 .encode(text, options.special, &mut ids)
                 .map_err(|error| Error::invalid("text", "text the tokenizer can encode", error))?,
         }
-        if options.add_bos {
-            if !ids.starts_with(&self.before) {
-                ids.splice(0..0, self.before.iter().copied());
-            }
-            if !ids.ends_with(&self.after) {
-                ids.extend_from_slice(&self.after);
-            }
+        if options.add_bos && !ids.starts_with(&self.before) {
+            ids.splice(0..0, self.before.iter().copied());
+        }
+        if options.add_eos && !ids.ends_with(&self.after) {
+            ids.extend_from_slice(&self.after);
         }
         Ok(ids)
     }

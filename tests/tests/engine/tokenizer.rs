@@ -37,10 +37,10 @@ fn fixture_tokenizer_matches_token_for_token() {
     assert!(cases.len() > 10);
     for case in cases {
         let text = case["text"].as_str().expect("a text");
-        let special = EncodeOptions { special: true, add_bos: true };
+        let special = EncodeOptions { special: true, add_bos: true, add_eos: true };
         let encoded = tokenizer.encode(text, special).expect("encodes");
         assert_eq!(encoded, ids(&case["ids"]), "{text:?}");
-        let special = EncodeOptions { special: true, add_bos: false };
+        let special = EncodeOptions { special: true, add_bos: false, add_eos: false };
         assert_eq!(tokenizer.encode(text, special).expect("encodes"), ids(&case["ids_no_special"]), "{text:?}");
         assert_eq!(tokenizer.decode(&encoded, true), case["decoded"].as_str().expect("text"), "{text:?} decoded");
     }
@@ -70,7 +70,7 @@ fn gguf_and_tokenizer_json_agree_on_the_built_in_model() {
         for options in [EncodeOptions::PLAIN, EncodeOptions::CHAT] {
             let ids = from_gguf.encode(text, options).expect("encodes");
             let special = options.special;
-            let plain = EncodeOptions { special, add_bos: false };
+            let plain = EncodeOptions { special, add_bos: false, add_eos: false };
             let without = from_json.encode(text, plain).expect("encodes");
             let start = usize::from(options.add_bos);
             assert_eq!(ids[start..], without, "{text:?}");

@@ -21,7 +21,7 @@ fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
 /// Whatever the vocabulary, what comes out in pieces is what comes out at once.
 fn exercise(tokenizer: &Tokenizer, text: &str) {
     for special in [false, true] {
-        let options = EncodeOptions { special, add_bos: special };
+        let options = EncodeOptions { special, add_bos: special, add_eos: special };
         let ids = tokenizer.encode(text, options).expect("every text has ids");
         for &id in &ids {
             assert!((id as usize) < tokenizer.vocab_len(), "{id}");

@@ -278,6 +278,11 @@ fn with_arguments(fields: &Map<String, Json>, form: ArgumentsForm) -> Map<String
     let calls = fields.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten();
     for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
         match (form, &*arguments) {
+            // A call without arguments.
+            (ArgumentsForm::Objects, Json::Null) => *arguments = Json::Object(Map::new()),
+            (ArgumentsForm::Objects, Json::String(text)) if text.trim().is_empty() => {
+                *arguments = Json::Object(Map::new());
+            }
             (ArgumentsForm::Objects, Json::String(text)) => {
                 if let Ok(object @ Json::Object(_)) = serde_json::from_str(text) {
                     *arguments = object;

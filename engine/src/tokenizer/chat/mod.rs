@@ -19,6 +19,7 @@ mod jinja_extras;
 mod json;
 mod macro_arguments;
 mod macro_defaults;
+mod mending;
 mod operations;
 mod rendering;
 mod sandbox;

@@ -8,9 +8,12 @@ use minijinja::{Value, context, value::Serde};
 use super::{
     ChatTemplate,
     conversation::{ArgumentsForm, Conversation, LastPlace, TemplateMessage},
-    sandbox, tool_text,
+    mending, sandbox, tool_text,
 };
 use crate::error::{Error, Result};
+
+/// Most turns of a conversation that are told in words alone.
+const MOST_TURNS_IN_WORDS: usize = 8;
 
 /// A conversation in the form in which a template writes all of it, and its text.
 struct Rendering {
@@ -20,25 +23,71 @@ struct Rendering {
 
 impl ChatTemplate {
     /// The text of `conversation`. A template that leaves out a system message, refuses it or has the assistant say it gets it in front
-    /// of the next message of the user. One that leaves out definitions, calls or results of tools, or has the assistant say results,
-    /// gets messages in which they are [text](tool_text).
+    /// of the next message of the user. One that refuses a turn with calls gets that turn [mended](mending). One that leaves out
+    /// definitions, calls or results of tools, or has the assistant say results, gets messages in which they are [text](tool_text).
     pub(super) fn render_conversation(&self, conversation: Conversation) -> Result<String> {
         if !conversation.is_about_tools() {
             return Ok(self.render_with_systems(conversation)?.text);
         }
-        let native = self.render_with_systems(conversation.clone());
-        let native = match native {
+        let failure = match self.render_with_systems(conversation.clone()) {
             Ok(native) => match self.writes_tools(&native.conversation) {
                 Written::All => return Ok(native.text),
-                Written::NotAllCalls => self.render_with_systems(conversation.with_calls_apart()).ok(),
+                Written::NotAllCalls => {
+                    if let Some(text) = self.native_text(conversation.with_calls_apart()) {
+                        return Ok(text);
+                    }
+                    None
+                }
                 Written::NotAll => None,
             },
-            Err(_) => None,
+            Err(error) => match self.mended_text(&conversation) {
+                Some(text) => return Ok(text),
+                None => Some(error.to_string()),
+            },
         };
-        match native.filter(|apart| self.writes_tools(&apart.conversation) == Written::All) {
-            Some(apart) => Ok(apart.text),
-            None => Ok(self.render_with_systems(tool_text::as_text(&conversation))?.text),
+        if let Some(failure) = failure {
+            tracing::warn!(failure, "the chat template refuses these calls of tools; all of them are told in words");
         }
+        Ok(self.render_with_systems(tool_text::as_text(&conversation))?.text)
+    }
+
+    /// The text of a conversation all of whose tools the template writes.
+    fn native_text(&self, conversation: Conversation) -> Option<String> {
+        let native = self.render_with_systems(conversation).ok()?;
+        (self.writes_tools(&native.conversation) == Written::All).then_some(native.text)
+    }
+
+    /// The text of a conversation that the template refuses, with the fewest changes that it does not refuse.
+    fn mended_text(&self, conversation: &Conversation) -> Option<String> {
+        if let Some(text) = mending::mended(conversation).into_iter().find_map(|mended| self.native_text(mended)) {
+            return Some(text);
+        }
+        let mut mended = conversation.clone();
+        for _ in 0..MOST_TURNS_IN_WORDS {
+            mended = mending::with_turn_as_words(&mended, self.refused_message(&mended)?)?;
+            if let Some(text) = self.native_text(mended.clone()) {
+                tracing::warn!("the chat template refuses a turn with calls of tools, which is told in words");
+                return Some(text);
+            }
+        }
+        None
+    }
+
+    /// Index of the first message with which the template refuses the conversation.
+    fn refused_message(&self, conversation: &Conversation) -> Option<usize> {
+        let is_refused = |count: usize| {
+            let messages = conversation.messages[..count].to_vec();
+            self.render_with_systems(Conversation { messages, ..conversation.clone() }).is_err()
+        };
+        let (mut accepted, mut refused) = (0, conversation.messages.len());
+        if !is_refused(refused) {
+            return None;
+        }
+        while accepted + 1 < refused {
+            let middle = accepted.midpoint(refused);
+            if is_refused(middle) { refused = middle } else { accepted = middle }
+        }
+        refused.checked_sub(1)
     }
 
     /// The text with all system messages in it, if there is a way to have the template write them.

@@ -2,92 +2,72 @@
 
 use serde_json::Value;
 
-use super::{ToolEvent, ToolFormat, ToolParser};
+use super::{
+    ToolEvent, ToolFormat, ToolParser,
+    parser::{RawPart, ReadAnswer},
+};
 use crate::tokenizer::reasoning::AnswerPart;
 
 /// Texts with the parts they belong to.
 type Pieces = Vec<(AnswerPart, String)>;
 
-/// The splitter of one answer. A text that begins like a call is held back until its name is known.
+/// The splitter of one answer. A text that begins like a call is held back until its name is known. Control tokens in calls are
+/// marked; words are plain.
 #[derive(Debug, Clone)]
 pub(crate) struct CallSplitter {
     parser: ToolParser,
-    /// The text from an opening bracket on, while it may be words.
-    pending: String,
-    /// The name of the call being read is known.
-    begun: bool,
-    /// The last text that was no white space belonged to a call.
-    after_call: bool,
+    calls: usize,
+    /// A call has begun and not ended.
+    in_call: bool,
+    /// A call has broken off.
+    is_broken: bool,
 }
 
 impl CallSplitter {
     /// A splitter of answers of a model that was given `definitions`, in OpenAI's form.
     pub fn new(format: ToolFormat, definitions: &[Value]) -> Self {
         let parser = ToolParser::new(format, definitions);
-        CallSplitter { parser, pending: String::new(), begun: false, after_call: false }
+        CallSplitter { parser, calls: 0, in_call: false, is_broken: false }
     }
 
     /// Reads a piece of the answer.
     pub fn push(&mut self, piece: &str) -> Pieces {
-        let mut out = Pieces::new();
-        self.parser.held.push_str(piece);
-        loop {
-            let (before, was_text) = (self.parser.held.clone(), self.parser.is_in_text());
-            let mut events = Vec::new();
-            let goes_on = self.parser.step(&mut events);
-            let read = &before[..before.len() - self.parser.held.len()];
-            let opened = if was_text { self.parser.opening() } else { read.len() };
-            let (words, call) = read.split_at(read.len() - opened.min(read.len()));
-            self.add_words(words, &mut out);
-            self.pending.push_str(call);
-            self.begun |= events.iter().any(|event| matches!(event, ToolEvent::Begin { .. }));
-            let in_text = self.parser.is_in_text();
-            // JSON without a name has come to its end.
-            if self.begun || in_text || self.parser.is_closing() {
-                let part = if self.begun { AnswerPart::ToolCall } else { AnswerPart::Answer };
-                self.after_call |= self.begun;
-                let pending = std::mem::take(&mut self.pending);
-                self.add(part, &pending, &mut out);
-            }
-            self.begun &= !in_text;
-            if !goes_on {
-                return out;
-            }
-        }
+        let read = self.parser.read(piece, false);
+        self.pieces(read)
     }
 
     /// The text held back; no more follows. The beginning of a call belongs to it.
     pub fn finish(&mut self) -> Pieces {
-        let mut out = Pieces::new();
-        let held = std::mem::take(&mut self.parser.held);
-        if self.parser.is_in_text() {
-            self.add_words(&held, &mut out);
-        } else {
-            let call = std::mem::take(&mut self.pending) + &held;
-            self.add(AnswerPart::ToolCall, &call, &mut out);
-        }
-        self.parser.finish();
-        out
+        let read = self.parser.read("", true);
+        self.pieces(read)
     }
 
     /// True if [`CallSplitter::finish`] would return something.
     pub fn is_holding(&self) -> bool {
-        !self.pending.is_empty() || !self.parser.held.is_empty()
+        self.parser.is_holding()
     }
 
-    /// White space behind a call is no word.
-    fn add_words(&mut self, words: &str, out: &mut Pieces) {
-        let part = if self.after_call && words.trim().is_empty() { AnswerPart::ToolCall } else { AnswerPart::Answer };
-        self.add(part, words, out);
+    /// True if there are calls, and all of them are complete.
+    pub fn has_whole_calls(&self) -> bool {
+        self.calls > 0 && !self.in_call && !self.is_broken
     }
 
-    fn add(&mut self, part: AnswerPart, text: &str, out: &mut Pieces) {
-        self.after_call &= text.is_empty() || part == AnswerPart::ToolCall;
-        match out.last_mut() {
-            _ if text.is_empty() => {}
-            Some((last, whole)) if *last == part => whole.push_str(text),
-            _ => out.push((part, text.to_owned())),
+    fn pieces(&mut self, read: ReadAnswer) -> Pieces {
+        for event in &read.events {
+            match event {
+                ToolEvent::Begin { .. } => {
+                    self.is_broken |= std::mem::replace(&mut self.in_call, true);
+                    self.calls += 1;
+                }
+                ToolEvent::End => self.in_call = false,
+                ToolEvent::Text(_) | ToolEvent::Arguments(_) => {}
+            }
         }
+        let piece = |part| match part {
+            RawPart::Words(text) => (AnswerPart::Answer, text),
+            RawPart::Call(text) => (AnswerPart::ToolCall, text),
+        };
+        read.raw.into_iter().map(piece).collect()
     }
 }
 

@@ -1,115 +1,99 @@
 //! The ways in which published models write calls of tools.
 
-use crate::tokenizer::Tokenizer;
+use super::{
+    brackets::{ALL, Brackets, CallSpelling, FUNCTION, KnownBrackets, LLAMA, LLAMA4, Sign, TOOL_CALL},
+    event::CONTROL,
+};
+use crate::tokenizer::{TokenKind, Tokenizer};
 
-/// Texts around calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Brackets {
-    pub open: &'static str,
-    /// Empty: the call ends with its JSON.
-    pub close: &'static str,
+/// A token that is part of calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallToken {
+    /// Its number.
+    pub id: u32,
+    /// Its text in the vocabulary.
+    pub text: String,
+    /// Its text in an answer that is read for calls, in which it is another than the same letters.
+    pub shown: String,
 }
-
-impl Brackets {
-    /// True if the opening text ends where the name of the function begins, so that it is read with the name.
-    pub fn ends_with_name(self) -> bool {
-        self.open.ends_with('=')
-    }
-}
-
-/// Hermes, Qwen, GLM, and templates that know no tools.
-const TOOL_CALL: Brackets = Brackets { open: "<tool_call>", close: "</tool_call>" };
-/// Qwen3-Coder and Nemotron 3, which may leave out the tags around.
-const FUNCTION: Brackets = Brackets { open: "<function=", close: "" };
-/// MiniCPM 5.
-const ATTRIBUTES: Brackets = Brackets { open: "<function name=", close: "" };
-/// Nemotron 2.
-const NEMOTRON: Brackets = Brackets { open: "<TOOLCALL>", close: "</TOOLCALL>" };
-const MISTRAL: Brackets = Brackets { open: "[TOOL_CALLS]", close: "" };
-const LLAMA: Brackets = Brackets { open: "<|python_tag|>", close: "" };
-const FUNCTION_GEMMA: Brackets = Brackets { open: "<start_function_call>", close: "<end_function_call>" };
-/// Gemma 4.
-const GEMMA: Brackets = Brackets { open: "<|tool_call>", close: "<tool_call|>" };
-
-/// Texts that are control tokens in some vocabularies and part of calls.
-const MARKERS: [&str; 18] = [
-    "<tool_call>",
-    "</tool_call>",
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-    "[TOOL_CALLS]",
-    "[ARGS]",
-    "[CALL_ID]",
-    "<|python_tag|>",
-    "<|tool_call>",
-    "<tool_call|>",
-    "<|\"|>",
-    "<function",
-    "</function>",
-    "<param",
-    "</param>",
-    "<escape>",
-];
 
 /// How a model writes calls of tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolFormat {
     pub(super) brackets: Vec<Brackets>,
-    /// An answer that begins with a JSON object is a call.
-    pub(super) bare_json: bool,
-    markers: Vec<(u32, &'static str)>,
+    pub(super) spelling: CallSpelling,
+    /// An answer may begin with a call, without brackets.
+    pub(super) bare: bool,
+    tokens: Vec<CallToken>,
 }
 
 impl ToolFormat {
     /// The format of a model with this vocabulary and the source of this chat template. Templates that know no tools are given
-    /// instructions for the first of them.
+    /// instructions for `<tool_call>`.
     pub fn detect(tokenizer: &Tokenizer, template: &str) -> Self {
-        let with = |brackets: &[Brackets], bare_json| {
-            let markers = MARKERS.into_iter().chain(["<start_function_call>", "<end_function_call>"]);
-            let markers = markers.filter_map(|text| Some((tokenizer.token_id(text)?, text))).collect();
-            ToolFormat { brackets: brackets.to_vec(), bare_json, markers }
+        let is_token = |text: &str| token(tokenizer, text).is_some();
+        let is_used = |known: &&KnownBrackets| match known.sign {
+            Sign::Template => template.contains(known.open),
+            Sign::Token => template.contains(known.open) || is_token(known.open),
+            Sign::Both(other) => template.contains(known.open) && template.contains(other),
         };
-        let known = |brackets: Brackets| template.contains(brackets.open);
-        if known(FUNCTION) {
-            with(&[TOOL_CALL, FUNCTION], false)
-        } else if known(ATTRIBUTES) {
-            with(if known(TOOL_CALL) { &[TOOL_CALL, ATTRIBUTES] } else { &[ATTRIBUTES] }, false)
-        } else if known(GEMMA) {
-            with(&[GEMMA], false)
-        } else if known(FUNCTION_GEMMA) {
-            with(&[FUNCTION_GEMMA], false)
-        } else if known(NEMOTRON) {
-            with(&[NEMOTRON], false)
-        } else if known(TOOL_CALL) {
-            with(&[TOOL_CALL], false)
-        } else if known(MISTRAL) {
-            with(&[MISTRAL], false)
-        } else if known(LLAMA) || template.contains("Environment: ipython") {
-            with(&[LLAMA], true)
-        } else {
-            with(&[TOOL_CALL], false)
+        let mut used: Vec<KnownBrackets> = ALL.iter().filter(is_used).copied().collect();
+        if template.contains("Environment: ipython") && !template.contains(LLAMA.open) {
+            used.push(LLAMA);
         }
+        let has = |known: KnownBrackets| used.iter().any(|it| it.open == known.open);
+        let is_llama = has(LLAMA) || has(LLAMA4);
+        // GLM 4 writes a name, a line end and arguments.
+        let bare = is_llama || (used.is_empty() && template.contains("<|observation|>"));
+        let is_known = bare || !used.is_empty();
+        // Calls between tags of functions may be within these.
+        let is_coder = has(FUNCTION) && used.iter().all(|it| it.close.is_empty());
+        if !is_known || is_coder {
+            used.push(TOOL_CALL);
+        }
+        Self::of(&used, bare, &|text| token(tokenizer, text), is_known)
+    }
+
+    /// The format with the brackets `used`; the texts with a token are that token alone if they are `exact`.
+    fn of(used: &[KnownBrackets], bare: bool, token: &dyn Fn(&str) -> Option<u32>, exact: bool) -> Self {
+        let shown = |text: &str| if exact { format!("{CONTROL}{text}") } else { text.to_owned() };
+        let texts = CallSpelling::token_texts(used).into_iter();
+        let tokens = texts.filter_map(|text| Some(CallToken { id: token(&text)?, shown: shown(&text), text }));
+        let tokens: Vec<CallToken> = tokens.collect();
+        let spell = |text: &str| match tokens.iter().find(|token| token.text == text) {
+            Some(token) => token.shown.clone(),
+            None => match tokens.iter().find(|token| text.contains(&token.text)) {
+                Some(token) => text.replace(&token.text, &token.shown),
+                None => text.to_owned(),
+            },
+        };
+        let brackets = used.iter().map(|known| Brackets::of(known, &spell)).collect();
+        let spelling = CallSpelling::of(&spell);
+        ToolFormat { brackets, spelling, bare, tokens }
     }
 
     /// Answers that are JSON from the first character: a grammar forces them.
     pub fn forced() -> Self {
-        ToolFormat { brackets: Vec::new(), bare_json: true, markers: Vec::new() }
+        Self::of(&[], true, &|_| None, true)
     }
 
-    /// Tokens that are part of calls, and their texts, which a caller must see though the vocabulary may hide them.
-    pub fn markers(&self) -> &[(u32, &'static str)] {
-        &self.markers
+    /// Tokens that are part of calls, which a caller must see though the vocabulary may hide them.
+    pub fn tokens(&self) -> &[CallToken] {
+        &self.tokens
     }
 
-    /// The format of one kind of brackets, without markers.
+    /// The format of one kind of brackets, without tokens.
     #[cfg(test)]
-    pub(super) fn of_texts(open: &str) -> Self {
-        let all = [TOOL_CALL, FUNCTION, ATTRIBUTES, NEMOTRON, MISTRAL, LLAMA, FUNCTION_GEMMA, GEMMA];
-        let brackets = all.into_iter().filter(|it| it.open == open).collect();
-        ToolFormat { brackets, bare_json: open == LLAMA.open, markers: Vec::new() }
+    pub(crate) fn of_texts(open: &str) -> Self {
+        let used: Vec<KnownBrackets> = ALL.iter().filter(|it| it.open == open).copied().collect();
+        Self::of(&used, [LLAMA.open, LLAMA4.open].contains(&open), &|_| None, true)
     }
+}
+
+/// The token with this text, if it is one that is no part of ordinary words.
+fn token(tokenizer: &Tokenizer, text: &str) -> Option<u32> {
+    let is_own = |id: &u32| matches!(tokenizer.token_kind(*id), Some(TokenKind::Control | TokenKind::UserDefined));
+    tokenizer.token_id(text).filter(is_own)
 }
 
 #[cfg(test)]

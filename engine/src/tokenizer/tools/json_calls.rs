@@ -1,6 +1,10 @@
 //! Calls written as JSON: one object with `name` and `arguments`, or a list of them.
 
-use super::ToolEvent;
+use super::{
+    definition::Definitions,
+    event::ToolEvent,
+    reader::{CallOutcome, CallPlace, CallProgress},
+};
 
 /// The reader of one object or list, character by character.
 #[derive(Debug, Clone, Default)]
@@ -8,6 +12,10 @@ pub struct JsonCalls {
     place: Place,
     in_list: bool,
     call: Call,
+    /// A call has begun.
+    begun: bool,
+    /// Objects that are no calls.
+    others: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,7 +39,6 @@ struct Call {
     raw: String,
     key: String,
     value: ValueText,
-    name: Option<String>,
     /// Arguments that came before the name.
     early: String,
     begun: bool,
@@ -40,7 +47,7 @@ struct Call {
 
 /// A value, or the beginning of one.
 #[derive(Debug, Clone, Default)]
-struct ValueText {
+pub struct ValueText {
     text: String,
     depth: usize,
     in_string: bool,
@@ -49,7 +56,7 @@ struct ValueText {
 
 impl ValueText {
     /// Adds a character. `true` if the value is complete; a number or word is complete with the character behind it.
-    fn push(&mut self, c: char) -> bool {
+    pub fn push(&mut self, c: char) -> bool {
         self.text.push(c);
         if self.in_string {
             match c {
@@ -75,42 +82,46 @@ impl ValueText {
         false
     }
 
+    /// True for a complete object, list or text.
+    pub fn is_complete(&self) -> bool {
+        !self.text.is_empty() && self.depth == 0 && !self.in_string
+    }
+
     fn is_word(&self) -> bool {
         self.depth == 0 && !self.text.is_empty() && !self.text.starts_with(['"', '{', '['])
     }
 }
 
 impl JsonCalls {
-    /// Reads from the beginning of `text` and returns the number of bytes read: all, or those up to the end of the value.
-    pub fn push(&mut self, text: &str, out: &mut Vec<ToolEvent>) -> usize {
+    /// Reads up to the end of the value.
+    pub fn read(&mut self, text: &str, place: CallPlace<'_>, out: &mut Vec<ToolEvent>) -> CallProgress {
         for (at, c) in text.char_indices() {
-            self.read(c, out);
+            self.push(c, place.tools, out);
             if self.place == Place::Done {
-                return at + c.len_utf8();
+                if !self.begun {
+                    return CallProgress { used: at + c.len_utf8(), outcome: CallOutcome::NoCall };
+                }
+                ToolEvent::push_text(out, &self.others);
+                return CallProgress { used: at + c.len_utf8(), outcome: CallOutcome::Done };
             }
         }
-        text.len()
-    }
-
-    /// `true` when the value is complete.
-    pub fn is_done(&self) -> bool {
-        self.place == Place::Done
-    }
-
-    /// Ends a value that is not complete: a call keeps the arguments so far and has no end, JSON without a name is text.
-    pub fn finish(&mut self, out: &mut Vec<ToolEvent>) {
-        if self.place != Place::Done && self.place != Place::Element {
-            self.place = Place::Done;
-            let call = std::mem::take(&mut self.call);
-            if !call.begun {
-                ToolEvent::push_text(out, &call.raw);
-            }
+        let outcome = match (place.ended, self.begun) {
+            (false, _) => CallOutcome::More,
+            (true, false) => CallOutcome::NoCall,
+            // All calls of a list are complete whose bracket alone is missing.
+            (true, true) if self.place == Place::Element => CallOutcome::Done,
+            (true, true) => CallOutcome::Broken,
+        };
+        if matches!(outcome, CallOutcome::Done | CallOutcome::Broken) {
+            let rest = if self.call.begun { "" } else { &self.call.raw };
+            ToolEvent::push_text(out, &format!("{}{rest}", self.others));
         }
+        CallProgress { used: text.len(), outcome }
     }
 
-    fn read(&mut self, c: char, out: &mut Vec<ToolEvent>) {
+    fn push(&mut self, c: char, tools: &Definitions, out: &mut Vec<ToolEvent>) {
         if self.place == Place::Value && self.call.value.is_word() && (c.is_whitespace() || ",}]".contains(c)) {
-            self.end_value(out);
+            self.end_value(tools, out);
         }
         if !self.call.begun && !matches!(self.place, Place::Start | Place::Element) {
             self.call.raw.push(c);
@@ -151,7 +162,7 @@ impl JsonCalls {
                 let complete = self.call.value.push(c);
                 self.stream_arguments(c, out);
                 if complete {
-                    self.end_value(out);
+                    self.end_value(tools, out);
                 }
             }
             Place::Done => {}
@@ -175,16 +186,18 @@ impl JsonCalls {
         }
     }
 
-    fn end_value(&mut self, out: &mut Vec<ToolEvent>) {
+    fn end_value(&mut self, tools: &Definitions, out: &mut Vec<ToolEvent>) {
         self.place = Place::Member;
         let is_object = self.is_arguments();
         let value = std::mem::take(&mut self.call.value);
         let text = || serde_json::from_str::<String>(&value.text).ok();
         match &*self.call.key {
-            "name" if !self.call.begun => {
-                if let Some(name) = text() {
-                    out.push(ToolEvent::Begin { name: name.clone() });
-                    (self.call.name, self.call.begun) = (Some(name), true);
+            "name" | "tool_name" | "function" if !self.call.begun => {
+                if let Some(name) = text()
+                    && let Some(name) = tools.resolve(&name)
+                {
+                    ToolEvent::begin(out, name);
+                    (self.call.begun, self.begun) = (true, true);
                     let early = std::mem::take(&mut self.call.early);
                     ToolEvent::push_arguments(out, &early);
                 }
@@ -208,8 +221,8 @@ impl JsonCalls {
         self.place = if self.in_list { Place::Element } else { Place::Done };
         let call = std::mem::take(&mut self.call);
         if !call.begun {
-            // JSON without a name is no call.
-            ToolEvent::push_text(out, &call.raw);
+            // JSON without the name of a tool is no call.
+            self.others.push_str(&call.raw);
             return;
         }
         if !call.has_arguments {

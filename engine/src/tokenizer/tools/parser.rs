@@ -3,57 +3,24 @@
 use serde_json::Value;
 
 use super::{
-    brace_call::{self, BraceCall},
+    body::{self, BodyPlace, Found},
+    brackets::Brackets,
+    cursor::{TextCursor, Unread},
     definition::Definitions,
-    format::{Brackets, ToolFormat},
-    json_calls::JsonCalls,
-    xml_calls::{Tags, XmlCall},
+    event::{ToolEvent, plain},
+    format::ToolFormat,
+    reader::{CallOutcome, CallPlace, CallProgress, CallReader},
 };
 
-/// Part of an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ToolEvent {
-    /// Words for the user.
-    Text(String),
-    /// A call begins.
-    Begin {
-        /// Name of the function.
-        name: String,
-    },
-    /// More of the call's arguments, which are one JSON object.
-    Arguments(String),
-    /// The call is complete. One that breaks off has no end: its arguments are those so far.
-    End,
-}
-
-impl ToolEvent {
-    /// Appends arguments.
-    pub(super) fn push_arguments(out: &mut Vec<ToolEvent>, text: &str) {
-        match out.last_mut() {
-            _ if text.is_empty() => {}
-            Some(ToolEvent::Arguments(last)) => last.push_str(text),
-            _ => out.push(ToolEvent::Arguments(text.to_owned())),
-        }
-    }
-
-    /// Appends text.
-    pub(super) fn push_text(out: &mut Vec<ToolEvent>, text: &str) {
-        match out.last_mut() {
-            _ if text.is_empty() => {}
-            Some(ToolEvent::Text(last)) => last.push_str(text),
-            _ => out.push(ToolEvent::Text(text.to_owned())),
-        }
-    }
-}
-
-/// The parser of one answer. The events do not depend on how the answer is divided into pieces, but for the division of texts.
+/// The parser of one answer. The events do not depend on how the answer is divided into pieces, but for the division of texts. A call is
+/// one of the tools that are defined; everything else is words, as it was written.
 #[derive(Debug, Clone)]
 pub struct ToolParser {
     format: ToolFormat,
     definitions: Definitions,
     state: State,
     /// Text that is not read yet.
-    pub(super) held: String,
+    held: String,
     /// A call was read: white space between calls is dropped.
     after_call: bool,
 }
@@ -63,25 +30,43 @@ enum State {
     /// Nothing but white space so far.
     Beginning,
     Text,
-    /// Behind an opening bracket.
-    Opened(Brackets),
-    Json(JsonCalls, Brackets),
-    /// Mistral's `NAME[ARGS]`, then its arguments.
-    Named(String),
-    Xml(XmlCall, Brackets),
-    /// Gemma's notation, up to the closing bracket.
-    Brace(Brackets),
-    /// Before the closing bracket.
-    Closing(Brackets),
+    /// Within brackets.
+    Body(Body),
+    /// Within a call.
+    Call(Body, Box<CallReader>),
 }
 
-/// Between a name and its arguments.
-const ARGUMENTS: &str = "[ARGS]";
-/// Between a name and the identifier of the call.
-const CALL_ID: &str = "[CALL_ID]";
-const FUNCTION: &str = "<function=";
-const ATTRIBUTES: &str = "<function name=";
-const BRACE: &str = "call:";
+/// What was read within brackets.
+#[derive(Debug, Clone, Default)]
+struct Body {
+    brackets: Brackets,
+    /// The text since the opening bracket or the last call, until a call has begun.
+    pending: String,
+    /// A call has begun and is not complete.
+    has_begun: bool,
+    /// A call is complete.
+    has_call: bool,
+    in_fence: bool,
+    in_list: bool,
+}
+
+/// Raw text of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RawPart {
+    /// Words.
+    Words(String),
+    /// Part of a call, with the marks of its control tokens.
+    Call(String),
+}
+
+/// What was read of an answer.
+#[derive(Debug, Default)]
+pub(super) struct ReadAnswer {
+    /// Words and calls.
+    pub events: Vec<ToolEvent>,
+    /// The same as it is written.
+    pub raw: Vec<RawPart>,
+}
 
 impl ToolParser {
     /// A parser of answers of a model that was given `definitions`, in OpenAI's form.
@@ -92,209 +77,235 @@ impl ToolParser {
 
     /// Reads a piece of the answer.
     pub fn push(&mut self, piece: &str) -> Vec<ToolEvent> {
-        let mut out = Vec::new();
-        self.held.push_str(piece);
-        while self.step(&mut out) {}
-        out
+        self.read(piece, false).events
     }
 
     /// The events held back; no more text follows.
     pub fn finish(&mut self) -> Vec<ToolEvent> {
-        let mut out = Vec::new();
-        let held = std::mem::take(&mut self.held);
-        match std::mem::replace(&mut self.state, State::Text) {
-            State::Beginning | State::Text => self.emit_text(&held, &mut out),
-            State::Opened(brackets) => self.emit_text(&format!("{}{held}", brackets.open), &mut out),
-            State::Json(mut calls, _) => calls.finish(&mut out),
-            State::Named(name) => self.emit_text(&format!("{name}{held}"), &mut out),
-            // A call that breaks off keeps the parameters so far.
-            State::Xml(..) => {}
-            State::Brace(brackets) => self.emit_brace_call(&held, brackets, &mut out),
-            State::Closing(_) => {}
+        self.read("", true).events
+    }
+
+    /// Reads a piece, which is the last one if the answer has `ended`.
+    pub(super) fn read(&mut self, piece: &str, ended: bool) -> ReadAnswer {
+        let mut out = ReadAnswer::default();
+        self.held.push_str(piece);
+        while self.step(ended, &mut out) {}
+        if ended {
+            (self.state, self.after_call) = (State::Text, false);
         }
         out
     }
 
-    /// `true` outside calls.
-    pub(super) fn is_in_text(&self) -> bool {
-        matches!(self.state, State::Beginning | State::Text)
+    /// True if text is held back.
+    pub(super) fn is_holding(&self) -> bool {
+        let pending = match &self.state {
+            State::Body(body) | State::Call(body, _) => !body.pending.is_empty(),
+            State::Beginning | State::Text => false,
+        };
+        pending || !self.held.is_empty()
     }
 
-    /// `true` behind the body of a call, or of what is none.
-    pub(super) fn is_closing(&self) -> bool {
-        matches!(self.state, State::Closing(_))
-    }
-
-    /// Bytes of the opening bracket that was read last; 0 elsewhere than right behind one.
-    pub(super) fn opening(&self) -> usize {
-        match &self.state {
-            State::Opened(brackets) if !brackets.ends_with_name() => brackets.open.len(),
-            _ => 0,
+    /// Moves on within the held text; false if more is needed.
+    fn step(&mut self, ended: bool, out: &mut ReadAnswer) -> bool {
+        match std::mem::replace(&mut self.state, State::Text) {
+            State::Beginning => self.step_beginning(ended),
+            State::Text => self.step_text(ended, out),
+            State::Body(body) => self.step_body(body, ended, out),
+            State::Call(body, reader) => self.step_call(body, reader, ended, out),
         }
     }
 
-    /// Moves on within the held text; `false` if more is needed.
-    pub(super) fn step(&mut self, out: &mut Vec<ToolEvent>) -> bool {
-        match &mut self.state {
-            State::Beginning => {
-                let body = self.held.trim_start();
-                if body.is_empty() {
-                    return false;
-                }
-                self.state = if self.format.bare_json && body.starts_with(['{', '[']) {
-                    State::Json(JsonCalls::default(), Brackets { open: "", close: "" })
-                } else {
-                    State::Text
-                };
-                true
-            }
-            State::Text => self.step_text(out),
-            State::Opened(brackets) => {
-                let brackets = *brackets;
-                self.detect_body(brackets, out)
-            }
-            State::Json(calls, brackets) => {
-                let used = calls.push(&self.held, out);
-                self.held.drain(..used);
-                if !calls.is_done() {
-                    return false;
-                }
-                self.after_call = true;
-                self.state = State::Closing(*brackets);
-                true
-            }
-            State::Named(name) => {
-                let mut end = None;
-                let mut values = serde_json::Deserializer::from_str(&self.held).into_iter::<Value>();
-                if let Some(Ok(_)) = values.next() {
-                    end = Some(values.byte_offset());
-                }
-                let Some(end) = end else { return false };
-                out.push(ToolEvent::Begin { name: std::mem::take(name) });
-                ToolEvent::push_arguments(out, self.held[..end].trim());
-                out.push(ToolEvent::End);
-                self.held.drain(..end);
-                (self.state, self.after_call) = (State::Text, true);
-                true
-            }
-            State::Xml(call, brackets) => {
-                if !call.push(&mut self.held, &self.definitions, out) {
-                    return false;
-                }
-                self.after_call = true;
-                self.state = State::Closing(*brackets);
-                true
-            }
-            State::Brace(brackets) => {
-                let brackets = *brackets;
-                let Some(end) = self.held.find(brackets.close) else { return false };
-                let call: String = self.held.drain(..end).collect();
-                self.emit_brace_call(&call, brackets, out);
-                self.state = State::Closing(brackets);
-                true
-            }
-            State::Closing(brackets) => {
-                let brackets = *brackets;
-                let rest = self.held.trim_start_matches([' ', '\n', '\r', '\t', ',', ';']);
-                let behind = rest.strip_prefix(brackets.close).filter(|_| !brackets.close.is_empty());
-                if let Some(behind) = behind {
-                    self.held = behind.to_owned();
-                    self.state = State::Text;
-                } else if rest.is_empty() || brackets.close.starts_with(rest) {
-                    return false;
-                } else if rest.starts_with('{') {
-                    self.held = rest.to_owned();
-                    self.state = State::Json(JsonCalls::default(), brackets);
-                } else {
-                    self.state = State::Text;
-                }
-                true
-            }
-        }
-    }
-
-    /// Text up to an opening bracket.
-    fn step_text(&mut self, out: &mut Vec<ToolEvent>) -> bool {
-        let found = self.format.brackets.iter().filter_map(|it| Some((self.held.find(it.open)?, *it)));
-        if let Some((at, brackets)) = found.min_by_key(|(at, _)| *at) {
-            let text: String = self.held.drain(..at).collect();
-            self.emit_text(&text, out);
-            self.held.drain(..if brackets.ends_with_name() { 0 } else { brackets.open.len() });
-            self.state = State::Opened(brackets);
-            return true;
-        }
-        let possible = self.format.brackets.iter().map(|it| overlap(&self.held, it.open)).max().unwrap_or(0);
-        let rest = self.held.split_off(self.held.len() - possible);
-        let text = std::mem::replace(&mut self.held, rest);
-        if self.after_call && text.trim().is_empty() {
-            // It is dropped if a call follows, or nothing.
-            self.held.insert_str(0, &text);
+    fn step_beginning(&mut self, ended: bool) -> bool {
+        if self.held.trim_start().is_empty() && !ended {
+            self.state = State::Beginning;
             return false;
         }
-        self.emit_text(&text, out);
-        false
-    }
-
-    /// Finds the notation of a call; `false` if more is needed.
-    fn detect_body(&mut self, brackets: Brackets, out: &mut Vec<ToolEvent>) -> bool {
-        let body = self.held.trim_start();
-        if body.is_empty() || [FUNCTION, ATTRIBUTES, BRACE].iter().any(|known| known.starts_with(body)) {
-            return false;
-        }
-        if body.starts_with(['{', '[']) {
-            self.state = State::Json(JsonCalls::default(), brackets);
-        } else if body.starts_with(FUNCTION) {
-            self.state = State::Xml(XmlCall::new(Tags::Function, brackets.close), brackets);
-        } else if body.starts_with(ATTRIBUTES) {
-            self.state = State::Xml(XmlCall::new(Tags::Attributes, brackets.close), brackets);
-        } else if body.starts_with(BRACE) && !brackets.close.is_empty() {
-            self.state = State::Brace(brackets);
-        } else if brackets.close.is_empty() {
-            let Some((name, _)) = body.split_once(ARGUMENTS) else {
-                // Names are short; a bracket before something else is text.
-                let is_name = body.len() <= 128 && body.chars().all(|c| c.is_alphanumeric() || "_-.[]{:".contains(c));
-                if !is_name || body.contains('{') {
-                    self.emit_text(brackets.open, out);
-                    self.state = State::Text;
-                    return true;
-                }
-                return false;
-            };
-            let used = self.held.len() - body.len() + name.len() + ARGUMENTS.len();
-            let name = name.split(CALL_ID).next().unwrap_or_default().trim().to_owned();
-            self.held.drain(..used);
-            self.state = State::Named(name);
-        } else {
-            self.state = State::Xml(XmlCall::new(Tags::Keys, brackets.close), brackets);
+        if self.format.bare {
+            self.state = State::Body(Body::default());
         }
         true
     }
 
-    fn emit_text(&mut self, text: &str, out: &mut Vec<ToolEvent>) {
-        if self.after_call && text.trim().is_empty() {
-            return;
+    /// Text up to an opening bracket.
+    fn step_text(&mut self, ended: bool, out: &mut ReadAnswer) -> bool {
+        let all = &self.format.brackets;
+        let found = all.iter().filter_map(|it| Some(Opening { at: self.held.find(&it.open)?, brackets: it }));
+        if let Some(Opening { at, brackets }) = found.min_by_key(|opening| opening.at) {
+            let brackets = brackets.clone();
+            self.take_words(at, out);
+            let mut body = Body { brackets, ..Body::default() };
+            let opened = if body.brackets.ends_with_name() { 0 } else { body.brackets.open.len() };
+            body.pending.extend(self.held.drain(..opened));
+            self.state = State::Body(body);
+            return true;
         }
-        ToolEvent::push_text(out, text);
+        let possible = all.iter().map(|it| overlap(&self.held, &it.open)).max().unwrap_or(0);
+        let certain = self.held.len() - if ended { 0 } else { possible };
+        if self.after_call && self.held[..certain].trim().is_empty() {
+            // It belongs to the calls if one follows, or nothing.
+            if ended {
+                out.push_raw(RawPart::Call(std::mem::take(&mut self.held)));
+            }
+            return false;
+        }
+        self.take_words(certain, out);
+        false
     }
 
-    fn emit_brace_call(&mut self, text: &str, brackets: Brackets, out: &mut Vec<ToolEvent>) {
-        match brace_call::parse(text) {
-            Some(BraceCall { name, arguments }) => {
-                out.push(ToolEvent::Begin { name });
-                if let Some(arguments) = arguments {
-                    ToolEvent::push_arguments(out, &arguments.to_string());
-                    out.push(ToolEvent::End);
-                }
-                self.after_call = true;
+    /// What comes within brackets.
+    fn step_body(&mut self, mut body: Body, ended: bool, out: &mut ReadAnswer) -> bool {
+        let Body { brackets, has_call, in_fence, in_list, .. } = &body;
+        let (has_call, in_fence, in_list) = (*has_call, *in_fence, *in_list);
+        let (spelling, tools) = (&self.format.spelling, &self.definitions);
+        let place = BodyPlace { brackets, spelling, tools, has_call, in_fence, in_list };
+        let mut cursor = TextCursor::new(&self.held);
+        let found = body::find(&mut cursor, place);
+        let used = cursor.at;
+        match found {
+            Ok(Found::Call(reader)) => {
+                body.take(&mut self.held, used, out);
+                self.state = State::Call(body, reader);
             }
-            None => self.emit_text(&format!("{}{text}{}", brackets.open, brackets.close), out),
+            Ok(Found::FencedCall(reader)) => {
+                body.take(&mut self.held, used, out);
+                body.in_fence = true;
+                self.state = State::Call(body, reader);
+            }
+            Ok(Found::Close) if has_call => {
+                body.take(&mut self.held, used, out);
+                self.close(body, out);
+            }
+            Ok(Found::Close) => self.give_up(body, out),
+            Ok(Found::Between) => {
+                body.take(&mut self.held, used, out);
+                self.state = State::Body(body);
+            }
+            Ok(Found::Fence) => {
+                body.take(&mut self.held, used, out);
+                body.in_fence = !in_fence;
+                self.state = State::Body(body);
+            }
+            Ok(Found::List) => {
+                body.take(&mut self.held, used, out);
+                body.in_list = true;
+                self.state = State::Body(body);
+            }
+            Err(Unread::More) if !ended => {
+                self.state = State::Body(body);
+                return false;
+            }
+            Err(_) if has_call => {
+                let rest = self.held.trim_start();
+                let is_end = |text: &String| text.starts_with(rest);
+                if ended && (is_end(&body.brackets.close) || body.brackets.each.iter().any(is_end)) {
+                    let used = self.held.len();
+                    body.take(&mut self.held, used, out);
+                }
+                self.close(body, out);
+            }
+            Err(_) => self.give_up(body, out),
+        }
+        true
+    }
+
+    /// Ends brackets that have had calls.
+    fn close(&mut self, body: Body, out: &mut ReadAnswer) {
+        out.push_raw(RawPart::Call(body.pending));
+        self.after_call = true;
+    }
+
+    /// Takes for words what was read within brackets and belongs to no call, and the opening bracket if it is not read yet.
+    fn give_up(&mut self, body: Body, out: &mut ReadAnswer) {
+        self.after_call |= body.has_call;
+        let opened = if body.pending.is_empty() && self.held.starts_with(&body.brackets.open) {
+            body.brackets.open.len()
+        } else {
+            0
+        };
+        self.held.insert_str(0, &body.pending);
+        self.take_words(body.pending.len() + opened, out);
+    }
+
+    fn step_call(&mut self, mut body: Body, mut reader: Box<CallReader>, ended: bool, out: &mut ReadAnswer) -> bool {
+        let Brackets { close, each, .. } = &body.brackets;
+        let place = CallPlace { tools: &self.definitions, close, each, in_list: body.in_list, ended };
+        let mut events = Vec::new();
+        let CallProgress { used, outcome } = reader.read(&self.held, place, &mut events);
+        body.has_begun |= events.iter().any(|event| matches!(event, ToolEvent::Begin { .. }));
+        events.into_iter().for_each(|event| out.push_event(event));
+        body.take(&mut self.held, used, out);
+        match outcome {
+            CallOutcome::More => {
+                self.state = State::Call(body, reader);
+                return false;
+            }
+            CallOutcome::Done => {
+                (body.has_call, body.has_begun) = (true, false);
+                self.state = State::Body(body);
+            }
+            CallOutcome::Broken => self.after_call = true,
+            CallOutcome::NoCall => self.give_up(body, out),
+        }
+        true
+    }
+
+    /// Takes `length` bytes of the held text for words.
+    fn take_words(&mut self, length: usize, out: &mut ReadAnswer) {
+        let text: String = self.held.drain(..length).collect();
+        if text.is_empty() {
+            return;
+        }
+        if self.after_call && text.trim().is_empty() {
+            out.push_raw(RawPart::Call(text));
+            return;
+        }
+        self.after_call = false;
+        let words = plain(&text);
+        out.push_event(ToolEvent::Text(words.clone()));
+        out.push_raw(RawPart::Words(words));
+    }
+}
+
+impl Body {
+    /// Takes `length` bytes of the held text for part of the calls, if they turn out to be some.
+    fn take(&mut self, held: &mut String, length: usize, out: &mut ReadAnswer) {
+        self.pending.extend(held.drain(..length));
+        if self.has_begun {
+            out.push_raw(RawPart::Call(std::mem::take(&mut self.pending)));
         }
     }
 }
 
+impl ReadAnswer {
+    fn push_event(&mut self, event: ToolEvent) {
+        match event {
+            ToolEvent::Text(text) => ToolEvent::push_text(&mut self.events, &text),
+            ToolEvent::Arguments(text) => ToolEvent::push_arguments(&mut self.events, &text),
+            other => self.events.push(other),
+        }
+    }
+
+    fn push_raw(&mut self, part: RawPart) {
+        match (self.raw.last_mut(), part) {
+            (_, RawPart::Words(text) | RawPart::Call(text)) if text.is_empty() => {}
+            (Some(RawPart::Words(last)), RawPart::Words(text)) | (Some(RawPart::Call(last)), RawPart::Call(text)) => {
+                last.push_str(&text);
+            }
+            (_, part) => self.raw.push(part),
+        }
+    }
+}
+
+/// An opening bracket in a text.
+struct Opening<'b> {
+    at: usize,
+    brackets: &'b Brackets,
+}
+
 /// Length of the longest proper prefix of `marker` that `text` ends with.
 fn overlap(text: &str, marker: &str) -> usize {
-    (1..marker.len()).rev().find(|length| text.ends_with(&marker[..*length])).unwrap_or(0)
+    let fits = |length: &usize| marker.is_char_boundary(*length) && text.ends_with(&marker[..*length]);
+    (1..marker.len()).rev().find(fits).unwrap_or(0)
 }
 
 #[cfg(test)]

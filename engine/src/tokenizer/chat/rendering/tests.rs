@@ -136,3 +136,82 @@ fn calls_have_a_message_each_where_a_template_writes_one_of_a_message() {
     let want = "<user>f g rain wind<assistant>[f]<tool>rain<assistant>[g]<tool>wind<user>so?";
     assert_eq!(with_tools(first, &[]), want);
 }
+
+/// The rendering of a talk in which the weather is asked for with `call`, whose result has `result` among its fields.
+fn asked(source: &str, said: &str, call: &Json, result: &Json) -> String {
+    let (calls, result) = (fields(json!({ "tool_calls": [call] })), fields(result.clone()));
+    let messages = [
+        ChatMessage::new("user", "so?"),
+        ChatMessage { fields: Some(&calls), ..ChatMessage::new("assistant", said) },
+        ChatMessage { fields: Some(&result), ..ChatMessage::new("tool", "rain") },
+    ];
+    template(&["<s>", "</s>"], Some(source)).render(&messages, true).expect("renders")
+}
+
+#[test]
+fn words_beside_calls_are_thoughts_where_a_template_refuses_both() {
+    let source = "{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}<{{ m.role }}>{{ m.thinking or m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }}]{% endfor %}{% endfor %}";
+    let said = "<think>\nHm.\n</think>\n\nI look.";
+    let text = asked(source, said, &call("f", "1"), &json!({ "tool_call_id": "1" }));
+    assert_eq!(text, "<user>so?<assistant>Hm.\n\nI look.[f]<tool>rain");
+}
+
+#[test]
+fn identifiers_have_nine_letters_where_a_template_wants_them() {
+    let source = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% for c in m.tool_calls or [] %}{% if c.id is not string or c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}[{{ c.function.name }} {{ c.id }}]{% endfor %}{% if m.role == 'tool' %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('nine') }}{% endif %}({{ m.tool_call_id }} {{ m.content }}){% endif %}{% endfor %}";
+    let long = "call_7Qm2ZkXw0pRt5VbN8sLdYhGc";
+    let text = asked(source, "", &call("f", long), &json!({ "tool_call_id": long }));
+    let (id, same) = (&text[6..15], &text[17..26]);
+    assert_eq!(text, format!("so?[f {id}]({same} rain)"));
+    assert!(id == same && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{text}");
+    // Identifiers that fit are left; those that are missing are made.
+    let fitting = asked(source, "", &call("f", "abcde0001"), &json!({ "tool_call_id": "abcde0001" }));
+    assert_eq!(fitting, "so?[f abcde0001](abcde0001 rain)");
+    let mut nameless = call("f", "");
+    nameless.as_object_mut().expect("an object").remove("id");
+    let made = asked(source, "", &nameless, &json!({ "tool_name": "f" }));
+    assert_eq!(made.len(), text.len(), "{made}");
+    assert_eq!(made[6..15], made[17..26]);
+}
+
+#[test]
+fn arguments_are_objects_where_a_template_wants_them() {
+    let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }}{% for key, value in c.function.arguments.items() %} {{ key }}={{ value }}{% endfor %}]{% endfor %}{% endfor %}";
+    for (arguments, want) in [
+        (json!("{\"x\": 1}"), " x=1"),
+        (json!("{\"x\": 1"), " arguments={\"x\": 1"),
+        (json!("[1]"), " arguments=[1]"),
+        (json!(""), ""),
+        (Json::Null, ""),
+    ] {
+        let mut call = call("f", "1");
+        call["function"]["arguments"] = arguments;
+        let text = asked(source, "", &call, &json!({ "tool_call_id": "1" }));
+        assert_eq!(text, format!("<user>so?<assistant>[f{want}]<tool>rain"));
+    }
+}
+
+#[test]
+fn calls_have_a_message_each_where_a_template_refuses_several() {
+    let source = "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }}]{% endfor %}{% endfor %}";
+    assert_eq!(with_tools(source, &[]), "<user>f g rain wind<assistant>[f]<tool>rain<assistant>[g]<tool>wind<user>so?");
+}
+
+#[test]
+fn one_turn_is_in_words_where_a_template_refuses_it() {
+    let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}{% if c.function.name == 'g' %}{{ raise_exception('no g') }}{% endif %}[{{ c.function.name }}]{% endfor %}{% endfor %}";
+    let (f, g) = (fields(json!({ "tool_calls": [call("f", "1")] })), fields(json!({ "tool_calls": [call("g", "2")] })));
+    let messages = [
+        ChatMessage::new("user", "a"),
+        ChatMessage { fields: Some(&f), ..ChatMessage::new("assistant", "") },
+        ChatMessage::new("tool", "rain"),
+        ChatMessage { fields: Some(&g), ..ChatMessage::new("assistant", "") },
+        ChatMessage::new("tool", "wind"),
+        ChatMessage::new("user", "b"),
+    ];
+    let text = template(&["<s>", "</s>"], Some(source)).render(&messages, true).expect("renders");
+    let words = "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"x\":1}}\n</tool_call>";
+    let want =
+        format!("<user>a<assistant>[f]<tool>rain<assistant>{words}<user><tool_response>\nwind\n</tool_response>\n\nb");
+    assert_eq!(text, want);
+}

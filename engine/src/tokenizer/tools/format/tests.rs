@@ -60,10 +60,20 @@ fn definitions() -> [Value; 1] {
     ]
 }
 
+/// Opening texts of the brackets of a template's format, without marks.
+fn opened(template: &ChatTemplate) -> Vec<String> {
+    template.tools().brackets.iter().map(|it| crate::tokenizer::tools::plain(&it.open)).collect()
+}
+
+/// The text of an answer as it is read for calls: in it the vocabulary's tokens are marked.
+fn shown(template: &ChatTemplate, answer: &str) -> String {
+    template.tools().tokens().iter().fold(answer.to_owned(), |text, token| text.replace(&token.text, &token.shown))
+}
+
 /// The words of an answer, and its calls: name and arguments.
 fn read(template: &ChatTemplate, answer: &str) -> (String, Vec<(String, Value)>) {
     let mut parser = ToolParser::new(template.tools().clone(), &definitions());
-    let mut events = parser.push(answer);
+    let mut events = parser.push(&shown(template, answer));
     events.extend(parser.finish());
     let (mut said, mut calls, mut written) = (String::new(), Vec::new(), String::new());
     let mut name = None;
@@ -85,16 +95,17 @@ fn read(template: &ChatTemplate, answer: &str) -> (String, Vec<(String, Value)>)
 fn minicpm_5_is_found_by_its_template_its_calls_are_read_and_its_results_written() {
     let own = template(MINICPM5);
     assert_eq!(own.origin().failure(), None);
-    assert_eq!((&own.tools().brackets[..], own.tools().bare_json), (&[ATTRIBUTES][..], false));
-    let markers: Vec<&str> = own.tools().markers().iter().map(|(_, text)| *text).collect();
-    assert_eq!(markers, SPECIAL[4..]);
+    assert_eq!((opened(&own), own.tools().bare), (vec!["<function name=".to_owned()], false));
+    let tokens: Vec<&str> = own.tools().tokens().iter().map(|token| &*token.text).collect();
+    assert_eq!(tokens, ["<function", "<param", "</function>", "</param>"]);
     // Neither templates without tools nor those of another family's calls are taken for it.
     let others = [
-        ("{{ messages[0].content }}", vec![TOOL_CALL]),
-        ("{{ messages[0].content }}<function=x>", vec![TOOL_CALL, FUNCTION]),
+        ("{{ messages[0].content }}", &["<tool_call>"][..]),
+        ("{{ messages[0].content }}<function=x>", &["<function=", "<tool_call>"][..]),
+        ("{{ messages[0].content }}<seed:tool_call><function=x>", &["<function=", "<seed:tool_call>"][..]),
     ];
     for (source, brackets) in others {
-        assert_eq!(template(source).tools().brackets, brackets, "{source}");
+        assert_eq!(opened(&template(source)), brackets, "{source}");
     }
 
     let code = "if a < b:\n    print(\"</param>\")\n";

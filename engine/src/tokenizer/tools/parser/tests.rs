@@ -1,24 +1,31 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::tokenizer::tools::CONTROL;
+
+mod notations;
 
 /// An answer in a format, and the text and calls in it.
 struct Example {
     open: &'static str,
-    answer: &'static str,
+    answer: String,
     text: &'static str,
     calls: Vec<(&'static str, Value)>,
 }
 
+fn example(open: &'static str, answer: &str, text: &'static str, calls: Vec<(&'static str, Value)>) -> Example {
+    Example { open, answer: answer.to_owned(), text, calls }
+}
+
 fn definitions() -> Vec<Value> {
+    let text = json!({ "type": "string" });
     let properties = json!({
-        "city": { "type": "string" }, "days": { "type": "integer" }, "units": { "enum": ["C", "F"] },
-        "code": { "type": "string" }, "wet": { "type": "boolean" },
+        "city": text, "days": { "type": "integer" }, "units": { "enum": ["C", "F"] }, "code": text,
+        "wet": { "type": "boolean" }, "list": {}, "map": {}, "path": text,
     });
+    let parameters = json!({ "type": "object", "properties": properties, "required": ["city"] });
     ["weather", "run"]
-        .map(|name| {
-            json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object", "properties": properties } } })
-        })
+        .map(|name| json!({ "type": "function", "function": { "name": name, "parameters": parameters } }))
         .to_vec()
 }
 
@@ -30,107 +37,11 @@ fn rome() -> (&'static str, Value) {
     ("weather", json!({ "city": "Röm \"}" }))
 }
 
-fn examples() -> Vec<Example> {
-    let example = |open, answer, text, calls| Example { open, answer, text, calls };
-    vec![
-        example("<tool_call>", "No tools <tool here.", "No tools <tool here.", vec![]),
-        example(
-            "<tool_call>",
-            "I look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Ulm\", \"days\": 2}}\n</tool_call>\n<tool_call>\n{\"arguments\": {\"city\": \"Röm \\\"}\"}, \"name\": \"weather\"}\n</tool_call>",
-            "I look.\n",
-            vec![ulm(), rome()],
-        ),
-        example(
-            "<tool_call>",
-            "<tool_call>{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Ulm\\\", \\\"days\\\": 2}\"}</tool_call>",
-            "",
-            vec![ulm()],
-        ),
-        example("<tool_call>", "<tool_call>{\"name\": \"run\"}</tool_call>Done.", "Done.", vec![("run", json!({}))]),
-        example(
-            "<tool_call>",
-            "<tool_call>\n<function=weather>\n<parameter=city>\nUlm\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=run>\n<parameter=code>\nif a < b:\n    print(\"</p>\")\n\n</parameter>\n<parameter=wet>\nTrue\n</parameter>\n</function>\n</tool_call>",
-            "",
-            vec![ulm(), ("run", json!({ "code": "if a < b:\n    print(\"</p>\")\n", "wet": true }))],
-        ),
-        example("<tool_call>", "<tool_call>\n<function=run>\n</function>\n</tool_call>", "", vec![("run", json!({}))]),
-        example(
-            "<function=",
-            "Well.\n<function=weather>\n<parameter=city>\nUlm\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>",
-            "Well.\n",
-            vec![ulm()],
-        ),
-        example(
-            "<tool_call>",
-            "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Ulm</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call><tool_call>run</tool_call>",
-            "",
-            vec![ulm(), ("run", json!({}))],
-        ),
-        example(
-            "<TOOLCALL>",
-            "<TOOLCALL>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Ulm\", \"days\": 2}}, {\"name\": \"run\", \"arguments\": {}}]</TOOLCALL>",
-            "",
-            vec![ulm(), ("run", json!({}))],
-        ),
-        example(
-            "[TOOL_CALLS]",
-            "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Ulm\", \"days\": 2}, \"id\": \"abc\"}]",
-            "",
-            vec![ulm()],
-        ),
-        example(
-            "[TOOL_CALLS]",
-            "So.[TOOL_CALLS]weather[ARGS]{\"city\": \"Ulm\", \"days\": 2}[TOOL_CALLS]run[CALL_ID]abc[ARGS]{}",
-            "So.",
-            vec![ulm(), ("run", json!({}))],
-        ),
-        example(
-            "<|python_tag|>",
-            "{\"name\": \"weather\", \"parameters\": {\"city\": \"Ulm\", \"days\": 2}}; {\"name\": \"run\", \"parameters\": {}}",
-            "",
-            vec![ulm(), ("run", json!({}))],
-        ),
-        example(
-            "<|python_tag|>",
-            "<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Ulm\", \"days\": 2}}",
-            "",
-            vec![ulm()],
-        ),
-        example("<|python_tag|>", "{\"a\": [1, 2]}", "{\"a\": [1, 2]}", vec![]),
-        example(
-            "<start_function_call>",
-            "<start_function_call>call:weather{city:<escape>Ulm<escape>,days:2}<end_function_call>",
-            "",
-            vec![ulm()],
-        ),
-        example(
-            "<|tool_call>",
-            "<|tool_call>call:weather{city:<|\"|>Röm \"}<|\"|>}<tool_call|><|tool_call>call:run{list:[1,true,<|\"|>a, b<|\"|>],map:{x:null}}<tool_call|>",
-            "",
-            vec![rome(), ("run", json!({ "list": [1, true, "a, b"], "map": { "x": null } }))],
-        ),
-    ]
+fn run_without() -> (&'static str, Value) {
+    ("run", json!({}))
 }
 
-/// Examples of MiniCPM's format: values that are text, in a CDATA section, and in two.
-fn attribute_examples() -> Vec<Example> {
-    let example = |answer, text, calls| Example { open: "<function name=", answer, text, calls };
-    vec![
-        example(
-            "I look.\n<function name=\"weather\"><param name=\"city\">Ulm</param><param name=\"days\">2</param></function>\n<function name=\"run\">\n<param name=\"code\"><![CDATA[if a < b:\n    print(\"</param>\")\n]]></param>\n<param name=\"wet\">true</param>\n</function>",
-            "I look.\n",
-            vec![ulm(), ("run", json!({ "code": "if a < b:\n    print(\"</param>\")\n", "wet": true }))],
-        ),
-        example(
-            "<function name=\"run\"><param name=\"code\">\n<![CDATA[a[b[0]]]]><![CDATA[> 1 </function>]]>\n</param></function><function name='run'></function><function name=\"run\"/>Done.",
-            "Done.",
-            vec![("run", json!({ "code": "a[b[0]]> 1 </function>" })), ("run", json!({})), ("run", json!({}))],
-        ),
-        example("A <function is <func", "A <function is <func", vec![]),
-    ]
-}
-
-/// Text and calls of an answer that arrives in `pieces`.
+/// Text and calls of an answer that arrives in `pieces`, and the raw words.
 fn parse(open: &str, pieces: &[&str]) -> (String, Vec<(String, Value)>) {
     let mut parser = ToolParser::new(ToolFormat::of_texts(open), &definitions());
     let mut events: Vec<ToolEvent> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
@@ -140,7 +51,7 @@ fn parse(open: &str, pieces: &[&str]) -> (String, Vec<(String, Value)>) {
         match event {
             ToolEvent::Text(more) => text.push_str(&more),
             ToolEvent::Begin { name } => {
-                assert!(arguments.replace((name, String::new())).is_none(), "a call in a call")
+                assert!(arguments.replace((name, String::new())).is_none(), "a call in a call: {pieces:?}")
             }
             ToolEvent::Arguments(more) => arguments.as_mut().expect("a call").1.push_str(&more),
             ToolEvent::End => {
@@ -150,16 +61,16 @@ fn parse(open: &str, pieces: &[&str]) -> (String, Vec<(String, Value)>) {
             }
         }
     }
-    assert!(arguments.is_none(), "a call without end");
+    assert!(arguments.is_none(), "a call without end: {pieces:?}");
     (text, calls)
 }
 
 #[test]
-fn calls_of_every_format_are_read_wherever_the_answer_is_divided() {
-    for Example { open, answer, text, calls } in examples().into_iter().chain(attribute_examples()) {
+fn calls_of_every_notation_are_read_wherever_the_answer_is_divided() {
+    for Example { open, answer, text, calls } in notations::all() {
         let want: Vec<(String, Value)> =
             calls.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        assert_eq!(parse(open, &[answer]), (text.to_owned(), want.clone()), "{answer}");
+        assert_eq!(parse(open, &[&answer]), (text.to_owned(), want.clone()), "{answer}");
         let places = answer.char_indices().map(|(at, _)| at);
         for at in places {
             let (left, right) = answer.split_at(at);
@@ -172,7 +83,7 @@ fn calls_of_every_format_are_read_wherever_the_answer_is_divided() {
 
 #[test]
 fn call_that_breaks_off_has_no_end_and_never_arguments_that_were_not_written() {
-    for Example { open, answer, .. } in examples().into_iter().chain(attribute_examples()) {
+    for Example { open, answer, .. } in notations::all() {
         for (end, _) in answer.char_indices() {
             let mut parser = ToolParser::new(ToolFormat::of_texts(open), &definitions());
             let mut events = parser.push(&answer[..end]);
@@ -201,12 +112,14 @@ fn calls_without_arguments_are_empty_objects_only_when_they_are_closed() {
         ("<tool_call>", "<tool_call>{\"name\": \"run\", \"argu", ""),
         ("<tool_call>", "<tool_call>{\"name\": \"run\", \"arguments\": {\"code\": \"a", "{\"code\": \"a"),
         ("<tool_call>", "<tool_call>{\"name\": \"run\"}", "{} end"),
+        ("[TOOL_CALLS]", "[TOOL_CALLS]run[ARGS]{\"code\": \"a", "{\"code\": \"a"),
         ("<tool_call>", "<tool_call>\n<function=run>\n", ""),
         (
             "<tool_call>",
             "<tool_call>\n<function=run>\n<parameter=wet>\ntrue\n</parameter>\n<parameter=co",
             "{\"wet\": true",
         ),
+        ("<tool_call>", "<tool_call>\n<function=run>\n<parameter=wet>\ntrue\n</parameter>\n", "{\"wet\": true"),
         ("<tool_call>", "<tool_call>\n<function=run>\n</tool_call>", "{} end"),
         ("<function name=", "<function name=\"run\">", ""),
         ("<function name=", "<function name=\"run\"><param name=\"code\"><![CDATA[a</param></function>", ""),
@@ -215,7 +128,7 @@ fn calls_without_arguments_are_empty_objects_only_when_they_are_closed() {
             "<function name=\"run\"><param name=\"wet\">true</param><param name=\"co",
             "{\"wet\": true",
         ),
-        ("<function name=", "<function name=\"run\"><param name=\"wet\">true</param>and so on", "{\"wet\": true} end"),
+        ("<function name=", "<function name=\"run\"><param name=\"wet\">true</param>and so on", "{\"wet\": true"),
         ("<function name=", "<function name=\"run\">and so on", ""),
         ("<function name=", "<function name=\"run\"></function>", "{} end"),
         ("<tool_call>", "<tool_call>\n<function=run>\nand so on", ""),
@@ -224,11 +137,14 @@ fn calls_without_arguments_are_empty_objects_only_when_they_are_closed() {
         ("<|tool_call>", "<|tool_call>call:run{code:<|\"|>a", ""),
         ("<|tool_call>", "<|tool_call>call:run{map:{x:1}", ""),
         ("<|tool_call>", "<|tool_call>call:run{}", "{} end"),
+        ("<|tool_call_start|>", "<|tool_call_start|>[run(", ""),
+        ("<|tool_call_start|>", "<|tool_call_start|>[run(code=\"a\", wet=Tr", ""),
+        ("<|tool_call_start|>", "<|tool_call_start|>[run()", "{} end"),
     ] {
         let mut parser = ToolParser::new(ToolFormat::of_texts(open), &definitions());
         let mut events = parser.push(answer);
         events.extend(parser.finish());
-        assert_eq!(events[0], ToolEvent::Begin { name: "run".to_owned() }, "{answer}");
+        assert_eq!(events.first(), Some(&ToolEvent::Begin { name: "run".to_owned() }), "{answer}");
         let mut found = String::new();
         for event in &events[1..] {
             match event {
@@ -243,11 +159,47 @@ fn calls_without_arguments_are_empty_objects_only_when_they_are_closed() {
 }
 
 #[test]
+fn what_is_no_call_of_a_tool_stays_as_it_is_written() {
+    for (open, answer) in [
+        ("<tool_call>", "A <tool_call> tag, and </tool_call>."),
+        ("<tool_call>", "<tool_call>\n{\"name\": \"other\", \"arguments\": {\"a\": 1}}\n</tool_call>"),
+        ("<tool_call>", "<tool_call>\n{\"arguments\": {}}\n</tool_call> b"),
+        ("<tool_call>", "<tool_call>\n<function=other>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"),
+        ("<tool_call>", "<tool_call>other<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"),
+        ("<tool_call>", "<tool_call></tool_call>"),
+        ("<tool_call>", "<tool_call><think>run</think></tool_call>"),
+        ("<function=", "Write <function=NAME> first, <function=run"),
+        ("<function name=", "<function name=\"NAME\"><param name=\"KEY\">VALUE</param></function>"),
+        ("<|tool_call>", "<|tool_call>call:other{a:1}<tool_call|>"),
+        ("<|tool_call>", "<|tool_call>run<tool_call|"),
+        ("<|tool_call_start|>", "<|tool_call_start|>[other(a=1)]<|tool_call_end|>"),
+        ("<|tool_call_start|>", "<|tool_call_start|>[run(a b)]<|tool_call_end|>"),
+        ("[TOOL_CALLS]", "[TOOL_CALLS]other[ARGS]{}"),
+        ("<|python_tag|>", "{\"a\": [1, 2]}"),
+        ("<|python_tag|>", "[1, 2] and {\"name\": \"other\"}"),
+        ("<|python_tag|>", "run the weather"),
+        (
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>other<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+        ("Action:", "Action: ```json\n[{\"tool_name\": \"directly_answer\", \"parameters\": {}}]\n```"),
+        ("<function_calls>", "<function_calls>\nprint(\"a\")\n</function_calls>"),
+    ] {
+        assert_eq!(parse(open, &[answer]), (answer.to_owned(), Vec::new()));
+        let single: Vec<&str> = answer.split_inclusive(|_| true).collect();
+        assert_eq!(parse(open, &single), (answer.to_owned(), Vec::new()), "one by one");
+    }
+}
+
+#[test]
 fn arguments_are_streamed_before_the_call_is_complete() {
     let mut parser = ToolParser::new(ToolFormat::of_texts("<tool_call>"), &definitions());
     let events = parser.push("<tool_call>\n{\"name\": \"run\", \"arguments\": {\"code\": \"a");
     let want = [ToolEvent::Begin { name: "run".to_owned() }, ToolEvent::Arguments("{\"code\": \"a".to_owned())];
     assert_eq!(events, want);
+    assert_eq!(parser.push("b"), [ToolEvent::Arguments("b".to_owned())]);
+    let mut parser = ToolParser::new(ToolFormat::of_texts("[TOOL_CALLS]"), &definitions());
+    parser.push("[TOOL_CALLS]run[ARGS]{\"code\": \"a");
     assert_eq!(parser.push("b"), [ToolEvent::Arguments("b".to_owned())]);
 }
 
@@ -258,4 +210,30 @@ fn forced_calls_are_bare_json() {
     events.extend(parser.finish());
     let begin = ToolEvent::Begin { name: "run".to_owned() };
     assert_eq!(events, [begin, ToolEvent::Arguments("{}".to_owned()), ToolEvent::End]);
+}
+
+#[test]
+fn marks_of_control_tokens_are_in_no_event() {
+    let mut parser = ToolParser::new(ToolFormat::of_texts("<tool_call>"), &definitions());
+    let answer = "A#<tool_call>{\"name\": \"run\", \"arguments\": {\"code\": \"#<b>\"}}</tool_call>#b <tool_call>#c";
+    let mut events = parser.push(&answer.replace('#', &CONTROL.to_string()));
+    events.extend(parser.finish());
+    assert!(events.len() == 5 && !format!("{events:?}").contains("fdd3"), "{events:?}");
+}
+
+#[test]
+fn long_values_arrive_in_time() {
+    let text = "a \"quoted\" word, and </parameter> more (of it)\n".repeat(800);
+    let calls = [
+        (
+            "<tool_call>",
+            format!("<tool_call><function=run><parameter=code>\n{text}\n</parameter></function></tool_call>"),
+        ),
+        ("<|tool_call>", format!("<|tool_call>call:run{{code:<|\"|>{text}<|\"|>}}<tool_call|>")),
+        ("<|tool_call_start|>", format!("<|tool_call_start|>[run(code=\"{text}\")]<|tool_call_end|>")),
+    ];
+    for (open, answer) in calls {
+        let pieces: Vec<&str> = answer.split_inclusive(' ').collect();
+        assert_eq!(parse(open, &pieces).1, [("run".to_owned(), json!({ "code": text }))], "{open}");
+    }
 }

@@ -1,0 +1,94 @@
+//! Reads a text of which more may follow.
+
+/// Why nothing was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unread {
+    /// The text ends before it is clear what it says.
+    More,
+    /// The text says something else, whatever follows it.
+    Other,
+}
+
+/// What was read.
+pub type Read<T> = Result<T, Unread>;
+
+/// Longest name of a tool, in bytes.
+const LONGEST_NAME: usize = 256;
+
+/// A place in a text.
+#[derive(Debug, Clone, Copy)]
+pub struct TextCursor<'t> {
+    text: &'t str,
+    /// Bytes read.
+    pub at: usize,
+}
+
+impl<'t> TextCursor<'t> {
+    /// At the beginning of `text`.
+    pub fn new(text: &'t str) -> Self {
+        TextCursor { text, at: 0 }
+    }
+
+    /// At byte `at` of `text`.
+    pub fn at(text: &'t str, at: usize) -> Self {
+        TextCursor { text, at }
+    }
+
+    /// The text that is not read yet.
+    pub fn rest(&self) -> &'t str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    /// Reads white space.
+    pub fn skip_space(&mut self) {
+        self.at = self.text.len() - self.rest().trim_start().len();
+    }
+
+    /// The next character, which is not read.
+    pub fn peek(&self) -> Read<char> {
+        self.rest().chars().next().ok_or(Unread::More)
+    }
+
+    /// The next character behind white space, which is read, unlike the character.
+    pub fn peek_word(&mut self) -> Read<char> {
+        self.skip_space();
+        self.peek()
+    }
+
+    /// Reads `text`, which is not empty; false if something else comes.
+    pub fn take(&mut self, text: &str) -> Read<bool> {
+        let rest = self.rest();
+        if rest.starts_with(text) {
+            self.at += text.len();
+            return Ok(true);
+        }
+        if text.starts_with(rest) { Err(Unread::More) } else { Ok(false) }
+    }
+
+    /// Reads `text`, which must come.
+    pub fn expect(&mut self, text: &str) -> Read<()> {
+        if self.take(text)? { Ok(()) } else { Err(Unread::Other) }
+    }
+
+    /// Reads a name of letters, digits and what stands between words of one.
+    pub fn name(&mut self) -> Read<&'t str> {
+        let rest = self.rest();
+        let end = rest.find(|c: char| !c.is_alphanumeric() && !"_-./:".contains(c));
+        match end {
+            Some(0) => Err(Unread::Other),
+            _ if end.unwrap_or(rest.len()) > LONGEST_NAME => Err(Unread::Other),
+            Some(end) => {
+                self.at += end;
+                Ok(&rest[..end])
+            }
+            None => Err(Unread::More),
+        }
+    }
+
+    /// Reads up to `text`, and `text`; returns what is before it.
+    pub fn until(&mut self, text: &str) -> Read<&'t str> {
+        let (before, behind) = self.rest().split_once(text).ok_or(Unread::More)?;
+        self.at = self.text.len() - behind.len();
+        Ok(before)
+    }
+}

@@ -1,0 +1,165 @@
+//! Texts between quotes in calls.
+
+use super::cursor::{Read, TextCursor, Unread};
+
+/// Quotes around a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextQuotes<'q> {
+    text: &'q str,
+    /// A backslash escapes the next character.
+    escapes: bool,
+}
+
+/// Longest key of a map, in bytes.
+const LONGEST_KEY: usize = 256;
+/// Python's and JSON's.
+const COMMON: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
+
+impl<'q> TextQuotes<'q> {
+    /// The quotes at `cursor`, if there are any: some of `own`, or common ones.
+    pub fn of(cursor: &TextCursor<'_>, own: &'q [String]) -> Read<Option<Self>> {
+        let mut own_ahead = *cursor;
+        let mut more = false;
+        for text in own {
+            match own_ahead.take(text) {
+                Ok(true) => return Ok(Some(TextQuotes { text, escapes: false })),
+                Ok(false) => {}
+                Err(_) => more = true,
+            }
+        }
+        if more {
+            return Err(Unread::More);
+        }
+        let rest = cursor.rest();
+        let Some(text) = COMMON.into_iter().find(|text| rest.starts_with(text)) else { return Ok(None) };
+        // Two quotes are an empty text, or begin three.
+        if text.len() == 1 && rest.len() == 2 && rest.ends_with(text) {
+            return Err(Unread::More);
+        }
+        Ok(Some(TextQuotes { text, escapes: true }))
+    }
+
+    /// Reads the opening quote, the text, and the first closing quote that something follows which may.
+    pub fn read(self, cursor: &mut TextCursor<'_>, may_follow: impl Fn(&str) -> Read<bool>) -> Read<String> {
+        let opened = cursor.at + self.text.len();
+        let body = cursor.rest().get(self.text.len()..).unwrap_or_default();
+        let mut from = 0;
+        loop {
+            let at = self.find(body, from).ok_or(Unread::More)?;
+            if may_follow(&body[at + self.text.len()..])? {
+                cursor.at = opened + at + self.text.len();
+                let text = &body[..at];
+                return Ok(if self.escapes { unescape(text) } else { text.to_owned() });
+            }
+            from = at + self.text.len();
+        }
+    }
+
+    /// Reads a key between the opening quote and the next; `None` if that is too far away for one.
+    pub fn key(self, cursor: &mut TextCursor<'_>) -> Read<Option<String>> {
+        let body = cursor.rest().get(self.text.len()..).unwrap_or_default();
+        let Some(end) = self.find(body, 0) else {
+            return if body.len() > LONGEST_KEY { Ok(None) } else { Err(Unread::More) };
+        };
+        cursor.at += 2 * self.text.len() + end;
+        Ok((end <= LONGEST_KEY).then(|| body[..end].to_owned()))
+    }
+
+    /// Where the next closing quote is in `body`.
+    fn find(self, body: &str, from: usize) -> Option<usize> {
+        if !self.escapes {
+            return Some(from + body[from..].find(self.text)?);
+        }
+        let mut is_escaped = false;
+        for (at, c) in body[from..].char_indices() {
+            if !is_escaped && body[from + at..].starts_with(self.text) {
+                return Some(from + at);
+            }
+            is_escaped = !is_escaped && c == '\\';
+        }
+        None
+    }
+}
+
+/// `text` with the characters that escapes in Python and JSON stand for.
+fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        let Some(c) = rest.chars().next() else {
+            out.push('\\');
+            break;
+        };
+        rest = &rest[c.len_utf8()..];
+        let digits = match c {
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            _ => 0,
+        };
+        if digits > 0 {
+            let Some(code) = Code::of(rest, digits) else {
+                out.extend(['\\', c]);
+                continue;
+            };
+            out.push(code.c);
+            rest = &rest[code.used..];
+            continue;
+        }
+        match c {
+            'n' => out.push('\n'),
+            't' => out.push('\t'),
+            'r' => out.push('\r'),
+            '0' => out.push('\0'),
+            'b' => out.push('\u{8}'),
+            'f' => out.push('\u{c}'),
+            '\\' | '"' | '\'' | '/' => out.push(c),
+            '\n' => {}
+            _ => out.extend(['\\', c]),
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// A character by its number.
+struct Code {
+    c: char,
+    /// Bytes of its digits.
+    used: usize,
+}
+
+impl Code {
+    /// The character whose number `text` begins with, in hexadecimal digits; JSON writes some as a pair of numbers.
+    fn of(text: &str, digits: usize) -> Option<Code> {
+        let number = |text: &str| u32::from_str_radix(text.get(..digits)?, 16).ok();
+        let first = number(text)?;
+        if let Some(c) = char::from_u32(first) {
+            return Some(Code { c, used: digits });
+        }
+        let second = number(text.get(digits..)?.strip_prefix("\\u")?)?;
+        let is_pair = (0xd800..0xdc00).contains(&first) && (0xdc00..0xe000).contains(&second);
+        let c = is_pair.then(|| 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00))?;
+        Some(Code { c: char::from_u32(c)?, used: 2 * digits + 2 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_those_of_python_and_json() {
+        for (text, want) in [
+            (r"a\nb\t\\n", "a\nb\t\\n"),
+            (r#"\"q\' \/"#, "\"q' /"),
+            (r"\u00e9\xe9\U0001F600\ud83d\ude00", "éé😀😀"),
+            (r"\d \u12 \ud83d. C:\dir", r"\d \u12 \ud83d. C:\dir"),
+            ("a\\\nb\\", "ab\\"),
+        ] {
+            assert_eq!(unescape(text), want, "{text}");
+        }
+    }
+}
