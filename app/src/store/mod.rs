@@ -45,7 +45,7 @@ use other_instances::InstanceLock;
 pub use passage::{FoundPassage, PassageId};
 pub use preset::{Preset, PresetId};
 pub use recovery::RecoveryReport;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 pub use search::SearchHit;
 pub use streaming::StreamingMessage;
 pub use tool::{MessageTools, ToolCall, ToolOutcome, ToolResult};
@@ -99,6 +99,12 @@ impl Store {
         };
         store.join();
         Ok((store, report))
+    }
+
+    /// Another connection to the file, which only reads: for a thread beside the window. `None` for
+    /// chats in memory, which make nobody wait.
+    pub fn reader(&self) -> Option<StoreReader> {
+        (!self.path.as_os_str().is_empty()).then(|| StoreReader(self.path.clone()))
     }
 
     fn of(db: Connection, path: &Path) -> Self {
@@ -249,6 +255,24 @@ impl Store {
             Ok(result)
         };
         run().map_err(|error: StoreError| error.of_file(path))
+    }
+}
+
+/// A file of chats that is to be read by a thread of its own.
+#[derive(Debug)]
+pub struct StoreReader(PathBuf);
+
+impl StoreReader {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// SQLite's error.
+    pub fn open(self) -> Result<Store, StoreError> {
+        const OPERATION: &str = "reading the chats";
+        let opened = Connection::open_with_flags(&self.0, OpenFlags::SQLITE_OPEN_READ_ONLY).during(OPERATION);
+        let db = opened.map_err(|error| error.of_file(&self.0))?;
+        db.busy_timeout(PATIENCE).during(OPERATION)?;
+        Ok(Store::of(db, &self.0))
     }
 }
 

@@ -1,6 +1,8 @@
 //! The column of chats: what there is by when something was last said ([`ChatsPanel`]), what was found, and files of chats
-//! that go out or come in ([`files`]). Keys follow [`list_order`].
+//! that go out or come in ([`files`]). Keys follow [`list_order`]. A thread may read what is in the
+//! [`chat_list`].
 
+mod chat_list;
 mod files;
 mod list_order;
 mod row;
@@ -15,18 +17,20 @@ use egui::{Button, CollapsingHeader, Context, Id, Layout, RichText, Role, Scroll
 use egui_material_icons::icons::{ICON_CREATE_NEW_FOLDER, ICON_RESTORE_FROM_TRASH, ICON_SETTINGS, ICON_UPLOAD};
 
 use self::{
+    chat_list::{ChatList, ReadList},
     files::ChatFiles,
     list_order::ListOrder,
     row::{ChatAction, Editing, NewName, RowState},
 };
 use super::{
+    background::Background,
     command::{Command, Page},
     shell::Shell,
     text::TextField,
     theme::Palette,
     widgets::{icon_button, icon_menu, muted, primary_button, small},
 };
-use crate::store::{Chat, ChatId, Folder, FolderId, SearchHit, Store, StoreError};
+use crate::store::{Chat, ChatId, Folder, FolderId, SearchHit};
 
 /// A deleted chat can be brought back by a button for so long.
 const UNDO: Duration = Duration::from_secs(12);
@@ -52,6 +56,7 @@ pub struct ChatsPanel {
     days: (i64, i64),
     /// The store's version when the list was read, and when that was.
     seen: Option<((u64, i64), Instant)>,
+    reading: Background<ReadList>,
     purged: bool,
     query: String,
     typed: Option<Instant>,
@@ -81,21 +86,47 @@ impl ChatsPanel {
         if self.deleted.as_ref().is_some_and(|(.., since)| since.elapsed() > UNDO) {
             self.deleted = None;
         }
+        self.read(ctx, shell);
+    }
+
+    /// Reads the list again if it has changed: what was done here at once, else by a thread.
+    fn read(&mut self, ctx: &Context, shell: &mut Shell) {
+        if let Some(read) = self.reading.take()
+            && self.seen.is_some_and(|(seen, _)| seen == read.version)
+            && let Some(list) = shell.ok_or_show_error(read.list)
+        {
+            self.set_list(list);
+        }
         let version = shell.store.version();
         let Some(version) = shell.ok_or_show_error(version) else { return };
-        match self.seen {
+        let busy = shell.chat_controller.is_busy();
+        let waits = match self.seen {
             Some((seen, _)) if seen == version => return,
-            Some((_, when)) if when.elapsed() < PAUSE && shell.chat_controller.is_busy() => return,
-            _ => self.seen = Some((version, Instant::now())),
-        }
-        let read = |store: &Store| {
-            Ok::<_, StoreError>((store.chats()?, store.folders()?, store.deleted_chats()?, store.days()?))
+            Some((_, when)) if when.elapsed() < PAUSE && busy => return,
+            // Changed by another window, or by an answer that is being written.
+            Some((seen, _)) => !busy && seen.0 != version.0,
+            None => true,
         };
-        let read = read(&shell.store);
-        if let Some((chats, folders, gone, days)) = shell.ok_or_show_error(read) {
-            (self.chats, self.folders, self.gone, self.days) = (chats, folders, gone, days);
-            self.order.set(&self.chats, &self.folders);
+        let Some(reader) = shell.store.reader().filter(|_| !waits) else {
+            self.seen = Some((version, Instant::now()));
+            let list = ChatList::read(&shell.store);
+            if let Some(list) = shell.ok_or_show_error(list) {
+                self.set_list(list);
+            }
+            return;
+        };
+        if !self.reading.is_busy() {
+            self.seen = Some((version, Instant::now()));
+            let read = move || ReadList { version, list: reader.open().and_then(|store| ChatList::read(&store)) };
+            let started = self.reading.start(ctx, read);
+            shell.ok_or_show_error(started);
         }
+    }
+
+    fn set_list(&mut self, list: ChatList) {
+        let ChatList { chats, folders, gone, days } = list;
+        (self.chats, self.folders, self.gone, self.days) = (chats, folders, gone, days);
+        self.order.set(&self.chats, &self.folders);
     }
 
     /// Imports a file of chats that was dropped.

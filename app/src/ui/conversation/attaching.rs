@@ -11,7 +11,7 @@ use thermocline_engine::session::Engine;
 use crate::{
     attachment::{AttachmentError, Document},
     chat::given,
-    store::{Attachment, AttachmentId, ChatId, MessageId, Source, Store, StoreError},
+    store::{Attachment, AttachmentId, MessageId, Source, Store, StoreError},
     ui::{
         background::Background,
         file_dialog::{self, DialogAnswer},
@@ -108,16 +108,9 @@ impl Attaching {
         }
     }
 
-    /// Reads what the store has of the files of `chat`.
-    ///
-    /// # Errors
-    /// The store's error.
-    pub fn refresh(&mut self, store: &Store, chat: Option<ChatId>) -> Result<(), StoreError> {
-        (self.files, self.sources) = match chat {
-            Some(chat) => (store.attachments(chat)?, store.sources(chat)?),
-            None => (Vec::new(), HashMap::new()),
-        };
-        Ok(())
+    /// Shows the files of a chat, and those of which its answers were given something.
+    pub fn set(&mut self, files: Vec<Attachment>, sources: HashMap<MessageId, Vec<Source>>) {
+        (self.files, self.sources) = (files, sources);
     }
 
     /// The files of the message being written.

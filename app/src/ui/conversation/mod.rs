@@ -53,9 +53,10 @@ use self::{
     message_action::MessageAction,
     message_change::MessageChange,
     row_heights::RowHeights,
+    shown_chat::Reread,
     start::Start,
 };
-use super::{command::Command, frame_pace, keyboard, models::Offers, shell::Shell};
+use super::{background::Background, command::Command, frame_pace, keyboard, models::Offers, shell::Shell};
 use crate::{
     chat::StopCause,
     store::{Chat, Message, MessageId, Speaker},
@@ -89,6 +90,10 @@ pub struct Conversation {
     seen: Option<(u64, i64)>,
     /// When that was.
     looked: Option<Instant>,
+    /// How often the chat was read on this thread, or another one opened.
+    reads: u64,
+    /// The chat, which another thread reads again.
+    reading: Background<Reread>,
     blocks: HashMap<MessageId, Blocks>,
     rows: RowHeights,
     composer: Composer,
@@ -155,7 +160,7 @@ impl Conversation {
         if self.changed.is_some_and(|since| since.elapsed() >= DRAFT) {
             self.keep_draft(shell);
         }
-        self.read(shell);
+        self.follow(ctx, shell);
         self.end_comparison_of_closed_model(shell);
         self.end_words_of_another_model(shell);
         let engine = shell.engine_handle.engine();

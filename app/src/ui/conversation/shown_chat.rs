@@ -1,12 +1,41 @@
 //! The chat that is shown: opened and closed, read again after news, and made real by its first words.
 
-use std::time::Instant;
+use std::{collections::HashMap, time::Instant};
+
+use egui::Context;
 
 use super::{Composer, Conversation, ELSEWHERE, row_heights::RowHeights};
 use crate::{
-    store::{Chat, ChatId, Message, MessageState},
+    store::{Attachment, Chat, ChatId, Message, MessageId, MessageState, Source, Store, StoreError},
     ui::shell::Shell,
 };
+
+/// All that is shown of a chat.
+#[derive(Debug)]
+struct ChatContents {
+    chat: Chat,
+    branch: Vec<Message>,
+    files: Vec<Attachment>,
+    sources: HashMap<MessageId, Vec<Source>>,
+}
+
+impl ChatContents {
+    /// Reads the chat with this number; `None` if it is gone.
+    fn read(store: &Store, number: i64) -> Result<Option<Self>, StoreError> {
+        let Some(chat) = store.find_chat(number)? else { return Ok(None) };
+        let (branch, files) = (store.branch(chat.id)?, store.attachments(chat.id)?);
+        let sources = store.sources(chat.id)?;
+        Ok(Some(ChatContents { chat, branch, files, sources }))
+    }
+}
+
+/// A chat that a thread has read again.
+#[derive(Debug)]
+pub struct Reread {
+    /// The number of readings when it began.
+    reads: u64,
+    contents: Result<Option<ChatContents>, StoreError>,
+}
 
 impl Conversation {
     pub(super) fn open(&mut self, id: ChatId, shell: &mut Shell) {
@@ -15,7 +44,7 @@ impl Conversation {
         let Some(chat) = shell.ok_or_show_error(chat) else { return };
         shell.remember(Some(id));
         self.composer = Composer::new(&chat.draft);
-        self.reset(Some(chat), shell);
+        self.reset(Some(chat));
         self.read(shell);
     }
 
@@ -23,7 +52,7 @@ impl Conversation {
         self.remove_empty(shell);
         shell.remember(None);
         self.composer = Composer::new("");
-        self.reset(None, shell);
+        self.reset(None);
     }
 
     /// Removes the chat that is left if nothing was said in it: an empty row would stay in the
@@ -35,7 +64,7 @@ impl Conversation {
         }
     }
 
-    fn reset(&mut self, chat: Option<Chat>, shell: &Shell) {
+    fn reset(&mut self, chat: Option<Chat>) {
         self.branch.clear();
         self.blocks.clear();
         self.rows = RowHeights::default();
@@ -44,47 +73,73 @@ impl Conversation {
         (self.asking, self.sending, self.reopening) = (false, false, None);
         self.settings.refresh();
         self.attaching.forget_unread();
-        // Of no chat there is nothing to read.
-        let _ = self.attaching.refresh(&shell.store, None);
+        self.attaching.set(Vec::new(), HashMap::new());
+        self.reads += 1;
     }
 
-    /// Reads the chat again if there is news.
+    /// Reads the chat again if there is news. What another window has changed is read by a thread.
+    pub(super) fn follow(&mut self, ctx: &Context, shell: &mut Shell) {
+        if let Some(reread) = self.reading.take()
+            && reread.reads == self.reads
+        {
+            self.set_contents(reread.contents, shell);
+        }
+        let (Some(number), Some(version)) = (self.chat.as_ref().map(|chat| chat.id.number()), self.unread(shell))
+        else {
+            return;
+        };
+        let by_others = self.seen.is_some_and(|(revision, _)| revision == version.0);
+        let Some(reader) = shell.store.reader().filter(|_| by_others) else { return self.read(shell) };
+        if self.reading.is_busy() {
+            return;
+        }
+        (self.seen, self.looked) = (Some(version), Some(Instant::now()));
+        let reads = self.reads;
+        let read = move || {
+            let contents = reader.open().and_then(|store| ChatContents::read(&store, number));
+            Reread { reads, contents }
+        };
+        let started = self.reading.start(ctx, read);
+        shell.ok_or_show_error(started);
+    }
+
+    /// Reads the chat again if there is news: after it was opened, or changed here.
     pub(super) fn read(&mut self, shell: &mut Shell) {
-        let Some(chat) = &self.chat else { return };
+        let (Some(chat), Some(version)) = (&self.chat, self.unread(shell)) else { return };
+        (self.seen, self.looked) = (Some(version), Some(Instant::now()));
+        // What a thread has begun to read is older.
+        self.reads += 1;
+        let contents = ChatContents::read(&shell.store, chat.id.number());
+        self.set_contents(contents, shell);
+    }
+
+    /// The version of the chat that is there now, if it has not been read.
+    fn unread(&self, shell: &mut Shell) -> Option<(u64, i64)> {
         let version = shell.store.version();
-        let Some((_, others)) = shell.ok_or_show_error(version) else { return };
+        let (_, others) = shell.ok_or_show_error(version)?;
         let now = (shell.chat_controller.revision(), others);
         // The other instance may have ended without notice.
         let due = self.is_elsewhere(shell) && self.looked.is_none_or(|looked| looked.elapsed() >= ELSEWHERE);
-        if self.seen == Some(now) && !due {
-            return;
+        (self.seen != Some(now) || due).then_some(now)
+    }
+
+    /// Shows what was read; a chat that is gone is closed.
+    fn set_contents(&mut self, contents: Result<Option<ChatContents>, StoreError>, shell: &mut Shell) {
+        let Some(contents) = shell.ok_or_show_error(contents) else { return };
+        let Some(ChatContents { chat, branch, files, sources }) = contents else { return self.close(shell) };
+        let same = self.branch.iter().zip(&branch).take_while(|(a, b)| a == b).count();
+        let placed = self.branch.iter().zip(&branch).take_while(|(a, b)| a.id == b.id).count();
+        for old in self.branch.iter().skip(same) {
+            self.blocks.remove(&old.id);
         }
-        (self.seen, self.looked) = (Some(now), Some(Instant::now()));
-        let read = shell.store.find_chat(chat.id.number()).and_then(|found| match found {
-            Some(chat) => Ok(Some((shell.store.branch(chat.id)?, chat))),
-            None => Ok(None),
-        });
-        match shell.ok_or_show_error(read) {
-            None => {}
-            Some(None) => self.close(shell),
-            Some(Some((branch, chat))) => {
-                let same = self.branch.iter().zip(&branch).take_while(|(a, b)| a == b).count();
-                let placed = self.branch.iter().zip(&branch).take_while(|(a, b)| a.id == b.id).count();
-                for old in self.branch.iter().skip(same) {
-                    self.blocks.remove(&old.id);
-                }
-                let files = self.attaching.refresh(&shell.store, Some(chat.id));
-                self.branch = branch;
-                self.chat = Some(chat);
-                let estimate = |row: usize| {
-                    let message = &self.branch[row];
-                    let lines = message.content.len() / 90 + message.content.matches('\n').count() + 1;
-                    lines as f32 * 20.0 + 56.0
-                };
-                self.rows.reset(placed, self.branch.len(), estimate);
-                shell.ok_or_show_error(files);
-            }
-        }
+        self.attaching.set(files, sources);
+        (self.branch, self.chat) = (branch, Some(chat));
+        let estimate = |row: usize| {
+            let message = &self.branch[row];
+            let lines = message.content.len() / 90 + message.content.matches('\n').count() + 1;
+            lines as f32 * 20.0 + 56.0
+        };
+        self.rows.reset(placed, self.branch.len(), estimate);
     }
 
     /// The chat that is shown; a new one becomes real.

@@ -28,6 +28,27 @@ use crate::{
 /// Sizes of everything that can be chosen.
 const ZOOM: std::ops::RangeInclusive<f32> = 0.5..=3.0;
 
+/// Whether words of neurons are kept across chats, as it was read last.
+#[derive(Debug, Default)]
+struct KeptWords(Option<((u64, i64), bool)>);
+
+impl KeptWords {
+    /// True if there are any. The store is asked only after it has changed.
+    fn any(&mut self, shell: &mut Shell) -> bool {
+        let version = shell.store.version();
+        let Some(version) = shell.ok_or_show_error(version) else { return false };
+        match self.0 {
+            Some((read, any)) if read == version => any,
+            _ => {
+                let any = shell.store.has_kept_words();
+                let any = shell.ok_or_show_error(any).unwrap_or(false);
+                self.0 = Some((version, any));
+                any
+            }
+        }
+    }
+}
+
 /// The page.
 #[derive(Debug, Default)]
 pub struct PreferencesPage {
@@ -36,6 +57,7 @@ pub struct PreferencesPage {
     serving: Serving,
     tools: ToolsCard,
     about: About,
+    kept: KeptWords,
 }
 
 impl PreferencesPage {
@@ -68,7 +90,7 @@ impl PreferencesPage {
             widgets::card(ui, |ui| self.serving.show(ui, shell));
             widgets::card(ui, |ui| self.tools.show(ui, shell));
             widgets::card(ui, |ui| folders(ui, shell));
-            widgets::card(ui, |ui| places(ui, shell));
+            widgets::card(ui, |ui| places(ui, shell, &mut self.kept));
             widgets::card(ui, |ui| {
                 title(ui, "Keys");
                 keys::list(ui);
@@ -146,7 +168,7 @@ fn folders(ui: &mut Ui, shell: &mut Shell) {
 }
 
 /// Where data is kept.
-fn places(ui: &mut Ui, shell: &mut Shell) {
+fn places(ui: &mut Ui, shell: &mut Shell, kept: &mut KeptWords) {
     title(ui, "Where data is kept");
     let (settings, chats) = (shell.folders.settings(), shell.folders.chats());
     let (models, cache) = (shell.folders.models(), shell.folders.cache.clone());
@@ -172,7 +194,7 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
     if ui.checkbox(&mut keep, "Keep these counts between runs").on_hover_text(hint).changed() {
         shell.settings.no_counts = !keep;
     }
-    neuron_words(ui, shell);
+    neuron_words(ui, shell, kept);
     widgets::muted(
         ui,
         "Nothing leaves this computer. The network is used for downloads you start, programs you let in, and servers and tools you add, and for nothing else.",
@@ -180,7 +202,7 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
 }
 
 /// The words of neurons across chats: whether they are kept, what that means, and a button that deletes them.
-fn neuron_words(ui: &mut Ui, shell: &mut Shell) {
+fn neuron_words(ui: &mut Ui, shell: &mut Shell, kept: &mut KeptWords) {
     ui.checkbox(&mut shell.settings.keep_neuron_words, "Keep the words at which neurons fire, across chats");
     widgets::muted(
         ui,
@@ -190,8 +212,7 @@ fn neuron_words(ui: &mut Ui, shell: &mut Shell) {
              a chat is deleted, and when this is switched off, until you delete them here."
         ),
     );
-    let kept = shell.store.has_kept_words();
-    let kept = shell.ok_or_show_error(kept).unwrap_or(false);
+    let kept = kept.any(shell);
     if ui.add_enabled(kept, Button::new("Delete the words of neurons")).clicked() {
         let deleted = shell.store.delete_kept_words();
         shell.chat_controller.forget_words();
