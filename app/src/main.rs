@@ -9,6 +9,6 @@ fn main() -> ExitCode {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::OFF.into()).from_env_lossy();
     let spoken = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(filter);
     tracing_subscriber::registry().with(spoken).with(thermocline::log::Keeper.with_filter(LevelFilter::INFO)).init();
-    thermocline_engine::format::explain_lost_files();
+    thermocline_engine::format::survive_lost_files();
     thermocline::cli::main()
 }

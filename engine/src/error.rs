@@ -58,6 +58,17 @@ fn least(at_least: bool) -> &'static str {
     if at_least { "at least " } else { "" }
 }
 
+/// The memory that there is too little of: it decides what helps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScarceMemory {
+    /// RAM.
+    Ram,
+    /// GPU memory, or the budget for it.
+    Gpu,
+    /// Keys and values of a context, wherever they are.
+    KvCache,
+}
+
 /// Kind of a GPU's failure: it decides what is tried next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuFailure {
@@ -118,6 +129,14 @@ pub enum Error {
         expected: String,
         /// The value found.
         got: String,
+        /// True if the file ends before its contents do, as an interrupted download does.
+        truncated: bool,
+    },
+    /// A mapped file is not what it was: nothing that was read from it since can be used.
+    #[error("{}: the file was truncated, or its disk went away, while it was open", path.display())]
+    FileLost {
+        /// The file.
+        path: PathBuf,
     },
     /// A file that goes with a model, and is none by itself.
     #[error("{}: expected a model that writes text, got {got}", path.display())]
@@ -150,6 +169,8 @@ pub enum Error {
     /// Memory could not be had.
     #[error("{what}: {wanted} bytes wanted, {available} available")]
     Memory {
+        /// Kind of the memory.
+        kind: ScarceMemory,
         /// Purpose of the memory.
         what: &'static str,
         /// Bytes asked for.
@@ -218,7 +239,19 @@ impl Error {
         expected: impl Into<String>,
         got: impl fmt::Display,
     ) -> Self {
-        Error::Malformed { path: path.into(), location, expected: expected.into(), got: got.to_string() }
+        let (path, expected, got) = (path.into(), expected.into(), got.to_string());
+        Error::Malformed { path, location, expected, got, truncated: false }
+    }
+
+    /// An [`Error::Malformed`] of a file that ends before its contents do.
+    pub fn truncated(
+        path: impl Into<PathBuf>,
+        location: Location,
+        expected: impl Into<String>,
+        got: impl fmt::Display,
+    ) -> Self {
+        let (path, expected, got) = (path.into(), expected.into(), got.to_string());
+        Error::Malformed { path, location, expected, got, truncated: true }
     }
 
     /// An [`Error::Invalid`] in a few words.

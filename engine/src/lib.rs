@@ -25,4 +25,4 @@ pub mod synth;
 pub mod telemetry;
 pub mod tokenizer;
 
-pub use error::{Error, GpuFailure, Location, Result};
+pub use error::{Error, GpuFailure, Location, Result, ScarceMemory};

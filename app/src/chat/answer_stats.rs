@@ -61,9 +61,6 @@ pub struct AnswerReads {
     pub dense_bytes: u64,
     /// Fraction of the neurons that were skipped.
     pub skipped: f64,
-    /// Seconds that reading all of it would have taken more, for the whole answer, at the rate at which the rest was read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub saved_seconds: Option<f64>,
     /// True if a GPU computed some of the neurons: the bytes are those of the CPU alone.
     pub on_device: bool,
 }
@@ -75,7 +72,6 @@ impl AnswerReads {
             read_bytes: reads.read_bytes / tokens,
             dense_bytes: reads.dense_bytes / tokens,
             skipped: 1.0 - reads.used_neurons as f64 / reads.neurons.max(1) as f64,
-            saved_seconds: reads.saved().map(|saved| saved.as_secs_f64()),
             on_device: reads.on_device,
         })
     }
@@ -85,23 +81,19 @@ impl AnswerReads {
         let (read, dense) = (bytes(self.read_bytes), bytes(self.dense_bytes));
         if self.on_device {
             return format!(
-                "Per token the CPU read {read} of {dense} of FFN weights; the GPU had the hot neurons, others were skipped"
+                "Per token the CPU read {read} of {dense} of FFN weights; what the GPU read of its own memory is not counted"
             );
         }
         if self.skipped < 0.0005 && self.read_bytes >= self.dense_bytes - self.dense_bytes / 50 {
             return format!("Per token {read} of FFN weights were read: nothing was skipped");
         }
-        let skipped = 100.0 * self.skipped;
-        let mut line =
-            format!("Per token {read} of {dense} of FFN weights were read, {skipped:.0} % of the neurons skipped");
-        if let Some(saved) = self.saved_seconds {
-            line += &match saved {
-                saved if saved >= 1.0 => format!(", about {saved:.1} s saved"),
-                saved if saved >= 0.001 => format!(", about {:.0} ms saved", 1e3 * saved),
-                _ => ", less than 1 ms saved".to_owned(),
-            };
+        if self.skipped < 0.0005 {
+            return format!(
+                "Per token {read} of {dense} of FFN weights were read: rows that are multiplied by zero were not"
+            );
         }
-        line
+        let skipped = 100.0 * self.skipped;
+        format!("Per token {read} of {dense} of FFN weights were read, {skipped:.0} % of the neurons skipped")
     }
 }
 
@@ -155,12 +147,16 @@ impl AnswerStats {
         let mut parts = Vec::new();
         if self.generated_tokens > 0 {
             if self.decode_tokens_per_second > 0.0 {
-                parts.push(rate(self.decode_tokens_per_second));
+                parts.push(format!("{} on average", rate(self.decode_tokens_per_second)));
             }
             parts.push(format!("first token {:.0} ms", self.time_to_first_token_ms));
             parts.push(format!("{} tokens", self.generated_tokens));
         }
         match &*self.reason {
+            // Without a longest answer of its own, a chat's answers are at most as long as the context.
+            "max_tokens" if self.generated_tokens == self.context_length => {
+                parts.push("ended, as long as the context".to_owned());
+            }
             "max_tokens" => parts.push("reached the longest answer".to_owned()),
             "context_full" => parts.push("context full".to_owned()),
             "cancelled" => parts.push("stopped".to_owned()),
@@ -186,8 +182,6 @@ mod tests {
             dense_bytes: 40 << 20,
             used_neurons: 10,
             neurons: 100,
-            timed_ns: 1_000_000_000,
-            timed_bytes: 10 << 20,
             on_device: false,
         };
         let line = |reads: FfnReads| {
@@ -196,19 +190,15 @@ mod tests {
         };
         assert_eq!(
             line(reads).as_deref(),
-            Some(
-                "Per token 1.0 MiB of 4.0 MiB of FFN weights were read, 90 % of the neurons skipped, about 3.0 s saved"
-            )
+            Some("Per token 1.0 MiB of 4.0 MiB of FFN weights were read, 90 % of the neurons skipped"),
+            "no time that no run has shown"
         );
-        let untimed = line(FfnReads { timed_ns: 0, ..reads }).unwrap();
-        assert!(untimed.ends_with("90 % of the neurons skipped"), "{untimed}");
+        let zeros = line(FfnReads { used_neurons: 100, ..reads }).unwrap();
+        assert!(zeros.contains("1.0 MiB of 4.0 MiB") && !zeros.contains('%'), "{zeros}");
         let dense = line(FfnReads { read_bytes: 40 << 20, used_neurons: 100, ..reads }).unwrap();
         assert!(dense.ends_with("4.0 MiB of FFN weights were read: nothing was skipped"), "{dense}");
         let device = line(FfnReads { on_device: true, ..reads }).unwrap();
-        assert!(
-            device.starts_with("Per token the CPU read 1.0 MiB of 4.0 MiB") && !device.contains("saved"),
-            "{device}"
-        );
+        assert!(device.starts_with("Per token the CPU read 1.0 MiB of 4.0 MiB") && !device.contains("hot"), "{device}");
         assert_eq!(line(FfnReads::default()), None, "not recorded");
     }
 
@@ -218,5 +208,25 @@ mod tests {
         assert_eq!((old.generated_tokens, old.forgotten_tokens, old.reads), (3, 0, None));
         let json = serde_json::to_string(&old).unwrap();
         assert!(!json.contains("forgotten") && !json.contains("reads"), "{json}");
+    }
+
+    #[test]
+    fn line_says_which_limit_an_answer_reached() {
+        let stats = |generated_tokens| {
+            let stats = GenerationStats { generated_tokens, context_length: 512, ..GenerationStats::default() };
+            AnswerStats::new(&stats, Some(&StopReason::MaxTokens)).line()
+        };
+        assert!(stats(512).ends_with("ended, as long as the context"), "{}", stats(512));
+        assert!(stats(100).ends_with("reached the longest answer"), "{}", stats(100));
+    }
+
+    /// The bar above shows the speed of the moment.
+    #[test]
+    fn line_calls_the_speed_of_an_answer_an_average() {
+        let decode_time = std::time::Duration::from_secs(2);
+        let stats =
+            GenerationStats { generated_tokens: 11, decode_steps: 10, decode_time, ..GenerationStats::default() };
+        let line = AnswerStats::new(&stats, None).line();
+        assert!(line.contains("on average"), "{line}");
     }
 }

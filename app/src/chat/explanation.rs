@@ -1,5 +1,5 @@
-//! Explanations of words: which neurons make one word of an answer, and how the answer goes on with them switched off. Computed on the
-//! CPU by a thread of its own, from the model that is open; nothing here waits for it.
+//! Explanations of words: which neurons make one word of an answer, and how the answer goes on with them switched off. Computed by a
+//! thread of its own in turns that the engine lends, from the model that is open; nothing here waits for it.
 
 use std::{
     ops::ControlFlow,
@@ -14,7 +14,6 @@ use std::{
 use parking_lot::Mutex;
 use thermocline_engine::{
     Error, Result,
-    cpu::{Cpu, CpuOptions},
     eval::{Attribution, NeuronEffect, SwitchingOff, attribution, switching_off},
     model::{Model, NeuronIndex},
     session::{ChatOptions, ContextPolicy, Engine, Event, Prompt, Request, Sampling},
@@ -69,6 +68,17 @@ pub struct SwitchedOff {
     pub without: String,
 }
 
+/// A word of an answer, and what the answer was made from.
+#[derive(Debug, Clone)]
+pub struct AnsweredWord {
+    /// The chat before the word.
+    pub prompt: Prompt,
+    /// Tools and variables that the chat's template was given.
+    pub chat: ChatOptions,
+    /// The answer from the word on.
+    pub text: String,
+}
+
 /// State of an explanation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum ExplanationProgress {
@@ -97,8 +107,8 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Begins to explain the word that `text` begins with and that follows `prompt` in a chat with the model of `engine`.
-    pub fn start(handle: &EngineHandle, engine: Engine, prompt: Prompt, text: String) -> Self {
+    /// Begins to explain a word of the model of `engine`.
+    pub fn start(handle: &EngineHandle, engine: Engine, word: AnsweredWord) -> Self {
         let model = Arc::downgrade(engine.model());
         let explanation = Explanation { model, shared: Arc::default(), stop: Arc::default() };
         let (shared, stop, handle) = (Arc::clone(&explanation.shared), Arc::clone(&explanation.stop), handle.clone());
@@ -108,8 +118,9 @@ impl Explanation {
                 change(&mut shared.lock());
                 handle.notify();
             };
-            if let Err(error) = explain(&engine, prompt, &text, &mut proceed, &mut publish) {
-                let sentence = error_message(&error);
+            if let Err(error) = explain(&engine, word, &mut proceed, &mut publish) {
+                // An engine that stops in between breaks off the computation.
+                let sentence = error_message(&engine.stopped().unwrap_or(error));
                 publish(&|shared| shared.progress = ExplanationProgress::Failed(sentence.clone()));
             }
         };
@@ -145,50 +156,144 @@ impl Drop for Explanation {
 /// Changes what the window sees.
 type Publish<'a> = dyn FnMut(&dyn Fn(&mut Shared)) + 'a;
 
+/// Computes in turns that the engine lends, on its workers, with its instruction set and precision: between two layers the turn is
+/// passed on, so that answers go on.
 fn explain(
     engine: &Engine,
-    prompt: Prompt,
-    text: &str,
+    word: AnsweredWord,
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
     publish: &mut Publish<'_>,
 ) -> Result<()> {
     let (model, tokenizer) = (engine.model(), engine.tokenizer());
-    let context = engine.prompt_tokens(prompt, &ChatOptions::default())?;
-    let Some(token) = tokenizer.encode(text, EncodeOptions::PLAIN)?.first().copied() else {
+    let context = engine.prompt_tokens(word.prompt, &word.chat)?;
+    let Some(token) = tokenizer.encode(&word.text, EncodeOptions::PLAIN)?.first().copied() else {
         return Err(Error::invalid("word", "at least one token", "none"));
     };
-    let cpu = Cpu::new(&CpuOptions::default())?;
-    let of = attribution(model, &cpu, &context, token, SEARCHED, proceed)?;
+    let cpu = engine.cpu()?;
+    let mut turn = engine.borrow_turn()?;
+    let mut between_layers = || match turn.pass_on() {
+        Ok(()) => proceed(),
+        Err(_) => ControlFlow::Break(()),
+    };
+    let of = attribution(model, &cpu, &context, token, SEARCHED, &mut between_layers)?;
     let mut neurons = Vec::new();
     for effect in of.neurons.iter().take(LISTED) {
         let words = NeuronWords::of(engine, &cpu, effect.place)?;
         let words = if effect.activation < 0.0 { words.reversed() } else { words };
         neurons.push(ExplainedNeuron { effect: *effect, words });
+        if between_layers().is_break() {
+            return Err(Error::Cancelled);
+        }
     }
+    // Nothing read from a file that was lost meanwhile is shown.
+    engine.stopped().map_or(Ok(()), Err)?;
     let adding = of.neurons.iter().filter(|neuron| neuron.logit > 0.0).take(SWITCHED_OFF);
     let places: Vec<NeuronIndex> = adding.map(|neuron| neuron.place).collect();
     let explained = Arc::new(Explained { token: token_text(tokenizer, token), attribution: of, neurons });
     publish(&|shared| shared.progress = ExplanationProgress::Explained(Arc::clone(&explained)));
-
-    let logit = switching_off(model, &cpu, &context, token, &places, proceed)?;
-    let mut greedy = |neurons: &[NeuronIndex]| {
-        let request = Request {
-            sampling: Sampling::greedy(),
-            max_tokens: Some(CONTINUED),
-            on_full: ContextPolicy::Shift { keep: 1 },
-            ..Request::new(Prompt::Tokens(context.clone()))
-        };
-        let mut written = String::new();
-        write_side(engine, &SideModel::Without(neurons.to_vec()), request, &mut |event| {
-            if let Some(Event::Token { text, .. }) = event {
-                written.push_str(text);
-            }
-            proceed()
-        })?;
-        Ok::<_, Error>(written)
-    };
-    let (with, without) = (greedy(&[])?, greedy(&places)?);
+    let logit = switching_off(model, &cpu, &context, token, &places, &mut between_layers)?;
+    // The continuations are answers of their own.
+    drop(turn);
+    let with = continued(engine, &context, &[], proceed)?;
+    let without = continued(engine, &context, &places, proceed)?;
     let switched_off = Arc::new(SwitchedOff { neurons: places, logit, with, without });
     publish(&|shared| shared.switched_off = Some(Arc::clone(&switched_off)));
     Ok(())
+}
+
+/// The greedy continuation of `context` without `neurons`.
+fn continued(
+    engine: &Engine,
+    context: &[u32],
+    neurons: &[NeuronIndex],
+    proceed: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<String> {
+    let request = Request {
+        sampling: Sampling::greedy(),
+        max_tokens: Some(CONTINUED),
+        on_full: ContextPolicy::Shift { keep: 1 },
+        ..Request::new(Prompt::Tokens(context.to_vec()))
+    };
+    let mut written = String::new();
+    write_side(engine, &SideModel::Without(neurons.to_vec()), request, &mut |event| {
+        if let Some(Event::Token { text, .. }) = event {
+            written.push_str(text);
+        }
+        proceed()
+    })?;
+    Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use serde_json::json;
+    use thermocline_engine::{
+        cpu::{Cpu, CpuOptions, InputPrecision, Isa},
+        session::{EngineOptions, Message, Role, SessionOptions},
+    };
+
+    use super::*;
+    use crate::testing::until;
+
+    /// A small model whose template names its tools and says a variable.
+    fn model(folder: &Path) -> Engine {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
+        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+            fs::copy(source.join(file), folder.join(file)).unwrap();
+        }
+        let template = "{{ mood }}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}\
+            {% for message in messages %}{{ message.content }}{% endfor %}";
+        fs::write(folder.join("tokenizer_config.json"), json!({ "chat_template": template }).to_string()).unwrap();
+        let cpu = CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), activations: InputPrecision::Int8 };
+        Engine::open(folder, EngineOptions { cpu, context: Some(128), ..EngineOptions::default() }).unwrap()
+    }
+
+    fn word(chat: &ChatOptions) -> AnsweredWord {
+        let prompt = Prompt::Chat(vec![Message::new(Role::User, "a cat")]);
+        AnsweredWord { prompt, chat: chat.clone(), text: "b".to_owned() }
+    }
+
+    /// A word is explained after the prompt that its answer had, on the engine's CPU, while an answer goes on.
+    #[test]
+    fn explanation_has_the_answers_tools_variables_and_cpu() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = model(folder.path());
+        let running = engine.session(SessionOptions::default()).unwrap();
+        let endless = Request {
+            ignore_eos: true,
+            on_full: ContextPolicy::Shift { keep: 1 },
+            ..Request::new(Prompt::Text("a".to_owned()))
+        };
+        let events = running.generate(endless);
+        let tool = json!({ "type": "function", "function": { "name": "look", "parameters": {} } });
+        let plain = ChatOptions::default();
+        let chat = ChatOptions {
+            tools: vec![tool],
+            variables: json!({ "mood": "glad" }).as_object().cloned().unwrap(),
+            call_format: None,
+        };
+        let explained = |chat: &ChatOptions| {
+            let explanation = Explanation::start(&EngineHandle::new(|| ()), engine.clone(), word(chat));
+            until("an explanation", || match explanation.progress() {
+                ExplanationProgress::Reading => None,
+                ExplanationProgress::Explained(explained) => Some(explained.attribution.clone()),
+                ExplanationProgress::Failed(why) => panic!("{why}"),
+            })
+        };
+        let (with_tools, without) = (explained(&chat), explained(&plain));
+        assert_ne!(with_tools.logit, without.logit);
+        let cpu = Cpu::new(&CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), ..CpuOptions::default() }).unwrap();
+        let token = with_tools.token;
+        for (got, chat) in [(with_tools, &chat), (without, &plain)] {
+            let context = engine.prompt_tokens(word(chat).prompt, chat).unwrap();
+            let text = engine.tokenizer().decode(&context, false);
+            assert_eq!(text.contains("gladlook"), !chat.tools.is_empty(), "{text}");
+            let go = &mut || ControlFlow::Continue(());
+            assert_eq!(got, attribution(engine.model(), &cpu, &context, token, SEARCHED, go).unwrap());
+        }
+        let went_on = events.try_iter().filter(|event| matches!(event, Event::Token { .. })).count();
+        assert!(went_on > 0, "the answer waited");
+    }
 }

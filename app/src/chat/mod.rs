@@ -29,7 +29,7 @@ pub use active_answer::{AnswerProgress, StopCause};
 pub use answer_stats::AnswerStats;
 pub use comparison::{Comparison, Side, SideState, SideText};
 pub use controller::ChatController;
-pub use explanation::{Explained, ExplainedNeuron, Explanation, ExplanationProgress, SwitchedOff};
+pub use explanation::{AnsweredWord, Explained, ExplainedNeuron, Explanation, ExplanationProgress, SwitchedOff};
 pub use found_neuron::{FoundNeuron, NeuronQuery};
 pub use neuron_words::NeuronWords;
 pub use prompt::{chat_turns, prompt_before};

@@ -111,6 +111,7 @@ fn without(engine: &Engine, neurons: &[NeuronIndex], request: &Request) -> Resul
         context: Some(wanted.min(engine.context())),
         kv_type: engine.kv_type(),
         device: DeviceChoice::Cpu,
+        cpu: engine.cpu_options(),
         sparsity: engine.sparsity().asked,
         adaptive: Some(false),
         ..EngineOptions::default()

@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use thermocline_engine::Error;
+use thermocline_engine::{Error, ScarceMemory};
 
 /// Result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
@@ -83,6 +83,9 @@ impl Failure {
             Failure::Usage { hint, .. } => hint.clone(),
             Failure::Engine(Error::ContextFull { .. }) => {
                 Some("a larger --context, a shorter prompt, or --on-full shift".to_owned())
+            }
+            Failure::Engine(Error::Memory { kind: ScarceMemory::Gpu, .. }) => {
+                Some("a larger --vram, or --device cpu".to_owned())
             }
             Failure::Engine(Error::Memory { .. }) => {
                 Some("a smaller --context or --kv-type q8_0 needs less memory".to_owned())

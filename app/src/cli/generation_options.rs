@@ -97,7 +97,8 @@ pub struct LengthOptions {
     /// With --on-full shift: tokens at the start of a text that are never shifted out; of a chat the system prompt never is
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub keep: usize,
-    /// Speculative decoding: lookup drafts what followed the last tokens before, off drafts nothing; the text does not change
+    /// Speculative decoding, which drafts what followed the last tokens before: auto where it leaves the greedy text as it is, lookup
+    /// wherever it may pay, off nowhere
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub speculation: Speculation,
 }
@@ -106,6 +107,7 @@ pub struct LengthOptions {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Speculation {
     #[default]
+    Auto,
     Lookup,
     Off,
 }
@@ -130,6 +132,7 @@ impl LengthOptions {
                 OnFull::Shift => ContextPolicy::Shift { keep: self.keep },
             },
             speculation: match self.speculation {
+                Speculation::Auto => SpeculationMode::SameBits,
                 Speculation::Lookup => SpeculationMode::PromptLookup,
                 Speculation::Off => SpeculationMode::Off,
             },

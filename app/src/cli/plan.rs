@@ -14,7 +14,9 @@ use thermocline_engine::{
     cpu::{Cpu, InputPrecision},
     gpu::{Gpu, GpuOptions},
     model::{Model, Predictor},
-    placement::{CostProfile, DeviceClocks, Granularity, LayerPlan, Machine, Plan, PlanInputs, PowerInferSplit},
+    placement::{
+        CostProfile, DeviceClocks, Granularity, LayerPlan, Machine, MemorySizes, Plan, PlanInputs, PowerInferSplit,
+    },
     quant::TensorType,
     runtime::CacheBytes,
     session::{EngineOptions, SparsityChoice, SparsityReport, planner, shape_model},
@@ -108,27 +110,39 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let kv_type = args.context.kv_type.unwrap_or(defaults.kv_type);
     let inputs =
         PlanInputs { sessions: usize::from(args.sessions), ..PlanInputs::new(sparsity.mode, context, kv_type) };
-    let (machine, free) = args.machine(&model, &inputs)?;
+    let PlannedMachine { machine, free, sizes } = args.machine(&model, &inputs)?;
     let has_gpu = machine.gpu.is_some();
     let planner = planner(&model, None, PlanInputs { machine: Arc::new(machine), ..inputs })?;
     let everything = planner.everything();
     // So much that everything fits beside what the driver keeps for itself.
     let most = everything + everything / 8 + (1 << 20);
-    let budget = args.device.vram.or(free).unwrap_or(if has_gpu { most } else { 0 }).min(most);
+    let asked_budget = args.device.vram.or(free).unwrap_or(if has_gpu { most } else { 0 }).min(most);
+    let budget = sizes.filter(|_| has_gpu).map_or(asked_budget, |sizes| asked_budget.min(sizes.vram));
     let plan = match &args.split {
         Some(path) => planner.price(PowerInferSplit::open(path)?.placement(planner.profile())?),
         None if budget == 0 => planner.on_cpu(),
         None => planner.by(args.placement, budget)?,
     };
     let ladder: Vec<(u64, Plan)> = match has_gpu {
-        true => rungs(everything, budget, most).into_iter().map(|rung| (rung, planner.quickest(rung))).collect(),
+        true => {
+            let rungs = rungs(everything, budget, most).into_iter();
+            let rungs = rungs.filter(|rung| sizes.is_none_or(|sizes| *rung <= sizes.vram));
+            rungs.map(|rung| (rung, planner.quickest(rung))).collect()
+        }
         false => Vec::new(),
     };
 
     let rounded = args.cpu.options().activations == InputPrecision::Int8;
     let copied = if rounded { predictors_copied(&model, planner.profile(), &plan) } else { 0 };
     let ram = ram_by_purpose(&model, planner.inputs(), &plan, [transposed, copied]);
+    let in_ram = ram.iter().map(|(_, bytes)| *bytes).fold(model.checkpoint.tensor_bytes(), u64::saturating_add);
+    let in_ram = in_ram.saturating_sub(plan.bytes.weights());
     let report = Report {
+        shortage: sizes.map(|sizes| MemoryShortage {
+            card: (asked_budget > budget).then_some(sizes.vram),
+            ram: sizes.missing(in_ram, plan.bytes.total()),
+            there: sizes.ram,
+        }),
         inputs: planner.inputs(),
         sparsity: &sparsity,
         sunken: SunkenRate::of(&planner.inputs().machine, &planner.profile().weight_types()),
@@ -148,6 +162,37 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     Ok(())
 }
 
+/// The machine that is planned for.
+struct PlannedMachine {
+    machine: Machine,
+    /// Bytes of GPU memory that are free, if that is known.
+    free: Option<u64>,
+    /// Sizes of its memory, of a published machine.
+    sizes: Option<MemorySizes>,
+}
+
+/// Memory that a plan needs and the machine does not have.
+struct MemoryShortage {
+    /// The card's memory, in bytes, if a larger budget was asked for.
+    card: Option<u64>,
+    /// Bytes of RAM that are missing.
+    ram: u64,
+    /// Bytes of RAM.
+    there: u64,
+}
+
+impl MemoryShortage {
+    /// Notes for the user.
+    fn notes(&self) -> Vec<String> {
+        let card = self.card.map(|card| format!("the budget is {}, as much as the card has", units::bytes(card)));
+        let ram = (self.ram > 0).then(|| {
+            let (missing, there) = (units::bytes(self.ram), units::bytes(self.there));
+            format!("{missing} of RAM are missing: the machine has {there}, and would read weights from the disk for every token")
+        });
+        card.into_iter().chain(ram).collect()
+    }
+}
+
 impl PlanArgs {
     /// The model, or one of the shape without content.
     fn open_model(&self) -> Outcome<Model> {
@@ -157,30 +202,34 @@ impl PlanArgs {
     }
 
     /// The speeds to plan with, and the bytes of GPU memory that are free.
-    fn machine(&self, model: &Model, inputs: &PlanInputs) -> Outcome<(Machine, Option<u64>)> {
-        let (machine, free) = match &self.machine {
+    fn machine(&self, model: &Model, inputs: &PlanInputs) -> Outcome<PlannedMachine> {
+        let mut planned = match &self.machine {
             Some(path) => match machines::named(path)? {
-                Some(published) => (published.machine(), Some(published.vram())),
-                None => (Machine::load(path)?, None),
+                Some(published) => {
+                    let sizes = published.memory();
+                    PlannedMachine { machine: published.machine(), free: Some(sizes.vram), sizes: Some(sizes) }
+                }
+                None => PlannedMachine { machine: Machine::load(path)?, free: None, sizes: None },
             },
             None => self.measured_machine(model, inputs)?,
         };
+        let machine = &planned.machine;
         if let Some(path) = &self.save_machine {
             machine.store(path)?;
         }
         if self.device.vram.is_some_and(|bytes| bytes > 0) && machine.gpu.is_none() {
             // The budget of a card that is not there yet: how it would do is what planning is for.
             let mut typical = Machine::typical();
-            typical.cpu = machine.cpu;
+            typical.cpu = planned.machine.cpu;
             let adapter = typical.gpu.as_ref().map_or("", |gpu| gpu.adapter.as_str());
             eprintln!("[no GPU here: planned with {adapter}; --machine FILE plans with another machine's speeds]");
-            return Ok((typical, None));
+            planned = PlannedMachine { machine: typical, free: None, ..planned };
         }
-        Ok((machine, free))
+        Ok(planned)
     }
 
     /// The speeds of this machine, measured or from its file.
-    fn measured_machine(&self, model: &Model, inputs: &PlanInputs) -> Outcome<(Machine, Option<u64>)> {
+    fn measured_machine(&self, model: &Model, inputs: &PlanInputs) -> Outcome<PlannedMachine> {
         let cpu = Cpu::new(&self.cpu.options())?;
         let open = |options| Gpu::open(&GpuOptions { budget: None, ..options });
         let gpu = self.device.gpu(&self.cpu)?.map(open).transpose()?;
@@ -189,13 +238,12 @@ impl PlanArgs {
         let caps = gpu.as_ref().map(|gpu| caps_of(limits_of(gpu.caps())));
         let types = planner(model, caps, inputs.clone())?.profile().weight_types();
         let free = gpu.as_ref().map(|gpu| gpu.arena().budget());
-        match cached_machine(&cpu, gpu.as_ref(), &types, &options, &mut || ControlFlow::Continue(())) {
-            Ok(machine) => Ok((machine, free)),
-            Err(error) => {
-                eprintln!("[this machine cannot be measured: {}]", one_line(&error.to_string()));
-                Ok((Machine::typical(), free))
-            }
-        }
+        let measured = cached_machine(&cpu, gpu.as_ref(), &types, &options, &mut || ControlFlow::Continue(()));
+        let machine = measured.unwrap_or_else(|error| {
+            eprintln!("[this machine cannot be measured: {}]", one_line(&error.to_string()));
+            Machine::typical()
+        });
+        Ok(PlannedMachine { machine, free, sizes: None })
     }
 }
 
@@ -275,6 +323,8 @@ struct Report<'a> {
     sunken: Vec<SunkenRate>,
     /// Bytes of RAM beside the file, by purpose.
     ram: [(&'static str, u64); 4],
+    /// Memory that is missing, where the machine's sizes are known.
+    shortage: Option<MemoryShortage>,
     placement: Granularity,
     budget: u64,
     everything: u64,
@@ -319,6 +369,9 @@ impl Report<'_> {
         }
         for assumption in &self.plan.assumptions {
             text += &format!("note      {assumption}\n");
+        }
+        for note in self.shortage.iter().flat_map(MemoryShortage::notes) {
+            text += &format!("note      {note}\n");
         }
         let plan = &self.plan;
         text += &format!(
@@ -414,6 +467,8 @@ impl Report<'_> {
         object["gpu_kv_type"] = json!(inputs.kv_type.on_gpu().name());
         object["sparsity"] = json!({ "mode": self.sparsity.at_work.name(), "reason": self.sparsity.reason });
         object["assumptions"] = self.plan.assumptions.iter().map(ToString::to_string).collect();
+        object["missing_ram"] = json!(self.shortage.as_ref().map(|shortage| shortage.ram));
+        object["memory_notes"] = self.shortage.iter().flat_map(MemoryShortage::notes).collect();
         object["head_seconds"] = json!(self.plan.head_seconds);
         object["token_seconds"] = json!(self.plan.token_seconds);
         object["seconds"] = json!(self.plan.seconds);

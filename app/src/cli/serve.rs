@@ -24,6 +24,7 @@ use super::{
     termination::TerminationWatch,
 };
 use crate::{
+    engine_handle::{error_message, without_folder},
     library::ModelId,
     server::{ModelLibrary, OpenModel, ServedModel, Server, ServerEvent, ServerOptions},
     units,
@@ -135,7 +136,7 @@ pub fn serve(args: &ServeArgs) -> Outcome {
 
     let (quiet, named) = (args.quiet, model.name.clone());
     let source = Arc::new(move || match model.engine.stopped() {
-        Some(why) => Err(format!("the engine has stopped: {why}")),
+        Some(error) => Err(without_folder(&error)),
         None => Ok(model.clone()),
     });
     let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
@@ -196,9 +197,17 @@ fn wait(
     drain: Duration,
     quiet: bool,
 ) -> Outcome {
+    let mut told = false;
     while !watch.pressed() && !termination.requested() {
-        if let Some(why) = engine.and_then(Engine::stopped) {
-            return Err(Failure::Engine(Error::Stopped(why.to_owned())));
+        match engine.and_then(Engine::stopped) {
+            None => {}
+            // The server stays. Every request is refused with this reason.
+            Some(error @ Error::FileLost { .. }) if !told => {
+                eprintln!("error: {}", one_line(&error_message(&error)));
+                told = true;
+            }
+            Some(Error::FileLost { .. }) => {}
+            Some(error) => return Err(Failure::Engine(error)),
         }
         if server.is_finished() {
             return Err(Failure::Engine(Error::Stopped("the server has ended".to_owned())));

@@ -2,39 +2,60 @@
 
 use std::{io::ErrorKind, path::Path};
 
-use thermocline_engine::Error;
+use thermocline_engine::{Error, ScarceMemory};
 
 use crate::units::bytes;
 
-/// The message of `error` and what to do about it: sizes with units, and words for what happens to files.
+/// The message for `error`: what happened, why, and what to do about it, with sizes in units.
 pub fn error_message(error: &Error) -> String {
-    let (what, wanted, available) = match error {
-        Error::Memory { what, wanted, available } => (what, wanted, available),
-        Error::Io { action, path, source } => return file_message(action, path, source),
-        Error::Malformed { path, expected, got, .. } if is_truncated(expected, got) => {
+    match error {
+        Error::Memory { kind, what, wanted, available } => memory_message(*kind, what, *wanted, *available),
+        Error::Io { action, path, source } => file_message(action, path, source),
+        Error::Malformed { path, truncated: true, .. } => {
             tracing::info!("{error}");
-            return format!(
+            format!(
                 "{} is incomplete: the file ends too early, as after an interrupted download. Download it again.",
                 path.display()
-            );
+            )
         }
-        _ => return error.to_string(),
-    };
-    let figures = match available {
-        0 if is_on_device(what) => format!("{} wanted, the budget leaves nothing for it", bytes(*wanted)),
-        0 => format!("{} wanted, none is free", bytes(*wanted)),
-        // Two sizes that print alike would read like a contradiction.
-        had if bytes(*had) == bytes(*wanted) => format!("a little more than the {} there are is wanted", bytes(*had)),
-        had => format!("{} wanted, {} available", bytes(*wanted), bytes(*had)),
-    };
-    format!("{what}: {figures}. {}", remedy(what))
+        Error::Malformed { .. } => {
+            format!("{error}. The file is damaged, or another format: download it again, or choose another file.")
+        }
+        Error::FileLost { path } => format!(
+            "{} was changed while it was open: it became shorter, or its disk was removed. Put the whole file back, then open the \
+             model again.",
+            path.display()
+        ),
+        _ => error.to_string(),
+    }
 }
 
-/// True for a file that ends too early, from what its reader expected and got.
-fn is_truncated(expected: &str, got: &str) -> bool {
-    expected.starts_with("data inside the file")
-        || expected.ends_with("bytes left)")
-        || got.ends_with("bytes to the end of the file")
+/// [`error_message`] for clients of a server, who learn nothing about folders: a lost file is called by its name alone.
+pub fn without_folder(error: &Error) -> String {
+    match error {
+        Error::FileLost { path } => {
+            let name = path.file_name().map_or_else(|| path.clone(), Into::into);
+            error_message(&Error::FileLost { path: name })
+        }
+        _ => error_message(error),
+    }
+}
+
+/// The figures of a lack of memory for `what`, and what helps.
+fn memory_message(kind: ScarceMemory, what: &str, wanted: u64, available: u64) -> String {
+    let figures = match available {
+        0 if kind == ScarceMemory::Gpu => format!("{} wanted, the budget leaves nothing for it", bytes(wanted)),
+        0 => format!("{} wanted, none is free", bytes(wanted)),
+        // Two sizes that print alike would read like a contradiction.
+        had if bytes(had) == bytes(wanted) => format!("a little more than the {} there are is wanted", bytes(had)),
+        had => format!("{} wanted, {} available", bytes(wanted), bytes(had)),
+    };
+    let remedy = match kind {
+        ScarceMemory::KvCache => "A shorter context needs less, and so do keys and values of type Q8_0.",
+        ScarceMemory::Gpu => "Raise the VRAM budget, or have the CPU compute.",
+        ScarceMemory::Ram => "Close other programs, or choose a smaller model or a shorter context.",
+    };
+    format!("{what}: {figures}. {remedy}")
 }
 
 /// The system's answer about a file in words, and a remedy.
@@ -60,40 +81,44 @@ fn file_message(action: &str, path: &Path, source: &std::io::Error) -> String {
     }
 }
 
-fn is_on_device(what: &str) -> bool {
-    ["VRAM", "GPU", "weights", "FFN", "neuron blocks", "hand-over", "streaming buffer"]
-        .iter()
-        .any(|part| what.contains(part))
-}
-
-/// The remedy for a lack of memory for `what`.
-fn remedy(what: &str) -> &'static str {
-    if what.contains("KV cache") {
-        "A shorter context needs less, and so do keys and values of type Q8_0."
-    } else if is_on_device(what) {
-        "Raise the VRAM budget, or have the CPU compute."
-    } else {
-        "Close other programs, or choose a smaller model or a shorter context."
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use thermocline_engine::Location;
+
     use super::*;
 
     #[test]
-    fn memory_errors_have_units_and_a_remedy() {
-        let said = |what, wanted, available| error_message(&Error::Memory { what, wanted, available });
-        let weights = said("the least of the model in VRAM", 3 << 29, 200 << 20);
-        assert!(weights.contains("1.5 GiB wanted, 200.0 MiB available. Raise the VRAM budget"), "{weights}");
-        let cache = said("KV cache", 2 << 30, 0);
+    fn memory_errors_have_units_and_the_remedy_of_their_kind() {
+        let said = |kind, wanted, available| error_message(&Error::Memory { kind, what: "any", wanted, available });
+        let gpu = said(ScarceMemory::Gpu, 3 << 29, 200 << 20);
+        assert!(gpu.contains("1.5 GiB wanted, 200.0 MiB available. Raise the VRAM budget"), "{gpu}");
+        let cache = said(ScarceMemory::KvCache, 2 << 30, 0);
         assert!(cache.contains("2.0 GiB wanted, none is free. A shorter context"), "{cache}");
-        let near = said("scratch", (64 << 20) + 1, 64 << 20);
+        let near = said(ScarceMemory::Ram, (64 << 20) + 1, 64 << 20);
         assert!(near.contains("a little more than the 64.0 MiB there are") && near.contains("Close"), "{near}");
-        let none = said("the least of the model in VRAM", 3 << 20, 0);
+        let none = said(ScarceMemory::Gpu, 3 << 20, 0);
         assert!(none.contains("the budget leaves nothing for it. Raise the VRAM budget"), "{none}");
         let other = Error::Stopped("why".to_owned());
         assert_eq!(error_message(&other), other.to_string());
+    }
+
+    #[test]
+    fn remedies_follow_the_kind_and_no_words() {
+        for words in ["KV cache", "weights in VRAM", "data inside the file", "any (0 bytes left)", "renamed"] {
+            let memory =
+                |kind| Error::Memory { kind, what: "weights of the KV cache in VRAM", wanted: 2, available: 1 };
+            assert!(error_message(&memory(ScarceMemory::Ram)).ends_with("a shorter context."));
+            let whole = error_message(&Error::malformed("m", Location::File, words, words));
+            let short = error_message(&Error::truncated("m", Location::File, words, words));
+            assert!(whole.contains("damaged") && !whole.contains("incomplete"), "{whole}");
+            assert!(short.starts_with("m is incomplete") && short.ends_with("Download it again."), "{short}");
+        }
+    }
+
+    #[test]
+    fn lost_files_are_named_with_what_to_do() {
+        let said = error_message(&Error::FileLost { path: "/models/a.gguf".into() });
+        assert!(said.starts_with("/models/a.gguf was changed while it was open") && said.contains("back"), "{said}");
     }
 
     #[test]

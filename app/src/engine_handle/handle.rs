@@ -1,6 +1,7 @@
 //! The open model.
 
 use std::{
+    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -12,7 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 use thermocline_engine::{
-    Error,
+    Error, ScarceMemory,
     model::LoadOptions,
     session::{CalibrationOptions, Engine, EngineOptions, Session, SessionOptions},
 };
@@ -54,10 +55,12 @@ pub enum ModelState {
         /// The client that asks for answers.
         client: RemoteClient,
     },
-    /// Opening a model failed.
+    /// No model is open: this one failed.
     Failed {
         /// The model.
         model: ModelId,
+        /// The event that ended it.
+        failure: ModelFailure,
         /// The reason in sentences.
         reason: String,
     },
@@ -72,6 +75,35 @@ impl ModelState {
             ModelState::Ready { model, .. } | ModelState::Failed { model, .. } => Some(model.clone()),
             ModelState::Remote { model, .. } => Some(ModelId::Remote(model.clone())),
         }
+    }
+}
+
+/// The event that ended a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelFailure {
+    /// It could not be opened.
+    NotOpened,
+    /// It was open, and its engine has stopped.
+    Closed,
+}
+
+impl ModelFailure {
+    /// The words of the button that opens the model once more.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            ModelFailure::NotOpened => "Try again",
+            ModelFailure::Closed => "Open the model again",
+        }
+    }
+}
+
+impl fmt::Display for ModelFailure {
+    /// The sentence behind the model's name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ModelFailure::NotOpened => "could not be opened",
+            ModelFailure::Closed => "was closed",
+        })
     }
 }
 
@@ -90,8 +122,8 @@ struct SharedState {
     notify: Box<dyn Fn() + Send + Sync>,
 }
 
-impl std::fmt::Debug for EngineHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for EngineHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EngineHandle").field("state", &self.state()).finish_non_exhaustive()
     }
 }
@@ -104,15 +136,23 @@ impl EngineHandle {
         EngineHandle { shared: Arc::new(SharedState { state, latest_call, busy, notify: Box::new(notify) }) }
     }
 
-    /// Current state.
+    /// Current state. A model whose engine has stopped is closed.
     pub fn state(&self) -> ModelState {
-        self.shared.state.lock().clone()
+        let mut now = self.shared.state.lock();
+        if let ModelState::Ready { model, engine } = &*now
+            && let Some(error) = engine.stopped()
+        {
+            let (model, reason) = (model.clone(), error_message(&error));
+            let closed = ModelState::Failed { model, failure: ModelFailure::Closed, reason };
+            drop_in_background(std::mem::replace(&mut *now, closed));
+        }
+        now.clone()
     }
 
     /// Engine of the open model.
     pub fn engine(&self) -> Option<Engine> {
-        match &*self.shared.state.lock() {
-            ModelState::Ready { engine, .. } => Some(engine.clone()),
+        match self.state() {
+            ModelState::Ready { engine, .. } => Some(engine),
             _ => None,
         }
     }
@@ -138,7 +178,7 @@ impl EngineHandle {
                     let copies = opened.skip_inputs(level)?;
                     if let Err(available) = memory::check(copies.bytes) {
                         let what = "copies of the weights, input by input";
-                        return Err(Error::Memory { what, wanted: copies.bytes, available });
+                        return Err(Error::Memory { kind: ScarceMemory::Ram, what, wanted: copies.bytes, available });
                     }
                 }
                 let engine = Engine::from_model(opened, options)?;
@@ -150,8 +190,11 @@ impl EngineHandle {
             };
             let state = match catch_unwind(AssertUnwindSafe(open)) {
                 Ok(Ok(engine)) => ModelState::Ready { model, engine },
-                Ok(Err(error)) => ModelState::Failed { model, reason: error_message(&error) },
-                Err(_) => ModelState::Failed { model, reason: "opening it failed inside: this is a bug".to_owned() },
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, %model, "a model could not be opened");
+                    not_opened(model, error_message(&error))
+                }
+                Err(_) => not_opened(model, "Opening it failed inside: this is a bug.".to_owned()),
             };
             handle.set_state(number, state);
         };
@@ -161,7 +204,7 @@ impl EngineHandle {
                 ModelState::Opening(Opening { model, .. }) => model,
                 _ => return,
             };
-            self.set_state(number, ModelState::Failed { model, reason });
+            self.set_state(number, not_opened(model, reason));
         }
     }
 
@@ -179,13 +222,13 @@ impl EngineHandle {
             drop(before);
             let state = match find(&model, &keys) {
                 Ok(client) => ModelState::Remote { model, client },
-                Err(reason) => ModelState::Failed { model: id, reason },
+                Err(reason) => not_opened(id, reason),
             };
             handle.set_state(number, state);
         };
         if let Err(error) = thread::Builder::new().name("open-remote".to_owned()).spawn(work) {
             let reason = format!("no thread to ask the server with: {error}");
-            self.set_state(number, ModelState::Failed { model: failed, reason });
+            self.set_state(number, not_opened(failed, reason));
         }
     }
 
@@ -194,8 +237,7 @@ impl EngineHandle {
         self.shared.latest_call.fetch_add(1, SeqCst);
         let before = std::mem::replace(&mut *self.shared.state.lock(), ModelState::Empty);
         self.notify();
-        // Another thread waits for the end of the engine's thread. If there is none, this one does.
-        let _ = thread::Builder::new().name("close-model".to_owned()).spawn(move || drop(before));
+        drop_in_background(before);
     }
 
     /// Tells whether other work of the program uses the CPU: speeds are not measured meanwhile.
@@ -228,6 +270,15 @@ impl EngineHandle {
     }
 }
 
+fn not_opened(model: ModelId, reason: String) -> ModelState {
+    ModelState::Failed { model, failure: ModelFailure::NotOpened, reason }
+}
+
+/// Another thread waits for the end of the engine's thread. If there is none, this one does.
+fn drop_in_background(before: ModelState) {
+    let _ = thread::Builder::new().name("close-model".to_owned()).spawn(move || drop(before));
+}
+
 /// A client of the model's server, which must have it. The error is a sentence.
 fn find(model: &RemoteModel, keys: &KeyStore) -> Result<RemoteClient, String> {
     let key = keys.get(&model.server).map_err(|error| error.to_string())?;
@@ -249,8 +300,16 @@ fn find(model: &RemoteModel, keys: &KeyStore) -> Result<RemoteClient, String> {
 mod tests {
     use std::path::PathBuf;
 
+    use thermocline_engine::{
+        format::survive_lost_files,
+        session::{ContextPolicy, Prompt, Request, Sampling},
+    };
+
     use super::*;
-    use crate::testing::{eventually, until};
+    use crate::{
+        engine_handle::{Answer, AnswerEnd},
+        testing::{eventually, until},
+    };
 
     fn wait(handle: &EngineHandle, what: &str, is: impl Fn(&ModelState) -> bool) -> ModelState {
         until(what, || Some(handle.state()).filter(&is))
@@ -274,5 +333,37 @@ mod tests {
         // Threads that open a model have a handle each.
         eventually("the end of every thread that opens one", || Arc::strong_count(&handle.shared) == 1);
         assert!(matches!(handle.state(), ModelState::Empty));
+    }
+
+    /// A file that shrinks in mid-answer fails the answer and closes the model with a reason; another model opens.
+    #[test]
+    #[cfg(unix)]
+    fn model_whose_file_shrinks_is_closed_with_a_reason() {
+        survive_lost_files();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("story.gguf");
+        std::fs::write(&path, crate::builtin::file()).unwrap();
+        let handle = EngineHandle::new(|| ());
+        handle.open(ModelId::Path(path.clone()), EngineOptions::default());
+        wait(&handle, "the model", |state| matches!(state, ModelState::Ready { .. }));
+        let session = Arc::new(handle.session(SessionOptions::default()).unwrap());
+        let endless = Request {
+            sampling: Sampling::greedy(),
+            ignore_eos: true,
+            on_full: ContextPolicy::Shift { keep: 1 },
+            ..Request::new(Prompt::Text("Once upon a time".to_owned()))
+        };
+        let answer = Answer::start(|| (), session, endless);
+        eventually("a token", || !answer.take_update().tokens.is_empty());
+        std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(4096)).unwrap();
+        let end = until("the end of the answer", || answer.take_update().end);
+        assert!(matches!(&end, AnswerEnd::Failed(Error::FileLost { path: lost }) if *lost == path), "{end:?}");
+        let ModelState::Failed { failure: ModelFailure::Closed, reason, .. } = handle.state() else {
+            panic!("{handle:?}")
+        };
+        assert!(reason.contains("story.gguf was changed while it was open"), "{reason}");
+        assert!(handle.engine().is_none());
+        handle.open(ModelId::Builtin, EngineOptions::default());
+        wait(&handle, "another model", |state| matches!(state, ModelState::Ready { .. }));
     }
 }

@@ -7,5 +7,5 @@ mod error_message;
 mod handle;
 
 pub use answer::{Answer, AnswerEnd, AnswerUpdate, BATCH_INTERVAL, EndSignal};
-pub use error_message::error_message;
-pub use handle::{EngineHandle, ModelState, Opening};
+pub use error_message::{error_message, without_folder};
+pub use handle::{EngineHandle, ModelFailure, ModelState, Opening};

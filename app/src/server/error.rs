@@ -183,6 +183,7 @@ impl From<&Error> for ApiError {
             }
             Error::Invalid { what, .. } => ApiError::invalid_field(what, message),
             Error::Template(_) => ApiError::invalid_field("messages", message),
+            Error::FileLost { .. } => ApiError::unavailable(without_folder(error)),
             Error::Memory { .. } | Error::Stopped(_) => ApiError::unavailable(message),
             _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message),
         }

@@ -123,7 +123,7 @@ fn model_source(engine_handle: EngineHandle) -> ModelSource {
             Ok(ServedModel { name: model.to_string(), since, engine, defaults })
         }
         ModelState::Opening(opening) => Err(format!("{} is being opened; try again in a moment", opening.model)),
-        ModelState::Failed { model, reason } => Err(format!("{model} could not be opened: {reason}")),
+        ModelState::Failed { model, failure, reason } => Err(format!("{model} {failure}: {reason}")),
         ModelState::Remote { model, .. } => {
             Err(format!("{model} is not computed here; programs can ask {} themselves", model.server.host()))
         }

@@ -13,7 +13,9 @@ use rusqlite::Connection;
 
 use super::Window;
 use crate::{
+    engine_handle::ModelState,
     folders::Folders,
+    library::ModelId,
     store::{Message, MessageState, Store},
 };
 
@@ -201,12 +203,46 @@ fn window_survives_an_engine_panic_and_reopens_the_model() {
     assert!(says(&it, "asked to"), "the reason is not said");
     it.get_all_by_label("Open the model again").next().unwrap().click();
     it.run_steps(2);
-    until(&mut it, "a model that runs", |it| {
-        window(it).shell().engine_handle.engine().is_some_and(|engine| engine.stopped().is_none())
-    });
+    until(&mut it, "a model that runs", |it| window(it).shell().engine_handle.engine().is_some());
     it.get_by_label("Try again").click();
     it.run_steps(2);
     quiet(&mut it);
     let answer = kept(&folders);
     assert!(answer.state == MessageState::Complete && shows(&it, &answer.content), "{answer:?}");
+}
+
+/// The window stays when the model's file shrinks: it says why the model was closed, keeps the chat, and opens it again.
+#[test]
+#[cfg(unix)]
+fn window_survives_a_model_file_that_shrinks() {
+    thermocline_engine::format::survive_lost_files();
+    let folder = tempfile::tempdir().unwrap();
+    let folders = Folders::below(folder.path());
+    let path = folder.path().join("story.gguf");
+    fs::write(&path, crate::builtin::file()).unwrap();
+    let mut it = open(folders.clone());
+    let model = ModelId::Path(path.clone());
+    it.state_mut().as_mut().unwrap().shell.open_model(model.clone());
+    until(
+        &mut it,
+        "the file's model",
+        |it| matches!(window(it).shell().engine_handle.state(), ModelState::Ready { model: open, .. } if open == model),
+    );
+    send_message(&mut it, "Tell me a story about a cat and a boat.");
+    quiet(&mut it);
+    let told = kept(&folders);
+    fs::File::options().write(true).open(&path).and_then(|file| file.set_len(4096)).unwrap();
+    send_message(&mut it, "And a dog.");
+    quiet(&mut it);
+    assert_eq!(kept(&folders).state, MessageState::Failed);
+    assert!(says(&it, "story.gguf was changed while it was open"), "the reason is not said");
+    assert!(shows(&it, &told.content), "the chat has left the screen");
+    fs::write(&path, crate::builtin::file()).unwrap();
+    it.get_all_by_label("Open the model again").next().unwrap().click();
+    it.run_steps(2);
+    until(&mut it, "a model that runs", |it| window(it).shell().engine_handle.engine().is_some());
+    it.get_by_label("Try again").click();
+    it.run_steps(2);
+    quiet(&mut it);
+    assert_eq!(kept(&folders).state, MessageState::Complete);
 }

@@ -123,7 +123,7 @@ fn words(state: &ModelState, reason: Option<String>, palette: Palette) -> BarWor
         ModelState::Opening(opening) => format!("Opening {} …", opening.model),
         ModelState::Ready { model, .. } => model.to_string(),
         ModelState::Remote { model, .. } => model.name.clone(),
-        ModelState::Failed { model, .. } => format!("{model} could not be opened"),
+        ModelState::Failed { model, failure, .. } => format!("{model} {failure}"),
     };
     match state {
         ModelState::Ready { engine, .. } => {

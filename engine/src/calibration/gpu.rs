@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     gpu::{Binding, Buffer, Gpu, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage, grid, params},
 };
 
@@ -62,7 +62,12 @@ pub fn gpu_speed(gpu: &Gpu, effort: &GpuEffort) -> Result<GpuSpeed> {
     let bytes = (gpu.arena().available() / 4).min(gpu.caps().max_buffer).min(effort.bytes) / NOISE * NOISE;
     if bytes == 0 {
         let wanted = 4 * NOISE;
-        return Err(Error::Memory { what: "bandwidth measurement", wanted, available: gpu.arena().available() });
+        return Err(Error::Memory {
+            kind: ScarceMemory::Gpu,
+            what: "bandwidth measurement",
+            wanted,
+            available: gpu.arena().available(),
+        });
     }
     let (from, to) = (buffer(bytes)?, buffer(bytes)?);
     fill(gpu, &from)?;

@@ -11,7 +11,7 @@ use super::{
     simd::{self, INPUTS, InputBlock, InputMinima, OUTPUTS, position_in_line},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     format::{Bytes, Matrix, anonymous},
     quant::{TensorType, k_scales},
 };
@@ -106,7 +106,12 @@ impl InputMajor {
         let mut tiles: Vec<_> = memory.chunks_mut(tile * (bytes / rows)).enumerate().collect();
         pool.for_each(&mut tiles, |_, (at, to)| form.fill(weight, *at * tile, to));
         let memory = memory.make_read_only();
-        let memory = memory.map_err(|_| Error::Memory { what: WHAT, wanted: bytes as u64, available: 0 })?;
+        let memory = memory.map_err(|_| Error::Memory {
+            kind: ScarceMemory::Ram,
+            what: WHAT,
+            wanted: bytes as u64,
+            available: 0,
+        })?;
         Ok(Some(InputMajor { rows, cols, tile, factor: weight.factor(), form, data: Bytes::new(memory) }))
     }
 

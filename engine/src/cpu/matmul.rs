@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    Cpu, few_tokens, gemm,
+    Cpu, Isa, few_tokens, gemm,
     row_selection::{AHEAD, RowSelection, prefetch_distance},
     simd::{DOT_ROWS, GatheredRow},
 };
@@ -81,6 +81,13 @@ impl Cpu {
         let jobs =
             jobs.iter_mut().map(|job| RowsJob { weight: job.weight, bias: job.bias, rows: None, out: &mut *job.out });
         self.matmul_rows(&mut jobs.collect::<SmallVec<[_; 4]>>(), x, tokens);
+    }
+
+    /// Most tokens of a pass in which every token's product with `weight` has the bits that it has alone.
+    pub fn same_bits(&self, weight: &Matrix) -> usize {
+        // With AVX-512, and with decoded weights, tiles sum in another order than the kernels of one token.
+        let tiles_agree = self.codes_of(weight).is_some() && self.isa() != Isa::Avx512;
+        if tiles_agree || few_tokens::takes_any(self, weight) { usize::MAX } else { few_tokens::MOST }
     }
 
     /// [`Cpu::matmul`] for some rows of every job. Only those rows are read. A row's result is that of [`Cpu::matmul`].

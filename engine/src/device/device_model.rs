@@ -15,7 +15,7 @@ use super::{
     streaming_buffer::StreamingBuffer,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     gpu::{Gpu, Uploader, WorkKind, tokens_within},
     model::{Model, Resident, mask},
     runtime::{KvType, LayerFiring, Pass, Probe, Sequences},
@@ -61,7 +61,7 @@ impl DeviceModel {
         let available = gpu.arena().available();
         // No type is smaller on a device than in the file: a load that cannot fit is not begun.
         if wanted > available {
-            return Err(Error::Memory { what: "weights in GPU memory", wanted, available });
+            return Err(Error::Memory { kind: ScarceMemory::Gpu, what: "weights in GPU memory", wanted, available });
         }
         // Staging takes a part of what the load leaves.
         let mut uploader = Uploader::with_loads(gpu, available.saturating_sub(device) / 4, progress)?;

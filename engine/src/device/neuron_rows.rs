@@ -11,7 +11,7 @@ use super::{
     loader::GpuLoader,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     gpu::{Binding, Buffer, Gpu, MatrixPart, Op, Purpose, Recorder, params, pitch},
     model::Linear,
     quant::device_type,
@@ -268,7 +268,12 @@ impl NeuronsDown {
             let matrix = loader.uploader.matrix(Purpose::Ffn, "FFN weights", &[&rows_of])?;
             let [part] = matrix.parts() else {
                 let (wanted, available) = (matrix.bytes(), gpu.caps().max_binding);
-                return Err(Error::Memory { what: "FFN weights of a few neurons", wanted, available });
+                return Err(Error::Memory {
+                    kind: ScarceMemory::Gpu,
+                    what: "FFN weights of a few neurons",
+                    wanted,
+                    available,
+                });
             };
             parts.push(NeuronRows::new(gpu, ty, part, hidden, start, &sums)?);
         }

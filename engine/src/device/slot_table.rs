@@ -7,7 +7,7 @@ use std::ops::Range;
 use thermocline_shaders::limits::NO_NEURON;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     model::mask,
 };
 
@@ -153,7 +153,12 @@ impl SlotTable {
         let len = self.slots_for(slots.max(units.len()));
         if self.blocks() == MOST_BLOCKS || self.len() + len > self.slots_for(self.of_layer) {
             let wanted = self.blocks() as u64 + 1;
-            return Err(Error::Memory { what: "unit blocks of a layer", wanted, available: MOST_BLOCKS as u64 });
+            return Err(Error::Memory {
+                kind: ScarceMemory::Gpu,
+                what: "unit blocks of a layer",
+                wanted,
+                available: MOST_BLOCKS as u64,
+            });
         }
         let mut units = units.to_vec();
         units.resize(len, NO_NEURON);

@@ -46,8 +46,8 @@ pub struct Attribution {
     pub residual: f32,
 }
 
-/// The parts of the logit that `token` has after `context`, with the `top` neurons of the largest effects. Computed densely, with float
-/// activations, on the instruction set and workers of `cpu`. `proceed` is asked between layers.
+/// The parts of the logit that `token` has after `context`, with the `top` neurons of the largest effects. Computed densely, on the
+/// instruction set and workers of `cpu` and in its precision; the parts are taken in floats. `proceed` is asked between layers.
 ///
 /// # Errors
 /// [`Error::Invalid`] for an empty context or an id outside the vocabulary, [`Error::Unsupported`] for a model whose FFNs do not reach
@@ -68,8 +68,8 @@ pub fn attribution(
     }
     let outputs: Vec<FfnOutput<'_>> =
         (0..model.config.n_layer()).map(|layer| FfnOutput::of(model, layer)).collect::<Result<_>>()?;
-    let mut forward = Forward::new(Arc::clone(model), float(cpu)?);
-    let cpu = float(cpu)?;
+    let mut forward = Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?);
+    let cpu = beside(cpu, InputPrecision::Float)?;
     let mut kv = forward.kv_cache(context.len(), KvType::F32)?;
     if !before.is_empty() {
         forward.run(before, &mut kv, Outputs::None, &mut Until(&mut *proceed))?;
@@ -113,7 +113,7 @@ pub fn continuation(
     tokens: usize,
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<Vec<u32>> {
-    let mut forward = Forward::new(Arc::clone(model), float(cpu)?);
+    let mut forward = Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?);
     let mut kv = forward.kv_cache(context.len() + tokens, KvType::F32)?;
     let mut continued: Vec<u32> = Vec::new();
     while continued.len() < tokens {
@@ -124,9 +124,9 @@ pub fn continuation(
     Ok(continued)
 }
 
-/// A CPU that rounds no activations, on the instruction set and workers of `cpu`.
-pub(super) fn float(cpu: &Cpu) -> Result<Cpu> {
-    let options = CpuOptions { isa: Some(cpu.isa()), activations: InputPrecision::Float, ..CpuOptions::default() };
+/// A CPU of this precision, on the instruction set and workers of `cpu`.
+pub(super) fn beside(cpu: &Cpu, activations: InputPrecision) -> Result<Cpu> {
+    let options = CpuOptions { isa: Some(cpu.isa()), activations, ..CpuOptions::default() };
     Cpu::with_workers(&options, cpu.workers())
 }
 

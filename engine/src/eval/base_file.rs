@@ -125,11 +125,8 @@ impl<R: Read> BaseFile<R> {
     /// # Errors
     /// [`Error::Io`], [`Error::Malformed`].
     pub fn new(mut from: R, bytes: u64, path: &Path) -> Result<Self> {
-        let malformed = |name: &str, offset, expected: String, got: String| Error::Malformed {
-            path: path.to_owned(),
-            location: Location::Field { name: name.to_owned(), offset },
-            expected,
-            got,
+        let malformed = |name: &str, offset, expected: String, got: String| {
+            Error::malformed(path, Location::Field { name: name.to_owned(), offset }, expected, got)
         };
         let mut read = |into: &mut [u8]| from.read_exact(into).map_err(|error| Error::io("read", path, error));
         if bytes < 20 {
@@ -155,12 +152,9 @@ impl<R: Read> BaseFile<R> {
             + 4 * context as u128 * windows as u128
             + windows as u128 * scored(context) as u128 * row_bytes(n_vocab) as u128;
         if u128::from(bytes) != expected {
-            return Err(Error::Malformed {
-                path: path.to_owned(),
-                location: Location::File,
-                expected: format!("{expected} bytes for {windows} windows of {context} tokens, {n_vocab} each"),
-                got: format!("{bytes} bytes"),
-            });
+            let error = if u128::from(bytes) < expected { Error::truncated } else { Error::malformed };
+            let expected = format!("{expected} bytes for {windows} windows of {context} tokens, {n_vocab} each");
+            return Err(error(path, Location::File, expected, format!("{bytes} bytes")));
         }
         let mut raw = Vec::new();
         let mut window = vec![0; 4 * context];
@@ -192,12 +186,9 @@ impl<R: Read> BaseFile<R> {
         let words = self.row.as_chunks::<4>().0;
         let [scale, least] = [f32::from_le_bytes(words[0]), f32::from_le_bytes(words[1])];
         if !(scale >= 0.0 && scale.is_finite() && least.is_finite()) {
-            return Err(Error::Malformed {
-                path: self.path.clone(),
-                location: Location::File,
-                expected: format!("a scale and an offset that are numbers in scored token {}", self.rows),
-                got: format!("{scale} and {least}"),
-            });
+            let expected = format!("a scale and an offset that are numbers in scored token {}", self.rows);
+            let got = format!("{scale} and {least}");
+            return Err(Error::malformed(&self.path, Location::File, expected, got));
         }
         self.rows += 1;
         let (scale, least) = (f64::from(scale), f64::from(least));

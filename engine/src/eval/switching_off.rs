@@ -5,7 +5,7 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use serde::Serialize;
 
-use super::attribution::{FinalResidual, float, logit_of};
+use super::attribution::{FinalResidual, beside, logit_of};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
@@ -45,7 +45,7 @@ pub fn switching_off(
     if token as usize >= model.config.n_vocab {
         return Err(Error::invalid("token id", format!("below {}", model.config.n_vocab), token));
     }
-    let mut forward = Forward::new(Arc::clone(model), float(cpu)?);
+    let mut forward = Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?);
     let mut kv = forward.kv_cache(context.len(), KvType::F32)?;
     if !before.is_empty() {
         forward.run(before, &mut kv, Outputs::None, &mut FinalResidual::new(model, proceed))?;
@@ -65,7 +65,7 @@ pub fn switching_off(
     let (mut falls, mut without) = (Vec::with_capacity(neurons.len()), whole);
     for count in 1..=neurons.len() {
         let rest = Arc::new(model.without_neurons(&neurons[..count])?);
-        let now = logit(&mut Forward::new(rest, float(cpu)?), &mut kv)?;
+        let now = logit(&mut Forward::new(rest, beside(cpu, cpu.activations())?), &mut kv)?;
         falls.push(without - now);
         without = now;
     }

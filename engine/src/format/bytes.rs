@@ -6,10 +6,14 @@ use std::{
     sync::Arc,
 };
 
+use super::MappedFile;
+
 /// A cheaply clonable range of bytes with a shared owner.
 #[derive(Clone)]
 pub struct Bytes {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    /// The file that the owner maps, if it can be lost.
+    file: Option<Arc<MappedFile>>,
     start: usize,
     len: usize,
 }
@@ -18,7 +22,18 @@ impl Bytes {
     /// All bytes of `owner`.
     pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         let len = owner.as_ref().len();
-        Bytes { owner: Arc::new(owner), start: 0, len }
+        Bytes { owner: Arc::new(owner), file: None, start: 0, len }
+    }
+
+    /// All bytes of `owner`, which maps `file`.
+    #[cfg(unix)]
+    pub(super) fn mapped(owner: impl AsRef<[u8]> + Send + Sync + 'static, file: Arc<MappedFile>) -> Self {
+        Bytes { file: Some(file), ..Bytes::new(owner) }
+    }
+
+    /// The mapped file that the bytes are part of; `None` for bytes that cannot be lost.
+    pub(crate) fn file(&self) -> Option<&Arc<MappedFile>> {
+        self.file.as_ref()
     }
 
     /// A sub-range that shares the owner; `None` if it is out of bounds.
@@ -26,7 +41,7 @@ impl Bytes {
         if range.start > range.end || range.end > self.len {
             return None;
         }
-        Some(Bytes { owner: Arc::clone(&self.owner), start: self.start + range.start, len: range.end - range.start })
+        Some(Bytes { start: self.start + range.start, len: range.end - range.start, ..self.clone() })
     }
 }
 

@@ -1,8 +1,8 @@
 //! [`Checkpoint`]: metadata and tensors of a file, whatever its container.
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
-use super::{Metadata, Tensor};
+use super::{MappedFile, Metadata, Tensor};
 use crate::error::{Error, Location, Result};
 
 /// The container a checkpoint was read from.
@@ -41,9 +41,40 @@ pub struct Checkpoint {
     pub metadata: Metadata,
     /// Source of its tokenizer.
     pub tokenizer: TokenizerSource,
+    /// In a Hugging Face folder: names of the files that the weights are in.
+    pub weights: Vec<String>,
     tensors: Vec<Tensor>,
     unused: Vec<Tensor>,
     index: HashMap<String, usize>,
+    files: MappedFiles,
+}
+
+/// The mapped files that tensors are read from, each once.
+#[derive(Debug, Clone, Default)]
+pub struct MappedFiles(Vec<Arc<MappedFile>>);
+
+impl MappedFiles {
+    /// The files of `tensors`.
+    pub fn of<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> Self {
+        let mut files = MappedFiles::default();
+        tensors.into_iter().filter_map(|tensor| tensor.data.file()).for_each(|file| files.add(file));
+        files
+    }
+
+    fn add(&mut self, file: &Arc<MappedFile>) {
+        // Tensors of one file follow each other.
+        if !self.0.iter().rev().any(|known| Arc::ptr_eq(known, file)) {
+            self.0.push(Arc::clone(file));
+        }
+    }
+
+    /// Checks that all of them are still there.
+    ///
+    /// # Errors
+    /// [`Error::FileLost`] for the first that is not.
+    pub fn check(&self) -> Result<()> {
+        self.0.iter().try_for_each(|file| file.check())
+    }
 }
 
 impl Checkpoint {
@@ -58,7 +89,19 @@ impl Checkpoint {
         let index = index(&tensors).map_err(|twice| {
             Error::malformed(&path, Location::Tensor(twice), "unique tensor names", "the name twice")
         })?;
-        Ok(Checkpoint { path, container, metadata, tokenizer, tensors, unused: Vec::new(), index })
+        let files = MappedFiles::of(&tensors);
+        let (weights, unused) = (Vec::new(), Vec::new());
+        Ok(Checkpoint { path, container, metadata, tokenizer, weights, tensors, unused, index, files })
+    }
+
+    /// The mapped files that its tensors, and those added to a model later, are read from.
+    pub fn files(&self) -> &MappedFiles {
+        &self.files
+    }
+
+    /// Adds a file of a sidecar to those that [`Checkpoint::files`] has.
+    pub(crate) fn add_file(&mut self, file: &Arc<MappedFile>) {
+        self.files.add(file);
     }
 
     /// Adds `tensors` to the unused ones, under the names that the file has for them.

@@ -5,7 +5,7 @@
 //! but a plain file name is refused.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashSet},
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -41,15 +41,23 @@ pub struct HfFolder {
     /// `tokenizer_config.json`, or null. A `chat_template.jinja` beside it is its `chat_template`, as transformers
     /// has it.
     pub tokenizer_config: Value,
+    /// Names of the files that the weights are in.
+    pub weights: Vec<String>,
     /// Tensors of all files, under their own names, each in its file's order.
     pub tensors: Vec<Tensor>,
+}
+
+/// The weights of a folder.
+struct FolderWeights {
+    files: Vec<String>,
+    tensors: Vec<Tensor>,
 }
 
 impl HfFolder {
     /// Reads the folder at `path`.
     pub(super) fn open(path: &Path, mode: ReadMode) -> Result<Self> {
         let Some(config) = json(path, CONFIG)? else {
-            let got = match file_with(path, "gguf") {
+            let got = match files_with(path, "gguf").first() {
                 Some(name) => format!("no such file (but there is `{name}`: open that)"),
                 None => "no such file".to_owned(),
             };
@@ -83,66 +91,85 @@ impl HfFolder {
                 fields.insert("chat_template".to_owned(), Value::String(template));
             }
         }
+        let FolderWeights { files, tensors } = FolderWeights::read(path, mode)?;
         Ok(HfFolder {
             path: path.to_path_buf(),
             generation_config: json(path, GENERATION_CONFIG)?.unwrap_or(Value::Null),
             tokenizer_json: text(path, TOKENIZER)?,
             tokenizer_config,
-            tensors: tensors(path, mode)?,
+            weights: files,
+            tensors,
             config,
         })
     }
 }
 
-fn tensors(folder: &Path, mode: ReadMode) -> Result<Vec<Tensor>> {
-    let single = folder.join(WEIGHTS);
-    if single.exists() {
-        return safetensors::read(&single, &mmap::load(&single, mode)?);
-    }
-    let Some(index) = json(folder, WEIGHTS_INDEX)? else {
-        let got = match file_with(folder, "bin").or_else(|| file_with(folder, "pt")) {
+impl FolderWeights {
+    /// Reads the files that the index names, if there is one, else the whole file.
+    fn read(folder: &Path, mode: ReadMode) -> Result<Self> {
+        if let Some(index) = json(folder, WEIGHTS_INDEX)? {
+            return Self::of_index(folder, &index, mode);
+        }
+        let single = folder.join(WEIGHTS);
+        if single.exists() {
+            let tensors = mmap::read_with(&single, mode, |bytes| safetensors::read(&single, bytes))?;
+            return Ok(FolderWeights { files: vec![WEIGHTS.to_owned()], tensors });
+        }
+        let others = files_with(folder, "safetensors");
+        let got = match files_with(folder, "bin").into_iter().chain(files_with(folder, "pt")).next() {
+            _ if !others.is_empty() => format!("only `{}`", others.join("`, `")),
             Some(name) => format!("only `{name}`, a pickle, which can run code when it is read"),
             None => "neither".to_owned(),
         };
         let expected = format!("`{WEIGHTS}` or `{WEIGHTS_INDEX}` in the folder");
-        return Err(Error::malformed(folder, Location::File, expected, got));
-    };
-    shards(folder, &folder.join(WEIGHTS_INDEX), &index, mode)
+        Err(Error::malformed(folder, Location::File, expected, got))
+    }
+
+    /// Tensors of the files that `index` names; each tensor it lists must be in the file it lists it for.
+    fn of_index(folder: &Path, index: &Value, mode: ReadMode) -> Result<Self> {
+        let index_path = folder.join(WEIGHTS_INDEX);
+        let refuse =
+            |key: String, expected: &str, got: String| Error::malformed(&index_path, Location::Key(key), expected, got);
+        let map = index.get("weight_map").and_then(Value::as_object).ok_or_else(|| {
+            refuse("weight_map".to_owned(), "an object from tensor to file", kind(&index["weight_map"]).to_owned())
+        })?;
+        let mut by_file = BTreeMap::<&str, Vec<&str>>::new();
+        for (tensor, file) in map {
+            let file = file.as_str().filter(|name| is_plain_file_name(name)).ok_or_else(|| {
+                refuse(format!("weight_map.{tensor}"), "the name of a file in the folder", file.to_string())
+            })?;
+            by_file.entry(file).or_default().push(tensor);
+        }
+        let (mut files, mut tensors) = (Vec::with_capacity(by_file.len()), Vec::with_capacity(map.len()));
+        for (file, listed) in by_file {
+            let path = folder.join(file);
+            if !path.exists() {
+                let whole = match folder.join(WEIGHTS).exists() {
+                    true => format!(" (`{WEIGHTS}` is, and is used if the index is removed)"),
+                    false => String::new(),
+                };
+                let key = format!("weight_map.{}", listed[0]);
+                return Err(refuse(key, "a file in the folder", format!("`{file}`, which is not there{whole}")));
+            }
+            tensors.append(&mut listed_tensors(&path, &listed, mode)?);
+            files.push(file.to_owned());
+        }
+        Ok(FolderWeights { files, tensors })
+    }
 }
 
-/// Tensors of the files that `index` names; each tensor it lists must be in the file it lists it for.
-fn shards(folder: &Path, index_path: &Path, index: &Value, mode: ReadMode) -> Result<Vec<Tensor>> {
-    let refuse =
-        |key: String, expected: &str, got: String| Error::malformed(index_path, Location::Key(key), expected, got);
-    let map = index.get("weight_map").and_then(Value::as_object).ok_or_else(|| {
-        refuse("weight_map".to_owned(), "an object from tensor to file", kind(&index["weight_map"]).to_owned())
-    })?;
-    let mut by_file = BTreeMap::<&str, Vec<&str>>::new();
-    for (tensor, file) in map {
-        let file = file.as_str().filter(|name| is_plain_file_name(name)).ok_or_else(|| {
-            refuse(format!("weight_map.{tensor}"), "the name of a file in the folder", file.to_string())
-        })?;
-        by_file.entry(file).or_default().push(tensor);
+/// The tensors of the file at `path` that the index lists for it.
+fn listed_tensors(path: &Path, listed: &[&str], mode: ReadMode) -> Result<Vec<Tensor>> {
+    let mut there = mmap::read_with(path, mode, |bytes| safetensors::read(path, bytes))?;
+    let wanted = listed.iter().copied().collect::<HashSet<_>>();
+    there.retain(|tensor| wanted.contains(tensor.name.as_str()));
+    if there.len() != listed.len() {
+        let names = there.iter().map(|tensor| tensor.name.as_str()).collect::<HashSet<_>>();
+        let missing = listed.iter().find(|name| !names.contains(*name)).copied().unwrap_or_default();
+        let location = Location::Tensor(missing.to_owned());
+        return Err(Error::malformed(path, location, format!("the tensor, as `{WEIGHTS_INDEX}` says"), "none"));
     }
-    let mut tensors = Vec::with_capacity(map.len());
-    for (file, listed) in by_file {
-        let path = folder.join(file);
-        if !path.exists() {
-            let key = format!("weight_map.{}", listed[0]);
-            return Err(refuse(key, "a file in the folder", format!("`{file}`, which is not there")));
-        }
-        let mut there = safetensors::read(&path, &mmap::load(&path, mode)?)?;
-        let wanted = listed.iter().copied().collect::<std::collections::HashSet<_>>();
-        there.retain(|tensor| wanted.contains(tensor.name.as_str()));
-        if there.len() != listed.len() {
-            let names = there.iter().map(|tensor| (tensor.name.as_str(), ())).collect::<HashMap<_, _>>();
-            let missing = listed.into_iter().find(|name| !names.contains_key(name)).unwrap_or_default();
-            let location = Location::Tensor(missing.to_owned());
-            return Err(Error::malformed(path, location, format!("the tensor, as `{WEIGHTS_INDEX}` says"), "none"));
-        }
-        tensors.append(&mut there);
-    }
-    Ok(tensors)
+    Ok(there)
 }
 
 /// True if `name` is a file name within a folder on every system: no separator, no drive, no parent.
@@ -213,10 +240,14 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The first file in `folder`, by name, that ends in `.extension`.
-fn file_with(folder: &Path, extension: &str) -> Option<String> {
-    let names = fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter(|name| Path::new(name).extension().is_some_and(|found| found == extension)).min()
+/// The files in `folder` that end in `.extension`, by name.
+fn files_with(folder: &Path, extension: &str) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> =
+        names.filter(|name| Path::new(name).extension().is_some_and(|found| found == extension)).collect();
+    names.sort();
+    names
 }
 
 #[cfg(test)]
@@ -312,6 +343,27 @@ mod tests {
         let mut names = open(&folder).unwrap().tensors.into_iter().map(|tensor| tensor.name).collect::<Vec<_>>();
         names.sort();
         assert_eq!(names, ["a", "b", "c"]);
+    }
+
+    /// Weights that are there twice are those of the index. Other files are named.
+    #[test]
+    fn open_says_and_knows_which_weights_it_reads() {
+        let index = json!({"weight_map": {"a": "one.safetensors"}});
+        let both = folder(&[(WEIGHTS_INDEX, &index.to_string())]);
+        weights(both.path(), WEIGHTS, &[("whole", Dtype::F32)]);
+        refused(
+            &both,
+            "`one.safetensors`, which is not there (`model.safetensors` is, and is used if the index is removed)",
+        );
+        weights(both.path(), "one.safetensors", &[("a", Dtype::F32)]);
+        let read = open(&both).unwrap();
+        assert_eq!((read.tensors[0].name.as_str(), &read.weights[..]), ("a", &["one.safetensors".to_owned()][..]));
+        fs::remove_file(both.path().join(WEIGHTS_INDEX)).unwrap();
+        let read = open(&both).unwrap();
+        assert_eq!((read.tensors[0].name.as_str(), &read.weights[..]), ("whole", &[WEIGHTS.to_owned()][..]));
+        fs::remove_file(both.path().join(WEIGHTS)).unwrap();
+        weights(both.path(), "adapter.safetensors", &[("a", Dtype::F32)]);
+        refused(&both, "got only `adapter.safetensors`, `one.safetensors`");
     }
 
     #[test]

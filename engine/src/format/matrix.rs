@@ -1,8 +1,8 @@
 //! A two-dimensional weight in its file type.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
-use super::Bytes;
+use super::{Bytes, MappedFile};
 use crate::quant::{self, Encoding, TensorType};
 
 /// A `[rows, cols]` matrix, rows contiguous, each row a whole number of blocks. Its weights are those of the blocks times one factor.
@@ -62,6 +62,11 @@ impl Matrix {
     /// All rows.
     pub fn data(&self) -> &[u8] {
         &self.data
+    }
+
+    /// The mapped file that the rows are read from; `None` if they are in memory.
+    pub(crate) fn file(&self) -> Option<&Arc<MappedFile>> {
+        self.data.file()
     }
 
     /// Row `row`, encoded.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Checkpoint, HfFolder, ReadMode, gguf, mmap};
+use super::{Checkpoint, HfFolder, MappedFiles, ReadMode, gguf, mmap};
 use crate::error::{Error, Location, Result};
 
 /// Bytes at the front of a file that identify its kind.
@@ -15,6 +15,16 @@ pub enum Opened {
     Checkpoint(Checkpoint),
     /// A Hugging Face folder, still under its own names.
     HuggingFace(HfFolder),
+}
+
+impl Opened {
+    /// The mapped files that its tensors are read from.
+    pub fn files(&self) -> MappedFiles {
+        match self {
+            Opened::Checkpoint(checkpoint) => checkpoint.files().clone(),
+            Opened::HuggingFace(folder) => MappedFiles::of(&folder.tensors),
+        }
+    }
 }
 
 /// Opens a GGUF file (any shard of a split one), a Hugging Face folder, or a `config.json` or safetensors file in one.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 use super::{Bytes, Tensor, byte_range::ByteRange};
 use crate::{
@@ -16,8 +16,15 @@ const LENGTH_BYTES: u64 = 8;
 
 /// The tensors in `bytes`, in the order of their data. `name` is what errors call the file.
 pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Vec<Tensor>> {
-    let (header_len, header) = SafeTensors::read_metadata(bytes)
-        .map_err(|error| Error::malformed(name, Location::File, "a safetensors header that fits the file", error))?;
+    let (header_len, header) = SafeTensors::read_metadata(bytes).map_err(|error| {
+        let refuse = match error {
+            SafeTensorError::MetadataIncompleteBuffer
+            | SafeTensorError::HeaderTooSmall
+            | SafeTensorError::InvalidHeaderLength => Error::truncated,
+            _ => Error::malformed,
+        };
+        refuse(name, Location::File, "a safetensors header that fits the file", error)
+    })?;
     let data_start = LENGTH_BYTES.checked_add(header_len as u64);
     let mut found = header.tensors().into_iter().collect::<Vec<_>>();
     found.sort_by(|a, b| (a.1.data_offsets, &a.0).cmp(&(b.1.data_offsets, &b.0)));

@@ -9,7 +9,7 @@ use super::{
     faults::{FaultCounter, FaultPoint},
     health::Health,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ScarceMemory};
 
 /// Purpose of device memory, by which it is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +57,11 @@ impl Purpose {
             Purpose::Staging => "staging",
             Purpose::Predictor => "predictors",
         }
+    }
+
+    /// Kind of the memory, for errors.
+    fn memory_kind(self) -> ScarceMemory {
+        if self == Purpose::Kv { ScarceMemory::KvCache } else { ScarceMemory::Gpu }
     }
 }
 
@@ -200,7 +205,8 @@ impl Arena {
     pub fn buffer(&self, purpose: Purpose, what: &'static str, bytes: u64, usage: Usage) -> Result<Buffer> {
         self.health.check()?;
         let size = bytes.max(1).checked_next_multiple_of(16).unwrap_or(u64::MAX);
-        let refused = |available: u64| Error::Memory { what, wanted: size, available };
+        let kind = purpose.memory_kind();
+        let refused = |available: u64| Error::Memory { kind, what, wanted: size, available };
         if size > self.max_buffer {
             return Err(refused(self.max_buffer));
         }
@@ -215,7 +221,7 @@ impl Arena {
             self.health.fail_on_first_use();
         }
         if let Some(device) = &self.device {
-            buffer.raw = Some(self.on_device(device, what, size, usage)?);
+            buffer.raw = Some(self.on_device(device, purpose, what, size, usage)?);
         }
         if let Some(reserved) = self.reserved().filter(|reserved| *reserved > self.budget()) {
             return Err(refused(self.budget().saturating_sub(reserved.saturating_sub(size))));
@@ -225,7 +231,14 @@ impl Arena {
     }
 
     /// The driver's buffer of `size` bytes.
-    fn on_device(&self, device: &wgpu::Device, what: &'static str, size: u64, usage: Usage) -> Result<wgpu::Buffer> {
+    fn on_device(
+        &self,
+        device: &wgpu::Device,
+        purpose: Purpose,
+        what: &'static str,
+        size: u64,
+        usage: Usage,
+    ) -> Result<wgpu::Buffer> {
         let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
         let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
@@ -239,7 +252,9 @@ impl Arena {
         let Some(error) = failed.into_iter().flatten().next() else { return Ok(buffer) };
         self.health.check()?;
         Err(match error {
-            wgpu::Error::OutOfMemory { .. } => Error::Memory { what, wanted: size, available: 0 },
+            wgpu::Error::OutOfMemory { .. } => {
+                Error::Memory { kind: purpose.memory_kind(), what, wanted: size, available: 0 }
+            }
             error => self.health.failed(format_args!("a buffer for {what}"), &error),
         })
     }
@@ -258,7 +273,7 @@ impl Arena {
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let wanted = self.used();
         if wanted > bytes {
-            return Err(Error::Memory { what: "VRAM budget", wanted, available: bytes });
+            return Err(Error::Memory { kind: ScarceMemory::Gpu, what: "VRAM budget", wanted, available: bytes });
         }
         self.ledger.budget.store(bytes, Relaxed);
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Buffer, Gpu, Pipeline};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ScarceMemory};
 
 /// Rows of numbers in a buffer.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +61,12 @@ impl Op {
         let bindings: Vec<Binding> = bindings.iter().cloned().chain(code_book.as_ref().map(Binding::from)).collect();
         let most = gpu.caps().max_binding;
         if let Some(large) = bindings.iter().find(|binding| binding.bytes > most) {
-            return Err(Error::Memory { what: "one binding", wanted: large.bytes, available: most });
+            return Err(Error::Memory {
+                kind: ScarceMemory::Gpu,
+                what: "one binding",
+                wanted: large.bytes,
+                available: most,
+            });
         }
         let group = gpu.device().and_then(|device| bind_group(device, pipeline, &bindings));
         #[cfg(any(test, feature = "test-hooks"))]

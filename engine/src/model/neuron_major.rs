@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use super::{Down, Ffn, Model, Weights};
 use crate::{
     cpu::ThreadPool,
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     format::{Bytes, Matrix, anonymous},
     quant,
     quant::TensorType,
@@ -130,6 +130,7 @@ pub fn neuron_major(pool: &ThreadPool, down: &Matrix) -> Result<(Matrix, f64)> {
         square += tile_square;
     }
     let memory = memory.make_read_only().map_err(|_| Error::Memory {
+        kind: ScarceMemory::Ram,
         what: "down projection with a row per neuron",
         wanted: bytes as u64,
         available: 0,

@@ -2,7 +2,7 @@
 
 use super::{Down, Ffn, FfnWeights, Linear, Model};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     format::{Bytes, Matrix},
 };
 
@@ -85,7 +85,12 @@ fn without_lowest(ffn: &FfnWeights, ranks: &[u32], fraction: f64, layer: usize) 
 fn rows(matrix: &Matrix, kept: &[usize]) -> Result<Matrix> {
     let (len, bytes) = (matrix.row_bytes(), kept.len() * matrix.row_bytes());
     let mut data = Vec::new();
-    let full = |_| Error::Memory { what: "a matrix without some neurons", wanted: bytes as u64, available: 0 };
+    let full = |_| Error::Memory {
+        kind: ScarceMemory::Ram,
+        what: "a matrix without some neurons",
+        wanted: bytes as u64,
+        available: 0,
+    };
     data.try_reserve_exact(bytes).map_err(full)?;
     kept.iter().for_each(|row| data.extend_from_slice(&matrix.data()[row * len..][..len]));
     let rows = Matrix::new(matrix.ty(), kept.len(), matrix.cols(), Bytes::new(data));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{FfnWeights, Linear, Model};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     format::{Bytes, Matrix},
     quant,
 };
@@ -68,7 +68,12 @@ fn with_zero_rows(linear: &Linear, rows: &[usize]) -> Result<Linear> {
     let zero = zero_row(weight)?;
     let mut data = Vec::new();
     let len = weight.data().len();
-    let full = |_| Error::Memory { what: "a matrix with neurons switched off", wanted: len as u64, available: 0 };
+    let full = |_| Error::Memory {
+        kind: ScarceMemory::Ram,
+        what: "a matrix with neurons switched off",
+        wanted: len as u64,
+        available: 0,
+    };
     data.try_reserve_exact(len).map_err(full)?;
     data.extend_from_slice(weight.data());
     for row in rows {

@@ -57,7 +57,7 @@ pub use machine::{
 };
 pub use plan::{Assumption, Bottleneck, LayerPlan, Plan, PlanBytes, WORTHWHILE_EXPERTS};
 pub use powerinfer_split::{PowerInferSplit, SplitReport};
-pub use published::{PublishedCpu, PublishedGpu, PublishedMachine};
+pub use published::{MemorySizes, PublishedCpu, PublishedGpu, PublishedMachine};
 pub use resident_parts::{Granularity, Placement};
 pub use solver::PlacementSolver;
 pub use streaming::{StreamCost, Streaming, StreamingBufferSize};

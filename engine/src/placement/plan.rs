@@ -37,6 +37,11 @@ impl PlanBytes {
         self.by_name().iter().map(|(_, bytes)| bytes).sum()
     }
 
+    /// Those of weights.
+    pub fn weights(&self) -> u64 {
+        self.attention + self.ffn + self.head + self.vectors + self.predictor
+    }
+
     /// Bytes with the names they are shown under.
     pub fn by_name(&self) -> [(&'static str, u64); 9] {
         [

@@ -85,6 +85,25 @@ pub struct PublishedGpu {
     pub source: String,
 }
 
+/// Sizes of a machine's memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemorySizes {
+    /// The CPU's memory.
+    pub ram: u64,
+    /// The GPU's memory; 0 without a GPU.
+    pub vram: u64,
+    /// True if `vram` is a part of `ram`.
+    pub unified: bool,
+}
+
+impl MemorySizes {
+    /// Bytes that are missing of the RAM that a plan needs: `in_ram` there, and `on_gpu` in GPU memory.
+    pub fn missing(&self, in_ram: u64, on_gpu: u64) -> u64 {
+        let shared = if self.unified { on_gpu } else { 0 };
+        in_ram.saturating_add(shared).saturating_sub(self.ram)
+    }
+}
+
 impl PublishedMachine {
     /// The machine in `text`, a JSON object; `name` is what errors call it.
     ///
@@ -104,9 +123,14 @@ impl PublishedMachine {
         Ok(machine)
     }
 
-    /// Bytes of GPU memory.
-    pub fn vram(&self) -> u64 {
-        self.gpu.as_ref().map_or(0, |gpu| (gpu.memory_gib * f64::from(1 << 30)) as u64)
+    /// Sizes of its memory.
+    pub fn memory(&self) -> MemorySizes {
+        let bytes = |gib: f64| (gib * f64::from(1 << 30)) as u64;
+        MemorySizes {
+            ram: bytes(self.cpu.memory_gib),
+            vram: self.gpu.as_ref().map_or(0, |gpu| bytes(gpu.memory_gib)),
+            unified: self.gpu.as_ref().is_some_and(|gpu| gpu.unified),
+        }
     }
 
     /// Speeds to plan with.
@@ -165,10 +189,21 @@ mod tests {
         "gpu": {"name": "g", "memory_gib": 24, "memory_gb_s": 1000, "bus_gb_s": 32, "half_tflops": 80, "source": "s"}}"#;
 
     #[test]
+    fn unified_memory_is_one_budget() {
+        let gib = 1_u64 << 30;
+        let card = PublishedMachine::from_json("a", TEXT).unwrap().memory();
+        assert_eq!(card, MemorySizes { ram: 64 * gib, vram: 24 * gib, unified: false });
+        let one = MemorySizes { unified: true, ..card };
+        let missing = |sizes: MemorySizes, in_ram: u64, on_gpu: u64| sizes.missing(in_ram * gib, on_gpu * gib) / gib;
+        assert_eq!((missing(card, 50, 20), missing(card, 70, 20)), (0, 6));
+        assert_eq!((missing(one, 50, 20), missing(one, 40, 20)), (6, 0));
+    }
+
+    #[test]
     fn published_figures_become_speeds_of_every_weight_type() {
         let published = PublishedMachine::from_json("a", TEXT).unwrap();
         let machine = published.machine();
-        assert_eq!(published.vram(), 24 << 30);
+        assert_eq!(published.memory().vram, 24 << 30);
         assert!(machine.assumed && machine.knows(&[TensorType::Q4_0, TensorType::MXFP4, TensorType::F16]));
         let gpu = machine.gpu.unwrap();
         assert!(gpu.rate(TensorType::Q4_K).sequential > 15.0 * machine.cpu.rate(TensorType::Q4_K).sequential);

@@ -7,7 +7,7 @@ use super::{
     PlanInputs, PowerInferSplit, StreamingBufferSize, usable,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     model::Model,
 };
 
@@ -95,7 +95,12 @@ impl PlacementSolver {
         if plan.placement.any_resident() {
             return Ok(plan);
         }
-        let refuse = |wanted| Error::Memory { what: "the least of the model in VRAM", wanted, available: budget };
+        let refuse = |wanted| Error::Memory {
+            kind: ScarceMemory::Gpu,
+            what: "the least of the model in VRAM",
+            wanted,
+            available: budget,
+        };
         let least = profile.least_bytes(|layer| layer.base() + layer.hot_bytes(1));
         if least > budget {
             return Err(refuse(least));
@@ -164,7 +169,7 @@ impl PlacementSolver {
     ) -> Result<Plan> {
         if !placement.any_resident() {
             let wanted = self.profile.least_bytes(needs);
-            return Err(Error::Memory { what, wanted, available: usable(budget) });
+            return Err(Error::Memory { kind: ScarceMemory::Gpu, what, wanted, available: usable(budget) });
         }
         Ok(self.price(placement))
     }

@@ -36,6 +36,8 @@ pub struct Forward {
     chunk: usize,
     sparsity: Sparsity,
     correction: ThresholdCorrection,
+    /// See [`Forward::same_bits`].
+    same_bits: usize,
     /// Logits, or hidden states.
     logits: Vec<f32>,
     /// Ids and logits of a shortlist.
@@ -52,7 +54,8 @@ impl Forward {
     pub fn on(model: Arc<Model>, processor: Box<dyn Processor>) -> Self {
         let top = ([0; MAX_SHORTLIST], [0.0; MAX_SHORTLIST]);
         let (sparsity, correction) = (Sparsity::Dense, ThresholdCorrection::NONE);
-        Forward { model, processor, chunk: DEFAULT_CHUNK, sparsity, correction, logits: Vec::new(), top }
+        let same_bits = processor.same_bits(&model, sparsity);
+        Forward { model, processor, chunk: DEFAULT_CHUNK, sparsity, correction, same_bits, logits: Vec::new(), top }
     }
 
     /// Switches to another processor, with `model` in the form it takes, and returns the previous one. A cache can be used by the
@@ -60,6 +63,7 @@ impl Forward {
     pub fn replace(&mut self, model: &Arc<Model>, mut processor: Box<dyn Processor>) -> Box<dyn Processor> {
         processor.expect_sparsity(self.sparsity);
         self.model = Arc::clone(model);
+        self.same_bits = processor.same_bits(model, self.sparsity);
         std::mem::replace(&mut self.processor, processor)
     }
 
@@ -119,6 +123,13 @@ impl Forward {
     pub fn set_sparsity(&mut self, mode: Sparsity) {
         self.sparsity = mode;
         self.processor.expect_sparsity(mode);
+        self.same_bits = self.processor.same_bits(&self.model, mode);
+    }
+
+    /// Most tokens of one sequence that one pass may have so that their logits have the bits of passes of one token each, in
+    /// the sparsity mode there is. 1 if no pass of several tokens has them.
+    pub fn same_bits(&self) -> usize {
+        self.same_bits
     }
 
     /// Sets the correction of the predictors' thresholds, from the next call of [`Forward::run`] or [`Forward::top`] on.
@@ -144,7 +155,8 @@ impl Forward {
     /// [`Error::ContextFull`] if the cache (or a learned position table) is too short, [`Error::Invalid`] for no tokens, an
     /// id outside the vocabulary or a cache the processor does not hold, [`Error::Memory`] if scratch memory cannot be had:
     /// all of these before the cache changes or with whole chunks in it. [`Error::Cancelled`] if `probe` says so,
-    /// [`Error::Gpu`] if a device is lost, with the chunks completed so far in the cache.
+    /// [`Error::Gpu`] if a device is lost, with the chunks completed so far in the cache. [`Error::FileLost`] if a mapped file
+    /// of the model is lost: the cache is then of no use.
     pub fn run(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<&[f32]> {
         self.check(tokens, kv)?;
         let n_vocab = self.model.config.n_vocab;
@@ -156,10 +168,7 @@ impl Forward {
         // Every row is overwritten.
         grow(&mut self.logits, wanted.checked_mul(n_vocab), "logits")?;
         let done = self.compute(tokens, kv, outputs, probe);
-        if done.is_err() {
-            kv.drop_unfinished();
-        }
-        done?;
+        self.end_pass(done, kv)?;
         Ok(&self.logits[..wanted * n_vocab])
     }
 
@@ -200,10 +209,7 @@ impl Forward {
         let d_model = self.model.config.d_model;
         grow(&mut self.logits, tokens.len().checked_mul(d_model), "hidden states")?;
         let done = self.compute_hidden(tokens, kv, probe);
-        if done.is_err() {
-            kv.drop_unfinished();
-        }
-        done?;
+        self.end_pass(done, kv)?;
         Ok(&self.logits[..tokens.len() * d_model])
     }
 
@@ -249,7 +255,7 @@ impl Forward {
         let mut pass = Pass { separate, sparsity: *sparsity, correction, ..Pass::new(model, &tokens, probe) };
         let done = layers(&mut **processor, &mut pass, &mut sequences)
             .and_then(|()| processor.head(&pass, 0..tokens.len(), logits));
-        match done {
+        match model.checkpoint.files().check().and(done) {
             Ok(()) => {
                 processor.report(&mut pass);
                 sequences.advance();
@@ -274,10 +280,7 @@ impl Forward {
         self.check(tokens, kv)?;
         let k = k.min(self.model.config.n_vocab);
         let done = self.compute_top(tokens, kv, k, probe);
-        if done.is_err() {
-            kv.drop_unfinished();
-        }
-        done?;
+        self.end_pass(done, kv)?;
         Ok(Shortlist { ids: &self.top.0[..k], logits: &self.top.1[..k] })
     }
 
@@ -299,6 +302,15 @@ impl Forward {
             sequences.advance();
         }
         Ok(())
+    }
+
+    /// The end of a pass that is `done`. If weights were lost meanwhile, what it has computed is not used.
+    fn end_pass(&self, done: Result<()>, kv: &mut KvCache) -> Result<()> {
+        let done = self.model.checkpoint.files().check().and(done);
+        if done.is_err() {
+            kv.drop_unfinished();
+        }
+        done
     }
 
     fn check(&self, tokens: &[u32], kv: &KvCache) -> Result<()> {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     cpu::ops::KvType,
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope},
 };
 
@@ -131,7 +131,12 @@ impl KvCache {
                 rows.off_host = off_host(layer, kept[layer].room())?;
                 if rows.off_host.is_none() {
                     let ram = KvLayer::new(ty, of, kept[layer].room());
-                    let ram = ram.map_err(|_| Error::Memory { what: "KV cache", wanted, available })?;
+                    let ram = ram.map_err(|_| Error::Memory {
+                        kind: ScarceMemory::KvCache,
+                        what: "KV cache",
+                        wanted,
+                        available,
+                    })?;
                     available += ram.bytes();
                     rows.ram = Some(ram);
                 }

@@ -65,6 +65,13 @@ pub trait Processor: Debug + Send {
         let _ = pass;
     }
 
+    /// Most tokens of one sequence that one pass may have in `mode` so that their logits have the bits of passes of one token
+    /// each. 1 promises nothing.
+    fn same_bits(&self, model: &Model, mode: Sparsity) -> usize {
+        let _ = (model, mode);
+        1
+    }
+
     /// Tells the sparsity mode of the passes to come ahead of them, for what a processor has to make ready between two.
     fn expect_sparsity(&mut self, mode: Sparsity) {
         let _ = mode;

@@ -7,7 +7,7 @@ use super::{
     snapshots::{self, Snapshots},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     model::{LayerConfig, ModelConfig, StateShape},
 };
 
@@ -65,7 +65,12 @@ impl RecurrentStates {
         if !config.is_recurrent() {
             return Ok(None);
         }
-        let no_room = || Error::Memory { what: "recurrent states", wanted: config.state_bytes(), available: 0 };
+        let no_room = || Error::Memory {
+            kind: ScarceMemory::Ram,
+            what: "recurrent states",
+            wanted: config.state_bytes(),
+            available: 0,
+        };
         let states = config.layers.iter().map(|layer| match layer.state() {
             Some(shape) => RecurrentState::new(shape).map(LayerState::Ram).map(Some).ok_or_else(no_room),
             None => Ok(None),
@@ -219,7 +224,12 @@ impl RecurrentStates {
             Some(snapshot) => snapshot.of.clone(),
             None if tokens == now && !from.unfinished => {
                 let room = from.shapes.iter().map(|shape| RecurrentState::new(*shape)).collect::<Option<Vec<_>>>();
-                let no_room = || Error::Memory { what: "recurrent states", wanted: from.bytes(), available: 0 };
+                let no_room = || Error::Memory {
+                    kind: ScarceMemory::Ram,
+                    what: "recurrent states",
+                    wanted: from.bytes(),
+                    available: 0,
+                };
                 let mut states = room.ok_or_else(no_room)?;
                 let mut all = states.iter_mut().zip(from.layers.iter().flatten());
                 all.try_for_each(|(to, from)| from.save(to))?;

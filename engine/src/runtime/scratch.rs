@@ -1,6 +1,6 @@
 //! Growth of scratch buffers, which reports a lack of memory instead of aborting.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ScarceMemory};
 
 /// Makes `vec` at least `n` long; `None` is a length that overflows.
 ///
@@ -13,6 +13,7 @@ pub(crate) fn grow(vec: &mut Vec<f32>, n: Option<usize>, what: &'static str) -> 
     }
     let more = n - vec.len();
     vec.try_reserve_exact(more).map_err(|_| Error::Memory {
+        kind: ScarceMemory::Ram,
         what,
         wanted: n.saturating_mul(size_of::<f32>()) as u64,
         available: (vec.capacity() * size_of::<f32>()) as u64,

@@ -14,7 +14,7 @@ use super::{
     worker::Command,
 };
 use crate::{
-    error::{Error, GpuFailure, Result},
+    error::{Error, GpuFailure, Result, ScarceMemory},
     gpu::Fallback,
     runtime::{Forward, KvCache, Processor},
 };
@@ -166,7 +166,12 @@ impl DeviceManager {
                 }
                 self.engine.planner.clear_reserve();
                 let done = match bytes {
-                    0 => Err(Error::Memory { what: "VRAM budget", wanted: now.accounted, available: 0 }),
+                    0 => Err(Error::Memory {
+                        kind: ScarceMemory::Gpu,
+                        what: "VRAM budget",
+                        wanted: now.accounted,
+                        available: 0,
+                    }),
                     bytes => change_budget(forward, contexts, bytes),
                 };
                 match done {

@@ -25,7 +25,7 @@ use super::{
     ffn_reads::FfnSize,
     loader::{DeviceSource, device_source},
     neuron_norms::mass_of,
-    request::{EventSender, StopMessage, stopped_error},
+    request::{EventSender, StopCause, StopCell, stopped_error},
     sampling::{Grammar, GrammarCompiler, GrammarState},
     settings::{RequestedSettings, SettingsMailbox},
     sparsity,
@@ -83,7 +83,7 @@ pub(super) struct EngineState {
     /// Most bytes of all caches.
     pub kv_budget: Option<u64>,
     pub sparsity: Mutex<SparsityReport>,
-    pub stopped: StopMessage,
+    pub stopped: StopCell,
     /// Made for the first request with a grammar.
     pub grammars: OnceLock<GrammarCompiler>,
     /// Firings kept for the next run.
@@ -106,6 +106,18 @@ impl EngineState {
             Some(compiler) => compiler.compile(grammar),
             None => Err(Error::invalid("grammar", "a compiler for it", "none")),
         }
+    }
+
+    /// The error of every request, if the engine has stopped. A mapped file that is lost stops it.
+    pub fn stop_error(&self) -> Option<Error> {
+        if self.stopped.get().is_none()
+            && let Err(Error::FileLost { path }) = self.model.checkpoint.files().check()
+        {
+            tracing::error!(path = %path.display(), "a file of the model is lost");
+            // Another thread may have been faster.
+            let _ = self.stopped.set(StopCause::FileLost(path));
+        }
+        self.stopped.get().map(StopCause::error)
     }
 
     /// The conditions under which tokens are decoded now, in `mode`.
@@ -250,9 +262,9 @@ impl Engine {
         let mut forward = Forward::new(Arc::clone(&model), cpu);
         forward.set_chunk(options.chunk);
         forward.set_sparsity(sparsity.mode);
-        let ffn_sizes = FfnSize::of_layers(&model);
         let settings = RequestedSettings { sparsity: options.sparsity, budget: options.device.budget(), adaptive };
         let state = Arc::new(EngineState {
+            ffn_sizes: FfnSize::of_layers(&model),
             model,
             tokenizer,
             template,
@@ -271,12 +283,12 @@ impl Engine {
             recall: options.recall,
             kv_budget: options.kv_budget,
             sparsity: Mutex::new(sparsity),
-            stopped: StopMessage::default(),
+            stopped: StopCell::default(),
             grammars: OnceLock::new(),
             counts,
-            ffn_sizes,
             weighed: AtomicBool::new(false),
         });
+        state.model.checkpoint.files().check()?;
         let (commands, inbox) = mpsc::channel();
         let thread = {
             let (state, commands) = (Arc::clone(&state), commands.clone());
@@ -459,10 +471,10 @@ impl Engine {
         self.handle.state.settings.latest().adaptive
     }
 
-    /// The reason why the engine has stopped, if it has: after a fault inside it, every request gets this as [`Error::Stopped`], and the
-    /// model has to be opened again.
-    pub fn stopped(&self) -> Option<&str> {
-        self.handle.state.stopped.get().map(String::as_str)
+    /// The reason why the engine has stopped, if it has: [`Error::Stopped`] after a fault inside it, [`Error::FileLost`] if a
+    /// mapped file of the model is lost. Every request gets this error, and the model has to be opened again.
+    pub fn stopped(&self) -> Option<Error> {
+        self.handle.state.stop_error()
     }
 
     pub(super) fn downgrade(&self) -> WeakEngine {
@@ -481,7 +493,7 @@ impl Engine {
         let _ = self.command(Command::Panic);
     }
 
-    pub(super) fn stop_message(&self) -> &StopMessage {
+    pub(super) fn stop_cell(&self) -> &StopCell {
         &self.handle.state.stopped
     }
 
@@ -489,17 +501,14 @@ impl Engine {
         if self.handle.state.settings.change(change) {
             return self.command(Command::ApplySettings);
         }
-        match self.stopped() {
-            Some(_) => Err(stopped_error(self.stop_message())),
-            None => Ok(()),
-        }
+        self.stopped().map_or(Ok(()), Err)
     }
 
     pub(super) fn command(&self, command: Command) -> Result<()> {
-        if self.stopped().is_some() {
-            return Err(stopped_error(self.stop_message()));
+        match self.stopped() {
+            Some(error) => Err(error),
+            None => self.handle.commands.send(command).map_err(|_| stopped_error(self.stop_cell())),
         }
-        self.handle.commands.send(command).map_err(|_| stopped_error(self.stop_message()))
     }
 }
 
@@ -528,7 +537,7 @@ impl Session {
     ///
     /// Tokens of the prompt that the cache already holds are not computed again, so a conversation is continued by sending it whole. The result is the same as from an empty cache, up to float summation order.
     pub fn generate(&self, request: Request) -> Receiver<Event> {
-        let (events, receiver) = EventSender::new(self.engine.stop_message());
+        let (events, receiver) = EventSender::new(self.engine.stop_cell());
         let number = self.requests.fetch_add(1, SeqCst);
         // If it cannot be delivered, the event sender says so as it is dropped.
         let _ = self.engine.command(Command::Generate {

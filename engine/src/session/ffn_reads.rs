@@ -45,35 +45,27 @@ impl FfnReads {
         self.neurons += size.neurons;
         self.used_neurons += if dense { size.neurons } else { fired.min(size.neurons) };
         self.on_device |= firing.hot.is_some_and(|hot| hot.iter().any(|word| *word != 0)) || firing.gpu_ns > 0;
-        if firing.cpu_ns > 0 {
-            self.timed_ns += firing.cpu_ns;
-            self.timed_bytes += firing.cpu_bytes;
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn reads_are_compared_with_the_dense_ffn() {
         let sizes = [FfnSize { bytes: 1000, neurons: 40 }, FfnSize::default()];
         let mut reads = FfnReads::default();
-        assert_eq!((reads.spared(), reads.saved()), (None, None));
+        assert_eq!(reads.spared(), None);
         let firing = LayerFiring { tokens: 1, fired: &[0b1011, 1], cpu_bytes: 250, ..LayerFiring::default() };
         reads.add(&sizes, &firing, false);
-        reads.add(&sizes, &LayerFiring { cpu_ns: 500, ..firing }, false);
+        reads.add(&sizes, &firing, false);
         // Neither several tokens at once, nor a layer without an FFN.
         reads.add(&sizes, &LayerFiring { tokens: 2, ..firing }, false);
         reads.add(&sizes, &LayerFiring { layer: 1, ..firing }, false);
         assert_eq!((reads.read_bytes, reads.dense_bytes), (500, 2000));
         assert_eq!((reads.used_neurons, reads.neurons, reads.spared()), (8, 80, Some(0.75)));
-        // 250 bytes in 500 ns: 1500 that were not read would have taken 3000 ns.
-        assert_eq!(reads.saved(), Some(Duration::from_nanos(3000)));
         reads.add(&sizes, &LayerFiring { hot: Some(&[1, 0]), ..firing }, true);
-        assert_eq!((reads.used_neurons, reads.saved()), (48, None));
+        assert_eq!((reads.used_neurons, reads.on_device), (48, true));
     }
 }

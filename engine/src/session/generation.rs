@@ -68,6 +68,8 @@ pub(super) struct Generation<'a> {
     pooled: Option<PooledStates>,
     /// True if its tokens are recorded.
     recorded: bool,
+    /// The passes in which there may be drafts.
+    drafts: SpeculationMode,
     /// Drafts of the tokens to come.
     speculation: Option<Speculation>,
     /// Tokens to compute, and the number of them that are computed.
@@ -140,9 +142,9 @@ impl<'a> Generation<'a> {
             seed: sampler.seed(),
             ..GenerationStats::default()
         };
-        let looks_up = request.speculation == SpeculationMode::PromptLookup;
-        let speculation = looks_up && grammar.is_none() && !state.model.config.is_recurrent();
-        let speculation = speculation.then(|| Speculation::new(&todo));
+        let drafts = request.speculation;
+        let looks_up = drafts != SpeculationMode::Off && grammar.is_none() && !state.model.config.is_recurrent();
+        let speculation = looks_up.then(|| Speculation::new(&todo));
         todo.drain(..reused);
         Ok(Generation {
             tokenizer,
@@ -162,6 +164,7 @@ impl<'a> Generation<'a> {
             thought_budget,
             pooled: request.embedding.map(|pooling| PooledStates::new(pooling, state.model.config.d_model)),
             recorded: request.recorded,
+            drafts,
             speculation,
             todo,
             computed: 0,
@@ -213,16 +216,24 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Drafts tokens behind the one to compute, where there is room for them and nothing approximate is skipped: a pass of several
-    /// tokens is dense.
-    fn add_draft(&mut self, context: &Context, forward: &Forward) {
-        let Some(speculation) = &mut self.speculation else { return };
+    /// The most tokens of a pass with drafts; 1 if there are none.
+    fn longest_draft_pass(&self, forward: &Forward) -> usize {
         let skips_inputs = forward.model().weights.input_level.is_some() && forward.sparsity() != Sparsity::Dense;
-        if skips_inputs || !matches!(forward.sparsity(), Sparsity::Dense | Sparsity::Exact) {
-            return;
+        let approximates = skips_inputs || !matches!(forward.sparsity(), Sparsity::Dense | Sparsity::Exact);
+        match self.drafts {
+            SpeculationMode::SameBits => forward.same_bits(),
+            // A pass of several tokens skips nothing.
+            SpeculationMode::PromptLookup if !approximates => usize::MAX,
+            SpeculationMode::PromptLookup | SpeculationMode::Off => 1,
         }
+    }
+
+    /// Drafts tokens behind the one to compute, where there is room for them.
+    fn add_draft(&mut self, context: &Context, forward: &Forward) {
+        let longest = self.longest_draft_pass(forward);
+        let Some(speculation) = self.speculation.as_mut().filter(|_| longest > 1) else { return };
         let left = self.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.stats.generated_tokens));
-        let room = (context.room().saturating_sub(1)).min(left.saturating_sub(1)).min(self.chunk.saturating_sub(1));
+        let room = context.room().min(left).min(self.chunk).min(longest).saturating_sub(1);
         speculation.draft(room, &mut self.todo);
         self.drafted = self.todo.len() - 1;
     }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     calibration::{MachineOptions, MeasureEffort, cached_machine},
     cpu,
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
     gpu::{Gpu, GpuOptions},
     placement::Machine,
 };
@@ -236,7 +236,12 @@ fn reserve_memory(engine: &Engine, wanted: u64, go_on: &mut dyn FnMut() -> Contr
     let Some((budget, free, _)) = left(engine) else { return Ok(wanted) };
     let room = wanted.min(budget / 2);
     if room < MATRIX_BYTES {
-        return Err(Error::Memory { what: "measuring the GPU's speed", wanted: MATRIX_BYTES, available: budget / 2 });
+        return Err(Error::Memory {
+            kind: ScarceMemory::Gpu,
+            what: "measuring the GPU's speed",
+            wanted: MATRIX_BYTES,
+            available: budget / 2,
+        });
     }
     if free < room {
         engine.command(Command::Reserve { bytes: room - free })?;

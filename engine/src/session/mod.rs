@@ -12,7 +12,7 @@
 //! they were at. What callers change on a running engine (VRAM budget, sparsity mode, adaptation) is requested in [`settings`] and
 //! applied between two tokens. A [`budget_forecast`] says what a budget would give, corrected by the rates that were measured while decoding; a
 //! [`breakdown`] sets the parts of a token's time as planned beside those of [`step_times`];
-//! [`idle_calibration`] measures the machine while the engine is idle; [`neurons`] records firings and lets the hot set follow them,
+//! [`idle_calibration`] measures the machine while the engine is idle; a [`lent_turn`] has another thread compute between two turns; [`neurons`] records firings and lets the hot set follow them,
 //! [`neuron_norms`] weighs neurons that are never zero, and [`ffn_reads`] says what skipping saved.
 
 mod batch;
@@ -28,6 +28,7 @@ mod engine;
 mod ffn_reads;
 mod generation;
 mod idle_calibration;
+mod lent_turn;
 mod live_planner;
 mod loader;
 mod logprobs;
@@ -53,6 +54,7 @@ pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus, LoadStag
 pub use embedding::Pooling;
 pub use engine::{Engine, MemoryReport, Session};
 pub use idle_calibration::CalibrationOptions;
+pub use lent_turn::LentTurn;
 pub use live_planner::{LivePlanner, planner};
 pub use loader::{DeviceLoadOptions, load_on_device};
 pub use logprobs::{LogprobsRequest, TokenLogprobs};

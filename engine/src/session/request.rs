@@ -1,6 +1,7 @@
 //! Requests to a session, and the events that answer them.
 
 use std::{
+    path::PathBuf,
     sync::{
         Arc, OnceLock,
         mpsc::{self, Receiver, Sender},
@@ -243,7 +244,7 @@ pub struct Request {
     pub chat: ChatOptions,
     /// Grammar of the answer, thoughts before it excepted.
     pub grammar: Option<Grammar>,
-    /// Drafts of tokens that may follow, computed together with the next one. They do not change what is drawn.
+    /// Drafts of tokens that may follow, computed together with the next one.
     pub speculation: SpeculationMode,
     /// Log probabilities to report; `None`: none.
     pub logprobs: Option<LogprobsRequest>,
@@ -261,9 +262,13 @@ pub struct Request {
 pub enum SpeculationMode {
     /// None: every pass is of one token.
     Off,
-    /// Repetitions: the tokens that followed the last ones where these occurred before. Models with recurrent states, approximate
-    /// sparsity modes and answers by a grammar have no drafts.
+    /// [`SpeculationMode::PromptLookup`] where a pass of several tokens gives each the bits of a pass of its own
+    /// ([`Forward::same_bits`](crate::runtime::Forward::same_bits)). The text is the one without drafts.
     #[default]
+    SameBits,
+    /// Repetitions: the tokens that followed the last ones where these occurred before. Rounding differs in passes of several
+    /// tokens, so a token may take the place of one that is nearly as likely. Models with recurrent states, approximate sparsity
+    /// modes and answers by a grammar have no drafts.
     PromptLookup,
 }
 
@@ -354,10 +359,6 @@ pub struct FfnReads {
     pub used_neurons: u64,
     /// See [`FfnReads::used_neurons`].
     pub neurons: u64,
-    /// Nanoseconds the CPU worked on as many of the FFNs as were timed, and the bytes it read there.
-    pub timed_ns: u64,
-    /// See [`FfnReads::timed_ns`].
-    pub timed_bytes: u64,
     /// True if a device computed some of the neurons: what it read of its own memory is not among the bytes.
     pub on_device: bool,
 }
@@ -366,15 +367,6 @@ impl FfnReads {
     /// Fraction of the bytes that the CPU did not read; `None` without a token.
     pub fn spared(&self) -> Option<f64> {
         (self.dense_bytes > 0).then(|| 1.0 - (self.read_bytes as f64 / self.dense_bytes as f64).min(1.0))
-    }
-
-    /// Time that reading what was spared would have taken at the rate at which the rest was read; `None` where no time was measured,
-    /// or a device did a part of the work.
-    pub fn saved(&self) -> Option<Duration> {
-        let seconds = self.timed_ns as f64 / 1e9;
-        let spared = self.dense_bytes.saturating_sub(self.read_bytes) as f64;
-        let known = self.timed_bytes > 0 && self.timed_ns > 0 && !self.on_device;
-        known.then(|| Duration::from_secs_f64((spared * seconds / self.timed_bytes as f64).min(1e9)))
     }
 }
 
@@ -435,19 +427,38 @@ pub enum Event {
     Error(Error),
 }
 
-/// The message of an engine that has stopped; unset while it runs.
-pub(super) type StopMessage = Arc<OnceLock<String>>;
+/// The reason why an engine has stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum StopCause {
+    /// A fault inside it: a message.
+    Fault(String),
+    /// A mapped file of the model is lost.
+    FileLost(PathBuf),
+}
+
+impl StopCause {
+    /// The error of every request from then on.
+    pub fn error(&self) -> Error {
+        match self {
+            StopCause::Fault(message) => Error::Stopped(message.clone()),
+            StopCause::FileLost(path) => Error::FileLost { path: path.clone() },
+        }
+    }
+}
+
+/// The cause of an engine's end; unset while it runs.
+pub(super) type StopCell = Arc<OnceLock<StopCause>>;
 
 /// The sending end of a generation's events. It makes sure that the last event is an end: dropped without one, by a panic or with a
 /// queue, it reports that the engine stopped.
 #[derive(Debug)]
 pub(super) struct EventSender {
     sender: Option<Sender<Event>>,
-    stopped: StopMessage,
+    stopped: StopCell,
 }
 
 impl EventSender {
-    pub fn new(stopped: &StopMessage) -> (Self, Receiver<Event>) {
+    pub fn new(stopped: &StopCell) -> (Self, Receiver<Event>) {
         let (sender, receiver) = mpsc::channel();
         (EventSender { sender: Some(sender), stopped: Arc::clone(stopped) }, receiver)
     }
@@ -476,8 +487,8 @@ impl Drop for EventSender {
 }
 
 /// The error of an engine that has stopped.
-pub(super) fn stopped_error(stopped: &StopMessage) -> Error {
-    Error::Stopped(stopped.get().cloned().unwrap_or_else(|| "it was closed".to_owned()))
+pub(super) fn stopped_error(stopped: &StopCell) -> Error {
+    stopped.get().map_or_else(|| Error::Stopped("it was closed".to_owned()), StopCause::error)
 }
 
 #[cfg(test)]
@@ -486,9 +497,9 @@ mod tests {
 
     #[test]
     fn dropped_event_sender_reports_that_the_engine_stopped() {
-        let stopped = StopMessage::default();
+        let stopped = StopCell::default();
         let (sender, events) = EventSender::new(&stopped);
-        stopped.set("out of luck".to_owned()).unwrap();
+        stopped.set(StopCause::Fault("out of luck".to_owned())).unwrap();
         drop(sender);
         let end: Vec<Event> = events.iter().collect();
         assert!(matches!(&end[..], [Event::Error(Error::Stopped(why))] if why == "out of luck"));
@@ -496,12 +507,12 @@ mod tests {
 
     #[test]
     fn event_sender_ends_once_and_notices_a_dropped_receiver() {
-        let (sender, events) = EventSender::new(&StopMessage::default());
+        let (sender, events) = EventSender::new(&StopCell::default());
         assert!(sender.send(Event::Prompt { done: 0, total: 1 }));
         let stats = GenerationStats::default();
         sender.finish(Event::Done { reason: StopReason::MaxTokens, stats });
         assert_eq!(events.iter().count(), 2);
-        let (sender, events) = EventSender::new(&StopMessage::default());
+        let (sender, events) = EventSender::new(&StopCell::default());
         drop(events);
         assert!(!sender.send(Event::Prompt { done: 0, total: 1 }));
     }

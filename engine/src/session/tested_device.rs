@@ -119,7 +119,7 @@ pub(super) fn ensure_tested(
         return Ok(());
     }
     let test = match self_test(gpu, &untested, go_on) {
-        Err(Error::Memory { what, wanted, available }) => {
+        Err(Error::Memory { what, wanted, available, .. }) => {
             tracing::warn!(adapter = adapter.name, what, wanted, available, "no room for a self-test");
             return Ok(());
         }

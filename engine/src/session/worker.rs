@@ -20,8 +20,9 @@ use super::{
     device_manager::DeviceManager,
     engine::EngineState,
     generation::{Generation, StepResources},
+    lent_turn::TurnLoan,
     loader::{DeviceSource, LoadedDevice},
-    request::EventSender,
+    request::{EventSender, StopCause},
     turns::Turns,
 };
 use crate::{
@@ -67,6 +68,8 @@ pub(super) enum Command {
     Reserve { bytes: u64 },
     /// Plan with these speeds; `None`: with those known. Ends a reservation.
     SetMachine { machine: Option<Box<Machine>> },
+    /// Another thread computes.
+    Lend(TurnLoan),
     /// Load `number` has ended.
     Loaded { number: u64, result: Result<LoadedDevice> },
     /// The last handle was dropped.
@@ -77,7 +80,7 @@ pub(super) enum Command {
 }
 
 /// Carries out commands and requests until the last handle is dropped. A panic stops the engine for good: running and later requests
-/// get [`Error::Stopped`] with its message.
+/// get [`Error::Stopped`] with its message. So does the loss of a mapped file, with [`Error::FileLost`].
 pub(super) fn serve(
     state: &Arc<EngineState>,
     forward: Forward,
@@ -94,11 +97,11 @@ pub(super) fn serve(
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
         let message = format!("it failed inside ({}); open the model again", panic_message(panic.as_ref()));
         tracing::error!("{message}");
-        // Before the event senders are dropped, which quote it. It is set only here.
-        let _ = state.stopped.set(message);
-        worker.meter.idle();
-        state.telemetry.generations.set(0);
+        // Before the event senders are dropped, which quote it. A lost file may have been noticed before.
+        let _ = state.stopped.set(StopCause::Fault(message));
     }
+    worker.meter.idle();
+    state.telemetry.generations.set(0);
 }
 
 /// The message of a panic.
@@ -159,16 +162,20 @@ impl Worker<'_> {
             match command {
                 Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return self.save_counts(),
                 Ok(command) => {
-                    let settings = matches!(command, Command::ApplySettings);
+                    let repeats = matches!(command, Command::ApplySettings | Command::Lend(_));
                     self.handle_command(command);
-                    // Settings may come faster than they are applied.
-                    if settings && busy {
+                    // These may come faster than they are carried out.
+                    if repeats && busy {
                         self.run_turn();
                     }
                 }
                 Err(TryRecvError::Empty) => self.run_turn(),
             }
             self.publish_memory();
+            // Requests end with the error as their event senders are dropped.
+            if self.state.stop_error().is_some() {
+                return;
+            }
         }
     }
 
@@ -225,6 +232,7 @@ impl Worker<'_> {
             }
             Command::ApplySettings => self.apply_settings(),
             Command::RetryDevice => self.device.retry(),
+            Command::Lend(turn) => turn.wait(),
             Command::Reserve { bytes } => {
                 self.state.planner.reserve_more(bytes);
                 self.replan();

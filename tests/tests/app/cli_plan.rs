@@ -87,6 +87,27 @@ fn built_in_model_is_planned_for_another_machine() {
     }
 }
 
+/// Memory that a published machine does not have is told, in text and JSON. Unified memory is one budget.
+#[test]
+fn plan_tells_memory_that_is_not_there() {
+    let plan = |shape: &str, machine: &str, vram: &str, form: &[&str]| {
+        let args = ["plan", "--shape", shape, "--type", "q4_0", "--machine", machine, "--vram", vram];
+        thermocline(&[&args[..], form].concat())
+    };
+    let told = |shape: &str, machine: &str, vram: &str| {
+        let (text, json) = (plan(shape, machine, vram, &[]).ok(), plan(shape, machine, vram, &["--json"]).json());
+        let notes: Vec<&str> = json["memory_notes"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+        assert!(notes.iter().all(|note| text.contains(note)), "{notes:?}: {text}");
+        (json["missing_ram"].as_u64().unwrap(), json["budget"].as_u64().unwrap(), notes.join("; "))
+    };
+    let (missing, _, notes) = told("relu-llama-70b", "apple-m2", "12GiB");
+    assert!(missing >> 30 >= 10 && notes.contains("of RAM are missing: the machine has 24.0 GiB"), "{notes}");
+    let (missing, budget, notes) = told("relu-llama-70b", "rtx3060-r5", "30GiB");
+    assert!(missing == 0 || notes.contains("of RAM are missing"), "{notes}");
+    assert!(budget == 12 << 30 && notes.contains("the budget is 12.0 GiB, as much as the card has"), "{notes}");
+    assert_eq!(told("relu-llama-7b", "rtx3060-r5", "4GiB"), (0, 4 << 30, String::new()));
+}
+
 /// A card with a third of its speed in bursts: both are told, and less is expected of split layers, as much of whole ones.
 #[test]
 fn plan_tells_speeds_that_sink_in_bursts() {

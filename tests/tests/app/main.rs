@@ -11,6 +11,7 @@ mod cli_files;
 mod cli_gpu;
 mod cli_inspect;
 mod cli_logits;
+mod cli_lost_file;
 mod cli_out;
 mod cli_plan;
 mod cli_run;

@@ -6,11 +6,11 @@
 use std::{path::Path, sync::Arc};
 
 use thermocline_engine::{
-    cpu::Isa,
+    cpu::{InputPrecision, Isa},
     model::{LoadOptions, Model},
-    runtime::{KvType, Outputs},
+    runtime::{KvType, Outputs, Sparsity},
 };
-use thermocline_tests::golden::{Setup, forward};
+use thermocline_tests::golden::{MODELS, QUANTISED, RECURRENT, Setup, forward};
 
 use super::models::fixtures;
 
@@ -77,4 +77,78 @@ fn chunks_of_any_size_give_the_same_logits_over_long_contexts() {
             assert_eq!(first_difference(&path, &model, setup, n, chunks), None, "{setup:?}");
         }
     }
+}
+
+/// Conditions of a pass.
+#[derive(Debug, Clone, Copy)]
+struct Conditions {
+    isa: Isa,
+    activations: InputPrecision,
+    mode: Sparsity,
+}
+
+/// Every instruction set of this machine, and on the best one every precision and mode.
+fn conditions() -> Vec<Conditions> {
+    let (activations, mode) = (InputPrecision::Int8, Sparsity::Dense);
+    let mut all: Vec<_> = Isa::available().into_iter().map(|isa| Conditions { isa, activations, mode }).collect();
+    let best = all.iter().map(|it| it.isa).max().unwrap_or(Isa::Scalar);
+    all.push(Conditions { isa: best, activations: InputPrecision::Float, mode });
+    all.extend(Sparsity::ALL.into_iter().filter(|it| *it != mode).map(|mode| Conditions {
+        isa: best,
+        activations,
+        mode,
+    }));
+    all
+}
+
+/// The passes of several tokens that [`Forward::same_bits`](thermocline_engine::runtime::Forward::same_bits) promises, and
+/// where they differ from passes of one token.
+fn broken_promise(path: &Path, model: &Arc<Model>, conditions: Conditions) -> (usize, Option<String>) {
+    const TOKENS: usize = 18;
+    let ids: Vec<u32> = (0..TOKENS).map(|at| (at * 53 + 11) as u32 % model.config.n_vocab as u32).collect();
+    let Conditions { isa, activations, mode } = conditions;
+    let setup = Setup { isa: Some(isa), activations, ..Setup::default() };
+    let of_passes = |tokens: usize| {
+        let mut forward = forward(model, Setup { chunk: tokens, ..setup });
+        forward.set_sparsity(mode);
+        forward
+    };
+    let bits = |tokens: usize| -> Vec<u32> {
+        let mut forward = of_passes(tokens);
+        let mut kv = forward.kv_cache(TOKENS, setup.kv).unwrap();
+        forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap().iter().map(|logit| logit.to_bits()).collect()
+    };
+    let promised = of_passes(1).same_bits();
+    if promised == 1 {
+        return (1, None);
+    }
+    let alone = bits(1);
+    let differs = [2, 8, 17].into_iter().filter(|tokens| *tokens <= promised).find(|tokens| bits(*tokens) != alone);
+    let name = path.file_name().unwrap_or_default().display();
+    (promised, differs.map(|tokens| format!("{name} {conditions:?}: passes of {tokens}, {promised} promised")))
+}
+
+/// Every type of weights and every family, on every instruction set of this machine, in every mode: passes up to the promised size
+/// have the bits of single tokens. Drafts are made there by default.
+#[test]
+fn promised_passes_have_the_bits_of_single_tokens() {
+    let names = MODELS.iter().chain(&QUANTISED).chain(&RECURRENT);
+    let mut paths: Vec<_> = names.map(|name| fixtures().join("models").join(name)).collect();
+    for folder in ["gguf", "gguf2026"] {
+        let files = fixtures().join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
+        paths.extend(files.filter(|path| path.extension().is_some_and(|ending| ending == "gguf")));
+    }
+    let folders = fixtures().join("models");
+    let (mut broken, mut several) = (Vec::new(), 0);
+    for (path, model) in paths.iter().map(|path| (path, open(path))) {
+        // In plain Rust the files are enough.
+        let skips = |it: &Conditions| it.isa == Isa::Scalar && path.starts_with(&folders);
+        for conditions in conditions().into_iter().filter(|it| !skips(it)) {
+            let (promised, differs) = broken_promise(path, &model, conditions);
+            several += usize::from(promised > 1);
+            broken.extend(differs);
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(several > 100, "only {several} promises");
 }

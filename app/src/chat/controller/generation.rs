@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use thermocline_engine::session::{Engine, Request, Session, SessionOptions};
+use thermocline_engine::session::{ChatOptions, Engine, Request, Session, SessionOptions};
 
 use super::{ChatController, drop_in_background, is_removed};
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
         remembered,
         tool_round::{self, MOST_ROUNDS},
     },
-    engine_handle::{Answer, EngineHandle, ModelState, error_message},
+    engine_handle::{Answer, EngineHandle, ModelFailure, ModelState, error_message},
     library::ModelId,
     store::{ChatId, MessageId, MessageState, Store, StoreError},
 };
@@ -31,7 +31,10 @@ impl ChatController {
         if !self.model.ptr_eq(&Weak::new()) {
             let same = matches!(&state, ModelState::Ready { engine, .. }
                 if std::ptr::eq(Arc::as_ptr(engine.model()), self.model.as_ptr()));
-            if !same {
+            // The answers of a model that has closed by itself end with its error.
+            let ends = matches!(&state, ModelState::Failed { failure: ModelFailure::Closed, .. })
+                && self.answers.values().any(|answer| answer.is_started() && !answer.is_ended());
+            if !same && !ends {
                 errors.append(&mut self.release_model(store, StopCause::ModelClosed));
             }
         }
@@ -117,7 +120,7 @@ impl ChatController {
             match state {
                 ModelState::Opening(_) => None,
                 ModelState::Empty => Some(failed("No model is open.".to_owned())),
-                ModelState::Failed { model, reason } => Some(failed(format!("{model} could not be opened: {reason}"))),
+                ModelState::Failed { model, failure, reason } => Some(failed(format!("{model} {failure}: {reason}"))),
                 // Without its tools an answer would be another one. Connecting has a time limit.
                 ModelState::Ready { .. } | ModelState::Remote { .. } if self.waits_for_tools(store, chat) => None,
                 ModelState::Ready { .. } | ModelState::Remote { .. } => {
@@ -218,6 +221,14 @@ impl ChatController {
         let mut prompt = ChatPrompt::repeated(store, chat, id).map_err(|error| error.to_string())?;
         prompt.tools = self.definitions(store, chat, id).map_err(|error| error.to_string())?;
         Ok(prompt.request(engine.context(), model))
+    }
+
+    /// The tools and variables that the template of message `id` is given beside the messages.
+    ///
+    /// # Errors
+    /// The store's error.
+    pub fn chat_options(&self, store: &Store, chat: ChatId, id: MessageId) -> Result<ChatOptions, StoreError> {
+        Ok(ChatOptions { tools: self.definitions(store, chat, id)?, ..ChatOptions::default() })
     }
 
     /// `true` while an answer that may call tools would begin without those of a server that is being connected.

@@ -5,7 +5,7 @@ use std::{io::Write, ops::ControlFlow, path::PathBuf, sync::Arc};
 use clap::Args;
 use serde_json::json;
 use thermocline_engine::{
-    cpu::Cpu,
+    cpu::{Cpu, CpuOptions, InputPrecision},
     eval::{Attribution, attribution, continuation, neuron_lens, switching_off},
     model::NeuronIndex,
     tokenizer::{EncodeOptions, Tokenizer},
@@ -55,7 +55,8 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
     report::check(&args.json)?;
     let model = Arc::new(args.model.open_model()?);
     let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
-    let cpu = Cpu::new(&args.cpu.options())?;
+    // Rounded inputs would blur the parts.
+    let cpu = Cpu::new(&CpuOptions { activations: InputPrecision::Float, ..args.cpu.options() })?;
     let context = tokenizer.encode(&args.prompt, EncodeOptions::CHAT)?;
     if context.is_empty() {
         return Err(Failure::usage("--prompt: expected at least one token"));

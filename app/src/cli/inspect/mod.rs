@@ -176,6 +176,9 @@ fn print(out: &mut impl Write, contents: &Contents<'_>, tensors: bool) -> io::Re
     writeln!(out, "file          {}", name(&checkpoint.path.display().to_string()))?;
     let (keys, count) = (checkpoint.metadata.len(), checkpoint.tensors().len() + checkpoint.unused().len());
     writeln!(out, "container     {}, {keys} keys, {count} tensors", container(checkpoint.container))?;
+    if !checkpoint.weights.is_empty() {
+        writeln!(out, "read from     {}", name(&checkpoint.weights.join(", ")))?;
+    }
     let size = units::bytes(summary.total.bytes);
     writeln!(out, "weights       {} parameters, {size}", units::parameters(summary.total.parameters))?;
     unused.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
@@ -280,6 +283,7 @@ fn to_json(contents: &Contents<'_>, problem: Option<&Error>, tensors: bool) -> J
     let mut report = json!({
         "file": checkpoint.path,
         "container": { "kind": kind, "version": version },
+        "weight_files": checkpoint.weights,
         "problem": problem.map(Error::to_string),
         "model": architecture,
         "kv_cache": kv_cache,

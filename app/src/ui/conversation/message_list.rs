@@ -11,7 +11,7 @@ use super::{
     over_limit, tool_calls, writer,
 };
 use crate::{
-    chat::{AnswerStats, Explanation, PendingCall, prompt_before},
+    chat::{AnswerStats, AnsweredWord, Explanation, PendingCall, prompt_before},
     engine_handle::ModelState,
     store::Speaker,
     ui::{command::Command, shell::Shell, theme::Palette},
@@ -142,8 +142,10 @@ impl Conversation {
                 let message = self.branch.iter().find(|message| message.id == view.message);
                 let (Some(engine), Some(message)) = (shell.engine_handle.engine(), message) else { return };
                 let rest = message.content.get(at..).unwrap_or_default().to_owned();
-                match prompt_before(&shell.store, chat.id, view.message, at) {
-                    Ok(prompt) => view.set(Explanation::start(&shell.engine_handle, engine, prompt, rest)),
+                let options = shell.chat_controller.chat_options(&shell.store, chat.id, view.message);
+                let prompt = prompt_before(&shell.store, chat.id, view.message, at);
+                match prompt.and_then(|prompt| Ok(AnsweredWord { prompt, chat: options?, text: rest })) {
+                    Ok(word) => view.set(Explanation::start(&shell.engine_handle, engine, word)),
                     Err(error) => shell.show_error(error),
                 }
             }
@@ -153,11 +155,7 @@ impl Conversation {
 
 /// True if a model is open that can answer.
 fn can_answer(state: &ModelState) -> bool {
-    match state {
-        ModelState::Ready { engine, .. } => engine.stopped().is_none(),
-        ModelState::Remote { .. } => true,
-        _ => false,
-    }
+    matches!(state, ModelState::Ready { .. } | ModelState::Remote { .. })
 }
 
 /// The round button above the composer that leads to the end of the messages, which fill `place`. True if it is pressed.

@@ -140,17 +140,17 @@ const PRIVACY: &str = "Nothing leaves this computer: no account, no statistics. 
 /// The reason why no model can answer, and what to do about it. Shows nothing while a model is open.
 pub fn without_model(ui: &mut Ui, shell: &mut Shell) {
     let (why, failed) = match shell.engine_handle.state() {
-        ModelState::Failed { model, reason } => {
-            let why = format!("{model} could not be opened: {reason}");
-            (RichText::new(why).color(Palette::of(ui).bad), Some(model))
+        ModelState::Failed { model, failure, reason } => {
+            let why = format!("{model} {failure}: {reason}");
+            (RichText::new(why).color(Palette::of(ui).bad), Some((model, failure.remedy())))
         }
         ModelState::Empty => (RichText::new("No model is open."), None),
         _ => return,
     };
     ui.vertical_centered(|ui| {
         ui.label(why);
-        if let Some(model) = failed
-            && ui.button("Try again").on_hover_text(format!("Open {model} again")).clicked()
+        if let Some((model, again)) = failed
+            && ui.button(again).on_hover_text(format!("Open {model} again")).clicked()
         {
             shell.queue_command(Command::OpenModel(model));
         }

@@ -225,7 +225,7 @@ impl FileView<'_> {
                 if ui.button(text).accessible_name(&name).on_hover_text(name).clicked() {
                     shell.queue_command(Command::OpenModel(card.id.clone()));
                 }
-                if let ModelState::Failed { model, reason } = state
+                if let ModelState::Failed { model, reason, .. } = state
                     && *model == card.id
                 {
                     widgets::trouble(ui, reason);

@@ -304,7 +304,7 @@ fn model(ui: &mut Ui, shell: &mut Shell, model: RemoteModel) {
             }
         }
         ui.label(name);
-        if let ModelState::Failed { model: failed, reason } = &state
+        if let ModelState::Failed { model: failed, reason, .. } = &state
             && *failed == ModelId::Remote(model.clone())
         {
             widgets::trouble(ui, reason);

@@ -10,7 +10,9 @@ use thermocline_engine::{
     cpu::{Cpu, CpuOptions},
     model::{Activation, NeuronIndex, mask},
     runtime::Sparsity,
-    session::{DeviceChoice, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice},
+    session::{
+        DeviceChoice, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice, SpeculationMode,
+    },
     telemetry::neurons::Watch,
 };
 
@@ -319,7 +321,8 @@ fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
     let said = "Tim saw a red ball. Lily saw a red ball. Tim ran to the red ball. Lily ran to the red ball. Tim saw a";
     let sampling = Sampling { seed: Some(5), ..Sampling::default() };
     let prompt = Prompt::Text(said.to_owned());
-    let request = Request { sampling, max_tokens: Some(160), ..Request::new(prompt) };
+    let speculation = SpeculationMode::PromptLookup;
+    let request = Request { sampling, max_tokens: Some(160), speculation, ..Request::new(prompt) };
     let (mut answer, mut rejected) = (String::new(), 0);
     for event in session.generate(request) {
         match event {

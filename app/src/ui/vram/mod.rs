@@ -136,13 +136,6 @@ impl VramPanel {
     fn ready(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, status: &DeviceStatus) {
         picker::show(ui, shell);
         given_up::show(ui, shell);
-        if let Some(why) = engine.stopped() {
-            widgets::trouble(ui, format!("the engine has stopped: {why}"));
-            if ui.button("Open the model again").clicked() {
-                shell.queue_command(Command::ReopenModel);
-            }
-            return;
-        }
         let retry = |ui: &mut Ui, shell: &mut Shell| {
             if ui.button("Try the GPU again").clicked() {
                 let retried = engine.retry_device();

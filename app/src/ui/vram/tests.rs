@@ -3,6 +3,7 @@
 use egui::{Key, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
 use thermocline_engine::{
+    ScarceMemory,
     placement::Machine,
     session::{AdapterId, Fallback, FallbackPart, Fallbacks, adapters},
 };
@@ -256,7 +257,8 @@ fn chip_and_panel_tell_the_same_shortage() {
         stage.it.step();
         shortage_now(&ctx, stage.shell(), &ModelId::Builtin, &engine)
     });
-    let why = why_cpu(stage.shell(), Some(&Error::Memory { what: "", wanted: 1, available: 0 }));
+    let why =
+        why_cpu(stage.shell(), Some(&Error::Memory { kind: ScarceMemory::Gpu, what: "", wanted: 1, available: 0 }));
     let chip = top_bar::why_cpu(&ctx, stage.shell(), &ModelId::Builtin, &engine);
     assert_eq!(chip, Some(format!("{why} {shortage}")));
     stage.step();

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::{PARALLEL_ELEMENTS, next};
 use crate::{
     cpu::{Cpu, prefetch},
-    error::{Error, Result},
+    error::{Error, Result, ScarceMemory},
 };
 
 /// Encoding of cached keys and values.
@@ -105,7 +105,12 @@ impl<T: Copy + Default> Run<T> {
             }
             _ => {
                 let wanted = room.and_then(|n| n.checked_mul(size_of::<T>())).unwrap_or(usize::MAX);
-                Err(Error::Memory { what: "KV cache", wanted: wanted as u64, available: 0 })
+                Err(Error::Memory {
+                    kind: ScarceMemory::KvCache,
+                    what: "KV cache",
+                    wanted: wanted as u64,
+                    available: 0,
+                })
             }
         }
     }

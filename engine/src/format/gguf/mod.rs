@@ -37,7 +37,7 @@ pub fn from_bytes(name: &Path, bytes: Bytes) -> Result<Checkpoint> {
 
 /// Opens the GGUF at `path`, and its other shards when it is split.
 pub(super) fn open(path: &Path, mode: ReadMode) -> Result<Checkpoint> {
-    let checkpoint = reader::read(path, &mmap::load(path, mode)?)?;
+    let checkpoint = mmap::read_with(path, mode, |bytes| reader::read(path, bytes))?;
     match split::count(&checkpoint.metadata)? {
         1 => Ok(checkpoint),
         _ => split::join(checkpoint, mode),

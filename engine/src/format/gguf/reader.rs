@@ -48,19 +48,19 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<u64> {
 
 /// Slices of the file, one per tensor. Each must lie inside it and share no byte with another.
 fn locate(name: &Path, bytes: &Bytes, described: &[Described], data_start: Option<u64>) -> Result<Vec<Tensor>> {
-    let refuse = |tensor: &Described, expected: String, got: String| {
-        let location =
-            Location::Field { name: format!("offset of tensor `{}`", tensor.info.name), offset: tensor.offset_at };
-        Error::malformed(name, location, expected, got)
+    let location = |tensor: &Described| Location::Field {
+        name: format!("offset of tensor `{}`", tensor.info.name),
+        offset: tensor.offset_at,
     };
     let mut tensors = Vec::with_capacity(described.len());
     for tensor in described {
         let range = data_start.and_then(|start| tensor.range.shifted(start));
         let data = range.and_then(|range| bytes.slice(range.indices()?));
         let Some(data) = data else {
-            let got = format!("{} bytes {} bytes into the data", tensor.range.len(), tensor.range.start());
-            let in_data = data_start.and_then(|start| (bytes.len() as u64).checked_sub(start)).unwrap_or(0);
-            return Err(refuse(tensor, format!("data inside the file, which has {in_data} bytes of it"), got));
+            let starts = data_start.and_then(|start| start.checked_add(tensor.range.start()));
+            let there = starts.and_then(|start| (bytes.len() as u64).checked_sub(start)).unwrap_or(0);
+            let expected = format!("{} bytes of weights", tensor.range.len());
+            return Err(Error::truncated(name, location(tensor), expected, format!("{there} before the file ends")));
         };
         let info = &tensor.info;
         tensors.push(Tensor { name: info.name.clone(), ty: info.ty, shape: info.shape.clone(), data });
@@ -71,7 +71,7 @@ fn locate(name: &Path, bytes: &Bytes, described: &[Described], data_start: Optio
     for pair in order.windows(2) {
         if pair[0].range.overlaps(pair[1].range) {
             let got = format!("{}, inside tensor `{}`", pair[1].range.start(), pair[0].info.name);
-            return Err(refuse(pair[1], "data of its own".to_owned(), got));
+            return Err(Error::malformed(name, location(pair[1]), "data of its own", got));
         }
     }
     Ok(tensors)

@@ -114,7 +114,7 @@ fn open(opened: &Path, path: &Path, mode: ReadMode) -> Result<Checkpoint> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         return Err(Error::malformed(opened, Location::File, format!("its shard `{name}` beside it"), "no such file"));
     }
-    reader::read(path, &mmap::load(path, mode)?)
+    mmap::read_with(path, mode, |bytes| reader::read(path, bytes))
 }
 
 #[cfg(test)]

@@ -1,27 +1,30 @@
 //! Survival of the program when a file it has mapped is truncated, or the disk under it goes away.
 //!
 //! The next touch of a page that is gone raises SIGBUS, at an instruction somewhere in a kernel that cannot return an
-//! error. The default is to die with a core dump and no word. [`explain_lost_files`] installs a handler that looks the
-//! address up among our maps and, if it is in one, names the file and exits with status 2, as for any bad file. A
-//! signal handler may do very little: it reads atomics and calls `write` and `_exit`, nothing else.
+//! error. The default is to end the process. [`survive_lost_files`] installs a handler that looks the address up among
+//! our maps. If it is in one, the handler puts zero pages in place of the whole map, marks its [`MappedFile`] as lost,
+//! and the instruction goes on. What was computed from zeros is never used: every pass ends with
+//! [`MappedFile::check`]. A signal handler may do very little: it reads atomics and makes system calls, nothing else.
 
 #![allow(unsafe_code)]
 
 use std::{
     ffi::{c_int, c_void},
     mem::MaybeUninit,
-    path::Path,
+    os::unix::ffi::OsStrExt,
     ptr,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicPtr, AtomicUsize, Ordering},
     },
 };
 
 use memmap2::Mmap;
 
-/// Maps that are watched at one time; more than a split model has shards. Others are mapped all the same.
-const MOST_WATCHED: usize = 256;
+use crate::format::MappedFile;
+
+/// Maps that are watched at one time; more than a few split models have shards. Others are mapped all the same.
+const MOST_WATCHED: usize = 4096;
 /// Exit status for a bad file.
 const EXIT_STATUS: c_int = 2;
 
@@ -29,40 +32,32 @@ const EXIT_STATUS: c_int = 2;
 struct Slot {
     start: AtomicUsize,
     end: AtomicUsize,
-    name: AtomicPtr<u8>,
-    name_len: AtomicUsize,
+    file: AtomicPtr<MappedFile>,
 }
 
-static SLOTS: [Slot; MOST_WATCHED] = [const {
-    Slot {
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        name: AtomicPtr::new(ptr::null_mut()),
-        name_len: AtomicUsize::new(0),
-    }
-}; MOST_WATCHED];
+static SLOTS: [Slot; MOST_WATCHED] =
+    [const { Slot { start: AtomicUsize::new(0), end: AtomicUsize::new(0), file: AtomicPtr::new(ptr::null_mut()) } };
+        MOST_WATCHED];
 
-/// A map and its file's name, known to the handler while this lives.
+/// A map and its file, known to the handler while this lives.
 pub(super) struct Watched {
     map: Mmap,
     slot: Option<&'static Slot>,
     /// Borrowed by the slot.
-    _name: Box<[u8]>,
+    _file: Arc<MappedFile>,
 }
 
 impl Watched {
-    pub(super) fn new(path: &Path, map: Mmap) -> Self {
-        let name = path.as_os_str().as_encoded_bytes().to_vec().into_boxed_slice();
+    pub(super) fn new(map: Mmap, file: Arc<MappedFile>) -> Self {
         let start = map.as_ptr() as usize;
         let slot = SLOTS
             .iter()
             .find(|slot| slot.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         if let Some(slot) = slot {
-            slot.name.store(name.as_ptr().cast_mut(), Ordering::Relaxed);
-            slot.name_len.store(name.len(), Ordering::Relaxed);
+            slot.file.store(Arc::as_ptr(&file).cast_mut(), Ordering::Relaxed);
             slot.end.store(start.saturating_add(map.len()), Ordering::Release);
         }
-        Watched { map, slot, _name: name }
+        Watched { map, slot, _file: file }
     }
 }
 
@@ -84,10 +79,10 @@ impl Drop for Watched {
 /// Signal handlers that were installed before.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Makes the loss of a mapped file end the process with a message and status 2, instead of silently. For programs to
-/// call once when they start; a library has no business with the process's signals, so the engine never does it by
-/// itself. Without maps, or where the handler cannot be installed, it changes nothing.
-pub fn explain_lost_files() {
+/// Makes the loss of a mapped file an [`Error::FileLost`](crate::Error::FileLost), instead of the end of the process.
+/// For programs to call once when they start; a library has no business with the process's signals, so the engine
+/// never does it by itself. Where the handler cannot be installed, it changes nothing.
+pub fn survive_lost_files() {
     PREVIOUS.get_or_init(|| {
         let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: both structures are valid for the calls, zero is a valid value of each of their fields, and the
@@ -108,19 +103,18 @@ extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context:
     // SAFETY: the system passes a valid `siginfo_t` to a SA_SIGINFO handler, and for SIGBUS it has an address.
     let address = unsafe { (*info).si_addr() } as usize;
     for slot in &SLOTS {
-        let end = slot.end.load(Ordering::Acquire);
-        if address < slot.start.load(Ordering::Relaxed) || address >= end {
+        let (end, start) = (slot.end.load(Ordering::Acquire), slot.start.load(Ordering::Relaxed));
+        if start == 0 || address < start || address >= end {
             continue;
         }
-        let name = slot.name.load(Ordering::Relaxed);
-        // SAFETY: the slot is complete and its map holds the address just touched, so the code that touched it borrows the
-        // map and `Watched`, and with it the name, is alive. `write` and `_exit` may be called in a handler.
-        unsafe {
-            write_error(b"\nerror: ");
-            write_error(std::slice::from_raw_parts(name, slot.name_len.load(Ordering::Relaxed)));
-            write_error(b": the file was truncated, or its disk went away, while it was in use\n");
-            libc::_exit(EXIT_STATUS);
+        // SAFETY: the slot is complete and its map holds the address just touched, so the code that touched it borrows
+        // the map and `Watched`, and with it the file, is alive.
+        let file = unsafe { &*slot.file.load(Ordering::Relaxed) };
+        file.mark_lost();
+        if !replace_by_zeros(start, end - start) {
+            end_process(file);
         }
+        return;
     }
     // Not ours. With the previous action back in place the instruction faults again, and gets its answer.
     if let Some(previous) = PREVIOUS.get() {
@@ -129,7 +123,25 @@ extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context:
     }
 }
 
+/// Puts zero pages in place of the map of `len` bytes at `start`. False if the system refuses.
+fn replace_by_zeros(start: usize, len: usize) -> bool {
+    let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
+    // SAFETY: the range is a whole map of ours: it begins at a page, and the system rounds its end up to a page, as it
+    // did when the file was mapped. It stays readable at every moment, and its owner unmaps it like the file.
+    let pages = unsafe { libc::mmap(start as *mut c_void, len, libc::PROT_READ, flags, -1, 0) };
+    pages as usize == start
+}
+
+/// Names the file and ends the process, for a fault that has no other end.
+fn end_process(file: &MappedFile) -> ! {
+    write_error(b"\nerror: ");
+    write_error(file.path().as_os_str().as_bytes());
+    write_error(b": the file was truncated, or its disk went away, while it was in use\n");
+    // SAFETY: `_exit` may be called in a handler.
+    unsafe { libc::_exit(EXIT_STATUS) }
+}
+
 fn write_error(text: &[u8]) {
-    // SAFETY: the range is valid for reading; a failure leaves us no one to tell.
+    // SAFETY: the range is valid for reading; a failure leaves us no one to tell. `write` may be called in a handler.
     unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }

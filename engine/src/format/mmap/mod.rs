@@ -1,10 +1,11 @@
 //! Whole files as [`Bytes`]: mapped, or read into RAM.
 //!
 //! A map costs nothing to open and its pages are shared with the page cache, so it is the default. Its price: when
-//! another program truncates the file while it is mapped, touching a page past the new end raises SIGBUS. That never
-//! shows stale data, but it cannot be turned into an error value either; [`explain_lost_files`] makes it a message and
-//! an orderly exit. [`ReadMode::Read`] is the alternative for files on unreliable storage: the bytes are copied once
-//! into anonymous memory and the file is not looked at again.
+//! another program truncates the file while it is mapped, touching a page past the new end raises SIGBUS.
+//! [`survive_lost_files`] has the map read as zeros then, and [`MappedFile::check`] tells its readers that the file
+//! is lost. [`ReadMode::Read`] is the alternative for files on unreliable storage: the bytes are copied once into
+//! anonymous memory and the file is not looked at again. Windows does not let a mapped file be truncated or deleted;
+//! there a disk that goes away still ends the process.
 
 #![allow(unsafe_code)]
 
@@ -18,16 +19,19 @@ use std::{
 };
 
 #[cfg(unix)]
-pub use lost::explain_lost_files;
+pub use lost::survive_lost_files;
 use memmap2::{Mmap, MmapMut};
 
 use super::Bytes;
-use crate::error::{Error, Location, Result};
+#[cfg(unix)]
+use super::MappedFile;
+use crate::error::{Error, Location, Result, ScarceMemory};
 
 /// Way of a file's bytes into the address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReadMode {
-    /// Map the file; pages are read when they are first touched. The file must not be truncated while it is open.
+    /// Map the file; pages are read when they are first touched. A file that is truncated while it is open is lost:
+    /// [`Error::FileLost`].
     #[default]
     Map,
     /// Read the file into RAM. Slower to open and not shared between processes, but what happens to the file
@@ -37,18 +41,34 @@ pub enum ReadMode {
 
 /// Does nothing: a mapped file cannot be truncated on this system.
 #[cfg(not(unix))]
-pub fn explain_lost_files() {}
+pub fn survive_lost_files() {}
 
 /// All bytes of the regular file at `path`, page-aligned. An empty file, a folder, a pipe or a device is an error.
 pub(crate) fn load(path: &Path, mode: ReadMode) -> Result<Bytes> {
     let (file, len) = open(path)?;
     let Ok(addressable) = usize::try_from(len) else {
-        return Err(Error::Memory { what: "address space for the file", wanted: len, available: usize::MAX as u64 });
+        return Err(Error::Memory {
+            kind: ScarceMemory::Ram,
+            what: "address space for the file",
+            wanted: len,
+            available: usize::MAX as u64,
+        });
     };
     match mode {
-        ReadMode::Map => map(path, &file),
+        ReadMode::Map => map(path, file, len),
         ReadMode::Read => read(path, file, addressable),
     }
+}
+
+/// The outcome of `parse` on the bytes of the file at `path`.
+///
+/// # Errors
+/// Those of [`load`] and `parse`; [`Error::FileLost`] if the file was lost meanwhile, whatever `parse` has found.
+pub(super) fn read_with<T>(path: &Path, mode: ReadMode, parse: impl FnOnce(&Bytes) -> Result<T>) -> Result<T> {
+    let bytes = load(path, mode)?;
+    let parsed = parse(&bytes);
+    bytes.file().map_or(Ok(()), |file| file.check())?;
+    parsed
 }
 
 /// The first bytes of such a file, at most `most`.
@@ -74,20 +94,27 @@ fn open(path: &Path) -> Result<(File, u64)> {
     Ok((file, len))
 }
 
-fn map(path: &Path, file: &File) -> Result<Bytes> {
+fn map(path: &Path, file: File, len: u64) -> Result<Bytes> {
     // SAFETY: the map is private to this module and only ever lent out as `&[u8]` through `Bytes`, so nothing in this
     // process writes to it. The remaining hazard is another process changing the file: a change of its contents only
     // changes the numbers a model computes with (no code relies on bytes staying equal for memory safety: everything
     // parsed from the map is copied into owned values, and its length is fixed when it is made), and a truncation
-    // raises SIGBUS on access, which ends the process rather than reading memory that is not ours.
-    let map = unsafe { Mmap::map(file) }.map_err(|source| Error::io("map", path, source))?;
+    // raises SIGBUS on access, which ends the process or gives zeros rather than memory that is not ours.
+    let map = unsafe { Mmap::map(&file) }.map_err(|source| Error::io("map", path, source))?;
     // Rows are read in any order: whatever is missing then comes as a large page, which costs the address cache one entry, not in
     // pieces as small as the reads. Only a hint.
     #[cfg(target_os = "linux")]
     map.advise(memmap2::Advice::HugePage).ok();
     #[cfg(unix)]
-    let map = lost::Watched::new(path, map);
-    Ok(Bytes::new(map))
+    {
+        let file = std::sync::Arc::new(MappedFile::new(path.to_owned(), file, len));
+        Ok(Bytes::mapped(lost::Watched::new(map, std::sync::Arc::clone(&file)), file))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (file, len);
+        Ok(Bytes::new(map))
+    }
 }
 
 fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
@@ -100,7 +127,12 @@ fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
 /// `len` bytes, at least 1, for weights. Rather than a `Vec`: page-aligned like a map, zeroed lazily, and its failure is an error
 /// value that says `what` it was for.
 pub(crate) fn anonymous(len: usize, what: &'static str) -> Result<MmapMut> {
-    let memory = MmapMut::map_anon(len).map_err(|_| Error::Memory { what, wanted: len as u64, available: 0 })?;
+    let memory = MmapMut::map_anon(len).map_err(|_| Error::Memory {
+        kind: ScarceMemory::Ram,
+        what,
+        wanted: len as u64,
+        available: 0,
+    })?;
     // Rows are read in any order: with large pages fewer of them miss the address cache. Only a hint.
     #[cfg(target_os = "linux")]
     memory.advise(memmap2::Advice::HugePage).ok();

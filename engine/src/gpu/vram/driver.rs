@@ -15,7 +15,7 @@ pub(super) fn read(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading
     vulkan(adapter, unified).or_else(|| dxgi(adapter))
 }
 
-/// Heaps on the device's side and their budgets, as Vulkan tells them.
+/// The heaps that the device works in and their budgets, as Vulkan tells them.
 #[cfg(not(target_vendor = "apple"))]
 fn vulkan(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading> {
     use ash::{ext, vk};
@@ -40,30 +40,40 @@ fn vulkan(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading> {
     unsafe { instance.get_physical_device_memory_properties2(device, &mut memory) };
     let properties = memory.memory_properties;
     let heaps = properties.memory_heaps.iter().take(properties.memory_heap_count as usize).enumerate();
-    let local = heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
-    let local = local.map(|(at, heap)| Heap {
+    let heaps = heaps.map(|(at, heap)| Heap {
+        local: heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL),
         size: heap.size,
         used_here: has_budgets.then_some(budgets.heap_usage[at]),
         budget: has_budgets.then_some(budgets.heap_budget[at]),
     });
-    of_heaps(&local.collect::<Vec<_>>(), unified)
+    of_heaps(&heaps.collect::<Vec<_>>(), unified)
 }
 
-/// A heap on the device's side, in bytes.
+/// A heap, in bytes.
 #[cfg(any(not(target_vendor = "apple"), test))]
 #[derive(Debug, Clone, Copy)]
 struct Heap {
+    /// True if it is on the device's side.
+    local: bool,
     size: u64,
     used_here: Option<u64>,
     budget: Option<u64>,
 }
 
-/// The reading of all heaps together where memory is `unified`: its driver may divide it (Strix Halo's has 32 and 64 GB). A card's is
-/// that of the largest: the other is a window through which the CPU sees the same memory. Budgets are no larger than their heaps.
+/// The reading of all heaps together where memory is `unified`: its driver may divide it (Strix Halo's has 32 and 64 GB). An
+/// integrated adapter that sets aside less than it needs works in the machine's memory, as [`usable`] counts it. A card's reading is
+/// that of the largest heap on its side: the other is a window through which the CPU sees the same memory. Budgets are no larger than
+/// their heaps.
 #[cfg(any(not(target_vendor = "apple"), test))]
 fn of_heaps(heaps: &[Heap], unified: bool) -> Option<VramReading> {
-    let largest = heaps.iter().max_by_key(|heap| heap.size)?;
-    let counted = if unified { heaps } else { std::slice::from_ref(largest) };
+    let (local, shared): (Vec<Heap>, Vec<Heap>) = heaps.iter().copied().partition(|heap| heap.local);
+    let size = |heaps: &[Heap]| heaps.iter().map(|heap| heap.size).fold(0, u64::saturating_add);
+    let largest = local.iter().max_by_key(|heap| heap.size)?;
+    let counted = match unified {
+        false => std::slice::from_ref(largest),
+        true if usable(size(&local), size(&shared)) > size(&local) => &shared,
+        true => &local,
+    };
     let sum = |what: fn(&Heap) -> Option<u64>| counted.iter().map(what).sum::<Option<u64>>();
     Some(VramReading {
         total: sum(|heap| Some(heap.size)),
@@ -97,7 +107,7 @@ fn dxgi(adapter: &wgpu::Adapter) -> Option<VramReading> {
 
 /// Bytes that an adapter can work in, which has `dedicated` ones of its own and may use `shared` ones of the machine's: an
 /// integrated one sets aside less for itself than it needs.
-#[cfg(any(windows, test))]
+#[cfg(any(not(target_vendor = "apple"), test))]
 fn usable(dedicated: u64, shared: u64) -> u64 {
     if dedicated < 1 << 30 { shared.max(dedicated) } else { dedicated }
 }
@@ -128,6 +138,7 @@ mod tests {
     fn heaps_of_unified_memory_are_added_up() {
         let gib = 1_u64 << 30;
         let heap = |size: u64, used: u64, budget: u64| Heap {
+            local: true,
             size: size * gib,
             used_here: Some(used * gib),
             budget: Some(budget * gib),
@@ -142,10 +153,27 @@ mod tests {
         // A card's memory, and the window into it.
         let card = of_heaps(&[heap(16, 1, 15), heap(1, 0, 1)], false).unwrap();
         assert_eq!((card.total, card.used_here, card.budget), (Some(16 * gib), Some(gib), Some(15 * gib)));
-        let untold = [Heap { size: gib, used_here: None, budget: None }; 2];
+        let untold = [Heap { local: true, size: gib, used_here: None, budget: None }; 2];
         let untold = of_heaps(&untold, true).unwrap();
         assert_eq!((untold.total, untold.used_here, untold.budget), (Some(2 * gib), None, None));
         assert_eq!(of_heaps(&[], true), None);
+    }
+
+    #[test]
+    fn integrated_adapters_with_little_memory_work_in_the_machines() {
+        let mib = 1_u64 << 20;
+        let heap = |local: bool, size: u64, budget: u64| Heap {
+            local,
+            size: size * mib,
+            used_here: Some(mib),
+            budget: Some(budget * mib),
+        };
+        let little = [heap(true, 512, 460), heap(false, 8192, 7000)];
+        let counted = |heaps: &[Heap], unified| of_heaps(heaps, unified).unwrap().budget.map(|bytes| bytes / mib);
+        assert_eq!(counted(&little, true), Some(7000));
+        // A card does not work in the machine's memory, nor does an adapter with enough of its own.
+        assert_eq!(counted(&little, false), Some(460));
+        assert_eq!(counted(&[heap(true, 4096, 4000), heap(false, 8192, 7000)], true), Some(4000));
     }
 
     #[test]

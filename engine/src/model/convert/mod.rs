@@ -89,7 +89,9 @@ pub fn convert(
     {
         return Err(Error::invalid("file to write", "another file than the one read", target.display()));
     }
-    let (container, Import { mut metadata, tokenizer, mut recipes, .. }) = match format::open(source, ReadMode::Map)? {
+    let opened = format::open(source, ReadMode::Map)?;
+    let files = opened.files();
+    let (container, Import { mut metadata, tokenizer, mut recipes, .. }) = match opened {
         Opened::HuggingFace(folder) => (Container::HuggingFace, import::import(folder)?),
         Opened::Checkpoint(checkpoint) => (checkpoint.container, from_checkpoint(checkpoint)),
     };
@@ -145,6 +147,7 @@ pub fn convert(
             )?;
         }
     }
+    files.check()?;
     writer.finish()?;
     report.file_bytes = fs::metadata(target).map_err(|error| Error::io("read", target, error))?.len();
     Ok(report)

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     error::{Error, Location, Result},
-    format::{Bytes, Checkpoint, Container, HfFolder, Metadata, Tensor, TokenizerSource},
+    format::{Bytes, Checkpoint, Container, HfFolder, MappedFiles, Metadata, Tensor, TokenizerSource},
     quant::TensorType,
 };
 
@@ -47,7 +47,7 @@ pub(super) struct Import {
 
 /// Translates `folder`.
 pub(super) fn import(folder: HfFolder) -> Result<Import> {
-    let HfFolder { path, config, generation_config, tokenizer_json, tokenizer_config, tensors } = folder;
+    let HfFolder { path, config, generation_config, tokenizer_json, tokenizer_config, tensors, .. } = folder;
     let hf = HfConfig::new(&path, config)?;
     let family = families::by_model_type(hf.model_type()).map_err(|unknown| {
         let companion = Companion::of_architecture(hf.model_type(), &Metadata::new(&path));
@@ -123,9 +123,13 @@ fn scales_of<'a>(path: &Path, blocks: &Tensor, by_name: &HashMap<&str, &'a Tenso
 /// A checkpoint that can be run.
 pub(super) fn checkpoint(folder: HfFolder) -> Result<Checkpoint> {
     let path = folder.path.clone();
+    let (files, weights) = (MappedFiles::of(&folder.tensors), folder.weights.clone());
     let Import { metadata, tokenizer, recipes, unused } = import(folder)?;
-    let tensors = recipes.iter().map(|recipe| recipe.make(&path)).collect::<Result<Vec<_>>>()?;
+    let tensors = recipes.iter().map(|recipe| recipe.make(&path)).collect::<Result<Vec<_>>>();
+    files.check()?;
+    let tensors = tensors?;
     let mut checkpoint = Checkpoint::new(path, Container::HuggingFace, metadata, tokenizer, tensors)?;
     checkpoint.add_unused(unused);
+    checkpoint.weights = weights;
     Ok(checkpoint)
 }

@@ -17,6 +17,7 @@ mod processor;
 mod products;
 mod recurrent;
 mod router;
+mod same_bits;
 mod skipped_inputs;
 mod sparse_rows;
 mod task;

@@ -14,6 +14,7 @@ use super::{
     norm::norm_rows,
     per_layer::PerLayerInputs,
     recurrent::{MixerTask, RecurrentMixer, RowsState},
+    same_bits::same_bits,
     skipped_inputs::InputCalibration,
 };
 use crate::{
@@ -219,6 +220,10 @@ impl CpuProcessor {
 }
 
 impl Processor for CpuProcessor {
+    fn same_bits(&self, model: &Model, mode: Sparsity) -> usize {
+        same_bits(&self.cpu, model, mode)
+    }
+
     fn isa(&self) -> Isa {
         self.cpu.isa()
     }

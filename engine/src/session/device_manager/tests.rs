@@ -10,6 +10,7 @@ use std::{
 use super::*;
 use crate::{
     cpu::{Cpu, CpuOptions, Isa},
+    error::ScarceMemory,
     gpu::{AdapterId, FallbackPart, Fallbacks, KernelFeatures, Purpose},
     model::{BoundStep, LoadOptions, Model, Resident},
     placement::Machine,
@@ -77,7 +78,12 @@ impl DeviceSource for TestDevices {
             Outcome::Works => {}
             Outcome::LostAtChunk(n) => fail = Some((n, lost as fn() -> Error)),
             Outcome::FullAtChunk(n) => {
-                fail = Some((n, || Error::Memory { what: "KV cache", wanted: 2, available: 1 }));
+                fail = Some((n, || Error::Memory {
+                    kind: ScarceMemory::KvCache,
+                    what: "KV cache",
+                    wanted: 2,
+                    available: 1,
+                }));
             }
             Outcome::RefusedAtChunk(n) => fail = Some((n, refused as fn() -> Error)),
             Outcome::NoDevice => return Err(Error::invalid("adapter", "one", "none")),
@@ -130,7 +136,12 @@ impl TestLedger {
 
     fn check(budget: u64) -> Result<()> {
         if budget < Self::LEAST {
-            return Err(Error::Memory { what: "weights", wanted: Self::LEAST, available: budget });
+            return Err(Error::Memory {
+                kind: ScarceMemory::Gpu,
+                what: "weights",
+                wanted: Self::LEAST,
+                available: budget,
+            });
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ fn panic_of_the_engine_thread_ends_every_request_with_an_error() {
         let end = events.iter().last();
         assert!(matches!(&end, Some(Event::Error(Error::Stopped(why))) if why.contains("asked to")), "{end:?}");
     }
-    assert!(engine.stopped().is_some_and(|why| why.contains("asked to")));
+    assert!(engine.stopped().is_some_and(|why| why.to_string().contains("asked to")));
     assert!(matches!(engine.session(SessionOptions::default()), Err(Error::Stopped(_))));
     let end = idle.generate(request).iter().last();
     assert!(matches!(end, Some(Event::Error(Error::Stopped(_)))));

@@ -88,6 +88,7 @@ pub fn run(
                                 ControlFlow::Break(()) => Err(Error::Cancelled),
                             }
                         })?;
+                model.checkpoint.files().check()?;
                 workspace.keep_layer(&blank, n, &done.0, &done.1)?;
                 // A mapped layer takes no memory.
                 workspace.layer(&blank, n).unwrap_or(done)
@@ -112,6 +113,7 @@ pub fn run(
 
     // Stopping now would save no time.
     let _ = progress(&options::ProgressMeter::new(PreparePhase::Writing).progress(0.0, None));
+    model.checkpoint.files().check()?;
     sidecar.write(&options.out)?;
     drop(sidecar);
     let sidecar = Sidecar::open(&options.out, ReadMode::Map)?;

@@ -27,6 +27,8 @@ impl Sidecar {
         for (weights, prepared) in layers.iter_mut().zip(&self.layers) {
             apply(weights, prepared);
         }
+        let matrices = self.layers.iter().flat_map(PreparedLayer::matrices);
+        matrices.filter_map(Matrix::file).for_each(|file| model.checkpoint.add_file(file));
         model.weights.input_figures.clone_from(&self.input_figures);
         Ok(())
     }

@@ -82,6 +82,18 @@ pub struct PreparedDown {
 }
 
 impl PreparedLayer {
+    /// Its matrices.
+    pub(super) fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        let predictor: [Option<&Matrix>; 2] = match self.predictor.as_ref().and_then(|it| it.kind.as_ref()) {
+            Some(PredictorKind::LowRank { fc1, fc2 }) => [Some(fc1), Some(fc2)],
+            Some(PredictorKind::Rows { rows, .. }) => [Some(rows), None],
+            None => [None, None],
+        };
+        let downs = self.down.iter().map(|down| &down.weight);
+        let experts = self.experts.iter().flat_map(|experts| &experts.downs);
+        predictor.into_iter().flatten().chain(downs).chain(experts)
+    }
+
     /// Bytes its tensors take in the file.
     pub fn bytes(&self) -> u64 {
         let matrix = |matrix: &Matrix| matrix.data().len() as u64;

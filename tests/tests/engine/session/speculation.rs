@@ -101,20 +101,28 @@ fn next_turns_reuse_the_drawn_tokens() {
     assert_eq!(second.ids, generate(&session(&engine), without(greedy(&longer, 20))).ids);
 }
 
-/// Approximate modes and recurrent models have no drafts; exact skipping has.
+/// By default there are drafts only where a pass of several tokens has the bits of single ones. Approximate modes and recurrent
+/// models have none at all.
 #[test]
 fn drafts_are_left_to_modes_that_a_dense_pass_equals() {
-    for (mode, has_drafts) in [(Sparsity::Exact, true), (Sparsity::Dense, true), (Sparsity::Predicted, false)] {
+    let lookup = |request: Request| Request { speculation: SpeculationMode::PromptLookup, ..request };
+    for (mode, by_default, by_lookup) in
+        [(Sparsity::Exact, false, true), (Sparsity::Dense, true, true), (Sparsity::Predicted, false, false)]
+    {
         let sparsity = SparsityChoice::Mode(mode);
         let engine = Engine::open(&model("nemotron"), EngineOptions { sparsity, ..options() }).unwrap();
-        let stats = generate(&session(&engine), greedy(&repeating(), 150)).stats;
-        assert_eq!(stats.drafted_tokens > 0, has_drafts, "{mode}");
+        for (request, has_drafts) in
+            [(greedy(&repeating(), 150), by_default), (lookup(greedy(&repeating(), 150)), by_lookup)]
+        {
+            let stats = generate(&session(&engine), request).stats;
+            assert_eq!(stats.drafted_tokens > 0, has_drafts, "{mode}");
+        }
     }
     let engine = Engine::open(&model("qwen3_5"), options()).unwrap();
-    assert_eq!(generate(&session(&engine), greedy(&repeating(), 60)).stats.drafted_tokens, 0);
+    assert_eq!(generate(&session(&engine), lookup(greedy(&repeating(), 60))).stats.drafted_tokens, 0);
 }
 
-/// A device, too, forgets the drafts that are not drawn.
+/// A device, too, forgets the drafts that are not drawn. Its sums have another order, so by default it makes none.
 #[test]
 fn drafted_tokens_on_a_device_are_those_of_the_cpu() {
     let device = DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() });
@@ -125,7 +133,8 @@ fn drafted_tokens_on_a_device_are_those_of_the_cpu() {
         [greedy(&repeating(), 60), greedy(&expected("gemma2", "input_ids"), 40)].into_iter().enumerate()
     {
         let wanted = generate(&session(&circling()), without(request.clone()));
-        let got = generate(&device, request);
+        assert_eq!(generate(&device, request.clone()).stats.drafted_tokens, 0, "request {at}");
+        let got = generate(&device, Request { speculation: SpeculationMode::PromptLookup, ..request });
         assert_eq!(got.ids, wanted.ids, "request {at}");
         assert!(at > 0 || got.stats.drafted_tokens > 0, "{:?}", got.stats);
     }
