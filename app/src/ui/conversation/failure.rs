@@ -1,4 +1,4 @@
-//! A model that could not be opened, above the messages of the chat.
+//! A model that could not be opened, or was closed, above the messages of the chat.
 
 use egui::{Panel, Ui};
 
@@ -12,15 +12,15 @@ use crate::{
     },
 };
 
-/// Says why the model could not be opened, if it could not, and what can be done.
+/// Says why no model is open after one has failed, and what can be done.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
-    let ModelState::Failed { model, reason } = shell.engine_handle.state() else { return };
+    let ModelState::Failed { model, failure, reason } = shell.engine_handle.state() else { return };
     let panel = Panel::top("model that failed").resizable(false).show_separator_line(false).frame(egui::Frame::NONE);
     panel.show(ui, |ui| {
         column(ui, |ui| {
-            widgets::trouble(ui, format!("{model} could not be opened: {reason}"));
+            widgets::trouble(ui, format!("{model} {failure}: {reason}"));
             ui.horizontal(|ui| {
-                if ui.button("Try again").clicked() {
+                if ui.button(failure.remedy()).clicked() {
                     shell.queue_command(Command::ReopenModel);
                 }
                 if ui.button("Choose a model").clicked() {

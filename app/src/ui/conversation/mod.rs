@@ -59,6 +59,7 @@ use self::{
 use super::{background::Background, command::Command, frame_pace, keyboard, models::Offers, shell::Shell};
 use crate::{
     chat::StopCause,
+    engine_handle::ModelState,
     store::{Chat, Message, MessageId, Speaker},
 };
 
@@ -251,7 +252,8 @@ impl Conversation {
             .frame(egui::Frame::NONE)
             .show(ui, |ui| {
                 column(ui, |ui| {
-                    if !self.branch.is_empty() {
+                    // A model that failed is told of above the messages.
+                    if !self.branch.is_empty() && matches!(shell.engine_handle.state(), ModelState::Empty) {
                         start::without_model(ui, shell);
                     }
                     self.compose(ui, shell)
