@@ -45,14 +45,14 @@ impl ServerAddress {
         self.is_local() || self.0.starts_with("https://")
     }
 
-    /// A sentence that says where words go.
+    /// A sentence that says where messages are sent.
     pub fn destination(&self) -> String {
         let how = match (self.is_local(), self.is_private()) {
             (true, _) => "a server on this computer",
             (false, true) => "encrypted",
             (false, false) => "not encrypted: others on the way can read them, and the key",
         };
-        format!("Words go to {} ({how})", self.host())
+        format!("Messages are sent to {} ({how})", self.host())
     }
 }
 

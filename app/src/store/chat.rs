@@ -132,7 +132,7 @@ impl Store {
 
     /// Saves text that was typed but not sent.
     pub fn set_draft(&mut self, id: ChatId, draft: &str) -> Result<(), StoreError> {
-        self.change_chat(id, "keeping a draft", "draft = ?2", draft)
+        self.change_chat(id, "saving a draft", "draft = ?2", draft)
     }
 
     /// Sets the key of the model used last.

@@ -51,9 +51,11 @@ impl<T> PathField<T> {
             }
             let entered = field.lost_focus() && ui.input(|input| input.key_pressed(Key::Enter));
             let path = self.path.trim().to_owned();
+            // The first word of the title says what is done.
+            let action = self.title.split(' ').next().unwrap_or_default().to_owned();
             let mut typed = None;
             ui.horizontal(|ui| {
-                if (widgets::primary_button(ui, "Go on", !path.is_empty()).clicked() || entered) && !path.is_empty() {
+                if (widgets::primary_button(ui, &action, !path.is_empty()).clicked() || entered) && !path.is_empty() {
                     typed = Some(Typed::Path(PathBuf::from(&path)));
                 }
                 if ui.button("Cancel").clicked() {

@@ -144,7 +144,7 @@ fn words(state: &ModelState, reason: Option<String>, palette: Palette) -> BarWor
         }
         ModelState::Remote { model: remote, .. } => {
             let colour = if remote.server.is_private() { palette.cold } else { palette.amber };
-            let text = format!("Words go to {}", remote.server.host());
+            let text = format!("Messages are sent to {}", remote.server.host());
             let chip = Chip { text, colour, hint: remote.server.destination() };
             BarWords { model, device: Some(DevicePlace::Remote(chip)), mode: None, rate: None, serving: None }
         }
@@ -160,7 +160,7 @@ fn device_place(engine: &Engine, reason: Option<String>, palette: Palette) -> De
         DeviceStatus::Gpu(memory) => {
             let whole = engine.resident().is_some_and(|it| it.first_layer == 0 && it.head);
             let cpu = if whole { "" } else { " + CPU" };
-            chip(format!("{}{cpu}", memory.adapter), format!("Computed by {}{cpu}", memory.adapter))
+            chip(format!("{}{cpu}", memory.adapter), format!("Runs on {}{cpu}", memory.adapter))
         }
         DeviceStatus::Lost { adapter, reason } => {
             let hint = widgets::sentence(format!("{adapter} was lost: {reason}"));
@@ -341,7 +341,7 @@ fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     input_levels(ui, shell, model, engine);
     ui.separator();
     let mut adaptive = engine.adaptive();
-    let check = ui.checkbox(&mut adaptive, "Follow the text");
+    let check = ui.checkbox(&mut adaptive, "Adapt to the current text");
     let hint = "Neurons that fire often lately take the places in VRAM of those that do not";
     if check.on_hover_text(hint).changed() {
         shell.model_settings(model).adaptive = Some(adaptive);
@@ -396,7 +396,7 @@ mod tests {
                 DevicePlace::Known(chip(adapter)),
                 DevicePlace::Known(chip("CPU")),
                 DevicePlace::Loading(LoadStage::Uploading { done: 4, total: 10 }),
-                DevicePlace::Remote(chip("Words go to a.server.with.a.long.name.example.org")),
+                DevicePlace::Remote(chip("Messages are sent to a.server.with.a.long.name.example.org")),
             ] {
                 for model in [long, "Storyteller"] {
                     let mode = (!matches!(device, DevicePlace::Remote(_))).then(|| chip("predicted"));

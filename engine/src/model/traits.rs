@@ -59,18 +59,25 @@ pub fn expected_sparsity(model: &Model) -> String {
     let activation = model.config.activation;
     let (thresholded, layers) = (thresholded(model), model.config.n_layer());
     if thresholded > 0 {
-        return format!("exact zeros below a threshold in {thresholded} of {layers} layers, skipped without loss");
+        return format!(
+            "neurons below a threshold in {thresholded} of {layers} layers can be skipped without changing the output"
+        );
     }
     if !activation.is_sparse() {
-        return format!("{activation} has no exact zeros: sparse only by approximation");
+        return format!("{activation}: neurons are never zero, so skipping changes the output slightly");
     }
     let dense = model.weights.layers.iter().filter(|layer| matches!(layer.ffn, Ffn::Dense(_)));
     let measured: Vec<f32> = dense.filter_map(|layer| layer.frequency.as_ref()).flatten().copied().collect();
     if measured.is_empty() {
-        return format!("{activation} has exact zeros, skipped without loss; their fraction is not measured");
+        return format!(
+            "{activation}: silent neurons can be skipped without changing the output (fraction not measured yet)"
+        );
     }
     let fires = measured.iter().map(|frequency| f64::from(*frequency)).sum::<f64>() / measured.len() as f64;
-    format!("{activation} has exact zeros, skipped without loss; {:.0} % of neurons fire (measured)", 100.0 * fires)
+    format!(
+        "{activation}: silent neurons can be skipped without changing the output, {:.0} % of neurons fire (measured)",
+        100.0 * fires
+    )
 }
 
 /// Number of layers whose gates are zero up to some standard deviations above their mean (Gemma 3n).
@@ -115,8 +122,8 @@ mod tests {
 
     #[test]
     fn expected_sparsity_tells_exact_zeros_from_approximation() {
-        assert!(lines("nemotron").1.contains("exact zeros, skipped without loss; their fraction is not measured"));
-        assert!(lines("gemma3n").1.starts_with("exact zeros below a threshold in "));
-        assert!(lines("qwen3").1.ends_with("sparse only by approximation"));
+        assert!(lines("nemotron").1.ends_with("skipped without changing the output (fraction not measured yet)"));
+        assert!(lines("gemma3n").1.starts_with("neurons below a threshold in "));
+        assert!(lines("qwen3").1.ends_with("skipping changes the output slightly"));
     }
 }

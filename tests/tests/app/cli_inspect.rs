@@ -138,9 +138,9 @@ fn chat_templates_are_shown_with_their_origin() {
 fn sparsity_to_expect_names_activation_modes_and_experts() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     for (name, parts) in [
-        ("models/llama-relu", &["relu has exact zeros", "`exact` skips silent neurons"][..]),
-        (LLAMA, &["silu has no exact zeros", "once it is prepared, at a loss that is measured"]),
-        ("models/mixtral", &["silu has no exact zeros", "a token reads 2 of "]),
+        ("models/llama-relu", &["relu: silent neurons can be skipped", "`exact` skips silent neurons"][..]),
+        (LLAMA, &["silu: neurons are never zero", "once it is prepared, at a loss that is measured"]),
+        ("models/mixtral", &["silu: neurons are never zero", "a token reads 2 of "]),
     ] {
         let text = thermocline(&["inspect", fixtures.join(name).to_str().unwrap()]).ok();
         assert!(parts.iter().all(|part| text.contains(part)), "{name}: {text}");

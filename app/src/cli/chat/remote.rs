@@ -149,7 +149,7 @@ impl RemoteChat {
         one_line(&format!("{} at {}", self.settings.model, self.client.server().host()))
     }
 
-    /// A sentence that says where words go.
+    /// A sentence that says where messages are sent.
     pub fn destination(&self) -> String {
         self.client.server().destination()
     }

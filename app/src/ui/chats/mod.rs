@@ -279,7 +279,7 @@ impl ChatsPanel {
                 if ui.button("Rename folder").clicked() {
                     folder_act = Some((folder.id, folder.name.clone(), false));
                 }
-                let help = "Its chats are then in no folder.";
+                let help = "The chats are kept, outside any folder.";
                 if ui.button("Remove folder").on_hover_text(help).clicked() {
                     folder_act = Some((folder.id, folder.name.clone(), true));
                 }

@@ -225,7 +225,7 @@ impl Conversation {
 /// The seed, if answers are to be had again.
 fn seed_row(ui: &mut Ui, seed: &mut Option<u64>) {
     let mut fixed = seed.is_some();
-    let help = "With the same seed, the same question is answered in the same words.";
+    let help = "The same seed gives the same answer to the same question.";
     if ui.checkbox(&mut fixed, "Fixed seed").on_hover_text(help).changed() {
         *seed = fixed.then_some(1);
     }

@@ -71,7 +71,7 @@ impl ComparisonView {
         ui.separator();
         let mut closed = false;
         ui.horizontal(|ui| {
-            muted(ui, "The answer once more, with the same sampling and the same seed.");
+            muted(ui, "The same answer again, with the same sampling settings and seed.");
             closed = icon_button(ui, ICON_CLOSE, "Close the comparison").clicked();
         });
         let ComparisonView { comparison, parting, .. } = self;
@@ -114,7 +114,7 @@ fn side(ui: &mut Ui, side: &SideText, words: &[Range<usize>], first: Option<usiz
     }
     match &side.state {
         SideState::Waiting => _ = muted(ui, "Comes next …"),
-        SideState::Writing if words.is_empty() => _ = muted(ui, "Reading what was said …"),
+        SideState::Writing if words.is_empty() => _ = muted(ui, "Reading the chat …"),
         SideState::Failed(why) => _ = ui.add(Label::new(small(why, palette.bad)).wrap()),
         SideState::Writing | SideState::Ended => {}
     }

@@ -23,7 +23,7 @@ impl Conversation {
         let is_answer = |speaker, calls: bool| speaker == Speaker::Assistant && !calls;
         let row = self.branch.iter().rposition(|it| is_answer(it.speaker, !it.calls().is_empty()));
         let (Some(chat), Some(row)) = (&self.chat, row) else {
-            return shell.toasts.info("Ask something first: it is the last answer that is written once more.");
+            return shell.toasts.info("Ask something first. This repeats the last answer.");
         };
         let answer = self.branch[row].id;
         let request = shell.chat_controller.repeated_request(&shell.store, &engine, &model, chat.id, answer);

@@ -231,7 +231,7 @@ fn gauge(ui: &mut Ui, fill: Fill, with_bar: bool) {
         shown |= bar(ui, part);
     }
     let help = format!(
-        "{:.0} % of what the model can keep in mind is used. When it is full, the oldest questions and answers are forgotten, unless the chat's settings say to stop.",
+        "{:.0} % of the context is used. When it is full, the model no longer sees the oldest questions and answers, unless the chat's settings say to stop.",
         part * 100.0
     );
     shown.on_hover_text(help);

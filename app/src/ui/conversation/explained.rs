@@ -207,7 +207,7 @@ fn parts(ui: &mut Ui, explained: &Explained, word: &str) {
     // Of a column of words, beside the neuron and its part.
     let wide = ((ui.available_width() - 200.0) / 2.0).max(80.0);
     Grid::new("neurons of a word").striped(true).spacing([16.0, 4.0]).show(ui, |ui| {
-        for head in ["Neuron", "Adds", "Speaks for", "Against"] {
+        for head in ["Neuron", "Adds", "Raises", "Lowers"] {
             ui.label(small(head, muted));
         }
         ui.end_row();
@@ -230,12 +230,11 @@ fn parts(ui: &mut Ui, explained: &Explained, word: &str) {
 fn without(ui: &mut Ui, off: &SwitchedOff, rest: &str) {
     let falls: Vec<String> = off.logit.falls.iter().map(|fall| format!("{fall:.2}")).collect();
     let line = format!(
-        "Switched off one after the other, those that add most take {} from the logit, their work through later layers \
-         included: together {:.2}, from {:.2} to {:.2}.",
-        falls.join(", "),
-        off.logit.falls.iter().sum::<f32>(),
+        "Turning off the {} strongest neurons lowers the logit from {:.2} to {:.2} (by {}; effects through later layers included).",
+        falls.len(),
         off.logit.whole,
-        off.logit.without
+        off.logit.without,
+        falls.join(", ")
     );
     ui.add(Label::new(line).wrap());
     let muted = Palette::of(ui).muted;

@@ -121,7 +121,7 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<
         let line = match (progress.prompt, progress.figures) {
             _ if progress.waits => "Waiting for the model …".to_owned(),
             (Some((done, total)), _) if progress.content.is_empty() => {
-                format!("Reading what was said: {done} of {total} tokens")
+                format!("Reading the chat: {done} of {total} tokens")
             }
             (_, Some(figures)) if figures.generated_tokens > 0 => figures.line(),
             _ => "Thinking …".to_owned(),

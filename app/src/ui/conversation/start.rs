@@ -120,7 +120,7 @@ impl Start {
 fn offered(ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
     widgets::card(ui, |ui| {
         ui.with_layout(egui::Layout::top_down(Align::Min), |ui| {
-            ui.label(RichText::new("Get a model that can talk").font(strong(15.0)));
+            ui.label(RichText::new("Get a chat model").font(strong(15.0)));
             offers.show(ui, shell);
             if ui.link("All models, and your own files").clicked() {
                 shell.queue_command(Command::Show(Page::Models));
@@ -175,14 +175,11 @@ fn about(shell: &Shell, palette: Palette) -> LayoutJob {
             ),
         ],
         None => vec![
-            ("A few neurons ".to_owned(), palette.muted),
+            ("For each token only a few neurons ".to_owned(), palette.muted),
             ("fire".to_owned(), palette.hot),
-            (" for a word; the others are ".to_owned(), palette.muted),
-            ("spared".to_owned(), palette.cold),
-            (
-                ": they need not be read, which is what makes a large model quick without a card.".to_owned(),
-                palette.muted,
-            ),
+            (". The others are ".to_owned(), palette.muted),
+            ("skipped".to_owned(), palette.cold),
+            (", which is why a large model runs fast without a GPU.".to_owned(), palette.muted),
         ],
     };
     let mut words = LayoutJob { halign: Align::Center, ..LayoutJob::default() };

@@ -175,7 +175,7 @@ fn word_of_an_answer_is_explained_by_its_neurons() {
         word.starts_with("“ a”") || word.starts_with("“a”"),
         "the third word of a story, not what a text begins with: {word}"
     );
-    let falls = it.get_by_label_contains("Switched off one after the other").rect();
+    let falls = it.get_by_label_contains("Turning off the ").rect();
     assert!(falls.right() <= it.ctx.content_rect().right(), "{falls} is cut off");
     it.get_by_label("Show them on the map").scroll_to_me();
     it.run_steps(SETTLED);

@@ -246,7 +246,8 @@ impl FileView<'_> {
             _ => "Prepare",
         };
         let other = matches!(&stage, Some((false, PreparationStage::Running(_))));
-        let hint = format!("Find out which neurons of {title} fire. Takes minutes to hours; chats go on, more slowly");
+        let hint =
+            format!("Measure which neurons of {title} fire. Takes minutes to hours. Chats keep working, but slower.");
         let button = ui.add_enabled(!other, egui::Button::new(text)).accessible_name(format!("{text}: {title}"));
         let button = button.on_hover_text(hint);
         let button = button.on_disabled_hover_text("Another model is being prepared");
@@ -280,11 +281,11 @@ fn sparsity(card: &ModelCard) -> String {
     match (card.predicted, card.recall) {
         (true, Some(recall)) => format!("Prepared: its predictors find {:.1} % of what fires.", 100.0 * recall),
         (true, None) => "It has predictors; their recall has not been measured.".to_owned(),
-        (false, _) if card.prepared => "Prepared: it is known how often its neurons fire.".to_owned(),
+        (false, _) if card.prepared => "Prepared: Thermocline has measured how often each neuron fires.".to_owned(),
         _ if card.activation.is_sparse() => {
-            "Not prepared. Most of its neurons are silent; preparing finds out which can stay in RAM.".to_owned()
+            "Not prepared. Most of its neurons are silent. Prepare it to find the ones that can stay in RAM.".to_owned()
         }
-        _ => "Not prepared. Its neurons are never quite silent; preparing finds those that say little.".to_owned(),
+        _ => "Not prepared. Prepare it to find the weak neurons that can be skipped.".to_owned(),
     }
 }
 
@@ -295,18 +296,19 @@ fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparatio
                 None => ("Beginning".to_owned(), 0.0, None),
                 Some(at) => {
                     let what = match at.phase {
-                        PreparePhase::Reading => "1 of 4: reading text".to_owned(),
+                        PreparePhase::Reading => "Step 1 of 4: reading text".to_owned(),
                         PreparePhase::Layers => match at.layer {
-                            Some(layer) => format!("2 of 4: learning what fires in layer {layer}"),
-                            None => "2 of 4: learning what fires".to_owned(),
+                            Some(layer) => format!("Step 2 of 4: learning what fires in layer {layer}"),
+                            None => "Step 2 of 4: learning what fires".to_owned(),
                         },
-                        PreparePhase::Inputs => "3 of 4: finding small inputs".to_owned(),
-                        PreparePhase::Writing => "4 of 4: writing".to_owned(),
+                        PreparePhase::Inputs => "Step 3 of 4: finding small inputs".to_owned(),
+                        PreparePhase::Writing => "Step 4 of 4: writing".to_owned(),
                     };
                     (what, at.done, at.seconds_left)
                 }
             };
-            let left = left.map(|seconds| format!(", {} left of it", widgets::duration(seconds))).unwrap_or_default();
+            let left =
+                left.map(|seconds| format!(", {} left in this step", widgets::duration(seconds))).unwrap_or_default();
             ui.add(ProgressBar::new(fraction as f32).text(format!("{what}, {:.0} %{left}", fraction * 100.0)));
             if preparation.is_pausing() {
                 widgets::muted(ui, "Pausing …");

@@ -223,9 +223,7 @@ fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
         DownloadState::Done(fetched) => {
             let sum = if fetched.verified { "the checksum is right" } else { "there is no checksum to compare with" };
             ui.label(
-                RichText::new(format!("Complete: {}; {sum}.", bytes(fetched.bytes)))
-                    .size(12.0)
-                    .color(Palette::of(ui).good),
+                RichText::new(format!("Done: {}, {sum}.", bytes(fetched.bytes))).size(12.0).color(Palette::of(ui).good),
             )
         }
         DownloadState::Failed(reason) => widgets::trouble(ui, reason),
@@ -237,7 +235,7 @@ fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
         match &status.state {
             DownloadState::Done(_) => {}
             DownloadState::Paused | DownloadState::Failed(_) | DownloadState::Retrying { .. } => {
-                if button(ui, "Go on", "What has arrived is kept") {
+                if button(ui, "Resume", "What has arrived is kept") {
                     shell.downloads.resume(status.id);
                 }
             }

@@ -17,7 +17,7 @@ const LEAST: usize = 64;
 /// The types of a cache and what they mean.
 const TYPES: [(KvType, &str); 3] = [
     (KvType::F32, "As exact as can be, in twice the memory of F16"),
-    (KvType::F16, "Half the digits, without a visible difference"),
+    (KvType::F16, "16-bit floats: half the memory of F32, no visible loss"),
     (KvType::Q8_0, "About half the memory of F16, a little less exact; a GPU keeps it as F16"),
 ];
 
@@ -58,7 +58,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, open:
             let (least, most) = (card.context.min(before.context), card.context.max(before.context));
             ui.spacing_mut().slider_width = 200.0;
             let slider = Slider::new(&mut chosen.context, least.min(LEAST)..=most).logarithmic(true).suffix(" tokens");
-            let help = "How much of a chat the model can keep in mind. More takes more memory";
+            let help = "Tokens of a chat that the model sees. More take more memory";
             ui.add(slider.update_while_editing(false)).labelled_by(label).on_hover_text(help);
         });
         ui.horizontal(|ui| {

@@ -205,7 +205,7 @@ impl ModelsPage {
             if self.search.is_running() {
                 ui.spinner();
                 widgets::muted(ui, "Looking for models …");
-            } else if ui.button("Look again").on_hover_text("Look for models in all folders again").clicked() {
+            } else if ui.button("Rescan folders").on_hover_text("Look for models in all folders again").clicked() {
                 self.look(ui, shell, true);
             }
         });
@@ -399,10 +399,11 @@ fn lately(ui: &mut Ui, shell: &mut Shell) {
         return;
     }
     ui.horizontal_wrapped(|ui| {
-        ui.label(RichText::new("Lately").font(theme::strong(12.0)));
+        ui.label(RichText::new("Recent:").font(theme::strong(12.0)));
         for key in recent {
             let id = ModelId::from_key(&key);
-            if ui.button(format!("Open {id}")).on_hover_text(key).clicked() {
+            let button = ui.button(id.to_string()).accessible_name(format!("Open {id}"));
+            if button.on_hover_text(key).clicked() {
                 shell.queue_command(Command::OpenModel(id));
             }
         }

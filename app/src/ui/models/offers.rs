@@ -106,7 +106,7 @@ impl Offers {
         let bandwidth = self.bandwidth(shell);
         let offered = self.models(gpu, bandwidth);
         if offered.is_empty() {
-            widgets::muted(ui, "This computer has too little memory for a model that can talk.");
+            widgets::muted(ui, "This computer has too little memory for a chat model.");
             return;
         }
         for model in offered {

@@ -33,7 +33,7 @@ pub fn prepare_offer(ui: &mut Ui, shell: &mut Shell) {
             };
             let other = matches!(&stage, Some((false, PreparationStage::Running(_))));
             let button = ui.add_enabled(!other, egui::Button::new(text));
-            let hint = "Find out which of its neurons fire. Takes minutes to hours; chats go on, more slowly";
+            let hint = "Measure which neurons fire. Takes minutes to hours. Chats keep working, but slower.";
             let button = button.on_hover_text(hint).on_disabled_hover_text("Another model is being prepared");
             if button.clicked() {
                 shell.preparation = Some(Preparation::begin(ui, path));

@@ -114,7 +114,7 @@ impl ServersView {
             entered |= key.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
             let ready = !self.address.trim().is_empty() && !self.adding.is_busy();
             let add = ui.add_enabled(ready, egui::Button::new("Add server"));
-            entered = ready && (entered || add.on_hover_text("Ask it for its models").clicked());
+            entered = ready && (entered || add.on_hover_text("Add it and list its models").clicked());
         });
         if self.adding.is_busy() {
             ui.spinner();
@@ -207,9 +207,9 @@ impl Server {
         let colour = if server.is_private() { palette.muted } else { palette.amber };
         ui.label(widgets::small(server.destination(), colour));
         ui.horizontal(|ui| {
-            let text = if self.listed.is_some() { "Ask again" } else { "Show its models" };
+            let text = if self.listed.is_some() { "Refresh models" } else { "Show its models" };
             let ask = ui.add_enabled(!self.asking.is_busy(), egui::Button::new(text));
-            if ask.on_hover_text(format!("Ask {} for its models", server.host())).clicked() {
+            if ask.on_hover_text(format!("Refresh the model list of {}", server.host())).clicked() {
                 self.ask(ui, shell, server, None);
             }
             let remove = ui.button("Remove").accessible_name(format!("Remove {}", server.host()));

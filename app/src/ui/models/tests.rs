@@ -274,7 +274,7 @@ fn open_model_is_prepared_from_the_menu_of_the_mode() {
     let menu = |stage: &mut TestWindow| {
         let mode = stage.shell().engine_handle.engine().unwrap().sparsity().at_work;
         stage.click(mode.name());
-        assert!(stage.shows("Follow the text"), "{:?}", stage.texts());
+        assert!(stage.shows("Adapt to the current text"), "{:?}", stage.texts());
     };
     menu(&mut stage);
     stage.click("Prepare this model");
@@ -311,8 +311,8 @@ fn downloads_start_from_a_url_or_a_repository() {
     stage.appears("Remove: one.gguf");
     stage.appears("Go on: one.gguf");
     stage.appears("404");
-    stage.click("Go on: one.gguf");
-    stage.appears("Complete: ");
+    stage.click("Resume: one.gguf");
+    stage.appears("Done: ");
     let kept = stage.folders.models().join("one.gguf");
     assert!(fs::read(&kept).unwrap() == file);
     stage.until("its card", |window| window.models.found().len() == 2);

@@ -74,7 +74,7 @@ impl Watched {
             ui.label(small(ui, "The last tokens of this chat, as they were kept with it."));
         }
         if self.map.is_greyed() {
-            ui.label(small(ui, "Grey rows were computed while other neurons were in VRAM than now."));
+            ui.label(small(ui, "Grey: recorded before the VRAM contents changed."));
         }
         let prompt = self.playback.token().is_some_and(|token| !token.decoded);
         if self.kind == Kind::Smooth && options.placed && prompt && options.mode != Mode::Placement {

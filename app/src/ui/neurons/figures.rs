@@ -255,7 +255,7 @@ pub fn pinned(
             if crate::ui::widgets::framed_icon_button(ui, ICON_CLOSE, &name).clicked() {
                 act = Some(PinAct::Unpin);
             }
-            let words = ui.selectable_label(tints, RichText::new("In the text").size(12.0));
+            let words = ui.selectable_label(tints, RichText::new("Show in text").size(12.0));
             let name = format!("Show in the chat's words where {} fires", pin.name);
             words.widget_info(|| WidgetInfo::selected(Role::Button, true, tints, &name));
             if words.on_hover_text(name).clicked() {
@@ -274,11 +274,14 @@ pub fn favourites(engine: &Engine, pin: &Pin) -> String {
     let top = pin.top(5);
     let words = |(token, times): &(u32, u32)| {
         let text = engine.tokenizer().decode(&[*token], false);
-        format!("{} {times}×", quoted(&text))
+        match times {
+            1 => format!("{} (once)", quoted(&text)),
+            times => format!("{} ({times} times)", quoted(&text)),
+        }
     };
     match top.is_empty() {
         true => "Has not fired at a token that is still kept".to_owned(),
-        false => format!("Fires most at {}", top.iter().map(words).collect::<Vec<_>>().join("  ")),
+        false => format!("Fires most often on {}", top.iter().map(words).collect::<Vec<_>>().join(", ")),
     }
 }
 

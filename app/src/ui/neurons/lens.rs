@@ -39,8 +39,8 @@ impl Lens {
     fn of(words: &NeuronWords) -> Self {
         let list = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join("  ");
         Lens::Known {
-            raised: format!("Speaks for {}", list(&words.raised)),
-            lowered: format!("Against {}", list(&words.lowered)),
+            raised: format!("Raises {}", list(&words.raised)),
+            lowered: format!("Lowers {}", list(&words.lowered)),
         }
     }
 

@@ -234,7 +234,9 @@ impl NeuronsPanel {
                 }
                 let save = |ui: &mut Ui| watched.save_menu(ui, &shell.engine_handle, engine, &self.saved.0);
                 ui.menu_button("Save", save).response.on_hover_text("Save the map");
-                ui.menu_button("Look", |ui| look(ui, settings)).response.on_hover_text("Order and colours of the map");
+                ui.menu_button("Display", |ui| look(ui, settings))
+                    .response
+                    .on_hover_text("Order and colours of the map");
             });
         });
         let settings = &mut shell.settings.heatmap;

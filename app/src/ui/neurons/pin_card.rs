@@ -57,13 +57,13 @@ pub fn show(ui: &Ui, dot: Pos2, facts: &Facts, words: &str, pin: &Pin, tints: bo
             }
             pin.lens.show(ui);
             ui.horizontal_wrapped(|ui| {
-                let name = if tints { "Not in the text" } else { "In the text" };
+                let name = if tints { "Hide in text" } else { "Show in text" };
                 let hint = "Colour the chat's words where it fires";
                 if ui.button(name).accessible_name(format!("{name}: {}", facts.title)).on_hover_text(hint).clicked() {
                     act = Some(CardAct::Tint);
                 }
                 let without = format!("Answer again without it: {}", facts.title);
-                if ui.button("Without it").accessible_name(without).on_hover_text(HINT).clicked() {
+                if ui.button("Run without it").accessible_name(without).on_hover_text(HINT).clicked() {
                     act = Some(CardAct::Without);
                 }
                 let unpin = format!("Unpin: {}", facts.title);

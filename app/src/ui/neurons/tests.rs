@@ -290,15 +290,14 @@ fn pinned_neuron_lists_the_words_it_speaks_for_and_against() {
         assert_eq!((words.raised.len(), words.lowered.len()), (5, 5));
         assert_ne!(words.raised, words.lowered);
         let quoted = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join("  ");
-        for sentence in [format!("Speaks for {}", quoted(&words.raised)), format!("Against {}", quoted(&words.lowered))]
-        {
+        for sentence in [format!("Raises {}", quoted(&words.raised)), format!("Lowers {}", quoted(&words.lowered))] {
             eventually("a sentence on the card and in the list", || {
                 harness.step();
                 harness.query_all_by_label(&sentence).count() == 2
             });
         }
         click_neuron(&mut harness, layer, neuron);
-        assert!(harness.query_by_label_contains("Speaks for").is_none(), "it was let go");
+        assert!(harness.query_by_label_contains("Raises").is_none(), "it was let go");
     }
 }
 

@@ -133,7 +133,7 @@ impl Watched {
         let (comparing, by_neuron) = (self.playback.base().is_some(), self.map.is_by_neuron());
         colours::legend(ui, options.mode, options.colours, comparing, by_neuron);
         if let Some(word) = &word {
-            ui.label(small(ui, format!("Ringed: the neurons that count most for {}", quoted(&word.token))));
+            ui.label(small(ui, format!("Circled: the neurons that contribute most to {}", quoted(&word.token))));
         }
         self.threshold(ui, shell, options);
         self.hint(ui, shell, options);
@@ -146,7 +146,7 @@ impl Watched {
             None => _ = ui.label(small(ui, "Send a message to see what each layer does.")),
         });
         CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history, options.placed));
-        CollapsingHeader::new("How unequal").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
+        CollapsingHeader::new("Inequality").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
     }
 
     /// Pins a neuron that was clicked, with its card and its firings in the words of the chat, or lets it go.

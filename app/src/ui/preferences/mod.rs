@@ -100,11 +100,12 @@ impl PreferencesPage {
     }
 
     fn looks(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        title(ui, "Looks");
+        title(ui, "Appearance");
         let settings = &mut shell.settings;
         ui.horizontal(|ui| {
-            ui.label("Colours");
-            for (theme, name) in [(Theme::System, "As the system"), (Theme::Light, "Light"), (Theme::Dark, "Dark")] {
+            ui.label("Theme");
+            for (theme, name) in [(Theme::System, "Use system setting"), (Theme::Light, "Light"), (Theme::Dark, "Dark")]
+            {
                 if ui.selectable_label(settings.theme == theme, name).clicked() {
                     settings.theme = theme;
                     theme::choose(ui, theme);
@@ -116,7 +117,7 @@ impl PreferencesPage {
             settings.zoom = Zoom::from(ui.zoom_factor());
         }
         ui.horizontal(|ui| {
-            let label = ui.label("Size of everything").id;
+            let label = ui.label("Interface size").id;
             let mut zoom = self.zoom.unwrap_or(settings.zoom.into());
             let show = |factor: f64, _| format!("{:.0} %", factor * 100.0);
             let read = |text: &str| text.trim().trim_end_matches('%').trim().parse::<f64>().ok().map(|n| n / 100.0);
@@ -134,7 +135,7 @@ impl PreferencesPage {
                 ui.set_zoom_factor(1.0);
             }
         });
-        if ui.checkbox(&mut settings.reduced_motion, "Less movement: what opens and closes does so at once").changed() {
+        if ui.checkbox(&mut settings.reduced_motion, "Reduce motion (no animations)").changed() {
             theme::move_less(ui, frame_pace::still(ui, settings));
         }
     }

@@ -22,7 +22,7 @@ impl Serving {
         title(ui, "Other programs");
         let settings = &mut shell.settings.server;
         ui.checkbox(&mut settings.on, "Serve this model to other programs").on_hover_text(
-            "By OpenAI's protocol over HTTP: they use the model that is open here, and take turns with chats",
+            "Serves the open model through an OpenAI-compatible HTTP API. Requests and chats take turns.",
         );
         ui.horizontal(|ui| {
             let label = ui.label("Port").id;
@@ -35,11 +35,11 @@ impl Serving {
                 self.port = None;
                 settings.port = port;
             }
-            let label = ui.label("Key").id;
+            let label = ui.label("API key").id;
             let mut key = self.key.clone().unwrap_or_else(|| settings.key.clone());
             let field = TextField::line(Id::unique("key of this server"), TextStyle::Body.resolve(ui.style()));
-            let field = field.show(ui, &mut key, |field| field.hint_text("none is asked for").desired_width(200.0));
-            let field = field.labelled_by(label).on_hover_text("What programs have to present");
+            let field = field.show(ui, &mut key, |field| field.hint_text("optional").desired_width(200.0));
+            let field = field.labelled_by(label).on_hover_text("Programs must send this key with each request");
             if field.changed() {
                 self.key = Some(key);
             }
@@ -49,11 +49,11 @@ impl Serving {
                 settings.key = key.trim().to_owned();
             }
         });
-        ui.checkbox(&mut settings.network, "Other computers may ask, too")
-            .on_hover_text("Those that can reach this one over the network");
+        ui.checkbox(&mut settings.network, "Allow connections from other computers")
+            .on_hover_text("Computers that can reach this one over the network");
         if settings.on && settings.network && settings.key.is_empty() {
             let palette = Palette::of(ui);
-            let warning = "Other computers may ask only with a key: write one.";
+            let warning = "Connections from other computers need an API key. Enter one.";
             ui.label(widgets::small(warning, palette.amber));
         }
         match shell.serving.state() {

@@ -26,19 +26,19 @@ fn theme_zoom_and_motion_settings_apply_at_once_and_are_saved() {
         stage.click(name);
         assert_eq!((stage.shell().settings.theme, stage.it.ctx.theme()), (theme, seen));
     }
-    stage.role(Role::Slider, "Size of everything").set_value_accesskit(1.25);
+    stage.role(Role::Slider, "Interface size").set_value_accesskit(1.25);
     stage.step();
     assert_eq!((f32::from(stage.shell().settings.zoom), stage.it.ctx.zoom_factor()), (1.25, 1.25));
     // The keys of the window are heard as well.
     stage.ctrl(Key::Plus);
     assert!(stage.it.ctx.zoom_factor() > 1.25);
     assert_eq!(f32::from(stage.shell().settings.zoom), stage.it.ctx.zoom_factor());
-    stage.click("Less movement: what opens and closes does so at once");
+    stage.click("Reduce motion (no animations)");
     assert!(!stage.shell().settings.reduced_motion && stage.it.ctx.global_style().animation_time > 0.0);
     // Where the processor draws, nothing moves in any case.
     crate::ui::frame_pace::set_draws_by_cpu(&stage.it.ctx, true);
     for reduced in [true, false] {
-        stage.click("Less movement: what opens and closes does so at once");
+        stage.click("Reduce motion (no animations)");
         assert_eq!((stage.shell().settings.reduced_motion, stage.it.ctx.global_style().animation_time), (reduced, 0.0));
     }
 
@@ -48,7 +48,7 @@ fn theme_zoom_and_motion_settings_apply_at_once_and_are_saved() {
     });
     stage.click("Reset");
     assert_eq!((f32::from(stage.shell().settings.zoom), stage.it.ctx.zoom_factor()), (1.0, 1.0));
-    stage.click("As the system");
+    stage.click("Use system setting");
     assert_eq!(stage.shell().settings.theme, Theme::System);
 }
 
@@ -56,7 +56,7 @@ fn theme_zoom_and_motion_settings_apply_at_once_and_are_saved() {
 fn zoom_slider_applies_on_release() {
     let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
-    let rect = stage.role(Role::Slider, "Size of everything").rect();
+    let rect = stage.role(Role::Slider, "Interface size").rect();
     let to = rect.right_center() - egui::vec2(2.0, 0.0);
     stage.it.hover_at(rect.center());
     stage.it.drag_at(rect.center());
@@ -144,7 +144,7 @@ fn server_answers_with_the_open_model_while_it_is_on() {
     assert_eq!(get(port, "/v1/chat/completions", Some(question)).unwrap().0, 200);
 
     // With a key, once it has been written to its end.
-    stage.write("Key", "geheim");
+    stage.write("API key", "geheim");
     assert_eq!(get(port, "/v1/models", None).unwrap().0, 200);
     stage.press(Key::Tab);
     assert_eq!((&*stage.shell().settings.server.key, get(port, "/v1/models", None).unwrap().0), ("geheim", 401));
@@ -162,16 +162,16 @@ fn server_answers_with_the_open_model_while_it_is_on() {
 fn server_without_a_key_on_a_network_shows_a_warning_and_port_moves() {
     let mut stage = TestWindow::with(SIZE, |_, settings| settings.server.port = 0);
     page(&mut stage);
-    stage.click("Other computers may ask, too");
-    assert!(!stage.shows("Other computers may ask only with a key"), "it is off");
+    stage.click("Allow connections from other computers");
+    assert!(!stage.shows("Connections from other computers need an API key"), "it is off");
     stage.click(SERVE);
-    stage.appears("Other computers may ask only with a key");
+    stage.appears("Connections from other computers need an API key");
     stage.appears("needs a key");
-    stage.write("Key", "geheim");
+    stage.write("API key", "geheim");
     stage.press(Key::Tab);
     stage.appears("http://127.0.0.1:");
     assert!(stage.shows("this one's address or name"));
-    assert!(!stage.shows("Other computers may ask only with a key"));
+    assert!(!stage.shows("Connections from other computers need an API key"));
     // Another port: the server moves.
     assert_eq!(stage.shell().settings.server.port, 0);
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();

@@ -32,8 +32,8 @@ impl ToolsCard {
         title(ui, "Tools");
         widgets::muted(
             ui,
-            "What models may use in chats where tools are switched on, below the message being written. Servers speak MCP; what they do is \
-             up to them, so that each of their tools asks before it runs, unless you say otherwise.",
+            "Tools that models may call. Turn them on for a chat with the toolbox below the message field. The tools of MCP servers ask \
+             before they run, unless you allow them.",
         );
         for builtin in Builtin::ALL {
             tool(ui, shell, None, &builtin.tool());

@@ -28,11 +28,11 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
     let chosen = shell.model_settings(&model).device.clone();
     let mut chosen_device = None;
     ui.horizontal(|ui| {
-        ui.label("Computed by");
+        ui.label("Run on");
         let shown = ComboBox::new("device", "").width(ui.available_width() - 8.0).truncate();
         let shown = shown.selected_text(name_of(chosen.as_deref(), shell));
         let shown = shown.show_ui(ui, |ui| choices(ui, shell, chosen.as_deref(), &mut chosen_device));
-        shown.response.on_hover_text("The processor that computes; speech goes on while it changes");
+        shown.response.on_hover_text("The processor that computes. Answers continue while it changes");
     });
     if let Some(device) = chosen_device {
         shell.choose_device(device);

@@ -81,7 +81,7 @@ impl BudgetRoom {
 
     /// Meaning of its greatest value, as a sentence about it ends.
     pub fn end(&self) -> &'static str {
-        if self.whole { "is all of the card" } else { "is all this model can use" }
+        if self.whole { "is all of the card" } else { "is the maximum for this model" }
     }
 }
 

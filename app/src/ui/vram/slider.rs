@@ -86,8 +86,8 @@ fn words(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, room:
         let moves = match (forecast.arriving, forecast.leaving) {
             (0, 0) => "Nothing moves.".to_owned(),
             (come, 0) => format!("{} move to VRAM.", bytes(come)),
-            (0, go) => format!("{} leave VRAM.", bytes(go)),
-            (come, go) => format!("{} move to VRAM, {} leave it.", bytes(come), bytes(go)),
+            (0, go) => format!("{} move to RAM.", bytes(go)),
+            (come, go) => format!("{} move to VRAM, {} move to RAM.", bytes(come), bytes(go)),
         };
         widgets::muted(ui, moves);
     }

@@ -162,7 +162,7 @@ fn card_slider_and_bar_tell_the_same_while_dragging() {
         assert!(bar.ends_with(&format!(", budget {at}")), "{bar} beside {said}");
         let ends = texts
             .iter()
-            .filter(|text| text.contains("is all this model can use") || text.contains("is all of the card"));
+            .filter(|text| text.contains("is the maximum for this model") || text.contains("is all of the card"));
         assert_eq!(
             ends.map(|end| end.split(" is ").next()).collect::<std::collections::BTreeSet<_>>().len(),
             1,
@@ -332,7 +332,7 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
     let mut stage = on_gpu();
     let (name, key) = (adapter(), ModelId::Builtin.key());
     let choose = |stage: &mut TestWindow, line: &str| {
-        let combo = stage.role(Role::ComboBox, "The processor that computes; speech goes on while it changes");
+        let combo = stage.role(Role::ComboBox, "The processor that computes. Answers continue while it changes");
         stage.tap(combo.rect().center());
         let line = line.to_owned();
         let entry =
@@ -354,7 +354,7 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
     settled(&mut stage);
     choose(&mut stage, "Automatic");
     assert_eq!(stage.shell().settings.models[&key].device, None);
-    let shown = stage.role(Role::ComboBox, "The processor that computes; speech goes on while it changes");
+    let shown = stage.role(Role::ComboBox, "The processor that computes. Answers continue while it changes");
     assert!(shown.accesskit_node().value().unwrap_or_default().starts_with("Automatic"));
 }
 

@@ -81,7 +81,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     if more.is_empty() {
         let text = match room.budget(None) >= room.most {
             true => format!("{} {}: more VRAM would change nothing.", bytes(room.most), room.end()),
-            false => "All the VRAM that can be had is the model's already.".to_owned(),
+            false => "The model already uses all available VRAM.".to_owned(),
         };
         widgets::muted(ui, text);
     }
@@ -131,7 +131,7 @@ fn sentence(breakdown: &Breakdown) -> String {
 fn notes(breakdown: &Breakdown) -> Vec<String> {
     let mut notes = Vec::new();
     if breakdown.assumed && breakdown.planned.is_some() {
-        notes.push("Planned with the speeds of a usual computer: this one has not been measured yet.".to_owned());
+        notes.push("Estimated with typical speeds. This computer has not been measured yet.".to_owned());
     }
     match breakdown.measured {
         None => notes.push("Measured times come with the first answer.".to_owned()),
@@ -156,7 +156,7 @@ pub(super) fn part_name(part: TokenPart, on_device: bool) -> &'static str {
         (TokenPart::Hot, _) => "neurons on the GPU",
         (TokenPart::Cold, _) => "neurons on the CPU",
         (TokenPart::Head, _) => "the head",
-        (TokenPart::Waiting, true) => "waiting and the way",
+        (TokenPart::Waiting, true) => "waiting and transfers",
         (TokenPart::Waiting, false) => "the rest",
     }
 }
@@ -193,7 +193,7 @@ mod tests {
         let time = TokenTime { waiting: 0.02, ..planned };
         let measured = MeasuredTime { time, tokens: 3, timed_seconds: time.total(), has_device_times: true };
         let both = Breakdown { measured: Some(measured), assumed: false, ..plan.clone() };
-        assert_eq!(sentence(&both), "Most of a token's time goes to waiting and the way: 20.0 ms of 38.0 ms.");
+        assert_eq!(sentence(&both), "Most of a token's time goes to waiting and transfers: 20.0 ms of 38.0 ms.");
         assert_eq!(notes(&both), ["Measured is the mean of 3 of the last tokens."]);
         let slowed = MeasuredTime { timed_seconds: 2.0 * time.total(), ..measured };
         let told = notes(&Breakdown { measured: Some(slowed), ..both.clone() });

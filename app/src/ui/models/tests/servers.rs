@@ -67,7 +67,7 @@ fn model_of_a_server_answers_in_the_window_and_its_key_stays_out_of_files() {
         ModelState::Failed { reason, .. } => panic!("{reason}"),
         _ => false,
     });
-    assert!(stage.shows(&format!("Words go to {host}")), "a badge says where words go");
+    assert!(stage.shows(&format!("Messages are sent to {host}")), "a badge says where messages are sent");
 
     stage.shell().queue_command(Command::Compose);
     stage.step();

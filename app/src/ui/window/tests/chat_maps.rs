@@ -175,6 +175,6 @@ fn nothing_is_said_of_colours_where_no_word_is_coloured() {
     let map = stage.it.get_by_label_contains("Map of neurons").rect();
     // In the middle layers few neurons fire, and those that fire least are at the right.
     stage.tap(map.right_top() + vec2(-6.0, map.height() * 2.5 / 6.0));
-    assert!(stage.shows("Not in the text: Layer 2, neuron"), "{:?}", stage.texts());
+    assert!(stage.shows("Hide in text: Layer 2, neuron"), "{:?}", stage.texts());
     assert!(!stage.shows("Coloured where"), "{:?}", stage.texts());
 }

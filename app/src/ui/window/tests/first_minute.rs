@@ -78,7 +78,7 @@ fn offered_model_is_downloaded_and_opened_with_a_click_each() {
     let mut stage = TestWindow::new(SIZE);
     stage.ready();
     stage.it.state_mut().offers.hub = hub();
-    stage.appears("Get a model that can talk");
+    stage.appears("Get a chat model");
     let offers = offers(&mut stage);
     assert_eq!(offers.len(), 3, "{offers:?}");
     let smallest = offers.last().unwrap().clone();
@@ -93,7 +93,7 @@ fn offered_model_is_downloaded_and_opened_with_a_click_each() {
     let state = stage.shell().engine_handle.state();
     let ModelState::Ready { model: ModelId::Path(path), .. } = state else { panic!("{state:?}") };
     assert!(path.starts_with(&models) && path.is_file(), "{}", path.display());
-    assert!(stage.it.query_by_label_contains("Get a model that can talk").is_none(), "one that can is open");
+    assert!(stage.it.query_by_label_contains("Get a chat model").is_none(), "one that can is open");
 }
 
 #[test]

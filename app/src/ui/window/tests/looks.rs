@@ -200,7 +200,7 @@ fn models(name: &str, size: [f32; 2], mask: impl Fn(Rect, Rect) -> Rect) {
         |it| {
             let began = Instant::now();
             while it.state().panel.panel.found().len() < 2
-                || it.query_by_label("Look again").is_none()
+                || it.query_by_label("Rescan folders").is_none()
                 || it.state().shell.as_ref().unwrap().adapters.list().is_none()
             {
                 assert!(began.elapsed() < PATIENCE, "no models within {PATIENCE:?}");

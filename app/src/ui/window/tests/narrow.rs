@@ -28,7 +28,7 @@ fn column_over_the_page_leaves_the_line_above_free() {
             }
             // A click goes to what is on top.
             stage.click("exact");
-            assert!(stage.shows("Follow the text"), "{size:?}: the menu of modes is behind {first}");
+            assert!(stage.shows("Adapt to the current text"), "{size:?}: the menu of modes is behind {first}");
             stage.press(Key::Escape);
             stage.click(switch);
             assert!(!stage.shows(first), "{size:?}: {switch} does not close the column");

@@ -48,9 +48,9 @@ fn click_on_a_neuron_tints_the_chat_at_once_and_lists_its_words() {
     assert!(!stage.shows("Coloured where"));
     click_a_dot(&mut stage);
     assert!(stage.shows("Coloured where layer 0, neuron"), "{:?}", stage.texts());
-    assert!(stage.shows("Not in the text: Layer 0, neuron"), "the card has the switch: {:?}", stage.texts());
-    stage.appears("Speaks for");
-    stage.appears("Against");
+    assert!(stage.shows("Hide in text: Layer 0, neuron"), "the card has the switch: {:?}", stage.texts());
+    stage.appears("Raises");
+    stage.appears("Lowers");
     // Long enough for the next click to be no double click.
     stage.it.run_steps(40);
     click_a_dot(&mut stage);
@@ -62,17 +62,17 @@ fn chosen_word_rings_its_neurons_and_leaves_pinned_ones() {
     let mut stage = answered();
     click_a_dot(&mut stage);
     stage.click("Close this card; the neuron stays pinned");
-    assert_eq!((rings(&stage), stage.shows("Ringed:")), (0, false));
+    assert_eq!((rings(&stage), stage.shows("Circled:")), (0, false));
     stage.click("Which neurons made these words?");
     for _ in 0..3 {
         stage.click("Word after");
     }
-    stage.appears("Ringed: the neurons that count most for");
+    stage.appears("Circled: the neurons that contribute most to");
     stage.step();
     assert_eq!(rings(&stage), 8);
     assert!(stage.shows("Unpin layer 0, neuron"), "pinned ones stay");
     stage.click("Back to the answer");
-    assert_eq!((rings(&stage), stage.shows("Ringed:")), (0, false));
+    assert_eq!((rings(&stage), stage.shows("Circled:")), (0, false));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn words_of_neurons_are_kept_across_chats_only_if_that_is_switched_on() {
     let mut stage = answered();
     assert!(!stage.shell().settings.keep_neuron_words && !stage.shell().store.has_kept_words().unwrap());
     click_a_dot(&mut stage);
-    stage.appears("Speaks for");
+    stage.appears("Raises");
     assert!(!stage.shows("Across chats"));
 
     stage.shell().queue_command(Command::Show(Page::Preferences));
