@@ -10,6 +10,8 @@ pub struct TextQuotes<'q> {
     escapes: bool,
 }
 
+/// Gemma 4's, which stands for every quotation mark, in texts as well.
+const GEMMA_QUOTE: &str = "<|\"|>";
 /// Longest key of a map, in bytes.
 const LONGEST_KEY: usize = 256;
 /// Python's and JSON's.
@@ -48,10 +50,20 @@ impl<'q> TextQuotes<'q> {
             let at = self.find(body, from).ok_or(Unread::More)?;
             if may_follow(&body[at + self.text.len()..])? {
                 cursor.at = opened + at + self.text.len();
-                let text = &body[..at];
-                return Ok(if self.escapes { unescape(text) } else { text.to_owned() });
+                return Ok(self.meaning(&body[..at]));
             }
             from = at + self.text.len();
+        }
+    }
+
+    /// What `text` between the quotes stands for.
+    fn meaning(self, text: &str) -> String {
+        if self.escapes {
+            unescape(text)
+        } else if self.text.ends_with(GEMMA_QUOTE) {
+            text.replace(self.text, "\"")
+        } else {
+            text.to_owned()
         }
     }
 

@@ -216,17 +216,19 @@ fn braces() -> Vec<Example> {
     for (open, close, quote) in
         [("<start_function_call>", "<end_function_call>", "<escape>"), ("<|tool_call>", "<tool_call|>", "<|\"|>")]
     {
+        // Gemma 4 writes every quotation mark like this.
+        let meaning = if quote == "<|\"|>" { "\"" } else { quote };
         let weather = format!("{open}call:weather{{city:{quote}Ulm{quote},days:2}}{close}");
         all.push(example(open, &format!("So.{weather}"), "So.", vec![ulm()]));
         all.push(example(open, &format!("{weather}{open}call:run{{}}{close}\nDone."), "\nDone.", both()));
         all.push(example(open, &format!("{open}call:weather{{city:Ulm,days:2}}{close}"), "", vec![ulm()]));
         for text in texts {
-            let text = text.replace('Q', quote);
-            let answer = format!("{open}call:run{{code:{quote}{text}{quote},path:{quote}a.py{quote}}}{close}");
-            all.push(example(open, &answer, "", with_code(&text, "a.py")));
+            let call = format!("call:run{{code:Q{text}Q,path:Qa.pyQ}}").replace('Q', quote);
+            let answer = format!("{open}{call}{close}");
+            all.push(example(open, &answer, "", with_code(&text.replace('Q', meaning), "a.py")));
         }
         let nested = "call:run{map:{k:[QaQ, bQ]Q, 1],l:{m:Q}Q}}}".replace('Q', quote);
-        let value = json!({ "map": { "k": [format!("a{quote}, b{quote}]"), 1], "l": { "m": "}" } } });
+        let value = json!({ "map": { "k": [format!("a{meaning}, b{meaning}]"), 1], "l": { "m": "}" } } });
         all.push(example(open, &format!("{open}{nested}{close}"), "", vec![("run", value)]));
     }
     all
