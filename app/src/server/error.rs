@@ -10,7 +10,7 @@ use axum::{
 use serde_json::{Value, json};
 use thermocline_engine::Error;
 
-use crate::engine_handle::error_message;
+use crate::engine_handle::{error_message, without_folder};
 
 /// A request's refusal or failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
