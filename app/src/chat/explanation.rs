@@ -14,15 +14,16 @@ use std::{
 use parking_lot::Mutex;
 use thermocline_engine::{
     Error, Result,
-    eval::{Attribution, NeuronEffect, SwitchingOff, attribution, switching_off},
+    eval::{Attribution, NeuronEffect, SwitchingOff},
     model::{Model, NeuronIndex},
     session::{ChatOptions, ContextPolicy, Engine, Event, Prompt, Request, Sampling},
     tokenizer::EncodeOptions,
 };
 
 use super::{
-    neuron_words::{NeuronWords, token_text},
+    neuron_words::NeuronWords,
     side_answer::{SideModel, write_side},
+    word_parts::WordTokens,
 };
 use crate::engine_handle::{EngineHandle, error_message};
 
@@ -47,8 +48,10 @@ pub struct ExplainedNeuron {
 /// The parts of one word's logit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explained {
-    /// The word's first token, as text.
-    pub token: String,
+    /// The word.
+    pub word: String,
+    /// Number of its tokens.
+    pub tokens: usize,
     /// All parts.
     pub attribution: Attribution,
     /// The neurons with the largest effects.
@@ -62,9 +65,7 @@ pub struct SwitchedOff {
     pub neurons: Vec<NeuronIndex>,
     /// Falls of the word's logit as they are switched off one after the other, for this word alone.
     pub logit: SwitchingOff,
-    /// Text from the word on by the whole model.
-    pub with: String,
-    /// The same without the neurons, from the chat's first token on.
+    /// Text from the word on without the neurons, from the chat's first token on.
     pub without: String,
 }
 
@@ -75,7 +76,7 @@ pub struct AnsweredWord {
     pub prompt: Prompt,
     /// Tools and variables that the chat's template was given.
     pub chat: ChatOptions,
-    /// The answer from the word on.
+    /// The word, with the white space before it.
     pub text: String,
 }
 
@@ -164,18 +165,17 @@ fn explain(
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
     publish: &mut Publish<'_>,
 ) -> Result<()> {
-    let (model, tokenizer) = (engine.model(), engine.tokenizer());
+    let tokenizer = engine.tokenizer();
     let context = engine.prompt_tokens(word.prompt, &word.chat)?;
-    let Some(token) = tokenizer.encode(&word.text, EncodeOptions::PLAIN)?.first().copied() else {
-        return Err(Error::invalid("word", "at least one token", "none"));
-    };
+    let tokens = tokenizer.encode(&word.text, EncodeOptions::PLAIN)?;
     let cpu = engine.cpu()?;
+    let parts = WordTokens::new(engine, &cpu, &context, &tokens)?;
     let mut turn = engine.borrow_turn()?;
     let mut between_layers = || match turn.pass_on() {
         Ok(()) => proceed(),
         Err(_) => ControlFlow::Break(()),
     };
-    let of = attribution(model, &cpu, &context, token, SEARCHED, &mut between_layers)?;
+    let of = parts.attribution(SEARCHED, &mut between_layers)?;
     let mut neurons = Vec::new();
     for effect in of.neurons.iter().take(LISTED) {
         let words = NeuronWords::of(engine, &cpu, effect.place)?;
@@ -189,14 +189,14 @@ fn explain(
     engine.stopped().map_or(Ok(()), Err)?;
     let adding = of.neurons.iter().filter(|neuron| neuron.logit > 0.0).take(SWITCHED_OFF);
     let places: Vec<NeuronIndex> = adding.map(|neuron| neuron.place).collect();
-    let explained = Arc::new(Explained { token: token_text(tokenizer, token), attribution: of, neurons });
+    let text = word.text.trim().to_owned();
+    let explained = Arc::new(Explained { word: text, tokens: parts.len(), attribution: of, neurons });
     publish(&|shared| shared.progress = ExplanationProgress::Explained(Arc::clone(&explained)));
-    let logit = switching_off(model, &cpu, &context, token, &places, &mut between_layers)?;
-    // The continuations are answers of their own.
+    let logit = parts.switching_off(&places, &mut between_layers)?;
+    // The continuation is an answer of its own.
     drop(turn);
-    let with = continued(engine, &context, &[], proceed)?;
     let without = continued(engine, &context, &places, proceed)?;
-    let switched_off = Arc::new(SwitchedOff { neurons: places, logit, with, without });
+    let switched_off = Arc::new(SwitchedOff { neurons: places, logit, without });
     publish(&|shared| shared.switched_off = Some(Arc::clone(&switched_off)));
     Ok(())
 }
@@ -231,6 +231,7 @@ mod tests {
     use serde_json::json;
     use thermocline_engine::{
         cpu::{Cpu, CpuOptions, InputPrecision, Isa},
+        eval::attribution,
         session::{EngineOptions, Message, Role, SessionOptions},
     };
 

@@ -38,7 +38,7 @@ impl NeuronWords {
 }
 
 /// A token as text; it may be part of a letter.
-pub fn token_text(tokenizer: &Tokenizer, id: u32) -> String {
+fn token_text(tokenizer: &Tokenizer, id: u32) -> String {
     tokenizer.decode(&[id], false).trim().replace('\u{fffd}', "\u{2026}")
 }
 

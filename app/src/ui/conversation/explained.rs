@@ -20,8 +20,8 @@ use crate::{
 /// An action on the view.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WordAct {
-    /// Explain the word that begins at this byte of the answer.
-    Explain(usize),
+    /// Explain the word at these bytes of the answer.
+    Explain(Range<usize>),
     /// Show the map, on which the neurons of the word are ringed.
     Map,
     /// Show the answer as before.
@@ -95,7 +95,7 @@ impl WordView {
             && let Some(word) = self.chosen.and_then(|at| self.words.get(at))
         {
             self.explanation = None;
-            act = Some(WordAct::Explain(word.start));
+            act = Some(WordAct::Explain(word.clone()));
         }
         let Some(explanation) = &self.explanation else { return act };
         match explanation.progress() {
@@ -109,14 +109,15 @@ impl WordView {
                 ui.add(Label::new(small(why, Palette::of(ui).bad)).wrap());
             }
             ExplanationProgress::Explained(explained) => {
-                let chosen = self.chosen.and_then(|at| self.words.get(at)).cloned().unwrap_or_default();
-                let word = text.get(chosen.clone()).unwrap_or_default().trim();
-                parts(ui, &explained, word);
+                parts(ui, &explained);
                 if ui.button("Show them on the map").clicked() {
                     act = Some(WordAct::Map);
                 }
                 match explanation.switched_off() {
-                    Some(off) => without(ui, &off, text.get(chosen.start..).unwrap_or_default()),
+                    Some(off) => {
+                        let chosen = self.chosen.and_then(|at| self.words.get(at));
+                        without(ui, &off, chosen.and_then(|word| text.get(word.start..)).unwrap_or_default());
+                    }
                     None => _ = muted(ui, "Computing how it goes on without those that add most …"),
                 }
             }
@@ -189,18 +190,17 @@ fn pieces(text: &str) -> Vec<Range<usize>> {
     pieces
 }
 
-/// `word`: the word that was chosen, whose first token is explained.
-fn parts(ui: &mut Ui, explained: &Explained, word: &str) {
+fn parts(ui: &mut Ui, explained: &Explained) {
     let of = &explained.attribution;
     let neurons: f32 = of.layers.iter().sum();
-    let title = match explained.token == word {
-        true => format!("“{word}”"),
-        false => format!("“{word}”, by its first token “{}”", explained.token),
+    let logits = match explained.tokens {
+        1 => format!("its logit {:.2}", of.logit),
+        tokens => format!("the logits of its {tokens} tokens, together {:.2},", of.logit),
     };
     let line = format!(
-        "{title}: probability {:.2}. Of its logit {:.2} the neurons add {neurons:.2} themselves; {:.2} come from the \
-         embedding, attention and biases.",
-        of.probability, of.logit, of.residual
+        "“{}”: probability {:.2}. Of {logits} the neurons add {neurons:.2} themselves; {:.2} come from the embedding, attention and \
+         biases.",
+        explained.word, of.probability, of.residual
     );
     ui.add(Label::new(line).wrap());
     let muted = Palette::of(ui).muted;

@@ -138,13 +138,13 @@ impl Conversation {
         match act {
             WordAct::Close => self.words = None,
             WordAct::Map => shell.queue_command(Command::ShowMap),
-            WordAct::Explain(at) => {
+            WordAct::Explain(word) => {
                 let message = self.branch.iter().find(|message| message.id == view.message);
                 let (Some(engine), Some(message)) = (shell.engine_handle.engine(), message) else { return };
-                let rest = message.content.get(at..).unwrap_or_default().to_owned();
+                let text = message.content.get(word.clone()).unwrap_or_default().to_owned();
                 let options = shell.chat_controller.chat_options(&shell.store, chat.id, view.message);
-                let prompt = prompt_before(&shell.store, chat.id, view.message, at);
-                match prompt.and_then(|prompt| Ok(AnsweredWord { prompt, chat: options?, text: rest })) {
+                let prompt = prompt_before(&shell.store, chat.id, view.message, word.start);
+                match prompt.and_then(|prompt| Ok(AnsweredWord { prompt, chat: options?, text })) {
                     Ok(word) => view.set(Explanation::start(&shell.engine_handle, engine, word)),
                     Err(error) => shell.show_error(error),
                 }

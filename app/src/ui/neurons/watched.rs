@@ -133,7 +133,7 @@ impl Watched {
         let (comparing, by_neuron) = (self.playback.base().is_some(), self.map.is_by_neuron());
         colours::legend(ui, options.mode, options.colours, comparing, by_neuron);
         if let Some(word) = &word {
-            ui.label(small(ui, format!("Circled: the neurons that contribute most to {}", quoted(&word.token))));
+            ui.label(small(ui, format!("Circled: the neurons that contribute most to {}", quoted(&word.word))));
         }
         self.threshold(ui, shell, options);
         self.hint(ui, shell, options);
