@@ -267,8 +267,9 @@ mod tests {
 
     #[test]
     fn only_a_chat_with_nothing_in_it_is_removed_as_empty() {
+        type Change = fn(&mut Store, ChatId) -> Result<(), StoreError>;
         let mut store = Store::in_memory().unwrap();
-        let changes: [fn(&mut Store, ChatId) -> Result<(), StoreError>; 7] = [
+        let changes: [Change; 7] = [
             |store, id| store.rename_chat(id, "A frog"),
             |store, id| store.pin_chat(id, true),
             |store, id| store.set_draft(id, "and then?"),
