@@ -25,8 +25,8 @@ use crate::{
 };
 
 /// Explanation of the line about what an answer read.
-const READS_HELP: &str = "An FFN's neurons that stay silent need not be read. Bytes and neurons are counted; the time is what reading the \
-    others would have taken at the rate at which the rest was read, attention not included.";
+const READS_HELP: &str = "An FFN's neurons that stay silent need not be read. Bytes and neurons are counted, attention not included. A race \
+    shows what that is worth in time.";
 
 /// Context of a message while it is drawn.
 pub struct Context<'a> {
