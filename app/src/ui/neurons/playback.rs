@@ -119,13 +119,15 @@ impl Playback {
         let index = index.clamp(range.start, last);
         let mut nearest = (range.start..=index).rev().chain(index..range.end);
         self.held = nearest.find_map(|index| self.at(board, index)).or_else(|| self.token());
+        self.leave_base(board);
     }
 
     /// Goes to the token before the one that is shown, if there is one.
     pub fn step_back(&mut self, board: &NeuronBoard) {
         let Some(token) = self.token() else { return };
-        let before = (self.range(board).start..token.index).rev().find_map(|index| self.at(board, index));
+        let before = self.before(board, token.index);
         self.held = Some(before.unwrap_or(token));
+        self.leave_base(board);
     }
 
     /// Goes to the token after the one that is shown, if there is one.
@@ -133,6 +135,20 @@ impl Playback {
         let Some(token) = self.token() else { return };
         let after = (token.index + 1..self.range(board).end).find_map(|index| self.at(board, index));
         self.held = Some(after.unwrap_or(token));
+        self.leave_base(board);
+    }
+
+    /// The last token before `index` that can be shown.
+    fn before(&self, board: &NeuronBoard, index: u64) -> Option<TokenTrace> {
+        (self.range(board).start..index).rev().find_map(|index| self.at(board, index))
+    }
+
+    /// Compares the token that is shown with the one before it, where it would be compared with itself: nothing differs there.
+    fn leave_base(&mut self, board: &NeuronBoard) {
+        let shown = self.token().map(|token| token.index);
+        if let Some(shown) = shown.filter(|shown| self.base.as_ref().is_some_and(|base| base.index == *shown)) {
+            self.base = self.before(board, shown).or(self.base.take());
+        }
     }
 
     /// The token that the shown one is compared with.
@@ -145,7 +161,7 @@ impl Playback {
     pub fn compare(&mut self, board: &NeuronBoard, on: bool) {
         let shown = self.token().filter(|_| on);
         self.base = shown.map(|shown| {
-            let before = (self.range(board).start..shown.index).rev().find_map(|index| self.at(board, index));
+            let before = self.before(board, shown.index);
             before.filter(|before| before.masks.is_some()).unwrap_or(shown)
         });
     }
@@ -197,7 +213,7 @@ mod tests {
         fire(&mut recorder, 5);
         follow(&mut playback);
         assert_eq!((index(&playback), playback.is_live()), (Some(3), false));
-        assert_eq!(playback.base().map(|token| token.index), Some(3), "the token before the one shown");
+        assert_eq!(playback.base().map(|token| token.index), Some(2), "the token before the one shown, not that one");
         (0..9).for_each(|_| playback.step_back(&board));
         assert_eq!(index(&playback), Some(0));
         playback.step_on(&board);
