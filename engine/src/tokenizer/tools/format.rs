@@ -48,7 +48,9 @@ impl ToolFormat {
         let is_known = bare || !used.is_empty();
         // Calls between tags of functions may be within these.
         let is_coder = has(FUNCTION) && used.iter().all(|it| it.close.is_empty());
-        if !is_known || is_coder {
+        // A template that is given no definitions has them told in words.
+        let in_words = !is_known || !template.contains("tools");
+        if (is_coder || in_words) && !has(TOOL_CALL) {
             used.push(TOOL_CALL);
         }
         Self::of(&used, bare, &|text| token(tokenizer, text), is_known)

@@ -43,6 +43,8 @@ struct Call {
     early: String,
     begun: bool,
     has_arguments: bool,
+    /// Within the object `function`, in which some models write name and arguments.
+    in_function: bool,
 }
 
 /// A value, or the beginning of one.
@@ -141,6 +143,7 @@ impl JsonCalls {
                     self.call.key.clear();
                     self.place = Place::Key;
                 }
+                '}' if self.call.in_function => self.call.in_function = false,
                 '}' => self.end_call(out),
                 _ => {}
             },
@@ -157,6 +160,10 @@ impl JsonCalls {
             }
             Place::Value => {
                 if self.call.value.text.is_empty() && c.is_whitespace() {
+                    return;
+                }
+                if self.call.value.text.is_empty() && c == '{' && self.call.key == "function" {
+                    (self.call.in_function, self.place) = (true, Place::Member);
                     return;
                 }
                 let complete = self.call.value.push(c);

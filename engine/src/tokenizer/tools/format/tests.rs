@@ -102,7 +102,7 @@ fn minicpm_5_is_found_by_its_template_its_calls_are_read_and_its_results_written
     let others = [
         ("{{ messages[0].content }}", &["<tool_call>"][..]),
         ("{{ messages[0].content }}<function=x>", &["<function=", "<tool_call>"][..]),
-        ("{{ messages[0].content }}<seed:tool_call><function=x>", &["<function=", "<seed:tool_call>"][..]),
+        ("{{ messages[0].content }}{{ tools }}<seed:tool_call><function=x>", &["<function=", "<seed:tool_call>"][..]),
     ];
     for (source, brackets) in others {
         assert_eq!(opened(&template(source)), brackets, "{source}");

@@ -46,6 +46,12 @@ fn json() -> Vec<Example> {
             "\nDone.",
             vec![run_without()],
         ),
+        example(
+            "<tool_call>",
+            "<tool_call>{\"id\": \"1\", \"type\": \"function\", \"function\": {\"name\": \"weather\", \"arguments\": {\"city\": \"Ulm\", \"days\": 2}}}</tool_call>",
+            "",
+            vec![ulm()],
+        ),
         // An object that is no call is words, and the calls beside it are calls.
         example(
             "<tool_call>",
