@@ -425,8 +425,10 @@ fn words_of_widgets_are_in_the_order_in_which_they_are_read() {
     let mut it = shown_with(MarkdownDocument::default(), 400.0, |ui, _| {
         ui.label("שלום עולם (12)");
         _ = ui.button("ab אבג דהו");
-        ui.set_max_width(60.0);
-        ui.add(egui::Label::new("אבג דהו זחט אבג דהו").truncate());
+        ui.scope(|ui| {
+            ui.set_max_width(60.0);
+            ui.add(egui::Label::new("אבג דהו זחט אבג דהו").truncate());
+        });
     });
     it.run_steps(2);
     let words: Vec<String> = texts(&it).into_iter().map(|(galley, _)| galley.job.text.clone()).collect();
