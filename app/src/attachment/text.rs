@@ -68,7 +68,8 @@ fn utf16(bytes: &[u8]) -> Option<Cow<'_, str>> {
 }
 
 fn is_familiar(c: char) -> bool {
-    c.is_ascii_graphic() || matches!(c, ' ' | '\n' | '\r' | '\t' | '\u{3000}'..='\u{303f}' | '\u{ff00}'..='\u{ffef}')
+    // No others of these blocks: with their bytes exchanged, frequent letters of Cyrillic are such characters.
+    c.is_ascii_graphic() || matches!(c, ' ' | '\n' | '\r' | '\t' | '\u{3000}' | '、' | '。' | '「' | '」' | '！'..='～')
 }
 
 /// True for UTF-8 in which a few bytes are broken, such as a character that was cut.

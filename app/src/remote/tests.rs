@@ -149,7 +149,7 @@ fn refusals_are_told_without_the_key() {
     let body = format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}"}}}}"#);
     let (server, _requests) = scripted(replies("401 Unauthorized", "application/json", &body));
     let error = client(server.clone()).models().unwrap_err().to_string();
-    assert!(error.contains("401") && error.contains("another key") && error.contains("[key]"), "{error}");
+    assert!(error.contains("401") && error.contains("it needs an API key") && error.contains("[key]"), "{error}");
     let (_, ended) = answer(server);
     for text in [error, format!("{ended:?}")] {
         assert!(!text.contains(KEY), "{text}");

@@ -70,13 +70,13 @@ fn long_files_are_given_in_passages_also_with_later_questions() {
 #[test]
 fn what_is_promised_before_a_message_is_sent_is_given_with_it() {
     let mut kinds = std::collections::HashSet::new();
-    for context in (60..2400).step_by(60) {
+    for context in (60..2400).step_by(130) {
         let mut store = Store::in_memory().unwrap();
         let chat = store.add_chat(None, "").unwrap();
         let long = haystack("The walrus sings at noon.");
         let asked = send(&mut store, chat, None, "When does the walrus sing?", &[("long.txt", &long)]);
         read(&mut store, chat, context);
-        for (name, text) in [("notes.txt", "a few words\n".repeat(60)), ("data.csv", "1, 2, 3, 4\n".repeat(200))] {
+        for (name, text) in [("notes.txt", "a few words\n".repeat(60)), ("data.csv", "zebra, 2, 3, 4\n".repeat(800))] {
             let document = Document::read(name.to_owned(), DocumentKind::Text, text.as_bytes()).unwrap();
             store.attach(chat, &document).unwrap();
         }
@@ -88,7 +88,7 @@ fn what_is_promised_before_a_message_is_sent_is_given_with_it() {
         let own: Vec<&Attachment> = files.iter().filter(|file| file.message.is_none()).collect();
         let earlier = files.iter().filter(|file| file.whole == Some(false)).map(|file| file.id);
         let long: Vec<AttachmentId> = earlier.collect();
-        let question = Question { text: "How many words and walruses?", above, files: &own, long: &long };
+        let question = Question { text: "How many words and zebra lines?", above, files: &own, long: &long };
         let promised = question.parts(&store, &measure).unwrap();
 
         let message = send(&mut store, chat, Some(asked), question.text, &[]);

@@ -129,7 +129,7 @@ fn incomplete_model_file_is_said_in_the_chat_that_is_shown() {
         settings.add_recent(&path.display().to_string());
     });
     stage.appears("Tell me of rivers.");
-    stage.appears("short could not be opened: ");
+    stage.appears("could not be opened: ");
     assert!(stage.shows("is incomplete: the file ends too early"), "{:?}", stage.texts());
     fs::write(&path, file).unwrap();
     stage.it.get_all_by_label("Try again").next().unwrap().click();

@@ -129,7 +129,7 @@ fn chatgpt_conversations_with_odd_fields_are_read_one_by_one() {
             "a": chatgpt("user", Value::Null, Value::Null, "Three."),
             "b": chatgpt("assistant", json!("a"), Value::Null, "Four.")}},
         {"title": "Nobody", "mapping": {"a": fine(), "b": no_author, "c": chatgpt("user", json!("b"), Value::Null, "More.")}},
-        {"title": "Parts", "mapping": {"a": {"message": {"author": {"role": "user"}, "content": {"parts": 3}}}, "b": fine()}},
+        {"title": "Parts", "mapping": {"a": {"message": {"author": {"role": "user"}, "content": {"parts": 3}}}, "b": chatgpt("user", Value::Null, json!([]), "Five.")}},
         {"title": "Lost", "mapping": {"a": {"message": {"author": null, "content": "Whose?"}}}},
         {"title": "Not read", "mapping": 3}, {}, 17, null,
     ]);
@@ -141,7 +141,7 @@ fn chatgpt_conversations_with_odd_fields_are_read_one_by_one() {
     let said: Vec<Vec<String>> = (0..5).map(|chat| file.said(chat)).collect();
     assert_eq!(said[2], ["Three.", "Four."]);
     assert_eq!(said[3], ["Words.", "More."]);
-    assert_eq!(said[4], ["Words."]);
+    assert_eq!(said[4], ["Five."]);
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Tree {
             let alone = below.len() == 1 && (place.is_some() || next.alone);
             waiting.extend(below.iter().rev().map(|node| Waiting { node: *node, above, alone }));
         }
-        let shown = self.shown.and_then(|id| self.nodes.iter().position(|node| node.id == id));
+        let shown = self.shown.and_then(|id| self.nodes.iter().rposition(|node| node.id == id));
         chat.leaf = shown.and_then(|node| places[node].flatten());
     }
 
