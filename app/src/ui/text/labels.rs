@@ -36,8 +36,7 @@ impl Plugin for LabelOrder {
 
     fn on_end_pass(&mut self, ui: &mut Ui) {
         for Drawn { layer, shape, galley } in drawn(ui) {
-            // Words with a selection, or in an order of their own, are not as the painter lays them out.
-            if !Arc::ptr_eq(&galley, &layout(ui, (*galley.job).clone())) {
+            if !is_painters(ui, &galley) {
                 continue;
             }
             let Some(read) = line_as_read(ui, &galley).or_else(|| numbers_as_read(ui, &galley)) else { continue };
@@ -50,6 +49,14 @@ impl Plugin for LabelOrder {
             });
         }
     }
+}
+
+/// False for words with a selection and for those that are in an order of their own: they are not as the painter lays them out.
+/// The sections of the latter need not be those of their text.
+fn is_painters(ui: &Ui, galley: &Arc<Galley>) -> bool {
+    let job = &galley.job;
+    let sound = |section: &LayoutSection| job.text.get(section.byte_range.start.0..section.byte_range.end.0).is_some();
+    job.sections.iter().all(sound) && Arc::ptr_eq(galley, &layout(ui, (**job).clone()))
 }
 
 fn layout(ui: &Ui, job: LayoutJob) -> Arc<Galley> {
