@@ -1,6 +1,6 @@
 //! A model that could not be opened, or was closed, above the messages of the chat.
 
-use egui::{Panel, Ui};
+use egui::{Label, Panel, RichText, Ui};
 
 use super::column;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     ui::{
         command::{Command, Page},
         shell::Shell,
-        widgets,
+        theme::Palette,
     },
 };
 
@@ -18,7 +18,9 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
     let panel = Panel::top("model that failed").resizable(false).show_separator_line(false).frame(egui::Frame::NONE);
     panel.show(ui, |ui| {
         column(ui, |ui| {
-            widgets::trouble(ui, format!("{model} {failure}: {reason}"));
+            // The name of a model keeps its first letter.
+            let why = RichText::new(format!("{model} {failure}: {reason}")).color(Palette::of(ui).bad);
+            ui.add(Label::new(why).wrap());
             ui.horizontal(|ui| {
                 if ui.button(failure.remedy()).clicked() {
                     shell.queue_command(Command::ReopenModel);
