@@ -6,6 +6,8 @@
 //! PCs by their published figures, [`fence`] recognises code in Markdown, [`log`] keeps the latest lines of the log, and [`units`] formats and parses sizes; [`update`] looks for a newer version
 //! where that is switched on.
 
+// They panic where nobody reads: `cli::standard_error` and `cli::answer` print.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 // `Engine: Send` is proved through all types of wgpu.
 #![recursion_limit = "256"]
 

@@ -1,5 +1,64 @@
 //! Formatting and parsing of sizes and counts.
 
+/// The largest count that is allowed. Other programs write numbers below zero where they want no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Any count.
+    None,
+    /// This count.
+    Of(usize),
+}
+
+impl Limit {
+    /// The count, or `unlimited`.
+    pub fn count_or(self, unlimited: usize) -> usize {
+        self.count().unwrap_or(unlimited)
+    }
+
+    /// The count, if there is one.
+    pub fn count(self) -> Option<usize> {
+        if let Limit::Of(count) = self { Some(count) } else { None }
+    }
+}
+
+/// The seed that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seed {
+    /// A random one: a number below zero.
+    Any,
+    /// This one.
+    Fixed(u64),
+}
+
+impl Seed {
+    /// The seed, unless it is random.
+    pub fn fixed(self) -> Option<u64> {
+        if let Seed::Fixed(seed) = self { Some(seed) } else { None }
+    }
+}
+
+/// True for the digits of a whole number below zero.
+fn is_negative(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
+}
+
+/// A limit: a count, or a number below zero for none.
+pub fn parse_limit(text: &str) -> Result<Limit, String> {
+    if is_negative(text) {
+        return Ok(Limit::None);
+    }
+    text.parse().map(Limit::Of).map_err(|_| "expected a whole number; -1 is no limit".to_owned())
+}
+
+/// A seed, or a number below zero for a random one.
+pub fn parse_seed(text: &str) -> Result<Seed, String> {
+    if is_negative(text) {
+        return Ok(Seed::Any);
+    }
+    text.parse().map(Seed::Fixed).map_err(|_| "expected a whole number; -1 is a random seed".to_owned())
+}
+
 /// `1536` as `1.5 KiB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -119,6 +178,18 @@ mod tests {
     #[test]
     fn counted_uses_the_singular_for_one() {
         assert_eq!([0, 1, 2].map(|count| counted(count, "layer")), ["0 layers", "1 layer", "2 layers"]);
+    }
+
+    #[test]
+    fn limits_and_seeds_below_zero_are_none() {
+        assert_eq!(
+            ["-1", "-2", "0", "7"].map(parse_limit),
+            [Ok(Limit::None), Ok(Limit::None), Ok(Limit::Of(0)), Ok(Limit::Of(7))]
+        );
+        assert_eq!([parse_seed("-1"), parse_seed("7")], [Ok(Seed::Any), Ok(Seed::Fixed(7))]);
+        for bad in ["", "-", "--1", "-1.5", "1.5", "x", "-x", "99999999999999999999999"] {
+            assert!(parse_limit(bad).is_err() && parse_seed(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

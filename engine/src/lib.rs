@@ -5,6 +5,9 @@
 //! [`cpu`], [`gpu`] and [`tokenizer`]; [`format`]; [`quant`]; on the ground [`error`], [`files`] and [`telemetry`]. `ARCHITECTURE.md` beside this crate has a line on each and
 //! follows one token through.
 
+// They panic where nobody reads.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod bench;
 pub mod calibration;
 pub mod cpu;

@@ -14,6 +14,7 @@ pub mod http;
 pub mod moe;
 pub mod mutations;
 pub mod own_process;
+pub mod parrot;
 pub mod random_files;
 pub mod raw_gguf;
 pub mod served;

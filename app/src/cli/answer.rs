@@ -19,6 +19,7 @@ use super::{
     failure::{Failure, Outcome, one_line},
     interrupt::InterruptWatch,
     progress::{ProgressUnit, TerminalProgress},
+    standard_error::say,
 };
 use crate::engine_handle::BATCH_INTERVAL;
 
@@ -89,7 +90,7 @@ pub fn answer(
                         session.cancel();
                     }
                 }
-                _ => eprintln!("{}", device_line(&event)),
+                _ => say(device_line(&event)),
             },
             Ok(Event::Stats(_) | Event::PromptLogprobs(_) | Event::Embedding(_)) | Err(RecvTimeoutError::Timeout) => {}
             Ok(Event::Done { reason, stats }) => {

@@ -12,6 +12,7 @@ use super::{
     Cli,
     chat::{self, ChatArgs},
     failure::{Failure, Outcome, one_line},
+    standard_error::say,
 };
 use crate::{
     folders::Folders,
@@ -97,7 +98,7 @@ fn in_terminal(args: &AppArgs, why: Option<NoWindow>) -> Outcome {
             return Err(Failure::Window(lines));
         }
         lines.push("a chat in the terminal instead".to_owned());
-        lines.iter().for_each(|line| eprintln!("[{}]", one_line(line)));
+        lines.iter().for_each(|line| say(format_args!("[{}]", one_line(line))));
     }
     chat::chat(&ChatArgs::on(args.model.clone()))
 }

@@ -24,6 +24,7 @@ use super::{
     level::LevelArgs,
     model_options::ModelOptions,
     progress::{ProgressUnit, TerminalProgress},
+    standard_error::say,
 };
 use crate::folders::Folders;
 
@@ -211,7 +212,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
     }
     drop(progress);
     if let Some((path, reason)) = ignored.first() {
-        eprintln!("[{} is not used: {}]", one_line(&path.display().to_string()), one_line(reason));
+        say(format_args!("[{} is not used: {}]", one_line(&path.display().to_string()), one_line(reason)));
     }
     beside_layers(&mut rows);
 

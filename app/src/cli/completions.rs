@@ -40,14 +40,14 @@ pub struct ManArgs {
 pub fn completions(args: &CompletionsArgs) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "thermocline", &mut script);
-    Ok(std::io::stdout().write_all(&script)?)
+    print(&script)
 }
 
 /// Runs `man`.
 pub fn man(args: &ManArgs) -> Outcome {
     let Some(folder) = &args.out else {
         let (_, page) = page(Cli::command(), "thermocline")?;
-        return Ok(std::io::stdout().write_all(&page)?);
+        return print(&page);
     };
     fs::create_dir_all(folder).map_err(|error| Failure::write(folder, error))?;
     for (file, page) in pages()? {
@@ -55,6 +55,13 @@ pub fn man(args: &ManArgs) -> Outcome {
         fs::write(&path, page).map_err(|error| Failure::write(&path, error))?;
     }
     Ok(())
+}
+
+/// Writes `text` to standard output.
+fn print(text: &[u8]) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text)?;
+    Ok(out.flush()?)
 }
 
 /// The file names and texts of all pages: `thermocline.1`, `thermocline-run.1` and so on.

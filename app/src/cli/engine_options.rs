@@ -24,6 +24,7 @@ use super::{
     level::LevelArgs,
     model_options::ModelOptions,
     progress::{ProgressUnit, TerminalProgress},
+    standard_error::say,
     units::{parse_bytes, parse_tokens},
 };
 use crate::folders::Folders;
@@ -211,11 +212,11 @@ pub fn open_engine(
     let engine = Engine::from_model(opened, options)?;
     let mode = engine.sparsity();
     if mode.obstacle().is_some() {
-        eprintln!("[sparsity: {}]", one_line(&mode.to_string()));
+        say(format_args!("[sparsity: {}]", one_line(&mode.to_string())));
     }
     let template = engine.chat_template().origin();
     if template.failure().is_some() {
-        eprintln!("[chat template: {}]", one_line(&template.to_string()));
+        say(format_args!("[chat template: {}]", one_line(&template.to_string())));
     }
     let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
     let status = loop {
@@ -231,20 +232,23 @@ pub fn open_engine(
             device.refused(&Error::Gpu { adapter, reason, failure: GpuFailure::Lost })?
         }
         DeviceStatus::Gpu(memory) => {
-            memory.fallbacks.iter().for_each(|it| eprintln!("[{}]", one_line(&it.to_string())))
+            memory.fallbacks.iter().for_each(|it| say(format_args!("[{}]", one_line(&it.to_string()))))
         }
         DeviceStatus::Cpu { reason: None } | DeviceStatus::Loading(_) => {}
     }
     let (ram, gpu) = (engine.kv_type(), engine.kv_type().on_gpu());
     if ram != gpu && matches!(engine.device(), DeviceStatus::Gpu(_)) {
-        eprintln!("[the part of the KV cache in GPU memory is {gpu}, as the GPU computes with no {ram}]");
+        say(format_args!("[the part of the KV cache in GPU memory is {gpu}, as the GPU computes with no {ram}]"));
     }
     if let Some(split) = engine.split().filter(|split| split.resident < split.neurons) {
         let why = match engine.device() {
             DeviceStatus::Gpu(_) => "there is no room for the others",
             _ => "no GPU is used",
         };
-        eprintln!("[{} of the {} neurons of the split are in GPU memory: {why}]", split.resident, split.neurons);
+        say(format_args!(
+            "[{} of the {} neurons of the split are in GPU memory: {why}]",
+            split.resident, split.neurons
+        ));
     }
     Ok(engine)
 }
@@ -340,7 +344,7 @@ impl DeviceArgs {
             }
             (_, Error::NoGpu { .. }) => Ok(()),
             _ => {
-                eprintln!("[on the CPU: {}]", one_line(&reason.to_string()));
+                say(format_args!("[on the CPU: {}]", one_line(&reason.to_string())));
                 Ok(())
             }
         }

@@ -4,6 +4,8 @@ use std::{io, path::Path};
 
 use thermocline_engine::{Error, ScarceMemory};
 
+use super::standard_error::say;
+
 /// Result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
@@ -100,13 +102,13 @@ impl Failure {
     /// Prints `error: ...` (and `hint: ...`) to standard error.
     pub fn report(&self) {
         if let Some(message) = self.message() {
-            eprintln!("error: {}", one_line(&message));
+            say(format_args!("error: {}", one_line(&message)));
         }
         if let Failure::Window(lines) = self {
-            lines.iter().skip(1).for_each(|line| eprintln!("  {}", one_line(line)));
+            lines.iter().skip(1).for_each(|line| say(format_args!("  {}", one_line(line))));
         }
         if let Some(hint) = self.hint() {
-            eprintln!("hint: {hint}");
+            say(format_args!("hint: {hint}"));
         }
     }
 }

@@ -4,6 +4,8 @@ use std::io::{IsTerminal, Write};
 
 use clap::{Command, error::ErrorKind};
 
+use super::failure::Outcome;
+
 /// A space at which no line is broken. It is printed as a plain one.
 const UNBROKEN: char = '\u{a0}';
 
@@ -25,21 +27,23 @@ fn whole_examples(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints a help page, a version or an error of usage. A closed output is ignored.
-pub fn print(error: &clap::Error) {
+/// Prints a help page or a version to standard output, or an error of usage to standard error.
+pub fn print(error: &clap::Error) -> Outcome {
     let help = matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion
     );
     if !help {
+        // Nobody can be told that standard error is closed.
         let _ = error.print();
-        return;
+        return Ok(());
     }
     let mut out = std::io::stdout().lock();
     let plain = !out.is_terminal() || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let page = error.render();
     let text = if plain { page.to_string() } else { page.ansi().to_string() };
-    let _ = out.write_all(text.replace(UNBROKEN, " ").as_bytes());
+    out.write_all(text.replace(UNBROKEN, " ").as_bytes())?;
+    Ok(out.flush()?)
 }
 
 #[cfg(test)]

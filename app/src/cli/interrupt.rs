@@ -8,6 +8,8 @@ use std::sync::{
 
 use thermocline_engine::gpu::withdraw_markers;
 
+use super::standard_error::say;
+
 static HANDLER: Once = Once::new();
 static WATCHED: AtomicBool = AtomicBool::new(false);
 static PRESSED: AtomicBool = AtomicBool::new(false);
@@ -28,7 +30,7 @@ impl InterruptWatch {
             });
             // Without a handler the system's default ends the program: worse, but no reason not to start.
             if let Err(error) = installed {
-                eprintln!("warning: Ctrl-C will end the program at once: {error}");
+                say(format_args!("warning: Ctrl-C will end the program at once: {error}"));
             }
         });
         PRESSED.store(false, Ordering::SeqCst);

@@ -41,6 +41,8 @@ mod report;
 mod report_page;
 mod run;
 mod serve;
+mod server_log;
+mod standard_error;
 mod synth;
 mod table;
 mod termination;
@@ -51,6 +53,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::Outcome;
+use standard_error::say;
 use thermocline_engine::gpu::withdraw_markers;
 
 use crate::units;
@@ -109,11 +112,11 @@ pub fn main() -> ExitCode {
     let done = match in_our_words(std::env::args_os().collect()) {
         Ok(args) => match parse(args) {
             Ok(cli) => dispatch(&cli.app, cli.command),
-            Err(error) => {
-                // --help and --version arrive here too.
-                help::print(&error);
-                return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-            }
+            // --help and --version arrive here too.
+            Err(error) => match help::print(&error) {
+                Ok(()) => return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
+                Err(failure) => Err(failure),
+            },
         },
         Err(failure) => Err(failure),
     };
@@ -146,7 +149,7 @@ fn in_our_words(mut args: Vec<OsString>) -> Outcome<Vec<OsString>> {
         })
     };
     let llama_flags::Translated { args: own, notes } = llama_flags::translate(args.split_off(2), &has)?;
-    notes.iter().for_each(|note| eprintln!("[{}]", failure::one_line(note)));
+    notes.iter().for_each(|note| say(format_args!("[{}]", failure::one_line(note))));
     args.extend(own);
     Ok(args)
 }
@@ -185,6 +188,6 @@ fn report_bug(panic: &std::panic::PanicHookInfo<'_>) {
         return;
     }
     let message = panic.payload_as_str().unwrap_or("no message");
-    eprintln!("error: thermocline {} has a bug: {message} ({place})", env!("CARGO_PKG_VERSION"));
-    eprintln!("hint: please report this line together with the command and the kind of model");
+    say(format_args!("error: thermocline {} has a bug: {message} ({place})", env!("CARGO_PKG_VERSION")));
+    say("hint: please report this line together with the command and the kind of model");
 }

@@ -22,7 +22,10 @@ use thermocline_engine::{
     },
 };
 
-use super::failure::{Failure, Outcome, one_line};
+use super::{
+    failure::{Failure, Outcome, one_line},
+    standard_error::say,
+};
 use crate::builtin;
 
 /// Path of the model and how it is read.
@@ -87,7 +90,7 @@ impl ModelOptions {
     pub fn open_model(&self) -> Outcome<Model> {
         let mut model = Model::from_checkpoint(self.open_checkpoint()?, &self.load_options())?;
         if let Attachment::Ignored { path, reason } = self.attach(&mut model)? {
-            eprintln!("[{} is not used: {}]", one_line(&path.display().to_string()), one_line(&reason));
+            say(format_args!("[{} is not used: {}]", one_line(&path.display().to_string()), one_line(&reason)));
         }
         Ok(model)
     }

@@ -28,6 +28,7 @@ use super::{
     engine_options::{ContextOptions, CpuArgs, DeviceArgs, sparsity_choices},
     failure::{Outcome, one_line},
     model_options::ModelOptions,
+    standard_error::say,
     synth::{shapes, types},
     table::table,
     units,
@@ -222,7 +223,9 @@ impl PlanArgs {
             let mut typical = Machine::typical();
             typical.cpu = planned.machine.cpu;
             let adapter = typical.gpu.as_ref().map_or("", |gpu| gpu.adapter.as_str());
-            eprintln!("[no GPU here: planned with {adapter}; --machine FILE plans with another machine's speeds]");
+            say(format_args!(
+                "[no GPU here: planned with {adapter}; --machine FILE plans with another machine's speeds]"
+            ));
             planned = PlannedMachine { machine: typical, free: None, ..planned };
         }
         Ok(planned)
@@ -240,7 +243,7 @@ impl PlanArgs {
         let free = gpu.as_ref().map(|gpu| gpu.arena().budget());
         let measured = cached_machine(&cpu, gpu.as_ref(), &types, &options, &mut || ControlFlow::Continue(()));
         let machine = measured.unwrap_or_else(|error| {
-            eprintln!("[this machine cannot be measured: {}]", one_line(&error.to_string()));
+            say(format_args!("[this machine cannot be measured: {}]", one_line(&error.to_string())));
             Machine::typical()
         });
         Ok(PlannedMachine { machine, free, sizes: None })

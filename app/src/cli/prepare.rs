@@ -26,6 +26,7 @@ use super::{
     model_options::ModelOptions,
     prepared,
     progress::{ProgressUnit, TerminalProgress},
+    standard_error::say,
     units::{self, parse_bytes, parse_tokens},
 };
 
@@ -133,7 +134,7 @@ pub fn prepare(args: &PrepareArgs) -> Outcome {
     match made {
         Ok(made) => show(args, &made),
         Err(Error::Cancelled) => {
-            eprintln!("[stopped; the same command goes on from here, with {}]", options.workspace().display());
+            say(format_args!("[stopped; the same command goes on from here, with {}]", options.workspace().display()));
             Err(Failure::Interrupted)
         }
         Err(error) => Err(error.into()),

@@ -12,6 +12,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{
+    answer,
     failure::{Failure, Outcome},
     report_page::ReportPage,
     units,
@@ -66,9 +67,7 @@ pub fn report(args: &ReportArgs) -> Outcome {
     page.paragraph(&end);
     fs::write(&args.out, page.finish(steps.started.elapsed()))
         .map_err(|error| failed(&format!("cannot write {}", args.out.display()), &error))?;
-    println!("{end}");
-    println!("{} is written; it can be sent as it is", args.out.display());
-    Ok(())
+    answer::print(&format!("{end}\n{} is written; it can be sent as it is\n", args.out.display()))
 }
 
 /// The last paragraph.

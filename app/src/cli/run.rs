@@ -12,6 +12,7 @@ use super::{
     attach::{AttachOptions, AttachedFiles},
     failure::{Failure, Outcome},
     grammar_options::GrammarOptions,
+    standard_error::say,
     text_input,
 };
 
@@ -105,10 +106,10 @@ pub fn run(args: &RunArgs) -> Outcome {
         answer::print("\n")?;
     }
     if let Some(sources) = sources.filter(|_| !args.quiet) {
-        eprintln!("{sources}");
+        say(sources);
     }
     if !args.quiet {
-        eprintln!("{}", answer::stats_line(&answered.stats, &answered.reason));
+        say(answer::stats_line(&answered.stats, &answered.reason));
     }
     if answered.reason == StopReason::Cancelled { Err(Failure::Interrupted) } else { Ok(()) }
 }

@@ -21,12 +21,13 @@ use super::{
     failure::{Failure, Outcome, one_line},
     interrupt::InterruptWatch,
     model_options::ModelOptions,
+    server_log::ServerLog,
     termination::TerminationWatch,
 };
 use crate::{
     engine_handle::{error_message, without_folder},
     library::ModelId,
-    server::{ModelLibrary, OpenModel, ServedModel, Server, ServerEvent, ServerOptions},
+    server::{ModelLibrary, OpenModel, ServedModel, Server, ServerOptions},
     units,
 };
 
@@ -131,18 +132,21 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     }
     let name = how.model.model.clone().map_or(ModelId::Builtin, ModelId::Path).to_string();
     let name = args.alias.clone().unwrap_or(name);
+    let log = ServerLog::start(args.quiet);
     let model = open(&how, &name)?;
-    let engine = model.engine.clone();
-
-    let (quiet, named) = (args.quiet, model.name.clone());
+    log.line(slots_line(&model, args.parallel));
+    let (engine, named) = (model.engine.clone(), model.name.clone());
     let source = Arc::new(move || match model.engine.stopped() {
         Some(error) => Err(without_folder(&error)),
         None => Ok(model.clone()),
     });
     let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
-    let server = Server::start(options, source, move |event| print_event(quiet, &event)).map_err(Failure::usage)?;
+    let events = log.clone();
+    let server = Server::start(options, source, move |event| events.event(&event)).map_err(Failure::usage)?;
     answer::print(&format!("{} at {}\n", one_line(&named), server.url()))?;
-    wait(&server, Some(&engine), &watch, &termination, drain, quiet)
+    let ended = wait(&server, Some(&engine), &watch, &termination, drain, &log);
+    log.flush();
+    ended
 }
 
 /// Opens a model under a name, with the options of `how`.
@@ -167,12 +171,16 @@ fn serve_folder(
     how: AnswerOptions,
     drain: Duration,
 ) -> Outcome {
+    let (log, parallel) = (ServerLog::start(args.quiet), args.parallel);
+    let opened = log.clone();
     let open: OpenModel = Box::new(move |path, name| {
         let model = ModelOptions { model: Some(path.to_owned()), ..how.model.clone() };
-        let opened = open(&AnswerOptions { model, ..how.clone() }, name);
-        opened.map_err(|failure| failure.message().unwrap_or_else(|| "it was interrupted".to_owned()))
+        let model = open(&AnswerOptions { model, ..how.clone() }, name)
+            .map_err(|failure| failure.message().unwrap_or_else(|| "it was interrupted".to_owned()))?;
+        opened.line(slots_line(&model, parallel));
+        Ok(model)
     });
-    let (quiet, idle) = (args.quiet, args.idle_unload.map(Duration::from_secs));
+    let idle = args.idle_unload.map(Duration::from_secs);
     let library = ModelLibrary::new(folder.clone(), open, idle, options.max_waiting);
     let models = library.entries().len();
     if models == 0 {
@@ -181,11 +189,20 @@ fn serve_folder(
         return Err(Failure::usage(message));
     }
     let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
-    let started = Server::start_library(options, library, move |event| print_event(quiet, &event));
+    let events = log.clone();
+    let started = Server::start_library(options, library, move |event| events.event(&event));
     let server = started.map_err(Failure::usage)?;
     let counted = units::counted(models, "model");
     answer::print(&format!("{counted} of {} at {}\n", one_line(&folder.display().to_string()), server.url()))?;
-    wait(&server, None, &watch, &termination, drain, quiet)
+    let ended = wait(&server, None, &watch, &termination, drain, &log);
+    log.flush();
+    ended
+}
+
+/// What the KV caches of all slots may take, in one line.
+fn slots_line(model: &ServedModel, slots: usize) -> String {
+    let (counted, bytes) = (units::counted(slots, "slot"), units::bytes(model.slot_bytes(slots)));
+    format!("[{counted} of {} tokens: KV caches take up to {bytes}]", model.engine.context())
 }
 
 /// Waits for Ctrl-C or a request to end, and then, no longer than `drain`, for the end of the current answer.
@@ -195,7 +212,7 @@ fn wait(
     watch: &InterruptWatch,
     termination: &TerminationWatch,
     drain: Duration,
-    quiet: bool,
+    log: &ServerLog,
 ) -> Outcome {
     let mut told = false;
     while !watch.pressed() && !termination.requested() {
@@ -203,7 +220,7 @@ fn wait(
             None => {}
             // The server stays. Every request is refused with this reason.
             Some(error @ Error::FileLost { .. }) if !told => {
-                eprintln!("error: {}", one_line(&error_message(&error)));
+                log.error(&error_message(&error));
                 told = true;
             }
             Some(Error::FileLost { .. }) => {}
@@ -214,8 +231,8 @@ fn wait(
         }
         thread::sleep(POLL);
     }
-    if server.status().answering && !quiet {
-        eprintln!("[ends after the current answer, within {} s; Ctrl-C ends it now]", drain.as_secs());
+    if server.status().answering {
+        log.line(format_args!("[ends after the current answer, within {} s; Ctrl-C ends it now]", drain.as_secs()));
     }
     server.shut_down();
     let asked = Instant::now();
@@ -223,15 +240,6 @@ fn wait(
         thread::sleep(POLL);
     }
     Ok(())
-}
-
-fn print_event(quiet: bool, event: &ServerEvent<'_>) {
-    match event {
-        ServerEvent::Device(change) => eprintln!("{}", answer::device_line(change)),
-        ServerEvent::Answered(stats, reason) if !quiet => eprintln!("{}", answer::stats_line(stats, reason)),
-        ServerEvent::Refused(line) if !quiet => eprintln!("[{}]", one_line(line)),
-        ServerEvent::Request | ServerEvent::Answered(..) | ServerEvent::Refused(_) => {}
-    }
 }
 
 impl ServeArgs {

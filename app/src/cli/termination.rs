@@ -5,6 +5,9 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
+#[cfg(unix)]
+use super::standard_error::say;
+
 /// While it exists, SIGTERM does not end the program but sets [`TerminationWatch::requested`]. Systems without signals never set it.
 #[derive(Debug)]
 pub struct TerminationWatch {
@@ -18,7 +21,7 @@ impl TerminationWatch {
         #[cfg(unix)]
         if let Err(error) = watch(Arc::clone(&requested)) {
             // The system's default ends the program: worse, but no reason not to start.
-            eprintln!("warning: SIGTERM will end the program at once: {error}");
+            say(format_args!("warning: SIGTERM will end the program at once: {error}"));
         }
         TerminationWatch { requested }
     }

@@ -12,6 +12,7 @@ use thermocline_engine::tokenizer::{EncodeOptions, Tokenizer};
 use super::{
     failure::{Failure, Outcome},
     model_options::ModelOptions,
+    standard_error::say,
     text_input, units,
 };
 
@@ -80,7 +81,7 @@ pub fn tokenize(args: &TokenizeArgs) -> Outcome {
         writeln!(out, "{id:>7}  {:?}", piece(id))?;
     }
     if std::io::stderr().is_terminal() {
-        eprintln!("[{} tokens]", ids.len());
+        say(format_args!("[{} tokens]", ids.len()));
     }
     Ok(())
 }

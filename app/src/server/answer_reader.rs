@@ -82,6 +82,11 @@ impl AnswerReader {
         self.calls > 0 && !self.in_call && !self.is_broken
     }
 
+    /// True if the answer has begun to call a tool.
+    pub fn has_begun_call(&self) -> bool {
+        self.calls > 0
+    }
+
     /// Reads new text.
     pub fn push(&mut self, text: &AnswerText) -> Vec<AnswerPiece> {
         let mut out = Vec::new();

@@ -89,6 +89,10 @@ pub async fn complete(
     let ParsedRequest { completion, endpoint, prompt_tokens, response } = parsed;
     let chat = protocol == Protocol::OllamaChat;
     let Some(completion) = completion else { return Ok(Json(ollama::loaded(&name, chat)).into_response()) };
+    if !response.dropped.is_empty() {
+        let tools = response.dropped.join(", ");
+        context.record_dropped(&format!("POST /v1/responses: left out tools that this server cannot run: {tools}"));
+    }
     let format = match protocol {
         Protocol::Completions(endpoint) => {
             let (format, include_usage) = (CompletionFormat::new(endpoint, name), completion.include_usage);
@@ -101,9 +105,9 @@ pub async fn complete(
         Protocol::OllamaChat | Protocol::OllamaGenerate => AnswerFormat::Lines(LinesFormat::new(name, chat)),
     };
     let mut readers = ChoiceReaders::new(endpoint, completion.choices, completion.tools, completion.echoes);
-    let (stream, grammar_field) = (completion.stream, completion.grammar_field);
+    let (stream, grammar_field, may_be) = (completion.stream, completion.grammar_field, completion.may_be);
     let start = async move {
-        let mut generation = GenerationQueue::start(&context, lease, completion.requests).await?;
+        let mut generation = GenerationQueue::start(&context, lease, completion.requests, may_be).await?;
         let update = generation.started().await.map_err(|error| match &grammar_field {
             Some(field) => error.renamed("grammar", field),
             None => error,
@@ -152,8 +156,9 @@ async fn parse(
                 (Some(CompletionRequest::parse(endpoint, &body, &model, strict)?), endpoint)
             }
             Protocol::Responses => {
-                response = response_body(&body, &responses)?;
-                (Some(read(Endpoint::Chat, std::mem::take(&mut response.fields))?), Endpoint::Chat)
+                response = response_body(&body, &responses, strict)?;
+                let read = read(Endpoint::Chat, std::mem::take(&mut response.fields));
+                (Some(read.map_err(|error| response.with_paths_of_tools(error))?), Endpoint::Chat)
             }
             Protocol::Messages => {
                 let completion = parse_messages(&body, &model, strict, false)?;

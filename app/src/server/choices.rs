@@ -48,6 +48,8 @@ pub struct ChoiceReader {
     /// Formatter of its log probabilities.
     pub logprobs: LogprobsFormat,
     answer: AnswerReader,
+    /// The answer has a form and calls no tools.
+    formed: bool,
     echo: Option<String>,
 }
 
@@ -63,7 +65,7 @@ impl ChoiceReaders {
         self.started += 1;
         let echo = self.echoes.get(index / self.fields.best_of).cloned();
         let logprobs = LogprobsFormat::new(self.endpoint, echo.as_deref());
-        ChoiceReader { index, logprobs, answer: AnswerReader::new(self.tools.as_ref()), echo }
+        ChoiceReader { index, logprobs, answer: AnswerReader::new(self.tools.as_ref()), formed: false, echo }
     }
 
     /// True if log probabilities are returned.
@@ -110,6 +112,10 @@ impl ChoiceReaders {
 impl ChoiceReader {
     /// The pieces of new text. The first of them is the echoed prompt.
     pub fn push(&mut self, update: &GenerationUpdate) -> Vec<AnswerPiece> {
+        if update.formed && !self.formed {
+            // Nothing was read before: no text of the form is a call.
+            (self.answer, self.formed) = (AnswerReader::new(None), true);
+        }
         let mut pieces: Vec<_> = self.echo.take().map(AnswerPiece::Content).into_iter().collect();
         pieces.extend(self.answer.push(&update.text));
         if update.end.is_some() {

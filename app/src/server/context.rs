@@ -30,6 +30,8 @@ pub enum ServerEvent<'a> {
     Answered(&'a GenerationStats, &'a StopReason),
     /// The engine's device has changed; the answer goes on.
     Device(&'a DeviceEvent),
+    /// A request asked for what the server cannot do, and was answered without it: method, path and what was dropped in one line.
+    Dropped(&'a str),
     /// A request was refused, or its answer failed: method, path, reason and status in one line.
     Refused(&'a str),
 }
@@ -181,6 +183,12 @@ impl ServerContext {
         tracing::info!("{line}");
         (self.on_event)(ServerEvent::Refused(&line));
         *self.last_error.lock() = Some(line);
+    }
+
+    /// Records what was dropped of a request: method, path and names in one line.
+    pub fn record_dropped(&self, line: &str) {
+        tracing::info!("{line}");
+        (self.on_event)(ServerEvent::Dropped(line));
     }
 
     /// End of an answer that the model is generating.

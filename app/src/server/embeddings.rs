@@ -64,7 +64,7 @@ pub async fn embed(
     let EmbeddingRequest { requests, dimensions, base64 } = parsed;
     let (mut vectors, mut tokens) = (Vec::with_capacity(requests.len()), 0);
     if !requests.is_empty() {
-        let mut generation = GenerationQueue::start(&context, lease, requests).await?;
+        let mut generation = GenerationQueue::start(&context, lease, requests, None).await?;
         loop {
             let update = generation.next_update().await;
             vectors.extend(update.embedding);

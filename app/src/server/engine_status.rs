@@ -26,7 +26,7 @@ pub fn engine_status(context: &ServerContext, model: &ServedModel) -> Value {
         "memory": { "kv_bytes": now.kv_bytes, "scratch_bytes": now.scratch_bytes },
         "device": device_json(&engine.device()),
         "sparsity": { "asked": sparsity.asked.name(), "mode": sparsity.at_work.name(), "reason": sparsity.reason, "adaptive": engine.adaptive() },
-        "slots": { "total": status.slots, "busy": status.busy },
+        "slots": { "total": status.slots, "busy": status.busy, "most_kv_bytes": model.slot_bytes(status.slots) },
         "requests": { "total": status.requests, "answering": status.answering, "waiting": status.waiting },
         "last_answer": context.last_answer(),
     })

@@ -13,6 +13,7 @@ use super::{
     error::ApiError,
     logprobs::ScoredToken,
     queue::SessionPermit,
+    undecided_answer::{CallsOrForm, Decision, UndecidedAnswer},
 };
 use crate::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
 
@@ -22,6 +23,12 @@ use crate::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
 pub struct GenerationQueue {
     answer: Option<Answer>,
     waiting: VecDeque<Request>,
+    /// What the answers may be, if they may be calls of tools or have a form.
+    may_be: Option<CallsOrForm>,
+    /// The answer, while it is open which of them it is.
+    undecided: Option<UndecidedAnswer>,
+    /// The answer has the form.
+    formed: bool,
     session: Arc<Session>,
     notify: Arc<Notify>,
     context: Arc<ServerContext>,
@@ -31,7 +38,7 @@ pub struct GenerationQueue {
 }
 
 /// Text and end that arrived since the previous update.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GenerationUpdate {
     /// New text.
     pub text: AnswerText,
@@ -39,17 +46,20 @@ pub struct GenerationUpdate {
     pub scored: Vec<ScoredToken>,
     /// The prompt's embedding, if that is what was asked for.
     pub embedding: Option<Vec<f32>>,
+    /// The answer has the form that is asked for, so that it calls no tools.
+    pub formed: bool,
     /// The end, with its reason.
     pub end: Option<Result<(StopReason, GenerationStats), ApiError>>,
 }
 
 impl GenerationQueue {
     /// Waits for a slot and starts the first of `requests`. `lease` is that of the model that they were parsed for: another one may be
-    /// open by then.
+    /// open by then. `may_be`: the answers are calls of tools or have a form.
     pub async fn start(
         context: &Arc<ServerContext>,
         lease: ModelLease,
         requests: impl IntoIterator<Item = Request>,
+        may_be: Option<CallsOrForm>,
     ) -> Result<Self, ApiError> {
         let waiting: VecDeque<Request> = requests.into_iter().collect();
         let permit = context.queue.acquire(waiting.front().map(|request| &request.prompt)).await?;
@@ -58,6 +68,9 @@ impl GenerationQueue {
         let mut generation = GenerationQueue {
             answer: None,
             waiting,
+            may_be,
+            undecided: None,
+            formed: false,
             session,
             notify: Arc::new(Notify::new()),
             context: Arc::clone(context),
@@ -71,13 +84,20 @@ impl GenerationQueue {
     /// Starts the next request, after the end of the one before; `false` if there is none.
     pub fn start_next(&mut self) -> bool {
         let Some(request) = self.waiting.pop_front() else { return false };
+        self.undecided = self.may_be.as_ref().map(|may_be| UndecidedAnswer::new(&request, may_be));
+        self.formed = false;
+        self.generate(request);
+        true
+    }
+
+    /// Has the engine answer `request`.
+    fn generate(&mut self, request: Request) {
         // Dropping the old answer later would cancel the new one.
         self.answer = None;
         let wake = Arc::clone(&self.notify);
         let answer = Answer::start(move || wake.notify_one(), Arc::clone(&self.session), request);
         self.context.record_start(answer.end_signal());
         self.answer = Some(answer);
-        true
     }
 
     /// Waits until the engine has accepted the request: the prompt is being computed.
@@ -88,8 +108,23 @@ impl GenerationQueue {
         }
     }
 
-    /// Waits for tokens, progress of the prompt, or the end.
+    /// Waits for tokens, progress of the prompt, or the end. Nothing is lost if the caller gives up waiting.
     pub async fn next_update(&mut self) -> GenerationUpdate {
+        loop {
+            let update = self.engine_update().await;
+            let Some(undecided) = self.undecided.take() else { return update };
+            match undecided.push(update) {
+                Decision::Open(undecided) => self.undecided = Some(*undecided),
+                Decision::Free(update) => return update,
+                Decision::Formed(request) => {
+                    self.formed = true;
+                    self.generate(*request);
+                }
+            }
+        }
+    }
+
+    async fn engine_update(&mut self) -> GenerationUpdate {
         loop {
             let update = self.answer.as_ref().map(Answer::take_update).unwrap_or_default();
             let scored = !update.logprobs.is_empty();
@@ -114,7 +149,7 @@ impl GenerationQueue {
             AnswerEnd::Refused(why) => Err(ApiError::from(&Error::Stopped(why))),
         });
         let scored = update.logprobs.iter().map(|token| self.scored_token(token)).collect();
-        GenerationUpdate { text: update.text, scored, embedding: update.embedding, end }
+        GenerationUpdate { text: update.text, scored, embedding: update.embedding, formed: self.formed, end }
     }
 
     fn scored_token(&self, token: &TokenLogprobs) -> ScoredToken {

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
+use crate::units::{Limit, Seed};
 
 /// Characters of an invalid value that an error quotes.
 const QUOTED: usize = 60;
@@ -10,13 +11,9 @@ const QUOTED: usize = 60;
 /// Largest whole number up to which every one is also one with a point.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The seed that a request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seed {
-    /// One that is drawn: a negative number.
-    Any,
-    /// This one.
-    Fixed(u64),
+/// True for a whole number below zero.
+fn is_negative(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number < 0.0 && number.fract() == 0.0)
 }
 
 /// The fields of an object that have not been read yet. `null` and empty lists count as absent.
@@ -71,13 +68,6 @@ impl JsonFields {
         fields.iter().for_each(|field| drop(self.map.remove(*field)));
     }
 
-    /// Removes a field if it has this number.
-    pub fn remove_if(&mut self, field: &str, number: f64) {
-        if self.map.get(field).and_then(Value::as_f64) == Some(number) {
-            self.map.remove(field);
-        }
-    }
-
     fn read<T>(
         &mut self,
         field: &str,
@@ -99,9 +89,18 @@ impl JsonFields {
         self.read(field, "a whole number of at least 0", convert)
     }
 
+    /// Removes a limit: a whole number. One below zero is no limit, as for other servers; `strict` refuses it.
+    pub fn limit(&mut self, field: &str, strict: bool) -> Result<Option<Limit>, ApiError> {
+        if strict {
+            return Ok(self.count(field)?.map(Limit::Of));
+        }
+        let count = |value: &Value| whole_number(value).and_then(|number| usize::try_from(number).ok());
+        let convert = |value: &Value| if is_negative(value) { Some(Limit::None) } else { count(value).map(Limit::Of) };
+        self.read(field, "a whole number", convert)
+    }
+
     /// Removes a seed: a whole number.
     pub fn seed(&mut self, field: &str) -> Result<Option<Seed>, ApiError> {
-        let is_negative = |value: &Value| value.as_f64().is_some_and(|it| it < 0.0 && it.fract() == 0.0);
         let convert =
             |value: &Value| if is_negative(value) { Some(Seed::Any) } else { whole_number(value).map(Seed::Fixed) };
         self.read(field, "a whole number", convert)

@@ -5,7 +5,8 @@
 //! The `listener` accepts `connections`. A request passes the `guard` (origins and headers), with it `host`, the `key` and the `routes`;
 //! `read_body` reads its body within limits, and `named_model` has the model loaded that it names. `answers` and `embeddings` are what is
 //! made of it: `request` (with `json_fields`, `messages`, `prompts` and other files of fields) parses it, naming every field that the engine
-//! cannot honour. Then it waits in the `queue` for the one session; a `generation` is the engine's work for it. `choices` are what it
+//! cannot honour. Then it waits in the `queue` for the one session; a `generation` is the engine's work for it, with an
+//! `undecided_answer` where it may call tools or has a form. `choices` are what it
 //! answers; `answer_reader` tells their reasoning, content and calls of tools apart, `answer_format` writes them in the client's protocol
 //! (`response`, with `logprobs`, is OpenAI's; [`responses`], [`anthropic`] and [`ollama`] are folders, which make OpenAI's bodies of theirs),
 //! `event_stream` sends it while it is generated, `error` is every refusal, and `engine_status`, `model_routes` and `metrics` report what is
@@ -50,6 +51,7 @@ mod served_model;
 mod switch;
 mod tokens;
 mod tool_fields;
+mod undecided_answer;
 
 pub use context::{ServerEvent, ServerStatus};
 pub use listener::Server;

@@ -6,6 +6,7 @@ use super::{
     error::ApiError,
     json_fields::{JsonFields, invalid},
 };
+use crate::units::Limit;
 
 /// Efforts, and most tokens of thoughts at each; `None`: as many as the model writes.
 const EFFORTS: [(&str, Option<usize>); 7] = [
@@ -36,16 +37,15 @@ pub fn parse_reasoning(fields: &mut JsonFields) -> Result<ReasoningFields, ApiEr
         Some(other) => return Err(invalid("chat_template_kwargs", "an object", &other)),
     };
     let mut effort = fields.string("reasoning_effort")?.map(|effort| ("reasoning_effort", effort));
-    // For other servers -1 is no limit.
-    fields.remove_if("reasoning_budget", -1.0);
-    let mut budget = fields.count("reasoning_budget")?;
+    // Only servers that are not strict read these fields.
+    let mut budget = fields.limit("reasoning_budget", false)?;
     if let Some(reasoning) = fields.remove("reasoning") {
         let mut reasoning = JsonFields::from_value(reasoning, "reasoning")?;
         effort = reasoning.string("effort")?.map(|effort| ("reasoning.effort", effort)).or(effort);
-        budget = reasoning.count("max_tokens")?.or(budget);
+        budget = reasoning.limit("max_tokens", false)?.or(budget);
         if let Some(on) = reasoning.boolean("enabled")? {
             variables.entry("enable_thinking").or_insert(on.into());
-            budget = if on { budget } else { Some(0) };
+            budget = if on { budget } else { Some(Limit::Of(0)) };
         }
         reasoning.accept_only("exclude", &[json!(false)])?;
         reasoning.finish()?;
@@ -55,7 +55,7 @@ pub fn parse_reasoning(fields: &mut JsonFields) -> Result<ReasoningFields, ApiEr
             let names: Vec<&str> = EFFORTS.iter().map(|(name, _)| *name).collect();
             return Err(invalid(path, &names.join(", "), &effort.into()));
         };
-        budget = budget.or(*most);
+        budget = budget.or(most.map(Limit::Of));
         variables.entry("enable_thinking").or_insert((effort != "none").into());
         variables.entry("reasoning_effort").or_insert(match &*effort {
             "none" | "minimal" => "low".into(),
@@ -63,7 +63,7 @@ pub fn parse_reasoning(fields: &mut JsonFields) -> Result<ReasoningFields, ApiEr
             _ => effort.into(),
         });
     }
-    Ok(ReasoningFields { variables, budget })
+    Ok(ReasoningFields { variables, budget: budget.and_then(Limit::count) })
 }
 
 #[cfg(test)]
@@ -84,7 +84,9 @@ mod tests {
         assert_eq!(budget(json!({ "reasoning": { "effort": "low" } })), Some(1024));
         assert_eq!(budget(json!({ "reasoning": { "max_tokens": 7 }, "reasoning_effort": "low" })), Some(7));
         assert_eq!(budget(json!({ "reasoning_budget": 7 })), Some(7));
-        assert_eq!(budget(json!({ "reasoning_budget": -1 })), None);
+        for none in [json!({ "reasoning_budget": -2 }), json!({ "reasoning": { "max_tokens": -1, "effort": "low" } })] {
+            assert_eq!(budget(none.clone()), None, "{none}");
+        }
         let off = parse(json!({ "reasoning": { "enabled": false } })).unwrap();
         assert_eq!((off.budget, &off.variables["enable_thinking"]), (Some(0), &json!(false)));
         let none = parse(json!({ "reasoning_effort": "none" })).unwrap().variables;
@@ -96,11 +98,11 @@ mod tests {
         for (body, param) in [
             (json!({ "reasoning_effort": "huge" }), "reasoning_effort"),
             (json!({ "reasoning": { "effort": "huge" } }), "reasoning.effort"),
-            (json!({ "reasoning": { "max_tokens": -3 } }), "reasoning.max_tokens"),
+            (json!({ "reasoning": { "max_tokens": -1.5 } }), "reasoning.max_tokens"),
             (json!({ "reasoning": { "exclude": true } }), "reasoning.exclude"),
             (json!({ "reasoning": { "x": 1 } }), "reasoning.x"),
             (json!({ "reasoning": "high" }), "reasoning"),
-            (json!({ "reasoning_budget": -2 }), "reasoning_budget"),
+            (json!({ "reasoning_budget": "-2" }), "reasoning_budget"),
             (json!({ "chat_template_kwargs": 7 }), "chat_template_kwargs"),
         ] {
             assert_eq!(parse(body.clone()).unwrap_err().json()["error"]["param"], param, "{body}");

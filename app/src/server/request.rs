@@ -7,13 +7,15 @@ use super::{
     answer_reader::RequestedTools,
     error::ApiError,
     grammar_fields::parse_grammar,
-    json_fields::{JsonFields, Seed, invalid},
+    json_fields::{JsonFields, invalid},
     messages::parse_messages,
     prompts::{ChoiceFields, infill_prompts, parse_choice_fields, parse_prompts},
     reasoning_fields::parse_reasoning,
     served_model::ServedModel,
     tool_fields::{AnswerForm, parse_answer_form},
+    undecided_answer::CallsOrForm,
 };
+use crate::units::{Limit, Seed};
 
 /// Largest number of stop strings of a request, and of one to a strict server.
 const MAX_STOPS: usize = 64;
@@ -67,6 +69,8 @@ pub struct CompletionRequest {
     pub tools: Option<RequestedTools>,
     /// Field that asks for the grammar of the answer, if one does.
     pub grammar_field: Option<String>,
+    /// What the answers may be, if they may be calls of tools or have a form.
+    pub may_be: Option<CallsOrForm>,
 }
 
 impl CompletionRequest {
@@ -91,25 +95,14 @@ impl CompletionRequest {
         }
         let choices = parse_choice_fields(&mut fields, endpoint)?;
         let prompts = match endpoint {
-            Endpoint::Chat => {
-                let messages = parse_messages(fields.remove("messages"), strict)?;
-                let continued = messages.last().is_some_and(|it| it.role == Role::Assistant && it.fields.is_empty());
-                vec![if continued && !strict { Prompt::Continue(messages) } else { Prompt::Chat(messages) }]
-            }
-            Endpoint::Completion => {
-                let prompts = parse_prompts(fields.remove("prompt"))?;
-                match fields.string("suffix")?.filter(|suffix| !suffix.is_empty()) {
-                    Some(suffix) => infill_prompts(prompts, &suffix, choices, model.engine.tokenizer())?,
-                    None => prompts,
-                }
-            }
+            Endpoint::Chat => vec![parse_chat(&mut fields, strict)?],
+            Endpoint::Completion => parse_texts(&mut fields, choices, model)?,
         };
         let defaults = &model.defaults;
-        let sampling = parse_sampling(&mut fields, defaults.sampling.clone())?;
+        let sampling = parse_sampling(&mut fields, defaults.sampling.clone(), strict)?;
         sampling.validate(model.engine.config().n_vocab).map_err(|error| ApiError::from(&error))?;
-        let most = if strict { STRICT_STOPS } else { MAX_STOPS };
-        let stop = parse_stop(fields.remove("stop"), most)?.unwrap_or_else(|| defaults.stop.clone());
-        let max_tokens = parse_max_tokens(&mut fields, strict)?.or(defaults.max_tokens);
+        let stop = parse_stop(fields.remove("stop"), strict)?.unwrap_or_else(|| defaults.stop.clone());
+        let max_tokens = parse_max_tokens(&mut fields, strict)?.map_or(defaults.max_tokens, Limit::count);
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let include_usage = parse_stream_options(&mut fields, stream)?;
         let mut chat = defaults.chat.clone();
@@ -121,7 +114,9 @@ impl CompletionRequest {
         }
         let form = match endpoint {
             Endpoint::Chat => parse_answer_form(&mut fields, model.engine.chat_template().tools(), strict)?,
-            Endpoint::Completion => AnswerForm { tools: None, grammar: parse_grammar(&mut fields, strict)? },
+            Endpoint::Completion => {
+                AnswerForm { grammar: parse_grammar(&mut fields, strict)?, ..AnswerForm::default() }
+            }
         };
         chat.tools = form.tools.as_ref().map(|tools| tools.definitions.clone()).unwrap_or_default();
         chat.call_format = form.tools.as_ref().map(|tools| tools.format.clone());
@@ -130,13 +125,14 @@ impl CompletionRequest {
         }
         check_neutral(&mut fields, endpoint)?;
         fields.finish()?;
+        let may_be = form.calls_or_form();
         let scores_prompt = choices.logprobs.is_some_and(|it| it.prompt);
         let request = Request {
             sampling,
             stop,
             max_tokens,
             chat,
-            grammar: form.grammar.as_ref().map(|it| it.grammar.clone()),
+            grammar: form.grammar.as_ref().filter(|_| may_be.is_none()).map(|it| it.grammar.clone()),
             logprobs: choices.engine_logprobs(),
             thought_budget,
             // Clients that score a prompt count on one token behind it, even if that is the end.
@@ -153,22 +149,42 @@ impl CompletionRequest {
         let echoes = if choices.echo { prompts.iter().map(text).collect() } else { Vec::new() };
         let requests = choices.requests(prompts, &request);
         let grammar_field = form.grammar.map(|it| it.field);
-        Ok(CompletionRequest { requests, choices, echoes, stream, include_usage, tools: form.tools, grammar_field })
+        let tools = form.tools;
+        Ok(CompletionRequest { requests, choices, echoes, stream, include_usage, tools, grammar_field, may_be })
     }
 }
 
-fn parse_sampling(fields: &mut JsonFields, base: Sampling) -> Result<Sampling, ApiError> {
+/// The prompt of a chat.
+fn parse_chat(fields: &mut JsonFields, strict: bool) -> Result<Prompt, ApiError> {
+    let messages = parse_messages(fields.remove("messages"), strict)?;
+    let continued = messages.last().is_some_and(|it| it.role == Role::Assistant && it.fields.is_empty());
+    Ok(if continued && !strict { Prompt::Continue(messages) } else { Prompt::Chat(messages) })
+}
+
+/// The prompts of texts.
+fn parse_texts(fields: &mut JsonFields, choices: ChoiceFields, model: &ServedModel) -> Result<Vec<Prompt>, ApiError> {
+    let prompts = parse_prompts(fields.remove("prompt"))?;
+    match fields.string("suffix")?.filter(|suffix| !suffix.is_empty()) {
+        Some(suffix) => infill_prompts(prompts, &suffix, choices, model.engine.tokenizer()),
+        None => Ok(prompts),
+    }
+}
+
+fn parse_sampling(fields: &mut JsonFields, base: Sampling, strict: bool) -> Result<Sampling, ApiError> {
     let repeat = fields.number("repeat_penalty")?.or(fields.number("repetition_penalty")?);
     Ok(Sampling {
         temperature: fields.number("temperature")?.unwrap_or(base.temperature),
         top_p: fields.number("top_p")?.unwrap_or(base.top_p),
-        top_k: fields.count("top_k")?.unwrap_or(base.top_k),
+        // 0 keeps all tokens.
+        top_k: fields.limit("top_k", strict)?.map_or(base.top_k, |it| it.count_or(0)),
         min_p: fields.number("min_p")?.unwrap_or(base.min_p),
         typical_p: fields.number("typical_p")?.unwrap_or(base.typical_p),
         repeat_penalty: repeat.unwrap_or(base.repeat_penalty),
         presence_penalty: fields.number("presence_penalty")?.unwrap_or(base.presence_penalty),
         frequency_penalty: fields.number("frequency_penalty")?.unwrap_or(base.frequency_penalty),
-        penalty_last_n: fields.count("repeat_last_n")?.unwrap_or(base.penalty_last_n),
+        penalty_last_n: fields
+            .limit("repeat_last_n", strict)?
+            .map_or(base.penalty_last_n, |it| it.count_or(usize::MAX)),
         logit_bias: parse_logit_bias(fields.remove("logit_bias"))?.unwrap_or(base.logit_bias),
         seed: match fields.seed("seed")? {
             Some(Seed::Any) => None,
@@ -186,28 +202,32 @@ fn parse_logit_bias(value: Option<Value>) -> Result<Option<Vec<(u32, f32)>>, Api
     pairs.map(Some).ok_or_else(|| invalid("logit_bias", "an object of token ids and numbers", &value))
 }
 
-fn parse_stop(value: Option<Value>, most: usize) -> Result<Option<Vec<String>>, ApiError> {
+/// Parses `stop`. An empty text stops nothing; `strict` refuses it.
+fn parse_stop(value: Option<Value>, strict: bool) -> Result<Option<Vec<String>>, ApiError> {
     let Some(value) = value else { return Ok(None) };
-    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-    let stops = match &value {
+    let most = if strict { STRICT_STOPS } else { MAX_STOPS };
+    let text = |value: &Value| value.as_str().filter(|text| !strict || !text.is_empty()).map(str::to_owned);
+    let stops: Option<Vec<String>> = match &value {
         Value::Array(list) if list.len() <= most => list.iter().map(text).collect(),
         other => text(other).map(|stop| vec![stop]),
     };
-    let expected = format!("a string that is not empty, or up to {most} of them");
-    stops.map(Some).ok_or_else(|| invalid("stop", &expected, &value))
+    let Some(mut stops) = stops else {
+        let what = if strict { "a string that is not empty" } else { "a string" };
+        return Err(invalid("stop", &format!("{what}, or up to {most} of them"), &value));
+    };
+    stops.retain(|stop| !stop.is_empty());
+    Ok(Some(stops))
 }
 
-fn parse_max_tokens(fields: &mut JsonFields, strict: bool) -> Result<Option<usize>, ApiError> {
-    if !strict {
-        // For other servers -1 is no limit.
-        ["max_completion_tokens", "max_tokens"].iter().for_each(|field| fields.remove_if(field, -1.0));
-    }
-    let (new, old) = (fields.count("max_completion_tokens")?, fields.count("max_tokens")?);
+fn parse_max_tokens(fields: &mut JsonFields, strict: bool) -> Result<Option<Limit>, ApiError> {
+    let (new, old) = (fields.limit("max_completion_tokens", strict)?, fields.limit("max_tokens", strict)?);
     match (new, old) {
-        (Some(new), Some(old)) if new != old => {
+        (Some(Limit::Of(new)), Some(Limit::Of(old))) if new != old => {
             let message = format!("max_tokens ({old}) and max_completion_tokens ({new}) differ; give one of them");
             Err(ApiError::invalid_field("max_tokens", message))
         }
+        // Of a limit and none, the limit.
+        (Some(Limit::None), Some(old)) => Ok(Some(old)),
         (new, old) => Ok(new.or(old)),
     }
 }

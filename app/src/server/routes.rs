@@ -38,6 +38,9 @@ use super::{
 
 type Context = State<Arc<ServerContext>>;
 
+/// Text at the root, where clients of Ollama's protocol look for a server.
+const RUNNING: &str = "Thermocline is running\n";
+
 /// Builds the service that answers every request. Slashes at the end of a path are ignored.
 pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
     let key_required = Router::new()
@@ -67,6 +70,7 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
         .fallback(async |uri: Uri| ApiError::not_found(uri.path()))
         .layer(from_fn_with_state(Arc::clone(&context), check_key));
     let router = key_required
+        .route("/", get_only(async || RUNNING))
         .route("/health", get_only(model_routes::health))
         .layer(RequestBodyLimitLayer::new(LARGEST_DRAINED_BODY))
         .layer(map_response(as_json))

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use thermocline_engine::session::{Engine, Request};
+use thermocline_engine::{
+    runtime::CacheBytes,
+    session::{Engine, Request},
+};
 
 /// An open model.
 #[derive(Debug, Clone)]
@@ -15,6 +18,19 @@ pub struct ServedModel {
     pub engine: Engine,
     /// Values for what a request leaves out; the prompt is not used.
     pub defaults: Request,
+}
+
+impl ServedModel {
+    /// The most bytes that the KV caches of `slots` contexts take, with recurrent states and snapshots.
+    pub fn slot_bytes(&self, slots: usize) -> u64 {
+        let engine = &self.engine;
+        let of = |ty| CacheBytes::of(engine.config(), engine.context(), ty).total();
+        // A layer's cache may be on either side.
+        let one = of(engine.kv_type()).max(of(engine.kv_type().on_gpu()));
+        let all = one.saturating_mul(slots as u64);
+        // A single cache is never refused.
+        engine.kv_budget().map_or(all, |budget| all.min(budget.max(one)))
+    }
 }
 
 /// Returns the model that is open now, or a sentence that says why there is none. It must not block.

@@ -14,6 +14,7 @@ use super::{
     error::ApiError,
     grammar_fields::{RequestedGrammar, parse_grammar},
     json_fields::{JsonFields, invalid},
+    undecided_answer::CallsOrForm,
 };
 
 /// Most tools of a request.
@@ -24,8 +25,18 @@ const MAX_TOOLS: usize = 256;
 pub struct AnswerForm {
     /// Tools that may be called.
     pub tools: Option<RequestedTools>,
-    /// Grammar of the answer.
+    /// A call of a tool is forced by the grammar.
+    pub forced: bool,
+    /// Grammar of the answer, or of an answer without a call where calls are possible and not forced.
     pub grammar: Option<RequestedGrammar>,
+}
+
+impl AnswerForm {
+    /// The two forms of an answer that may call tools and otherwise has a grammar.
+    pub fn calls_or_form(&self) -> Option<CallsOrForm> {
+        let (tools, grammar) = (self.tools.as_ref()?, self.grammar.as_ref()?);
+        (!self.forced).then(|| CallsOrForm { tools: tools.clone(), form: grammar.grammar.clone() })
+    }
 }
 
 /// Parses the form of an answer; `format` is how the model calls tools.
@@ -43,7 +54,7 @@ pub fn parse_answer_form(fields: &mut JsonFields, format: &ToolFormat, strict: b
     let tools = |format: ToolFormat| Some(RequestedTools { format, definitions: definitions.clone() });
     let auto = |grammar| {
         let wanted = !definitions.is_empty();
-        AnswerForm { tools: if wanted { tools(format.clone()) } else { None }, grammar }
+        AnswerForm { tools: if wanted { tools(format.clone()) } else { None }, forced: false, grammar }
     };
     let expected = "none, auto, required, or the name of a function in `tools`";
     let every = 0..definitions.len();
@@ -51,7 +62,7 @@ pub fn parse_answer_form(fields: &mut JsonFields, format: &ToolFormat, strict: b
         None => return Ok(auto(grammar)),
         Some(Value::String(word)) => match &**word {
             "auto" => return Ok(auto(grammar)),
-            "none" => return Ok(AnswerForm { tools: None, grammar }),
+            "none" => return Ok(AnswerForm { tools: None, forced: false, grammar }),
             "required" | "any" if !definitions.is_empty() => every.collect(),
             _ => return Err(invalid("tool_choice", expected, &choice.into())),
         },
@@ -70,7 +81,7 @@ pub fn parse_answer_form(fields: &mut JsonFields, format: &ToolFormat, strict: b
         return Err(ApiError::invalid_field("response_format", message));
     }
     let grammar = Some(call_grammar(&definitions, &strict_tools, &forced)?);
-    Ok(AnswerForm { tools: tools(ToolFormat::forced()), grammar })
+    Ok(AnswerForm { tools: tools(ToolFormat::forced()), forced: true, grammar })
 }
 
 /// The grammar of a call of one of the tools with these numbers; `strict` says of each tool that its schema has to be followed to

@@ -354,6 +354,11 @@ impl Engine {
         self.handle.context
     }
 
+    /// Most bytes of the KV caches of all sessions, if they are limited.
+    pub fn kv_budget(&self) -> Option<u64> {
+        self.handle.state.kv_budget
+    }
+
     /// Type of its sessions' KV caches, unless they ask for another.
     pub fn kv_type(&self) -> KvType {
         self.handle.kv_type

@@ -215,3 +215,26 @@ fn control_tokens_in_a_prompt_are_words_unless_asked_otherwise() {
     assert!(safe > old + 12, "{safe} and {old} tokens");
     assert_eq!(tokens("Please", &[]), tokens("Please", &["--special-tokens-in-content"]));
 }
+
+#[test]
+fn numbers_below_zero_and_empty_stops_set_no_limit() {
+    let ask =
+        |more: &[&str]| thermocline(&[&["run", "-p", "Tell me a story.", "--temp", "0", "-q"], more].concat()).ok();
+    let story = ask(&[]);
+    for more in [
+        &["--top-k", "-1"][..],
+        &["--repeat-last-n", "-1"],
+        &["--penalty-last-n", "-1"],
+        &["--dry-last-n", "-1"],
+        &["-n", "-2"],
+        &["-n", "-1"],
+        &["--max-tokens=-1"],
+        &["--stop", ""],
+        &["-s", "-1"],
+    ] {
+        assert_eq!(ask(more), story, "{more:?}");
+    }
+    for wrong in [&["--top-k", "-1.5"][..], &["-n", "-"], &["--dry-breaker", ""], &["-s", "-x"]] {
+        thermocline(&[&["run", "-p", "Hi"], wrong].concat()).refusal();
+    }
+}

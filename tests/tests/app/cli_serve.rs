@@ -216,3 +216,32 @@ fn folder_of_models_is_served_by_name() {
         assert_eq!(serving.end().1, Some(0));
     }
 }
+
+#[test]
+fn server_says_at_its_start_how_much_memory_its_slots_may_take() {
+    let plan =
+        thermocline(&["plan", "--vram", "0", "--sessions", "3", "-c", "256", "--kv-type", "f16", "--json"]).json();
+    let serving = Serving::with(&["--parallel", "3", "-c", "256", "--kv-type", "f16"]);
+    let slots = serving.client.get("/v1/thermocline").json(200)["slots"].clone();
+    assert_eq!((&slots["total"], &slots["most_kv_bytes"]), (&json!(3), &plan["ram_by_purpose"]["KV cache"]), "{plan}");
+    let said = serving.killed();
+    let size = slots["most_kv_bytes"].as_u64().unwrap() as f64 / f64::from(1 << 20);
+    assert!(said.contains(&format!("[3 slots of 256 tokens: KV caches take up to {size:.1} MiB]")), "{said}");
+    let limited = Serving::with(&["--parallel", "3", "-c", "256", "--kv-type", "f16", "--kv-budget", "1MiB"]);
+    let slots = limited.client.get("/v1/thermocline").json(200)["slots"].clone();
+    assert!(slots["most_kv_bytes"].as_u64() < plan["ram_by_purpose"]["KV cache"].as_u64(), "{slots}");
+}
+
+#[test]
+fn server_says_which_tools_it_has_left_out() {
+    let serving = Serving::with(&[]);
+    let body = json!({ "input": "Hi", "max_output_tokens": 2, "tools": [{ "type": "web_search" }, { "type": "custom", "name": "edit" }] });
+    serving.client.post("/v1/responses", &body).json(200);
+    #[cfg(unix)]
+    {
+        serving.interrupt();
+        let said = serving.end().0;
+        let line = "[POST /v1/responses: left out tools that this server cannot run: web_search, custom edit]";
+        assert!(said.contains(line), "{said}");
+    }
+}

@@ -16,6 +16,7 @@ mod cli_out;
 mod cli_plan;
 mod cli_run;
 mod cli_serve;
+mod cli_streams;
 mod cli_usage;
 mod icons;
 mod markers;

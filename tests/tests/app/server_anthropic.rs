@@ -157,3 +157,33 @@ fn refusals_have_the_protocols_shape_and_the_key_may_be_in_its_header() {
     streamed["stream"] = json!(true);
     error(&client.post(MESSAGES, &streamed), 400);
 }
+
+#[test]
+fn billing_line_that_changes_with_every_turn_leaves_the_prompt_reusable() {
+    let served = Served::new();
+    let rules = "You are a helpful agent. Read the files before you change them. ".repeat(4);
+    let system = |mark: &str| {
+        let line = format!("x-anthropic-billing-header: cc_version=2.1.0; cch={mark};");
+        json!([{ "type": "text", "text": line }, { "type": "text", "text": rules }])
+    };
+    let first = message("Hello.", json!({ "system": system("0a1b2"), "max_tokens": 2 }));
+    let plain = message("Hello.", json!({ "system": rules, "max_tokens": 2 }));
+    let count = |body: &Value| {
+        let body = json!({ "system": body["system"], "messages": body["messages"] });
+        served.client.post("/v1/messages/count_tokens", &body).json(200)["input_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(count(&first), count(&plain));
+    let begun = served.client.post(MESSAGES, &first).json(200);
+    let mut second = message("", json!({ "system": system("f9e8d"), "max_tokens": 2 }));
+    second["messages"] = json!([
+        { "role": "user", "content": "Hello." },
+        { "role": "assistant", "content": begun["content"][0]["text"] },
+        { "role": "user", "content": "Go on." },
+    ]);
+    let usage = &served.client.post(MESSAGES, &second).json(200)["usage"];
+    let reused = usage["cache_read_input_tokens"].as_u64().unwrap();
+    assert!(reused + 8 > count(&first), "{reused} of {}: {usage}", count(&first));
+    let strict = Served::with(|options| options.strict = true);
+    let told = strict.client.post(MESSAGES, &first).json(200)["usage"]["input_tokens"].as_u64().unwrap();
+    assert!(told > count(&first), "{told}");
+}

@@ -39,19 +39,82 @@ fn invalid_requests_are_refused_with_the_field_and_the_server_goes_on() {
     let error = strict.client.post(CHAT, &chat("Hi", json!({ "model": "gpt-4o" }))).error(404);
     assert_eq!(error["code"], "model_not_found");
     assert_eq!(client.post(TEXT, &json!({ "prompt": [999_999_999] })).error(400)["param"], "prompt");
-    client.get("/").error(404);
     client.get("/v1/rerank").error(404);
     for (method, path, allowed) in [
         ("GET", CHAT, "POST"),
         ("PUT", TEXT, "POST"),
         ("POST", "/v1/models", "GET, HEAD"),
         ("DELETE", "/health", "GET, HEAD"),
+        ("DELETE", "/", "GET, HEAD"),
     ] {
         let reply = client.send_empty(method, path);
         reply.error(405);
         assert_eq!(reply.headers["allow"], allowed);
     }
     assert_eq!(client.post(CHAT, &small()).json(200)["usage"]["completion_tokens"], 3);
+}
+
+#[test]
+fn root_says_without_a_key_that_a_server_is_there() {
+    let served = Served::with(|options| options.key = Some("geheim".to_owned()));
+    served.client.get("/v1/models").error(401);
+    let reply = served.client.get("/");
+    assert_eq!((reply.status, &*reply.body), (200, "Thermocline is running\n"));
+    let reply = served.client.send_empty("HEAD", "/");
+    assert_eq!((reply.status, &*reply.body), (200, ""));
+    served.client.with("origin", "http://evil.example").get("/").error(403);
+}
+
+#[test]
+fn numbers_below_zero_and_empty_stops_set_no_limit_in_any_protocol() {
+    let served = Served::new();
+    let mut limited = offer("Storyteller", &served.engine);
+    (limited.defaults.max_tokens, limited.defaults.stop) = (Some(2), vec![" a".to_owned()]);
+    served.offers(Ok(limited));
+    let user = json!([{ "role": "user", "content": "Tell me a story." }]);
+    let free = json!({ "top_k": -1, "repeat_last_n": -1, "repeat_penalty": 1.0, "stop": [""], "temperature": 0 });
+    let body = |more: Value| {
+        let mut body = free.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let whole = |answer: &Value, reason: &Value, end: &str| {
+        let count = answer["usage"]["completion_tokens"].as_u64().or(answer["usage"]["output_tokens"].as_u64());
+        let count = count.or(answer["eval_count"].as_u64()).unwrap();
+        assert!(count > 30 && reason == end, "{answer}");
+    };
+    for number in [-1, -2] {
+        let answer = served.client.post(CHAT, &body(json!({ "messages": user, "max_tokens": number }))).json(200);
+        whole(&answer, &answer["choices"][0]["finish_reason"], "stop");
+        let more = json!({ "messages": user, "max_completion_tokens": number, "stop": "" });
+        let answer = served.client.post(CHAT, &body(more)).json(200);
+        whole(&answer, &answer["choices"][0]["finish_reason"], "stop");
+        let answer = served.client.post(TEXT, &body(json!({ "prompt": "One day", "max_tokens": number }))).json(200);
+        whole(&answer, &answer["choices"][0]["finish_reason"], "stop");
+        let more = json!({ "messages": user, "max_tokens": number, "top_k": number, "stop_sequences": [""], "temperature": 0 });
+        let answer = served.client.post("/v1/messages", &more).json(200);
+        whole(&answer, &answer["stop_reason"], "end_turn");
+        // Responses have no stops of their own.
+        let input = json!({ "input": "Tell me a story.", "max_output_tokens": number, "temperature": 0 });
+        let answer = served.client.post("/v1/responses", &input).json(200);
+        assert_eq!((&answer["status"], &answer["max_output_tokens"]), (&json!("completed"), &Value::Null), "{answer}");
+        let options = body(json!({ "num_predict": number }));
+        let answer = served
+            .client
+            .post("/api/chat", &json!({ "messages": user, "stream": false, "options": options }))
+            .json(200);
+        whole(&answer, &answer["done_reason"], "stop");
+    }
+    let strict = Served::with(|options| options.strict = true);
+    for (field, value) in [("max_tokens", json!(-1)), ("stop", json!("")), ("stop", json!([""]))] {
+        let error = strict.client.post(CHAT, &chat("Hi", json!({ field: value }))).error(400);
+        assert_eq!(error["param"], field, "{error}");
+    }
+    for (field, value) in [("max_tokens", json!(-1.5)), ("top_k", json!("-1")), ("n", json!(-1)), ("stop", json!([7]))]
+    {
+        let error = served.client.post(CHAT, &chat("Hi", json!({ field: value }))).error(400);
+        assert_eq!(error["param"], field, "{error}");
+    }
 }
 
 /// Bodies of other protocols are read as OpenAI's with fields that the client has not sent; those are not refused.

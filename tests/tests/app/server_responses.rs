@@ -142,13 +142,79 @@ fn text_format_is_followed_and_what_cannot_be_honoured_is_refused() {
     for (body, param) in [
         (json!({}), "input"),
         (asked(json!("a"), json!({ "background": true })), "background"),
-        (asked(json!("a"), json!({ "tools": [{ "type": "web_search" }] })), "tools[0].type"),
+        (asked(json!("a"), json!({ "tools": [{ "name": "web_search" }] })), "tools[0].type"),
+        (asked(json!("a"), json!({ "tool_choice": { "type": "web_search" } })), "tool_choice"),
         (asked(json!("a"), json!({ "temperature": "hot" })), "temperature"),
         (asked(json!("a"), json!({ "reasoning": { "effort": "huge" } })), "reasoning.effort"),
     ] {
         assert_eq!(served.client.post(RESPONSES, &body).error(400)["param"], param, "{body}");
     }
     let strict = Served::with(|options| options.strict = true);
+    for (body, param) in [
+        (asked(json!("a"), json!({ "tools": [{ "type": "web_search" }] })), "tools[0].type"),
+        (asked(json!("a"), json!({ "client_metadata": { "origin": "cli" } })), "client_metadata"),
+        (asked(json!([{ "type": "web_search_call" }]), json!({})), "input[0].type"),
+    ] {
+        assert_eq!(strict.client.post(RESPONSES, &body).error(400)["param"], param, "{body}");
+    }
     strict.client.post(RESPONSES, &asked(json!("a"), json!({ "reasoning": { "effort": "low" } }))).json(200);
     strict.client.post(RESPONSES, &asked(json!("a"), json!({ "model": "gpt" }))).error(404);
+}
+
+/// Tools as an agent has them in every request.
+fn tools_of_an_agent() -> Value {
+    let function = |name: &str| {
+        let parameters = json!({ "type": "object", "properties": { "query": { "enum": ["files"] } }, "required": ["query"], "additionalProperties": false });
+        json!({ "type": "function", "name": name, "description": "Does it.", "strict": false, "parameters": parameters })
+    };
+    json!([
+        function("run"),
+        { "type": "custom", "name": "edit", "description": "Takes a patch.", "format": { "type": "grammar", "syntax": "lark", "definition": "start: /.+/" } },
+        { "type": "namespace", "name": "mcp__notes__", "description": "Notes.", "tools": [function("find")] },
+        { "type": "web_search" },
+        { "type": "image_generation", "output_format": "png" },
+    ])
+}
+
+#[test]
+fn requests_of_agents_with_tools_of_other_servers_are_answered_with_the_functions() {
+    let served = Served::new();
+    let agent = json!({
+        "model": "any", "instructions": "You are an agent.", "store": false, "parallel_tool_calls": true,
+        "client_metadata": { "origin": "cli" }, "tools": tools_of_an_agent(), "max_output_tokens": 120,
+    });
+    let with = |more: Value| {
+        let mut body = asked(json!("List the files."), agent.clone());
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let free = served.client.post(RESPONSES, &with(json!({ "max_output_tokens": 8 }))).json(200);
+    assert_eq!(free["tools"], tools_of_an_agent(), "they are repeated as they were sent");
+    let without = served.client.post(RESPONSES, &with(json!({ "tools": [], "max_output_tokens": 8 }))).json(200);
+    assert!(free["usage"]["input_tokens"].as_u64() > without["usage"]["input_tokens"].as_u64(), "functions are told");
+
+    let choice = json!({ "type": "function", "namespace": "mcp__notes__", "name": "find" });
+    let called = served.client.post(RESPONSES, &with(json!({ "tool_choice": choice }))).json(200);
+    let call = &called["output"][0];
+    let found = (&call["type"], &call["namespace"], &call["name"]);
+    assert_eq!(found, (&json!("function_call"), &json!("mcp__notes__"), &json!("find")), "{called}");
+    assert_eq!(
+        serde_json::from_str::<Value>(call["arguments"].as_str().unwrap()).unwrap(),
+        json!({ "query": "files" })
+    );
+    let mut streamed = with(json!({ "tool_choice": choice }));
+    streamed["stream"] = json!(true);
+    let events = events(&served.client.post(RESPONSES, &streamed));
+    let done = events.iter().find(|event| event["type"] == "response.output_item.done").unwrap();
+    assert_eq!((&done["item"]["namespace"], &done["item"]["name"]), (&json!("mcp__notes__"), &json!("find")));
+
+    // The call, its result, and what other servers' tools did go back.
+    let history = json!([
+        { "role": "user", "content": "List the files." }, call,
+        { "type": "function_call_output", "call_id": call["call_id"], "output": "None." },
+        { "type": "web_search_call", "id": "ws_1", "status": "completed", "action": { "type": "search", "query": "x" } },
+        { "type": "custom_tool_call", "name": "edit", "input": "add a line", "call_id": "c2" },
+        { "type": "custom_tool_call_output", "call_id": "c2", "output": "done" },
+    ]);
+    served.client.post(RESPONSES, &with(json!({ "input": history, "max_output_tokens": 8 }))).json(200);
 }

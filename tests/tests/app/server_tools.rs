@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use thermocline_engine::{runtime::Sparsity, session::SparsityChoice};
 use thermocline_tests::{
     http::Reply,
-    served::{CHAT, Served, TEXT, chat, text},
+    parrot::parrot,
+    served::{CHAT, Served, TEXT, chat, offer, text},
 };
 
 fn weather() -> Value {
@@ -172,4 +173,87 @@ fn schemas_that_cannot_be_followed_are_refused_by_name() {
     }
     let fine = chat("Hi", json!({ "max_tokens": 3 }));
     served.client.post(CHAT, &fine).json(200);
+}
+
+/// A form that says nothing of the weather, in each way to ask for one.
+fn forms() -> Vec<Value> {
+    let schema = json!({ "enum": ["nothing"] });
+    vec![
+        json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "n", "schema": schema } } }),
+        json!({ "response_format": { "type": "json_object", "schema": schema } }),
+        json!({ "guided_json": schema }),
+        json!({ "guided_regex": "\"nothing\"" }),
+        json!({ "guided_choice": ["\"nothing\""] }),
+        json!({ "grammar": "root ::= \"\\\"nothing\\\"\"" }),
+        json!({ "structured_outputs": { "json": schema } }),
+    ]
+}
+
+#[test]
+fn form_beside_tools_is_that_of_an_answer_without_a_call() {
+    let served = Served::new();
+    let folder = tempfile::tempdir().unwrap();
+    let call = [
+        "I look. ",
+        "<tool_call>\n",
+        "{\"name\": \"weather\", \"arguments\": ",
+        "{\"city\": \"Ulm\"}}",
+        "\n</tool_call>",
+    ];
+    for (pieces, calls) in [(&call[..], true), (&["No need ", "to look."], false)] {
+        served.offers(Ok(offer("Parrot", &parrot(folder.path(), pieces))));
+        for stream in [false, true] {
+            for form in forms() {
+                let mut body = chat("Weather?", form);
+                (body["tools"], body["stream"]) = (json!([weather()]), json!(stream));
+                let reply = served.client.post(CHAT, &body);
+                let found = if stream { joined(&reply) } else { message_of(&reply.json(200)["choices"][0]) };
+                let [content, name, reason] = found.each_ref().map(String::as_str);
+                let wanted = if calls { ["I look.", "weather", "tool_calls"] } else { ["\"nothing\"", "", "stop"] };
+                assert_eq!([content.trim(), name, reason], wanted, "{body}");
+            }
+        }
+        let (schema, function) = (json!({ "enum": ["nothing"] }), weather()["function"].clone());
+        let user = json!([{ "role": "user", "content": "Weather?" }]);
+        let tool = json!({ "name": "weather", "input_schema": function["parameters"] });
+        let format = json!({ "format": { "type": "json_schema", "schema": schema } });
+        let body =
+            json!({ "messages": user, "max_tokens": 60, "temperature": 0, "tools": [tool], "output_config": format });
+        let answer = served.client.post("/v1/messages", &body).json(200);
+        assert_eq!(answer["stop_reason"], if calls { "tool_use" } else { "end_turn" }, "{answer}");
+        assert!(calls || answer["content"][0]["text"] == "\"nothing\"", "{answer}");
+        let tool = json!({ "type": "function", "name": "weather", "parameters": function["parameters"] });
+        let format = json!({ "format": { "type": "json_schema", "name": "n", "schema": schema } });
+        let body = json!({ "input": "Weather?", "temperature": 0, "tools": [tool], "text": format });
+        let answer = served.client.post("/v1/responses", &body).json(200);
+        let last = answer["output"].as_array().unwrap().last().unwrap();
+        assert_eq!(last["type"], if calls { "function_call" } else { "message" }, "{answer}");
+        assert!(calls || last["content"][0]["text"] == "\"nothing\"", "{answer}");
+        let options = json!({ "temperature": 0 });
+        let body =
+            json!({ "messages": user, "tools": [weather()], "format": schema, "stream": false, "options": options });
+        let message = served.client.post("/api/chat", &body).json(200)["message"].clone();
+        assert_eq!(message["tool_calls"][0]["function"]["name"] == "weather", calls, "{message}");
+        assert!(calls || message["content"] == "\"nothing\"", "{message}");
+    }
+    let more = json!({ "tools": [weather()], "grammar": "start: nowhere" });
+    assert_eq!(served.client.post(CHAT, &chat("Weather?", more)).error(400)["param"], "grammar");
+}
+
+/// Content, name of the first call and reason of the end of a choice.
+fn message_of(choice: &Value) -> [String; 3] {
+    let message = &choice["message"];
+    let parts = [&message["content"], &message["tool_calls"][0]["function"]["name"], &choice["finish_reason"]];
+    parts.map(|part| part.as_str().unwrap_or_default().to_owned())
+}
+
+/// The same of a stream.
+fn joined(reply: &Reply) -> [String; 3] {
+    let mut joined = [String::new(), String::new(), String::new()];
+    for event in reply.events() {
+        let choice =
+            json!({ "message": event["choices"][0]["delta"], "finish_reason": event["choices"][0]["finish_reason"] });
+        message_of(&choice).iter().zip(&mut joined).for_each(|(part, all)| all.push_str(part));
+    }
+    joined
 }

@@ -16,6 +16,7 @@ use crate::{
         attach::AttachedFiles,
         failure::{Failure, Outcome, one_line},
         generation_options::LengthOptions,
+        standard_error::say,
         units,
     },
     store::{
@@ -151,13 +152,13 @@ impl TerminalConversation {
             answer::print("\n")?;
         }
         if let Some(sources) = &self.sources {
-            eprintln!("{sources}");
+            say(sources);
         }
         if let Some(forgotten) = answer::forgotten_line(&answered.stats) {
-            eprintln!("{forgotten}");
+            say(forgotten);
         }
         if super::shows_figures() {
-            eprintln!("{}", answer::stats_line(&answered.stats, &answered.reason));
+            say(answer::stats_line(&answered.stats, &answered.reason));
         }
         if let Some(files) = &mut self.files {
             files.answered(&answered.text)?;

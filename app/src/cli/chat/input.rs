@@ -9,7 +9,10 @@ use std::{
 use rustyline::{Cmd, Config, DefaultEditor, KeyCode, KeyEvent, Modifiers, config::Configurer, error::ReadlineError};
 
 use crate::{
-    cli::failure::{Failure, Outcome},
+    cli::{
+        answer,
+        failure::{Failure, Outcome},
+    },
     folders::Folders,
 };
 
@@ -77,7 +80,7 @@ impl Input {
                 InputEvent::Interrupted if self.interrupted => return Ok(ChatInput::End),
                 InputEvent::Interrupted => {
                     self.interrupted = true;
-                    println!("(Ctrl-C again or Ctrl-D to leave)");
+                    answer::print("(Ctrl-C again or Ctrl-D to leave)\n")?;
                 }
                 InputEvent::End => return Ok(message.end().map_or(ChatInput::End, ChatInput::Message)),
             }

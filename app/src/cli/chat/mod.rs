@@ -72,8 +72,8 @@ pub fn chat(args: &ChatArgs) -> Outcome {
     // Piped input comes from a program: its first error ends the chat, and it gets no greeting.
     let interactive = input.is_interactive();
     if interactive {
-        println!("Thermocline {} · {}", env!("CARGO_PKG_VERSION"), conversation.partner());
-        println!("Type a message. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n");
+        answer::print(&format!("Thermocline {} · {}\n", env!("CARGO_PKG_VERSION"), conversation.partner()))?;
+        answer::print("Type a message. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n\n")?;
     }
     loop {
         let done = match input.read()? {
@@ -93,7 +93,7 @@ pub fn chat(args: &ChatArgs) -> Outcome {
             Err(failure) => return Err(failure),
         }
         if interactive {
-            println!();
+            answer::print("\n")?;
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     engine_handle::{self, AnswerEnd, BATCH_INTERVAL},
     folders::Folders,
     remote::{KeyStore, RemoteClient, RemoteRequest, RemoteTimeouts, SecretKey, ServerAddress},
+    units::{Limit, Seed},
 };
 
 /// Environment variable of the server's key.
@@ -85,8 +86,8 @@ impl RemoteOptions {
         };
         let mut settings = RemoteRequest { model, ..RemoteRequest::default() };
         set_sampling(&mut settings, &how.sampling);
-        settings.set("max_tokens", how.length.max_tokens);
-        settings.set("stop", Some(how.length.stop.clone()).filter(|stop| !stop.is_empty()));
+        settings.set("max_tokens", how.length.max_tokens.and_then(Limit::count));
+        settings.set("stop", Some(how.length.stops()).filter(|stop| !stop.is_empty()));
         Ok(Some(RemoteChat { client, settings }))
     }
 
@@ -127,13 +128,13 @@ fn set_sampling(request: &mut RemoteRequest, options: &SamplingOptions) {
     // As typed: 0.7, not 0.699999988.
     let exact = |value: f32| value.to_string().parse::<f64>().unwrap_or(f64::from(value));
     request.set("temperature", options.temp.map(exact));
-    request.set("top_k", options.top_k);
+    request.set("top_k", options.top_k.map(|limit| limit.count_or(0)));
     request.set("top_p", options.top_p.map(exact));
     request.set("min_p", options.min_p.map(exact));
     request.set("repeat_penalty", options.repeat_penalty.map(exact));
     request.set("presence_penalty", options.presence_penalty.map(exact));
     request.set("frequency_penalty", options.frequency_penalty.map(exact));
-    request.set("seed", options.seed);
+    request.set("seed", options.seed.and_then(Seed::fixed));
 }
 
 /// A model of a server, and how it is to answer.

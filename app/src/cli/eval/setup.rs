@@ -25,6 +25,7 @@ use crate::{
         level::LevelArgs,
         model_options::ModelOptions,
         progress::{ProgressUnit, TerminalProgress},
+        standard_error::say,
         text_input,
     },
     units::parse_tokens,
@@ -135,7 +136,7 @@ impl CommonArgs {
         let method = Method { sparsity, phase, kv_type: self.method.kv_type };
         let device = self.device_name(&mut forward, self.method.kv_type)?;
         if report.asked != SparsityChoice::Mode(sparsity) {
-            eprintln!("[{sparsity}: {}]", report.reason);
+            say(format_args!("[{sparsity}: {}]", report.reason));
         }
         Ok(Setup { model, tokenizer, forward, method, device })
     }

@@ -33,7 +33,9 @@ use values::{clipped, shown, value_json};
 use super::{
     failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
-    prepared, units,
+    prepared,
+    standard_error::say,
+    units,
 };
 
 const EXAMPLES: &str = "\
@@ -111,7 +113,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     match problem {
         None => Ok(()),
         Some(error @ (Error::Unsupported { .. } | Error::Companion { .. })) => {
-            eprintln!("note: this version cannot run it: {}", one_line(&error.to_string()));
+            say(format_args!("note: this version cannot run it: {}", one_line(&error.to_string())));
             Ok(())
         }
         Some(error) => Err(Failure::Engine(error)),

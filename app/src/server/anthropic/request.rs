@@ -3,9 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use super::answer_fields::{read_format, read_thinking};
-use crate::server::{
-    error::ApiError,
-    json_fields::{JsonFields, invalid},
+use crate::{
+    server::{
+        error::ApiError,
+        json_fields::{JsonFields, invalid},
+    },
+    units::Limit,
 };
 
 /// Fields that change nothing about an answer.
@@ -21,6 +24,9 @@ const TOOL_HINTS: [&str; 5] = ["eager_input_streaming", "defer_loading", "input_
 const THOUGHT_FIELDS: [&str; 2] = ["signature", "cache_control"];
 const CALL_FIELDS: [&str; 2] = ["cache_control", "caller"];
 
+/// Beginning of the line that agents put before their system prompt.
+const BILLING_HEADER: &str = "x-anthropic-billing-header:";
+
 /// A request in OpenAI's form.
 #[derive(Debug, PartialEq)]
 pub struct MessageBody {
@@ -35,12 +41,12 @@ pub struct MessageBody {
 pub fn chat_body(body: &[u8], only_counts: bool, strict: bool) -> Result<MessageBody, ApiError> {
     let mut fields = JsonFields::parse(body)?;
     let mut chat = Map::new();
-    let max_tokens = fields.count("max_tokens")?;
-    match max_tokens {
-        Some(1..) => chat.insert("max_tokens".to_owned(), max_tokens.into()),
+    match fields.limit("max_tokens", strict)? {
+        Some(Limit::Of(most @ 1..)) => chat.insert("max_tokens".to_owned(), most.into()),
+        Some(Limit::None) => chat.insert("max_tokens".to_owned(), json!(-1)),
         None if only_counts => None,
-        _ => {
-            let got = max_tokens.map_or_else(|| "none".to_owned(), |n| n.to_string());
+        zero => {
+            let got = if zero.is_none() { "none" } else { "0" };
             let message = format!("max_tokens: expected a number of at least 1, got {got}");
             return Err(ApiError::invalid_field("max_tokens", message));
         }
@@ -56,8 +62,12 @@ pub fn chat_body(body: &[u8], only_counts: bool, strict: bool) -> Result<Message
         chat.extend(fields.remove(field).map(|value| (name.to_owned(), value)));
     }
     let mut messages = Vec::new();
-    if let Some(system) = fields.remove("system") {
-        messages.push(json!({ "role": "system", "content": plain_text(system, "system")? }));
+    if let Some(mut system) = fields.remove("system") {
+        let billed = !strict && remove_billing_line(&mut system);
+        let text = plain_text(system, "system")?;
+        if !(billed && text.is_empty()) {
+            messages.push(json!({ "role": "system", "content": text }));
+        }
     }
     match fields.remove("messages") {
         Some(Value::Array(list)) => {
@@ -87,6 +97,25 @@ pub fn chat_body(body: &[u8], only_counts: bool, strict: bool) -> Result<Message
     }
     fields.finish()?;
     Ok(MessageBody { fields: chat, format_field })
+}
+
+/// Removes the first line of a system prompt if it is an agent's billing header; `false` if it is not. The header changes with every turn,
+/// so that nothing behind it could be reused.
+fn remove_billing_line(system: &mut Value) -> bool {
+    let first = match system {
+        Value::Array(blocks) => {
+            let mut texts = blocks.iter_mut().filter_map(|block| block.get_mut("text"));
+            texts.find(|text| text.as_str() != Some(""))
+        }
+        text => Some(text),
+    };
+    let Some(Value::String(text)) = first else { return false };
+    let billed = text.get(..BILLING_HEADER.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(BILLING_HEADER));
+    if billed {
+        let end = text.find('\n').map_or(text.len(), |at| at + 1);
+        text.drain(..end);
+    }
+    billed
 }
 
 /// The text of a string or of a list of text blocks.
@@ -282,6 +311,29 @@ mod tests {
             "reasoning": { "max_tokens": 2000 },
         });
         assert_eq!(read(body), Ok(wanted));
+    }
+
+    #[test]
+    fn billing_line_before_the_system_prompt_is_left_out_unless_strict() {
+        let line = "x-anthropic-billing-header: cc_version=2.1.0; cch=0a1b2;";
+        let block = |text: &str| json!({ "type": "text", "text": text });
+        let read = |system: &Value, strict: bool| {
+            let user = json!([{ "role": "user", "content": "a" }]);
+            let body = json!({ "max_tokens": 9, "messages": user, "system": system }).to_string();
+            let messages = chat_body(body.as_bytes(), false, strict).unwrap().fields["messages"].clone();
+            (messages[0]["role"] == "system").then(|| messages[0]["content"].as_str().unwrap().to_owned())
+        };
+        for (system, wanted) in [
+            (json!([block(line), block("Be brief.")]), Some("Be brief.")),
+            (json!([block(""), block(&format!("{line}\nBe brief."))]), Some("Be brief.")),
+            (json!(format!("{line}\nBe brief.\n{line}")), Some(&*format!("Be brief.\n{line}"))),
+            (json!(line), None),
+            (json!(format!("Be brief.\n{line}")), Some(&*format!("Be brief.\n{line}"))),
+            (json!(""), Some("")),
+        ] {
+            assert_eq!(read(&system, false).as_deref(), wanted, "{system}");
+        }
+        assert_eq!(read(&json!(line), true).as_deref(), Some(line));
     }
 
     #[test]

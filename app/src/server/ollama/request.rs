@@ -2,10 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::server::{
-    error::ApiError,
-    json_fields::{JsonFields, Seed, invalid},
-    request::Endpoint,
+use crate::{
+    server::{
+        error::ApiError,
+        json_fields::{JsonFields, invalid},
+        request::Endpoint,
+    },
+    units::Seed,
 };
 
 /// Fields that change nothing about an answer.
@@ -159,9 +162,9 @@ fn common(fields: &mut JsonFields) -> Result<Map<String, Value>, ApiError> {
             Seed::Fixed(seed) => seed.into(),
         });
         out.extend(seed.map(|seed| ("seed".to_owned(), seed)));
-        // Without a limit, and up to the end of the context.
-        [-1.0, -2.0].iter().for_each(|none| options.remove_if("num_predict", *none));
-        out.extend(options.count("num_predict")?.map(|count| ("max_tokens".to_owned(), count.into())));
+        // Read here, so that an error names the option.
+        let most = options.limit("num_predict", false)?.map(|most| most.count().map_or(json!(-1), Value::from));
+        out.extend(most.map(|most| ("max_tokens".to_owned(), most)));
         options.accept_only("mirostat", &[json!(0)])?;
         LOADING.iter().for_each(|option| drop(options.remove(option)));
         options.finish()?;
@@ -224,7 +227,7 @@ mod tests {
         let chat =
             read(json!({ "prompt": "hi", "system": "Be brief.", "stream": false, "options": { "num_predict": -1 } }));
         let messages = json!([{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "hi" }]);
-        let wanted = json!({ "stream": false, "messages": messages });
+        let wanted = json!({ "stream": false, "messages": messages, "max_tokens": -1 });
         assert_eq!((chat.endpoint, chat.fields.map(Value::Object)), (Endpoint::Chat, Some(wanted)));
         let raw = read(json!({ "prompt": "hi", "raw": true }));
         let wanted = json!({ "stream": true, "prompt": "hi" });

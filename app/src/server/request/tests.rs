@@ -46,6 +46,7 @@ fn parse_takes_missing_fields_from_the_defaults() {
             include_usage: false,
             tools: None,
             grammar_field: None,
+            may_be: None,
         }
     );
 }
@@ -187,7 +188,12 @@ fn parse_lets_other_servers_fields_pass_unless_strict() {
         lenient(more.clone()).unwrap();
         assert!(parse(Endpoint::Chat, chat(more.clone()), &model).is_err(), "{more}");
     }
-    assert_eq!(lenient(json!({ "max_tokens": -1 })).unwrap().requests[0].max_tokens, Some(9), "the default");
+    let none = json!({ "max_tokens": -2, "top_k": -1, "repeat_last_n": -1, "stop": ["", "a"] });
+    let request = lenient(none).unwrap().requests.remove(0);
+    assert_eq!((request.max_tokens, &request.stop), (None, &vec!["a".to_owned()]));
+    assert_eq!((request.sampling.top_k, request.sampling.penalty_last_n), (0, usize::MAX));
+    let both = lenient(json!({ "max_tokens": 7, "max_completion_tokens": -1, "stop": "" })).unwrap().requests.remove(0);
+    assert_eq!((both.max_tokens, both.stop), (Some(7), Vec::new()));
     let variables = lenient(json!({ "reasoning_effort": "none" })).unwrap().requests[0].chat.variables.clone();
     assert_eq!((&variables["enable_thinking"], &variables["reasoning_effort"]), (&json!(false), &json!("low")));
     let own = json!({ "reasoning_effort": "high", "chat_template_kwargs": { "enable_thinking": false } });
@@ -195,7 +201,7 @@ fn parse_lets_other_servers_fields_pass_unless_strict() {
     for (more, param) in [
         (json!({ "reasoning_effort": "huge" }), "reasoning_effort"),
         (json!({ "chat_template_kwargs": 7 }), "chat_template_kwargs"),
-        (json!({ "max_tokens": -2 }), "max_tokens"),
+        (json!({ "max_tokens": -1.5 }), "max_tokens"),
         (json!({ "unknown": 1 }), "unknown"),
     ] {
         assert_eq!(lenient(more).unwrap_err().json()["error"]["param"], param);

@@ -38,13 +38,13 @@ impl ResponseFormat {
     /// A formatter with a new id.
     pub fn new(model: String, body: ResponseBody, store: Arc<ResponseStore>) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let items = ResponseItems::default();
+        let items = ResponseItems::new(body.namespaces.clone());
         ResponseFormat { id: new_id("resp_"), created, model, body, store, items, sequence: 0 }
     }
 
     /// The complete response.
     pub fn whole(&self, choice: &Choice, total: &GenerationStats) -> Value {
-        let (mut items, mut events) = (ResponseItems::default(), Vec::new());
+        let (mut items, mut events) = (ResponseItems::new(self.body.namespaces.clone()), Vec::new());
         choice.pieces.iter().for_each(|piece| items.push(piece, &mut events));
         items.finish(item_status(&items, &choice.reason, choice.called), &mut events);
         self.end(&items, &choice.reason, total)
@@ -151,7 +151,7 @@ mod tests {
     use crate::server::responses::response_body;
 
     fn format(store: &Arc<ResponseStore>) -> ResponseFormat {
-        let body = response_body(br#"{ "input": "hi", "instructions": "Be brief." }"#, store).unwrap();
+        let body = response_body(br#"{ "input": "hi", "instructions": "Be brief." }"#, store, true).unwrap();
         ResponseFormat::new("m".to_owned(), body, Arc::clone(store))
     }
 
@@ -215,6 +215,23 @@ mod tests {
         let answer =
             json!({ "role": "assistant", "content": "Let me see.", "reasoning_content": "Hm.", "tool_calls": [call] });
         assert_eq!(kept.messages, [json!({ "role": "user", "content": "hi" }), answer]);
+    }
+
+    #[test]
+    fn calls_of_a_namespace_name_it() {
+        let store = Arc::default();
+        let tools = json!([{ "type": "namespace", "name": "crm", "tools": [{ "type": "function", "name": "f" }] }]);
+        let body = json!({ "input": "hi", "tools": tools }).to_string();
+        let body = response_body(body.as_bytes(), &store, false).unwrap();
+        let mut format = ResponseFormat::new("m".to_owned(), body, Arc::clone(&store));
+        format.first_events();
+        format.piece_events(&[AnswerPiece::Call { index: 0, id: "a".to_owned(), name: "crm__f".to_owned() }]);
+        let events = format.last_events(&StopReason::EndOfText, true, &GenerationStats::default());
+        let data: Value = serde_json::from_str(&events.last().unwrap().data).unwrap();
+        let item = &data["response"]["output"][0];
+        assert_eq!((&item["name"], &item["namespace"]), (&json!("f"), &json!("crm")));
+        let kept = store.get(data["response"]["id"].as_str().unwrap()).unwrap();
+        assert_eq!(kept.messages[1]["tool_calls"][0]["function"]["name"], "crm__f");
     }
 
     #[test]

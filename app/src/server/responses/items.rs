@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::tools::{NamespacedName, Namespaces};
 use crate::server::{answer_reader::AnswerPiece, response::new_id};
 
 /// An event of a stream without its number: type and fields.
@@ -21,9 +22,16 @@ pub struct ResponseItems {
     output: Vec<Value>,
     /// The kind of the last one, if it is not complete.
     open: Option<ItemKind>,
+    /// Functions of namespaces.
+    namespaces: Namespaces,
 }
 
 impl ResponseItems {
+    /// No items yet, of a request with these namespaces.
+    pub fn new(namespaces: Namespaces) -> Self {
+        ResponseItems { namespaces, ..ResponseItems::default() }
+    }
+
     /// The items.
     pub fn output(&self) -> &[Value] {
         &self.output
@@ -46,10 +54,13 @@ impl ResponseItems {
                 self.add_text("response.output_text.delta", text, events);
             }
             AnswerPiece::Call { id, name, .. } => {
-                let item = json!({
+                let mut item = json!({
                     "id": new_id("fc_"), "type": "function_call", "status": "in_progress", "call_id": id, "name": name,
                     "arguments": "",
                 });
+                if let Some(NamespacedName { namespace, name }) = self.namespaces.get(name) {
+                    (item["name"], item["namespace"]) = (name.clone().into(), namespace.clone().into());
+                }
                 self.begin(ItemKind::Call, item, events);
             }
             AnswerPiece::Arguments { text, .. } => {
@@ -103,7 +114,11 @@ impl ResponseItems {
                 Some("reasoning") => message["reasoning_content"] = text.into(),
                 Some("message") => append(&mut message["content"], text),
                 _ => {
-                    let function = json!({ "name": item["name"], "arguments": item["arguments"] });
+                    let mut function = json!({ "name": item["name"], "arguments": item["arguments"] });
+                    if let (Some(namespace), Some(name)) = (item["namespace"].as_str(), item["name"].as_str()) {
+                        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+                        function["name"] = NamespacedName { namespace, name }.full().into();
+                    }
                     calls.push(json!({ "id": item["call_id"], "type": "function", "function": function }));
                 }
             }

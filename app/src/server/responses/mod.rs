@@ -3,9 +3,11 @@
 //! may continue by `previous_response_id`.
 
 mod format;
+mod input;
 mod items;
 mod request;
 mod store;
+mod tools;
 
 pub use format::ResponseFormat;
 pub use request::{ResponseBody, response_body};

@@ -2,10 +2,17 @@
 
 use serde_json::{Map, Value, json};
 
-use super::store::ResponseStore;
-use crate::server::{
-    error::ApiError,
-    json_fields::{JsonFields, invalid},
+use super::{
+    input::ChatItems,
+    store::ResponseStore,
+    tools::{Namespaces, ResponseTools},
+};
+use crate::{
+    server::{
+        error::ApiError,
+        json_fields::{JsonFields, invalid},
+    },
+    units::Limit,
 };
 
 /// Fields that change nothing about an answer.
@@ -21,6 +28,9 @@ const IGNORED: [&str; 9] = [
     "stream_options",
 ];
 
+/// Those that only a server that is not strict lets pass: hints of agents.
+const HINTS: [&str; 5] = ["client_metadata", "context_management", "prompt_cache_options", "betas", "moderation"];
+
 /// Fields of the same name and meaning in a chat's body.
 const SAME: [&str; 7] =
     ["model", "stream", "temperature", "top_p", "parallel_tool_calls", "seed", "chat_template_kwargs"];
@@ -34,36 +44,43 @@ pub struct ResponseBody {
     pub messages: Vec<Value>,
     /// The response may be continued.
     pub store: bool,
+    /// Functions of namespaces.
+    pub namespaces: Namespaces,
+    /// Where each of the chat's tools is in the request.
+    pub tool_paths: Vec<String>,
+    /// Kinds and names of the tools that are left out.
+    pub dropped: Vec<String>,
     /// Fields of the request that the response repeats.
     pub echoed: Map<String, Value>,
 }
 
-/// Reads a request. What it continues is in `store`. A field that cannot be honoured is refused by name.
-pub fn response_body(body: &[u8], store: &ResponseStore) -> Result<ResponseBody, ApiError> {
+impl ResponseBody {
+    /// An error of the chat's about a tool, as one about the request's.
+    pub fn with_paths_of_tools(&self, error: ApiError) -> ApiError {
+        // From the last to the first: none is renamed twice, as paths only move back.
+        let paths = self.tool_paths.iter().enumerate().rev();
+        paths.fold(error, |error, (at, path)| error.renamed(&format!("tools[{at}]"), path))
+    }
+}
+
+/// Reads a request. What it continues is in `store`. A field that cannot be honoured is refused by name; if `strict`, hints and tools that
+/// are no functions are, too.
+pub fn response_body(body: &[u8], store: &ResponseStore, strict: bool) -> Result<ResponseBody, ApiError> {
     let mut fields = JsonFields::parse(body)?;
     let mut chat = Map::new();
     let previous = fields.string("previous_response_id")?;
-    let mut items = ChatItems::default();
-    if let Some(id) = &previous {
-        items.messages = store.get(id).ok_or_else(|| ApiError::no_such_response(id))?.messages;
-    }
-    match fields.remove("input") {
-        Some(Value::String(text)) => items.messages.push(json!({ "role": "user", "content": text })),
-        Some(Value::Array(list)) => {
-            for (at, item) in list.into_iter().enumerate() {
-                items.push(item, &format!("input[{at}]"))?;
-            }
-        }
-        None => return Err(ApiError::invalid_field("input", "input: expected a text or items, got none")),
-        Some(other) => return Err(invalid("input", "a string or a list of items", &other)),
-    }
+    let before = match &previous {
+        Some(id) => store.get(id).ok_or_else(|| ApiError::no_such_response(id))?.messages,
+        None => Vec::new(),
+    };
+    let messages = read_input(fields.remove("input"), before, strict)?;
     let instructions = fields.string("instructions")?;
     let store = fields.boolean("store")?.unwrap_or(true);
     fields.accept_only("background", &[json!(false)])?;
     fields.accept_only("truncation", &[json!("disabled"), json!("auto")])?;
     fields.accept_only("top_logprobs", &[json!(0)])?;
-    let max_tokens = fields.count("max_output_tokens")?;
-    chat.extend(max_tokens.map(|count| ("max_tokens".to_owned(), count.into())));
+    let most = fields.limit("max_output_tokens", strict)?;
+    chat.extend(most.map(|most| ("max_tokens".to_owned(), most.count().map_or(json!(-1), Value::from))));
 
     let mut echoed = Map::new();
     for field in SAME {
@@ -74,24 +91,27 @@ pub fn response_body(body: &[u8], store: &ResponseStore) -> Result<ResponseBody,
     }
     ["model", "stream", "chat_template_kwargs"].iter().for_each(|field| drop(echoed.remove(*field)));
     let tools = fields.remove("tools").unwrap_or_else(|| json!([]));
-    chat.insert("tools".to_owned(), read_tools(&tools)?);
+    let mut read = ResponseTools::read(&tools, strict)?;
     let choice = fields.remove("tool_choice").unwrap_or_else(|| json!("auto"));
-    chat.insert("tool_choice".to_owned(), read_tool_choice(&choice)?);
+    chat.insert("tool_choice".to_owned(), read.choose(&choice)?);
+    chat.insert("tools".to_owned(), std::mem::take(&mut read.definitions).into());
     let text = fields.remove("text").unwrap_or_else(|| json!({ "format": { "type": "text" } }));
     chat.extend(read_text_format(text.clone())?.map(|format| ("response_format".to_owned(), format)));
     let reasoning = fields.remove("reasoning").unwrap_or_else(|| json!({ "effort": null, "summary": null }));
     chat.extend(read_reasoning(reasoning.clone())?.map(|reasoning| ("reasoning".to_owned(), reasoning)));
-    IGNORED.iter().for_each(|field| drop(fields.remove(field)));
+    fields.ignore(&IGNORED);
+    if !strict {
+        fields.ignore(&HINTS);
+    }
     fields.finish()?;
 
-    let messages = items.messages;
     let system = instructions.as_ref().map(|text| json!({ "role": "system", "content": text }));
     chat.insert("messages".to_owned(), system.into_iter().chain(messages.iter().cloned()).collect());
     for (field, value) in [
         ("instructions", json!(instructions)),
         ("previous_response_id", json!(previous)),
         ("store", json!(store)),
-        ("max_output_tokens", json!(max_tokens)),
+        ("max_output_tokens", json!(most.and_then(Limit::count))),
         ("tools", tools),
         ("tool_choice", choice),
         ("text", text),
@@ -104,158 +124,24 @@ pub fn response_body(body: &[u8], store: &ResponseStore) -> Result<ResponseBody,
     for (field, value) in [("parallel_tool_calls", json!(true)), ("temperature", Value::Null), ("top_p", Value::Null)] {
         echoed.entry(field).or_insert(value);
     }
-    Ok(ResponseBody { fields: chat, messages, store, echoed })
+    let ResponseTools { namespaces, paths: tool_paths, dropped, .. } = read;
+    Ok(ResponseBody { fields: chat, messages, store, namespaces, tool_paths, dropped, echoed })
 }
 
-/// The messages that items say.
-#[derive(Debug, Default)]
-struct ChatItems {
-    messages: Vec<Value>,
-    /// Reasoning of the assistant's next message.
-    reasoning: String,
-}
-
-impl ChatItems {
-    fn push(&mut self, item: Value, path: &str) -> Result<(), ApiError> {
-        let mut fields = JsonFields::from_value(item, path)?;
-        let kind = fields.string("type")?;
-        ["id", "status"].iter().for_each(|field| drop(fields.remove(field)));
-        match kind.as_deref() {
-            None | Some("message") => self.push_message(fields),
-            Some("function_call") => {
-                let id = required(&mut fields, "call_id")?;
-                let function = json!({
-                    "name": required(&mut fields, "name")?,
-                    "arguments": fields.string("arguments")?.unwrap_or_default(),
-                });
-                fields.finish()?;
-                let call = json!({ "id": id, "type": "function", "function": function });
-                match self.assistant()["tool_calls"].as_array_mut() {
-                    Some(calls) => calls.push(call),
-                    None => self.assistant()["tool_calls"] = json!([call]),
-                }
-                Ok(())
-            }
-            Some("function_call_output") => {
-                let id = required(&mut fields, "call_id")?;
-                let path = fields.path("output");
-                let output = plain_text(fields.remove("output").unwrap_or_default(), &path)?;
-                fields.finish()?;
-                self.messages.push(json!({ "role": "tool", "tool_call_id": id, "content": output }));
-                Ok(())
-            }
-            Some("reasoning") => {
-                // What is encrypted was not encrypted here.
-                ["encrypted_content", "summary"].iter().for_each(|field| drop(fields.remove(field)));
-                let path = fields.path("content");
-                if let Some(content) = fields.remove("content") {
-                    self.reasoning += &plain_text(content, &path)?;
-                }
-                fields.finish()
-            }
-            Some(other) => {
-                let expected = "message, function_call, function_call_output or reasoning";
-                Err(invalid(&fields.path("type"), expected, &other.into()))
+/// The messages of `before` and of `input`: a text of the user, or items.
+fn read_input(input: Option<Value>, before: Vec<Value>, strict: bool) -> Result<Vec<Value>, ApiError> {
+    let mut items = ChatItems::after(before, strict);
+    match input {
+        Some(Value::String(text)) => items.messages.push(json!({ "role": "user", "content": text })),
+        Some(Value::Array(list)) => {
+            for (at, item) in list.into_iter().enumerate() {
+                items.push(item, &format!("input[{at}]"))?;
             }
         }
+        None => return Err(ApiError::invalid_field("input", "input: expected a text or items, got none")),
+        Some(other) => return Err(invalid("input", "a string or a list of items", &other)),
     }
-
-    fn push_message(&mut self, mut fields: JsonFields) -> Result<(), ApiError> {
-        let role = required(&mut fields, "role")?;
-        let path = fields.path("content");
-        let content = fields.remove("content").unwrap_or_else(|| json!(""));
-        fields.remove("phase");
-        fields.finish()?;
-        let content = plain_text(content, &path)?;
-        if role == "assistant" {
-            self.messages.push(json!({ "role": role, "content": content }));
-            self.take_reasoning();
-        } else {
-            self.messages.push(json!({ "role": role, "content": content }));
-        }
-        Ok(())
-    }
-
-    /// The assistant's message that calls belong to: the last one, or a new one.
-    fn assistant(&mut self) -> &mut Value {
-        if self.messages.last().is_none_or(|last| last["role"] != "assistant") {
-            self.messages.push(json!({ "role": "assistant", "content": "" }));
-            self.take_reasoning();
-        }
-        let last = self.messages.len() - 1;
-        &mut self.messages[last]
-    }
-
-    fn take_reasoning(&mut self) {
-        let reasoning = std::mem::take(&mut self.reasoning);
-        if let Some(last) = self.messages.last_mut().filter(|_| !reasoning.is_empty()) {
-            last["reasoning_content"] = reasoning.into();
-        }
-    }
-}
-
-/// A string that has to be there.
-fn required(fields: &mut JsonFields, field: &str) -> Result<String, ApiError> {
-    let path = fields.path(field);
-    fields.string(field)?.ok_or_else(|| invalid(&path, "a string", &Value::Null))
-}
-
-/// The text of a string or of a list of parts.
-fn plain_text(value: Value, path: &str) -> Result<String, ApiError> {
-    let parts = match value {
-        Value::String(text) => return Ok(text),
-        Value::Array(parts) => parts,
-        other => return Err(invalid(path, "a string or a list of parts", &other)),
-    };
-    let text = |(at, part): (usize, Value)| {
-        let mut part = JsonFields::from_value(part, &format!("{path}[{at}]"))?;
-        let kind = part.string("type")?.unwrap_or_default();
-        let field = match &*kind {
-            "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => "text",
-            "refusal" => "refusal",
-            _ => {
-                return Err(invalid(
-                    &part.path("type"),
-                    "input_text or output_text (nothing else can be read)",
-                    &kind.into(),
-                ));
-            }
-        };
-        let text = required(&mut part, field)?;
-        ["annotations", "logprobs"].iter().for_each(|field| drop(part.remove(field)));
-        part.finish()?;
-        Ok(text)
-    };
-    Ok(parts.into_iter().enumerate().map(text).collect::<Result<Vec<_>, _>>()?.concat())
-}
-
-fn read_tools(tools: &Value) -> Result<Value, ApiError> {
-    let Value::Array(tools) = tools else { return Err(invalid("tools", "a list of tools", tools)) };
-    let tool = |(at, tool): (usize, &Value)| {
-        let mut fields = JsonFields::from_value(tool.clone(), &format!("tools[{at}]"))?;
-        let kind = fields.string("type")?;
-        if kind.as_deref() != Some("function") {
-            let expected = "function (the server has no tools of its own)";
-            return Err(invalid(&fields.path("type"), expected, &kind.into()));
-        }
-        let function = json!({
-            "name": fields.string("name")?,
-            "description": fields.string("description")?,
-            "parameters": fields.remove("parameters"),
-            "strict": fields.boolean("strict")?,
-        });
-        fields.finish()?;
-        Ok(json!({ "type": "function", "function": function }))
-    };
-    Ok(tools.iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?.into())
-}
-
-fn read_tool_choice(choice: &Value) -> Result<Value, ApiError> {
-    match (choice, choice["type"].as_str(), choice["name"].as_str()) {
-        (Value::String(_), ..) => Ok(choice.clone()),
-        (_, Some("function"), Some(name)) => Ok(json!({ "type": "function", "function": { "name": name } })),
-        _ => Err(invalid("tool_choice", "none, auto, required, or a function with its name", choice)),
-    }
+    Ok(items.messages)
 }
 
 fn read_text_format(text: Value) -> Result<Option<Value>, ApiError> {
@@ -279,6 +165,7 @@ fn read_text_format(text: Value) -> Result<Option<Value>, ApiError> {
 fn read_reasoning(reasoning: Value) -> Result<Option<Value>, ApiError> {
     let mut fields = JsonFields::from_value(reasoning, "reasoning")?;
     ["summary", "generate_summary"].iter().for_each(|field| drop(fields.remove(field)));
+    fields.ignore(&["context"]);
     let (effort, most) = (fields.string("effort")?, fields.count("max_tokens")?);
     fields.finish()?;
     Ok((effort.is_some() || most.is_some()).then(|| json!({ "effort": effort, "max_tokens": most })))
@@ -290,7 +177,7 @@ mod tests {
     use crate::server::responses::store::StoredResponse;
 
     fn read(body: Value, store: &ResponseStore) -> Result<ResponseBody, String> {
-        response_body(body.to_string().as_bytes(), store).map_err(|error| error.message)
+        response_body(body.to_string().as_bytes(), store, false).map_err(|error| error.message)
     }
 
     #[test]
@@ -351,6 +238,18 @@ mod tests {
     }
 
     #[test]
+    fn hints_pass_unless_the_server_is_strict() {
+        let body = json!({ "input": "a", "client_metadata": { "origin": "cli" }, "max_output_tokens": -1 });
+        let read = read(body.clone(), &ResponseStore::default()).unwrap();
+        assert_eq!((&read.fields["max_tokens"], &read.echoed["max_output_tokens"]), (&json!(-1), &Value::Null));
+        let error = response_body(body.to_string().as_bytes(), &ResponseStore::default(), true).unwrap_err();
+        assert!(error.message.contains("max_output_tokens"), "{error:?}");
+        let body = json!({ "input": "a", "client_metadata": {  "origin": "cli" } }).to_string();
+        let error = response_body(body.as_bytes(), &ResponseStore::default(), true).unwrap_err();
+        assert!(error.message.contains("client_metadata"), "{error:?}");
+    }
+
+    #[test]
     fn errors_name_the_field() {
         for (body, says) in [
             (json!({}), "input: expected a text or items"),
@@ -358,7 +257,7 @@ mod tests {
             (json!({ "input": "a", "warp": 1 }), "`warp` is not supported"),
             (json!({ "input": "a", "background": true }), "background: expected false"),
             (json!({ "input": "a", "conversation": "c" }), "`conversation` is not supported"),
-            (json!({ "input": "a", "tools": [{ "type": "web_search" }] }), "tools[0].type: expected function"),
+            (json!({ "input": "a", "tools": [{ "name": "f" }] }), "tools[0].type: expected function"),
             (json!({ "input": "a", "tool_choice": { "type": "mcp" } }), "tool_choice: expected none"),
             (json!({ "input": "a", "text": { "format": { "type": "json_schema" } } }), "text.format.schema: expected"),
             (json!({ "input": [{ "type": "item_reference" }] }), "input[0].type: expected message"),
