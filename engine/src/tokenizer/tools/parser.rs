@@ -244,6 +244,11 @@ impl ToolParser {
                 self.state = State::Body(body);
             }
             CallOutcome::Broken => self.after_call = true,
+            // The beginning of a call whose name is not known: the user sees it, and it is no word of the model's.
+            CallOutcome::NoCall if ended && self.held.is_empty() => {
+                out.push_event(ToolEvent::Text(plain(&body.pending)));
+                out.push_raw(RawPart::Call(body.pending));
+            }
             CallOutcome::NoCall => self.give_up(body, out),
         }
         true
