@@ -309,7 +309,7 @@ fn downloads_start_from_a_url_or_a_repository() {
     stage.press(egui::Key::Enter);
     // The connection is closed, and after a second the server knows nothing of the file.
     stage.appears("Remove: one.gguf");
-    stage.appears("Go on: one.gguf");
+    stage.appears("Resume: one.gguf");
     stage.appears("404");
     stage.click("Resume: one.gguf");
     stage.appears("Done: ");

@@ -114,6 +114,6 @@ fn offer_without_a_network_says_why() {
     stage.it.state_mut().offers.hub = "http://127.0.0.1:9".to_owned();
     let offer = offers(&mut stage).swap_remove(0);
     stage.click(&offer);
-    stage.appears("127.0.0.1:9/api/models/");
+    stage.appears("127.0.0.1:9 refuses the connection");
     assert!(stage.shows(&offer), "it can be tried again");
 }
