@@ -268,7 +268,6 @@ fn facts(card: &ModelCard, several: bool) -> String {
     }
     facts.push(format!("{} tokens of context", card.context));
     facts.push(format!("{} layers of {} neurons{experts}", card.layers, card.neurons));
-    facts.push(card.activation.to_string());
     if !several {
         facts.push(card.container.to_owned());
     }
