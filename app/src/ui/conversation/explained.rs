@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn beginning_of_an_answer_ends_with_a_whole_word() {
-        assert_eq!(beginning("station. A dog ran", 11), "station. A …");
+        assert_eq!(beginning("station. A dog ran", 11), "station. A dog …");
         assert_eq!(beginning("station.", 100), "station.");
     }
 

@@ -287,16 +287,17 @@ pub(super) mod tests {
 
     #[test]
     fn card_has_the_colours_of_its_map_and_legend() {
-        for mode in [Mode::Fired, Mode::Placement, Mode::Predictor] {
+        for mode in [Mode::Fired, Mode::Placement, Mode::Predictor, Mode::Strength] {
             let mut card = card(mode, 64);
             let (layout, palette, table) = (card.layout(), card.map.palette(), card.map.table());
             let image = card.draw(1.0, fonts::definitions());
             let legend = colours_in(&image, layout.legend);
-            let meanings = colours::meanings(mode, false, &palette);
-            for (_, colour, meaning) in &meanings {
+            // 64 neurons have a dot each.
+            let named = colours::named(mode, false, true, &table, &palette);
+            for (colour, meaning) in &named {
                 assert!(legend.contains(colour), "{mode:?}: {meaning}");
             }
-            if meanings.is_empty() {
+            if named.is_empty() {
                 let steps = table.iter().filter(|colour| legend.contains(colour)).count();
                 assert_eq!(steps, 256, "a scale of all levels");
             }

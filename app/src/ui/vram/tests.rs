@@ -84,11 +84,11 @@ fn budget_slider_forecast_follows_the_drag_and_applies_on_release() {
     let engine = stage.shell().engine_handle.engine().unwrap();
     assert!(stage.it.query_by_label_contains("Held for the model: ").is_some(), "the bar has words");
     let before = engine.vram_budget();
-    drag(&mut stage, MOST, 0.35);
+    drag(&mut stage, MOST, 0.7);
     let dragged = stage.role(Role::Slider, MOST).accesskit_node().numeric_value().unwrap();
     stage.appears(&format!("At {}:", bytes(dragged as u64)));
     assert_eq!((engine.vram_budget(), budget(&mut stage)), (before, None), "nothing has happened yet");
-    release(&mut stage, MOST, 0.35);
+    release(&mut stage, MOST, 0.7);
     let Some(VramBudget::AtMost(limit)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
     assert_eq!((engine.vram_budget(), limit), (Some(limit), dragged as u64));
     assert!(limit < whole, "{limit} of {whole}");

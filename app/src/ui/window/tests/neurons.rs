@@ -102,14 +102,12 @@ fn race_of_two_modes_shows_both_answers_with_speed_and_bytes() {
     stage.click("Race against Dense");
     stage.until("both answers", |window| window.conversation.is_compared());
     assert!(stage.shows("No word differs."), "these modes compute the same: {:?}", stage.texts());
-    // A label, and its lines.
     let mut lines = stage.texts();
     lines.retain(|text| text.starts_with("Per token "));
-    lines.dedup();
-    let [_, exact, _, dense, _] = &lines[..] else { panic!("the answer and both sides: {lines:?}") };
-    assert!(exact.contains("of FFN weights were read, 9"), "{exact}");
+    let count = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();
+    assert!(count(" % of the neurons skipped") >= 2, "the answer and the first side: {lines:?}");
     // All are computed; their zeros are left out of the product after them.
-    assert!(dense.contains("of FFN weights were read, 0 % of the neurons skipped"), "{dense}");
+    assert_eq!(count("rows that are multiplied by zero were not"), 1, "{lines:?}");
 }
 
 /// By keys alone: a word, its neurons, one of them pinned; a row that has the keyboard rings its dot.
