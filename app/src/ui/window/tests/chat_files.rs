@@ -53,7 +53,7 @@ fn copy_buttons_copy_code_and_chats() {
     let want = format!("# Code\n\n## System\n\nBe brief.\n\n## User\n\n{QUESTION}\n\n## storyteller\n\n{ANSWER}\n");
     assert_eq!(copied, Some(want));
     stage.step();
-    assert!(stage.shows("The chat is on the clipboard"));
+    assert!(stage.shows("Copied to the clipboard"));
 }
 
 #[test]
