@@ -270,7 +270,7 @@ mod tests {
         assert!(more >= 2, "each side was warmed up: {more}");
     }
 
-    /// What an answer leaves behind, of the first layer: the latest token, counts and tokens, the measured speed.
+    /// Traces of an answer: the latest token, counts and tokens of the first layer, the measured speed.
     fn traces(engine: &Engine) -> (Option<u64>, Vec<u32>, u64, Option<f64>) {
         let (board, tally) = (engine.neurons(), engine.neurons().tally(0));
         (board.latest().map(|token| token.index), tally.counts, tally.tokens, engine.observed_rate())

@@ -47,7 +47,7 @@ pub enum Saved {
 }
 
 impl Export {
-    /// What the window calls it.
+    /// Title of the field for its path.
     pub fn title(&self) -> &'static str {
         match self {
             Export::Picture(_) => "Save the picture",

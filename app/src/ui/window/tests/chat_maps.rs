@@ -31,7 +31,7 @@ fn answered() -> TestWindow {
     stage
 }
 
-/// What the map says of the token that it shows.
+/// Words of the map about the token that it shows.
 fn map(stage: &TestWindow) -> String {
     stage.it.get_by_label_contains("Map of neurons").accesskit_node().label().unwrap_or_default()
 }
