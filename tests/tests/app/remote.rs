@@ -85,7 +85,7 @@ fn key_of_a_server_is_sent_and_never_told() {
     let served = Served::with(|options| options.key = Some(KEY.to_owned()));
     assert_eq!(client(&served, Some(KEY)).models().unwrap(), ["Storyteller"]);
     assert_eq!(answer(&client(&served, Some(KEY)), &request(4)).1.unwrap().reason, FinishReason::Length);
-    for (key, says) in [(None, "no key was given"), (Some("sk-another"), "another key")] {
+    for (key, says) in [(None, "no key was given"), (Some("sk-another"), "it needs an API key, or another one")] {
         let error = client(&served, key).models().unwrap_err().to_string();
         assert!(error.contains("401") && error.contains(says) && !error.contains("sk-"), "{error}");
     }
