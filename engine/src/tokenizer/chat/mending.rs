@@ -23,10 +23,10 @@ enum Mend {
     /// The words beside calls belong to the thoughts, if there are any.
     Words,
     /// Each call has a message of its own.
-    Apart,
+    OneCallEach,
 }
 
-const ALL: [Mend; 4] = [Mend::Arguments, Mend::Identifiers, Mend::Words, Mend::Apart];
+const ALL: [Mend; 4] = [Mend::Arguments, Mend::Identifiers, Mend::Words, Mend::OneCallEach];
 
 /// The conversations that come of mends of `conversation`, those with the fewest mends first. None is the same as it.
 pub(super) fn mended(conversation: &Conversation) -> Vec<Conversation> {
@@ -64,7 +64,7 @@ impl Mend {
             Mend::Arguments => with_objects(conversation),
             Mend::Identifiers => with_short_identifiers(conversation),
             Mend::Words => with_words_in_thoughts(conversation),
-            Mend::Apart => conversation.with_calls_apart(),
+            Mend::OneCallEach => conversation.with_calls_apart(),
         }
     }
 }

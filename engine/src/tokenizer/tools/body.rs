@@ -1,4 +1,4 @@
-//! What comes within the brackets of calls: the notation of the next call, or what stands around it.
+//! The contents of the brackets of calls: the notation of the next call, or a text that stands around it.
 
 use super::{
     brackets::{Brackets, CallSpelling},
@@ -14,7 +14,7 @@ use super::{
 const FENCE: &str = "```";
 /// Ahead of a call in Gemma's notation.
 const BRACE: &str = "call:";
-/// What some templates write ahead of the separator and the name of a tool.
+/// A word that some templates write ahead of the separator and the name of a tool.
 const KIND: &str = "function";
 
 /// Where a body stands.
@@ -34,7 +34,7 @@ pub struct BodyPlace<'p> {
     pub in_list: bool,
 }
 
-/// What comes next.
+/// The next thing within the brackets.
 #[derive(Debug)]
 pub enum Found {
     /// The end of the brackets.
@@ -51,7 +51,7 @@ pub enum Found {
     FencedCall(Box<CallReader>),
 }
 
-/// What `text` begins with, and at the cursor's place its end.
+/// The next thing at `cursor`, which moves to its end.
 pub fn find(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     let c = cursor.peek_word()?;
     let BodyPlace { brackets, spelling, .. } = place;

@@ -15,7 +15,7 @@ pub struct KnownBrackets {
     pub sign: Sign,
 }
 
-/// What tells that a model uses brackets.
+/// The sign that a model uses brackets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
     /// The template has the opening text.

@@ -9,7 +9,7 @@ pub enum Unread {
     Other,
 }
 
-/// What was read.
+/// The result of reading.
 pub type Read<T> = Result<T, Unread>;
 
 /// Longest name of a tool, in bytes.

@@ -113,7 +113,7 @@ impl<'s> SchemaRoot<'s> {
     }
 }
 
-/// What the type of a schema says of texts.
+/// True if the type of a schema allows texts.
 fn by_type(schema: &Map<String, Value>) -> Option<bool> {
     match schema.get("type")? {
         Value::String(name) => Some(name == "string"),
@@ -122,7 +122,7 @@ fn by_type(schema: &Map<String, Value>) -> Option<bool> {
     }
 }
 
-/// What the list of a schema's values says of `text`.
+/// True if the list of a schema's values allows `text`.
 fn by_values(schema: &Map<String, Value>, text: &str) -> Option<bool> {
     let one = schema.get("const").map(std::slice::from_ref);
     let values = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice).or(one)?;

@@ -1,4 +1,4 @@
-//! What a reader of an answer tells of it.
+//! The events of an answer: words and calls.
 
 /// Stands before the text of a control token in answers with calls: a noncharacter of Unicode, for a program's own use. A text that
 /// spells a control token has none.

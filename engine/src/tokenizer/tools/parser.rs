@@ -36,7 +36,7 @@ enum State {
     Call(Body, Box<CallReader>),
 }
 
-/// What was read within brackets.
+/// The state within brackets.
 #[derive(Debug, Clone, Default)]
 struct Body {
     brackets: Brackets,
@@ -59,7 +59,7 @@ pub(super) enum RawPart {
     Call(String),
 }
 
-/// What was read of an answer.
+/// The part of an answer that was read.
 #[derive(Debug, Default)]
 pub(super) struct ReadAnswer {
     /// Words and calls.
@@ -152,7 +152,7 @@ impl ToolParser {
         false
     }
 
-    /// What comes within brackets.
+    /// The next thing within brackets.
     fn step_body(&mut self, mut body: Body, ended: bool, out: &mut ReadAnswer) -> bool {
         let Body { brackets, has_call, in_fence, in_list, .. } = &body;
         let (has_call, in_fence, in_list) = (*has_call, *in_fence, *in_list);

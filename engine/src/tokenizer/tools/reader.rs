@@ -45,7 +45,7 @@ pub enum CallOutcome {
     NoCall,
 }
 
-/// What a reader has read.
+/// The result of a step of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallProgress {
     /// Bytes of the text that were read.

@@ -34,7 +34,7 @@ pub struct Tags {
     pub attributes: bool,
 }
 
-/// What stands between a key and its value.
+/// The text between a key and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TagValue {
     /// The end of the key's tag.

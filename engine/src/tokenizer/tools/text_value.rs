@@ -56,7 +56,7 @@ impl<'q> TextQuotes<'q> {
         }
     }
 
-    /// What `text` between the quotes stands for.
+    /// The meaning of `text` between the quotes.
     fn meaning(self, text: &str) -> String {
         if self.escapes {
             unescape(text)
