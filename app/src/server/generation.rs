@@ -115,7 +115,7 @@ impl GenerationQueue {
             let Some(undecided) = self.undecided.take() else { return update };
             match undecided.push(update) {
                 Decision::Open(undecided) => self.undecided = Some(*undecided),
-                Decision::Free(update) => return update,
+                Decision::Free(update) => return *update,
                 Decision::Formed(request) => {
                     self.formed = true;
                     self.generate(*request);

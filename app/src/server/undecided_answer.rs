@@ -33,7 +33,7 @@ pub enum Decision {
     /// It may still call a tool.
     Open(Box<UndecidedAnswer>),
     /// It calls a tool, or has failed: this is its beginning.
-    Free(GenerationUpdate),
+    Free(Box<GenerationUpdate>),
     /// It has ended without a call: this request is to be answered instead.
     Formed(Box<Request>),
 }
@@ -56,7 +56,7 @@ impl UndecidedAnswer {
             self.reader.finish();
         }
         if failed || self.reader.has_begun_call() {
-            Decision::Free(self.held)
+            Decision::Free(Box::new(self.held))
         } else if ended {
             Decision::Formed(Box::new(self.formed))
         } else {
@@ -102,6 +102,6 @@ mod tests {
 
         let end = Some(Err(ApiError::unavailable("gone")));
         let failed = undecided().push(GenerationUpdate { end, ..GenerationUpdate::default() });
-        assert!(matches!(failed, Decision::Free(GenerationUpdate { end: Some(Err(_)), .. })));
+        assert!(matches!(failed, Decision::Free(update) if matches!(update.end, Some(Err(_)))));
     }
 }
