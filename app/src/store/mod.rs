@@ -67,7 +67,7 @@ pub struct Store {
     instances: Option<InstanceLock>,
 }
 
-/// What is known of the file while it does not change.
+/// The version of the file, while the file does not change.
 #[derive(Debug, Clone, Copy)]
 struct KnownVersion {
     /// [`NewsWatch::changes`].

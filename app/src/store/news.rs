@@ -1,4 +1,5 @@
-//! News of the file, looked for on a thread of its own: a disk that is slow, or another window that
+//! Changes of the file, looked for on a thread of its own: a disk that is slow, or another window
+//! that
 //! holds the file, makes nobody wait who draws.
 
 use std::{

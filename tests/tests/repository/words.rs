@@ -61,8 +61,11 @@ const RENAMED_IN_IDENTIFIERS: [(&str, &str); 4] = [
 ];
 
 /// Identifiers of other crates that have such a part.
-const FOREIGN: [(&str, &str); 2] =
-    [("app/src/attachment/text.rs", "guess"), ("app/src/ui/text/shaping.rs", "guess_segment_properties")];
+const FOREIGN: [(&str, &str); 3] = [
+    ("app/src/attachment/text.rs", "guess"),
+    ("app/src/ui/text/shaping.rs", "guess_segment_properties"),
+    ("app/src/ui/window.rs", "Cut"),
+];
 
 /// Beginnings of doc comments that do not say what the item is.
 const OPENINGS: [&str; 3] = ["What ", "Whether ", "Who "];

@@ -1,4 +1,4 @@
-//! What the list of chats shows, as the store has it.
+//! The contents of the list of chats, as the store has them.
 
 use crate::store::{Chat, Folder, Store, StoreError};
 

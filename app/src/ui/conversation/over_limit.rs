@@ -33,7 +33,7 @@ fn larger(tokens: Tokens, context: usize, trained: usize) -> Option<usize> {
     (larger > context && !tokens.exceed(larger)).then_some(larger)
 }
 
-/// What can be done about a message that is too long.
+/// Remedies for a message that is too long.
 #[derive(Debug, Clone, Copy)]
 pub struct Remedies {
     /// True if answers are to stop when the context is full, so that nothing is forgotten.

@@ -28,7 +28,7 @@ use crate::{
 /// Sizes of everything that can be chosen.
 const ZOOM: std::ops::RangeInclusive<f32> = 0.5..=3.0;
 
-/// Whether words of neurons are kept across chats, as it was read last.
+/// The store's answer when it was asked last whether it keeps words of neurons across chats.
 #[derive(Debug, Default)]
 struct KeptWords(Option<((u64, i64), bool)>);
 

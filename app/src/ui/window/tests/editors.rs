@@ -1,4 +1,4 @@
-//! What is typed belongs to what it is typed into: caret and undo history of one text are never
+//! Carets and undo histories belong to the text that is typed into, never to another one.
 //! another text's.
 
 use std::time::Instant;
