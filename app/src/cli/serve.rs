@@ -199,7 +199,7 @@ fn serve_folder(
     ended
 }
 
-/// What the KV caches of all slots may take, in one line.
+/// The memory that the KV caches of all slots may take, in one line.
 fn slots_line(model: &ServedModel, slots: usize) -> String {
     let (counted, bytes) = (units::counted(slots, "slot"), units::bytes(model.slot_bytes(slots)));
     format!("[{counted} of {} tokens: KV caches take up to {bytes}]", model.engine.context())

@@ -23,7 +23,7 @@ use crate::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
 pub struct GenerationQueue {
     answer: Option<Answer>,
     waiting: VecDeque<Request>,
-    /// What the answers may be, if they may be calls of tools or have a form.
+    /// The two forms of the answers, if they may be calls of tools or have a form.
     may_be: Option<CallsOrForm>,
     /// The answer, while it is open which of them it is.
     undecided: Option<UndecidedAnswer>,

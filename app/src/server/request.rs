@@ -69,7 +69,7 @@ pub struct CompletionRequest {
     pub tools: Option<RequestedTools>,
     /// Field that asks for the grammar of the answer, if one does.
     pub grammar_field: Option<String>,
-    /// What the answers may be, if they may be calls of tools or have a form.
+    /// The two forms of the answers, if they may be calls of tools or have a form.
     pub may_be: Option<CallsOrForm>,
 }
 

@@ -8,7 +8,7 @@ use super::{
     generation::GenerationUpdate,
 };
 
-/// What an answer may be.
+/// The two forms that an answer may have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallsOrForm {
     /// Tools that may be called.
@@ -23,11 +23,11 @@ pub struct UndecidedAnswer {
     /// The same request with the form.
     formed: Request,
     reader: AnswerReader,
-    /// What has come so far.
+    /// Its text and tokens so far.
     held: GenerationUpdate,
 }
 
-/// What is known of an answer.
+/// The state of an answer that may call tools.
 #[derive(Debug)]
 pub enum Decision {
     /// It may still call a tool.
