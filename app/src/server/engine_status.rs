@@ -23,10 +23,10 @@ pub fn engine_status(context: &ServerContext, model: &ServedModel) -> Value {
         },
         "tokens_per_second": { "prompt": now.prompt_rate, "decode": now.decode_rate },
         "tokens": { "prompt": now.prompt_tokens, "reused": now.reused_tokens, "generated": now.generated_tokens },
-        "memory": { "kv_bytes": now.kv_bytes, "scratch_bytes": now.scratch_bytes },
+        "memory": { "kv_bytes": now.kv_bytes, "most_kv_bytes": model.slot_bytes(status.slots), "scratch_bytes": now.scratch_bytes },
         "device": device_json(&engine.device()),
         "sparsity": { "asked": sparsity.asked.name(), "mode": sparsity.at_work.name(), "reason": sparsity.reason, "adaptive": engine.adaptive() },
-        "slots": { "total": status.slots, "busy": status.busy, "most_kv_bytes": model.slot_bytes(status.slots) },
+        "slots": { "total": status.slots, "busy": status.busy },
         "requests": { "total": status.requests, "answering": status.answering, "waiting": status.waiting },
         "last_answer": context.last_answer(),
     })

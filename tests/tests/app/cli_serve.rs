@@ -222,14 +222,14 @@ fn server_says_at_its_start_how_much_memory_its_slots_may_take() {
     let plan =
         thermocline(&["plan", "--vram", "0", "--sessions", "3", "-c", "256", "--kv-type", "f16", "--json"]).json();
     let serving = Serving::with(&["--parallel", "3", "-c", "256", "--kv-type", "f16"]);
-    let slots = serving.client.get("/v1/thermocline").json(200)["slots"].clone();
-    assert_eq!((&slots["total"], &slots["most_kv_bytes"]), (&json!(3), &plan["ram_by_purpose"]["KV cache"]), "{plan}");
+    let memory = serving.client.get("/v1/thermocline").json(200)["memory"].clone();
+    assert_eq!(&memory["most_kv_bytes"], &plan["ram_by_purpose"]["KV cache"], "{plan}");
     let said = serving.killed();
-    let size = slots["most_kv_bytes"].as_u64().unwrap() as f64 / f64::from(1 << 20);
+    let size = memory["most_kv_bytes"].as_u64().unwrap() as f64 / f64::from(1 << 20);
     assert!(said.contains(&format!("[3 slots of 256 tokens: KV caches take up to {size:.1} MiB]")), "{said}");
     let limited = Serving::with(&["--parallel", "3", "-c", "256", "--kv-type", "f16", "--kv-budget", "1MiB"]);
-    let slots = limited.client.get("/v1/thermocline").json(200)["slots"].clone();
-    assert!(slots["most_kv_bytes"].as_u64() < plan["ram_by_purpose"]["KV cache"].as_u64(), "{slots}");
+    let memory = limited.client.get("/v1/thermocline").json(200)["memory"].clone();
+    assert!(memory["most_kv_bytes"].as_u64() < plan["ram_by_purpose"]["KV cache"].as_u64(), "{memory}");
 }
 
 #[test]
