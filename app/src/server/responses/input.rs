@@ -271,7 +271,7 @@ mod tests {
             tool("c1", "No[input_image]"),
             assistant(call("c2", "edit", "{\"input\":\"add\"}")),
             tool("c2", "done"),
-            assistant(call("c3", "local_shell", "{\"command\":[\"ls\"],\"type\":\"exec\"}")),
+            assistant(call("c3", "local_shell", &json!({ "type": "exec", "command": ["ls"] }).to_string())),
             tool("c3", "a.txt"),
         ];
         assert_eq!(read(list.clone(), false).unwrap(), wanted);
