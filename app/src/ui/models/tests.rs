@@ -133,6 +133,7 @@ fn incomplete_model_file_is_said_in_the_chat_that_is_shown() {
     assert!(stage.shows("is incomplete: the file ends too early"), "{:?}", stage.texts());
     fs::write(&path, file).unwrap();
     stage.it.get_all_by_label("Try again").next().unwrap().click();
+    stage.until("another try", |window| !matches!(window.shell.engine_handle.state(), ModelState::Failed { .. }));
     opened(&mut stage, &path);
     stage.step();
     assert!(!stage.shows("could not be opened"), "{:?}", stage.texts());
