@@ -94,7 +94,8 @@ impl ChatItems {
         arguments: String,
     ) -> Result<(), ApiError> {
         let id = self.call_id(&mut fields, id)?;
-        let name = match fields.string("namespace")?.filter(|_| !self.strict) {
+        let namespace = if self.strict { None } else { fields.string("namespace")? };
+        let name = match namespace {
             Some(namespace) => NamespacedName { namespace, name }.full(),
             None => name,
         };
