@@ -168,7 +168,9 @@ impl Life {
 fn live(desktop: &mut DesktopWindow, folders: &Folders, losses: usize, loses: &dyn Fn(&Life, usize) -> bool) -> Life {
     let (life, since) = (Life::default(), Cell::new(0));
     let opened = startup::run_with(desktop, folders, None, &|window, frame| {
-        if life.lives_on(window) && life.lost.get() == losses {
+        // The answers may end before the window that was opened last has drawn.
+        let over = life.lives_on(window) && window.opening.is_none();
+        if over && life.lost.get() == losses {
             window.waker.context().send_viewport_cmd(egui::ViewportCommand::Close);
             return;
         }
