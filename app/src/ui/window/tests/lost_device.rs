@@ -166,18 +166,23 @@ impl Life {
 /// A life in which the device is lost `losses` times, in the frames that `loses` says, of the life and since the window was opened
 /// last.
 fn live(desktop: &mut DesktopWindow, folders: &Folders, losses: usize, loses: &dyn Fn(&Life, usize) -> bool) -> Life {
-    let (life, since) = (Life::default(), Cell::new(0));
+    let (life, since, lost) = (Life::default(), Cell::new(0), RefCell::new(None));
     let opened = startup::run_with(desktop, folders, None, &|window, frame| {
+        let (over, context) = (life.lives_on(window), window.waker.context());
+        // The window of a lost device may still ask for frames before it is opened again.
+        if lost.borrow().as_ref() == Some(&context) {
+            return;
+        }
         // The answers may end before the window that was opened last has drawn.
-        let over = life.lives_on(window) && window.opening.is_none();
-        if over && life.lost.get() == losses {
-            window.waker.context().send_viewport_cmd(egui::ViewportCommand::Close);
+        if over && life.lost.get() == losses && window.opening.is_none() {
+            context.send_viewport_cmd(egui::ViewportCommand::Close);
             return;
         }
         since.set(since.get() + 1);
         if life.lost.get() < losses && loses(&life, since.get()) {
             life.lost.set(life.lost.get() + 1);
             since.set(0);
+            lost.replace(Some(context));
             frame.wgpu_render_state().unwrap().device.destroy();
         }
     });
