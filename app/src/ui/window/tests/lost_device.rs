@@ -163,18 +163,18 @@ impl Life {
     }
 }
 
-/// A life in which the device is lost `losses` times, in the frames that `loses` says, of the life and since the window was opened
+/// A life in which the device is lost `losses` times, in the frames that `loses` says, of the life and since the window has drawn
 /// last.
 fn live(desktop: &mut DesktopWindow, folders: &Folders, losses: usize, loses: &dyn Fn(&Life, usize) -> bool) -> Life {
     let (life, since, lost) = (Life::default(), Cell::new(0), RefCell::new(None));
     let opened = startup::run_with(desktop, folders, None, &|window, frame| {
         let (over, context) = (life.lives_on(window), window.waker.context());
-        // The window of a lost device may still ask for frames before it is opened again.
-        if lost.borrow().as_ref() == Some(&context) {
+        // The window of a lost device may still ask for frames before it is opened again. A device that is lost before it has
+        // drawn is refused: another backend draws the window.
+        if lost.borrow().as_ref() == Some(&context) || window.opening.is_some() {
             return;
         }
-        // The answers may end before the window that was opened last has drawn.
-        if over && life.lost.get() == losses && window.opening.is_none() {
+        if over && life.lost.get() == losses {
             context.send_viewport_cmd(egui::ViewportCommand::Close);
             return;
         }
