@@ -157,18 +157,18 @@ for subject in dragon bear frog mouse; do
   until_ 30 "an answer under way" is_state streaming
   until_ 30 "text on disk while it streams" longer 20
   xdotool mousemove --window "$window" "$((left + width))" "$y" mousedown 1
-  for percent in 90 80 70 60 50 45 40 35 30; do
+  for percent in 95 90 85 80 75 70 66 63 60; do
     xdotool mousemove --window "$window" "$((left + width * percent / 100))" "$y"
     sleep 0.05
   done
   xdotool mouseup 1
   dragged=$(length)
   is_state streaming && break
-  xdotool mousemove --window "$window" "$((left + width * 3 / 10))" "$y" mousedown 1
+  xdotool mousemove --window "$window" "$((left + width * 6 / 10))" "$y" mousedown 1
   xdotool mousemove --window "$window" "$((left + width))" "$y" mouseup 1
 done
 is_state streaming || fail "every story ended while the slider was dragged"
-until_ 30 "fewer hot neurons after the slider was dragged" moved
+until_ 30 "fewer neurons in VRAM after the slider was dragged" moved
 until_ 120 "the end of the story" is_over
 (($(length) > dragged)) || fail "nothing was written after the slider was dragged"
 until_ 10 "the budget in the settings" grep -q at_most "$settings"

@@ -38,6 +38,8 @@ pub struct BudgetForecasts {
     asked: Option<(BudgetQuestion, Instant)>,
     /// The latest answer, and what it answers.
     forecast: Option<(BudgetQuestion, Arc<Forecast>)>,
+    /// The least budget that has room for all of a model, as it was counted last on a device.
+    enough: Option<(ModelId, u64)>,
 }
 
 impl BudgetForecasts {
@@ -62,16 +64,26 @@ impl BudgetForecasts {
         Some(known)
     }
 
-    /// The least budget that has room for all of the open model, as the latest forecast has counted it.
+    /// The least budget that has room for all of the model, as a forecast has counted it. It holds
+    /// while the CPU computes, because the budget is too small for the device.
     pub fn enough(&self, model: &ModelId) -> Option<u64> {
-        let (question, forecast) = self.forecast.as_ref()?;
-        (question.model == *model && question.device.is_some()).then(|| forecast.enough())
+        self.enough.as_ref().filter(|(counted, _)| counted == model).map(|(_, bytes)| *bytes)
+    }
+
+    fn keep(&mut self, question: BudgetQuestion, forecast: Forecast) {
+        if question.device.is_some() {
+            self.enough = Some((question.model.clone(), forecast.enough()));
+        }
+        self.forecast = Some((question, Arc::new(forecast)));
     }
 
     /// Asks for a forecast where the one at hand is about something else, or old.
     fn foretell(&mut self, ctx: &Context, model: &ModelId, engine: &Engine, budget: u64) {
         if let Some(answer) = self.asking.take() {
-            self.forecast = self.asked.clone().and_then(|(question, _)| Some((question, Arc::new(answer?))));
+            self.forecast = None;
+            if let (Some((question, _)), Some(forecast)) = (self.asked.clone(), answer) {
+                self.keep(question, forecast);
+            }
         }
         let device = match engine.device() {
             DeviceStatus::Gpu(memory) => Some(memory.adapter),
@@ -103,7 +115,7 @@ impl BudgetForecasts {
             && answered.budget != budget
             && let Ok(forecast) = engine.forecast(budget)
         {
-            self.forecast = Some((BudgetQuestion { budget, ..asked.clone() }, Arc::new(forecast)));
+            self.keep(BudgetQuestion { budget, ..asked.clone() }, forecast);
         }
     }
 
@@ -151,5 +163,14 @@ mod tests {
         assert!(forecasts.known(7).is_some() && forecasts.known(8).is_none());
         forecasts.asked = Some((question(7, "other"), now));
         assert!(forecasts.known(7).is_none() && forecasts.known(8).is_none());
+        // The slider keeps its end while the budget is too small for the device.
+        assert_eq!(forecasts.enough(&ModelId::Builtin), None);
+        let again = || Forecast::clone(&forecasts.forecast.as_ref().unwrap().1);
+        let (on_device, on_cpu) = (again(), again());
+        let enough = on_device.enough();
+        forecasts.keep(question(7, "card"), on_device);
+        forecasts.keep(BudgetQuestion { device: None, ..question(7, "") }, on_cpu);
+        assert_eq!(forecasts.enough(&ModelId::Builtin), Some(enough));
+        assert_eq!(forecasts.enough(&ModelId::Path("other".into())), None);
     }
 }
