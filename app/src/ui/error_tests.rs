@@ -244,5 +244,8 @@ fn window_survives_a_model_file_that_shrinks() {
     it.get_by_label("Try again").click();
     it.run_steps(2);
     quiet(&mut it);
-    assert_eq!(kept(&folders).state, MessageState::Complete);
+    // The second story of a chat may fill the context before it ends.
+    let again = kept(&folders);
+    assert!(matches!(again.state, MessageState::Complete | MessageState::Truncated), "{again:?}");
+    assert!(shows(&it, &again.content), "{again:?}");
 }
