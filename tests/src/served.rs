@@ -2,6 +2,7 @@
 
 use std::{
     net::Ipv4Addr,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -15,9 +16,10 @@ use thermocline_engine::{
     cpu::CpuOptions,
     model::LoadOptions,
     session::{ContextPolicy, Engine, EngineOptions, Prompt, Request},
+    tokenizer::Tokenizer,
 };
 
-use crate::http::Client;
+use crate::{golden::Expected, http::Client};
 
 /// Where answers to chats are.
 pub const CHAT: &str = "/v1/chat/completions";
@@ -97,6 +99,15 @@ pub fn endless(more: Value) -> Value {
     // The token that ends texts is never chosen.
     let body = chat("Tell me a story.", json!({ "logit_bias": { "1": -1e6 } }));
     with(body, more)
+}
+
+/// The first 64 tokens, as text, of what the reference implementation answers to its request `n` with the likeliest words. No other
+/// token is nearly as likely, so that every processor says the same.
+pub fn reference_answer(n: usize) -> String {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/storyteller/expected.safetensors");
+    let model = ModelId::Builtin.open(&LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
+    let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint).unwrap_or_else(|error| panic!("{error}"));
+    tokenizer.decode(&Expected::read(&fixtures).ids(&format!("{n}.greedy_ids")), true)
 }
 
 /// A chat of one message, answered with the likeliest words; `more` is what else the request says.
