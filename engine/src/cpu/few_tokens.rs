@@ -1,7 +1,7 @@
-//! The path of a few tokens: a group of rows is multiplied with one token after the other while it is in the first-level cache, by the
-//! kernels of one token. Nothing is unpacked, so that a pass takes little longer than one token's until arithmetic, not memory, is
-//! the limit. Drafted tokens, short prompts and experts with few tokens come this way; so do any number of tokens where a matrix
-//! is small and its tiles would sum in another order.
+//! The path of a few tokens without panels: a group of rows is multiplied with one token after the other while it is in the
+//! first-level cache, by the kernels of one token. Passes of up to [`MOST`] tokens with float weights take this path, and those
+//! with quantised weights where the instruction set has no [panels](super::code_panels). So do passes of any number of tokens
+//! where a float matrix is small, because its tiles would sum in another order.
 
 use super::{
     Cpu, InputPrecision, RowsJob,

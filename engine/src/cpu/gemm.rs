@@ -1,4 +1,5 @@
-//! The path of many tokens: a panel of rows is unpacked and interleaved once into a scratch that stays in the
+//! The path of many tokens with float weights, and with quantised ones where the instruction set has no
+//! [panels of codes](super::code_panels): a panel of rows is unpacked and interleaved once into a scratch that stays in the
 //! first-level cache, and multiplied with all tokens, tile by tile. A worker takes a few panels at a time and goes
 //! through the columns of all of them together, so that activations are read from the second-level cache. Nothing
 //! unpacked outlives its panel.
@@ -9,7 +10,7 @@ use super::{
     product_input::{CodeTiles, FloatTiles},
     row_selection::RowSelection,
     scratch::AlignedBuffer,
-    simd::{CodePanel, Kernels, LINE, TILE_TOKENS},
+    simd::{CodePanel, CodeTileKernels, Kernels, LINE, TILE_TOKENS},
 };
 use crate::{
     format::Matrix,
@@ -87,9 +88,9 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
         }
         let (code_tiles, float_tiles) = (&scratch.code_tiles, &scratch.float_tiles);
         cpu.pool().for_each(&mut blocks, |_, block| {
-            cpu.panels.with(|scratch| match cpu.codes_of(block.weight) {
-                Some(ty) => codes(kernels, block, ty, code_tiles, tokens, scratch),
-                None => floats(kernels, block, float_tiles, tokens, scratch),
+            cpu.panels.with(|scratch| match (cpu.codes_of(block.weight), kernels.code_tiles()) {
+                (Some(ty), Some(kernels)) => codes(kernels, block, ty, code_tiles, tokens, scratch),
+                _ => floats(kernels, block, float_tiles, tokens, scratch),
             });
         });
     });
@@ -97,7 +98,7 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
 
 /// A block of a quantised type, multiplied as codes.
 fn codes(
-    kernels: &dyn Kernels,
+    kernels: &dyn CodeTileKernels,
     block: &mut Block<'_>,
     ty: BlockType,
     tiles: &CodeTiles,

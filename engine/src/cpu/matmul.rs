@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    Cpu, Isa, few_tokens, gemm,
+    Cpu, Isa, code_panels, few_tokens, gemm,
     row_selection::{AHEAD, RowSelection, prefetch_distance},
     simd::{DOT_ROWS, GatheredRow},
 };
@@ -56,6 +56,17 @@ impl RowsJob<'_> {
     }
 }
 
+/// How a product of several tokens is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// See [`code_panels`].
+    Panels,
+    /// See [`few_tokens`].
+    FewTokens,
+    /// See [`gemm`].
+    Tiles,
+}
+
 /// Rows of one job that follow each other (in the matrix, or in the list of those chosen) and their outputs.
 struct Rows<'a> {
     weight: &'a Matrix,
@@ -71,9 +82,8 @@ impl Cpu {
     /// `out[t] = W x[t] + bias` for every job; `x` is `[tokens, cols]`, the same for all jobs.
     ///
     /// Quantised weights see `x` as [`InputPrecision`](super::InputPrecision) says, float weights as it is. The result does not
-    /// depend on the number of threads. With activations of 8 bits a token's result is the same bits alone and among others, with
-    /// quantised weights and with float weights of few rows, as routers have; with AVX-512 and quantised weights, among up to
-    /// eight.
+    /// depend on the number of threads. A token's result has the same bits alone and among others, up to as many as
+    /// [`Cpu::same_bits`] says.
     ///
     /// # Panics
     /// If shapes disagree.
@@ -107,18 +117,27 @@ impl Cpu {
             }
             return;
         }
-        match tokens {
-            1 => self.matvec(jobs, &[x]),
-            2..=few_tokens::MOST => few_tokens::matmul(self, jobs, x, tokens),
-            _ => {
-                let alone = |job: &RowsJob<'_>| few_tokens::takes_any(self, job.weight);
-                for jobs in jobs.chunk_by_mut(|a, b| alone(a) == alone(b)) {
-                    match alone(&jobs[0]) {
-                        true => few_tokens::matmul(self, jobs, x, tokens),
-                        false => gemm::matmul(self, jobs, x, tokens),
-                    }
-                }
+        if tokens == 1 {
+            return self.matvec(jobs, &[x]);
+        }
+        let path = |job: &RowsJob<'_>| self.path(job.weight, tokens);
+        for jobs in jobs.chunk_by_mut(|a, b| path(a) == path(b)) {
+            match path(&jobs[0]) {
+                Path::Panels => code_panels::matmul(self, jobs, x, tokens),
+                Path::FewTokens => few_tokens::matmul(self, jobs, x, tokens),
+                Path::Tiles => gemm::matmul(self, jobs, x, tokens),
             }
+        }
+    }
+
+    /// The path of a product of several tokens.
+    fn path(&self, weight: &Matrix, tokens: usize) -> Path {
+        if self.kernels.code_tiles().is_none() && self.codes_of(weight).is_some() {
+            Path::Panels
+        } else if tokens <= few_tokens::MOST || few_tokens::takes_any(self, weight) {
+            Path::FewTokens
+        } else {
+            Path::Tiles
         }
     }
 
@@ -381,6 +400,35 @@ pub(super) mod tests {
                     cpu.matmul(&mut [MatmulJob { weight, bias: None, out }], x, tokens);
                 }
                 assert_eq!(together, alone, "{ty} {} {tokens}", cpu.isa());
+            }
+        }
+    }
+
+    /// Tokens of a pass as long as [`Cpu::same_bits`] says have the bits that they have alone, with all rows and with some.
+    #[test]
+    fn tokens_have_the_bits_that_they_have_alone() {
+        let rng = &mut StdRng::seed_from_u64(9);
+        for ty in TYPES {
+            let (rows, cols) = (61, columns(ty, 1100));
+            let weight = random_matrix(ty, rows, cols, rng).with_factor(0.75);
+            let bias = random_activations(rows, rng);
+            let list: Vec<u32> = (0..rows as u32).filter(|row| row % 3 != 1).collect();
+            for (cpu, tokens) in every_cpu().iter().flat_map(|cpu| [2, 3, 7, 8, 17, 33, 70].map(|tokens| (cpu, tokens)))
+            {
+                let x = random_activations(tokens * cols, rng);
+                for chosen in [None, Some(&list[..])] {
+                    let n = chosen.map_or(rows, <[u32]>::len);
+                    let product = |x: &[f32], tokens: usize| {
+                        let mut out = vec![f32::NAN; tokens * n];
+                        let job = RowsJob { weight: &weight, bias: Some(&bias), rows: chosen, out: &mut out };
+                        cpu.matmul_rows(&mut [job], x, tokens);
+                        out
+                    };
+                    let alone: Vec<f32> = x.chunks_exact(cols).flat_map(|x| product(x, 1)).collect();
+                    let together = product(&x, tokens);
+                    let promised = tokens <= cpu.same_bits(&weight);
+                    assert!(!promised || together == alone, "{ty} {} {tokens} {:?}", cpu.isa(), cpu.activations());
+                }
             }
         }
     }

@@ -1,9 +1,10 @@
 //! CPU kernels. The instruction set is chosen once at run time ([`Isa`]), every SIMD kernel has a scalar oracle beside
 //! it, and all work goes through one [`ThreadPool`]. [`Cpu::matmul`] multiplies weights in their file type: row by row
-//! (GEMV) for one token, blocked (GEMM) for many. Where few neurons fire, [`Cpu::matmul_rows`] reads only selected rows, and
+//! (GEMV) for one token, in decoded panels for several. Where few neurons fire, [`Cpu::matmul_rows`] reads only selected rows, and
 //! [`Cpu::accumulate_rows`] and [`Cpu::matmul_neurons`] sum rows of a matrix that has one per neuron; the rows may be those of
 //! several matrices ([`Cpu::accumulate_sums`]). [`InputMajor`] is for products with activations that are mostly zero. [`ops`] holds what stands between the matrix products.
 
+mod code_panels;
 mod few_tokens;
 mod firing_lists;
 mod gemm;
@@ -60,6 +61,8 @@ pub struct Cpu {
     scratch: scratch::ScratchPool<Scratch>,
     /// Unpacked panels of weights, one set per worker in a product.
     panels: scratch::ScratchPool<gemm::PanelScratch>,
+    /// The same of codes.
+    code_panels: scratch::ScratchPool<code_panels::CodePanelScratch>,
 }
 
 /// Scratch memory of one product apart from its panels.
@@ -68,6 +71,7 @@ struct Scratch {
     /// One token's inputs, rounded to 8 bits: one per distinct input of the product.
     rows: Vec<product_input::QuantisedInputBuffer>,
     code_tiles: product_input::CodeTiles,
+    token_tiles: code_panels::TokenTiles,
     float_tiles: product_input::FloatTiles,
     /// Ascending indices of the inputs that are not zero.
     active: Vec<u32>,
@@ -97,6 +101,7 @@ impl Cpu {
             pool: workers,
             scratch: scratch::ScratchPool::default(),
             panels: scratch::ScratchPool::default(),
+            code_panels: scratch::ScratchPool::default(),
         })
     }
 

@@ -37,8 +37,17 @@ pub struct Grouping {
     pub len: usize,
     /// Groups have a minimum.
     pub minima: bool,
-    /// Codes leave `-32..=32`.
-    pub wide: bool,
+    /// The lowest code.
+    pub lowest: i8,
+    /// The highest code.
+    pub highest: i8,
+}
+
+impl Grouping {
+    /// True if codes leave `-32..=32`.
+    pub fn is_wide(&self) -> bool {
+        self.lowest < -32 || self.highest > 32
+    }
 }
 
 /// A type's encoding on the GPU.

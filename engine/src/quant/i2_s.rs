@@ -23,7 +23,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::I2_S,
     len: 128,
     bytes: 32,
-    grouping: Grouping { len: 32, minima: false, wide: false },
+    grouping: Grouping { len: 32, minima: false, lowest: -1, highest: 2 },
     unpack: |src, to| unpack_chunks(src, to, unpack),
     // Rows are not independent: see `encode_i2_s`.
     quantise: None,

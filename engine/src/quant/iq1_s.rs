@@ -22,7 +22,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ1_S,
     len: 256,
     bytes: 50,
-    grouping: Grouping { len: 32, minima: false, wide: false },
+    grouping: Grouping { len: 32, minima: false, lowest: -9, highest: 9 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::IQ1_S, repack },

@@ -24,7 +24,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ2_S,
     len: 256,
     bytes: 82,
-    grouping: Grouping { len: 16, minima: false, wide: true },
+    grouping: Grouping { len: 16, minima: false, lowest: -43, highest: 43 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::IQ2_S, repack },

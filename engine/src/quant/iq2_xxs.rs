@@ -20,7 +20,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ2_XXS,
     len: 256,
     bytes: 66,
-    grouping: Grouping { len: 32, minima: false, wide: true },
+    grouping: Grouping { len: 32, minima: false, lowest: -43, highest: 43 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::IQ2_XXS, repack },

@@ -23,7 +23,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ3_S,
     len: 256,
     bytes: 110,
-    grouping: Grouping { len: 32, minima: false, wide: false },
+    grouping: Grouping { len: 32, minima: false, lowest: -15, highest: 15 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::IQ3_S, repack },

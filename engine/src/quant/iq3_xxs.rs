@@ -21,7 +21,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ3_XXS,
     len: 256,
     bytes: 98,
-    grouping: Grouping { len: 32, minima: false, wide: true },
+    grouping: Grouping { len: 32, minima: false, lowest: -62, highest: 62 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::IQ3_XXS, repack },

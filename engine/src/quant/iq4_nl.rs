@@ -16,7 +16,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ4_NL,
     len: 32,
     bytes: 18,
-    grouping: Grouping { len: 32, minima: false, wide: true },
+    grouping: Grouping { len: 32, minima: false, lowest: -127, highest: 113 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::IQ4_NL, repack: device::split_scales::<18, 16> },

@@ -22,7 +22,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ4_XS,
     len: 256,
     bytes: 136,
-    grouping: Grouping { len: 32, minima: false, wide: true },
+    grouping: Grouping { len: 32, minima: false, lowest: -127, highest: 113 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::IQ4_XS, repack },

@@ -22,7 +22,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::MXFP4,
     len: 32,
     bytes: 17,
-    grouping: Grouping { len: 32, minima: false, wide: false },
+    grouping: Grouping { len: 32, minima: false, lowest: -12, highest: 12 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat { ty: WeightType::MXFP4, repack },

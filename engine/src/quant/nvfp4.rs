@@ -18,7 +18,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::NVFP4,
     len: 64,
     bytes: 36,
-    grouping: Grouping { len: 16, minima: false, wide: false },
+    grouping: Grouping { len: 16, minima: false, lowest: -12, highest: 12 },
     unpack: |src, to| unpack_chunks(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::NVFP4, repack },

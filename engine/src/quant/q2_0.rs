@@ -13,7 +13,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q2_0,
     len: 64,
     bytes: 18,
-    grouping: Grouping { len: 32, minima: false, wide: false },
+    grouping: Grouping { len: 32, minima: false, lowest: -1, highest: 2 },
     unpack: |src, to| unpack_chunks(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::Q2_0, repack: device::split_scales::<18, 16> },

@@ -21,7 +21,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q2_K,
     len: 256,
     bytes: 84,
-    grouping: Grouping { len: 16, minima: true, wide: false },
+    grouping: Grouping { len: 16, minima: true, lowest: 0, highest: 3 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::Q2_K, repack },

@@ -21,7 +21,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q3_K,
     len: 256,
     bytes: 110,
-    grouping: Grouping { len: 16, minima: false, wide: false },
+    grouping: Grouping { len: 16, minima: false, lowest: -4, highest: 3 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
     device: DeviceFormat { ty: WeightType::Q3_K, repack },

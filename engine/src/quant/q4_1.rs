@@ -19,7 +19,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q4_1,
     len: 32,
     bytes: 20,
-    grouping: Grouping { len: 32, minima: true, wide: false },
+    grouping: Grouping { len: 32, minima: true, lowest: 0, highest: 15 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat { ty: WeightType::Q4_1, repack },

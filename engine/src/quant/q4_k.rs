@@ -21,7 +21,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q4_K,
     len: 256,
     bytes: 144,
-    grouping: Grouping { len: 32, minima: true, wide: false },
+    grouping: Grouping { len: 32, minima: true, lowest: 0, highest: 15 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat { ty: WeightType::Q4_K, repack },

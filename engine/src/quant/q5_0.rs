@@ -19,7 +19,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q5_0,
     len: 32,
     bytes: 22,
-    grouping: Grouping { len: 32, minima: false, wide: false },
+    grouping: Grouping { len: 32, minima: false, lowest: -16, highest: 15 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat { ty: WeightType::Q5_0, repack },

@@ -20,7 +20,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q5_1,
     len: 32,
     bytes: 24,
-    grouping: Grouping { len: 32, minima: true, wide: false },
+    grouping: Grouping { len: 32, minima: true, lowest: 0, highest: 31 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat { ty: WeightType::Q5_1, repack },

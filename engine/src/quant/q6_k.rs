@@ -21,7 +21,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q6_K,
     len: 256,
     bytes: 210,
-    grouping: Grouping { len: 16, minima: false, wide: false },
+    grouping: Grouping { len: 16, minima: false, lowest: -32, highest: 31 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat { ty: WeightType::Q6_K, repack },

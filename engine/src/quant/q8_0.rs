@@ -17,7 +17,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q8_0,
     len: 32,
     bytes: 34,
-    grouping: Grouping { len: 32, minima: false, wide: true },
+    grouping: Grouping { len: 32, minima: false, lowest: -128, highest: 127 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat { ty: WeightType::Q8_0, repack: device::split_scales::<34, 32> },

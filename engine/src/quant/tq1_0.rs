@@ -22,7 +22,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::TQ1_0,
     len: 256,
     bytes: 54,
-    grouping: Grouping { len: 32, minima: false, wide: false },
+    grouping: Grouping { len: 32, minima: false, lowest: -1, highest: 1 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat { ty: WeightType::TQ1_0, repack },

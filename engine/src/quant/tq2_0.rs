@@ -18,7 +18,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::TQ2_0,
     len: 256,
     bytes: 66,
-    grouping: Grouping { len: 32, minima: false, wide: false },
+    grouping: Grouping { len: 32, minima: false, lowest: -1, highest: 2 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat {

@@ -6,7 +6,7 @@
 //! types, activations are f32. There are two shapes of kernel:
 //!
 //! - *dot*: rows of weights against one activation vector, for decoding. Bound by memory.
-//! - *tile*: a packed panel of rows against a tile of tokens, for prompts. Bound by arithmetic.
+//! - *panel*: a few rows, decoded once, against a tile of tokens. Bound by arithmetic where tokens are many.
 //!
 //! [`vector`] is what the operations between products are written in.
 //!
@@ -21,6 +21,7 @@ mod block_inputs;
 mod decoded;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod panel;
 mod portable;
 mod scalar;
 mod sum_order;
@@ -30,6 +31,7 @@ pub(crate) mod vector;
 
 use std::fmt;
 
+pub(crate) use panel::{MOST_TILE_TOKENS, PANEL_ROWS, PanelSums, RowPanel, TokenTile};
 pub(crate) use portable::{CodePanel, CodeTile, QuantisedInput, QuantisedInputMut, TILE_TOKENS};
 pub(crate) use sum_order::LINE;
 
@@ -49,7 +51,7 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// Rounds one activation vector to 8 bits.
     fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>);
 
-    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type, with the bits of [`Kernels::tile_codes`] ([`sum_order`]).
+    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type, in the order of [`sum_order`].
     /// While a line of `weights` is read, the one `ahead` bytes behind it is prefetched.
     fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]);
 
@@ -70,23 +72,26 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// Decodes whole blocks to `w = scale * code + min`, exactly.
     fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>);
 
-    /// Interleaves `panel_rows` rows of `codes` (`[panel_rows, n]`) into `out`: `[n / 4, panel_rows, 4]`, or by eights where that is
-    /// what [`Kernels::tile_codes`] reads.
-    fn interleave(&self, codes: &[i8], out: &mut [i8]);
+    /// The kernels of tiles where products of several tokens with codes go by them; `None` where they go by [`RowPanel`]s.
+    fn code_tiles(&self) -> Option<&dyn CodeTileKernels> {
+        None
+    }
+
+    /// Decodes a line of [`PANEL_ROWS`] rows, or its part up to the end of the rows.
+    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], panel: &mut RowPanel) {
+        panel.decode(self, ty, rows, panel::interleave);
+    }
+
+    /// Adds a panel's products with a tile to `sums`, in the order of [`sum_order`]: with the bits of [`Kernels::dot_codes`].
+    fn panel_products(&self, panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
+        panel::products(panel, x, sums);
+    }
 
     /// Interleaves `panel_rows` rows of floats (`[panel_rows, n]`) into `out` (`[n, panel_rows]`).
     fn interleave_floats(&self, rows: &[f32], out: &mut [f32]);
 
-    /// `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes, or 0 where
-    /// [`Kernels::tile_codes`] makes activations signed.
-    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]);
-
     /// Decodes whole blocks of any type to f32.
     fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]);
-
-    /// `acc[t, r] += W[r] . x[t]` for a panel of codes, a line of the row ([`sum_order`]) or its last part; `acc` is
-    /// `[TILE_TOKENS, panel_rows]`.
-    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]);
 
     /// `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is `[float_tokens, panel_rows]`.
     fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]);
@@ -115,6 +120,21 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     ) {
         portable::add_inputs_with_minima(inputs, minima, acc);
     }
+}
+
+/// Kernels of tiles of codes: packed panels of [`Kernels::panel_rows`] rows against [`TILE_TOKENS`] tokens.
+pub(crate) trait CodeTileKernels: Kernels {
+    /// Interleaves [`Kernels::panel_rows`] rows of `codes` (`[panel_rows, n]`) into `out`: `[n / 4, panel_rows, 4]`, or by eights where that is
+    /// what [`CodeTileKernels::tile_codes`] reads.
+    fn interleave(&self, codes: &[i8], out: &mut [i8]);
+
+    /// `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes, or 0 where
+    /// [`CodeTileKernels::tile_codes`] makes activations signed.
+    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]);
+
+    /// `acc[t, r] += W[r] . x[t]` for a panel of codes, a line of the row ([`sum_order`]) or its last part; `acc` is
+    /// `[TILE_TOKENS, panel_rows]`.
+    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]);
 }
 
 /// Parts of the scales of an [`InputBlock`] of Q4_K, one of each for each output.
@@ -268,6 +288,14 @@ pub fn prefetch(at: *const u8) {
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;
+}
+
+/// Prefetches `bytes`, a hint.
+pub(crate) fn prefetch_range(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    prefetch_weights(bytes.as_ptr().cast(), bytes.len().div_ceil(64));
+    #[cfg(not(target_arch = "x86_64"))]
+    bytes.chunks(64).for_each(|line| prefetch(line.as_ptr()));
 }
 
 /// True where weights are prefetched into the second-level cache, false where into the first alone: see [`prefetch_weights`].

@@ -207,20 +207,6 @@ pub(super) fn interleave<T: Copy, const WORD: usize, const ROWS: usize>(rows: &[
     }
 }
 
-/// Minus 128 times the sum of each group of `len` interleaved codes of each row.
-#[inline(always)]
-pub(super) fn bias<const ROWS: usize>(codes: &[i8], len: usize, bias: &mut [i32]) {
-    let groups = codes.chunks_exact(len * ROWS).zip(bias.as_chunks_mut::<ROWS>().0);
-    for (codes, bias) in groups {
-        *bias = [0; ROWS];
-        for quads in codes.as_chunks::<4>().0.as_chunks::<ROWS>().0 {
-            for (bias, quad) in bias.iter_mut().zip(quads) {
-                *bias -= 128 * quad.iter().map(|code| i32::from(*code)).sum::<i32>();
-            }
-        }
-    }
-}
-
 /// Checks the lengths of a panel of at most a line, a tile and their accumulators against each other; gives the number of groups.
 #[inline(always)]
 pub(super) fn check_tile(rows: usize, panel: &CodePanel<'_>, x: &CodeTile<'_>, acc: &[f32]) -> usize {
@@ -232,34 +218,6 @@ pub(super) fn check_tile(rows: usize, panel: &CodePanel<'_>, x: &CodeTile<'_>, a
     assert!(x.codes.len() == n / 4 * TILE_TOKENS && x.scales.len() == n / 32 * TILE_TOKENS);
     assert!(x.sums.len() == n / 32 * TILE_TOKENS && x.half_sums.len() == n / 16 * TILE_TOKENS);
     groups
-}
-
-/// A panel of codes against a tile of tokens.
-#[inline(always)]
-pub(super) fn tile_codes<const ROWS: usize>(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
-    let groups = check_tile(ROWS, &panel, &x, acc);
-    let len = panel.grouping.len;
-    let x_sums = if len == 32 { x.sums } else { x.half_sums };
-    let (weights, _) = panel.codes.as_chunks::<4>();
-    for t in 0..TILE_TOKENS {
-        for r in 0..ROWS {
-            let mut sums = LineSums::new(acc[t * ROWS + r]);
-            for group in 0..groups {
-                let at = group * ROWS + r;
-                let mut dot = panel.bias[at];
-                for q in group * len / 4..(group + 1) * len / 4 {
-                    let xs = x.codes[q * TILE_TOKENS + t].to_le_bytes();
-                    dot += (0..4).map(|i| i32::from(weights[q * ROWS + r][i]) * i32::from(xs[i])).sum::<i32>();
-                }
-                let scale = x.scales[group * len / 32 * TILE_TOKENS + t];
-                sums.add(group, dot as f32, panel.scales[at] * scale);
-                if panel.grouping.minima {
-                    sums.add(group, panel.mins[at], x_sums[group * TILE_TOKENS + t]);
-                }
-            }
-            acc[t * ROWS + r] = sums.total();
-        }
-    }
 }
 
 /// A panel of floats against a tile of tokens.

@@ -1,6 +1,6 @@
 //! The kernels in plain Rust: what every other table is tested against.
 
-use super::{CodePanel, CodeTile, Kernels, QuantisedInput, QuantisedInputMut, ScaledRow, decoded, portable};
+use super::{Kernels, QuantisedInput, QuantisedInputMut, ScaledRow, decoded, portable};
 use crate::{
     cpu::Isa,
     quant::{BlockType, Encoding, UnpackedMut},
@@ -41,16 +41,8 @@ impl Kernels for Scalar {
         (ty.format().unpack)(src, to);
     }
 
-    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
-        portable::interleave::<i8, 4, ROWS>(codes, out);
-    }
-
     fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
         portable::interleave::<f32, 1, ROWS>(rows, out);
-    }
-
-    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]) {
-        portable::bias::<ROWS>(codes, len, bias);
     }
 
     fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
@@ -58,10 +50,6 @@ impl Kernels for Scalar {
             Encoding::Blocks(ty) => decoded::widen(Isa::Scalar, self, ty, src, dst),
             Encoding::Float(ty) => portable::widen(ty, src, dst),
         }
-    }
-
-    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
-        portable::tile_codes::<ROWS>(panel, x, acc);
     }
 
     fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]) {

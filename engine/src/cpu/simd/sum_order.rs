@@ -4,12 +4,12 @@
 //! [`LINE`] columns in [`LANES`] sums, group `g` of the line in sum `g % LANES`, `sum = fma(dot, weight scale * activation scale,
 //! sum)` and, with minima, `sum = fma(min, activation sum, sum)` behind it. Sums begin with zero, so that a line does not wait
 //! for the one before; at its end `(sum 0 + sum 1) + (sum 2 + sum 3)` is added to the row's total. Dot kernels have the sums side
-//! by side in a register of 128 bits, tile kernels one after the other, with a token and a row in each lane. So a token's result
-//! is the same, bit for bit, alone and among others, and on every instruction set but AVX-512.
+//! by side in a register of 128 bits. Panels have a register for each sum, with a row in each lane. So a token's result is the
+//! same, bit for bit, alone and among others, and on every instruction set but AVX-512.
 //!
-//! With AVX-512 the dot kernels of the commonest types sum parts of groups in sixteen lanes, and tiles group by group. This order
-//! would take 3 to 31 % more of the time of those dot kernels and 4 to 10 % more of the tiles'. Passes of up to eight tokens take
-//! the dot kernels, there as everywhere.
+//! With AVX-512 the dot kernels of the commonest types sum parts of groups in sixteen lanes, and tiles sum group by group. This
+//! order would take 3 to 31 % more of the time of those dot kernels and 4 to 10 % more of the tiles'. Passes of up to eight tokens
+//! take the dot kernels there.
 
 /// Columns of a line: those of a panel of codes.
 pub(crate) const LINE: usize = 512;

@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
-    CodePanel, CodeTile, DOT_ROWS, GatheredRow, INPUTS, InputBlock, InputMinima, Kernels, OUTPUTS, QuantisedInputMut,
-    ScaledRow, TILE_TOKENS, kernels, position_in_line,
+    CodePanel, CodeTile, DOT_ROWS, GatheredRow, INPUTS, InputBlock, InputMinima, Kernels, LINE, MOST_TILE_TOKENS,
+    OUTPUTS, PANEL_ROWS, PanelSums, QuantisedInputMut, RowPanel, ScaledRow, TILE_TOKENS, TokenTile, kernels,
+    position_in_line,
 };
 use crate::{
     cpu::Isa,
@@ -200,7 +201,7 @@ proptest! {
             let mut widened = vec![f32::NAN; n];
             kernels(isa).widen(encoding, &src, &mut widened);
             close(&widened, &decoded, 1e-6)?;
-            prop_assert!(grouping.wide || codes.iter().all(|code| (-32..=32).contains(code)));
+            prop_assert!(codes.iter().all(|code| (grouping.lowest..=grouping.highest).contains(code)));
 
         }
     }
@@ -238,13 +239,95 @@ proptest! {
     }
 
     #[test]
+    /// Of panels: codes of every width, at their ends or anywhere between.
+    fn panel_products_equal_the_oracle(
+        len in prop_oneof![Just(16usize), Just(32)], minima: bool,
+        ends in prop_oneof![
+            Just((-8i8, 7i8)), Just((0, 15)), Just((0, 16)), Just((-16, 15)), Just((-12, 12)), Just((-32, 31)), Just((-43, 43)),
+            Just((-64, 65)), Just((-128, 127)), Just((-127, 113)), Just((0, 0)),
+        ],
+        chunks in 1usize..=LINE / 32, tokens in 1usize..=MOST_TILE_TOKENS, extreme: bool, seed: u64,
+    ) {
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let grouping = Grouping { len, minima, lowest: ends.0, highest: ends.1 };
+        let mut code = |from: i8, to: i8| match (extreme, rng.random::<bool>()) {
+            (true, low) => if low { from } else { to },
+            (false, _) => rng.random_range(from..=to),
+        };
+        let weights: Vec<i8> = (0..PANEL_ROWS * 32 * chunks).map(|_| code(ends.0, ends.1)).collect();
+        let x: Vec<[i8; 32]> = (0..chunks * tokens).map(|_| std::array::from_fn(|_| code(-127, 127))).collect();
+        let panel = RowPanel::of_codes(grouping, &weights, &random_activations(2 * PANEL_ROWS * LINE / 16, rng));
+        let half_code_sums: Vec<[i32; 2]> = x
+            .iter()
+            .map(|x| [0, 16].map(|from| x[from..from + 16].iter().map(|x| i32::from(*x)).sum()))
+            .collect();
+        let code_sums: Vec<i32> = half_code_sums.iter().map(|[a, b]| a + b).collect();
+        let scales = random_activations(x.len(), rng);
+        let sums: Vec<f32> = code_sums.iter().zip(&scales).map(|(sum, scale)| *sum as f32 * scale).collect();
+        let half_sums: Vec<[f32; 2]> =
+            half_code_sums.iter().zip(&scales).map(|(sums, scale)| sums.map(|sum| sum as f32 * scale)).collect();
+        let tile = TokenTile {
+            tokens, codes: &x, scales: &scales, sums: &sums, half_sums: &half_sums, code_sums: &code_sums,
+            half_code_sums: &half_code_sums,
+        };
+        let mut wanted = vec![PanelSums::default(); tokens];
+        kernels(Isa::Scalar).panel_products(&panel, tile, &mut wanted);
+        for isa in Isa::available() {
+            let mut got = vec![PanelSums::default(); tokens];
+            kernels(isa).panel_products(&panel, tile, &mut got);
+            for (got, wanted) in got.iter().zip(&wanted) {
+                prop_assert_eq!(got.total, wanted.total, "{}", isa);
+            }
+        }
+    }
+
+    /// Lines of decoded panels have the bits of the kernels of one token.
+    #[test]
+    fn decoded_panels_agree_with_dot_kernels(at in 3..TYPES.len(), blocks in 1usize..20, tokens in 1usize..4, seed: u64) {
+        let ty = TYPES[at];
+        let Some(Encoding::Blocks(blocks_of)) = ty.encoding() else { return Err(TestCaseError::fail("floats come first")) };
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let n = (ty.block_len() * blocks).min(LINE);
+        let weights = random_weights(ty, PANEL_ROWS * n, rng);
+        let bytes = ty.row_bytes(n).unwrap();
+        let rows: [&[u8]; PANEL_ROWS] = std::array::from_fn(|row| &weights[row * bytes..][..bytes]);
+        let inputs: Vec<Row> =
+            (0..tokens).map(|_| Row::new(kernels(Isa::Scalar), &random_activations(n, rng))).collect();
+        let each = |of: &dyn Fn(&Row, usize) -> f32| -> Vec<f32> {
+            (0..n / 32).flat_map(|block| inputs.iter().map(move |row| (row, block))).map(|(row, block)| of(row, block)).collect()
+        };
+        let (scales, sums) = (each(&|row, block| row.scales[block]), each(&|row, block| row.sums[block]));
+        let whole = |block: usize| inputs.iter().map(move |row| (row, block));
+        let codes: Vec<[i8; 32]> = (0..n / 32).flat_map(whole).map(|(row, block)| row.codes.as_chunks().0[block]).collect();
+        let code_sums: Vec<i32> = (0..n / 32).flat_map(whole).map(|(row, block)| row.code_sums[block]).collect();
+        let half_sums: Vec<[f32; 2]> =
+            (0..n / 32).flat_map(whole).map(|(row, block)| row.half_sums.as_chunks().0[block]).collect();
+        let half_code_sums: Vec<[i32; 2]> =
+            (0..n / 32).flat_map(whole).map(|(row, block)| row.half_code_sums.as_chunks().0[block]).collect();
+        let tile = TokenTile {
+            tokens, codes: &codes, scales: &scales, sums: &sums, half_sums: &half_sums, code_sums: &code_sums,
+            half_code_sums: &half_code_sums,
+        };
+        for isa in Isa::available() {
+            let (mut panel, mut got) = (RowPanel::default(), vec![PanelSums::default(); tokens]);
+            kernels(isa).decode_panel(blocks_of, &rows, &mut panel);
+            kernels(isa).panel_products(&panel, tile, &mut got);
+            for (got, x) in got.iter().zip(&inputs) {
+                let mut alone = [f32::NAN; PANEL_ROWS];
+                kernels(Isa::Scalar).dot_codes(blocks_of, &weights, x.get(), 0, &mut alone);
+                prop_assert_eq!(got.total, alone, "{} {} of {}", isa, ty, n);
+            }
+        }
+    }
+
+    #[test]
     fn tile_codes_agrees_with_f64(len in prop_oneof![Just(16usize), Just(32)], minima: bool, wide: bool, blocks in 1usize..17, seed: u64) {
         let rng = &mut StdRng::seed_from_u64(seed);
         let n = 32 * blocks;
-        let grouping = Grouping { len, minima, wide };
-        let code = |rng: &mut StdRng| if wide { rng.random_range(-128..=127) } else { rng.random_range(-32..=32) };
-        for isa in Isa::available() {
-            let kernels = kernels(isa);
+        let (lowest, highest) = if wide { (-128, 127) } else { (-32, 32) };
+        let grouping = Grouping { len, minima, lowest, highest };
+        let code = |rng: &mut StdRng| rng.random_range(lowest..=highest);
+        for kernels in Isa::available().into_iter().filter_map(|isa| kernels(isa).code_tiles()) {
             let rows = kernels.panel_rows();
             let groups = rows * n / len;
             let weights: Vec<i8> = (0..rows * n).map(|_| code(rng)).collect();

@@ -7,6 +7,8 @@ pub(super) mod blocks;
 mod codes;
 mod dot;
 pub(super) mod inputs;
+mod panel;
+mod panel_decode;
 mod points;
 mod sums;
 mod tile;
@@ -14,8 +16,9 @@ mod tile;
 use std::arch::x86_64::*;
 
 use super::{
-    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels, QuantisedInput,
-    QuantisedInputMut, ScaledRow, decoded, one_by_one, portable, prefetch_weights, takes_gathered_rows,
+    BlockWork, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels, PANEL_ROWS, PanelSums, QuantisedInput,
+    QuantisedInputMut, RowPanel, ScaledRow, TokenTile, decoded, one_by_one, portable, prefetch_weights,
+    takes_gathered_rows,
 };
 use crate::{
     cpu::Isa,
@@ -89,10 +92,10 @@ fn heads<const BYTES: usize, const AT: usize>(blocks: &[[u8; BYTES]; 8]) -> __m2
 /// The powers of two that are scales of eight MXFP4 blocks whose codes are twice the value: `2^(e - 128)`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn powers<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
+fn powers<B: AsRef<[u8]>>(blocks: &[B; 8]) -> __m256 {
     let mut bytes = 0;
     for (i, block) in blocks.iter().enumerate() {
-        bytes |= u64::from(block[0]) << (8 * i);
+        bytes |= u64::from(block.as_ref()[0]) << (8 * i);
     }
     let (e, one) = (_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)), _mm256_set1_epi32(1));
     let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, one));
@@ -182,29 +185,25 @@ impl Kernels for Avx2 {
         with_features!(blocks::run(ty, BlockWork::Unpack { src, to }))
     }
 
-    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
-        with_features!(interleave(codes, out))
+    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], panel: &mut RowPanel) {
+        with_features!(panel_decode::decode(self, ty, rows, panel))
+    }
+
+    fn panel_products(&self, panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
+        match self.vnni {
+            true => with_features!(panel::products_vnni(panel, x, sums)),
+            false => with_features!(panel::products(panel, x, sums)),
+        }
     }
 
     fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
         with_features!(interleave_floats(rows, out))
     }
 
-    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]) {
-        with_features!(self::bias(codes, len, bias))
-    }
-
     fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
         match ty {
             Encoding::Blocks(ty) => decoded::widen(Isa::Avx2, self, ty, src, dst),
             Encoding::Float(ty) => with_features!(widen(ty, src, dst)),
-        }
-    }
-
-    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
-        match self.vnni {
-            true => with_features!(tile::codes_vnni(panel, x, acc)),
-            false => with_features!(tile::codes(panel, x, acc)),
         }
     }
 
@@ -241,18 +240,8 @@ fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn interleave(codes: &[i8], out: &mut [i8]) {
-    portable::interleave::<i8, 4, ROWS>(codes, out);
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
 fn interleave_floats(rows: &[f32], out: &mut [f32]) {
     portable::interleave::<f32, 1, ROWS>(rows, out);
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-fn bias(codes: &[i8], len: usize, bias: &mut [i32]) {
-    portable::bias::<ROWS>(codes, len, bias);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

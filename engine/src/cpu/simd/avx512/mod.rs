@@ -12,8 +12,8 @@ mod tile;
 use std::arch::x86_64::*;
 
 use super::{
-    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels, QuantisedInput,
-    QuantisedInputMut, ScaledRow, decoded, one_by_one, prefetch_weights, takes_gathered_rows,
+    BlockWork, CodePanel, CodeTile, CodeTileKernels, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels,
+    QuantisedInput, QuantisedInputMut, ScaledRow, decoded, one_by_one, prefetch_weights, takes_gathered_rows,
 };
 use crate::{
     cpu::Isa,
@@ -141,6 +141,10 @@ macro_rules! with_features {
 }
 
 impl Kernels for Avx512 {
+    fn code_tiles(&self) -> Option<&dyn CodeTileKernels> {
+        Some(self)
+    }
+
     fn panel_rows(&self) -> usize {
         ROWS
     }
@@ -181,16 +185,8 @@ impl Kernels for Avx512 {
         with_features!(blocks::run(ty, BlockWork::Unpack { src, to }))
     }
 
-    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
-        with_features!(codes::interleave::<i8, 4, 64>(codes, out))
-    }
-
     fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
         with_features!(codes::interleave::<f32, 1, 16>(rows, out))
-    }
-
-    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]) {
-        with_features!(codes::bias(codes, len, bias))
     }
 
     fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
@@ -198,10 +194,6 @@ impl Kernels for Avx512 {
             Encoding::Blocks(ty) => decoded::widen(Isa::Avx512, self, ty, src, dst),
             Encoding::Float(ty) => with_features!(codes::widen(ty, src, dst)),
         }
-    }
-
-    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
-        with_features!(tile::codes(panel, x, acc))
     }
 
     fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]) {
@@ -228,5 +220,19 @@ impl Kernels for Avx512 {
 
     fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
         with_features!(axpy::rows(ty, rows, acc))
+    }
+}
+
+impl CodeTileKernels for Avx512 {
+    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
+        with_features!(codes::interleave::<i8, 4, 64>(codes, out))
+    }
+
+    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]) {
+        with_features!(codes::bias(codes, len, bias))
+    }
+
+    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
+        with_features!(tile::codes(panel, x, acc))
     }
 }

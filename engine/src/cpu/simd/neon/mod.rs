@@ -19,8 +19,8 @@ use products::{DotProducts, MatrixProducts, Widening};
 use registers::*;
 
 use super::{
-    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels, QuantisedInput,
-    QuantisedInputMut, ScaledRow, decoded, one_by_one, portable, takes_gathered_rows,
+    BlockWork, CodePanel, CodeTile, CodeTileKernels, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels,
+    QuantisedInput, QuantisedInputMut, ScaledRow, decoded, one_by_one, portable, takes_gathered_rows,
 };
 use crate::{
     cpu::Isa,
@@ -111,6 +111,10 @@ fn tile_matrix(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
 }
 
 impl Kernels for Neon {
+    fn code_tiles(&self) -> Option<&dyn CodeTileKernels> {
+        Some(self)
+    }
+
     fn panel_rows(&self) -> usize {
         ROWS
     }
@@ -158,36 +162,14 @@ impl Kernels for Neon {
         blocks::run(Widening, ty, BlockWork::Unpack { src, to });
     }
 
-    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
-        match self.0 {
-            Extension::Matrix => portable::interleave::<i8, 8, ROWS>(codes, out),
-            Extension::None | Extension::Dot => portable::interleave::<i8, 4, ROWS>(codes, out),
-        }
-    }
-
     fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
         portable::interleave::<f32, 1, ROWS>(rows, out);
-    }
-
-    fn bias(&self, _: &[i8], _: usize, bias: &mut [i32]) {
-        // `tile` makes activations signed.
-        bias.fill(0);
     }
 
     fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
         match ty {
             Encoding::Blocks(ty) => decoded::widen(Isa::Neon, self, ty, src, dst),
             Encoding::Float(ty) => widen(ty, src, dst),
-        }
-    }
-
-    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
-        match self.0 {
-            Extension::None => tile::codes(panel, x, acc),
-            // SAFETY: `table` has checked that this machine has `dotprod`.
-            Extension::Dot => unsafe { tile_dot(panel, x, acc) },
-            // SAFETY: `table` has checked that this machine has `i8mm`.
-            Extension::Matrix => unsafe { tile_matrix(panel, x, acc) },
         }
     }
 
@@ -215,6 +197,30 @@ impl Kernels for Neon {
 
     fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
         axpy::rows(ty, rows, acc);
+    }
+}
+
+impl CodeTileKernels for Neon {
+    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
+        match self.0 {
+            Extension::Matrix => portable::interleave::<i8, 8, ROWS>(codes, out),
+            Extension::None | Extension::Dot => portable::interleave::<i8, 4, ROWS>(codes, out),
+        }
+    }
+
+    fn bias(&self, _: &[i8], _: usize, bias: &mut [i32]) {
+        // `tile` makes activations signed.
+        bias.fill(0);
+    }
+
+    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
+        match self.0 {
+            Extension::None => tile::codes(panel, x, acc),
+            // SAFETY: `table` has checked that this machine has `dotprod`.
+            Extension::Dot => unsafe { tile_dot(panel, x, acc) },
+            // SAFETY: `table` has checked that this machine has `i8mm`.
+            Extension::Matrix => unsafe { tile_matrix(panel, x, acc) },
+        }
     }
 }
 

@@ -18,7 +18,7 @@ type Dots = [[int32x4_t; 2]; TILE_TOKENS];
 pub(super) fn codes(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
     let len = panel.grouping.len;
     // Products that a 16-bit sum holds: two of wide codes, eight of narrow ones (8 * 32 * 127 < 2^15), one of each quad.
-    let together = if panel.grouping.wide { 2 } else { 8 };
+    let together = if panel.grouping.is_wide() { 2 } else { 8 };
     groups(panel, x, acc, len / 4, |weights, xs| {
         let mut dots = [[vdupq_n_s32(0); 2]; TILE_TOKENS];
         for first in (0..TILE_TOKENS).step_by(TOKENS) {
