@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thermocline_engine::{
-    Error,
+    Error, FileAction,
     files::{self, Form},
 };
 
@@ -280,7 +280,7 @@ impl Settings {
     /// # Errors
     /// As [`files::write`].
     pub fn save(&self, path: &Path) -> Result<(), Error> {
-        let failed = |error| Error::io("write", path, error);
+        let failed = |error| Error::io(FileAction::Write, path, error);
         fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
         let mut text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
         text.push(b'\n');

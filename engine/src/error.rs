@@ -58,6 +58,39 @@ fn least(at_least: bool) -> &'static str {
     if at_least { "at least " } else { "" }
 }
 
+/// A file operation. It decides whether a failure is the fault of a command's input or of its output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileAction {
+    /// Opening a file.
+    Open,
+    /// Reading a file.
+    Read,
+    /// Mapping a file into memory.
+    Map,
+    /// Creating a file or folder.
+    Create,
+    /// Writing a file.
+    Write,
+    /// Renaming a file; the error's path is the new name.
+    Rename,
+    /// Starting a program.
+    Start,
+}
+
+impl fmt::Display for FileAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FileAction::Open => "open",
+            FileAction::Read => "read",
+            FileAction::Map => "map",
+            FileAction::Create => "create",
+            FileAction::Write => "write",
+            FileAction::Rename => "rename to",
+            FileAction::Start => "start",
+        })
+    }
+}
+
 /// The memory that there is too little of: it decides what helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScarceMemory {
@@ -111,8 +144,8 @@ pub enum Error {
     /// The operating system refused a file operation.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// The operation, as a verb: `open`, `read`, `map`, `write`, `rename`.
-        action: &'static str,
+        /// The operation.
+        action: FileAction,
         /// The file.
         path: PathBuf,
         /// The system's answer.
@@ -149,11 +182,19 @@ pub enum Error {
     /// The file is well-formed but uses something this engine does not implement.
     #[error("{what} `{got}` is not supported (supported: {supported})")]
     Unsupported {
-        /// The kind of thing: `architecture`, `tensor type`, `rope scaling`.
+        /// The kind of thing: `tensor type`, `rope scaling`.
         what: &'static str,
         /// The one that was asked for.
         got: String,
         /// Supported values.
+        supported: String,
+    },
+    /// No family of models has this architecture.
+    #[error("architecture `{got}` is not supported (supported: {supported})")]
+    UnknownArchitecture {
+        /// The name in the file.
+        got: String,
+        /// Supported architectures.
         supported: String,
     },
     /// A caller's request is out of range.
@@ -243,15 +284,12 @@ impl Error {
         Error::Malformed { path, location, expected, got, truncated: false }
     }
 
-    /// An [`Error::Malformed`] of a file that ends before its contents do.
-    pub fn truncated(
-        path: impl Into<PathBuf>,
-        location: Location,
-        expected: impl Into<String>,
-        got: impl fmt::Display,
-    ) -> Self {
-        let (path, expected, got) = (path.into(), expected.into(), got.to_string());
-        Error::Malformed { path, location, expected, got, truncated: true }
+    /// Marks an [`Error::Malformed`] as one of a file that ends before its contents do.
+    pub fn of_truncated_file(mut self) -> Self {
+        if let Error::Malformed { truncated, .. } = &mut self {
+            *truncated = true;
+        }
+        self
     }
 
     /// An [`Error::Invalid`] in a few words.
@@ -260,7 +298,7 @@ impl Error {
     }
 
     /// An [`Error::Io`] in a few words.
-    pub fn io(action: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+    pub fn io(action: FileAction, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         Error::Io { action, path: path.into(), source }
     }
 }

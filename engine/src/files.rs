@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-use crate::error::{Error, Location, Result};
+use crate::error::{Error, FileAction, Location, Result};
 
 /// Bytes gathered before a write.
 const BUFFER: usize = 1 << 20;
@@ -70,12 +70,13 @@ impl NewFile {
     /// As [`check`]; [`Error::Io`] if no file can be made in the folder.
     pub fn create(path: &Path, form: Form) -> Result<Self> {
         let direct = |opened: io::Result<File>| {
-            let file = opened.map_err(|source| Error::io("write", path, source))?;
+            let file = opened.map_err(|source| Error::io(FileAction::Write, path, source))?;
             Ok(To::Direct(BufWriter::with_capacity(BUFFER, file)))
         };
         let to = match Target::of(path, form)? {
             Target::Regular { path: target, old } => {
-                let file = temporary(&target, old.as_ref()).map_err(|source| Error::io("create", path, source))?;
+                let file =
+                    temporary(&target, old.as_ref()).map_err(|source| Error::io(FileAction::Create, path, source))?;
                 To::Renamed { file: BufWriter::with_capacity(BUFFER, file), target }
             }
             #[cfg(unix)]
@@ -103,7 +104,7 @@ impl NewFile {
 
     fn end(self, sync: bool) -> Result<()> {
         let NewFile { path, to } = self;
-        let failed = |source| Error::io("write", &path, source);
+        let failed = |source| Error::io(FileAction::Write, &path, source);
         let (file, target) = match to {
             To::Direct(mut file) => return file.flush().map_err(failed),
             To::Renamed { file, target } => (file, target),
@@ -114,7 +115,7 @@ impl NewFile {
         }
         // Hours may have gone by.
         Target::of(&target, Form::Random)?;
-        put(file, &target).map_err(|source| Error::io("rename to", &path, source))?;
+        put(file, &target).map_err(|source| Error::io(FileAction::Rename, &path, source))?;
         // The new name is only on the disk when the folder is. Not every system lets one open a folder.
         if sync && let Ok(folder) = File::open(folder(&target)) {
             folder.sync_all().ok();
@@ -145,7 +146,7 @@ impl Write for NewFile {
 /// As [`NewFile::create`] and [`NewFile::finish`].
 pub fn write(path: &Path, form: Form, bytes: &[u8]) -> Result<()> {
     let mut file = NewFile::create(path, form)?;
-    file.write_all(bytes).map_err(|source| Error::io("write", path, source))?;
+    file.write_all(bytes).map_err(|source| Error::io(FileAction::Write, path, source))?;
     file.finish()
 }
 
@@ -184,7 +185,7 @@ impl Target {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Target::Regular { path: end, old: None });
             }
-            Err(source) => return Err(Error::io("write", path, source)),
+            Err(source) => return Err(Error::io(FileAction::Write, path, source)),
         };
         match kind(&old) {
             Kind::Regular => Ok(Target::Regular { path: end, old: Some(old) }),

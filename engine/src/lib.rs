@@ -28,4 +28,4 @@ pub mod synth;
 pub mod telemetry;
 pub mod tokenizer;
 
-pub use error::{Error, GpuFailure, Location, Result, ScarceMemory};
+pub use error::{Error, FileAction, GpuFailure, Location, Result, ScarceMemory};

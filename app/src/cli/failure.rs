@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use thermocline_engine::{Error, ScarceMemory};
+use thermocline_engine::{Error, FileAction, ScarceMemory};
 
 use super::standard_error::say;
 
@@ -41,12 +41,12 @@ impl Failure {
 
     /// A file the user named could not be read.
     pub fn read(path: &Path, error: io::Error) -> Self {
-        Failure::Engine(Error::io("read", path, error))
+        Failure::Engine(Error::io(FileAction::Read, path, error))
     }
 
     /// A file the user asked for could not be written.
     pub fn write(path: &Path, error: io::Error) -> Self {
-        Failure::Engine(Error::io("write", path, error))
+        Failure::Engine(Error::io(FileAction::Write, path, error))
     }
 
     /// 0 reader gone, 2 bad input or usage, 130 interrupted, 1 anything else.
@@ -57,10 +57,8 @@ impl Failure {
             Failure::Interrupted => 130,
             Failure::Output(_) | Failure::Remote(_) => 1,
             Failure::Engine(error) => match error {
-                Error::Io { action, .. } => match *action {
-                    "open" | "read" | "map" => 2,
-                    _ => 1,
-                },
+                Error::Io { action: FileAction::Open | FileAction::Read | FileAction::Map, .. } => 2,
+                Error::Io { .. } => 1,
                 Error::Memory { .. } | Error::Stopped(_) => 1,
                 _ => 2,
             },
@@ -92,7 +90,7 @@ impl Failure {
             Failure::Engine(Error::Memory { .. }) => {
                 Some("a smaller --context or --kv-type q8_0 needs less memory".to_owned())
             }
-            Failure::Engine(Error::Unsupported { what, .. }) if *what == "architecture" => {
+            Failure::Engine(Error::UnknownArchitecture { .. }) => {
                 Some("`thermocline inspect FILE` still shows what is in the file".to_owned())
             }
             _ => None,
@@ -156,6 +154,27 @@ mod tests {
         assert_eq!(Failure::write(Path::new("m"), full).exit_code(), 1);
         assert_eq!(Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)).exit_code(), 0);
         assert_eq!(Failure::Engine(Error::ContextFull { wanted: 2, at_least: false, available: 1 }).exit_code(), 2);
+    }
+
+    #[test]
+    fn remedies_and_exit_codes_follow_the_kind_and_no_words() {
+        for words in ["architecture", "open", "read", "write", "KV cache", "truncated"] {
+            let (got, supported) = (words.to_owned(), words.to_owned());
+            let unsupported = Error::Unsupported { what: words, got: got.clone(), supported: supported.clone() };
+            assert_eq!(Failure::Engine(unsupported).hint(), None);
+            let unknown = Failure::Engine(Error::UnknownArchitecture { got, supported });
+            assert!(unknown.hint().is_some_and(|hint| hint.contains("inspect")) && unknown.exit_code() == 2);
+            let memory = |kind| Failure::Engine(Error::Memory { kind, what: words, wanted: 2, available: 1 });
+            assert!(memory(ScarceMemory::Gpu).hint().is_some_and(|hint| hint.contains("--vram")));
+            assert!(memory(ScarceMemory::KvCache).hint().is_some_and(|hint| hint.contains("--context")));
+            let code = |action| Failure::Engine(Error::io(action, words, io::Error::other(words))).exit_code();
+            for input in [FileAction::Open, FileAction::Read, FileAction::Map] {
+                assert_eq!(code(input), 2, "{input}");
+            }
+            for output in [FileAction::Create, FileAction::Write, FileAction::Rename, FileAction::Start] {
+                assert_eq!(code(output), 1, "{output}");
+            }
+        }
     }
 
     #[test]

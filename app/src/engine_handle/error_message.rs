@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, path::Path};
 
-use thermocline_engine::{Error, ScarceMemory};
+use thermocline_engine::{Error, FileAction, ScarceMemory};
 
 use crate::units::bytes;
 
@@ -10,7 +10,7 @@ use crate::units::bytes;
 pub fn error_message(error: &Error) -> String {
     match error {
         Error::Memory { kind, what, wanted, available } => memory_message(*kind, what, *wanted, *available),
-        Error::Io { action, path, source } => file_message(action, path, source),
+        Error::Io { action, path, source } => file_message(*action, path, source),
         Error::Malformed { path, truncated: true, .. } => {
             tracing::info!("{error}");
             format!(
@@ -59,7 +59,7 @@ fn memory_message(kind: ScarceMemory, what: &str, wanted: u64, available: u64) -
 }
 
 /// The system's answer about a file in words, and a remedy.
-fn file_message(action: &str, path: &Path, source: &std::io::Error) -> String {
+fn file_message(action: FileAction, path: &Path, source: &std::io::Error) -> String {
     let path = path.display();
     match source.kind() {
         ErrorKind::NotFound => format!(
@@ -109,7 +109,7 @@ mod tests {
                 |kind| Error::Memory { kind, what: "weights of the KV cache in VRAM", wanted: 2, available: 1 };
             assert!(error_message(&memory(ScarceMemory::Ram)).ends_with("a shorter context."));
             let whole = error_message(&Error::malformed("m", Location::File, words, words));
-            let short = error_message(&Error::truncated("m", Location::File, words, words));
+            let short = error_message(&Error::malformed("m", Location::File, words, words).of_truncated_file());
             assert!(whole.contains("damaged") && !whole.contains("incomplete"), "{whole}");
             assert!(short.starts_with("m is incomplete") && short.ends_with("Download it again."), "{short}");
         }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn file_errors_say_what_to_do() {
-        let said = |kind: ErrorKind| error_message(&Error::io("open", "/models/a.gguf", kind.into()));
+        let said = |kind: ErrorKind| error_message(&Error::io(FileAction::Open, "/models/a.gguf", kind.into()));
         assert!(said(ErrorKind::NotFound).contains("/models/a.gguf is not there any more: it was moved"));
         assert!(said(ErrorKind::StorageFull).contains("the disk is full. Delete"));
         assert!(said(ErrorKind::PermissionDenied).contains("another user"));

@@ -27,7 +27,6 @@ pub struct RecoveryReport {
 /// `true` if the file itself is damaged, rather than busy, full or forbidden.
 pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
-        || matches!(error, rusqlite::Error::SqliteFailure(_, Some(message)) if message.starts_with("no such table"))
 }
 
 /// Moves the file at `path` aside, creates a new one and copies the readable rows.
@@ -362,6 +361,13 @@ mod tests {
         let report = report.unwrap();
         assert_eq!((report.chats, report.messages), (0, 0));
         assert!(std::fs::read_to_string(&report.damaged).unwrap().starts_with("my shopping list"));
+        add_and_search(&mut store);
+
+        // A version number without the tables of that version.
+        let hollow = folder.path().join("hollow.db");
+        Connection::open(&hollow).unwrap().pragma_update(None, "user_version", 4).unwrap();
+        let (mut store, report) = Store::open(&hollow).unwrap();
+        assert!(report.is_some());
         add_and_search(&mut store);
 
         let empty = folder.path().join("empty.db");

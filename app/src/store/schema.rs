@@ -25,11 +25,22 @@ pub(super) fn migrate(db: &mut Connection, path: &Path) -> Result<(), StoreError
         if found > known {
             return Err(StoreError::Newer { path: path.to_owned(), found, known });
         }
+        if found > 0 && !has_tables(&step).during(OPERATION)? {
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+            let source = rusqlite::Error::SqliteFailure(code, Some("the tables of chats are missing".to_owned()));
+            return Err(StoreError::Database { operation: OPERATION, file: None, source });
+        }
         let Some(sql) = usize::try_from(found).ok().and_then(|found| STEPS.get(found)) else { return Ok(()) };
         step.execute_batch(sql).during(OPERATION)?;
         step.pragma_update(None, "user_version", found + 1).during(OPERATION)?;
         step.commit().during(OPERATION)?;
     }
+}
+
+/// `true` if the tables that every version has are there. A truncated file may lack them.
+fn has_tables(db: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT count(*) = 2 FROM sqlite_schema WHERE type = 'table' AND name IN ('chat', 'message')";
+    db.query_row(sql, [], |row| row.get(0))
 }
 
 #[cfg(test)]

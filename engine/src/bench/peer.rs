@@ -14,7 +14,7 @@ use super::{
     record::{Extra, Record, mean_and_deviation},
     run::Bench,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, FileAction, Result};
 
 /// The program to compare with.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ fn peer_speed(program: &Path, model: &Path, test: Test, threads: usize, options:
         // Its shared libraries lie beside it.
         command.env("LD_LIBRARY_PATH", folder);
     }
-    let output = command.output().map_err(|source| Error::io("start", program, source))?;
+    let output = command.output().map_err(|source| Error::io(FileAction::Start, program, source))?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
         let last = text.lines().last().unwrap_or("no message").to_owned();

@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::error::{Error, Location, Result};
+use crate::error::{Error, FileAction, Location, Result};
 
 const MAGIC: &[u8; 8] = b"_logits_";
 
@@ -55,7 +55,7 @@ impl<W: Write> BaseWriter<W> {
             header.extend((number as u32).to_le_bytes());
         }
         header.extend(raw.iter().flat_map(|id| id.to_le_bytes()));
-        to.write_all(&header).map_err(|error| Error::io("write", path, error))?;
+        to.write_all(&header).map_err(|error| Error::io(FileAction::Write, path, error))?;
         Ok(BaseWriter { to, path: path.to_owned(), row: Vec::new() })
     }
 
@@ -78,7 +78,7 @@ impl<W: Write> BaseWriter<W> {
             self.row.extend(code.to_le_bytes());
         }
         self.row.resize(row_bytes(logits.len()), 0);
-        self.to.write_all(&self.row).map_err(|error| Error::io("write", &self.path, error))
+        self.to.write_all(&self.row).map_err(|error| Error::io(FileAction::Write, &self.path, error))
     }
 
     /// The last row is written.
@@ -86,7 +86,7 @@ impl<W: Write> BaseWriter<W> {
     /// # Errors
     /// [`Error::Io`].
     pub fn finish(mut self) -> Result<W> {
-        self.to.flush().map_err(|error| Error::io("write", &self.path, error))?;
+        self.to.flush().map_err(|error| Error::io(FileAction::Write, &self.path, error))?;
         Ok(self.to)
     }
 }
@@ -113,8 +113,8 @@ impl BaseFile<BufReader<File>> {
     /// # Errors
     /// [`Error::Io`], [`Error::Malformed`].
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
-        let bytes = file.metadata().map_err(|error| Error::io("read", path, error))?.len();
+        let file = File::open(path).map_err(|error| Error::io(FileAction::Open, path, error))?;
+        let bytes = file.metadata().map_err(|error| Error::io(FileAction::Read, path, error))?.len();
         BaseFile::new(BufReader::new(file), bytes, path)
     }
 }
@@ -128,7 +128,8 @@ impl<R: Read> BaseFile<R> {
         let malformed = |name: &str, offset, expected: String, got: String| {
             Error::malformed(path, Location::Field { name: name.to_owned(), offset }, expected, got)
         };
-        let mut read = |into: &mut [u8]| from.read_exact(into).map_err(|error| Error::io("read", path, error));
+        let mut read =
+            |into: &mut [u8]| from.read_exact(into).map_err(|error| Error::io(FileAction::Read, path, error));
         if bytes < 20 {
             return Err(malformed("header", 0, "20 bytes".to_owned(), bytes.to_string()));
         }
@@ -152,9 +153,9 @@ impl<R: Read> BaseFile<R> {
             + 4 * context as u128 * windows as u128
             + windows as u128 * scored(context) as u128 * row_bytes(n_vocab) as u128;
         if u128::from(bytes) != expected {
-            let error = if u128::from(bytes) < expected { Error::truncated } else { Error::malformed };
-            let expected = format!("{expected} bytes for {windows} windows of {context} tokens, {n_vocab} each");
-            return Err(error(path, Location::File, expected, format!("{bytes} bytes")));
+            let wanted = format!("{expected} bytes for {windows} windows of {context} tokens, {n_vocab} each");
+            let malformed = Error::malformed(path, Location::File, wanted, format!("{bytes} bytes"));
+            return Err(if u128::from(bytes) < expected { malformed.of_truncated_file() } else { malformed });
         }
         let mut raw = Vec::new();
         let mut window = vec![0; 4 * context];
@@ -182,7 +183,7 @@ impl<R: Read> BaseFile<R> {
     /// # Errors
     /// [`Error::Io`] at the end, [`Error::Malformed`] for numbers that no logits give.
     pub fn row(&mut self, log_p: &mut Vec<f64>) -> Result<()> {
-        self.from.read_exact(&mut self.row).map_err(|error| Error::io("read", &self.path, error))?;
+        self.from.read_exact(&mut self.row).map_err(|error| Error::io(FileAction::Read, &self.path, error))?;
         let words = self.row.as_chunks::<4>().0;
         let [scale, least] = [f32::from_le_bytes(words[0]), f32::from_le_bytes(words[1])];
         if !(scale >= 0.0 && scale.is_finite() && least.is_finite()) {

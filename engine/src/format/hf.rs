@@ -14,7 +14,7 @@ use std::{
 use serde_json::Value;
 
 use super::{ReadMode, Tensor, mmap, safetensors};
-use crate::error::{Error, Location, Result};
+use crate::error::{Error, FileAction, Location, Result};
 
 const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
@@ -182,7 +182,7 @@ fn text(folder: &Path, name: &str) -> Result<Option<String>> {
     let path = folder.join(name);
     match fs::metadata(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(Error::io("open", path, source)),
+        Err(source) => return Err(Error::io(FileAction::Open, path, source)),
         Ok(found) if found.len() > LARGEST_TEXT => {
             let expected = format!("at most {LARGEST_TEXT} bytes");
             return Err(Error::malformed(path, Location::File, expected, found.len()));

@@ -17,13 +17,13 @@ const LENGTH_BYTES: u64 = 8;
 /// The tensors in `bytes`, in the order of their data. `name` is what errors call the file.
 pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Vec<Tensor>> {
     let (header_len, header) = SafeTensors::read_metadata(bytes).map_err(|error| {
-        let refuse = match error {
+        let malformed = Error::malformed(name, Location::File, "a safetensors header that fits the file", &error);
+        match error {
             SafeTensorError::MetadataIncompleteBuffer
             | SafeTensorError::HeaderTooSmall
-            | SafeTensorError::InvalidHeaderLength => Error::truncated,
-            _ => Error::malformed,
-        };
-        refuse(name, Location::File, "a safetensors header that fits the file", error)
+            | SafeTensorError::InvalidHeaderLength => malformed.of_truncated_file(),
+            _ => malformed,
+        }
     })?;
     let data_start = LENGTH_BYTES.checked_add(header_len as u64);
     let mut found = header.tensors().into_iter().collect::<Vec<_>>();

@@ -11,7 +11,7 @@ use std::{
 
 use super::fallback::PROGRAM;
 use crate::{
-    error::{Error, Result},
+    error::{Error, FileAction, Result},
     files::{Form, NewFile},
 };
 
@@ -56,7 +56,7 @@ impl DriverStamp {
     /// [`Error::Io`].
     pub fn keep(&self, folder: &Path) -> Result<()> {
         let file = folder.join(FILE);
-        let failed = |error| Error::io("write", &file, error);
+        let failed = |error| Error::io(FileAction::Write, &file, error);
         fs::create_dir_all(folder).map_err(failed)?;
         let mut new = NewFile::create(&file, Form::Stream)?;
         let backends = self.backends.iter().map(String::as_str).collect::<Vec<_>>().join(" ");

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AdapterId, Fallback, fallback::PROGRAM};
 use crate::{
-    error::{Error, Location, Result},
+    error::{Error, FileAction, Location, Result},
     files::{Form, NewFile},
 };
 
@@ -44,7 +44,7 @@ impl FallbackFile {
     /// # Errors
     /// [`Error::Io`] and [`Error::Malformed`].
     pub fn read(file: &Path) -> Result<Self> {
-        let failed = |error| Error::io("read", file, error);
+        let failed = |error| Error::io(FileAction::Read, file, error);
         let refused = |got: String| Error::malformed(file, Location::File, "the fallbacks of GPUs, as JSON", got);
         match fs::metadata(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FallbackFile::new(&[], &[])),
@@ -68,7 +68,7 @@ impl FallbackFile {
     /// # Errors
     /// [`Error::Io`].
     pub fn write(&self, file: &Path) -> Result<()> {
-        let failed = |error: io::Error| Error::io("write", file, error);
+        let failed = |error: io::Error| Error::io(FileAction::Write, file, error);
         fs::create_dir_all(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
         let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
         let mut new = NewFile::create(file, Form::Stream)?;

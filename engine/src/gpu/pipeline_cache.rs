@@ -9,7 +9,7 @@ use std::{
 
 use super::raw;
 use crate::{
-    error::{Error, Result},
+    error::{Error, FileAction, Result},
     files::{Form, NewFile},
 };
 
@@ -68,7 +68,7 @@ fn checksum(data: &[u8]) -> u64 {
 
 /// Writes the file all at once: no other process reads half of it.
 fn write(file: &Path, data: &[u8]) -> Result<()> {
-    let failed = |error| Error::io("write", file, error);
+    let failed = |error| Error::io(FileAction::Write, file, error);
     fs::create_dir_all(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
     let mut new = NewFile::create(file, Form::Random)?;
     for part in [&MAGIC[..], &checksum(data).to_le_bytes(), data] {

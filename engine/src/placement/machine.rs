@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    error::{Error, Location, Result},
+    error::{Error, FileAction, Location, Result},
     files::{Form, NewFile},
     quant::TensorType,
 };
@@ -268,7 +268,7 @@ impl Machine {
     /// [`Error::Io`] if there is no such file, [`Error::Malformed`] if it is something else, of another version, or has
     /// numbers that cannot be speeds.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = fs::read(path).map_err(|error| Error::io("read", path, error))?;
+        let text = fs::read(path).map_err(|error| Error::io(FileAction::Read, path, error))?;
         let refuse = |location, expected: &str, got: String| Error::malformed(path, location, expected, got);
         let version = Location::Key("version".to_owned());
         let value: serde_json::Value = serde_json::from_slice(&text)
@@ -293,7 +293,7 @@ impl Machine {
     /// # Errors
     /// As [`NewFile::create`].
     pub fn store(&self, path: &Path) -> Result<()> {
-        let failed = |error: std::io::Error| Error::io("write", path, error);
+        let failed = |error: std::io::Error| Error::io(FileAction::Write, path, error);
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(folder).map_err(failed)?;
         let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;

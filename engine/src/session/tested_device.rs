@@ -13,7 +13,7 @@ use thermocline_shaders::Kernel;
 
 use crate::{
     device::{SelfTest, self_test},
-    error::{Error, GpuFailure, Result},
+    error::{Error, FileAction, GpuFailure, Result},
     files::{Form, NewFile},
     gpu::{AdapterId, Fallback, FallbackPart, Fallbacks, Gpu, GpuFeature},
     quant::TensorType,
@@ -85,7 +85,7 @@ impl PassedTest {
     }
 
     fn store(&self, file: &Path) -> Result<()> {
-        let failed = |error: std::io::Error| Error::io("write", file, error);
+        let failed = |error: std::io::Error| Error::io(FileAction::Write, file, error);
         fs::create_dir_all(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
         let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
         let mut new = NewFile::create(file, Form::Random)?;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::sidecar::{Identity, PreparedLayer, Provenance, Sidecar};
 use crate::{
-    error::{Error, Result},
+    error::{Error, FileAction, Result},
     format::ReadMode,
     model::{Activation, Ffn, LayerWeights, Model},
     telemetry::neurons::NeuronBoard,
@@ -147,7 +147,7 @@ impl KeptCounts {
             input_figures: Vec::new(),
         };
         if let Some(folder) = self.path.parent() {
-            std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, error))?;
+            std::fs::create_dir_all(folder).map_err(|error| Error::io(FileAction::Create, folder, error))?;
             remove_oldest(folder, &self.path);
         }
         file.write(&self.path)?;

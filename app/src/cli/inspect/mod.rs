@@ -112,7 +112,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     out.flush()?;
     match problem {
         None => Ok(()),
-        Some(error @ (Error::Unsupported { .. } | Error::Companion { .. })) => {
+        Some(error @ (Error::Unsupported { .. } | Error::UnknownArchitecture { .. } | Error::Companion { .. })) => {
             say(format_args!("note: this version cannot run it: {}", one_line(&error.to_string())));
             Ok(())
         }

@@ -38,17 +38,12 @@ impl<'a> Cursor<'a> {
         Error::malformed(self.path, Location::Field { name: field.to_string(), offset }, expected, got.to_string())
     }
 
-    /// The same for a file that ends before its contents do.
-    fn truncated_at(&self, offset: u64, field: Arguments<'_>, expected: String, got: impl ToString) -> Error {
-        Error::truncated(self.path, Location::Field { name: field.to_string(), offset }, expected, got.to_string())
-    }
-
     /// The next `len` bytes.
     pub(super) fn take(&mut self, len: u64, field: Arguments<'_>) -> Result<&'a [u8]> {
         let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
         let Some((head, tail)) = split else {
             let got = format!("{} bytes to the end of the file", self.rest.len());
-            return Err(self.truncated_at(self.position(), field, format!("{len} bytes"), got));
+            return Err(self.error_at(self.position(), field, format!("{len} bytes"), got).of_truncated_file());
         };
         self.rest = tail;
         Ok(head)
@@ -76,7 +71,7 @@ impl<'a> Cursor<'a> {
         let most = self.remaining() / item_bytes.max(1);
         usize::try_from(count).ok().filter(|_| count <= most).ok_or_else(|| {
             let expected = format!("at most {most} (the file has {} bytes left)", self.remaining());
-            self.truncated_at(offset, field, expected, count)
+            self.error_at(offset, field, expected, count).of_truncated_file()
         })
     }
 

@@ -60,7 +60,8 @@ fn locate(name: &Path, bytes: &Bytes, described: &[Described], data_start: Optio
             let starts = data_start.and_then(|start| start.checked_add(tensor.range.start()));
             let there = starts.and_then(|start| (bytes.len() as u64).checked_sub(start)).unwrap_or(0);
             let expected = format!("{} bytes of weights", tensor.range.len());
-            return Err(Error::truncated(name, location(tensor), expected, format!("{there} before the file ends")));
+            let got = format!("{there} before the file ends");
+            return Err(Error::malformed(name, location(tensor), expected, got).of_truncated_file());
         };
         let info = &tensor.info;
         tensors.push(Tensor { name: info.name.clone(), ty: info.ty, shape: info.shape.clone(), data });

@@ -13,7 +13,7 @@ use super::{
     value::write_pair,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, FileAction, Result},
     files::{Form, NewFile},
     format::{
         Container, Metadata, Value,
@@ -38,7 +38,10 @@ impl Writer {
     pub fn create(path: &Path, container: Container, metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Self> {
         let layout = Layout::new(container, metadata, tensors)?;
         let stream = Stream::start(NewFile::create(path, Form::Random)?, layout);
-        Ok(Writer { target: path.to_path_buf(), stream: stream.map_err(|source| Error::io("write", path, source))? })
+        Ok(Writer {
+            target: path.to_path_buf(),
+            stream: stream.map_err(|source| Error::io(FileAction::Write, path, source))?,
+        })
     }
 
     /// Appends data: tensors in the order they were described, split anywhere.
@@ -47,7 +50,7 @@ impl Writer {
             let expected = format!("at most {} bytes, as described", self.stream.missing());
             return Err(Error::invalid("tensor data to write", expected, data.len()));
         }
-        self.stream.append(data).map_err(|source| Error::io("write", &self.target, source))
+        self.stream.append(data).map_err(|source| Error::io(FileAction::Write, &self.target, source))
     }
 
     /// Puts the file in its place; an error if data are missing.
@@ -65,7 +68,7 @@ impl Writer {
 pub fn to_bytes(container: Container, metadata: &Metadata, tensors: &[(TensorInfo, &[u8])]) -> Result<Vec<u8>> {
     let infos = tensors.iter().map(|(info, _)| info.clone()).collect::<Vec<_>>();
     let layout = Layout::new(container, metadata, &infos)?;
-    let failed = |source| Error::io("write", metadata.path(), source);
+    let failed = |source| Error::io(FileAction::Write, metadata.path(), source);
     let mut stream = Stream::start(Vec::new(), layout).map_err(failed)?;
     for (info, data) in tensors {
         if info.bytes()? != data.len() as u64 {

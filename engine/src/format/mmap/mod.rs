@@ -25,7 +25,7 @@ use memmap2::{Mmap, MmapMut};
 use super::Bytes;
 #[cfg(unix)]
 use super::MappedFile;
-use crate::error::{Error, Location, Result, ScarceMemory};
+use crate::error::{Error, FileAction, Location, Result, ScarceMemory};
 
 /// Way of a file's bytes into the address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -75,19 +75,19 @@ pub(super) fn read_with<T>(path: &Path, mode: ReadMode, parse: impl FnOnce(&Byte
 pub(crate) fn first_bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
     let (file, _) = open(path)?;
     let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes).map_err(|source| Error::io("read", path, source))?;
+    file.take(most).read_to_end(&mut bytes).map_err(|source| Error::io(FileAction::Read, path, source))?;
     Ok(bytes)
 }
 
 fn open(path: &Path) -> Result<(File, u64)> {
     // Looked at before it is opened: opening a pipe would wait for a writer that may never come.
-    let found = fs::metadata(path).map_err(|source| Error::io("open", path, source))?;
+    let found = fs::metadata(path).map_err(|source| Error::io(FileAction::Open, path, source))?;
     if !found.is_file() {
         let got = if found.is_dir() { "a directory" } else { "a pipe, socket or device" };
         return Err(Error::malformed(path, Location::File, "a regular file", got));
     }
-    let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
-    let len = file.metadata().map_err(|source| Error::io("open", path, source))?.len();
+    let file = File::open(path).map_err(|source| Error::io(FileAction::Open, path, source))?;
+    let len = file.metadata().map_err(|source| Error::io(FileAction::Open, path, source))?.len();
     if len == 0 {
         return Err(Error::malformed(path, Location::File, "a model file", "an empty file"));
     }
@@ -100,7 +100,7 @@ fn map(path: &Path, file: File, len: u64) -> Result<Bytes> {
     // changes the numbers a model computes with (no code relies on bytes staying equal for memory safety: everything
     // parsed from the map is copied into owned values, and its length is fixed when it is made), and a truncation
     // raises SIGBUS on access, which ends the process or gives zeros rather than memory that is not ours.
-    let map = unsafe { Mmap::map(&file) }.map_err(|source| Error::io("map", path, source))?;
+    let map = unsafe { Mmap::map(&file) }.map_err(|source| Error::io(FileAction::Map, path, source))?;
     // Rows are read in any order: whatever is missing then comes as a large page, which costs the address cache one entry, not in
     // pieces as small as the reads. Only a hint.
     #[cfg(target_os = "linux")]
@@ -119,8 +119,8 @@ fn map(path: &Path, file: File, len: u64) -> Result<Bytes> {
 
 fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
     let mut memory = anonymous(len, "reading the file into RAM")?;
-    file.read_exact(&mut memory).map_err(|source| Error::io("read", path, source))?;
-    let memory = memory.make_read_only().map_err(|source| Error::io("read", path, source))?;
+    file.read_exact(&mut memory).map_err(|source| Error::io(FileAction::Read, path, source))?;
+    let memory = memory.make_read_only().map_err(|source| Error::io(FileAction::Read, path, source))?;
     Ok(Bytes::new(memory))
 }
 

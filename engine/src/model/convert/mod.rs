@@ -15,7 +15,7 @@ use super::{
     load::{factor_names, factors},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, FileAction, Result},
     format,
     format::{Checkpoint, Container, Metadata, Opened, ReadMode, TokenizerSource, Value, gguf},
     quant::TensorType,
@@ -149,7 +149,7 @@ pub fn convert(
     }
     files.check()?;
     writer.finish()?;
-    report.file_bytes = fs::metadata(target).map_err(|error| Error::io("read", target, error))?.len();
+    report.file_bytes = fs::metadata(target).map_err(|error| Error::io(FileAction::Read, target, error))?.len();
     Ok(report)
 }
 

@@ -119,20 +119,26 @@ const FAMILIES: &[&Family] = &[
 
 /// The family of a GGUF architecture.
 pub(super) fn by_architecture(name: &str) -> Result<&'static Family> {
-    find(name, "architecture", |family| family.architectures)
+    find(name, |family| family.architectures)
+        .map_err(|supported| Error::UnknownArchitecture { got: name.to_owned(), supported })
 }
 
 /// The family of a Hugging Face `model_type`.
 pub(super) fn by_model_type(name: &str) -> Result<&'static Family> {
-    find(name, "model type", |family| family.model_types)
+    find(name, |family| family.model_types).map_err(|supported| Error::Unsupported {
+        what: "model type",
+        got: name.to_owned(),
+        supported,
+    })
 }
 
-fn find(name: &str, what: &'static str, names: impl Fn(&Family) -> &'static [&'static str]) -> Result<&'static Family> {
-    FAMILIES.iter().copied().find(|family| names(family).contains(&name)).ok_or_else(|| Error::Unsupported {
-        what,
-        got: name.to_owned(),
-        supported: FAMILIES.iter().flat_map(|family| names(family)).copied().collect::<Vec<_>>().join(", "),
-    })
+/// The family with `name` among its `names`, or else the names of all families.
+fn find(name: &str, names: impl Fn(&Family) -> &'static [&'static str]) -> Result<&'static Family, String> {
+    FAMILIES
+        .iter()
+        .copied()
+        .find(|family| names(family).contains(&name))
+        .ok_or_else(|| FAMILIES.iter().flat_map(|family| names(family)).copied().collect::<Vec<_>>().join(", "))
 }
 
 /// Reads all weights of a model whose configuration is `config`.

@@ -6,7 +6,7 @@ use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, FileAction, Result},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
@@ -48,7 +48,7 @@ impl TextFiles {
 }
 
 fn read(path: &Path) -> Result<String> {
-    let failed = |source| Error::io("read", path, source);
+    let failed = |source| Error::io(FileAction::Read, path, source);
     let mut bytes = Vec::new();
     std::fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes)).map_err(failed)?;
     // A file truncated at the limit may end within a character.

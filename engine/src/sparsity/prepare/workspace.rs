@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{LayerReport, PrepareCorpus, PrepareOptions};
 use crate::{
-    error::{Error, Result},
+    error::{Error, FileAction, Result},
     files::{Form, NewFile},
     format::ReadMode,
     model::{InputCurves, Model},
@@ -71,12 +71,14 @@ impl Workspace {
     pub(super) fn open(model: &Model, identity: &Identity, options: &PrepareOptions) -> Result<Self> {
         let folder = options.workspace();
         match fs::create_dir(&folder) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Error::io("create", &folder, error)),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(Error::io(FileAction::Create, &folder, error));
+            }
             _ => {}
         }
         let path = folder.join(LOCK);
         let opened = File::options().create(true).truncate(false).write(true).open(&path);
-        let lock = opened.map_err(|source| Error::io("open", &path, source))?;
+        let lock = opened.map_err(|source| Error::io(FileAction::Open, &path, source))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -209,7 +211,7 @@ impl Workspace {
 
     fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
         let path = self.folder.join(name);
-        let failed = |source| Error::io("write", &path, source);
+        let failed = |source| Error::io(FileAction::Write, &path, source);
         let mut file = NewFile::create(&path, Form::Random)?;
         serde_json::to_writer(&mut file, value).map_err(|error| failed(error.into()))?;
         file.finish_unsynced()
@@ -249,7 +251,7 @@ fn inputs(n: usize) -> String {
 /// A string that differs between corpora.
 fn fingerprint(corpus: &PrepareCorpus) -> Result<String> {
     let file = |path: &PathBuf| {
-        let metadata = fs::metadata(path).map_err(|source| Error::io("read", path, source))?;
+        let metadata = fs::metadata(path).map_err(|source| Error::io(FileAction::Read, path, source))?;
         Ok(format!("{} {} {:?}", path.display(), metadata.len(), metadata.modified().ok()))
     };
     Ok(match corpus {

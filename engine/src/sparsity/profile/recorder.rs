@@ -9,7 +9,7 @@ use std::{
 use half::{f16, slice::HalfFloatSliceExt};
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, FileAction, Result},
     model::{Ffn, LayerWeights, Model, PredictorInput},
     runtime::Probe,
 };
@@ -91,7 +91,8 @@ impl InputRecorder {
             return Err(error);
         }
         self.tokens += tokens;
-        self.files().try_for_each(|file| file.out.flush().map_err(|source| Error::io("write", &file.path, source)))
+        self.files()
+            .try_for_each(|file| file.out.flush().map_err(|source| Error::io(FileAction::Write, &file.path, source)))
     }
 
     /// Truncates the files to the committed rows.
@@ -128,7 +129,7 @@ impl InputRecorder {
         let mut bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::io("read", path, error)),
+            Err(error) => return Err(Error::io(FileAction::Read, path, error)),
         };
         let wanted = tokens * (width * size_of::<f16>()) as u64;
         if (bytes.len() as u64) < wanted {
@@ -141,7 +142,7 @@ impl InputRecorder {
 
 impl InputFile {
     fn open(path: &Path, tokens: u64, width: usize) -> Result<Self> {
-        let failed = |source| Error::io("open", path, source);
+        let failed = |source| Error::io(FileAction::Open, path, source);
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(failed)?;
         let (wanted, length) = (tokens * (width * size_of::<f16>()) as u64, file.metadata().map_err(failed)?.len());
         if length < wanted {
@@ -154,14 +155,14 @@ impl InputFile {
 
     /// Truncates the file to `bytes` and continues behind them.
     fn truncate(&mut self, bytes: u64) -> Result<()> {
-        let failed = |source| Error::io("write", &self.path, source);
+        let failed = |source| Error::io(FileAction::Write, &self.path, source);
         // Seeking flushes the buffer, which is then truncated with the rest.
         self.out.seek(SeekFrom::Start(bytes)).map_err(failed)?;
         self.out.get_ref().set_len(bytes).map_err(failed)
     }
 
     fn append(&mut self, rows: &[f16]) -> Result<()> {
-        let failed = |source| Error::io("write", &self.path, source);
+        let failed = |source| Error::io(FileAction::Write, &self.path, source);
         rows.iter().try_for_each(|number| self.out.write_all(&number.to_le_bytes())).map_err(failed)
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RouteLayer, Routes};
 use crate::{
-    error::{Error, Location, Result},
+    error::{Error, FileAction, Location, Result},
     files::{Form, NewFile},
 };
 
@@ -36,7 +36,7 @@ impl Routes {
     /// # Errors
     /// [`Error::Io`]
     pub fn write(&self, path: &Path) -> Result<()> {
-        let failed = |source| Error::io("write", path, source);
+        let failed = |source| Error::io(FileAction::Write, path, source);
         let mut file = NewFile::create(path, Form::Random)?;
         let (source, layers, tokens) = (self.source.clone(), self.layers.clone(), self.tokens());
         let header = Header { thermocline_routes: VERSION, source, tokens, layers, other_bytes: self.other_bytes };
@@ -58,7 +58,7 @@ impl Routes {
     /// # Errors
     /// [`Error::Io`]; [`Error::Malformed`] for another file, or a part of one.
     pub fn read(path: &Path) -> Result<Self> {
-        let failed = |source| Error::io("read", path, source);
+        let failed = |source| Error::io(FileAction::Read, path, source);
         let refuse = |expected: String, got: String| Error::malformed(path, Location::File, expected, got);
         let mut file = BufReader::new(File::open(path).map_err(failed)?);
         let mut line = Vec::new();
