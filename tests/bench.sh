@@ -2,8 +2,8 @@
 # Measures the CPU; writes the tables of docs/benchmarks.md, their values as CSV, and the chart.
 # Usage: bash tests/bench.sh [--quick] [--section NAME]... [--peer LLAMA_BENCH] [--out FOLDER] [PROGRAM]
 #   PROGRAM  default target/release/thermocline, built if it is missing
-#   --peer   llama.cpp's llama-bench; runs in turns with ours and gives the ratios
-#   --section  measures this section of the page (dense, sparse, moe, prompts, families); the others stay as they are [all]
+#   --peer   llama.cpp's llama-bench; runs in turns with ours and gives the ratios. Streams need llama-batched-bench beside it
+#   --section  measures this section of the page (dense, passes, streams, sparse, moe, prompts, families); the others stay as they are [all]
 #   --out    the folder of benchmarks.md, benchmarks.csv and benchmarks.svg [docs]
 #   --quick  small shapes and one repetition, to try the script
 # Environment: WORK, a folder for the models [a temporary one, 12 GB]; THREADS [2]; REPETITIONS [6]. Needs Python 3.
@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 quick=0 peer= out=docs sections=()
-all_sections="dense sparse moe prompts families"
+all_sections="dense passes streams sparse moe prompts families"
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --quick) quick=1 ;;
@@ -66,18 +66,42 @@ measure() {
 }
 
 if ((quick)); then
-  layers=(--layers 1) few=(--layers 1) prompt=32 n=4 repetitions=1 types="q4_0 q8_0" depth=64
+  layers=(--layers 1) few=(--layers 1) prompt=32 n=4 repetitions=1 types="q4_0 q8_0" depth=64 passes=1,2,4 clients=1,2 stream_prompt=8
 else
   layers=(--layers 8) few=(--layers 4) prompt=512 n=32 repetitions=${REPETITIONS:-6} types="q4_0 q8_0 q4_k q5_k q6_k f16" depth=2000
+  passes=1,2,4,6,8,12,16,32 clients=1,2,4,8,16 stream_prompt=64
 fi
 
+if wanted dense passes streams; then
+  for type in $types; do model "dense-$type.gguf" --shape llama-7b "${layers[@]}" --type "$type"; done
+fi
 if wanted dense; then
   for type in $types; do
-    model "dense-$type.gguf" --shape llama-7b "${layers[@]}" --type "$type"
     measure dense "${type^^}" "dense-$type.gguf" "" -p "$prompt" -n "$n"
   done
   measure dense "Q4_0, after $depth tokens" dense-q4_0.gguf "" -p 0 -n "$n" -d "$depth"
 fi
+
+# What drafts, streams and short turns of a chat are computed in.
+for type in $types; do measure passes "${type^^}" "dense-$type.gguf" "" -p "$passes" -n 0; done
+
+# streams LABEL MODEL: answers of several clients at once, in turns with llama-batched-bench where that is beside the peer.
+streams() {
+  local label=$1 model=$2 turn batched
+  wanted streams || return 0
+  batched=${peer:+$(dirname "$peer")/llama-batched-bench}
+  number=$((number + 1))
+  echo "bench.sh: streams, $label" >&2
+  printf '%s\n%s\n' streams "$label" >"$results/$number.label"
+  for ((turn = 0; turn < (repetitions + 1) / 2; turn++)); do
+    "$program" bench --device cpu -t "$threads" -r 1 -m "$work/$model" --streams "$clients" -p "$stream_prompt" -n "$n" -o jsonl
+    [[ -x $batched ]] || continue
+    "$batched" -m "$work/$model" -t "$threads" -c 4096 -npp "$stream_prompt" -ntg "$n" -npl "$clients" --output-format jsonl 2>/dev/null | grep '^{'
+  done >"$results/$number.lines"
+  python3 -c 'import json, sys; print(json.dumps([json.loads(line) for line in sys.stdin]))' <"$results/$number.lines" >"$results/$number.json"
+}
+streams Q4_0 dense-q4_0.gguf
+((quick)) || streams Q4_K dense-q4_k.gguf
 
 wanted sparse prompts && model relu-dense.gguf --shape relu-llama-7b --no-predictor "${layers[@]}"
 if wanted sparse; then

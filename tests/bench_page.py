@@ -12,6 +12,7 @@ Ends with 1 after it has written both if a mode's prompt is slower than it may b
 import csv
 import json
 import pathlib
+import statistics
 import sys
 
 
@@ -73,11 +74,39 @@ def prompt_rows(label, records):
     ]
 
 
+def passes_rows(label, records):
+    """One row per number of tokens; the label stands in the first."""
+    return [
+        ["" if at else label, str(r["n_prompt"]), speed(r["avg_ts"], r["stddev_ts"]), *peer_cells(r)]
+        for at, r in enumerate(records)
+    ]
+
+
+def streams_rows(label, records):
+    """One row per number of streams: medians of the turns' tokens per second, ours and the peer's."""
+    ours, peer = {}, {}
+    for record in records:
+        if "streams" in record:
+            ours.setdefault(record["streams"], []).append(record["decode_ts"])
+        else:
+            peer.setdefault(record["pl"], []).append(record["speed_tg"])
+    rows, one = [], None
+    for streams, speeds in ours.items():
+        here = statistics.median(speeds)
+        one = one or here
+        there = statistics.median(peer[streams]) if streams in peer else None
+        cells = [f"{here:.1f}", f"{here / one:.2f}", f"{there:.1f}" if there else "", f"{here / there:.2f}" if there else ""]
+        rows.append(["" if rows else label, str(streams), *cells])
+    return rows
+
+
 DENSE_HEADS = ["weights", "decoding, t/s", "llama.cpp", "ratio", "of read bandwidth", "prompt, t/s", "llama.cpp", "ratio"]
 SPARSE_HEADS = ["neurons that fire", "mode", "t/s", "llama.cpp", "ratio", "of read bandwidth"]
 # Heads, the function that makes rows, columns of text.
 SECTIONS = {
     "dense": (DENSE_HEADS, dense_rows, 1),
+    "passes": (["weights", "tokens of a pass", "t/s", "llama.cpp", "ratio"], passes_rows, 1),
+    "streams": (["weights", "streams", "t/s of all", "times one", "llama.cpp", "ratio"], streams_rows, 1),
     "families": (["model", *DENSE_HEADS[1:]], dense_rows, 1),
     "sparse": (SPARSE_HEADS, sparse_rows, 2),
     "moe": (SPARSE_HEADS, sparse_rows, 2),
@@ -119,7 +148,7 @@ def main(results, folder, wanted, quick=False):
         sections[section] += SECTIONS[section][1](label, records)
         if section == "prompts":
             slow += [f"{label}, {r['thermocline']['sparsity']}: {x:.2f}" for r, x in of_dense(records) if x < LEAST_OF_DENSE]
-        for record in (r for r in records if r["n_gen"] > 0):
+        for record in (r for r in records if r.get("n_gen", 0) > 0 and section != "streams"):
             mode = record["thermocline"]["sparsity"]
             name = label if section in ("dense", "families") else f"{'MoE, ' if section == 'moe' else ''}{label} fire, {mode}"
             ratio = record["thermocline"].get("peer", {}).get("ratio", "")

@@ -210,7 +210,11 @@ impl TokenTile<'_> {
 pub(super) fn products(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
     x.check(panel, sums);
     let grouping = panel.grouping;
-    let (of_chunk, offset) = (CHUNK / grouping.len, CodeWidth::offset(&grouping));
+    let of_chunk = CHUNK / grouping.len;
+    let code = |stored: i8| match CodeWidth::of(&grouping) {
+        CodeWidth::Quads(_) => i32::from(stored.cast_unsigned()) + i32::from(grouping.lowest),
+        CodeWidth::Signed => i32::from(stored),
+    };
     for (t, sums) in sums.iter_mut().enumerate() {
         for row in 0..PANEL_ROWS {
             let mut line = LineSums::new(sums.total[row]);
@@ -222,7 +226,7 @@ pub(super) fn products(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums
                 for quad in quads {
                     let codes = &panel.codes[chunk][quad].as_chunks::<4>().0[row];
                     let products = codes.iter().zip(&x.codes[at][4 * quad..][..4]);
-                    dot += products.map(|(w, x)| (i32::from(*w) - i32::from(offset)) * i32::from(*x)).sum::<i32>();
+                    dot += products.map(|(w, x)| code(*w) * i32::from(*x)).sum::<i32>();
                 }
                 line.add(group, dot as f32, panel.scales[group][row] * x.scales[at]);
                 if grouping.minima {

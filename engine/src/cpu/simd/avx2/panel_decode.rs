@@ -3,13 +3,12 @@
 
 use std::arch::x86_64::*;
 
-use super::{load_ps, load128, load256, powers, store_ps, store256};
+use super::{load128, powers, store_ps, store256};
 use crate::{
     cpu::simd::{
         Kernels, PANEL_ROWS, RowPanel,
         panel::{CHUNK, DecodedRow},
         part,
-        sum_order::LINE,
     },
     quant::{BlockType, iq4_nl, iq4_xs, k_scales, mxfp4, q6_k},
 };
