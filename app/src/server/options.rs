@@ -38,10 +38,10 @@ impl ServerOptions {
     pub const PARALLEL: usize = 4;
 
     /// Default of [`ServerOptions::max_waiting`].
-    pub const MAX_WAITING: usize = 16;
+    pub const MAX_WAITING: usize = 512;
 
     /// Default of [`ServerOptions::max_connections`].
-    pub const MAX_CONNECTIONS: usize = 128;
+    pub const MAX_CONNECTIONS: usize = 640;
 
     /// Default of [`ServerOptions::timeout`].
     pub const TIMEOUT: Duration = Duration::from_secs(30);

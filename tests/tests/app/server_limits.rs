@@ -301,6 +301,22 @@ fn disconnection_cancels_the_generation() {
 }
 
 #[test]
+fn two_hundred_requests_wait_and_all_are_answered() {
+    let served = Served::new().endless();
+    let slots = served.server.status().slots;
+    let busy: Vec<_> = (0..slots).map(|_| served.client.begin(CHAT, &endless(json!({})))).collect();
+    eventually("every slot is in use", || served.server.status().busy == slots);
+    let mut all: Vec<_> = (0..200).map(|_| served.client.begin(CHAT, &small())).collect();
+    eventually("all wait", || served.server.status().waiting == all.len());
+    drop(busy);
+    for (at, one) in all.iter_mut().enumerate() {
+        let reply = one.rest();
+        assert!(reply.starts_with("HTTP/1.1 200 ") && reply.contains("\"completion_tokens\":3"), "request {at}: {reply}");
+    }
+    assert_eq!(served.server.status().waiting, 0);
+}
+
+#[test]
 fn requests_wait_in_order_up_to_the_queue_limit() {
     let served = Served::with(|options| options.max_waiting = 2).endless();
     let waiting = |count| move |served: &Served| served.server.status().waiting == count;
