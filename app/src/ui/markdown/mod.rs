@@ -14,6 +14,7 @@ mod layout;
 mod list_code;
 mod math_text;
 mod paragraph;
+mod raw_html;
 mod reader;
 mod sideways;
 mod stand_in;

@@ -15,6 +15,7 @@ use super::{
     list_code::indented,
     math_text::dollars,
     paragraph::{Paragraph, Style},
+    raw_html,
     stand_in::restored,
     table::Table,
     web_address::addresses,
@@ -49,6 +50,7 @@ pub fn read(text: &str, known: &Formulas, targets: &Targets) -> (Vec<Block>, For
     let text = indented(text);
     let text = dollars(&text);
     let text = parted(&text);
+    let text = raw_html::ended(&text);
     let mut reader = Reader {
         known,
         formulas: Formulas::new(),
@@ -61,6 +63,7 @@ pub fn read(text: &str, known: &Formulas, targets: &Targets) -> (Vec<Block>, For
         notes: Vec::new(),
         styles: Vec::new(),
         image: None,
+        raw: false,
     };
     let target = |link: BrokenLink<'_>| {
         let target = targets.get(&restored(&link.reference).trim().to_lowercase())?;
@@ -90,6 +93,8 @@ struct Reader<'a> {
     styles: Vec<(Mark, Style)>,
     /// Target and name of an image.
     image: Option<(String, String)>,
+    /// Within an HTML element whose content is shown as it is written.
+    raw: bool,
 }
 
 /// A mark within a line that has a beginning and an end.
@@ -199,6 +204,10 @@ impl Reader<'_> {
             },
             Event::InlineMath(source) => self.formula(&source, false),
             Event::DisplayMath(source) => self.formula(&source, true),
+            Event::Html(words) if self.raw || raw_html::opens(&words) => {
+                self.raw = true;
+                self.text(&words);
+            }
             Event::Html(words) | Event::InlineHtml(words) => self.html(&restored(&words)),
             Event::FootnoteReference(name) => {
                 let style = Style { raised: true, ..self.style() };
@@ -309,6 +318,7 @@ impl Reader<'_> {
             TagEnd::Paragraph | TagEnd::Heading(_) | TagEnd::HtmlBlock => {
                 self.finish();
                 self.level = None;
+                self.raw = false;
                 self.styles.clear();
             }
             TagEnd::BlockQuote(_) => {

@@ -3,7 +3,7 @@ use std::{collections::HashMap, sync::Arc};
 use egui::{Color32, FontData, FontFamily, FontInsert, FontPriority, Rect, Vec2, epaint::text::InsertFontFamily};
 use egui_kittest::{Harness, kittest::Queryable};
 
-use super::{MarkdownDocument, Targets, layouts};
+use super::{MarkdownDocument, Targets, document::Block, layouts};
 use crate::ui::{
     fonts,
     theme::{self, Palette},
@@ -256,6 +256,22 @@ fn marks_of_html_within_lines_are_known() {
     let family = |words: &str| letters.iter().find(|(text, ..)| text == words).map(|it| it.1.clone());
     assert_eq!(family("bold"), Some(FontFamily::Name("strong".into())));
     assert_eq!(family("Ctrl"), Some(FontFamily::Monospace));
+}
+
+/// An element that ends is shown in whole, with marks that would be Markdown or HTML elsewhere. One that does not end is a word.
+#[test]
+fn scripts_at_the_start_of_a_line_are_text() {
+    let script = "<script>\nlet a = b*c*d;\n<b>\n</b>\n\nlet e = `f`;\n</script>";
+    let it = shown(&format!("Before\n{script}\n\nand **after**"), 600.0);
+    for words in ["Before", script, "and after"] {
+        place(&it, words);
+    }
+    let it = shown("Write\n<script> in **bold**.\n\n- an item", 600.0);
+    for words in ["Write\n<script> in bold.", "an item"] {
+        place(&it, words);
+    }
+    let code = read("```html\n<script>\n```");
+    assert!(matches!(&code.blocks[..], [Block::Code(_, code, _)] if code.contains("<script>")), "{:?}", code.blocks);
 }
 
 #[test]
