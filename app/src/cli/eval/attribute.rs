@@ -102,13 +102,12 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
     let falls: Vec<String> = without.falls.iter().map(|fall| format!("{fall:.3}")).collect();
     writeln!(
         out,
-        "\nSwitched off one after the other, the {} that add most take {} from the logit, their work through later layers included: \
-         together {:.3}, from {:.3} to {:.3}.",
+        "\nWithout the {} neurons that add most the logit falls from {:.3} to {:.3}: by {} \
+         (effects through later layers included).",
         off.len(),
-        falls.join(", "),
-        without.falls.iter().sum::<f32>(),
         without.whole,
-        without.without
+        without.without,
+        falls.join(", ")
     )?;
     out.flush()?;
     if let Some(path) = &args.json {

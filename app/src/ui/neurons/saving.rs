@@ -27,7 +27,7 @@ impl Watched {
         let hint = format!("The same card for the last {MOST_FRAMES} tokens, one after the other");
         let animated = !self.playback.range(&self.board).is_empty();
         let animation = ui.add_enabled(drawn && animated, Button::new("Save animation")).on_hover_text(hint).clicked();
-        let table = ui.button("Save table").on_hover_text("A line for every neuron (CSV)").clicked();
+        let table = ui.button("Save as CSV").on_hover_text("A row for every neuron").clicked();
         let export = match (picture, animation, table) {
             (true, ..) => self.picture_card(handle, engine).map(|card| Export::Picture(Box::new(card))),
             (_, true, _) => self.animation(handle, engine).map(|it| Export::Animation(Box::new(it))),

@@ -396,7 +396,7 @@ fn picture_and_animation_are_saved_as_the_map_shows_them() {
     generate(&mut harness, 24);
     harness.get_by_label("Save").click();
     harness.run_steps(3);
-    for button in ["Save picture", "Save animation", "Save table"] {
+    for button in ["Save picture", "Save animation", "Save as CSV"] {
         harness.get_by_label(button);
     }
     let fonts = fonts::loaded(&harness.ctx);
