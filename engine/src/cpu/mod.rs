@@ -1,8 +1,8 @@
 //! CPU kernels. The instruction set is chosen once at run time ([`Isa`]), every SIMD kernel has a scalar oracle beside
 //! it, and all work goes through one [`ThreadPool`]. [`Cpu::matmul`] multiplies weights in their file type: row by row
 //! (GEMV) for one token, in decoded panels for several. Where few neurons fire, [`Cpu::matmul_rows`] reads only selected rows, and
-//! [`Cpu::accumulate_rows`] and [`Cpu::matmul_neurons`] sum rows of a matrix that has one per neuron; the rows may be those of
-//! several matrices ([`Cpu::accumulate_sums`]). [`InputMajor`] is for products with activations that are mostly zero. [`ops`] holds what stands between the matrix products.
+//! [`Cpu::accumulate_rows`] and [`Cpu::matmul_neurons`] sum rows of a matrix that has one per neuron; [`Cpu::accumulate_sums`]
+//! does so for several matrices or several tokens, each in the order that it has alone. [`InputMajor`] is for products with activations that are mostly zero. [`ops`] holds what stands between the matrix products.
 
 mod code_panels;
 mod few_tokens;
@@ -30,7 +30,7 @@ pub use matmul::{MatmulJob, RowsJob};
 pub use neurons::RowSum;
 pub use pool::{ColumnsMut, ThreadPool, split_columns};
 pub use product_input::InputPrecision;
-pub use row_lists::{TokenRows, TokenSum};
+pub use row_lists::TokenRows;
 pub use simd::prefetch;
 
 use crate::{

@@ -12,26 +12,26 @@ use super::{
 };
 use crate::format::Matrix;
 
-/// Most partial sums of one token. A fixed number, so that the result does not depend on the number of threads.
-const PARTS: usize = 16;
-/// Fewest neurons worth a partial sum of their own.
-const LEAST_PART: usize = 32;
+/// Most parts of a matrix's rows, each with partial sums of its own.
+const PARTS: usize = 32;
+/// Fewest rows of a part.
+const LEAST_PART: usize = 128;
 /// Elements of partial sums that one worker adds up.
 const SUM_ELEMENTS: usize = 1 << 14;
 /// Neurons of a panel.
 const PANEL_NEURONS: usize = 128;
 
-/// A sum of rows of a neuron-major matrix for one token: `factor * sum over i of a[i] W[rows[i]]`.
-#[derive(Debug, Clone, Copy)]
+/// A token's sum of rows of a neuron-major matrix: `out += sum over i of a[i] W[rows[i]]`.
+#[derive(Debug)]
 pub struct RowSum<'a> {
     /// `[n_ff, d]`
     pub weight: &'a Matrix,
-    /// Row numbers; `None` for all rows.
+    /// Row numbers, ascending; `None` for all rows.
     pub rows: Option<&'a [u32]>,
     /// Activations of those rows. Where one is zero its row is not read.
     pub a: &'a [f32],
-    /// Factor of the whole sum, as a router weight.
-    pub factor: f32,
+    /// `[d]`
+    pub out: &'a mut [f32],
 }
 
 impl Cpu {
@@ -57,7 +57,7 @@ impl Cpu {
         self.add_neurons(weight, RowSelection::All, a, tokens, out)
     }
 
-    /// `out[t] += sum over i of a[t, i] W[rows[i]]`: some rows of a matrix `[n_ff, d]` that has one per neuron, `a` being
+    /// `out[t] += sum over i of a[t, i] W[rows[i]]`: some rows, ascending, of a matrix `[n_ff, d]` that has one per neuron, `a` being
     /// `[tokens, rows.len()]` and `out` `[tokens, d]`. Rows whose activation is zero (for all tokens) are not read. The result
     /// does not depend on the number of threads. Returns how many rows were read.
     ///
@@ -67,21 +67,52 @@ impl Cpu {
         self.add_neurons(weight, RowSelection::Listed(rows), a, tokens, out)
     }
 
-    /// `out += all sums`, `[d]`, for one token: as one piece of work, so that workers are busy however short each list is. The
-    /// result does not depend on the number of threads. Returns how many rows were read.
+    /// Adds up all `sums`, as one piece of work, so that workers are busy however short each is. Where sums that follow each other
+    /// have one matrix, its rows are read once for all.
+    ///
+    /// The order of a sum depends on its rows and activations alone: the firing rows of each part of the matrix are summed, then
+    /// the parts. So a token has the same bits alone and among others, for any number of threads.
     ///
     /// # Panics
     /// If shapes disagree, or a row does not exist.
-    pub fn accumulate_sums(&self, sums: &[RowSum<'_>], out: &mut [f32]) -> usize {
-        for sum in sums {
-            let n = sum.rows.map_or(sum.weight.rows(), <[u32]>::len);
-            assert_eq!(sum.a.len(), n, "activations of {n} neurons");
-            assert_eq!(out.len(), sum.weight.cols(), "an output {} wide", sum.weight.cols());
+    pub fn accumulate_sums(&self, sums: &mut [RowSum<'_>]) {
+        for RowSum { weight, rows, a, out } in &*sums {
+            let n = rows.map_or(weight.rows(), <[u32]>::len);
+            assert_eq!(a.len(), n, "activations of {n} neurons");
+            assert_eq!(out.len(), weight.cols(), "an output {} wide", weight.cols());
+            debug_assert!(rows.is_none_or(|rows| rows.is_sorted()), "rows in order");
         }
-        if out.is_empty() {
-            return 0;
-        }
-        self.scratch.with(|scratch| self.add_one(sums, scratch, out))
+        self.scratch.with(|Scratch { active, partial, .. }| {
+            active.clear();
+            let mut ends: SmallVec<[usize; 32]> = SmallVec::new();
+            for sum in &*sums {
+                active.extend((0..).zip(sum.a).filter(|(_, a)| **a != 0.0).map(|(at, _)| at));
+                ends.push(active.len());
+            }
+            let (mut lists, mut outs): (SmallVec<[FiringRows<'_>; 32]>, SmallVec<[&mut [f32]; 32]>) =
+                Default::default();
+            for (at, (RowSum { weight, rows, a, out }, end)) in sums.iter_mut().zip(&ends).enumerate() {
+                let active = &active[at.checked_sub(1).map_or(0, |before| ends[before])..*end];
+                let selection = rows.map_or(RowSelection::All, RowSelection::Listed);
+                lists.push(FiringRows { weight, selection, a, active });
+                outs.push(out);
+            }
+            let mut parts = parts_of(&lists);
+            let room = parts.iter().map(SumPart::len).sum();
+            let mut rest = partial.take(room);
+            for part in &mut parts {
+                (part.sums, rest) = rest.split_at_mut(part.len());
+            }
+            self.pool().for_each(&mut parts, |_, part| part.fill(self));
+            let width = (SUM_ELEMENTS / PARTS).max(1);
+            let columns = |(at, out): (usize, _)| <[f32]>::chunks_mut(out, width).enumerate().map(move |it| (at, it));
+            let mut columns: Vec<_> = outs.into_iter().enumerate().flat_map(columns).collect();
+            self.pool().for_each(&mut columns, |_, (list, (at, out))| {
+                for sum in parts.iter().filter_map(|part| part.sum_of(*list)) {
+                    out.iter_mut().zip(&sum[*at * width..]).for_each(|(out, sum)| *out += sum);
+                }
+            });
+        });
     }
 
     fn add_neurons(
@@ -100,7 +131,8 @@ impl Cpu {
         }
         if tokens == 1 {
             let rows = if let RowSelection::Listed(rows) = selection { Some(rows) } else { None };
-            return self.accumulate_sums(&[RowSum { weight, rows, a, factor: 1.0 }], out);
+            self.accumulate_sums(&mut [RowSum { weight, rows, a, out }]);
+            return a.iter().filter(|a| **a != 0.0).count();
         }
         self.scratch.with(|scratch| {
             let lists = &mut scratch.firing;
@@ -154,68 +186,97 @@ impl Cpu {
             active.len()
         })
     }
+}
 
-    /// One token: every part sums its range of a matrix's active rows, then the parts are added in order.
-    fn add_one(&self, sums: &[RowSum<'_>], scratch: &mut Scratch, out: &mut [f32]) -> usize {
-        let d = out.len();
-        let active = &mut scratch.active;
-        active.clear();
-        let mut ends: SmallVec<[usize; 8]> = SmallVec::new();
-        for sum in sums {
-            active.extend(sum.a.iter().zip(0..).filter(|(a, _)| **a != 0.0).map(|(_, i)| i));
-            ends.push(active.len());
+/// The rows of a matrix that fire for a token.
+#[derive(Clone, Copy)]
+struct FiringRows<'a> {
+    weight: &'a Matrix,
+    selection: RowSelection<'a>,
+    /// Activations of the rows selected.
+    a: &'a [f32],
+    /// Places of the firing rows among those selected, ascending.
+    active: &'a [u32],
+}
+
+impl FiringRows<'_> {
+    /// Number of firing row `at`.
+    fn row(&self, at: usize) -> usize {
+        self.selection.get(self.active[at] as usize)
+    }
+
+    /// The firing rows among `rows` of the matrix.
+    fn among(&self, rows: &Range<usize>) -> Range<usize> {
+        let below = |end: usize| self.active.partition_point(|at| self.selection.get(*at as usize) < end);
+        below(rows.start)..below(rows.end)
+    }
+
+    /// `sum +=` multiples of firing rows, in groups from the first on.
+    fn add(&self, cpu: &Cpu, firing: Range<usize>, sum: &mut [f32]) {
+        let multiple = |at: usize| ScaledRow {
+            row: self.weight.row(self.row(at)),
+            a: self.weight.factor() * self.a[self.active[at] as usize],
+            ahead: prefetch_distance(self.weight, at, self.active.len(), AXPY_ROWS, |at| self.row(at)),
+        };
+        let mut at = firing.start;
+        while at + AXPY_ROWS <= firing.end {
+            let group: [_; AXPY_ROWS] = std::array::from_fn(|i| multiple(at + i));
+            cpu.kernels.axpy(self.weight.encoding(), &group, sum);
+            at += AXPY_ROWS;
         }
-        let of_part = active.len().div_ceil(PARTS).max(LEAST_PART);
-        let partial = scratch.partial.take((PARTS + sums.len()) * d);
-        let mut parts: Vec<SumPart<'_>> = Vec::with_capacity(PARTS + sums.len());
-        let (mut start, mut room) = (0, partial.chunks_exact_mut(d));
-        for (of, end) in sums.iter().zip(ends) {
-            let of_matrix = &active[start..end];
-            start = end;
-            let firsts = (0..of_matrix.len()).step_by(of_part);
-            parts.extend(firsts.zip(&mut room).map(|(first, sum)| SumPart {
-                of,
-                active: of_matrix,
-                neurons: first..of_matrix.len().min(first + of_part),
-                sum,
-            }));
-        }
-        self.pool().for_each(&mut parts, |_, SumPart { of, active, neurons, sum }| {
-            sum.fill(0.0);
-            let selection = of.rows.map_or(RowSelection::All, RowSelection::Listed);
-            let row = |at: usize| selection.get(active[at] as usize);
-            let multiple = |at: usize| ScaledRow {
-                row: of.weight.row(row(at)),
-                a: of.weight.factor() * of.factor * of.a[active[at] as usize],
-                ahead: prefetch_distance(of.weight, at, active.len(), AXPY_ROWS, row),
-            };
-            let mut at = neurons.start;
-            while at + AXPY_ROWS <= neurons.end {
-                let group: [_; AXPY_ROWS] = std::array::from_fn(|i| multiple(at + i));
-                self.kernels.axpy(of.weight.encoding(), &group, sum);
-                at += AXPY_ROWS;
-            }
-            (at..neurons.end).for_each(|at| self.kernels.axpy(of.weight.encoding(), &[multiple(at)], sum));
-        });
-        let width = (SUM_ELEMENTS / parts.len().max(1)).max(1);
-        let mut columns: Vec<_> = out.chunks_mut(width).enumerate().collect();
-        self.pool().for_each(&mut columns, |_, (at, out)| {
-            for part in &parts {
-                out.iter_mut().zip(&part.sum[*at * width..]).for_each(|(out, sum)| *out += sum);
-            }
-        });
-        active.len()
+        (at..firing.end).for_each(|at| cpu.kernels.axpy(self.weight.encoding(), &[multiple(at)], sum));
     }
 }
 
-/// Some of a matrix's active rows, which one worker sums.
-struct SumPart<'a> {
-    of: &'a RowSum<'a>,
-    /// All of the matrix's, as places in its list.
-    active: &'a [u32],
-    neurons: Range<usize>,
-    /// `[d]`
-    sum: &'a mut [f32],
+/// A part of a matrix's rows, and the sums of those that fire for each token.
+struct SumPart<'l, 's> {
+    rows: Range<usize>,
+    /// Tokens for which any of the rows fire, by the number of their list.
+    lists: SmallVec<[(usize, FiringRows<'l>); 1]>,
+    /// `[lists, d]`
+    sums: &'s mut [f32],
+}
+
+impl SumPart<'_, '_> {
+    /// Elements of the sums.
+    fn len(&self) -> usize {
+        self.lists.iter().map(|(_, list)| list.weight.cols()).sum()
+    }
+
+    /// One token after the other, while the rows are in the cache.
+    fn fill(&mut self, cpu: &Cpu) {
+        let Some(d) = self.lists.first().map(|(_, list)| list.weight.cols()) else { return };
+        for ((_, list), sum) in self.lists.iter().zip(self.sums.chunks_exact_mut(d.max(1))) {
+            sum.fill(0.0);
+            list.add(cpu, list.among(&self.rows), sum);
+        }
+    }
+
+    /// The sum of list `number`, if any of its rows fire here.
+    fn sum_of(&self, number: usize) -> Option<&[f32]> {
+        let at = self.lists.iter().position(|(at, _)| *at == number)?;
+        let d = self.sums.len() / self.lists.len();
+        Some(&self.sums[at * d..][..d])
+    }
+}
+
+/// The parts of the matrices of `lists` in which any row fires, without room for their sums.
+fn parts_of<'l, 's>(lists: &[FiringRows<'l>]) -> Vec<SumPart<'l, 's>> {
+    let (mut parts, mut first) = (Vec::with_capacity(PARTS), 0);
+    for tokens in lists.chunk_by(|a, b| std::ptr::eq(a.weight, b.weight)) {
+        let n = tokens[0].weight.rows();
+        let width = n.div_ceil(PARTS).max(LEAST_PART);
+        for start in (0..n).step_by(width) {
+            let rows = start..n.min(start + width);
+            let firing = (first..).zip(tokens.iter().copied()).filter(|(_, list)| !list.among(&rows).is_empty());
+            let lists: SmallVec<_> = firing.collect();
+            if !lists.is_empty() {
+                parts.push(SumPart { rows, lists, sums: &mut [] });
+            }
+        }
+        first += tokens.len();
+    }
+    parts
 }
 
 /// Adds what was accumulated, `[sides, tokens (padded), width]`, to the columns of the output.

@@ -8,14 +8,9 @@ use super::{
     Cpu,
     matmul::rows_of,
     row_selection::prefetch_distance,
-    simd::{AXPY_ROWS, DOT_ROWS, GatheredRow, ScaledRow},
+    simd::{DOT_ROWS, GatheredRow},
 };
 use crate::format::Matrix;
-
-/// Parts of the rows that are summed by themselves. A fixed number, so that results do not depend on the number of threads.
-const PARTS: usize = 16;
-/// Elements of sums that one worker adds up.
-const SUM_ELEMENTS: usize = 1 << 14;
 
 /// One token's product with some rows: `out[i] = W[rows[i]] x + bias[rows[i]]`.
 #[derive(Debug)]
@@ -25,17 +20,6 @@ pub struct TokenRows<'a> {
     /// `[cols]`
     pub x: &'a [f32],
     /// `[rows.len()]`, overwritten.
-    pub out: &'a mut [f32],
-}
-
-/// One token's sum of some rows of a neuron-major matrix: `out += sum over i of a[i] W[rows[i]]`.
-#[derive(Debug)]
-pub struct TokenSum<'a> {
-    /// Row numbers, ascending.
-    pub rows: &'a [u32],
-    /// Their activations.
-    pub a: &'a [f32],
-    /// `[cols]`
     pub out: &'a mut [f32],
 }
 
@@ -122,81 +106,6 @@ impl Cpu {
             });
         });
     }
-
-    /// Adds to every token's output the sum of its own rows of `weight`. The result does not depend on the number of threads.
-    ///
-    /// # Panics
-    /// If shapes disagree, or a row does not exist.
-    pub fn accumulate_lists(&self, weight: &Matrix, tokens: &mut [TokenSum<'_>]) {
-        let d = weight.cols();
-        for token in &*tokens {
-            assert_eq!(token.a.len(), token.rows.len(), "activations of {} neurons", token.rows.len());
-            assert_eq!(token.out.len(), d, "an output {d} wide");
-        }
-        if d == 0 || tokens.is_empty() {
-            return;
-        }
-        let ends = part_ends(weight.rows(), tokens);
-        self.scratch.with(|scratch| {
-            let count = tokens.len();
-            let sums = scratch.partial.take(PARTS * count * d);
-            let mut parts: Vec<_> = sums.chunks_exact_mut(count * d).zip(&ends).enumerate().collect();
-            let lists: SmallVec<[(&[u32], &[f32]); 16]> = tokens.iter().map(|token| (token.rows, token.a)).collect();
-            self.pool().for_each(&mut parts, |_, (part, (sums, end))| {
-                let start = part.checked_sub(1).map_or(0, |before| ends[before]);
-                for ((rows, a), sum) in lists.iter().zip(sums.chunks_exact_mut(d)) {
-                    sum.fill(0.0);
-                    let range = below(rows, start)..below(rows, **end);
-                    let (rows, a) = (&rows[range.clone()], &a[range]);
-                    let row = |at: usize| rows[at] as usize;
-                    let multiple = |at: usize| ScaledRow {
-                        row: weight.row(row(at)),
-                        a: weight.factor() * a[at],
-                        ahead: prefetch_distance(weight, at, rows.len(), AXPY_ROWS, row),
-                    };
-                    let mut at = 0;
-                    while at + AXPY_ROWS <= rows.len() {
-                        let group: [_; AXPY_ROWS] = std::array::from_fn(|i| multiple(at + i));
-                        self.kernels.axpy(weight.encoding(), &group, sum);
-                        at += AXPY_ROWS;
-                    }
-                    (at..rows.len()).for_each(|at| self.kernels.axpy(weight.encoding(), &[multiple(at)], sum));
-                }
-            });
-            drop(parts);
-            let sums = &*sums;
-            let width = (SUM_ELEMENTS / PARTS).min(d).max(1);
-            let outs = tokens.iter_mut().enumerate();
-            let mut columns: Vec<_> = outs
-                .flat_map(|(token, it)| it.out.chunks_mut(width).enumerate().map(move |(at, out)| (token, at, out)))
-                .collect();
-            self.pool().for_each(&mut columns, |_, (token, at, out)| {
-                for part in sums.chunks_exact(count * d) {
-                    let sum = &part[*token * d + *at * width..][..out.len()];
-                    out.iter_mut().zip(sum).for_each(|(out, sum)| *out += sum);
-                }
-            });
-        });
-    }
-}
-
-/// The end of each part of `rows` rows: parts have about as many rows of all tokens.
-fn part_ends(rows: usize, tokens: &[TokenSum<'_>]) -> [usize; PARTS] {
-    const BLOCK: usize = 32;
-    let mut counts = vec![0u32; rows.div_ceil(BLOCK)];
-    for row in tokens.iter().flat_map(|token| token.rows) {
-        counts[*row as usize / BLOCK] += 1;
-    }
-    let all: u32 = counts.iter().sum();
-    let (mut ends, mut part, mut seen) = ([rows; PARTS], 0, 0);
-    for (block, count) in counts.iter().enumerate() {
-        seen += count;
-        while part + 1 < PARTS && u64::from(seen) * PARTS as u64 >= u64::from(all) * (part as u64 + 1) {
-            ends[part] = ((block + 1) * BLOCK).min(rows);
-            part += 1;
-        }
-    }
-    ends
 }
 
 #[cfg(test)]
@@ -206,7 +115,7 @@ mod tests {
     use super::*;
     use crate::{
         cpu::{
-            RowsJob,
+            RowSum, RowsJob,
             matmul::tests::{columns, every_cpu, random_matrix},
             simd::tests::random_activations,
         },
@@ -242,27 +151,33 @@ mod tests {
         }
     }
 
-    /// Sums of lists agree with those of each token alone, and do not depend on the number of threads.
+    /// Every token's sum of its own rows is that of the token alone, bit by bit, for any number of threads.
     #[test]
-    fn sums_of_lists_agree_with_those_of_each_token_alone() {
+    fn sums_of_several_tokens_equal_those_of_each_token_alone() {
         let rng = &mut StdRng::seed_from_u64(6);
         for ty in TYPES {
-            let (rows, d) = (500, columns(ty, 300));
-            let weight = random_matrix(ty, rows, d, rng);
+            let (rows, d) = (700, columns(ty, 300));
+            let weight = random_matrix(ty, rows, d, rng).with_factor(0.75);
             let lists = lists(rows, rng);
-            let activations: Vec<Vec<f32>> = lists.iter().map(|list| random_activations(list.len(), rng)).collect();
+            let mut activations: Vec<Vec<f32>> = lists.iter().map(|list| random_activations(list.len(), rng)).collect();
+            activations.iter_mut().flatten().step_by(7).for_each(|a| *a = 0.0);
             let mut first: Option<(crate::cpu::Isa, Vec<Vec<f32>>)> = None;
             for cpu in every_cpu() {
                 let mut outs: Vec<Vec<f32>> = lists.iter().map(|_| vec![1.0; d]).collect();
                 let tokens = lists.iter().zip(&activations).zip(&mut outs);
-                let mut tokens: Vec<_> = tokens.map(|((rows, a), out)| TokenSum { rows, a, out }).collect();
-                cpu.accumulate_lists(&weight, &mut tokens);
+                let mut sums: Vec<_> =
+                    tokens.map(|((rows, a), out)| RowSum { weight: &weight, rows: Some(rows), a, out }).collect();
+                cpu.accumulate_sums(&mut sums);
                 for ((list, a), out) in lists.iter().zip(&activations).zip(&outs) {
                     let mut alone = vec![1.0; d];
                     cpu.accumulate_rows(&weight, list, a, 1, &mut alone);
-                    for (out, alone) in out.iter().zip(&alone) {
-                        assert!((out - alone).abs() <= 1e-3 * (1.0 + alone.abs()), "{ty}: {out} {alone}");
-                    }
+                    assert_eq!(*out, alone, "{ty} {}", cpu.isa());
+                    // Among all rows, the others being silent.
+                    let mut all = vec![0.0; rows];
+                    list.iter().zip(a).for_each(|(row, a)| all[*row as usize] = *a);
+                    alone.fill(1.0);
+                    cpu.accumulate_sums(&mut [RowSum { weight: &weight, rows: None, a: &all, out: &mut alone }]);
+                    assert_eq!(*out, alone, "{ty} {}, all rows", cpu.isa());
                 }
                 match &first {
                     Some((isa, other)) if *isa == cpu.isa() => assert_eq!(outs, *other, "threads matter"),

@@ -126,8 +126,8 @@ impl Forward {
         self.same_bits = self.processor.same_bits(&self.model, mode);
     }
 
-    /// Most tokens of one sequence that one pass may have so that their logits have the bits of passes of one token each, in
-    /// the sparsity mode there is. 1 if no pass of several tokens has them.
+    /// Most tokens that a pass of [`Forward::run_batch`] may have so that their logits have the bits of passes of one token each,
+    /// in the sparsity mode there is. 1 if no pass of several tokens has them.
     pub fn same_bits(&self) -> usize {
         self.same_bits
     }
@@ -231,9 +231,11 @@ impl Forward {
         Ok(())
     }
 
-    /// Appends tokens to the caches of several sequences in one pass, and returns the logits of every token, `[tokens, n_vocab]`, one
-    /// sequence's behind the other's. Weights are read once for all. A token's logits are those that [`Forward::run`] gives for it,
-    /// up to the order of sums. Overwritten by the next call. A batch has no cancellation: `probe` is not asked.
+    /// Appends tokens to the caches of one or several sequences in one pass, and returns the logits of every token,
+    /// `[tokens, n_vocab]`, one sequence's behind the other's. Weights are read once for all. A token's logits are those that
+    /// [`Forward::run`] gives for it alone, in the sparsity mode of single tokens: up to [`Forward::same_bits`] tokens they are the
+    /// same bits, beyond that up to the order of sums. Overwritten by the next call. A batch of several sequences has no
+    /// cancellation: `probe` is not asked.
     ///
     /// # Errors
     /// As [`Forward::run`], for any of the sequences; [`Error::Invalid`] for no sequences, or more tokens than
@@ -251,7 +253,7 @@ impl Forward {
         let Forward { model, processor, sparsity, correction, logits, .. } = self;
         let logits = &mut logits[..wanted.unwrap_or(0)];
         let mut sequences = Sequences::several(batch.iter_mut().map(|(kv, tokens)| (&mut **kv, tokens.len())));
-        let separate = sequences.len() > 1;
+        let separate = tokens.len() > 1;
         let mut pass = Pass { separate, sparsity: *sparsity, correction, ..Pass::new(model, &tokens, probe) };
         let done = layers(&mut **processor, &mut pass, &mut sequences)
             .and_then(|()| processor.head(&pass, 0..tokens.len(), logits));
@@ -354,7 +356,7 @@ fn layers(processor: &mut dyn Processor, pass: &mut Pass<'_>, sequences: &mut Se
     let config = &pass.model.config;
     // A recurrent state that was half advanced has to be computed again from far back: single tokens are finished, and so are batches,
     // which others take part in.
-    let may_stop = !pass.separate && (!pass.is_single() || !config.is_recurrent());
+    let may_stop = sequences.len() == 1 && (!pass.is_single() || !config.is_recurrent());
     processor.begin(pass, sequences)?;
     for layer in 0..config.n_layer() {
         if may_stop && pass.probe.cancelled() {

@@ -25,9 +25,9 @@ pub struct Pass<'a> {
     pub model: &'a Model,
     /// The chunk's tokens, those of several sequences one after the other.
     pub tokens: &'a [u32],
-    /// True if the tokens are of several sequences: each is computed as one alone, where a processor can.
+    /// True if each token is computed as one alone, where a processor can: tokens of several sequences, or a token and drafts.
     pub separate: bool,
-    /// Sparsity mode of single tokens.
+    /// Sparsity mode of single tokens, and of separate ones.
     pub sparsity: Sparsity,
     /// Correction of the predictors' thresholds.
     pub correction: &'a ThresholdCorrection,

@@ -65,7 +65,7 @@ pub trait Processor: Debug + Send {
         let _ = pass;
     }
 
-    /// Most tokens of one sequence that one pass may have in `mode` so that their logits have the bits of passes of one token
+    /// Most tokens that a pass of separate tokens may have in `mode` so that their logits have the bits of passes of one token
     /// each. 1 promises nothing.
     fn same_bits(&self, model: &Model, mode: Sparsity) -> usize {
         let _ = (model, mode);

@@ -15,6 +15,8 @@ pub(super) enum WantedLogits {
     Logits,
     /// All, of every token of the chunk.
     EveryLogits,
+    /// All, of a token and the drafts behind it: each as of a pass of its own.
+    DraftLogits,
     /// This number of the largest.
     Shortlist(usize),
     /// None, but the hidden states of every token of the chunk.
@@ -209,6 +211,7 @@ impl Context {
             WantedLogits::Nothing => forward.run(tokens, kv, Outputs::None, probe).map(|_| ComputedLogits::Nothing),
             WantedLogits::Logits => forward.run(tokens, kv, Outputs::Last, probe).map(ComputedLogits::Logits),
             WantedLogits::EveryLogits => forward.run(tokens, kv, Outputs::All, probe).map(ComputedLogits::Logits),
+            WantedLogits::DraftLogits => forward.run_batch(&mut [(kv, tokens)], probe).map(ComputedLogits::Logits),
             WantedLogits::Hidden => forward.hidden(tokens, kv, probe).map(ComputedLogits::Hidden),
             WantedLogits::Shortlist(k) => forward.top(tokens, kv, k, probe).map(ComputedLogits::Shortlist),
         };

@@ -233,7 +233,7 @@ impl<'a> Generation<'a> {
         let longest = self.longest_draft_pass(forward);
         let Some(speculation) = self.speculation.as_mut().filter(|_| longest > 1) else { return };
         let left = self.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.stats.generated_tokens));
-        let room = context.room().min(left).min(self.chunk).min(longest).saturating_sub(1);
+        let room = context.room().min(left).min(self.chunk).min(forward.chunk()).min(longest).saturating_sub(1);
         speculation.draft(room, &mut self.todo);
         self.drafted = self.todo.len() - 1;
     }

@@ -10,7 +10,7 @@ use crate::{
     cpu::{Cpu, MatmulJob},
     error::{Error, Result},
     format::Matrix,
-    model::{ExpertWeights, FfnKind, FfnWeights, ModelConfig},
+    model::{ExpertWeights, FfnKind, FfnWeights, ModelConfig, Router},
     runtime::{Probe, Sparsity, scratch::grow},
 };
 
@@ -49,7 +49,7 @@ struct ExpertTask<'a> {
 }
 
 impl ExpertTask<'_> {
-    /// `out =` the sum of `blocks` for `tokens` tokens, both `[tokens, d_model]`.
+    /// `out =` the sum of `blocks` for `tokens` tokens, both `[tokens, d_model]`, without the biases of down projections.
     fn run(
         &self,
         ffn: &mut CpuFfn,
@@ -72,9 +72,13 @@ impl ExpertTask<'_> {
             tokens,
             observed: self.observed,
         };
-        let work = ffn.run(cpu, &part, out, before)?;
-        blocks.iter().for_each(|block| add_bias(block.ffn, block.factor, out));
-        Ok(work)
+        ffn.run(cpu, &part, out, before)
+    }
+
+    /// The router if it weighs the inputs of expert `at`.
+    fn weighs_inputs(&self, at: usize) -> Option<Router> {
+        let router = self.job.config.experts.filter(|_| at < self.weights.experts.len())?.router;
+        router.weighs_inputs.then_some(router)
     }
 
     /// The neurons of expert `at` among the layer's.
@@ -195,10 +199,10 @@ impl MoeFfn {
         work.read_all(&latent.down.weight);
         work.read_all(&latent.up.weight);
         if let Some(expert) = weights.shared.as_ref().filter(|_| expert_task.whole) {
-            self.members.clear();
-            self.members.extend(self.routing.gates().iter().copied().take(task.tokens).enumerate());
             let (at, shows) = (weights.experts.len(), probe.wants_ffn_hidden());
+            self.find_members(expert_task, at);
             work.add(self.compute_expert(expert_task, at, &expert.ffn, ffn, out, shows.then_some(probe))?);
+            self.add_expert_bias(expert_task, at, &expert.ffn, out);
         }
         Ok(())
     }
@@ -213,30 +217,52 @@ impl MoeFfn {
         probe: &mut dyn Probe,
     ) -> Result<()> {
         let shows = probe.wants_ffn_hidden();
-        let router = expert_task.job.config.experts.map(|experts| experts.router);
-        let weighs_inputs = router.is_some_and(|router| router.weighs_inputs);
         // Experts that are computed together share an input.
-        if expert_task.job.task.tokens == 1 && !shows && !weighs_inputs {
+        if expert_task.job.task.tokens == 1 && !shows && expert_task.weighs_inputs(0).is_none() {
             work.add(self.compute_token(expert_task, ffn, out)?);
             return Ok(());
         }
         out.fill(0.0);
         let ExpertTask { job: LayerJob { task, .. }, weights, .. } = *expert_task;
-        let all = weights.shared.iter().filter(|_| expert_task.whole).map(|expert| &expert.ffn);
-        for (at, expert) in weights.experts.iter().chain(all).enumerate() {
-            self.members.clear();
-            match at < weights.experts.len() {
-                true => self.members.extend(self.routing.members(at, task.tokens)),
-                false => self.members.extend(self.routing.gates().iter().copied().take(task.tokens).enumerate()),
-            }
+        let shared = weights.shared.iter().filter(|_| expert_task.whole).map(|expert| &expert.ffn);
+        let all = weights.experts.iter().chain(shared).enumerate();
+        for (at, expert) in all.clone() {
+            self.find_members(expert_task, at);
             if !self.members.is_empty() {
                 work.add(self.compute_expert(expert_task, at, expert, ffn, out, shows.then_some(&mut *probe))?);
             }
         }
+        // In the order of a single token: all sums, then all biases.
+        for (at, expert) in all {
+            self.add_expert_bias(expert_task, at, expert, out);
+        }
         Ok(())
     }
 
-    /// Computes expert `at` for the tokens that use it.
+    /// Finds the tokens that use expert `at`, or the shared one behind the last, and their router weights.
+    fn find_members(&mut self, expert_task: &ExpertTask<'_>, at: usize) {
+        let tokens = expert_task.job.task.tokens;
+        self.members.clear();
+        match at < expert_task.weights.experts.len() {
+            true => self.members.extend(self.routing.members(at, tokens)),
+            false => self.members.extend(self.routing.gates().iter().copied().take(tokens).enumerate()),
+        }
+    }
+
+    /// Adds the bias of expert `at`, if it has one, to the rows of `out` of the tokens that use it.
+    fn add_expert_bias(&mut self, expert_task: &ExpertTask<'_>, at: usize, expert: &FfnWeights, out: &mut [f32]) {
+        if expert.down.linear().bias.is_none() {
+            return;
+        }
+        self.find_members(expert_task, at);
+        let (d, routed) = (out.len() / expert_task.job.task.tokens, expert_task.weighs_inputs(at));
+        for (t, weight) in &self.members {
+            let factor = routed.map_or(*weight, |router| router.factors(*weight)[1]);
+            add_bias(expert, factor, &mut out[t * d..][..d]);
+        }
+    }
+
+    /// Computes expert `at` for the tokens that use it, without its bias.
     fn compute_expert(
         &mut self,
         expert_task: &ExpertTask<'_>,
@@ -246,16 +272,16 @@ impl MoeFfn {
         out: &mut [f32],
         probe: Option<&mut dyn Probe>,
     ) -> Result<FfnWork> {
-        let LayerJob { cpu, config, task } = expert_task.job;
+        let LayerJob { cpu, task, .. } = expert_task.job;
         let (rows, d) = (self.members.len(), task.x.len() / task.tokens);
         grow(&mut self.gathered, rows.checked_mul(d), WHAT)?;
         grow(&mut self.expert_out, rows.checked_mul(d), WHAT)?;
         let (gathered, result) = (&mut self.gathered[..rows * d], &mut self.expert_out[..rows * d]);
-        let routed = config.experts.filter(|_| at < expert_task.weights.experts.len());
+        let weighs_inputs = expert_task.weighs_inputs(at);
         for (to, (t, weight)) in gathered.chunks_exact_mut(d).zip(&mut self.members) {
             to.copy_from_slice(&task.x[*t * d..][..d]);
-            if let Some(experts) = routed.filter(|experts| experts.router.weighs_inputs) {
-                let [input, output] = experts.router.factors(*weight);
+            if let Some(router) = weighs_inputs {
+                let [input, output] = router.factors(*weight);
                 to.iter_mut().for_each(|x| *x *= input);
                 *weight = output;
             }
@@ -298,6 +324,7 @@ impl MoeFfn {
             blocks.push(block(&expert.ffn, gate));
         }
         let work = expert_task.run(ffn, &blocks, TokenInputs { x: task.x, tokens: 1 }, out, None)?;
+        blocks.iter().for_each(|block| add_bias(block.ffn, block.factor, out));
         if expert_task.observed {
             for (at, ((number, _), block)) in numbers.iter().zip(&blocks).enumerate() {
                 self.firing.note(ffn, at, expert_task.neurons(*number, block.ffn), 0..1);

@@ -38,7 +38,7 @@ pub(crate) struct LayerTask<'a> {
     /// Input of the norm before it, `[tokens, d_model]`.
     pub residual: &'a [f32],
     pub tokens: usize,
-    /// True if the tokens are of different sequences.
+    /// True if each token is computed as one alone.
     pub separate: bool,
     /// True if the layer's experts were chosen before ([`MoeFfn::route`]).
     pub routed: bool,

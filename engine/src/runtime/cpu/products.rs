@@ -85,7 +85,8 @@ pub(crate) struct DownScratch<'s> {
     pub part: &'s mut Vec<f32>,
 }
 
-/// `out =` sum of the down projections of a task's hidden values, `[tokens, d]`, without biases.
+/// `out =` sum of the down projections of a task's hidden values, `[tokens, d]`, without biases. The outputs of several FFNs are
+/// added up in their order.
 pub(crate) fn down<'a>(
     cpu: &Cpu,
     task: &FfnTask<'_>,
@@ -95,94 +96,88 @@ pub(crate) fn down<'a>(
     work: &mut FfnWork,
 ) -> Result<()> {
     let DownScratch { scratch, part } = scratch;
-    let (mut sums, mut wholes) = (Few::new(), Few::new());
+    let (tokens, len) = (task.tokens, out.len());
     let alone = matches!(task.blocks, [block] if block.factor == 1.0);
+    let room = if alone { 0 } else { task.blocks.len().saturating_mul(len) };
+    grow(part, Some(room), WHAT)?;
     out.fill(0.0);
-    for (block, Values { list, hidden }) in task.blocks.iter().zip(values) {
+    part[..room].fill(0.0);
+    let parts = if alone { &mut *out } else { &mut part[..room] };
+    let (mut sums, mut wholes): (Few<RowSum<'_>>, Few<Whole<'_>>) = (Few::new(), Few::new());
+    for ((block, values), out) in task.blocks.iter().zip(values).zip(parts.chunks_exact_mut(len.max(1))) {
+        let Values { list, hidden } = values;
         match &block.ffn.down {
-            Down::Neurons(down) if task.tokens == 1 => {
-                let active = hidden.iter().filter(|a| **a != 0.0).count();
+            Down::Neurons(down) if tokens == 1 || task.separate => {
+                let active = values.active(tokens);
+                work.active += active;
                 work.read_rows(&down.weight, active);
-                sums.push(RowSum { weight: &down.weight, rows: list, a: hidden, factor: block.factor });
+                let of_tokens = hidden.chunks_exact((hidden.len() / tokens.max(1)).max(1));
+                let outs = out.chunks_exact_mut((len / tokens.max(1)).max(1));
+                sums.extend(of_tokens.zip(outs).map(|(a, out)| RowSum { weight: &down.weight, rows: list, a, out }));
             }
             Down::Neurons(down) => {
-                if !alone {
-                    grow(part, Some(out.len()), WHAT)?;
-                    part[..out.len()].fill(0.0);
-                }
-                let into = if alone { &mut *out } else { &mut part[..out.len()] };
                 let active = match list {
-                    Some(list) => cpu.accumulate_rows(&down.weight, list, hidden, task.tokens, into),
-                    None => cpu.matmul_neurons(&down.weight, None, hidden, task.tokens, into),
+                    Some(list) => cpu.accumulate_rows(&down.weight, list, hidden, tokens, out),
+                    None => cpu.matmul_neurons(&down.weight, None, hidden, tokens, out),
                 };
                 work.active += active;
                 work.read_rows(&down.weight, active);
-                if !alone {
-                    cpu.add_scaled(out, &part[..out.len()], block.factor);
-                }
             }
-            Down::Outputs(down) => wholes.push(Whole { down: &down.weight, factor: block.factor, list, hidden }),
+            Down::Outputs(down) => wholes.push(Whole { down: &down.weight, values, out }),
         }
     }
-    outputs(cpu, &wholes, task.tokens, alone, DownScratch { scratch, part }, out, work)?;
-    work.active += cpu.accumulate_sums(&sums, out);
+    cpu.accumulate_sums(&mut sums);
+    drop(sums);
+    outputs(cpu, wholes, tokens, scratch, work)?;
+    if !alone {
+        for (block, part) in task.blocks.iter().zip(part.chunks_exact(len.max(1))) {
+            cpu.add_scaled(out, part, block.factor);
+        }
+    }
     Ok(())
+}
+
+impl Values<'_> {
+    /// Number of neurons with a value other than zero for any of `tokens` tokens.
+    fn active(&self, tokens: usize) -> usize {
+        let n = self.hidden.len() / tokens.max(1);
+        (0..n).filter(|i| (0..tokens).any(|t| self.hidden[t * n + i] != 0.0)).count()
+    }
 }
 
 /// An output-major down projection, which is read whole.
 struct Whole<'a> {
     down: &'a Matrix,
-    factor: f32,
-    list: Option<&'a [u32]>,
-    hidden: &'a [f32],
+    values: Values<'a>,
+    /// `[tokens, d]`
+    out: &'a mut [f32],
 }
 
-/// `out +=` products of output-major matrices, whose hidden values are scattered into a row of zeros first. `alone`: there is one
-/// matrix, and its product is all of `out`.
-fn outputs(
-    cpu: &Cpu,
-    wholes: &[Whole<'_>],
-    tokens: usize,
-    alone: bool,
-    DownScratch { scratch, part }: DownScratch<'_>,
-    out: &mut [f32],
-    work: &mut FfnWork,
-) -> Result<()> {
-    let listed = wholes.iter().filter(|of| of.list.is_some());
+/// Products of output-major matrices, whose hidden values are scattered into a row of zeros first.
+fn outputs(cpu: &Cpu, wholes: Few<Whole<'_>>, tokens: usize, scratch: &mut Vec<f32>, work: &mut FfnWork) -> Result<()> {
+    let listed = wholes.iter().filter(|of| of.values.list.is_some());
     let room = listed.map(|of| tokens.saturating_mul(of.down.cols())).fold(0, usize::saturating_add);
     grow(scratch, Some(room), WHAT)?;
-    let (mut spare, mut inputs) = (&mut scratch[..room], Few::new());
-    for Whole { down, list, hidden, .. } in wholes {
+    let (mut spare, mut inputs, mut jobs) = (&mut scratch[..room], Few::new(), Few::new());
+    for Whole { down, values, out } in wholes {
+        let Values { list, hidden } = values;
         let n_ff = down.cols();
-        let n = list.map_or(n_ff, <[u32]>::len);
-        work.active += (0..n).filter(|i| (0..tokens).any(|t| hidden[t * n + i] != 0.0)).count();
+        work.active += values.active(tokens);
         work.read_all(down);
+        jobs.push(RowsJob { weight: down, bias: None, rows: None, out });
         let Some(list) = list else {
-            inputs.push(*hidden);
+            inputs.push(hidden);
             continue;
         };
         let among;
         (among, spare) = spare.split_at_mut(tokens * n_ff);
         among.fill(0.0);
-        for (among, hidden) in among.chunks_exact_mut(n_ff).zip(hidden.chunks_exact(n.max(1))) {
+        for (among, hidden) in among.chunks_exact_mut(n_ff).zip(hidden.chunks_exact(list.len().max(1))) {
             list.iter().zip(hidden).for_each(|(at, hidden)| among[*at as usize] = *hidden);
         }
         inputs.push(&*among);
     }
-    let len = out.len();
-    if !alone {
-        grow(part, wholes.len().checked_mul(len), WHAT)?;
-    }
-    let into = if alone { &mut *out } else { &mut part[..wholes.len() * len] };
-    let parts = wholes.iter().zip(into.chunks_exact_mut(len.max(1)));
-    let mut jobs: Few<_> = parts.map(|(of, out)| RowsJob { weight: of.down, bias: None, rows: None, out }).collect();
     cpu.matmul_each(&mut jobs, &inputs, tokens);
-    drop(jobs);
-    if !alone {
-        for (of, part) in wholes.iter().zip(part.chunks_exact(len.max(1))) {
-            cpu.add_scaled(out, part, of.factor);
-        }
-    }
     Ok(())
 }
 

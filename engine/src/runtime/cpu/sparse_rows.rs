@@ -1,4 +1,4 @@
-//! Sparse FFNs of tokens of different sequences: each token computes the neurons that fire for it, and the rows of all of them, the
+//! Sparse FFNs of tokens that are separate: each token computes the neurons that fire for it, and the rows of all of them, the
 //! union, are read once. Where the union is so large that all tokens with all rows take less time, they are computed so.
 
 use super::{
@@ -8,7 +8,7 @@ use super::{
     task::{FfnTask, FfnWork, PredictionSource, lists_pay},
 };
 use crate::{
-    cpu::{Cpu, MatmulJob, TokenRows, TokenSum},
+    cpu::{Cpu, MatmulJob, RowSum, TokenRows},
     error::Result,
     model::{Down, Linear, Skips, mask},
     runtime::scratch::grow,
@@ -101,7 +101,7 @@ impl SparseRows {
 }
 
 impl CpuFfn {
-    /// [`CpuFfn::partial`] of one FFN for tokens of different sequences, in a mode that skips.
+    /// [`CpuFfn::partial`] of one FFN for separate tokens, in a mode that skips: each has the bits that it has alone.
     pub(super) fn sparse_rows(
         &mut self,
         cpu: &Cpu,
@@ -241,9 +241,11 @@ impl CpuFfn {
             Down::Neurons(down) => {
                 work.read_rows(&down.weight, union);
                 let of = rows.tokens.iter().zip(out.chunks_exact_mut(d.max(1)));
-                let mut sums: Vec<TokenSum<'_>> =
-                    of.map(|(token, out)| TokenSum { rows: &token.list, a: &token.hidden, out }).collect();
-                cpu.accumulate_lists(&down.weight, &mut sums);
+                let sum = |(token, out)| {
+                    let TokenNeurons { list, hidden, .. }: &TokenNeurons = token;
+                    RowSum { weight: &down.weight, rows: Some(list), a: hidden, out }
+                };
+                cpu.accumulate_sums(&mut of.map(sum).collect::<Vec<_>>());
             }
             Down::Outputs(down) => {
                 work.read_all(&down.weight);

@@ -63,7 +63,7 @@ pub struct FfnTask<'a> {
     pub activation: Activation,
     /// Sparsity mode, for a single token or tokens that are separate.
     pub sparsity: Sparsity,
-    /// True if the tokens are of different sequences: each is computed as it is alone.
+    /// True if each token is computed as it is alone, with the bits that it has then.
     pub separate: bool,
     /// Prediction of the neurons of a single FFN that fire, for [`Sparsity::Predicted`].
     pub prediction: Option<PredictionSource<'a>>,
@@ -97,8 +97,8 @@ pub enum PredictionSource<'a> {
 }
 
 impl<'a> FfnTask<'a> {
-    /// The neurons that are left out. `shows`: an observer sees hidden values. Tokens of different sequences have neurons of their own
-    /// only in a single FFN.
+    /// The neurons that are left out. `shows`: an observer sees hidden values. Separate tokens have neurons of their own only in a
+    /// single FFN.
     pub(crate) fn skips(&self, shows: bool) -> Skips {
         let single = self.blocks.len() == 1;
         let rule = SkipRule {

@@ -164,7 +164,7 @@ impl Generation<'_> {
         } else if !chunk.is_last() || self.max_tokens == Some(0) {
             WantedLogits::Nothing
         } else if self.drafted > 0 {
-            WantedLogits::EveryLogits
+            WantedLogits::DraftLogits
         } else if context.on_device() && self.grammar.is_none() && self.logprobs.is_none() {
             // Reading back all logits takes long.
             let tokens = &self.todo[self.computed..self.computed + chunk.len];

@@ -11,12 +11,13 @@ use crate::{
 /// `acc += a * w`, row after row.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn rows(ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
-    let (groups, rest) =
-        if ty == Encoding::Blocks(BlockType::Q4_0) { rows.as_chunks::<AXPY_ROWS>() } else { (&[][..], rows) };
-    for group in groups {
-        q4_0(group, acc);
+    if ty == Encoding::Blocks(BlockType::Q4_0) {
+        let (groups, rest) = rows.as_chunks::<AXPY_ROWS>();
+        groups.iter().for_each(|group| q4_0(group, acc));
+        rest.iter().for_each(|of| q4_0(std::array::from_ref(of), acc));
+        return;
     }
-    for ScaledRow { row, a, ahead } in rest.iter().copied() {
+    for ScaledRow { row, a, ahead } in rows.iter().copied() {
         match ty {
             Encoding::Float(ty @ FloatType::F32) => {
                 floats::<32>(ty, row, a, ahead, acc, |w| _mm256_castsi256_ps(load256(w)))
@@ -62,7 +63,7 @@ fn floats<const BYTES: usize>(
 
 /// Several rows for each look at `acc`.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q4_0(rows: &[ScaledRow<'_>; AXPY_ROWS], acc: &mut [f32]) {
+fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
     for of in rows {
         assert_eq!(
             Some(of.row.len()),
@@ -71,11 +72,11 @@ fn q4_0(rows: &[ScaledRow<'_>; AXPY_ROWS], acc: &mut [f32]) {
             acc.len()
         );
     }
-    let lines = rows.map(|of| of.row.as_chunks::<18>().0.as_chunks::<8>());
+    let lines = rows.each_ref().map(|of| of.row.as_chunks::<18>().0.as_chunks::<8>());
     let (accs, acc_rest) = acc.as_chunks_mut::<256>();
     for (line, acc) in accs.iter_mut().enumerate() {
-        let blocks = lines.map(|(lines, _)| &lines[line]);
-        let mut scales = [[0.0; 8]; AXPY_ROWS];
+        let blocks = lines.each_ref().map(|(lines, _)| &lines[line]);
+        let mut scales = [[0.0; 8]; ROWS];
         for ((scales, of), blocks) in scales.iter_mut().zip(rows).zip(blocks) {
             prefetch(blocks.as_flattened(), of.ahead);
             store_ps(scales, _mm256_mul_ps(heads::<18, 0>(blocks), _mm256_set1_ps(of.a)));
@@ -85,7 +86,7 @@ fn q4_0(rows: &[ScaledRow<'_>; AXPY_ROWS], acc: &mut [f32]) {
         }
     }
     for (i, acc) in acc_rest.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let blocks = lines.map(|(_, rest)| &rest[i]);
+        let blocks = lines.each_ref().map(|(_, rest)| &rest[i]);
         let scales = std::array::from_fn(|row| rows[row].a * f16_at(blocks[row], 0));
         add(blocks, scales, acc);
     }
@@ -94,7 +95,7 @@ fn q4_0(rows: &[ScaledRow<'_>; AXPY_ROWS], acc: &mut [f32]) {
 /// A block of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add(blocks: [&[u8; 18]; AXPY_ROWS], scales: [f32; AXPY_ROWS], acc: &mut [f32; 32]) {
+fn add<const ROWS: usize>(blocks: [&[u8; 18]; ROWS], scales: [f32; ROWS], acc: &mut [f32; 32]) {
     let mask = _mm256_set1_epi32(15);
     // Codes are 8 too large.
     let offset = _mm256_set1_ps(-8.0 * scales.iter().sum::<f32>());
