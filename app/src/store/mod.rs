@@ -53,6 +53,12 @@ pub use tool::{MessageTools, ToolCall, ToolOutcome, ToolResult};
 /// Time for which another window may lock the file.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Time for which a frame of the window may wait for another connection's lock.
+const BRIEFLY: Duration = Duration::from_millis(20);
+
+/// A lock that was seen is not tried again for so long: a frame waits for it once.
+const LOCKED: Duration = Duration::from_millis(60);
+
 /// Pause between two attempts to open a locked file.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -62,6 +68,8 @@ pub struct Store {
     // Closed before the connection.
     news: Option<NewsWatch>,
     known: Cell<Option<KnownVersion>>,
+    /// When another connection's lock was seen, if the last attempt saw one.
+    locked: Cell<Option<Instant>>,
     db: Connection,
     path: PathBuf,
     instances: Option<InstanceLock>,
@@ -101,14 +109,48 @@ impl Store {
         Ok((store, report))
     }
 
-    /// Another connection to the file, which only reads: for a thread beside the window. `None` for
-    /// chats in memory, which make nobody wait.
-    pub fn reader(&self) -> Option<StoreReader> {
-        (!self.path.as_os_str().is_empty()).then(|| StoreReader(self.path.clone()))
+    /// The file, for connections of other threads. `None` for chats in memory, which make nobody wait.
+    pub fn file(&self) -> Option<StoreFile> {
+        (!self.path.as_os_str().is_empty()).then(|| StoreFile(self.path.clone()))
+    }
+
+    /// `read` as work for another thread. Chats in memory are read at once.
+    pub fn reading<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Box<dyn FnOnce() -> Result<T, StoreError> + Send> {
+        match self.file() {
+            Some(file) => Box::new(move || read(&file.open_to_read()?)),
+            None => {
+                let found = read(self);
+                Box::new(move || found)
+            }
+        }
+    }
+
+    /// `true` unless another connection writes now and goes on for more than a moment. A change made now waits for nobody.
+    pub fn is_writable(&self) -> bool {
+        if self.locked.get().is_some_and(|seen| seen.elapsed() < LOCKED) {
+            return false;
+        }
+        let tried = self.db.busy_timeout(BRIEFLY).and_then(|()| self.db.execute_batch("BEGIN IMMEDIATE; COMMIT"));
+        // The same call has succeeded when the file was opened.
+        let _ = self.db.busy_timeout(PATIENCE);
+        // Another error is reported by the change itself.
+        let locked = tried.is_err_and(|error| is_busy(&error));
+        self.locked.set(locked.then(Instant::now));
+        !locked
     }
 
     fn of(db: Connection, path: &Path) -> Self {
-        Store { news: None, known: Cell::new(None), db, path: path.to_owned(), instances: None }
+        Store {
+            news: None,
+            known: Cell::new(None),
+            locked: Cell::new(None),
+            db,
+            path: path.to_owned(),
+            instances: None,
+        }
     }
 
     /// Detects other instances. If there are none, every streaming message was interrupted.
@@ -258,20 +300,35 @@ impl Store {
     }
 }
 
-/// A file of chats that is to be read by a thread of its own.
+/// The file of chats, to be opened by another thread.
 #[derive(Debug)]
-pub struct StoreReader(PathBuf);
+pub struct StoreFile(PathBuf);
 
-impl StoreReader {
-    /// Opens the file.
+impl StoreFile {
+    /// Opens the file to read it.
     ///
     /// # Errors
     /// SQLite's error.
-    pub fn open(self) -> Result<Store, StoreError> {
-        const OPERATION: &str = "reading the chats";
-        let opened = Connection::open_with_flags(&self.0, OpenFlags::SQLITE_OPEN_READ_ONLY).during(OPERATION);
-        let db = opened.map_err(|error| error.of_file(&self.0))?;
+    pub fn open_to_read(self) -> Result<Store, StoreError> {
+        self.open(OpenFlags::SQLITE_OPEN_READ_ONLY)
+    }
+
+    /// Opens the file to change it.
+    ///
+    /// # Errors
+    /// SQLite's error.
+    pub fn open_to_write(self) -> Result<Store, StoreError> {
+        self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)
+    }
+
+    fn open(self, mode: OpenFlags) -> Result<Store, StoreError> {
+        const OPERATION: &str = "opening the chats";
+        let db =
+            Connection::open_with_flags(&self.0, mode).during(OPERATION).map_err(|error| error.of_file(&self.0))?;
         db.busy_timeout(PATIENCE).during(OPERATION)?;
+        let set = |pragma, value| db.pragma_update(None, pragma, value).during(OPERATION);
+        set("synchronous", "NORMAL")?;
+        set("foreign_keys", "ON")?;
         Ok(Store::of(db, &self.0))
     }
 }
@@ -310,6 +367,35 @@ mod tests {
             opening.join().unwrap()
         });
         assert_eq!(opened.unwrap(), None);
+    }
+
+    #[test]
+    fn lock_of_another_connection_is_seen_without_waiting_for_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chats.db");
+        let (store, _) = Store::open(&path).unwrap();
+        let version = store.version().unwrap();
+        assert!(store.is_writable() && Store::in_memory().unwrap().is_writable());
+        let other = Connection::open(&path).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let began = Instant::now();
+        assert!(!store.is_writable());
+        assert!(began.elapsed() < PATIENCE / 2, "it waited {:?}", began.elapsed());
+        assert!(store.reading(Store::chats)().unwrap().is_empty(), "a lock keeps nobody from reading");
+        other.execute_batch("ROLLBACK").unwrap();
+        crate::testing::eventually("the end of the lock", || store.is_writable());
+        assert_eq!(store.version().unwrap(), version, "looking is no change");
+    }
+
+    #[test]
+    fn file_opened_by_another_thread_can_be_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(&folder.path().join("chats.db")).unwrap();
+        let mut other = store.file().unwrap().open_to_write().unwrap();
+        let chat = other.add_chat(None, "").unwrap();
+        other.add_message(chat, None, &NewMessage::user("frogs")).unwrap();
+        assert_eq!(store.search("frogs").unwrap().len(), 1);
+        assert!(store.file().unwrap().open_to_read().unwrap().delete_chat(chat).is_err());
     }
 
     #[test]

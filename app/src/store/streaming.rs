@@ -72,10 +72,14 @@ impl StreamingMessage {
         self.saved == self.content.len()
     }
 
-    /// Commits if a commit is due.
+    /// Commits if a commit is due and no other connection writes.
     pub fn poll(&mut self, store: &mut Store) -> Result<(), StoreError> {
         let due = if self.is_saved() { HEARTBEAT } else { COMMIT };
         if self.last.elapsed() < due {
+            return Ok(());
+        }
+        if !store.is_writable() {
+            self.last = Instant::now();
             return Ok(());
         }
         self.write(store, MessageState::Streaming, None)

@@ -3,16 +3,25 @@
 use std::{
     sync::mpsc::{self, Receiver, TryRecvError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use egui::Context;
 
 use super::waker::Waker;
 
+/// Work that takes longer than this is shown.
+pub const SLOW: Duration = Duration::from_millis(200);
+
 /// At most one piece of work at a time, and what came of it.
 #[derive(Debug)]
-pub struct Background<T>(Option<Receiver<T>>);
+pub struct Background<T>(Option<Task<T>>);
+
+#[derive(Debug)]
+struct Task<T> {
+    receiver: Receiver<T>,
+    began: Instant,
+}
 
 impl<T> Default for Background<T> {
     fn default() -> Self {
@@ -24,6 +33,11 @@ impl<T: Send + 'static> Background<T> {
     /// True while a task runs, or its result has not been taken.
     pub fn is_busy(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// True while a task runs for longer than [`SLOW`].
+    pub fn is_slow(&self) -> bool {
+        self.0.as_ref().is_some_and(|task| task.began.elapsed() >= SLOW)
     }
 
     /// Begins `work`; what an earlier one finds is not wanted any more. A frame is asked for at its end.
@@ -42,21 +56,21 @@ impl<T: Send + 'static> Background<T> {
             .name("background".to_owned())
             .spawn(work)
             .map_err(|error| format!("no thread to work with: {error}"))?;
-        self.0 = Some(receiver);
+        self.0 = Some(Task { receiver, began: Instant::now() });
         Ok(())
     }
 
     /// Waits for the end of a task that must not be left behind, `most` at the longest.
     pub fn wait(&mut self, most: Duration) {
-        if let Some(receiver) = self.0.take() {
+        if let Some(task) = self.0.take() {
             // It may have ended without a result.
-            let _ = receiver.recv_timeout(most);
+            let _ = task.receiver.recv_timeout(most);
         }
     }
 
     /// The result, once.
     pub fn take(&mut self) -> Option<T> {
-        let found = match self.0.as_ref()?.try_recv() {
+        let found = match self.0.as_ref()?.receiver.try_recv() {
             Ok(found) => Some(found),
             Err(TryRecvError::Empty) => return None,
             Err(TryRecvError::Disconnected) => None,

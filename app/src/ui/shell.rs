@@ -1,6 +1,7 @@
 //! State shared by all panels: engine, settings, folders, downloads.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -40,6 +41,12 @@ use crate::{
 
 /// Settings are written this long after they were changed.
 const SETTLED: Duration = Duration::from_secs(1);
+
+/// While another connection writes, changes of the chats are tried this often.
+const LOCKED: Duration = Duration::from_millis(100);
+
+/// A change of the chats.
+type Change = Box<dyn FnOnce(&mut Store) -> Result<(), StoreError>>;
 
 /// The world outside a panel.
 pub struct Shell {
@@ -84,6 +91,8 @@ pub struct Shell {
     /// Short notices in a corner.
     pub toasts: Toasts,
     commands: Vec<Command>,
+    /// Changes of the chats that wait until no other connection writes, in order.
+    changes: VecDeque<Change>,
     written: Settings,
     changed: Option<Instant>,
     /// Not if the file is there and cannot be read: it belongs to another program or version.
@@ -172,6 +181,7 @@ impl Shell {
             expected_speeds: ExpectedSpeeds::default(),
             toasts,
             commands: Vec::new(),
+            changes: VecDeque::new(),
             written,
             changed: None,
             keeps_settings,
@@ -221,6 +231,36 @@ impl Shell {
     /// The value of `result`; an error is shown as a toast.
     pub fn ok_or_show_error<T>(&mut self, result: Result<T, impl std::fmt::Display>) -> Option<T> {
         result.map_err(|error| self.show_error(error)).ok()
+    }
+
+    /// Changes the chats: at once, or in a later frame if another connection writes now.
+    pub fn change_chats<T: 'static>(&mut self, change: impl FnOnce(&mut Store) -> Result<T, StoreError> + 'static) {
+        self.changes.push_back(Box::new(move |store: &mut Store| change(store).map(drop)));
+        self.make_changes();
+    }
+
+    /// Makes the changes that wait, as far as no other connection writes.
+    fn make_changes(&mut self) {
+        while !self.changes.is_empty() && self.store.is_writable() {
+            let made = self.changes.pop_front().map_or(Ok(()), |change| change(&mut self.store));
+            self.ok_or_show_error(made);
+        }
+    }
+
+    /// Makes the changes that wait. Asks for another frame if some still do.
+    pub fn try_changes(&mut self, ctx: &Context) {
+        self.make_changes();
+        if !self.changes.is_empty() {
+            ctx.request_repaint_after(LOCKED);
+        }
+    }
+
+    /// Makes all changes that wait, because the window closes: waits for other connections.
+    pub fn finish_changes(&mut self) {
+        for change in std::mem::take(&mut self.changes) {
+            let made = change(&mut self.store);
+            self.ok_or_show_error(made);
+        }
     }
 
     /// The chat that is shown, with which the window begins next time, too.

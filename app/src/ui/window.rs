@@ -148,6 +148,7 @@ impl Window {
     /// Work of every frame, visible or not.
     pub fn tick(&mut self, ctx: &Context) {
         self.shell.chat_controller.set_keeps_words(self.shell.settings.keep_neuron_words);
+        self.shell.try_changes(ctx);
         self.conversation.tick(ctx, &mut self.shell);
         self.chats.tick(ctx, &mut self.shell);
         self.models.tick(ctx, &mut self.shell);
@@ -241,6 +242,7 @@ impl Window {
                 command => self.handle_command(command, rooms),
             }
         }
+        self.shell.try_changes(ui);
         if page == Page::Preferences && self.page != page {
             self.preferences.leave(&mut self.shell);
         }
@@ -327,6 +329,7 @@ impl eframe::App for Window {
     fn on_exit(&mut self) {
         self.remember_backend();
         self.conversation.leave(&mut self.shell);
+        self.shell.finish_changes();
         self.shell.keep_settings(&Context::default(), true);
     }
 }

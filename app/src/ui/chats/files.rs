@@ -1,7 +1,10 @@
 //! Files of chats. The system's dialogs wait for the user, so that they do it beside the window; it is they who ask before a
 //! file is overwritten.
 
-use std::{fmt, fs, path::PathBuf};
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
 
 use egui::{Context, Ui};
 use thermocline_engine::files;
@@ -10,7 +13,7 @@ use crate::{
     attachment,
     engine_handle::error_message,
     store::{
-        ChatId,
+        ChatId, Store, StoreError, StoreFile,
         import_export::{self, FileFormat, ImportedChats, Unreadable},
     },
     ui::{
@@ -25,8 +28,8 @@ use crate::{
 /// The outcome of a file dialog or of dropped files.
 #[derive(Debug)]
 enum Done {
-    /// Chats to be added, and the files they are from; or why a file could not be read.
-    Read(Vec<(PathBuf, Result<String, String>)>),
+    /// The files that were read, with their chats, or why they have none.
+    Read(Vec<(PathBuf, Result<FileChats, String>)>),
     /// A file was written.
     Written(PathBuf),
     /// It did not work, for this reason.
@@ -35,6 +38,15 @@ enum Done {
     Nothing,
     /// There is no dialog on this desktop.
     NoDialog(Wanted),
+}
+
+/// The chats of a file.
+#[derive(Debug)]
+enum FileChats {
+    /// They were added to the file of chats.
+    Imported(ImportedChats),
+    /// The text that has them, to be added to chats in memory.
+    Text(String),
 }
 
 /// Purpose of a path.
@@ -55,9 +67,11 @@ pub struct ChatFiles {
 }
 
 impl ChatFiles {
-    /// Takes what came of the dialog, and reads what was dropped.
-    pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
-        match self.work.take() {
+    /// Takes what came of the dialog, and reads what was dropped. True if chats may have been added.
+    pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) -> bool {
+        let done = self.work.take();
+        let added = matches!(done, Some(Done::Read(_)));
+        match done {
             None | Some(Done::Nothing) => {}
             Some(Done::Failed(why)) => shell.show_error(why),
             Some(Done::Written(path)) => {
@@ -75,8 +89,10 @@ impl ChatFiles {
         }
         if !self.dropped.is_empty() && !self.work.is_busy() {
             let paths = std::mem::take(&mut self.dropped);
-            self.begin(ctx, shell, move || Done::Read(paths.into_iter().map(read).collect()));
+            let file = shell.store.file();
+            self.begin(ctx, shell, move || import(paths, file));
         }
+        added
     }
 
     /// Shows the field for a path, where there is no dialog.
@@ -96,24 +112,32 @@ impl ChatFiles {
     }
 
     /// Writes the branch of a chat that is shown as Markdown.
-    pub fn export_markdown(&mut self, ctx: &Context, id: ChatId, shell: &mut Shell) {
-        if let Some((title, text)) = markdown(id, shell, true) {
-            self.save(ctx, shell, &title, FileFormat::Markdown, text);
-        }
+    pub fn export_markdown(&mut self, ctx: &Context, id: ChatId, title: &str, shell: &mut Shell) {
+        let text = shell.store.reading(move |store| markdown(store, id, true));
+        self.save(ctx, shell, title, FileFormat::Markdown, text);
     }
 
     /// Writes chats with all their branches as JSON.
-    pub fn export_json(&mut self, ctx: &Context, ids: &[ChatId], title: &str, shell: &mut Shell) {
-        let text = shell.store.export(ids);
-        if let Some(text) = shell.ok_or_show_error(text) {
-            self.save(ctx, shell, title, FileFormat::Json, text);
-        }
+    pub fn export_json(&mut self, ctx: &Context, ids: Vec<ChatId>, title: &str, shell: &mut Shell) {
+        let text = shell.store.reading(move |store| store.export(&ids));
+        self.save(ctx, shell, title, FileFormat::Json, text);
     }
 
-    fn save(&mut self, ctx: &Context, shell: &mut Shell, title: &str, form: FileFormat, text: String) {
+    fn save(
+        &mut self,
+        ctx: &Context,
+        shell: &mut Shell,
+        title: &str,
+        form: FileFormat,
+        text: impl FnOnce() -> Result<String, StoreError> + Send + 'static,
+    ) {
         let extensions = form.extensions();
         let name = file_name(title, extensions[0]);
         self.begin(ctx, shell, move || {
+            let text = match text() {
+                Ok(text) => text,
+                Err(error) => return Done::Failed(error.to_string()),
+            };
             let dialog = |it: rfd::FileDialog| it.set_file_name(&name).add_filter(kind(form), extensions).save_file();
             match file_dialog::ask(dialog) {
                 DialogAnswer::Chosen(path) => write(path, &text),
@@ -125,7 +149,8 @@ impl ChatFiles {
 
     /// Reads files of chats that the user chooses.
     pub fn import(&mut self, ctx: &Context, shell: &mut Shell) {
-        self.begin(ctx, shell, || {
+        let file = shell.store.file();
+        self.begin(ctx, shell, move || {
             let both = [FileFormat::Markdown, FileFormat::Json];
             let all = both.map(FileFormat::extensions).concat();
             let dialog = |it: rfd::FileDialog| {
@@ -134,7 +159,7 @@ impl ChatFiles {
                 filters.fold(all, |dialog, (name, extensions)| dialog.add_filter(name, extensions)).pick_files()
             };
             match file_dialog::ask(dialog) {
-                DialogAnswer::Chosen(paths) => Done::Read(paths.into_iter().map(read).collect()),
+                DialogAnswer::Chosen(paths) => import(paths, file),
                 DialogAnswer::Closed => Done::Nothing,
                 DialogAnswer::NoDialog => Done::NoDialog(Wanted::Import),
             }
@@ -162,21 +187,40 @@ fn write(path: PathBuf, text: &str) -> Done {
     }
 }
 
-fn read(path: PathBuf) -> (PathBuf, Result<String, String>) {
-    let text = fs::read(&path).map_err(|error| error.to_string()).and_then(|bytes| {
-        let text = attachment::decode(&bytes).map_err(|error| error.to_string())?;
-        Ok(text.into_owned())
-    });
-    (path, text)
+/// Adds the chats of the files at `paths` to the file of chats, if there is one.
+fn import(paths: Vec<PathBuf>, file: Option<StoreFile>) -> Done {
+    let mut store = match file.map(StoreFile::open_to_write).transpose() {
+        Ok(store) => store,
+        Err(error) => return Done::Failed(error.to_string()),
+    };
+    let add_file = |path: PathBuf| {
+        let chats = read(&path).and_then(|text| match &mut store {
+            Some(store) => add_text(store, &path, &text).map(FileChats::Imported),
+            None => Ok(FileChats::Text(text)),
+        });
+        (path, chats)
+    };
+    Done::Read(paths.into_iter().map(add_file).collect())
 }
 
-/// Adds the chats of files that are not there yet, and opens the first, an old one only if none is new.
-fn add(files: Vec<(PathBuf, Result<String, String>)>, shell: &mut Shell) {
+fn read(path: &Path) -> Result<String, String> {
+    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    Ok(attachment::decode(&bytes).map_err(|error| error.to_string())?.into_owned())
+}
+
+/// Adds the chats of the file at `path`, whose content is `text`.
+fn add_text(store: &mut Store, path: &Path, text: &str) -> Result<ImportedChats, String> {
+    let form = FileFormat::from_path(path).unwrap_or(FileFormat::Markdown);
+    store.import(form, text).map_err(|error| error.to_string())
+}
+
+/// Shows which chats of files were added, and opens the first, an old one only if none is new.
+fn add(files: Vec<(PathBuf, Result<FileChats, String>)>, shell: &mut Shell) {
     let (mut first_added, mut first_known, mut outcome) = (None, None, Outcome::default());
-    for (path, text) in files {
-        let chats = text.and_then(|text| {
-            let form = FileFormat::from_path(&path).unwrap_or(FileFormat::Markdown);
-            shell.store.import(form, &text).map_err(|error| error.to_string())
+    for (path, chats) in files {
+        let chats = chats.and_then(|chats| match chats {
+            FileChats::Imported(chats) => Ok(chats),
+            FileChats::Text(text) => add_text(&mut shell.store, &path, &text),
         });
         let chats = chats.map_err(|error| format!("importing {}: {error}", path.display()));
         let chats = shell.ok_or_show_error(chats).unwrap_or_default();
@@ -250,13 +294,10 @@ const fn kind(form: FileFormat) -> &'static str {
     }
 }
 
-/// A chat's title, and the branch of it that is shown, as Markdown.
-pub fn markdown(id: ChatId, shell: &mut Shell, comments: bool) -> Option<(String, String)> {
-    let store = &shell.store;
-    let read = store.chat(id).and_then(|chat| Ok((store.branch(id)?, store.documents(id)?, chat)));
-    let (branch, files, chat) = shell.ok_or_show_error(read)?;
-    let text = import_export::markdown(&chat, &branch, &files, comments);
-    Some((chat.title, text))
+/// The branch of a chat that is shown, as Markdown.
+pub fn markdown(store: &Store, id: ChatId, comments: bool) -> Result<String, StoreError> {
+    let (chat, branch, files) = (store.chat(id)?, store.branch(id)?, store.documents(id)?);
+    Ok(import_export::markdown(&chat, &branch, &files, comments))
 }
 
 /// A file name for a title, of letters that every system allows.
@@ -304,9 +345,9 @@ mod tests {
         let wide: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (bytes, want) in [(&wide[..], Ok("{}".to_owned())), (b"\xef\xbb\xbf{}", Ok("{}".to_owned()))] {
             fs::write(&path, bytes).unwrap();
-            assert_eq!(read(path.clone()).1, want);
+            assert_eq!(read(&path), want);
         }
         fs::write(&path, b"PK\x03\x04\0\0\0\0\0").unwrap();
-        assert_eq!(read(path).1, Err("not text".to_owned()));
+        assert_eq!(read(&path), Err("not text".to_owned()));
     }
 }

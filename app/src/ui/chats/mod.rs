@@ -23,14 +23,14 @@ use self::{
     row::{ChatAction, Editing, NewName, RowState},
 };
 use super::{
-    background::Background,
+    background::{Background, SLOW},
     command::{Command, Page},
     shell::Shell,
     text::TextField,
     theme::Palette,
     widgets::{icon_button, icon_menu, muted, primary_button, small},
 };
-use crate::store::{Chat, ChatId, Folder, FolderId, SearchHit};
+use crate::store::{Chat, ChatId, Folder, FolderId, SearchHit, StoreError};
 
 /// A deleted chat can be brought back by a button for so long.
 const UNDO: Duration = Duration::from_secs(12);
@@ -61,10 +61,11 @@ pub struct ChatsPanel {
     query: String,
     typed: Option<Instant>,
     hits: Option<Vec<SearchHit>>,
+    searching: Background<Result<Vec<SearchHit>, StoreError>>,
     focus: bool,
     /// True if the first search result is to get the keyboard focus.
     enter: bool,
-    /// True if the first search result is to be opened.
+    /// True if the first search result is to be opened as soon as it is found.
     choose: bool,
     editing: Option<Editing>,
     deleted: Option<(ChatId, String, Instant)>,
@@ -79,10 +80,11 @@ impl ChatsPanel {
         self.order.focused = false;
         if !self.purged {
             self.purged = true;
-            let purged = shell.store.purge(KEPT);
-            shell.ok_or_show_error(purged);
+            shell.change_chats(|store| store.purge(KEPT));
         }
-        self.files.tick(ctx, shell);
+        if self.files.tick(ctx, shell) {
+            self.seen = None;
+        }
         if self.deleted.as_ref().is_some_and(|(.., since)| since.elapsed() > UNDO) {
             self.deleted = None;
         }
@@ -107,18 +109,16 @@ impl ChatsPanel {
             Some((seen, _)) => !busy && seen.0 != version.0,
             None => true,
         };
-        let Some(reader) = shell.store.reader().filter(|_| !waits) else {
+        if waits || shell.store.file().is_none() {
             self.seen = Some((version, Instant::now()));
             let list = ChatList::read(&shell.store);
             if let Some(list) = shell.ok_or_show_error(list) {
                 self.set_list(list);
             }
-            return;
-        };
-        if !self.reading.is_busy() {
+        } else if !self.reading.is_busy() {
             self.seen = Some((version, Instant::now()));
-            let read = move || ReadList { version, list: reader.open().and_then(|store| ChatList::read(&store)) };
-            let started = self.reading.start(ctx, read);
+            let list = shell.store.reading(ChatList::read);
+            let started = self.reading.start(ctx, move || ReadList { version, list: list() });
             shell.ok_or_show_error(started);
         }
     }
@@ -193,7 +193,7 @@ impl ChatsPanel {
             field.request_focus();
         }
         if field.changed() {
-            self.typed = Some(Instant::now());
+            (self.typed, self.choose) = (Some(Instant::now()), false);
         }
         if field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Escape)) {
             self.query.clear();
@@ -204,14 +204,30 @@ impl ChatsPanel {
             self.order.wanted = self.hits.is_none();
         }
         let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
-        self.choose = entered && !self.query.trim().is_empty();
+        self.choose |= entered && !self.query.trim().is_empty();
+        self.search(ui, shell);
+    }
+
+    /// Takes what a thread has found, and has it search for what was typed since.
+    fn search(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        if let Some(found) = self.searching.take() {
+            self.hits = shell.ok_or_show_error(found);
+        }
+        if self.searching.is_slow() {
+            muted(ui, "Searching …");
+        } else if self.searching.is_busy() {
+            ui.request_repaint_after(SLOW);
+        }
         let Some(since) = self.typed else { return };
         if self.query.trim().is_empty() {
-            (self.hits, self.typed) = (None, None);
+            (self.hits, self.typed, self.choose) = (None, None, false);
+            self.searching = Background::default();
         } else if since.elapsed() >= SEARCH || self.choose {
             self.typed = None;
-            let found = shell.store.search(&self.query);
-            self.hits = shell.ok_or_show_error(found);
+            let query = self.query.clone();
+            let search = shell.store.reading(move |store| store.search(&query));
+            let started = self.searching.start(ui, search);
+            shell.ok_or_show_error(started);
         } else {
             ui.request_repaint_after(SEARCH);
         }
@@ -219,6 +235,8 @@ impl ChatsPanel {
 
     fn found(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let hits = self.hits.as_deref().unwrap_or_default();
+        // Until the search ends, these are the results of an earlier one.
+        let choose = !self.searching.is_busy() && std::mem::take(&mut self.choose);
         if hits.is_empty() {
             muted(ui, format!("No chat has \u{201c}{}\u{201d}. Try fewer or shorter words.", self.query.trim()));
         }
@@ -227,8 +245,7 @@ impl ChatsPanel {
             if std::mem::take(&mut self.enter) {
                 response.request_focus();
             }
-            let first = n == 0 && std::mem::take(&mut self.choose);
-            if response.clicked() || first {
+            if response.clicked() || (n == 0 && choose) {
                 shell.queue_command(match hit.message {
                     Some(message) => Command::OpenMessage(hit.chat, message),
                     None => Command::OpenChat(hit.chat),
@@ -309,14 +326,12 @@ impl ChatsPanel {
 
     fn change_folder(&mut self, id: FolderId, name: String, remove: bool, shell: &mut Shell) {
         if remove {
-            let removed = shell.store.remove_folder(id);
-            shell.ok_or_show_error(removed);
+            shell.change_chats(move |store| store.remove_folder(id));
         } else if matches!(&self.editing, Some(Editing::Folder(edited, _)) if *edited == id) {
             self.editing = None;
-            let name = name.trim();
+            let name = name.trim().to_owned();
             if !name.is_empty() {
-                let renamed = shell.store.rename_folder(id, name);
-                shell.ok_or_show_error(renamed);
+                shell.change_chats(move |store| store.rename_folder(id, &name));
             }
         } else {
             self.editing = Some(Editing::Folder(id, NewName::new(name)));
@@ -336,31 +351,25 @@ impl ChatsPanel {
             ChatAction::Named(name) => {
                 self.editing = None;
                 if let Some(name) = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()) {
-                    let renamed = shell.store.rename_chat(id, &name);
-                    shell.ok_or_show_error(renamed);
+                    shell.change_chats(move |store| store.rename_chat(id, &name));
                 }
             }
-            ChatAction::Pin(pinned) => {
-                let done = shell.store.pin_chat(id, pinned);
-                shell.ok_or_show_error(done);
-            }
-            ChatAction::Move(folder) => {
-                let done = shell.store.move_chat(id, folder);
-                shell.ok_or_show_error(done);
-            }
+            ChatAction::Pin(pinned) => shell.change_chats(move |store| store.pin_chat(id, pinned)),
+            ChatAction::Move(folder) => shell.change_chats(move |store| store.move_chat(id, folder)),
             ChatAction::Delete => {
                 shell.chat_controller.stop_answer(id);
-                let done = shell.store.delete_chat(id);
-                if shell.ok_or_show_error(done).is_some() {
-                    self.deleted = Some((id, title, Instant::now()));
-                    if shell.shown == Some(id.number()) {
-                        shell.queue_command(Command::NewChat);
-                    }
+                shell.change_chats(move |store| store.delete_chat(id));
+                self.deleted = Some((id, title, Instant::now()));
+                if shell.shown == Some(id.number()) {
+                    shell.queue_command(Command::NewChat);
                 }
             }
-            ChatAction::Copy => self.copy = files::markdown(id, shell, false).map(|(_, text)| text),
-            ChatAction::Markdown => self.files.export_markdown(ctx, id, shell),
-            ChatAction::Json => self.files.export_json(ctx, &[id], &title, shell),
+            ChatAction::Copy => {
+                let text = files::markdown(&shell.store, id, false);
+                self.copy = shell.ok_or_show_error(text);
+            }
+            ChatAction::Markdown => self.files.export_markdown(ctx, id, &title, shell),
+            ChatAction::Json => self.files.export_json(ctx, vec![id], &title, shell),
         }
         self.seen = None;
     }
@@ -395,7 +404,7 @@ impl ChatsPanel {
                     }
                     let all: Vec<ChatId> = self.chats.iter().map(|chat| chat.id).collect();
                     if ui.add_enabled(!all.is_empty(), egui::Button::new("Export all chats …")).clicked() {
-                        self.files.export_json(ui, &all, "chats", shell);
+                        self.files.export_json(ui, all, "chats", shell);
                     }
                 });
                 if icon_button(ui, ICON_CREATE_NEW_FOLDER, "New folder").clicked() {

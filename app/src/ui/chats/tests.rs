@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     folders::Folders,
     store::{NewMessage, Store},
+    testing::eventually,
     ui::theme,
 };
 
@@ -83,8 +84,10 @@ fn chat_search_opens_the_message_found() {
     it.run_steps(2);
     it.get_by_label("Search chats").type_text("stone");
     it.run_steps(2);
-    std::thread::sleep(SEARCH);
-    it.run_steps(3);
+    eventually("the message", || {
+        it.step();
+        it.query_by_label_contains("A frog sat on a").is_some()
+    });
     it.get_by_label_contains("A frog sat on a").click();
     it.run_steps(2);
     assert!(matches!(it.state().as_ref().unwrap().2.last(), Some(Command::OpenMessage(..))));

@@ -158,7 +158,7 @@ impl Conversation {
         }
         self.take_files(ctx, shell);
         self.send_with_larger_context(shell);
-        if self.changed.is_some_and(|since| since.elapsed() >= DRAFT) {
+        if self.changed.is_some_and(|since| since.elapsed() >= DRAFT) && shell.store.is_writable() {
             self.keep_draft(shell);
         }
         self.follow(ctx, shell);
@@ -193,12 +193,8 @@ impl Conversation {
             }
             Command::OpenMessage(chat, id) => {
                 self.keep_draft(shell);
-                let version = shell.store.message(*id).and_then(|it| shell.store.show_version(*id, it.version.0));
-                shell.ok_or_show_error(version);
                 self.open(*chat, shell);
-                if let Some(row) = self.branch.iter().position(|message| message.id == *id) {
-                    self.rows.go_to(row);
-                }
+                self.go_to_message(*id, shell);
             }
             Command::Compose => self.composer.focus(),
             Command::ToEnd => self.rows.go_to_end(),
@@ -283,7 +279,7 @@ impl Conversation {
         if self.sending {
             self.send(shell);
         }
-        if self.changed.is_some() {
+        if self.changed.is_some() || self.sending {
             ui.request_repaint_after(DRAFT);
         }
         if self.is_elsewhere(shell) {

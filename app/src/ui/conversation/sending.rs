@@ -21,7 +21,7 @@ impl Conversation {
         if text.is_empty() || self.busy(shell) {
             return;
         }
-        if self.attaching.is_reading() {
+        if self.attaching.is_reading() || !shell.store.is_writable() {
             self.sending = true;
             return;
         }

@@ -48,6 +48,18 @@ impl Conversation {
         self.read(shell);
     }
 
+    /// Goes to a message of the chat that is shown, if need be on another branch.
+    pub(super) fn go_to_message(&mut self, id: MessageId, shell: &mut Shell) {
+        if self.branch.iter().all(|message| message.id != id) {
+            let shown = shell.store.message(id).and_then(|it| shell.store.show_version(id, it.version.0));
+            shell.ok_or_show_error(shown);
+            self.refresh(shell);
+        }
+        if let Some(row) = self.branch.iter().position(|message| message.id == id) {
+            self.rows.go_to(row);
+        }
+    }
+
     pub(super) fn close(&mut self, shell: &mut Shell) {
         self.remove_empty(shell);
         shell.remember(None);
@@ -59,8 +71,8 @@ impl Conversation {
     /// list.
     pub(super) fn remove_empty(&mut self, shell: &mut Shell) {
         if let Some(chat) = self.chat.as_ref().filter(|_| self.branch.is_empty()) {
-            let removed = shell.store.remove_empty_chat(chat.id);
-            shell.ok_or_show_error(removed);
+            let id = chat.id;
+            shell.change_chats(move |store| store.remove_empty_chat(id));
         }
     }
 
@@ -89,17 +101,16 @@ impl Conversation {
             return;
         };
         let by_others = self.seen.is_some_and(|(revision, _)| revision == version.0);
-        let Some(reader) = shell.store.reader().filter(|_| by_others) else { return self.read(shell) };
+        if !by_others || shell.store.file().is_none() {
+            return self.read(shell);
+        }
         if self.reading.is_busy() {
             return;
         }
         (self.seen, self.looked) = (Some(version), Some(Instant::now()));
         let reads = self.reads;
-        let read = move || {
-            let contents = reader.open().and_then(|store| ChatContents::read(&store, number));
-            Reread { reads, contents }
-        };
-        let started = self.reading.start(ctx, read);
+        let contents = shell.store.reading(move |store| ChatContents::read(store, number));
+        let started = self.reading.start(ctx, move || Reread { reads, contents: contents() });
         shell.ok_or_show_error(started);
     }
 
@@ -159,8 +170,8 @@ impl Conversation {
             return;
         }
         if let Some(id) = self.ensure_chat(shell) {
-            let kept = shell.store.set_draft(id, self.composer.text());
-            shell.ok_or_show_error(kept);
+            let text = self.composer.text().to_owned();
+            shell.change_chats(move |store| store.set_draft(id, &text));
         }
     }
 

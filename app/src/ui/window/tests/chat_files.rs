@@ -79,7 +79,9 @@ fn dropped_chat_files_are_imported() {
     let mut copies = Vec::new();
     for (n, path) in [&ours, &json].into_iter().enumerate() {
         stage.let_go(&[path]);
-        stage.until("its chat", |window| window.shell.store.chats().unwrap().len() == n + 1);
+        stage.until("its chat", |window| {
+            window.page == Page::Chat && window.shell.store.chats().unwrap().len() == n + 1
+        });
         copies.push(stage.shell().shown);
         assert_ne!(stage.shell().shown, Some(chat.id.number()));
         assert_eq!((shown(&mut stage), stage.it.state().page), (before.clone(), Page::Chat));

@@ -5,7 +5,8 @@
 //! ([`broken_off`]), signs of what was done ([`signs`]), what a new user sees ([`first_minute`]), what happens where the context is full ([`context`]), chats longer
 //! than the window ([`scrolling`]), windows too small for all columns ([`narrow`]), measured speeds of other settings
 //! ([`speeds`]), neurons and the words of the chat ([`neurons`]), the map of each chat ([`chat_maps`]), tools that a model calls
-//! ([`tools`]), and that it gets on with another one ([`other_instances`]).
+//! ([`tools`]), that it gets on with another one ([`other_instances`]), and
+//! that frames do not wait while another program writes to the chats ([`locked_chats`]).
 
 mod attachments;
 mod broken_off;
@@ -16,6 +17,7 @@ mod editors;
 mod first_minute;
 mod frames;
 mod keyboard;
+mod locked_chats;
 mod looks;
 #[cfg(target_os = "linux")]
 mod lost_device;
