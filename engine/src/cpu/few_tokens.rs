@@ -11,8 +11,11 @@ use super::{
 };
 use crate::{format::Matrix, quant::Encoding};
 
-/// Most tokens of this path; tiles of unpacked rows are faster from there on.
+/// Most tokens of this path with quantised weights; tiles of unpacked rows are faster from there on.
 pub(super) const MOST: usize = 8;
+
+/// Most tokens of a pass that keeps the order of single tokens in every product, where the instruction set lets it.
+pub const FEW_TOKENS: usize = 32;
 
 /// Most rows of a float matrix that takes this path whatever the number of tokens: routers and gates, which are a small part of a
 /// prompt. A choice between experts is then the same in a prompt and in one token.

@@ -4,11 +4,14 @@
 //! Nothing is rounded anew: the codes and scales are those of the file's blocks in another order, so that a product is the one
 //! of the file's matrix.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use super::{
-    Cpu, InputPrecision, ThreadPool,
-    simd::{self, INPUTS, InputBlock, InputMinima, OUTPUTS, position_in_line},
+    Cpu, InputPrecision, Scratch, ThreadPool,
+    pool::{ColumnsMut, split_columns},
+    simd::{self, INPUTS, InputBlock, InputMinima, OUTPUTS, QuantisedInput, position_in_line},
 };
 use crate::{
     error::{Error, Result, ScarceMemory},
@@ -115,6 +118,14 @@ impl InputMajor {
         Ok(Some(InputMajor { rows, cols, tile, factor: weight.factor(), form, data: Bytes::new(memory) }))
     }
 
+    /// Bytes that a product with these inputs reads.
+    fn read_bytes(&self, inputs: &[ActiveInputs]) -> u64 {
+        let (head, part, codes) = self.form.sizes();
+        let groups = inputs.chunk_by(|a, b| a.0 / self.form.blocks() == b.0 / self.form.blocks()).count();
+        let active: usize = inputs.iter().map(|(_, of_block)| of_block.count_ones() as usize).sum();
+        (self.rows * (groups * head + inputs.len() * part) + active * codes * self.rows / INPUTS) as u64
+    }
+
     /// Inputs `INPUTS * block..` in tile `at`, if there is such a tile: head, parts and codes of its outputs.
     fn block(&self, at: usize, block: usize) -> Option<[&[u8]; 3]> {
         let outputs = self.tile.min(self.rows.checked_sub(at * self.tile).filter(|left| *left > 0)?);
@@ -133,7 +144,7 @@ impl InputMajor {
 pub struct InputsJob<'a> {
     /// `[rows, cols]` weights.
     pub weight: &'a InputMajor,
-    /// `[rows]`; overwritten.
+    /// `[tokens, rows]`; overwritten.
     pub out: &'a mut [f32],
 }
 
@@ -141,7 +152,7 @@ pub struct InputsJob<'a> {
 struct Tile<'a> {
     weight: &'a InputMajor,
     at: usize,
-    out: &'a mut [f32],
+    out: ColumnsMut<'a>,
 }
 
 impl Form {
@@ -204,58 +215,48 @@ impl Cpu {
         self.activations == InputPrecision::Int8
     }
 
-    /// `out = W x` for one token and every job, `x` `[cols]` the same for all; the weights of inputs of zero are not read.
-    /// Returns how many bytes were read. The result does not depend on the number of threads.
+    /// `out = W x` for every job, `x` `[tokens, cols]` the same for all; the weights of inputs that are zero for all tokens are not
+    /// read. Returns how many bytes were read. A token has the same bits alone and among others, for any number of threads: a block
+    /// of inputs is multiplied with one token after the other while it is in the cache.
     ///
     /// # Panics
     /// If shapes disagree.
-    pub fn matmul_inputs(&self, jobs: &mut [InputsJob<'_>], x: &[f32]) -> u64 {
+    pub fn matmul_inputs(&self, jobs: &mut [InputsJob<'_>], x: &[f32], tokens: usize) -> u64 {
         for InputsJob { weight, out } in &*jobs {
-            assert_eq!(x.len(), weight.cols, "activations of {} columns", weight.cols);
-            assert_eq!(out.len(), weight.rows, "outputs of {} rows", weight.rows);
+            assert_eq!(x.len(), tokens * weight.cols, "activations of {tokens} tokens, {} columns", weight.cols);
+            assert_eq!(out.len(), tokens * weight.rows, "outputs of {tokens} tokens, {} rows", weight.rows);
         }
-        self.scratch.with(|scratch| {
-            let (codes, active) = (&mut scratch.rows, &mut scratch.active);
-            codes.resize_with(codes.len().max(1), Default::default);
-            codes[0].fill(self.kernels, x);
-            let row = codes[0].row();
-            active.clear();
-            // Of blocks with any input that is not zero: which, and where their inputs end in the list.
-            let mut blocks: SmallVec<[(usize, usize); 64]> = SmallVec::new();
-            for (block, codes) in row.codes.as_chunks::<INPUTS>().0.iter().enumerate() {
-                let before = active.len();
-                active.extend((0..).zip(codes).filter(|(_, code)| **code != 0).map(|(input, _)| input));
-                if active.len() > before {
-                    blocks.push((block, active.len()));
-                }
-            }
-            let read = |weight: &InputMajor| {
-                let (head, part, codes) = weight.form.sizes();
-                let groups = blocks.chunk_by(|a, b| a.0 / weight.form.blocks() == b.0 / weight.form.blocks()).count();
-                weight.rows * (groups * head + blocks.len() * part) + active.len() * codes * weight.rows / INPUTS
-            };
-            let bytes: usize = jobs.iter().map(|job| read(job.weight)).sum();
+        if x.is_empty() {
+            return 0;
+        }
+        self.scratch.with(|Scratch { rows: codes, active, .. }| {
+            codes.resize_with(codes.len().max(tokens), Default::default);
+            codes.iter_mut().zip(x.chunks_exact(x.len() / tokens)).for_each(|(codes, x)| codes.fill(self.kernels, x));
+            let rows: SmallVec<[QuantisedInput<'_>; 16]> = codes[..tokens].iter().map(|codes| codes.row()).collect();
+            let (blocks, inputs) = active_blocks(&rows, active);
+            let bytes = jobs.iter().map(|job| job.weight.read_bytes(&inputs)).sum();
             let mut tiles: SmallVec<[Tile<'_>; 24]> = SmallVec::new();
             for InputsJob { weight, out } in jobs {
-                tiles.extend(out.chunks_mut(weight.tile).enumerate().map(|(at, out)| Tile { weight, at, out }));
+                let columns = split_columns(out, weight.rows, weight.tile).into_iter().enumerate();
+                tiles.extend(columns.map(|(at, out)| Tile { weight, at, out }));
             }
             self.pool().for_each(&mut tiles, |_, Tile { weight, at: tile, out }| {
                 let weight: &InputMajor = weight;
                 let block = |tile: usize, at: usize| {
-                    let (block, end) = *blocks.get(at)?;
-                    let start = at.checked_sub(1).map_or(0, |before| blocks[before].1);
-                    let [head, parts, codes] = weight.block(tile, block)?;
+                    let ActiveBlock { block, token, inputs } = blocks.get(at)?;
+                    let row = &rows[*token];
+                    let [head, parts, codes] = weight.block(tile, *block)?;
                     let (scales, of_minima) = head.split_at(head.len() * 2 / weight.form.sizes().0);
-                    let (x, scale, sum) = (part(row.codes, block), row.scales[block], row.sums[block]);
-                    let inputs = InputBlock { scales, codes, active: &active[start..end], x, scale, sum };
+                    let (x, scale, sum) = (part(row.codes, *block), row.scales[*block], row.sums[*block]);
+                    let inputs = InputBlock { scales, codes, active: &active[inputs.clone()], x, scale, sum };
                     let (factors, minima) = parts.split_at(parts.len() / 2);
                     Some((inputs, InputMinima { factors, minima, scales: of_minima }))
                 };
-                out.fill(0.0);
+                (0..tokens).for_each(|token| out.row_mut(token).fill(0.0));
                 let mut current = block(*tile, 0);
-                for at in 0..blocks.len() {
+                for (at, ActiveBlock { token, .. }) in blocks.iter().enumerate() {
                     let next = block(*tile, at + 1).or_else(|| block(*tile + 1, 0));
-                    let ahead = next.as_ref().map(|(inputs, _)| inputs);
+                    let (ahead, out) = (next.as_ref().map(|(inputs, _)| inputs), out.row_mut(*token));
                     if let Some((inputs, minima)) = &current {
                         match weight.form {
                             Form::Q4_0 => self.kernels.add_inputs(inputs, ahead, out),
@@ -266,12 +267,50 @@ impl Cpu {
                     current = next;
                 }
                 if weight.factor != 1.0 {
-                    out.iter_mut().for_each(|out| *out *= weight.factor);
+                    let scale = |out: &mut [f32]| out.iter_mut().for_each(|out| *out *= weight.factor);
+                    (0..tokens).for_each(|token| scale(out.row_mut(token)));
                 }
             });
-            bytes as u64
+            bytes
         })
     }
+}
+
+/// A block of inputs, of which some are not zero for a token.
+struct ActiveBlock {
+    block: usize,
+    token: usize,
+    /// The place of these inputs' indices.
+    inputs: Range<usize>,
+}
+
+/// Number of a block, and a bit for each of its inputs that is not zero for any token.
+type ActiveInputs = (usize, u32);
+
+/// Blocks with inputs that are not zero, token by token within a block, and the inputs of all tokens. The inputs' indices within their
+/// block go to `active`.
+fn active_blocks(
+    rows: &[QuantisedInput<'_>],
+    active: &mut Vec<u32>,
+) -> (SmallVec<[ActiveBlock; 64]>, SmallVec<[ActiveInputs; 64]>) {
+    let (mut blocks, mut inputs) = (SmallVec::new(), SmallVec::new());
+    active.clear();
+    for block in 0..rows.first().map_or(0, |row| row.codes.len() / INPUTS) {
+        let mut any = 0;
+        for (token, row) in rows.iter().enumerate() {
+            let start = active.len();
+            let codes = (0..).zip(part(row.codes, block));
+            active.extend(codes.filter(|(_, code)| **code != 0).map(|(input, _): (u32, _)| input));
+            if active.len() > start {
+                any |= active[start..].iter().fold(0, |any, input| any | 1 << input);
+                blocks.push(ActiveBlock { block, token, inputs: start..active.len() });
+            }
+        }
+        if any != 0 {
+            inputs.push((block, any));
+        }
+    }
+    (blocks, inputs)
 }
 
 /// Input codes of block `block`, `[INPUTS]`.
@@ -309,7 +348,7 @@ mod tests {
                 let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
                 let (mut wanted, mut got) = (vec![f32::NAN; rows], vec![f32::NAN; rows]);
                 cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut wanted }], &x, 1);
-                let read = cpu.matmul_inputs(&mut [InputsJob { weight: &input_major, out: &mut got }], &x);
+                let read = cpu.matmul_inputs(&mut [InputsJob { weight: &input_major, out: &mut got }], &x, 1);
                 prop_assert!(read <= InputMajor::bytes(&weight).unwrap());
                 if density == 0.0 {
                     prop_assert_eq!(read, 0);
@@ -339,8 +378,33 @@ mod tests {
             for cpu in every_cpu().into_iter().filter(Cpu::takes_inputs) {
                 let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
                 let mut out = vec![f32::NAN; OUTPUTS];
-                cpu.matmul_inputs(&mut [InputsJob { weight: &input_major, out: &mut out }], &[x; 2 * INPUTS]);
+                cpu.matmul_inputs(&mut [InputsJob { weight: &input_major, out: &mut out }], &[x; 2 * INPUTS], 1);
                 assert!(out.iter().all(|y| (y - wanted).abs() < 0.01), "{}: {out:?} are not {wanted}", cpu.isa());
+            }
+        }
+    }
+
+    /// Tokens of a pass have the bits that they have alone, each with zeros of its own.
+    #[test]
+    fn tokens_have_the_bits_that_they_have_alone() {
+        let rng = &mut StdRng::seed_from_u64(5);
+        const TOKENS: usize = 9;
+        for ty in [TensorType::Q4_0, TensorType::Q8_0, TensorType::Q4_K] {
+            let (rows, cols) = (5 * OUTPUTS, 512);
+            let weight = random_matrix(ty, rows, cols, rng).with_factor(0.75);
+            let mut x = random_activations(TOKENS * cols, rng);
+            for (token, x) in x.chunks_exact_mut(cols).enumerate() {
+                x.iter_mut().for_each(|x| *x = if rng.random_bool(token as f64 / 8.0) { *x } else { 0.0 });
+            }
+            for cpu in every_cpu().into_iter().filter(Cpu::takes_inputs) {
+                let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
+                let product = |x: &[f32], tokens: usize| {
+                    let mut out = vec![f32::NAN; tokens * rows];
+                    cpu.matmul_inputs(&mut [InputsJob { weight: &input_major, out: &mut out }], x, tokens);
+                    out
+                };
+                let alone: Vec<f32> = x.chunks_exact(cols).flat_map(|x| product(x, 1)).collect();
+                assert!(product(&x, TOKENS) == alone, "{ty} {}", cpu.isa());
             }
         }
     }
@@ -354,7 +418,7 @@ mod tests {
         let mut x = vec![0.0; 96];
         let mut read = |at: usize| {
             x[at] = 1.0;
-            cpu.matmul_inputs(&mut [InputsJob { weight: &input_major, out: &mut [0.0; 256] }], &x)
+            cpu.matmul_inputs(&mut [InputsJob { weight: &input_major, out: &mut [0.0; 256] }], &x, 1)
         };
         // Bytes read: the scales of a block, and the codes of each active input.
         assert_eq!(read(0), 512 + 128);

@@ -24,6 +24,7 @@ mod tests;
 
 use std::sync::Arc;
 
+pub use few_tokens::FEW_TOKENS;
 pub use input_major::{InputMajor, InputsJob};
 pub use isa::Isa;
 pub use matmul::{MatmulJob, RowsJob};

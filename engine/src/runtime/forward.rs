@@ -127,9 +127,10 @@ impl Forward {
     }
 
     /// Most tokens that a pass of [`Forward::run_batch`] may have so that their logits have the bits of passes of one token each,
-    /// in the sparsity mode there is. 1 if no pass of several tokens has them.
+    /// in the sparsity mode there is. 1 if no pass of several tokens has them: as while predictors are checked, each at tokens of its
+    /// own.
     pub fn same_bits(&self) -> usize {
-        self.same_bits
+        if self.correction.recall_check.is_some() { 1 } else { self.same_bits }
     }
 
     /// Sets the correction of the predictors' thresholds, from the next call of [`Forward::run`] or [`Forward::top`] on.

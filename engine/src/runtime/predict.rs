@@ -3,7 +3,7 @@
 
 use super::scratch::grow;
 use crate::{
-    cpu::{Cpu, InputMajor, InputsJob, MatmulJob, ops::Activation},
+    cpu::{Cpu, FEW_TOKENS, InputMajor, InputsJob, MatmulJob, ops::Activation},
     error::Result,
     format::Matrix,
     model::{Predictor, PredictorKind},
@@ -38,10 +38,10 @@ impl Predictor {
                 let rank = tokens.saturating_mul(fc1.rows());
                 grow(hidden, Some(rank), WHAT)?;
                 let hidden = &mut hidden[..rank];
-                // About half of the hidden activations are zero behind the ReLU: one token reads an input-major copy of fc2, if
-                // there is room for one, and skips their weights.
-                let by_input =
-                    (tokens == 1 && cpu.takes_inputs()).then(|| self.by_input.get_or_init(|| by_input(cpu, fc2)));
+                // About half of the hidden activations are zero behind the ReLU: a few tokens read an input-major copy of fc2, if
+                // there is room for one, and skip their weights.
+                let by_input = (tokens <= FEW_TOKENS && cpu.takes_inputs())
+                    .then(|| self.by_input.get_or_init(|| by_input(cpu, fc2)));
                 let by_input = by_input.and_then(Option::as_ref);
                 if tokens == 1 && by_input.is_none() {
                     cpu.prefetch(&[fc2]);
@@ -50,7 +50,8 @@ impl Predictor {
                 cpu.activate(Activation::Relu, hidden, None);
                 cpu.prefetch(&[]);
                 if let Some(by_input) = by_input {
-                    let read = cpu.matmul_inputs(&mut [InputsJob { weight: by_input, out: &mut *scores }], hidden);
+                    let read =
+                        cpu.matmul_inputs(&mut [InputsJob { weight: by_input, out: &mut *scores }], hidden, tokens);
                     return Ok((scores, fc1.data().len() as u64 + read));
                 }
                 cpu.matmul(&mut [MatmulJob { weight: fc2, bias: None, out: &mut *scores }], hidden, tokens);
@@ -96,7 +97,7 @@ impl Predictor {
 }
 
 /// Input-major copy of the second layer `[n_ff, rank]`; `None` if the type has no such form or memory is short. It is made with the
-/// first single token, so that layers whose predictor runs on a device have none.
+/// first pass of a few tokens, so that layers whose predictor runs on a device have none.
 fn by_input(cpu: &Cpu, fc2: &Matrix) -> Option<InputMajor> {
     InputMajor::new(cpu.pool(), fc2).unwrap_or_else(|error| {
         tracing::warn!(%error, "a predictor's second layer is read whole");

@@ -70,7 +70,8 @@ impl CpuProcessor {
 
     /// The small inputs that a layer skips now.
     fn skipped<'m>(&self, pass: &Pass<'m>, layer: usize) -> Option<&'m SkippedInputs> {
-        let now = self.calibration.in_chunks || (pass.is_single() && pass.sparsity != Sparsity::Dense);
+        let now =
+            self.calibration.in_chunks || ((pass.is_single() || pass.separate) && pass.sparsity != Sparsity::Dense);
         pass.model.weights.layers[layer].skipped_inputs.as_deref().filter(|_| now)
     }
 

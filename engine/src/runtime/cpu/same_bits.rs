@@ -1,9 +1,9 @@
 //! How many separate tokens a pass may have so that each gets the bits of a pass of its own.
 
 use crate::{
-    cpu::Cpu,
+    cpu::{Cpu, FEW_TOKENS},
     format::Tensor,
-    model::{LayerWeights, Model, SkipRule, Skips},
+    model::{LayerWeights, Model, PredictorKind, SkipRule, Skips},
     runtime::Sparsity,
 };
 
@@ -11,17 +11,21 @@ use crate::{
 /// has them.
 ///
 /// Every sum has to be added up in one order, whatever the number of tokens. Attention, norms, sums of neuron-major rows and sums
-/// of experts do so. Products do so up to [`Cpu::same_bits`]. Recurrent states do not, nor do predictors, nor does a single token
-/// that skips inputs.
+/// of experts do so. Products do so up to [`Cpu::same_bits`], those that skip inputs up to [`FEW_TOKENS`]. Recurrent states do not.
 pub(super) fn same_bits(cpu: &Cpu, model: &Model, mode: Sparsity) -> usize {
-    let weights = &model.weights;
-    let skips_inputs = weights.input_level.is_some() && mode != Sparsity::Dense;
-    let predicts = |layer: &LayerWeights| {
-        SkipRule::of(layer, model.config.activation).skips(mode, true, false) == Skips::NotPredicted
-    };
-    if model.config.is_recurrent() || skips_inputs || weights.layers.iter().any(predicts) {
+    if model.config.is_recurrent() {
         return 1;
     }
-    let tensors = model.checkpoint.tensors().iter();
-    tensors.filter_map(Tensor::matrix).map(|matrix| cpu.same_bits(&matrix)).min().unwrap_or(1)
+    let predicts = |layer: &&LayerWeights| {
+        SkipRule::of(layer, model.config.activation).skips(mode, true, false) == Skips::NotPredicted
+    };
+    let predictors = model.weights.layers.iter().filter(predicts).filter_map(|layer| layer.predictor.as_ref());
+    let of_predictors = predictors.flat_map(|predictor| match &predictor.kind {
+        PredictorKind::LowRank { fc1, fc2 } => [Some(fc1), Some(fc2)],
+        PredictorKind::Rows { rows, .. } => [Some(rows), None],
+    });
+    let of_predictors = of_predictors.flatten().map(|matrix| cpu.same_bits(matrix));
+    let tensors = model.checkpoint.tensors().iter().filter_map(Tensor::matrix);
+    let most = tensors.map(|matrix| cpu.same_bits(&matrix)).chain(of_predictors).min().unwrap_or(1);
+    if mode == Sparsity::Dense { most } else { most.min(FEW_TOKENS) }
 }

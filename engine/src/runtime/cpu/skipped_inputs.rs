@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{TokenInputs, WHAT};
 use crate::{
-    cpu::{Cpu, InputsJob, MatmulJob},
+    cpu::{Cpu, FEW_TOKENS, InputsJob, MatmulJob},
     error::Result,
     model::{InputSite, SkippedInputs},
     runtime::scratch::grow,
@@ -38,8 +38,8 @@ pub(super) struct SkippedSite<'a> {
 /// Products of a site: with each of its matrices, in the order of [`InputSite::linears`].
 pub(super) type SiteJobs<'a> = SmallVec<[MatmulJob<'a>; 4]>;
 
-/// Computes the products of a site with what is left of its input, `[tokens, inputs]`. One token does not read the weights of skipped
-/// inputs where a matrix has an input-major copy. `large` is scratch. Returns how many bytes of weights were read.
+/// Computes the products of a site with what is left of its input, `[tokens, inputs]`. A few tokens do not read the weights of inputs that
+/// all of them skip where a matrix has an input-major copy. `large` is scratch. Returns how many bytes of weights were read.
 pub(super) fn products(
     cpu: &Cpu,
     SkippedSite { skipped, site }: SkippedSite<'_>,
@@ -56,7 +56,7 @@ pub(super) fn products(
         }
         None => x,
     };
-    let by_input = tokens == 1 && skipped.site(site).is_some();
+    let by_input = tokens <= FEW_TOKENS && skipped.site(site).is_some();
     let (mut some, mut biases, mut whole) = (SmallVec::<[_; 4]>::new(), SmallVec::<[_; 4]>::new(), SiteJobs::new());
     let mut read = 0;
     for (at, job) in jobs.into_iter().enumerate() {
@@ -75,10 +75,10 @@ pub(super) fn products(
         cpu.matmul(&mut whole, x, tokens);
     }
     if !some.is_empty() {
-        read += cpu.matmul_inputs(&mut some, x);
+        read += cpu.matmul_inputs(&mut some, x, tokens);
         for (InputsJob { out, .. }, bias) in some.iter_mut().zip(biases) {
             if let Some(bias) = bias {
-                cpu.add(out, bias);
+                out.chunks_exact_mut(bias.len().max(1)).for_each(|out| cpu.add(out, bias));
             }
         }
     }
