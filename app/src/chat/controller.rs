@@ -63,7 +63,14 @@ impl ChatController {
 
     /// `true` while any chat is being answered, or waits for a tool.
     pub fn is_busy(&self) -> bool {
-        !self.rounds.is_empty() || self.answers.values().any(|answer| !answer.is_ended())
+        self.busy_chats() > 0
+    }
+
+    /// Number of chats that are being answered, or wait for a tool.
+    pub fn busy_chats(&self) -> usize {
+        let answers =
+            self.answers.iter().filter(|(chat, answer)| !answer.is_ended() && !self.rounds.contains_key(chat));
+        answers.count() + self.rounds.len()
     }
 
     /// `true` while this chat is being answered, or waits for a tool.

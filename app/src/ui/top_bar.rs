@@ -315,7 +315,7 @@ fn input_levels(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine
         if level.is_some() && settings.sparsity.as_deref().is_none_or(|mode| mode == "auto" || mode == "dense") {
             settings.sparsity = Some("threshold".to_owned());
         }
-        shell.open_model(model.clone());
+        shell.queue_command(Command::OpenModel(model.clone()));
         ui.close();
     }
 }

@@ -1,16 +1,18 @@
-//! The window: three [`columns`] that make room for each other, two of them drawn at the [`sides`], [`commands`] that panels give it, and its [`startup`].
+//! The window: three [`columns`] that make room for each other, two of them drawn at the [`sides`], [`commands`] that panels give
+//! it, the question asked before [`leaving`], and its [`startup`].
 
 mod columns;
 mod commands;
 mod drops;
 mod frame_throttle;
 mod ground;
+mod leaving;
 mod sides;
 mod startup;
 
 use std::time::{Duration, Instant};
 
-use egui::{CentralPanel, Color32, Context, Event, Frame, Key, Modifiers, OutputCommand, Panel, Ui};
+use egui::{CentralPanel, Color32, Context, Event, Frame, Key, Modifiers, OutputCommand, Panel, Rect, Ui};
 
 pub use self::startup::run;
 use self::{
@@ -18,6 +20,7 @@ use self::{
     drops::Destination,
     frame_throttle::FrameThrottle,
     ground::Ground,
+    leaving::Leaving,
 };
 use super::{
     areas::WindowArea,
@@ -79,6 +82,8 @@ pub struct Window {
     opening: Option<(Watch, Backend)>,
     /// Wakes whatever draws the window.
     waker: Waker,
+    /// The question before something is lost.
+    leaving: Leaving,
 }
 
 impl Window {
@@ -114,6 +119,7 @@ impl Window {
             ground: None,
             opening: None,
             waker,
+            leaving: Leaving::default(),
         })
     }
 
@@ -226,10 +232,24 @@ impl Window {
             self.shell.toasts.success(COPIED);
         }
         self.shell.toasts.show(ui, middle.response.rect);
+        self.carry_out_commands(ui, rooms, middle.response.rect);
+        self.shell.try_changes(ui);
+        if page == Page::Preferences && self.page != page {
+            self.preferences.leave(&mut self.shell);
+        }
+        self.keyboard_taken = keyboard::is_taken(ui, &[composer_id()]);
+        if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
+            // With a delay, because what is asked for at once is drawn twice.
+            ui.request_repaint_after(Duration::from_millis(1));
+        }
+    }
+
+    /// Carries out what panels and keys have asked for in this frame. `middle`: the page's place.
+    fn carry_out_commands(&mut self, ui: &Ui, rooms: Rooms, middle: Rect) {
         for command in self.shell.take_commands() {
             match command {
                 Command::NextArea | Command::PreviousArea => {
-                    let now = WindowArea::focused(ui, middle.response.rect).unwrap_or(WindowArea::Composer);
+                    let now = WindowArea::focused(ui, middle).unwrap_or(WindowArea::Composer);
                     self.lead(ui, now.neighbour(&self.areas(rooms), command == Command::NextArea));
                 }
                 Command::NextChat | Command::PreviousChat | Command::RenameChat | Command::DeleteChat => {
@@ -239,17 +259,12 @@ impl Window {
                     self.chats.handle_command(ui, &command, &mut self.shell);
                     ui.request_repaint();
                 }
+                command if self.holds(&command) => {}
                 command => self.handle_command(command, rooms),
             }
         }
-        self.shell.try_changes(ui);
-        if page == Page::Preferences && self.page != page {
-            self.preferences.leave(&mut self.shell);
-        }
-        self.keyboard_taken = keyboard::is_taken(ui, &[composer_id()]);
-        if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
-            // With a delay, because what is asked for at once is drawn twice.
-            ui.request_repaint_after(Duration::from_millis(1));
+        if let Some(command) = self.ask_before_leaving(ui) {
+            self.handle_command(command, rooms);
         }
     }
 
@@ -305,6 +320,7 @@ impl eframe::App for Window {
             throttle.before_answers(&self.shell.chat_controller, &self.shell.engine_handle);
         }
         self.tick(ctx);
+        self.hold_close(ctx);
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {

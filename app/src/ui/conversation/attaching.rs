@@ -11,7 +11,7 @@ use thermocline_engine::session::Engine;
 use crate::{
     attachment::{AttachmentError, Document},
     chat::given,
-    store::{Attachment, AttachmentId, MessageId, Source, Store, StoreError},
+    store::{Attachment, AttachmentId, ChatId, MessageId, Source, Store, StoreError},
     ui::{
         background::Background,
         file_dialog::{self, DialogAnswer},
@@ -21,14 +21,38 @@ use crate::{
 /// Tokens of a file, and the key of the model that they were counted for.
 type Counted = (AttachmentId, String, usize);
 
+/// A file that is not read yet.
+#[derive(Debug)]
+struct Unread {
+    path: PathBuf,
+    /// The chat it was chosen for. `None`: the one that is shown.
+    chat: Option<ChatId>,
+}
+
+impl Unread {
+    fn name(&self) -> String {
+        let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        name.unwrap_or_else(|| self.path.display().to_string())
+    }
+}
+
+/// A file that was read, or the reason why it was not.
+#[derive(Debug)]
+pub struct ReadFile {
+    /// Its text.
+    pub document: Result<Document, String>,
+    /// The chat it was chosen for. `None`: the one that is shown.
+    pub chat: Option<ChatId>,
+}
+
 /// The files of the chat that is shown, and those on their way into it.
 #[derive(Debug, Default)]
 pub struct Attaching {
     dialog: Background<DialogAnswer<Vec<PathBuf>>>,
     typed: Option<PathField<()>>,
-    waiting: VecDeque<PathBuf>,
-    /// Name of the file that is being read.
-    reading: Option<String>,
+    waiting: VecDeque<Unread>,
+    /// The file that is being read.
+    reading: Option<Unread>,
     read: Background<Result<Document, AttachmentError>>,
     counting: Background<Counted>,
     files: Vec<Attachment>,
@@ -60,30 +84,49 @@ impl Attaching {
 
     /// Adds a file that was chosen or dropped; it is read beside the window.
     pub fn add(&mut self, path: PathBuf) {
-        self.waiting.push_back(path);
+        self.waiting.push_back(Unread { path, chat: None });
     }
 
-    /// True while files are being read.
+    /// True while files for the chat that is shown are being read.
     pub fn is_reading(&self) -> bool {
-        self.reading.is_some() || !self.waiting.is_empty()
+        self.unread().next().is_some()
     }
 
-    /// Names of the files that are being read or wait for it.
+    /// Names of the files for the chat that is shown that are being read or wait for it.
     pub fn unread(&self) -> impl Iterator<Item = String> {
-        let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
-        self.reading.iter().cloned().chain(self.waiting.iter().filter_map(name))
+        let all = self.reading.iter().chain(&self.waiting);
+        all.filter(|file| file.chat.is_none()).map(Unread::name)
     }
 
-    /// Forgets the files that are not read yet.
+    /// Names of the files for any chat that are being read or wait for it.
+    pub fn all_unread(&self) -> Vec<String> {
+        self.reading.iter().chain(&self.waiting).map(Unread::name).collect()
+    }
+
+    /// Forgets the files for the chat that is shown that are not read yet.
     pub fn forget_unread(&mut self) {
-        self.waiting.clear();
-        (self.reading, self.read) = (None, Background::default());
+        self.waiting.retain(|file| file.chat.is_some());
+        if self.reading.take_if(|file| file.chat.is_none()).is_some() {
+            self.read = Background::default();
+        }
+    }
+
+    /// Has the files that are not read yet go to `chat`, which is shown no longer.
+    pub fn leave(&mut self, chat: ChatId) {
+        let own = self.reading.iter_mut().chain(&mut self.waiting).filter(|file| file.chat.is_none());
+        own.for_each(|file| file.chat = Some(chat));
+    }
+
+    /// Has the files that are not read yet and go to `chat` be those of the chat that is shown.
+    pub fn enter(&mut self, chat: ChatId) {
+        let own = self.reading.iter_mut().chain(&mut self.waiting).filter(|file| file.chat == Some(chat));
+        own.for_each(|file| file.chat = None);
     }
 
     /// A file that was read since the last call, or why it was not.
-    pub fn take(&mut self, ctx: &Context) -> Option<Result<Document, String>> {
+    pub fn take(&mut self, ctx: &Context) -> Option<ReadFile> {
         match self.dialog.take() {
-            Some(DialogAnswer::Chosen(paths)) => self.waiting.extend(paths),
+            Some(DialogAnswer::Chosen(paths)) => paths.into_iter().for_each(|path| self.add(path)),
             Some(DialogAnswer::NoDialog) => self.typed = Some(PathField::new("Attach a file", "", ())),
             Some(DialogAnswer::Closed) | None => {}
         }
@@ -92,19 +135,19 @@ impl Attaching {
             if read.is_none() && self.read.is_busy() {
                 return None;
             }
-            let name = self.reading.take().unwrap_or_default();
-            let broke = || Err(format!("{name} could not be read"));
-            return Some(read.map_or_else(broke, |read| read.map_err(|error| error.to_string())));
+            let file = self.reading.take()?;
+            let broke = || Err(format!("{} could not be read", file.name()));
+            let document = read.map_or_else(broke, |read| read.map_err(|error| error.to_string()));
+            return Some(ReadFile { document, chat: file.chat });
         }
-        let path = self.waiting.pop_front()?;
-        let name =
-            path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+        let file = self.waiting.pop_front()?;
+        let path = file.path.clone();
         match self.read.start(ctx, move || Document::open(&path)) {
             Ok(()) => {
-                self.reading = Some(name);
+                self.reading = Some(file);
                 None
             }
-            Err(why) => Some(Err(why)),
+            Err(why) => Some(ReadFile { document: Err(why), chat: file.chat }),
         }
     }
 

@@ -28,13 +28,15 @@ impl Conversation {
     /// Keeps files that were read with the chat.
     pub(super) fn take_files(&mut self, ctx: &Context, shell: &mut Shell) {
         while let Some(read) = self.attaching.take(ctx) {
-            let read = read.map_err(|why| format!("not attached: {why}"));
-            let Some(document) = shell.ok_or_show_error(read) else { continue };
-            let Some(chat) = self.ensure_chat(shell) else { continue };
+            let document = read.document.map_err(|why| format!("not attached: {why}"));
+            let Some(document) = shell.ok_or_show_error(document) else { continue };
+            let Some(chat) = read.chat.or_else(|| self.ensure_chat(shell)) else { continue };
             let attached = shell.store.attach(chat, &document);
             shell.ok_or_show_error(attached);
-            self.refresh(shell);
-            self.composer.focus();
+            if self.chat.as_ref().is_some_and(|shown| shown.id == chat) {
+                self.refresh(shell);
+                self.composer.focus();
+            }
         }
     }
 

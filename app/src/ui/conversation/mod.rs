@@ -180,6 +180,20 @@ impl Conversation {
         }
     }
 
+    /// Sentences about what is lost if the window closes now.
+    pub fn losses(&self) -> Vec<String> {
+        let mut losses = Vec::new();
+        match &*self.attaching.all_unread() {
+            [] => {}
+            [name] => losses.push(format!("{name} is still being read. It is not attached.")),
+            names => losses.push(format!("{} files are still being read. They are not attached.", names.len())),
+        }
+        if self.editing.as_ref().is_some_and(|change| change.differs(&self.branch)) {
+            losses.push("Your change to a message is not kept yet.".to_owned());
+        }
+        losses
+    }
+
     /// Does what is asked of the conversation.
     pub fn handle_command(&mut self, command: &Command, shell: &mut Shell) {
         match command {

@@ -39,12 +39,13 @@ pub struct Reread {
 
 impl Conversation {
     pub(super) fn open(&mut self, id: ChatId, shell: &mut Shell) {
-        self.remove_empty(shell);
+        self.leave_chat(shell);
         let chat = shell.store.chat(id);
         let Some(chat) = shell.ok_or_show_error(chat) else { return };
         shell.remember(Some(id));
         self.composer = Composer::new(&chat.draft);
         self.reset(Some(chat));
+        self.attaching.enter(id);
         self.read(shell);
     }
 
@@ -61,10 +62,19 @@ impl Conversation {
     }
 
     pub(super) fn close(&mut self, shell: &mut Shell) {
-        self.remove_empty(shell);
+        self.leave_chat(shell);
         shell.remember(None);
         self.composer = Composer::new("");
         self.reset(None);
+    }
+
+    /// Has files that are not read yet go to the chat that is left. Without files an empty chat is removed.
+    fn leave_chat(&mut self, shell: &mut Shell) {
+        let chat = if self.attaching.is_reading() { self.ensure_chat(shell) } else { None };
+        match chat {
+            Some(chat) => self.attaching.leave(chat),
+            None => self.remove_empty(shell),
+        }
     }
 
     /// Removes the chat that is left if nothing was said in it: an empty row would stay in the
@@ -84,7 +94,6 @@ impl Conversation {
         self.comparison = None;
         (self.asking, self.sending, self.reopening) = (false, false, None);
         self.settings.refresh();
-        self.attaching.forget_unread();
         self.attaching.set(Vec::new(), HashMap::new());
         self.reads += 1;
     }

@@ -4,9 +4,8 @@ use egui::{Event, Key, Modifiers};
 use egui_kittest::kittest::Queryable;
 
 use crate::{
-    library::ModelId,
     store::{MessageState, NewMessage, Speaker, Store},
-    ui::{command::Command, testing::TestWindow},
+    ui::testing::TestWindow,
 };
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
@@ -20,22 +19,6 @@ fn answering() -> TestWindow {
     let press = Event::Key { key, physical_key: None, pressed: true, repeat: false, modifiers };
     stage.it.input_mut().events.push(press);
     stage
-}
-
-#[test]
-fn another_model_ends_an_answer_and_says_so() {
-    let mut stage = answering();
-    stage.shell().queue_command(Command::OpenModel(ModelId::Builtin));
-    stage.step();
-    assert!(stage.shows("The answer was stopped because its model was closed"), "{:?}", stage.texts());
-    assert_eq!(stage.branch()[1].state, MessageState::Stopped);
-    assert!(stage.shows("stopped: its model was closed"));
-    // Nothing is said where nothing was being written.
-    stage.click("Close this notice");
-    stage.ready();
-    stage.shell().queue_command(Command::OpenModel(ModelId::Builtin));
-    stage.step();
-    assert!(!stage.shows("The answer was stopped"));
 }
 
 #[test]
