@@ -302,13 +302,20 @@ impl Store {
         })
     }
 
-    /// Replaces the text of a message in place.
-    pub fn edit_message(&mut self, id: MessageId, content: &str) -> Result<(), StoreError> {
+    /// Adds a version of an answer in the user's words, and shows it. The model's own words stay another version.
+    pub fn add_edited_version(&mut self, of: MessageId, content: &str) -> Result<MessageId, StoreError> {
         const OPERATION: &str = "changing a message";
         self.transaction(OPERATION, |db| {
-            let sql = "UPDATE message SET content = ?2, edited = 1 WHERE id = ?1";
-            one(db.execute(sql, params![id.0, content]).during(OPERATION)?, "message", id.0)?;
-            index(db, id.0, content)
+            let sql = "INSERT INTO message (chat, parent, role, content, created, touched, state, edited, model)
+                SELECT chat, parent, role, ?2, ?3, ?3, iif(state = ?4, state, ?5), 1, model FROM message WHERE id = ?1";
+            let [complete, stopped] = [MessageState::Complete, MessageState::Stopped].map(MessageState::name);
+            let added = db.execute(sql, params![of.0, content, now(), complete, stopped]).during(OPERATION)?;
+            one(added, "message", of.0)?;
+            let id = MessageId(db.last_insert_rowid());
+            let sql = "UPDATE chat SET leaf = ?1, updated = ?2 WHERE id = (SELECT chat FROM message WHERE id = ?1)";
+            db.execute(sql, [id.0, now()]).during(OPERATION)?;
+            index(db, id.0, content)?;
+            Ok(id)
         })
     }
 }
@@ -347,8 +354,13 @@ mod tests {
         say(&mut store, chat, None, "z");
         assert_eq!(words(&store, chat), line(&[("z", (2, 2))]));
         store.show_version(first, 1).unwrap();
-        store.edit_message(b2, "b2!").unwrap();
-        assert_eq!(words(&store, chat)[1].0, "b2!", "the latest of what was said after `a`");
+        assert_eq!(words(&store, chat)[1].0, "b2", "the latest of what was said after `a`");
+        let edited = store.add_edited_version(b1, "b1!").unwrap();
+        assert_eq!(words(&store, chat), line(&[("a", (1, 1)), ("b1!", (3, 3))]));
+        assert!(store.message(edited).unwrap().edited && !store.message(b1).unwrap().edited);
+        assert_eq!(store.search("b1").unwrap().len(), 2, "both are found");
+        store.show_version(edited, 1).unwrap();
+        assert_eq!(words(&store, chat), line(&[("a", (1, 1)), ("b1", (1, 3)), ("c", (1, 1))]));
         assert!(matches!(
             store.add_message(other, Some(first), &NewMessage::user("")),
             Err(StoreError::Missing { what: "message", .. })

@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(store.export(&[copy]).unwrap(), json);
         assert_eq!(store.import(FileFormat::Json, &json).unwrap().known, [copy], "once");
         let changed = store.branch(copy).unwrap()[0].id;
-        store.edit_message(changed, "Why not?").unwrap();
+        store.db.execute("UPDATE message SET content = 'Why not?' WHERE id = ?1", [changed.0]).unwrap();
         assert_eq!(store.import(FileFormat::Json, &json).unwrap().added.len(), 1);
     }
 }

@@ -251,14 +251,14 @@ mod tests {
         };
         let first = store.add_message(chat, Some(question), &answer("No.", MessageState::Stopped)).unwrap();
         store.add_message(chat, Some(question), &answer("Once upon a time", MessageState::Complete)).unwrap();
-        store.edit_message(first, "No!").unwrap();
-        store.show_version(first, 1).unwrap();
+        store.add_edited_version(first, "No!").unwrap();
 
         let json = store.export(&[chat]).unwrap();
         let mut other = Store::in_memory().unwrap();
         let copies = other.import(FileFormat::Json, &json).unwrap().added;
         assert_eq!(other.export(&copies).unwrap(), json);
-        assert_eq!(other.branch(copies[0]).unwrap()[1].version, (1, 2));
+        let shown = &other.branch(copies[0]).unwrap()[1];
+        assert_eq!((shown.version, shown.edited, shown.state), ((3, 3), true, MessageState::Stopped));
         assert_eq!(other.search("upon").unwrap().len(), 1);
 
         let text = markdown(&other.chat(copies[0]).unwrap(), &other.branch(copies[0]).unwrap(), &HashMap::new(), true);

@@ -57,7 +57,8 @@ impl Conversation {
                         message,
                         text.trim(),
                     ),
-                    Speaker::Assistant | Speaker::Tool => shell.store.edit_message(id, &text),
+                    Speaker::Assistant | Speaker::Tool if message.content == text => Ok(()),
+                    Speaker::Assistant | Speaker::Tool => shell.store.add_edited_version(id, &text).map(drop),
                 };
                 self.blocks.remove(&id);
                 shell.ok_or_show_error(kept);

@@ -58,7 +58,7 @@ impl MessageChange {
         let (name, keep, note) = match speaker {
             Speaker::User => ("Changed message", "Send again", "A new version; the old one and its answers are kept."),
             Speaker::Assistant | Speaker::Tool => {
-                ("Changed answer", "Keep", "Replaces the answer. The model will treat it as its own.")
+                ("Changed answer", "Keep", "A new version; the old one is kept. The model will treat it as its own.")
             }
         };
         let mut act = None;

@@ -60,4 +60,9 @@ fn answers_name_their_models_and_an_edited_one_has_no_figures() {
     stage.click("Keep");
     assert!(stage.branch()[3].content.ends_with(" The end."));
     assert!(stage.shows("edited") && !stage.shows("first token"));
+    // The model's own words are the version before.
+    assert_eq!(stage.branch()[3].version, (2, 2));
+    stage.click("Earlier version");
+    assert!(!stage.branch()[3].content.ends_with(" The end.") && !stage.branch()[3].edited);
+    assert!(stage.shows("first token"), "{:?}", stage.texts());
 }
