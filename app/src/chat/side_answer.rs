@@ -103,7 +103,8 @@ fn settle(
     Ok(ControlFlow::Break(()))
 }
 
-/// An engine of its own for the model without `neurons`, with room for the request alone: it counts and learns nothing.
+/// An engine for the model without `neurons`, on the workers of `engine`, with room for the request alone: it counts and learns
+/// nothing.
 fn without(engine: &Engine, neurons: &[NeuronIndex], request: &Request) -> Result<Engine> {
     let prompt = engine.prompt_tokens(request.prompt.clone(), &request.chat)?.len();
     let wanted = prompt.saturating_add(request.max_tokens.unwrap_or(usize::MAX)).saturating_add(1);
@@ -111,12 +112,11 @@ fn without(engine: &Engine, neurons: &[NeuronIndex], request: &Request) -> Resul
         context: Some(wanted.min(engine.context())),
         kv_type: engine.kv_type(),
         device: DeviceChoice::Cpu,
-        cpu: engine.cpu_options(),
         sparsity: engine.sparsity().asked,
         adaptive: Some(false),
         ..EngineOptions::default()
     };
-    Engine::from_model(engine.model().without_neurons(neurons)?, options)
+    engine.beside(engine.model().without_neurons(neurons)?, options)
 }
 
 fn generate(engine: &Engine, request: Request, told: &mut dyn FnMut(Option<&Event>) -> ControlFlow<()>) -> Result<()> {
@@ -130,4 +130,46 @@ fn generate(engine: &Engine, request: Request, told: &mut dyn FnMut(Option<&Even
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use thermocline_engine::cpu::{CpuOptions, InputPrecision, Isa};
+
+    use super::*;
+    use crate::library::ModelId;
+
+    #[test]
+    fn model_without_neurons_is_computed_by_the_engines_workers_as_the_engine_computes() {
+        let cpu = CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), activations: InputPrecision::Int8 };
+        let options = EngineOptions {
+            cpu,
+            device: DeviceChoice::Cpu,
+            sparsity: SparsityChoice::Auto,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::from_model(ModelId::Builtin.open(&Default::default()).unwrap(), options).unwrap();
+        let request = unread(&engine, 8);
+        let side = without(&engine, &[NeuronIndex { layer: 0, neuron: 0 }], &request).unwrap();
+        let (own, theirs) = (engine.cpu().unwrap(), side.cpu().unwrap());
+        assert!(Arc::ptr_eq(&own.workers(), &theirs.workers()), "the side has threads of its own");
+        assert_eq!((theirs.isa(), theirs.activations()), (Isa::Scalar, InputPrecision::Int8));
+        // Both compute at the same time.
+        let mut written = [0; 2];
+        thread::scope(|scope| {
+            for (engine, written) in [&engine, &side].into_iter().zip(&mut written) {
+                let request = unread(engine, 8);
+                scope.spawn(move || {
+                    generate(engine, request, &mut |event| {
+                        *written += usize::from(matches!(event, Some(Event::Token { .. })));
+                        ControlFlow::Continue(())
+                    })
+                    .unwrap();
+                });
+            }
+        });
+        assert!(written.iter().all(|tokens| *tokens > 0), "{written:?}");
+    }
 }

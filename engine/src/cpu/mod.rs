@@ -88,7 +88,7 @@ impl Cpu {
         Self::with_workers(options, Arc::new(ThreadPool::new(options.threads)))
     }
 
-    /// A CPU that shares `workers` with another one: two that never compute at the same time need no more threads than one.
+    /// A CPU that shares `workers` with another one: the two need no more threads than one, and take turns if both compute.
     /// `options.threads` is ignored.
     ///
     /// # Errors

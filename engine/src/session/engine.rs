@@ -212,14 +212,26 @@ impl Engine {
     /// Starts an engine with a loaded model. `options.activation`, `options.read_mode` and `options.sidecar` only matter when a model
     /// is loaded.
     pub fn from_model(model: Model, options: EngineOptions) -> Result<Self> {
-        let device = options.device.clone();
-        Self::start(model, options, |load| device_source(&device, load))
+        let (cpu, device) = (Cpu::new(&options.cpu)?, options.device.clone());
+        Self::start(model, options, cpu, |load| device_source(&device, load))
     }
 
-    /// Starts an engine on the device that `source` gives.
+    /// Starts an engine for another model on this engine's workers, with its instruction set and precision: the two need no more
+    /// threads than one.
+    ///
+    /// # Errors
+    /// As [`Engine::from_model`].
+    pub fn beside(&self, model: Model, options: EngineOptions) -> Result<Self> {
+        let options = EngineOptions { cpu: self.state().device_load.cpu.clone(), ..options };
+        let device = options.device.clone();
+        Self::start(model, options, self.cpu()?, |load| device_source(&device, load))
+    }
+
+    /// Starts an engine that computes on `cpu` and on the device that `source` gives.
     pub(super) fn start(
         mut model: Model,
         options: EngineOptions,
+        cpu: Cpu,
         source: impl FnOnce(&DeviceLoadOptions) -> Option<Arc<dyn DeviceSource>>,
     ) -> Result<Self> {
         let context = options.context_of(&model.config);
@@ -231,7 +243,6 @@ impl Engine {
         }
         let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
         let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
-        let cpu = Cpu::new(&options.cpu)?;
         // The CPU's part of a model on a device is computed when the CPU alone computes nothing.
         let device_load = DeviceLoadOptions { workers: Some(cpu.workers()), ..options.device_load() };
         let source = source(&device_load);

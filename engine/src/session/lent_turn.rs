@@ -3,10 +3,7 @@
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::{Engine, request::stopped_error, worker::Command};
-use crate::{
-    cpu::{Cpu, CpuOptions},
-    error::Result,
-};
+use crate::{cpu::Cpu, error::Result};
 
 /// A turn that the engine's thread gives away.
 #[derive(Debug)]
@@ -69,10 +66,5 @@ impl Engine {
     /// As [`Cpu::with_workers`].
     pub fn cpu(&self) -> Result<Cpu> {
         self.state().device_load.open_cpu()
-    }
-
-    /// The options of [`Engine::cpu`], for an engine of the same kind.
-    pub fn cpu_options(&self) -> CpuOptions {
-        self.state().device_load.cpu.clone()
     }
 }

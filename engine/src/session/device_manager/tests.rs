@@ -277,13 +277,13 @@ impl Processor for FailingProcessor {
 fn engine(outcomes: &[Outcome]) -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
     let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
-    let options = EngineOptions { cpu, chunk: 4, ..EngineOptions::default() };
+    let options = EngineOptions { cpu: cpu.clone(), chunk: 4, ..EngineOptions::default() };
     let model = Model::open(&path, &LoadOptions::default()).unwrap();
     let source: Option<Arc<dyn DeviceSource>> = match outcomes {
         [] => None,
         outcomes => Some(Arc::new(TestDevices(outcomes.to_vec(), AtomicUsize::new(0), Fallbacks::default()))),
     };
-    Engine::start(model, options, |_| source).unwrap()
+    Engine::start(model, options, Cpu::new(&cpu).unwrap(), |_| source).unwrap()
 }
 
 fn request(tokens: usize) -> Request {
