@@ -160,19 +160,15 @@ pub fn without_model(ui: &mut Ui, shell: &mut Shell) {
     });
 }
 
-/// Explanation of hot and cold, and why to care; without a card, of skipping.
+/// Explanation of hot and cold, and why to care; without a GPU, of skipping.
 fn about(shell: &Shell, palette: Palette) -> LayoutJob {
-    let card = shell.adapters.best().filter(|adapter| adapter.kind != AdapterKind::Software);
-    let parts: Vec<(String, egui::Color32)> = match card {
+    let gpu = shell.adapters.best().filter(|adapter| adapter.kind != AdapterKind::Software);
+    let parts: Vec<(String, egui::Color32)> = match gpu {
         Some(_) => vec![
             ("Hot".to_owned(), palette.hot),
-            (" neurons fire for almost every word and live in the card's memory; ".to_owned(), palette.muted),
+            (" neurons, which fire for almost every token, are in VRAM; ".to_owned(), palette.muted),
             ("cold".to_owned(), palette.cold),
-            (
-                " ones fire now and then and stay in RAM: so a model larger than your card runs, and faster."
-                    .to_owned(),
-                palette.muted,
-            ),
+            (" ones stay in RAM. That is why a model larger than your VRAM runs fast.".to_owned(), palette.muted),
         ],
         None => vec![
             ("For each token only a few neurons ".to_owned(), palette.muted),

@@ -98,7 +98,7 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// Rank of the model of `card` by fit, best first: as a whole in VRAM, its hot neurons there, in RAM, not known, on disk.
+    /// Rank of the model of `card` by fit, best first: as a whole in VRAM, some of its neurons there, in RAM, not known, on disk.
     pub fn rank(&self, card: &ModelCard) -> u8 {
         if memory::total().is_some_and(|ram| needed(card) > ram) {
             return 4;
@@ -117,7 +117,7 @@ impl Estimates {
         if let Some(ram) = ram.filter(|ram| needed(card) > *ram) {
             let ram = bytes(ram);
             return format!(
-                "Larger than this computer's {ram} of RAM: it will be read from disk all the time, slowly."
+                "Larger than this computer's {ram} of RAM: its weights are read from disk for every token, which is slow."
             );
         }
         match shell.engine_handle.state() {
@@ -247,14 +247,14 @@ fn words(vram: Option<NamedVram>, fit: Option<Fit>, speed: Speed, ram: Option<u6
         false => format!("the {} of free VRAM", bytes(size)),
     };
     match fit {
-        None => format!("Reckoning what fits in {room} …"),
+        None => format!("Estimating what fits in {room} …"),
         Some(Fit { whole: true, .. }) => format!("Fits in {room} as a whole{rate}."),
         Some(Fit { hot: Some(0.0), .. }) => {
-            format!("Larger than {room}: attention of some layers there, all neurons in RAM{rate}.")
+            format!("Larger than {room}: the attention of some layers is in VRAM, all neurons are in RAM{rate}.")
         }
         Some(Fit { hot: Some(hot), .. }) => {
             let work = 100.0 * hot;
-            format!("Larger than {room}: hot neurons there ({work:.0} % of the work), the others in RAM{rate}.")
+            format!("Larger than {room}: neurons with {work:.0} % of the work are in VRAM, the others in RAM{rate}.")
         }
         Some(Fit { hot: None, .. }) => format!("{in_ram}; the CPU computes it, without {room}{rate}."),
     }
@@ -280,19 +280,19 @@ mod tests {
         );
         assert_eq!(
             said(vram(false), fit(false, Some(0.83)), Speed::Expected(12.0)),
-            "Larger than the 6.0 GiB of free VRAM: hot neurons there (83 % of the work), the others in RAM, about 12 tok/s."
+            "Larger than the 6.0 GiB of free VRAM: neurons with 83 % of the work are in VRAM, the others in RAM, about 12 tok/s."
         );
         let unknown = said(vram(false), fit(true, Some(1.0)), Speed::Unknown);
         assert_eq!(unknown, "Fits in the 6.0 GiB of free VRAM as a whole.");
         assert_eq!(
             said(vram(true), fit(false, Some(0.0)), Speed::Unknown),
-            "Larger than the VRAM budget of 6.0 GiB: attention of some layers there, all neurons in RAM."
+            "Larger than the VRAM budget of 6.0 GiB: the attention of some layers is in VRAM, all neurons are in RAM."
         );
         assert_eq!(said(None, fit(false, None), Speed::Expected(3.21)), "Fits in RAM, about 3.2 tok/s.");
         assert_eq!(said(None, fit(false, None), Speed::Measured(3.21)), "Fits in RAM, measured at 3.2 tok/s.");
         let without = said(vram(true), fit(false, None), Speed::Unknown);
         assert!(without.starts_with("Fits in RAM; the CPU computes it"), "{without}");
-        assert!(said(vram(true), None, Speed::Unknown).starts_with("Reckoning"));
+        assert!(said(vram(true), None, Speed::Unknown).starts_with("Estimating"));
     }
 
     #[test]

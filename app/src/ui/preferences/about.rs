@@ -61,7 +61,7 @@ impl About {
         ui.label(format!("Thermocline {}", env!("CARGO_PKG_VERSION")));
         widgets::muted(
             ui,
-            "Runs models that are larger than the card. Licensed under Apache-2.0 or MIT, as you prefer.",
+            "Runs models that are larger than the GPU's memory. Licensed under Apache-2.0 or MIT, as you prefer.",
         );
         ui.horizontal(|ui| {
             if ui.button("Licences").on_hover_text("Of the fonts, and of the work of others in this program").clicked()

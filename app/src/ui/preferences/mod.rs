@@ -191,7 +191,7 @@ fn places(ui: &mut Ui, shell: &mut Shell, kept: &mut KeptWords) {
     line("Cache", &cache);
     line("Counts of firing neurons", &counts);
     let mut keep = !shell.settings.no_counts;
-    let hint = "How often each neuron fired, without any text: a model that was not prepared then begins with its hot neurons in VRAM";
+    let hint = "How often each neuron fired, without any text: a model that is not prepared then starts with the neurons in VRAM that fire most often";
     if ui.checkbox(&mut keep, "Keep these counts between runs").on_hover_text(hint).changed() {
         shell.settings.no_counts = !keep;
     }
