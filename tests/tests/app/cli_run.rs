@@ -21,7 +21,7 @@ const ENDLESS: [&str; 9] =
 
 #[test]
 fn run_writes_the_reference_story() {
-    let run = thermocline(&["run", "-p", "Tell me a story about a cat and a boat.", "--temp", "0"]);
+    let run = thermocline(&["run", "-p", "Tell me a story about a cat and a dog.", "--temp", "0"]);
     assert!(run.stderr.contains("tokens"), "{run:?}");
     let story = run.ok();
     let reference = reference_answer(0);
@@ -123,7 +123,7 @@ fn run_stops_or_shifts_at_a_full_context() {
 
 #[test]
 fn run_applies_stop_strings_and_logit_biases() {
-    let args = ["run", "-p", "Tell me a story about a cat and a boat.", "--temp", "0", "--json"];
+    let args = ["run", "-p", "Tell me a story about a cat and a dog.", "--temp", "0", "--json"];
     // Two words of the middle and what is before them.
     let reference = reference_answer(0);
     let starts: Vec<usize> = reference.match_indices(' ').map(|(at, _)| at + 1).collect();
@@ -144,7 +144,19 @@ fn run_works_with_every_instruction_set_and_cache_type() {
     let reference = reference_answer(2);
     for isa in devices["cpu"]["isa"]["available"].as_array().unwrap() {
         for kv in ["f16", "f32", "q8_0"] {
-            let args = ["run", "-p", "Hi", "--temp", "0", "-n", "12", "--isa", isa.as_str().unwrap(), "--kv-type", kv];
+            let args = [
+                "run",
+                "-p",
+                "Tell me a story.",
+                "--temp",
+                "0",
+                "-n",
+                "12",
+                "--isa",
+                isa.as_str().unwrap(),
+                "--kv-type",
+                kv,
+            ];
             let story = thermocline(&args).ok();
             assert!(story.len() > 24 && reference.starts_with(story.trim_end()), "{isa} {kv}: {story}");
         }

@@ -3,6 +3,7 @@
 // Tests that ask whether a thread may have an engine look through all that wgpu is made of.
 #![recursion_limit = "256"]
 
+mod built_in_chat;
 mod chat_templates;
 mod cli_bench;
 mod cli_chat;

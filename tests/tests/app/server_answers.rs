@@ -9,7 +9,7 @@ use thermocline_tests::{
     served::{CHAT, Served, TEXT, chat, offer, reference_answer, storyteller, text},
 };
 
-const QUESTION: &str = "Tell me a story about a cat and a boat.";
+const QUESTION: &str = "Tell me a story about a cat and a dog.";
 
 fn said(reply: &Value) -> String {
     let choice = &reply["choices"][0];

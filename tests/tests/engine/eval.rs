@@ -135,6 +135,22 @@ fn storyteller_perplexity_on_all_held_out_stories_matches_the_record() {
     storyteller_perplexity(&HeldOut::all());
 }
 
+/// The model was trained on chats that fill its context, so that it predicts the second half of 512 tokens as well as the second half
+/// of 256. Both contexts score about the same stories.
+#[test]
+fn storyteller_perplexity_does_not_grow_with_the_context() {
+    let model = Arc::new(open(&here("../assets/storyteller/storyteller-F16.gguf")));
+    let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint).unwrap();
+    let text = HeldOut::all().text.replace(SEPARATOR, "");
+    let perplexity = |context: usize| {
+        let corpus = Corpus::windows(&tokenizer, "stories", &text, context, Some(8_192 / context)).unwrap();
+        eval::perplexity(&mut on_cpu(&model), &corpus, PREFILL, "cpu", &mut ()).unwrap().perplexity.value
+    };
+    let (half, whole) = (perplexity(256), perplexity(512));
+    println!("perplexity {half:.3} at a context of 256, {whole:.3} at 512");
+    assert!(whole < 1.1 * half, "{whole} at 512, {half} at 256");
+}
+
 #[test]
 fn divergence_of_a_model_from_itself_is_zero() {
     let model = tiny(None);

@@ -16,12 +16,12 @@ use crate::{
     },
 };
 
-/// Requests that the built-in model follows, with the nouns that they name: each is in at least 19 of 20 of the stories that the
-/// window draws. They were chosen by counting; most nouns are in fewer than half.
+/// Requests that the built-in model follows, with the nouns that they name. They were chosen by counting: of 200 stories with the
+/// window's sampling, at least 95 % had the nouns.
 pub const STORIES: [(&str, &[&str]); 9] = [
-    ("Tell me a story about a ball.", &["ball"]),
+    ("Tell me a story about a little boy.", &["boy"]),
     ("What happened to Lily?", &["lily"]),
-    ("Tell me a story about a train.", &["train"]),
+    ("Tell me a story about a fish.", &["fish"]),
     ("Tell me a story about a little girl.", &["girl"]),
     ("What happened to Tim?", &["tim"]),
     ("Tell me what Tim did with the ball.", &["tim", "ball"]),
@@ -187,6 +187,8 @@ fn about(shell: &Shell, palette: Palette) -> LayoutJob {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::RangeInclusive;
+
     use thermocline_engine::session::{
         ContextPolicy, Engine, EngineOptions, Event, Message, Prompt, Request, Role, Sampling, SessionOptions,
     };
@@ -194,9 +196,10 @@ mod tests {
     use super::*;
     use crate::builtin;
 
-    /// Checks that of answers with the seeds up to `seeds`, drawn as the window draws them, at most one lacks a noun of its
-    /// starter.
-    fn starters_are_kept(seeds: u64) {
+    /// Counts the stories of each starter that have its nouns, with these seeds and the window's
+    /// sampling. At most `lost` stories of a starter may lack one. The starters were chosen with
+    /// other seeds.
+    fn starters_are_kept(seeds: RangeInclusive<u64>, lost: usize) {
         let model = ModelId::Builtin.open(&Default::default()).unwrap();
         let options = EngineOptions { kv_type: builtin::KV_TYPE, ..EngineOptions::default() };
         let engine = Engine::from_model(model, options).unwrap();
@@ -219,19 +222,21 @@ mod tests {
         let kept = STORIES.map(|(request, nouns)| {
             let all = |text: &str| nouns.iter().all(|noun| has(text, noun));
             assert!(all(request), "{request:?} does not name {nouns:?}");
-            (request, (1..=seeds).filter(|seed| all(&story(request, *seed))).count() as u64)
+            (request, seeds.clone().filter(|seed| all(&story(request, *seed))).count())
         });
-        assert!(kept.iter().all(|(_, times)| times + 1 >= seeds), "of {seeds} stories, those with the nouns: {kept:?}");
+        let of = seeds.clone().count();
+        assert!(kept.iter().all(|(_, times)| times + lost >= of), "of {of} stories, those with the nouns: {kept:?}");
     }
 
     #[test]
     fn stories_of_the_starters_are_about_what_was_asked_for() {
-        starters_are_kept(3);
+        starters_are_kept(1001..=1003, 1);
     }
 
     #[test]
-    #[ignore = "second tier: twenty seeds of every starter instead of three"]
-    fn starters_are_kept_in_nineteen_of_twenty_stories() {
-        starters_are_kept(20);
+    #[ignore = "second tier: forty seeds of every starter instead of three"]
+    fn starters_are_kept_in_most_of_forty_stories() {
+        // Of forty stories that lack a noun with a probability of 5 %, more than four lack it in one case of twenty.
+        starters_are_kept(1001..=1040, 4);
     }
 }

@@ -405,7 +405,7 @@ fn mismatched_sidecar_leaves_the_model_unchanged() {
     assert!(sidecar.attach(&mut model).unwrap_err().to_string().contains("block_count"));
 }
 
-/// The built-in model's sidecar is committed as an earlier program wrote it, with the keys of format version 1.
+/// The built-in model's sidecar is committed with the keys of format version 1.
 #[test]
 fn committed_sidecar_of_format_1_attaches_to_its_model() {
     let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/storyteller").join(name);

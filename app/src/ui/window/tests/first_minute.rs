@@ -59,7 +59,7 @@ fn first_screen_says_what_the_model_is_and_what_leaves_the_computer() {
     assert_eq!(of_vram == 0, only_software, "words about VRAM where there is none: {texts:?}");
     assert!(!only_software || stage.shows("only a software driver"), "{texts:?}");
     stage.click("Other stories");
-    assert!(stage.shows("Tell me a story about a little girl.") && !stage.shows("Tell me a story about a ball."));
+    assert!(stage.shows("Tell me a story about a little girl.") && !stage.shows("Tell me a story about a little boy."));
     stage.click("Tell me a story about a little girl.");
     stage.answered();
     assert!(!stage.shows("A demonstration of"), "the chat has begun");
