@@ -1,21 +1,29 @@
 //! The path of a few tokens without panels: a group of rows is multiplied with one token after the other while it is in the
-//! first-level cache, by the kernels of one token. Passes of up to [`MOST`] tokens with float weights take this path, and those
-//! with quantised weights where the instruction set has no [panels](super::code_panels). So do passes of any number of tokens
-//! where a float matrix is small, because its tiles would sum in another order.
+//! first-level cache, by the kernels of one token; rows of floats with several tokens at once. Passes of up to [`FEW_TOKENS`] tokens
+//! with float weights take this path, and those with quantised weights where the instruction set has no
+//! [panels](super::code_panels). So do passes of any number of tokens where a float matrix is small, because its tiles would sum in
+//! another order.
+
+use std::{ops::Range, slice};
 
 use super::{
-    Cpu, InputPrecision, RowsJob,
+    Cpu, InputPrecision, Isa, RowsJob,
     matmul::rows_of,
     pool::{ColumnsMut, split_columns},
+    product_input::QuantisedInputBuffer,
     row_selection::{AHEAD, RowSelection},
+    simd::DOT_TOKENS,
 };
-use crate::{format::Matrix, quant::Encoding};
+use crate::{
+    format::Matrix,
+    quant::{BlockType, Encoding},
+};
 
-/// Most tokens of this path with quantised weights; tiles of unpacked rows are faster from there on.
-pub(super) const MOST: usize = 8;
-
-/// Most tokens of a pass that keeps the order of single tokens in every product, where the instruction set lets it.
+/// Most tokens of a pass in which every product keeps the order of single tokens, on instruction sets whose kernels do so.
 pub const FEW_TOKENS: usize = 32;
+
+/// Most tokens of this path with AVX-512 and NEON; tiles of unpacked rows are faster from there on.
+const LESS: usize = 8;
 
 /// Most rows of a float matrix that takes this path whatever the number of tokens: routers and gates, which are a small part of a
 /// prompt. A choice between experts is then the same in a prompt and in one token.
@@ -42,7 +50,12 @@ pub(super) fn takes_any(cpu: &Cpu, weight: &Matrix) -> bool {
         && cpu.activations == InputPrecision::Int8
 }
 
-/// As [`Cpu::matmul_rows`], of at most [`MOST`] tokens unless [`takes_any`] says so.
+/// Most tokens of this path: tiles of unpacked rows are faster from there on, and sum in another order.
+pub(super) fn most(cpu: &Cpu) -> usize {
+    if matches!(cpu.isa, Isa::Scalar | Isa::Avx2 | Isa::AvxVnni) { FEW_TOKENS } else { LESS }
+}
+
+/// As [`Cpu::matmul_rows`], of at most [`most`] tokens unless [`takes_any`] says so.
 pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
     let cols = x.len() / tokens;
     cpu.scratch.with(|scratch| {
@@ -69,36 +82,70 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
                 }));
             }
         }
-        cpu.pool().for_each(&mut blocks, |_, Block { weight, bias, selection, first, out }| {
-            let row_bytes = weight.row_bytes();
-            let group = (GROUP_BYTES / row_bytes.max(1)).next_multiple_of(GROUP_ROWS);
-            for start in (0..out.width()).step_by(group) {
-                let end = out.width().min(start + group);
-                let at = *first + start;
+        cpu.pool().for_each(&mut blocks, |_, block| {
+            let width = block.out.width();
+            let group = (GROUP_BYTES / block.weight.row_bytes().max(1)).next_multiple_of(GROUP_ROWS);
+            for start in (0..width).step_by(group) {
+                let rows = start..width.min(start + group);
+                match cpu.codes_of(block.weight) {
+                    Some(ty) => block.codes(cpu, ty, &codes[..tokens], rows.clone()),
+                    None => block.floats(cpu, x, tokens, rows.clone()),
+                }
                 for token in 0..tokens {
-                    let out = &mut out.row_mut(token)[start..end];
-                    // The first token's reads come from memory, the others' from the cache.
-                    let ahead = if token == 0 { AHEAD as isize } else { 0 };
-                    let dot = |weights: &[u8], out: &mut [f32]| match cpu.codes_of(weight) {
-                        Some(ty) => cpu.kernels.dot_codes(ty, weights, codes[token].row(), ahead, out),
-                        None => {
-                            let x = &x[token * cols..][..cols];
-                            cpu.kernels.dot_floats(weight.encoding(), weights, x, ahead, out);
-                        }
-                    };
-                    match selection {
-                        RowSelection::All => dot(&weight.data()[at * row_bytes..][..out.len() * row_bytes], out),
-                        RowSelection::Listed(list) => {
-                            let rows = list[at..].iter().map(|row| weight.row(*row as usize));
-                            rows.zip(&mut *out).for_each(|(row, out)| dot(row, std::slice::from_mut(out)));
-                        }
-                    }
-                    weight.scale(out);
-                    if let Some(bias) = bias {
-                        (at..).zip(out).for_each(|(at, out)| *out += bias[selection.get(at)]);
+                    let out = &mut block.out.row_mut(token)[rows.clone()];
+                    block.weight.scale(out);
+                    if let Some(bias) = block.bias {
+                        let rows = rows.clone().map(|at| block.selection.get(block.first + at));
+                        rows.zip(out).for_each(|(row, out)| *out += bias[row]);
                     }
                 }
             }
         });
     });
+}
+
+/// The prefetch distance of a token's reads: the first token's come from memory, the others' from the cache.
+fn ahead(token: usize) -> isize {
+    if token == 0 { AHEAD as isize } else { 0 }
+}
+
+impl Block<'_> {
+    /// Products of `rows` of the block with codes.
+    fn codes(&mut self, cpu: &Cpu, ty: BlockType, codes: &[QuantisedInputBuffer], rows: Range<usize>) {
+        let (first, row_bytes) = (self.first + rows.start, self.weight.row_bytes());
+        for (token, codes) in codes.iter().enumerate() {
+            let out = &mut self.out.row_mut(token)[rows.clone()];
+            let dot = |weights: &[u8], out: &mut [f32]| {
+                cpu.kernels.dot_codes(ty, weights, codes.row(), ahead(token), out);
+            };
+            match self.selection {
+                RowSelection::All => dot(&self.weight.data()[first * row_bytes..][..out.len() * row_bytes], out),
+                RowSelection::Listed(list) => {
+                    let rows = list[first..].iter().map(|row| self.weight.row(*row as usize));
+                    rows.zip(out).for_each(|(row, out)| dot(row, slice::from_mut(out)));
+                }
+            }
+        }
+    }
+
+    /// Products of `rows` of the block with floats.
+    fn floats(&mut self, cpu: &Cpu, x: &[f32], tokens: usize, rows: Range<usize>) {
+        let (cols, encoding) = (self.weight.cols(), self.weight.encoding());
+        let x = |token: usize| &x[token * cols..][..cols];
+        for token in (0..tokens).step_by(DOT_TOKENS) {
+            for at in rows.clone() {
+                let row = self.weight.row(self.selection.get(self.first + at));
+                if token + DOT_TOKENS <= tokens {
+                    let inputs = std::array::from_fn(|i| x(token + i));
+                    let dots = cpu.kernels.dot_floats_tokens(encoding, row, inputs, ahead(token));
+                    (token..).zip(dots).for_each(|(token, dot)| self.out.row_mut(token)[at] = dot);
+                } else {
+                    for token in token..tokens {
+                        let out = slice::from_mut(&mut self.out.row_mut(token)[at]);
+                        cpu.kernels.dot_floats(encoding, row, x(token), ahead(token), out);
+                    }
+                }
+            }
+        }
+    }
 }

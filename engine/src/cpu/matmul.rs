@@ -97,7 +97,7 @@ impl Cpu {
     pub fn same_bits(&self, weight: &Matrix) -> usize {
         // With AVX-512, and with decoded weights, tiles sum in another order than the kernels of one token.
         let tiles_agree = self.codes_of(weight).is_some() && self.isa() != Isa::Avx512;
-        if tiles_agree || few_tokens::takes_any(self, weight) { usize::MAX } else { few_tokens::MOST }
+        if tiles_agree || few_tokens::takes_any(self, weight) { usize::MAX } else { few_tokens::most(self) }
     }
 
     /// [`Cpu::matmul`] for some rows of every job. Only those rows are read. A row's result is that of [`Cpu::matmul`].
@@ -134,7 +134,7 @@ impl Cpu {
     fn path(&self, weight: &Matrix, tokens: usize) -> Path {
         if self.kernels.code_tiles().is_none() && self.codes_of(weight).is_some() {
             Path::Panels
-        } else if tokens <= few_tokens::MOST || few_tokens::takes_any(self, weight) {
+        } else if tokens <= few_tokens::most(self) || few_tokens::takes_any(self, weight) {
             Path::FewTokens
         } else {
             Path::Tiles
@@ -413,7 +413,8 @@ pub(super) mod tests {
             let weight = random_matrix(ty, rows, cols, rng).with_factor(0.75);
             let bias = random_activations(rows, rng);
             let list: Vec<u32> = (0..rows as u32).filter(|row| row % 3 != 1).collect();
-            for (cpu, tokens) in every_cpu().iter().flat_map(|cpu| [2, 3, 7, 8, 17, 33, 70].map(|tokens| (cpu, tokens)))
+            for (cpu, tokens) in
+                every_cpu().iter().flat_map(|cpu| [2, 3, 7, 8, 17, 32, 33, 70].map(|tokens| (cpu, tokens)))
             {
                 let x = random_activations(tokens * cols, rng);
                 for chosen in [None, Some(&list[..])] {

@@ -26,8 +26,8 @@ fn cpus() -> Vec<Cpu> {
 }
 
 /// Most tokens of a pass in which blocks have the bits of one token; with AVX-512 tiles sum in another order.
-fn most(isa: Isa) -> usize {
-    if isa == Isa::Avx512 { few_tokens::MOST } else { TOKENS }
+fn most(cpu: &Cpu) -> usize {
+    if cpu.isa() == Isa::Avx512 { few_tokens::most(cpu) } else { TOKENS }
 }
 
 /// A token's products have the same bits alone and in passes of up to sixteen tokens, with every type of weights, whole lines of
@@ -52,7 +52,7 @@ fn a_tokens_products_are_the_same_alone_and_among_others() {
                 };
                 let alone: Vec<_> = x.chunks_exact(cols).flat_map(|x| product(x, None, 1)).collect();
                 let floats = matches!(ty.encoding(), Some(Encoding::Float(_)));
-                let most = if floats { TOKENS } else { most(cpu.isa()) };
+                let most = if floats { TOKENS } else { most(cpu) };
                 for tokens in 2..=most {
                     let together = product(&x[..tokens * cols], None, tokens);
                     assert!(together == alone[..tokens * ROWS], "{} {ty} {cols} columns, {tokens} tokens", cpu.isa());

@@ -1,13 +1,14 @@
-//! A token's logits do not depend on how many tokens are computed with it: those of a prompt in chunks of any size are the same bits, so
-//! that drafts, reused prefixes and batches change no greedy text. Of AVX-512, whose tiles sum in an order of their own, that is true of
-//! passes of up to eight tokens; of models with recurrent states it is not.
+//! A token's logits do not depend on how many tokens are computed with it: those of a prompt in chunks of any size are the same bits, and
+//! so are those of separate tokens in every sparsity mode, so that drafts, reused prefixes and batches change no greedy text. Of
+//! AVX-512, whose tiles sum in an order of their own, that is true of passes of up to eight tokens; of models with recurrent states
+//! it is not.
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 use std::{path::Path, sync::Arc};
 
 use thermocline_engine::{
     cpu::{InputPrecision, Isa},
-    model::{LoadOptions, Model},
+    model::{InputCurves, InputSite, LayerWeights, LoadOptions, Model, SiteCurve},
     runtime::{KvType, Outputs, Sparsity},
 };
 use thermocline_tests::golden::{MODELS, QUANTISED, RECURRENT, Setup, forward};
@@ -135,7 +136,7 @@ fn broken_promise(path: &Path, model: &Arc<Model>, conditions: Conditions) -> (u
 fn promised_passes_have_the_bits_of_single_tokens() {
     let names = MODELS.iter().chain(&QUANTISED).chain(&RECURRENT);
     let mut paths: Vec<_> = names.map(|name| fixtures().join("models").join(name)).collect();
-    for folder in ["gguf", "gguf2026"] {
+    for folder in ["gguf", "gguf2026", "powerinfer"] {
         let files = fixtures().join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
         paths.extend(files.filter(|path| path.extension().is_some_and(|ending| ending == "gguf")));
     }
@@ -146,10 +147,62 @@ fn promised_passes_have_the_bits_of_single_tokens() {
         let skips = |it: &Conditions| it.isa == Isa::Scalar && path.starts_with(&folders);
         for conditions in conditions().into_iter().filter(|it| !skips(it)) {
             let (promised, differs) = broken_promise(path, &model, conditions);
+            assert_eq!(promised == 1, model.config.is_recurrent(), "{} {conditions:?}", path.display());
             several += usize::from(promised > 1);
             broken.extend(differs);
         }
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     assert!(several > 100, "only {several} promises");
+}
+
+/// The layer's small inputs, of which about half are skipped.
+fn input_curves(layer: &LayerWeights) -> InputCurves {
+    let curve = |(site, threshold): (InputSite, f32)| {
+        let inputs = site.inputs(layer);
+        (inputs > 0).then(|| SiteCurve { importance: vec![1.0; inputs], thresholds: vec![threshold] })
+    };
+    let sites =
+        [(InputSite::Attention, 0.5), (InputSite::Heads, 0.05), (InputSite::Ffn, 0.5), (InputSite::Hidden, 0.01)];
+    InputCurves { levels: vec![0.5], sites: sites.map(curve) }
+}
+
+/// Bits of the logits of tokens, each in a pass of its own.
+fn alone(model: &Arc<Model>, mode: Sparsity) -> Vec<u32> {
+    let ids: Vec<u32> = (0..9).map(|at| (at * 53 + 11) % model.config.n_vocab as u32).collect();
+    let mut forward = forward(model, Setup { chunk: 1, ..Setup::default() });
+    forward.set_sparsity(mode);
+    let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+    forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap().iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// Tokens that skip neurons below a threshold, or small inputs, have their bits in passes of several tokens too, on every
+/// instruction set.
+#[test]
+fn tokens_that_skip_have_the_same_bits_alone_and_among_others() {
+    let mut broken = Vec::new();
+    for name in
+        ["gguf/llama-silu-gqa-256-Q4_0.gguf", "gguf/llama-silu-gqa-256-Q4_K_M.gguf", "models/qwen3", "models/qwen3-moe"]
+    {
+        let path = fixtures().join(name);
+        for inputs in [false, true] {
+            let mut model = Model::open(&path, &LoadOptions::default()).unwrap();
+            for layer in &mut model.weights.layers {
+                layer.activation_threshold = Some(0.005);
+                layer.input_curves = Some(input_curves(layer));
+            }
+            if inputs {
+                model.skip_inputs(0.5).unwrap();
+            }
+            let model = Arc::new(model);
+            assert_ne!(alone(&model, Sparsity::Threshold), alone(&model, Sparsity::Dense), "{name} skips nothing");
+            for isa in Isa::available() {
+                let conditions = Conditions { isa, activations: InputPrecision::Int8, mode: Sparsity::Threshold };
+                let (promised, differs) = broken_promise(&path, &model, conditions);
+                assert!(promised >= 8, "{name} {isa}: {promised} promised");
+                broken.extend(differs.map(|differs| format!("{differs}, inputs skipped: {inputs}")));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
 }

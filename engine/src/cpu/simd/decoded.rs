@@ -47,54 +47,72 @@ pub(super) fn dot(
     ahead: isize,
     out: &mut [f32],
 ) {
-    match ty.format().grouping {
-        Grouping { len: 32, minima: true, .. } => {
-            dispatch(isa, Dot::<32, true> { kernels, ty, weights, x, ahead, out })
-        }
-        Grouping { len: 32, .. } => dispatch(isa, Dot::<32, false> { kernels, ty, weights, x, ahead, out }),
-        Grouping { minima: true, .. } => dispatch(isa, Dot::<16, true> { kernels, ty, weights, x, ahead, out }),
-        Grouping { .. } => dispatch(isa, Dot::<16, false> { kernels, ty, weights, x, ahead, out }),
+    for (row, out) in rows(Encoding::Blocks(ty), weights, x.len(), out) {
+        [*out] = dot_tokens(isa, kernels, ty, row, [x], ahead);
     }
 }
 
-struct Dot<'a, const LEN: usize, const MINIMA: bool> {
-    kernels: &'a dyn Kernels,
+/// `row . x[t]` for a row of a quantised type.
+pub(super) fn dot_tokens<const N: usize>(
+    isa: Isa,
+    kernels: &dyn Kernels,
     ty: BlockType,
-    weights: &'a [u8],
-    x: &'a [f32],
+    row: &[u8],
+    x: [&[f32]; N],
     ahead: isize,
-    out: &'a mut [f32],
+) -> [f32; N] {
+    match ty.format().grouping {
+        Grouping { len: 32, minima: true, .. } => dispatch(isa, Dot::<32, true, N> { kernels, ty, row, x, ahead }),
+        Grouping { len: 32, .. } => dispatch(isa, Dot::<32, false, N> { kernels, ty, row, x, ahead }),
+        Grouping { minima: true, .. } => dispatch(isa, Dot::<16, true, N> { kernels, ty, row, x, ahead }),
+        Grouping { .. } => dispatch(isa, Dot::<16, false, N> { kernels, ty, row, x, ahead }),
+    }
 }
 
-impl<const LEN: usize, const MINIMA: bool> Kernel for Dot<'_, LEN, MINIMA> {
-    type Output = ();
+struct Dot<'a, const LEN: usize, const MINIMA: bool, const N: usize> {
+    kernels: &'a dyn Kernels,
+    ty: BlockType,
+    row: &'a [u8],
+    x: [&'a [f32]; N],
+    ahead: isize,
+}
 
+impl<const LEN: usize, const MINIMA: bool, const N: usize> Kernel for Dot<'_, LEN, MINIMA, N> {
+    type Output = [f32; N];
+
+    /// Codes are widened once for all tokens; each token's sums have the order that they have alone.
     #[inline(always)]
-    fn run<V: Vector>(self, v: V) {
-        let Dot { kernels, ty, weights, x, ahead, out } = self;
+    fn run<V: Vector>(self, v: V) -> [f32; N] {
+        let Dot { kernels, ty, row, x, ahead } = self;
         let step_bytes = STEP / ty.format().len * ty.format().bytes;
         let mut decoded = Decoded::EMPTY;
-        for (row, out) in rows(Encoding::Blocks(ty), weights, x.len(), out) {
-            let mut acc = [v.splat(0.0); 4];
-            for (src, x) in row.chunks(step_bytes).zip(x.chunks(STEP)) {
-                v.prefetch(src, ahead);
-                let groups = decoded.groups::<LEN>(kernels, ty, src, x.len());
-                for (at, ((codes, scale, min), x)) in groups.zip(x.as_chunks::<LEN>().0).enumerate() {
-                    let mut sum = v.mul(v.load_i8(codes), v.load(x));
-                    let mut plain = v.load(x);
-                    for k in (V::LANES..LEN).step_by(V::LANES) {
-                        let x = v.load(&x[k..]);
-                        sum = v.mul_add(v.load_i8(&codes[k..]), x, sum);
-                        plain = v.add(plain, x);
+        let mut acc = [[v.splat(0.0); 4]; N];
+        for (step, src) in row.chunks(step_bytes).enumerate() {
+            v.prefetch(src, ahead);
+            let x = x.map(|x| &x[step * STEP..x.len().min((step + 1) * STEP)]);
+            let groups = decoded.groups::<LEN>(kernels, ty, src, x[0].len());
+            let x = x.map(|x| x.as_chunks::<LEN>().0);
+            for (at, (codes, scale, min)) in groups.enumerate() {
+                let first = v.load_i8(codes);
+                let mut sums: [V::F; N] = std::array::from_fn(|token| v.mul(first, v.load(&x[token][at])));
+                let mut plain: [V::F; N] = std::array::from_fn(|token| v.load(&x[token][at]));
+                for k in (V::LANES..LEN).step_by(V::LANES) {
+                    let codes = v.load_i8(&codes[k..]);
+                    for token in 0..N {
+                        let x = v.load(&x[token][at][k..]);
+                        sums[token] = v.mul_add(codes, x, sums[token]);
+                        plain[token] = v.add(plain[token], x);
                     }
-                    acc[at % 2] = v.mul_add(sum, v.splat(scale), acc[at % 2]);
+                }
+                for (token, acc) in acc.iter_mut().enumerate() {
+                    acc[at % 2] = v.mul_add(sums[token], v.splat(scale), acc[at % 2]);
                     if MINIMA {
-                        acc[2 + at % 2] = v.mul_add(plain, v.splat(min), acc[2 + at % 2]);
+                        acc[2 + at % 2] = v.mul_add(plain[token], v.splat(min), acc[2 + at % 2]);
                     }
                 }
             }
-            *out = v.sum(v.add(v.add(acc[0], acc[1]), v.add(acc[2], acc[3])));
         }
+        acc.map(|acc| v.sum(v.add(v.add(acc[0], acc[1]), v.add(acc[2], acc[3]))))
     }
 }
 

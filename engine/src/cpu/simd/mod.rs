@@ -69,6 +69,15 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// `out[r] = W[r] . x` for `out.len()` rows of any type; `ahead` as in [`Kernels::dot_codes`].
     fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]);
 
+    /// `row . x[t]` for a row of any type: for each token with the bits of [`Kernels::dot_floats`].
+    fn dot_floats_tokens(&self, ty: Encoding, row: &[u8], x: [&[f32]; DOT_TOKENS], ahead: isize) -> [f32; DOT_TOKENS] {
+        x.map(|x| {
+            let mut out = [0.0];
+            self.dot_floats(ty, row, x, ahead, &mut out);
+            out[0]
+        })
+    }
+
     /// Decodes whole blocks to `w = scale * code + min`, exactly.
     fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>);
 
@@ -219,6 +228,14 @@ enum BlockWork<'a> {
 
 /// Gathered rows that are multiplied at once.
 pub(crate) const DOT_ROWS: usize = 4;
+
+/// Tokens that a row is multiplied with at once as floats: as many as have their sums in registers.
+pub(crate) const DOT_TOKENS: usize = 3;
+
+/// Panics unless `row` is as long as every token's inputs.
+fn check_row(ty: Encoding, row: &[u8], x: &[&[f32]]) {
+    assert!(x.iter().all(|x| ty.row_bytes(x.len()) == Some(row.len())), "{ty} row of as many weights as inputs");
+}
 
 /// A row of a selection, with the distance to the rows that follow.
 #[derive(Debug, Clone, Copy)]

@@ -15,54 +15,67 @@ use crate::{
         GatheredRow, QuantisedInput,
         block_inputs::{BlockInputs, PaddedInputs, padded},
         part,
-        portable::rows,
         sum_order::LINE,
     },
-    quant::{Encoding, FloatType, f16_at, k_scales},
+    quant::{FloatType, f16_at, k_scales},
 };
 
-/// Dispatch over the float types.
+/// `row . x[t]` for a row of floats.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn floats(ty: FloatType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-    let rows = rows(Encoding::Float(ty), weights, x.len(), out);
+pub(super) fn floats<const N: usize>(ty: FloatType, row: &[u8], x: [&[f32]; N], ahead: isize) -> [f32; N] {
     match ty {
-        FloatType::F32 => {
-            rows.for_each(|(row, out)| *out = float_row::<32>(row, x, ahead, |w| _mm256_castsi256_ps(load256(w))));
-        }
-        FloatType::F16 => {
-            rows.for_each(|(row, out)| *out = float_row::<16>(row, x, ahead, |w| _mm256_cvtph_ps(load128(w))));
-        }
-        FloatType::BF16 => rows.for_each(|(row, out)| {
-            *out = float_row::<16>(row, x, ahead, |w| {
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load128(w))))
-            });
+        FloatType::F32 => float_row::<32, N>(row, x, ahead, |w| _mm256_castsi256_ps(load256(w))),
+        FloatType::F16 => float_row::<16, N>(row, x, ahead, |w| _mm256_cvtph_ps(load128(w))),
+        FloatType::BF16 => float_row::<16, N>(row, x, ahead, |w| {
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load128(w))))
         }),
     }
 }
 
-/// One row of floats, eight of which are `BYTES` long.
+/// One row of floats, eight of which are `BYTES` long: widened once for all tokens, each of which has sums of its own.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: impl Fn(&[u8; BYTES]) -> __m256) -> f32 {
-    let ((ws, w_rest), (xs, x_rest)) = (row.as_chunks::<BYTES>(), x.as_chunks::<8>());
-    let ((w4, w1), (x4, x1)) = (ws.as_chunks::<4>(), xs.as_chunks::<4>());
-    let mut acc = [_mm256_setzero_ps(); 4];
-    for (w, x) in w4.iter().zip(x4) {
+fn float_row<const BYTES: usize, const N: usize>(
+    row: &[u8],
+    x: [&[f32]; N],
+    ahead: isize,
+    widen: impl Fn(&[u8; BYTES]) -> __m256,
+) -> [f32; N] {
+    let (ws, w_rest) = row.as_chunks::<BYTES>();
+    let (w4, w1) = ws.as_chunks::<4>();
+    let (xs, x_rest) = (x.map(|x| x.as_chunks::<8>().0.as_chunks::<4>()), x.map(|x| x.as_chunks::<8>().1));
+    let (x4, x1) = (xs.map(|(x4, _)| &x4[..w4.len()]), xs.map(|(_, x1)| &x1[..w1.len()]));
+    let mut acc = [[_mm256_setzero_ps(); 4]; N];
+    for (at, w) in w4.iter().enumerate() {
         prefetch(w.as_flattened(), ahead);
         for i in 0..4 {
-            acc[i] = _mm256_fmadd_ps(widen(&w[i]), load_ps(&x[i]), acc[i]);
+            let w = widen(&w[i]);
+            for token in 0..N {
+                acc[token][i] = _mm256_fmadd_ps(w, load_ps(&x4[token][at][i]), acc[token][i]);
+            }
         }
     }
-    for (w, x) in w1.iter().zip(x1) {
-        acc[0] = _mm256_fmadd_ps(widen(w), load_ps(x), acc[0]);
+    for (at, w) in w1.iter().enumerate() {
+        let w = widen(w);
+        for token in 0..N {
+            acc[token][0] = _mm256_fmadd_ps(w, load_ps(&x1[token][at]), acc[token][0]);
+        }
     }
-    if !x_rest.is_empty() {
-        let (mut w, mut x) = ([0; BYTES], [0.0; 8]);
+    if !w_rest.is_empty() {
+        let mut w = [0; BYTES];
         w[..w_rest.len()].copy_from_slice(w_rest);
-        x[..x_rest.len()].copy_from_slice(x_rest);
-        acc[1] = _mm256_fmadd_ps(widen(&w), load_ps(&x), acc[1]);
+        let w = widen(&w);
+        for token in 0..N {
+            let mut x = [0.0; 8];
+            x[..x_rest[token].len()].copy_from_slice(x_rest[token]);
+            acc[token][1] = _mm256_fmadd_ps(w, load_ps(&x), acc[token][1]);
+        }
     }
-    reduce(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), _mm256_add_ps(acc[2], acc[3])))
+    let mut out = [0.0; N];
+    for (out, acc) in out.iter_mut().zip(acc) {
+        *out = reduce(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), _mm256_add_ps(acc[2], acc[3])));
+    }
+    out
 }
 
 /// Sums of four products, exact: `a` unsigned, `b` signed.

@@ -16,9 +16,9 @@ mod tile;
 use std::arch::x86_64::*;
 
 use super::{
-    BlockWork, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels, PANEL_ROWS, PanelSums, QuantisedInput,
-    QuantisedInputMut, RowPanel, ScaledRow, TokenTile, decoded, one_by_one, portable, prefetch_weights,
-    takes_gathered_rows,
+    BlockWork, DOT_ROWS, DOT_TOKENS, GatheredRow, InputBlock, InputMinima, Kernels, PANEL_ROWS, PanelSums,
+    QuantisedInput, QuantisedInputMut, RowPanel, ScaledRow, TokenTile, check_row, decoded, one_by_one, portable,
+    prefetch_weights, takes_gathered_rows,
 };
 use crate::{
     cpu::Isa,
@@ -177,7 +177,19 @@ impl Kernels for Avx2 {
     fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
         match ty {
             Encoding::Blocks(ty) => decoded::dot(Isa::Avx2, self, ty, weights, x, ahead, out),
-            Encoding::Float(ty) => with_features!(dot::floats(ty, weights, x, ahead, out)),
+            Encoding::Float(of) => {
+                for (row, out) in portable::rows(ty, weights, x.len(), out) {
+                    [*out] = with_features!(dot::floats(of, row, [x], ahead));
+                }
+            }
+        }
+    }
+
+    fn dot_floats_tokens(&self, ty: Encoding, row: &[u8], x: [&[f32]; DOT_TOKENS], ahead: isize) -> [f32; DOT_TOKENS] {
+        check_row(ty, row, &x);
+        match ty {
+            Encoding::Blocks(ty) => decoded::dot_tokens(Isa::Avx2, self, ty, row, x, ahead),
+            Encoding::Float(ty) => with_features!(dot::floats(ty, row, x, ahead)),
         }
     }
 
