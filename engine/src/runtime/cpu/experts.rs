@@ -223,8 +223,8 @@ impl MoeFfn {
             return Ok(());
         }
         out.fill(0.0);
-        let ExpertTask { job: LayerJob { task, .. }, weights, .. } = *expert_task;
-        let shared = weights.shared.iter().filter(|_| expert_task.whole).map(|expert| &expert.ffn);
+        let ExpertTask { weights, whole, .. } = *expert_task;
+        let shared = weights.shared.iter().filter(|_| whole).map(|expert| &expert.ffn);
         let all = weights.experts.iter().chain(shared).enumerate();
         for (at, expert) in all.clone() {
             self.find_members(expert_task, at);
