@@ -17,6 +17,7 @@ use super::{
     kind::Kind,
     map::MapOptions,
     mode::{Colours, Mode},
+    saving::ShownModel,
     shader::Shader,
     watched::Watched,
 };
@@ -232,7 +233,8 @@ impl NeuronsPanel {
                 if switch.on_hover_ui(|ui| _ = ui.label(cost::sentence(&watched.board, watch))).clicked() {
                     settings.on = !settings.on;
                 }
-                let save = |ui: &mut Ui| watched.save_menu(ui, &shell.engine_handle, engine, &self.saved.0);
+                let shown = ShownModel { handle: &shell.engine_handle, engine, store: &shell.store, chat: shell.shown };
+                let save = |ui: &mut Ui| watched.save_menu(ui, shown, &self.saved.0);
                 ui.menu_button("Save", save).response.on_hover_text("Save the map");
                 ui.menu_button("Display", |ui| look(ui, settings))
                     .response
