@@ -221,10 +221,10 @@ impl<'a> Generation<'a> {
         let skips_inputs = forward.model().weights.input_level.is_some() && forward.sparsity() != Sparsity::Dense;
         let approximates = skips_inputs || !matches!(forward.sparsity(), Sparsity::Dense | Sparsity::Exact);
         match self.drafts {
-            SpeculationMode::SameBits => forward.same_bits(),
-            // A pass of several tokens skips nothing.
+            // In other passes of several tokens a device skips nothing.
             SpeculationMode::PromptLookup if !approximates => usize::MAX,
-            SpeculationMode::PromptLookup | SpeculationMode::Off => 1,
+            SpeculationMode::SameBits | SpeculationMode::PromptLookup => forward.same_bits(),
+            SpeculationMode::Off => 1,
         }
     }
 

@@ -266,9 +266,9 @@ pub enum SpeculationMode {
     /// ([`Forward::same_bits`](crate::runtime::Forward::same_bits)). The text is the one without drafts.
     #[default]
     SameBits,
-    /// Repetitions: the tokens that followed the last ones where these occurred before. Rounding differs in passes of several
-    /// tokens, so a token may take the place of one that is nearly as likely. Models with recurrent states, approximate sparsity
-    /// modes and answers by a grammar have no drafts.
+    /// Repetitions: the tokens that followed the last ones where these occurred before. Rounding may differ in passes of several
+    /// tokens, so a token may take the place of one that is nearly as likely. Models with recurrent states and answers by a grammar
+    /// have no drafts. Approximate sparsity modes have those of [`SpeculationMode::SameBits`].
     PromptLookup,
 }
 

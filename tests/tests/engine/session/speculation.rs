@@ -1,10 +1,14 @@
 //! Speculative decoding: the same tokens with drafts as without, and fewer passes where text repeats.
 
+use std::path::Path;
+
 use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions},
     runtime::Sparsity,
     session::{DeviceChoice, DeviceStatus, SparsityChoice},
 };
+
+use thermocline_tests::served::storyteller;
 
 use super::*;
 
@@ -101,25 +105,44 @@ fn next_turns_reuse_the_drawn_tokens() {
     assert_eq!(second.ids, generate(&session(&engine), without(greedy(&longer, 20))).ids);
 }
 
-/// By default there are drafts only where a pass of several tokens has the bits of single ones. Approximate modes and recurrent
-/// models have none at all.
+/// Every sparsity mode has drafts by default, and its text is the one without them. Recurrent models have none at all.
 #[test]
-fn drafts_are_left_to_modes_that_a_dense_pass_equals() {
+fn every_mode_has_drafts_that_change_no_text() {
     let lookup = |request: Request| Request { speculation: SpeculationMode::PromptLookup, ..request };
-    for (mode, by_default, by_lookup) in
-        [(Sparsity::Exact, false, true), (Sparsity::Dense, true, true), (Sparsity::Predicted, false, false)]
-    {
-        let sparsity = SparsityChoice::Mode(mode);
-        let engine = Engine::open(&model("nemotron"), EngineOptions { sparsity, ..options() }).unwrap();
-        for (request, has_drafts) in
-            [(greedy(&repeating(), 150), by_default), (lookup(greedy(&repeating(), 150)), by_lookup)]
-        {
-            let stats = generate(&session(&engine), request).stats;
-            assert_eq!(stats.drafted_tokens > 0, has_drafts, "{mode}");
-        }
+    let powerinfer = model("../powerinfer/llama-relu-q4_0.powerinfer.gguf");
+    for mode in Sparsity::ALL {
+        let open = |path: &Path| {
+            let (sparsity, adaptive) = (SparsityChoice::Mode(mode), Some(false));
+            Engine::open(path, EngineOptions { sparsity, adaptive, ..options() }).unwrap()
+        };
+        same_with_and_without(&open(&powerinfer), greedy(&repeating(), 150), &format!("{mode}, a predictor"));
+        let engine = open(&model("nemotron"));
+        let stats = same_with_and_without(&engine, greedy(&repeating(), 150), &format!("{mode}"));
+        assert!(stats.drafted_tokens > 0, "{mode}");
+        assert!(generate(&session(&engine), lookup(greedy(&repeating(), 150))).stats.drafted_tokens > 0, "{mode}");
     }
     let engine = Engine::open(&model("qwen3_5"), options()).unwrap();
     assert_eq!(generate(&session(&engine), lookup(greedy(&repeating(), 60))).stats.drafted_tokens, 0);
+}
+
+/// The built-in model, which repeats itself, in default settings.
+#[test]
+fn drafts_change_no_story() {
+    let engine = storyteller();
+    let mut drafted = 0;
+    for what in ["blue star", "old tree", "small dog", "red kite", "shy owl", "tiny boat"] {
+        for likes in ["sing", "jump", "swim", "read"] {
+            let noun = what.split(' ').next_back().unwrap();
+            let text = format!("Once upon a time, there was a {what} who liked to {likes}. The {noun}");
+            let request = Request {
+                sampling: Sampling::greedy(),
+                max_tokens: Some(120),
+                ..Request::new(Prompt::Text(text.clone()))
+            };
+            drafted += same_with_and_without(&engine, request, &text).drafted_tokens;
+        }
+    }
+    assert!(drafted > 0);
 }
 
 /// A device, too, forgets the drafts that are not drawn. Its sums have another order, so by default it makes none.
