@@ -92,3 +92,19 @@ fn chat_search_opens_the_message_found() {
     it.run_steps(2);
     assert!(matches!(it.state().as_ref().unwrap().2.last(), Some(Command::OpenMessage(..))));
 }
+
+#[test]
+fn folder_without_chats_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut it = harness(&folder);
+    let store = &mut it.state_mut().as_mut().unwrap().0.store;
+    let (letters, chat) = (store.add_folder("Letters").unwrap(), store.chats().unwrap()[0].id);
+    let empty = |it: &mut Harness<'_, State>| {
+        it.run_steps(2);
+        it.query_by_label("No chats here yet").is_some()
+    };
+    eventually("the folder", || empty(&mut it));
+    it.state_mut().as_mut().unwrap().0.store.move_chat(chat, Some(letters)).unwrap();
+    eventually("the chat in it", || !empty(&mut it));
+    assert!(it.query_by_label("Letters").is_some());
+}

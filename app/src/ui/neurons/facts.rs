@@ -39,13 +39,20 @@ pub fn percent(fraction: f64) -> String {
     }
 }
 
+/// True for letters that have no picture: spaces without width, marks of direction, and those that no font knows. Joiners are
+/// parts of pictures.
+fn is_invisible(letter: char) -> bool {
+    matches!(letter, '\u{ad}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || matches!(letter, '\u{feff}' | '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..)
+}
+
 /// A token's text as one reads it, between quotation marks.
 pub fn quoted(text: &str) -> String {
     let visible = |letter: char| match letter {
         // A part of a letter, which other tokens complete.
         '\u{fffd}' => "…".to_owned(),
         '\n' | '\r' | '\t' => letter.escape_debug().collect(),
-        letter if letter.is_control() => "…".to_owned(),
+        letter if letter.is_control() || is_invisible(letter) => "…".to_owned(),
         letter => letter.to_string(),
     };
     // Of spaces alone, and of line ends, something is to be seen.
@@ -262,14 +269,16 @@ mod tests {
     #[test]
     fn quoted_text_is_never_empty_and_has_no_codes_of_characters() {
         assert_eq!(
-            [" .\"", "it's", "a\u{7}", "\u{fffd}", "\n", " "].map(quoted),
+            [" .\"", "it's", "a\u{7}", "\u{fffd}", "\n", " ", "\u{e000}b\u{200b}", "é"].map(quoted),
             [
                 "\u{201c}.\"\u{201d}",
                 "\u{201c}it's\u{201d}",
                 "\u{201c}a…\u{201d}",
                 "\u{201c}…\u{201d}",
                 "\u{201c}\\n\u{201d}",
-                "\u{201c} \u{201d}"
+                "\u{201c} \u{201d}",
+                "\u{201c}…b…\u{201d}",
+                "\u{201c}é\u{201d}"
             ]
         );
     }

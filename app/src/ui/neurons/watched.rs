@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use egui::{Align, CollapsingHeader, Layout, RichText, Slider, Ui};
+use egui::{Align, CollapsingHeader, Layout, Pos2, RichText, Slider, Ui};
 use egui_material_icons::icons::{ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_PAUSE};
 use thermocline_engine::{
     model::NeuronIndex,
@@ -22,7 +22,7 @@ use super::{
     lens::LensReader,
     map::{Map, MapMarks, MapOptions},
     panel::small,
-    pin_card::{self, CardAct},
+    pin_card::{self, CardAct, CardPlace},
     pins::{MOST_PINS, Pins},
     playback::Playback,
     search::SearchField,
@@ -128,7 +128,9 @@ impl Watched {
         if let Some(pointed) = clicked {
             self.click(shell, pointed);
         }
-        self.show_card(ui, shell, engine, options);
+        let rings = ringed.iter().filter_map(|place| self.map.position(place.layer, place.neuron));
+        let rings: Vec<Pos2> = rings.collect();
+        self.show_card(ui, shell, engine, options, &rings);
         self.sides(ui, engine, options);
         let (comparing, by_neuron) = (self.playback.base().is_some(), self.map.is_by_neuron());
         colours::legend(ui, options.mode, options.colours, comparing, by_neuron);
@@ -242,8 +244,8 @@ impl Watched {
         self.card = None;
     }
 
-    /// The card of the neuron that was pinned last, at its dot.
-    fn show_card(&mut self, ui: &Ui, shell: &mut Shell, engine: &Engine, options: MapOptions) {
+    /// The card of the neuron that was pinned last, at its dot; beside it are `rings`.
+    fn show_card(&mut self, ui: &Ui, shell: &mut Shell, engine: &Engine, options: MapOptions, rings: &[Pos2]) {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
         let Some(dot) = self.map.position(at.0, at.1).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
         let token = self.playback.token();
@@ -251,7 +253,7 @@ impl Watched {
         let Some(pin) = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at) else { return };
         let words = figures::favourites(engine, pin);
         let tints = self.pins.tinting().is_some_and(|pin| (pin.layer, pin.neuron) == at);
-        match pin_card::show(ui, dot, &facts, &words, pin, tints) {
+        match pin_card::show(ui, CardPlace { dot, rings }, &facts, &words, pin, tints) {
             Some(CardAct::Close) => self.card = None,
             Some(CardAct::Unpin) => {
                 self.pins.toggle(&self.board, at.0, at.1);

@@ -58,6 +58,22 @@ fn click_on_a_neuron_tints_the_chat_at_once_and_lists_its_words() {
 }
 
 #[test]
+fn words_at_the_pointer_do_not_cover_the_card_of_their_neuron() {
+    let mut stage = answered();
+    click_a_dot(&mut stage);
+    let map = stage.it.get_by_label_contains("Map of neurons").rect();
+    let told = |stage: &mut TestWindow, at: egui::Pos2| {
+        stage.it.input_mut().events.push(egui::Event::PointerMoved(at));
+        stage.it.run_steps(60);
+        stage.texts().into_iter().filter(|text| text.starts_with("Layer 0, neuron ")).count()
+    };
+    let away = told(&mut stage, map.center_bottom());
+    let dot = map.left_top() + vec2(80.0, 12.0);
+    assert_eq!(told(&mut stage, dot), away, "its card says it: {:?}", stage.texts());
+    assert_eq!(told(&mut stage, dot - vec2(40.0, 0.0)), away + 1, "another one has none: {:?}", stage.texts());
+}
+
+#[test]
 fn chosen_word_rings_its_neurons_and_leaves_pinned_ones() {
     let mut stage = answered();
     click_a_dot(&mut stage);

@@ -1,8 +1,15 @@
-//! Signs of what was done: a copy, a server that runs.
+//! Signs of what was done: a copy, a server that runs, one's own message.
 
-use egui::{Key, accesskit::Role};
+use egui::{CornerRadius, Key, Shape, accesskit::Role, epaint::RectShape};
 
-use crate::ui::{command::Page, testing::TestWindow};
+use crate::{
+    settings::Theme,
+    ui::{
+        command::Page,
+        testing::TestWindow,
+        theme::{Palette, RADIUS},
+    },
+};
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
@@ -37,4 +44,32 @@ fn server_that_is_on_is_seen_above_every_page() {
     stage.shell().settings.server.on = false;
     stage.step();
     assert!(!stage.has(Role::Button, "Server"));
+}
+
+fn each_rect(shape: &Shape, rect: &mut impl FnMut(&RectShape)) {
+    match shape {
+        Shape::Vec(shapes) => shapes.iter().for_each(|shape| each_rect(shape, rect)),
+        Shape::Rect(drawn) => rect(drawn),
+        _ => {}
+    }
+}
+
+#[test]
+fn own_message_has_an_outline_in_both_themes() {
+    for (theme, palette) in [(Theme::Dark, Palette::DARK), (Theme::Light, Palette::LIGHT)] {
+        let mut stage = TestWindow::with(SIZE, |_, settings| settings.theme = theme);
+        stage.ready();
+        stage.types("Tell me a story about a boat.");
+        stage.press(Key::Enter);
+        stage.answered();
+        let mut outlines = Vec::new();
+        let mut own = |rect: &RectShape| {
+            if rect.fill == palette.raised && rect.corner_radius == CornerRadius::same(RADIUS + 4) {
+                outlines.push(rect.stroke);
+            }
+        };
+        stage.it.output().shapes.iter().for_each(|drawn| each_rect(&drawn.shape, &mut own));
+        assert!(!outlines.is_empty(), "no message of one's own is drawn");
+        assert!(outlines.iter().all(|it| it.width >= 1.0 && it.color == palette.line), "{theme:?}: {outlines:?}");
+    }
 }
