@@ -36,7 +36,7 @@ const CONTINUED: usize = 32;
 /// Neurons searched for those that add most.
 const SEARCHED: usize = 1000;
 
-/// A neuron and the words it speaks for and against.
+/// A neuron and the words it raises and lowers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExplainedNeuron {
     /// Its part of the logit.

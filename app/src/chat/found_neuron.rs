@@ -1,4 +1,4 @@
-//! Neurons found by a word: those that fired at it in the tokens that are still known, then those that speak for it, by the model's
+//! Neurons found by a word: those that fired at it in the tokens that are still known, then those that raise it, by the model's
 //! weights.
 
 use std::{collections::HashSet, ops::ControlFlow};
@@ -42,7 +42,7 @@ pub struct NeuronQuery {
 pub struct FoundNeuron {
     /// The neuron.
     pub place: NeuronIndex,
-    /// Words that it raises and lowers; turned around if it speaks for the word where it is negative.
+    /// Words that it raises and lowers; turned around if it raises the word where it is negative.
     pub words: NeuronWords,
     /// Tokens of the word at which it fired, and all of them that are known.
     pub fired: u32,

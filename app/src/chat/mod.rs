@@ -2,7 +2,7 @@
 //! their text into the store; [`AnswerStats`] are the statistics stored with an answer, [`SamplingOverrides`] the user's sampling
 //! settings; [`given`] decides what of attached files the model reads, [`remembered`] keeps the neurons of a chat's last tokens,
 //! and the [`word_keeper`] the words of neurons across chats. An [`Explanation`] says which neurons made a word, from the
-//! [parts](word_parts) of its logits, [`NeuronWords`] which words a neuron speaks for, a [`FoundNeuron`] was found by a word and
+//! [parts](word_parts) of its logits, [`NeuronWords`] which words a neuron raises, a [`FoundNeuron`] was found by a word and
 //! by how it [fires at it](word_firing), and a [`Comparison`] has an answer written once more by two models, one after the other.
 //! Tools that an answer calls are run by a [`tool_round`], with the user's consent, and the chat goes on with another answer.
 //! [`titles`] are written when there is nothing else to do. Nothing here depends on a window, and nothing blocks.

@@ -1,4 +1,4 @@
-//! The words of a neuron: the tokens that it speaks for and against, as text.
+//! The words of a neuron: the tokens that it raises and lowers, as text.
 
 use thermocline_engine::{
     Result, cpu::Cpu, eval::neuron_lens, model::NeuronIndex, session::Engine, tokenizer::Tokenizer,

@@ -1,4 +1,4 @@
-//! The lens of a pinned neuron: the words that it speaks for and against, read from the model's weights beside the window.
+//! The lens of a pinned neuron: the words that it raises and lowers, read from the model's weights beside the window.
 
 use egui::{Label, Ui};
 use thermocline_engine::{
@@ -47,7 +47,7 @@ impl Lens {
     /// Shows the sentences.
     pub fn show(&self, ui: &mut Ui) {
         match self {
-            Lens::Unknown => _ = muted(ui, "Reading the words it speaks for …"),
+            Lens::Unknown => _ = muted(ui, "Reading the words it raises …"),
             Lens::Failed(why) => _ = ui.add(Label::new(small(why, Palette::of(ui).bad)).wrap()),
             Lens::Known { raised, lowered } => {
                 let hint =

@@ -2,7 +2,7 @@
 //! [words](below) below it, and [`figures`] beside it. The levels of dots are arithmetic without a window: [`mode`],
 //! [`layer_values`], [`order`], [`grid`], [`atlas`]. They come from a [`plane`] of bytes, on the device by a [`shader`], which has
 //! [`map_textures`] there, or on the CPU. So is what stands beside them: [`playback`], [`history`], [`pins`] with a
-//! [card](pin_card), a [`lens`] on the words they speak for and their words [across chats](across_chats), the [`search`] for
+//! [card](pin_card), a [`lens`] on the words they raise and their words [across chats](across_chats), the [`search`] for
 //! neurons by a word, [`tint`], [`facts`], buttons for [switching neurons off](switching_off), and the [`expert_borders`];
 //! [`cost`] is what recording them takes, [`kind`] what a model's neurons are like. What is [saved](saving) is
 //! [written](export) beside the window: a [card](picture_card) with a [copy of the map](map_snapshot) and the token in its

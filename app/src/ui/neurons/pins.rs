@@ -25,7 +25,7 @@ pub struct Pin {
     pub series: VecDeque<f32>,
     /// The tokens of the series, by their ids.
     pub words: VecDeque<u32>,
-    /// The words it speaks for and against.
+    /// The words it raises and lowers.
     pub lens: Lens,
     /// A sentence about its words across chats; empty if none are kept.
     pub across: String,

@@ -56,7 +56,7 @@ impl FoundRow {
             }
         };
         let words = found.words.raised.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
-        FoundRow { place: found.place, text: format!("{title}:{fired} speaks for {words}") }
+        FoundRow { place: found.place, text: format!("{title}:{fired} raises {words}") }
     }
 }
 

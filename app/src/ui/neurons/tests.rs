@@ -280,7 +280,7 @@ fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     assert!(harness.query_by_label("Whole map").is_none());
 }
 
-/// The card and the list say what a pinned neuron speaks for, as the weights do.
+/// The card and the list say which words a pinned neuron raises, as the weights do.
 #[test]
 fn pinned_neuron_lists_the_words_it_speaks_for_and_against() {
     let folder = tempfile::tempdir().unwrap();

@@ -135,7 +135,7 @@ fn neurons_are_searched_by_a_word_with_the_keyboard() {
     stage.step();
     stage.types("dog");
     stage.appears("fires at it, ");
-    let rows = |stage: &TestWindow| stage.texts().into_iter().filter(|text| text.contains("speaks for")).count();
+    let rows = |stage: &TestWindow| stage.texts().into_iter().filter(|text| text.contains(" raises ")).count();
     assert_eq!((rows(&stage), rings(&stage)), (12, 0), "{:?}", stage.texts());
     let first = stage.texts().into_iter().find(|text| text.contains("fires at it, ")).unwrap();
     stage.press(Key::Tab);
