@@ -74,7 +74,7 @@ fn words(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, room:
     let room = BudgetRoom { now: engine.vram_budget().unwrap_or(room.now), ..room };
     let (budget, told) = (room.budget(shell.dragged), room.told(room.choice(shell, model), shell.dragged));
     let Some(forecast) = shell.forecasts.about(ui, model, engine, budget, shell.dragged.is_some()) else {
-        widgets::muted(ui, format!("At {}: reckoning …", bytes(told)));
+        widgets::muted(ui, format!("At {}: estimating …", bytes(told)));
         return;
     };
     let told = if forecast.budget == budget { told } else { forecast.budget };

@@ -103,7 +103,7 @@ fn budget_slider_forecast_follows_the_drag_and_applies_on_release() {
 fn foretold(stage: &mut TestWindow) -> String {
     until("a forecast", || {
         stage.it.step();
-        stage.texts().into_iter().find(|text| text.starts_with("At ") && !text.contains("reckoning"))
+        stage.texts().into_iter().find(|text| text.starts_with("At ") && !text.contains("estimating"))
     })
 }
 

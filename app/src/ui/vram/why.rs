@@ -65,7 +65,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     let terms = format!("{} {} {device} {:?}", model.key(), engine.sparsity().mode.name(), engine.vram_budget());
     let question = ReasonsQuestion { budgets: more.iter().map(|it| it.budget).collect(), terms };
     let Some(reasons) = shell.reasons.about(ui, engine, question) else {
-        widgets::muted(ui, "Reckoning …");
+        widgets::muted(ui, "Estimating …");
         return;
     };
     if let DeviceStatus::Cpu { reason } = &status {

@@ -211,7 +211,7 @@ fn models(name: &str, size: [f32; 2], mask: impl Fn(Rect, Rect) -> Rect) {
             // Whether they fit depends on the machine.
             let page = it.ctx.content_rect();
             let fits =
-                |text: String| ["Fits", "Larger", "Reckoning", "The system"].iter().any(|word| text.starts_with(word));
+                |text: String| ["Fits", "Larger", "Estimating", "The system"].iter().any(|word| text.starts_with(word));
             let lines: Vec<Rect> =
                 it.get_all_by(|node| node.value().is_some_and(fits)).map(|node| node.rect()).collect();
             for rect in lines {
