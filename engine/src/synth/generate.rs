@@ -30,7 +30,7 @@ const CHUNK: usize = 1 << 18;
 /// end. `progress` is called after every few hundred kilobytes. Memory: some 50 MB at 7B shapes, 200 MB at 175B; it grows with the width, not the file.
 ///
 /// # Errors
-/// [`crate::Error::Invalid`] or [`crate::Error::Unsupported`] for options out of range (before anything is written), [`crate::Error::Io`] when the disk refuses.
+/// [`crate::Error::Invalid`], [`crate::Error::Unsupported`] or [`crate::Error::UnknownArchitecture`] for options out of range (before anything is written), [`crate::Error::Io`] when the disk refuses.
 ///
 /// ```no_run
 /// # fn main() -> thermocline_engine::Result<()> {
