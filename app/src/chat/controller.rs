@@ -69,7 +69,7 @@ impl ChatController {
     /// Number of chats that are being answered, or wait for a tool.
     pub fn busy_chats(&self) -> usize {
         let answers =
-            self.answers.iter().filter(|(chat, answer)| !answer.is_ended() && !self.rounds.contains_key(chat));
+            self.answers.iter().filter(|(chat, answer)| !answer.is_ended() && !self.rounds.contains_key(*chat));
         answers.count() + self.rounds.len()
     }
 
