@@ -3,13 +3,10 @@
 use egui::{Context, Frame, Id, Modal, Ui, UserAttentionType, ViewportCommand};
 
 use super::Window;
-use crate::{
-    engine_handle::ModelState,
-    ui::{
-        command::Command,
-        theme::Palette,
-        widgets::{primary_button, small},
-    },
+use crate::ui::{
+    command::Command,
+    theme::Palette,
+    widgets::{primary_button, small},
 };
 
 /// What the user wants to do although something would be lost.
