@@ -356,11 +356,11 @@ mod tests {
         store.show_version(first, 1).unwrap();
         assert_eq!(words(&store, chat)[1].0, "b2", "the latest of what was said after `a`");
         let edited = store.add_edited_version(b1, "b1!").unwrap();
-        assert_eq!(words(&store, chat), line(&[("a", (1, 1)), ("b1!", (3, 3))]));
+        assert_eq!(words(&store, chat), line(&[("a", (1, 2)), ("b1!", (3, 3))]));
         assert!(store.message(edited).unwrap().edited && !store.message(b1).unwrap().edited);
         assert_eq!(store.search("b1").unwrap().len(), 2, "both are found");
         store.show_version(edited, 1).unwrap();
-        assert_eq!(words(&store, chat), line(&[("a", (1, 1)), ("b1", (1, 3)), ("c", (1, 1))]));
+        assert_eq!(words(&store, chat), line(&[("a", (1, 2)), ("b1", (1, 3)), ("c", (1, 1))]));
         assert!(matches!(
             store.add_message(other, Some(first), &NewMessage::user("")),
             Err(StoreError::Missing { what: "message", .. })
