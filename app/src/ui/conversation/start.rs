@@ -21,10 +21,10 @@ use crate::{
 pub const STORIES: [(&str, &[&str]); 9] = [
     ("Tell me a story about a little boy.", &["boy"]),
     ("What happened to Lily?", &["lily"]),
-    ("Tell me a story about a fish.", &["fish"]),
+    ("Tell me a story about Tim.", &["tim"]),
     ("Tell me a story about a little girl.", &["girl"]),
     ("What happened to Tim?", &["tim"]),
-    ("Tell me what Tim did with the ball.", &["tim", "ball"]),
+    ("Tell me a story about a little boy named Tim.", &["boy", "tim"]),
     ("What happened to Mia?", &["mia"]),
     ("Tell me a story about Lily.", &["lily"]),
     ("What happened to Sue?", &["sue"]),
