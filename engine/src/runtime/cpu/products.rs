@@ -8,7 +8,7 @@ use super::{
     task::{FfnTask, FfnWork, is_most},
 };
 use crate::{
-    cpu::{Cpu, RowSum, RowsJob},
+    cpu::{Cpu, FEW_TOKENS, RowSum, RowsJob},
     error::Result,
     format::Matrix,
     model::{Down, Linear},
@@ -107,7 +107,7 @@ pub(crate) fn down<'a>(
     for ((block, values), out) in task.blocks.iter().zip(values).zip(parts.chunks_exact_mut(len.max(1))) {
         let Values { list, hidden } = values;
         match &block.ffn.down {
-            Down::Neurons(down) if tokens == 1 || task.separate => {
+            Down::Neurons(down) if tokens == 1 || (task.separate && tokens <= FEW_TOKENS) => {
                 let active = values.active(tokens);
                 work.active += active;
                 work.read_rows(&down.weight, active);

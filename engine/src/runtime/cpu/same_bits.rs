@@ -11,7 +11,8 @@ use crate::{
 /// has them.
 ///
 /// Every sum has to be added up in one order, whatever the number of tokens. Attention, norms, sums of neuron-major rows and sums
-/// of experts do so. Products do so up to [`Cpu::same_bits`], those that skip inputs up to [`FEW_TOKENS`]. Recurrent states do not.
+/// of experts do so up to [`FEW_TOKENS`], as do products that skip inputs. Other products do so up to [`Cpu::same_bits`]. Recurrent
+/// states do not.
 pub(super) fn same_bits(cpu: &Cpu, model: &Model, mode: Sparsity) -> usize {
     if model.config.is_recurrent() {
         return 1;
@@ -27,5 +28,5 @@ pub(super) fn same_bits(cpu: &Cpu, model: &Model, mode: Sparsity) -> usize {
     let of_predictors = of_predictors.flatten().map(|matrix| cpu.same_bits(matrix));
     let tensors = model.checkpoint.tensors().iter().filter_map(Tensor::matrix);
     let most = tensors.map(|matrix| cpu.same_bits(&matrix)).chain(of_predictors).min().unwrap_or(1);
-    if mode == Sparsity::Dense { most } else { most.min(FEW_TOKENS) }
+    most.min(FEW_TOKENS)
 }
