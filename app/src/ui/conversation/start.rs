@@ -16,8 +16,8 @@ use crate::{
     },
 };
 
-/// Requests that the built-in model follows, with the nouns that they name. They were chosen by counting: of 200 stories with the
-/// window's sampling, at least 95 % had the nouns.
+/// Requests that the built-in model follows, with the nouns that they name. They were chosen by counting: with the window's
+/// sampling, at least 95 % of the stories had the nouns (96 % for the first starter, all of 60 for each of the others).
 pub const STORIES: [(&str, &[&str]); 9] = [
     ("Tell me a story about a little boy.", &["boy"]),
     ("What happened to Lily?", &["lily"]),
