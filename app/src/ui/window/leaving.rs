@@ -24,6 +24,8 @@ pub(super) struct Leaving {
     asked: Option<Leave>,
     /// True in the first frame of the question: its button needs the keyboard.
     is_new: bool,
+    /// The control that had the keyboard before.
+    focused: Option<Id>,
     /// True once the user has agreed that the window closes.
     agreed: bool,
 }
@@ -79,6 +81,9 @@ impl Window {
         let (title, action) = self.words_of(&leave);
         let (losses, palette) = (self.losses(&leave), Palette::of(ui));
         let is_new = std::mem::take(&mut self.leaving.is_new);
+        if is_new {
+            self.leaving.focused = ui.memory(|memory| memory.focused());
+        }
         let modal = Modal::new(Id::unique("leaving")).frame(Frame::popup(ui.style()).inner_margin(24));
         let shown = modal.show(ui, |ui| {
             ui.set_width(420.0);
@@ -102,6 +107,9 @@ impl Window {
         let (stays, leaves) = shown.inner;
         if stays || leaves || shown.should_close() {
             self.leaving.asked = None;
+            if let Some(before) = self.leaving.focused.take() {
+                ui.memory_mut(|memory| memory.request_focus(before));
+            }
         }
         match leave {
             Leave::Model(command) => leaves.then_some(command),
