@@ -4,6 +4,7 @@ use egui::{CornerRadius, Key, Shape, accesskit::Role, epaint::RectShape};
 
 use crate::{
     settings::Theme,
+    store::{NewMessage, Store},
     ui::{
         command::Page,
         testing::TestWindow,
@@ -57,11 +58,14 @@ fn each_rect(shape: &Shape, rect: &mut impl FnMut(&RectShape)) {
 #[test]
 fn own_message_has_an_outline_in_both_themes() {
     for (theme, palette) in [(Theme::Dark, Palette::DARK), (Theme::Light, Palette::LIGHT)] {
-        let mut stage = TestWindow::with(SIZE, |_, settings| settings.theme = theme);
+        let mut stage = TestWindow::with(SIZE, |folders, settings| {
+            let (mut store, _) = Store::open(&folders.chats()).unwrap();
+            let chat = store.add_chat(None, "").unwrap();
+            store.add_message(chat, None, &NewMessage::user("Tell me about a frog.")).unwrap();
+            (settings.theme, settings.last_chat) = (theme, Some(chat.number()));
+        });
         stage.ready();
-        stage.types("Tell me a story about a boat.");
-        stage.press(Key::Enter);
-        stage.answered();
+        stage.step();
         let mut outlines = Vec::new();
         let mut own = |rect: &RectShape| {
             if rect.fill == palette.raised && rect.corner_radius == CornerRadius::same(RADIUS + 4) {
