@@ -145,12 +145,13 @@ mod tests {
                 let (scores, read) = predictor.scores(&cpu, x, x.len() / d, &mut hidden, &mut scores).unwrap();
                 (scores.to_vec(), read)
             };
-            // Several tokens read all weights.
-            let (together, all) = scores(&x);
-            assert_eq!(all, predictor.bytes());
+            // A few tokens read what any of them needs, and have the scores that each has alone.
+            let (together, of_both) = scores(&x);
+            let all = predictor.bytes();
             for (x, wanted) in x.chunks(d).zip(together.chunks(n_ff)) {
                 let (alone, read) = scores(x);
-                assert!(alone.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-3), "{activations}");
+                assert_eq!(alone, wanted, "{activations}");
+                assert!(read <= of_both && of_both <= all, "{read} bytes alone, {of_both} together, {all} in all");
                 let copied = predictor.by_input.get().is_some_and(Option::is_some);
                 assert_eq!(copied, activations == InputPrecision::Int8 && predictor.copied_bytes() > 0);
                 match activations {
