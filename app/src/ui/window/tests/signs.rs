@@ -1,16 +1,8 @@
-//! Signs of what was done: a copy, a server that runs, one's own message.
+//! Signs of what was done: a copy, a server that runs.
 
-use egui::{CornerRadius, Key, Shape, accesskit::Role, epaint::RectShape};
+use egui::{Key, accesskit::Role};
 
-use crate::{
-    settings::Theme,
-    store::{NewMessage, Store},
-    ui::{
-        command::Page,
-        testing::TestWindow,
-        theme::{Palette, RADIUS},
-    },
-};
+use crate::ui::{command::Page, testing::TestWindow};
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
@@ -45,35 +37,4 @@ fn server_that_is_on_is_seen_above_every_page() {
     stage.shell().settings.server.on = false;
     stage.step();
     assert!(!stage.has(Role::Button, "Server"));
-}
-
-fn each_rect(shape: &Shape, rect: &mut impl FnMut(&RectShape)) {
-    match shape {
-        Shape::Vec(shapes) => shapes.iter().for_each(|shape| each_rect(shape, rect)),
-        Shape::Rect(drawn) => rect(drawn),
-        _ => {}
-    }
-}
-
-#[test]
-fn own_message_has_an_outline_in_both_themes() {
-    for (theme, palette) in [(Theme::Dark, Palette::DARK), (Theme::Light, Palette::LIGHT)] {
-        let mut stage = TestWindow::with(SIZE, |folders, settings| {
-            let (mut store, _) = Store::open(&folders.chats()).unwrap();
-            let chat = store.add_chat(None, "").unwrap();
-            store.add_message(chat, None, &NewMessage::user("Tell me about a frog.")).unwrap();
-            (settings.theme, settings.last_chat) = (theme, Some(chat.number()));
-        });
-        stage.ready();
-        stage.step();
-        let mut outlines = Vec::new();
-        let mut own = |rect: &RectShape| {
-            if rect.fill == palette.raised && rect.corner_radius == CornerRadius::same(RADIUS + 4) {
-                outlines.push(rect.stroke);
-            }
-        };
-        stage.it.output().shapes.iter().for_each(|drawn| each_rect(&drawn.shape, &mut own));
-        assert!(!outlines.is_empty(), "no message of one's own is drawn");
-        assert!(outlines.iter().all(|it| it.width >= 1.0 && it.color == palette.line), "{theme:?}: {outlines:?}");
-    }
 }
