@@ -1,5 +1,5 @@
 //! The window: three [`columns`] that make room for each other, two of them drawn at the [`sides`], [`commands`] that panels give
-//! it, the question asked before [`leaving`], and its [`startup`].
+//! it, the [question](leaving_question) asked before something is lost, and its [`startup`].
 
 mod columns;
 mod commands;
@@ -7,6 +7,7 @@ mod drops;
 mod frame_throttle;
 mod ground;
 mod leaving;
+mod leaving_question;
 mod sides;
 mod startup;
 

@@ -38,7 +38,7 @@ impl Unread {
 
 /// A file that was read, or the reason why it was not.
 #[derive(Debug)]
-pub struct ReadFile {
+pub struct AttachedFile {
     /// Its text.
     pub document: Result<Document, String>,
     /// The chat it was chosen for. `None`: the one that is shown.
@@ -124,7 +124,7 @@ impl Attaching {
     }
 
     /// A file that was read since the last call, or why it was not.
-    pub fn take(&mut self, ctx: &Context) -> Option<ReadFile> {
+    pub fn take(&mut self, ctx: &Context) -> Option<AttachedFile> {
         match self.dialog.take() {
             Some(DialogAnswer::Chosen(paths)) => paths.into_iter().for_each(|path| self.add(path)),
             Some(DialogAnswer::NoDialog) => self.typed = Some(PathField::new("Attach a file", "", ())),
@@ -138,7 +138,7 @@ impl Attaching {
             let file = self.reading.take()?;
             let broke = || Err(format!("{} could not be read", file.name()));
             let document = read.map_or_else(broke, |read| read.map_err(|error| error.to_string()));
-            return Some(ReadFile { document, chat: file.chat });
+            return Some(AttachedFile { document, chat: file.chat });
         }
         let file = self.waiting.pop_front()?;
         let path = file.path.clone();
@@ -147,7 +147,7 @@ impl Attaching {
                 self.reading = Some(file);
                 None
             }
-            Err(why) => Some(ReadFile { document: Err(why), chat: file.chat }),
+            Err(why) => Some(AttachedFile { document: Err(why), chat: file.chat }),
         }
     }
 

@@ -1,17 +1,12 @@
-//! The question asked before something is lost: another model or the end of the window stops the answers being written.
+//! What the user wants to do although something would be lost, while the window asks.
 
-use egui::{Context, Frame, Id, Modal, Ui, UserAttentionType, ViewportCommand};
+use egui::Id;
 
-use super::Window;
-use crate::ui::{
-    command::Command,
-    theme::Palette,
-    widgets::{primary_button, small},
-};
+use crate::ui::command::Command;
 
-/// What the user wants to do although something would be lost.
+/// An action of the user that would lose something.
 #[derive(Debug, Clone, PartialEq)]
-enum Leave {
+pub(super) enum Leave {
     /// Open or close a model.
     Model(Command),
     /// Close the window.
@@ -21,117 +16,11 @@ enum Leave {
 /// The question, and its answer.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
-    asked: Option<Leave>,
+    pub(super) asked: Option<Leave>,
     /// True in the first frame of the question: its button needs the keyboard.
-    is_new: bool,
+    pub(super) is_new: bool,
     /// The control that had the keyboard before.
-    focused: Option<Id>,
+    pub(super) focused: Option<Id>,
     /// True once the user has agreed that the window closes.
-    agreed: bool,
-}
-
-impl Window {
-    /// Asks before `command` stops answers. True if the command waits for the user's decision.
-    pub(super) fn holds(&mut self, command: &Command) -> bool {
-        let closes = matches!(command, Command::OpenModel(_) | Command::ReopenModel | Command::CloseModel);
-        let leave = Leave::Model(command.clone());
-        if !closes || self.losses(&leave).is_empty() {
-            return false;
-        }
-        self.ask_to_leave(leave);
-        true
-    }
-
-    /// Keeps the window open, and asks, if something would be lost with it.
-    pub(super) fn hold_close(&mut self, ctx: &Context) {
-        let closes = ctx.input(|input| input.viewport().close_requested());
-        if !closes || self.leaving.agreed || self.losses(&Leave::Window).is_empty() {
-            return;
-        }
-        ctx.send_viewport_cmd(ViewportCommand::CancelClose);
-        // It may be closed from the task bar.
-        ctx.send_viewport_cmd(ViewportCommand::Minimized(false));
-        ctx.send_viewport_cmd(ViewportCommand::RequestUserAttention(UserAttentionType::Informational));
-        self.ask_to_leave(Leave::Window);
-        ctx.request_repaint();
-    }
-
-    fn ask_to_leave(&mut self, leave: Leave) {
-        self.leaving.is_new = self.leaving.asked.as_ref() != Some(&leave);
-        self.leaving.asked = Some(leave);
-    }
-
-    /// Sentences about what would be lost.
-    fn losses(&self, leave: &Leave) -> Vec<String> {
-        let answers = match self.shell.chat_controller.busy_chats() {
-            0 => None,
-            1 => Some("An answer is being written. It stops here; what it has said is kept.".to_owned()),
-            n => Some(format!("{n} answers are being written. They stop here; what they have said is kept.")),
-        };
-        let own = match leave {
-            Leave::Model(_) => Vec::new(),
-            Leave::Window => self.conversation.losses(),
-        };
-        answers.into_iter().chain(own).collect()
-    }
-
-    /// The question, over everything.
-    pub(super) fn ask_before_leaving(&mut self, ui: &Ui) -> Option<Command> {
-        let leave = self.leaving.asked.clone()?;
-        let (title, action) = self.words_of(&leave);
-        let (losses, palette) = (self.losses(&leave), Palette::of(ui));
-        let is_new = std::mem::take(&mut self.leaving.is_new);
-        if is_new {
-            self.leaving.focused = ui.memory(|memory| memory.focused());
-        }
-        let modal = Modal::new(Id::unique("leaving")).frame(Frame::popup(ui.style()).inner_margin(24));
-        let shown = modal.show(ui, |ui| {
-            ui.set_width(420.0);
-            ui.heading(title);
-            ui.add_space(8.0);
-            losses.iter().for_each(|loss| _ = ui.label(loss));
-            if losses.is_empty() {
-                ui.label(small("Nothing is lost any more.", palette.muted));
-            }
-            ui.add_space(12.0);
-            ui.horizontal(|ui| {
-                let stay = primary_button(ui, "Cancel", true);
-                if is_new {
-                    stay.request_focus();
-                }
-                let leaves = ui.button(action).clicked();
-                (stay.clicked(), leaves)
-            })
-            .inner
-        });
-        let (stays, leaves) = shown.inner;
-        if stays || leaves || shown.should_close() {
-            self.leaving.asked = None;
-            if let Some(before) = self.leaving.focused.take() {
-                ui.memory_mut(|memory| memory.request_focus(before));
-            }
-        }
-        match leave {
-            Leave::Model(command) => leaves.then_some(command),
-            Leave::Window => {
-                if leaves {
-                    self.leaving.agreed = true;
-                    ui.send_viewport_cmd(ViewportCommand::Close);
-                }
-                None
-            }
-        }
-    }
-
-    /// The question, and the words on the button that leaves.
-    fn words_of(&self, leave: &Leave) -> (String, &'static str) {
-        let model = self.shell.engine_handle.state().model();
-        let open = || model.as_ref().map_or_else(|| "the model".to_owned(), ToString::to_string);
-        match leave {
-            Leave::Model(Command::OpenModel(model)) => (format!("Open {model}?"), "Open anyway"),
-            Leave::Model(Command::ReopenModel) => (format!("Open {} again?", open()), "Open anyway"),
-            Leave::Model(_) => (format!("Close {}?", open()), "Close anyway"),
-            Leave::Window => ("Close Thermocline?".to_owned(), "Close anyway"),
-        }
-    }
+    pub(super) agreed: bool,
 }

@@ -92,7 +92,7 @@ impl CodeWidth {
         }
     }
 
-    /// What is added to codes: minus the lowest one where they are unsigned.
+    /// The number that is added to codes: minus the lowest one where they are unsigned.
     pub(super) const fn offset(grouping: &Grouping) -> i8 {
         match CodeWidth::of(grouping) {
             CodeWidth::Quads(_) => -grouping.lowest,
