@@ -1,4 +1,4 @@
-//! What the user wants to do although something would be lost, while the window asks.
+//! An action that would lose something, and the state of the question that the window asks before it.
 
 use egui::Id;
 
