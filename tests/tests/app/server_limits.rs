@@ -311,7 +311,10 @@ fn two_hundred_requests_wait_and_all_are_answered() {
     drop(busy);
     for (at, one) in all.iter_mut().enumerate() {
         let reply = one.rest();
-        assert!(reply.starts_with("HTTP/1.1 200 ") && reply.contains("\"completion_tokens\":3"), "request {at}: {reply}");
+        assert!(
+            reply.starts_with("HTTP/1.1 200 ") && reply.contains("\"completion_tokens\":3"),
+            "request {at}: {reply}"
+        );
     }
     assert_eq!(served.server.status().waiting, 0);
 }
