@@ -52,6 +52,8 @@ opens() {
     sleep 0.1
   done
   kill -0 "$app" 2>/dev/null || fail "the program ended: $*"
+  # A thread of its own writes the log.
+  sleep 1
   kill "$app"
   wait "$app" 2>/dev/null || true
   # The bugs of the drivers are no bugs of the program.
