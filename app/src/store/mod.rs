@@ -68,7 +68,7 @@ pub struct Store {
     // Closed before the connection.
     news: Option<NewsWatch>,
     known: Cell<Option<KnownVersion>>,
-    /// When another connection's lock was seen, if the last attempt saw one.
+    /// Time at which the last attempt saw another connection's lock; `None` if it saw none.
     locked: Cell<Option<Instant>>,
     db: Connection,
     path: PathBuf,
@@ -109,7 +109,7 @@ impl Store {
         Ok((store, report))
     }
 
-    /// The file, for connections of other threads. `None` for chats in memory, which make nobody wait.
+    /// The file, for connections of other threads. `None` for chats in memory, which block no thread.
     pub fn file(&self) -> Option<StoreFile> {
         (!self.path.as_os_str().is_empty()).then(|| StoreFile(self.path.clone()))
     }
@@ -128,7 +128,7 @@ impl Store {
         }
     }
 
-    /// `true` unless another connection writes now and goes on for more than a moment. A change made now waits for nobody.
+    /// `true` unless another connection writes now and goes on for more than a moment. Then a change does not wait.
     pub fn is_writable(&self) -> bool {
         if self.locked.get().is_some_and(|seen| seen.elapsed() < LOCKED) {
             return false;
@@ -381,7 +381,7 @@ mod tests {
         let began = Instant::now();
         assert!(!store.is_writable());
         assert!(began.elapsed() < PATIENCE / 2, "it waited {:?}", began.elapsed());
-        assert!(store.reading(Store::chats)().unwrap().is_empty(), "a lock keeps nobody from reading");
+        assert!(store.reading(Store::chats)().unwrap().is_empty(), "a lock does not stop readers");
         other.execute_batch("ROLLBACK").unwrap();
         crate::testing::eventually("the end of the lock", || store.is_writable());
         assert_eq!(store.version().unwrap(), version, "looking is no change");

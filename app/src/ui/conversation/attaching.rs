@@ -103,7 +103,7 @@ impl Attaching {
         self.reading.iter().chain(&self.waiting).map(Unread::name).collect()
     }
 
-    /// Forgets the files for the chat that is shown that are not read yet.
+    /// Forgets the unread files of the chat that is shown.
     pub fn forget_unread(&mut self) {
         self.waiting.retain(|file| file.chat.is_some());
         if self.reading.take_if(|file| file.chat.is_none()).is_some() {

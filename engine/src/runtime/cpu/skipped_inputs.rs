@@ -38,8 +38,9 @@ pub(super) struct SkippedSite<'a> {
 /// Products of a site: with each of its matrices, in the order of [`InputSite::linears`].
 pub(super) type SiteJobs<'a> = SmallVec<[MatmulJob<'a>; 4]>;
 
-/// Computes the products of a site with what is left of its input, `[tokens, inputs]`. A few tokens do not read the weights of inputs that
-/// all of them skip where a matrix has an input-major copy. `large` is scratch. Returns how many bytes of weights were read.
+/// Computes the products of a site with the inputs that are not skipped, `[tokens, inputs]`. A pass of a few tokens does not read the
+/// weights of an input that all its tokens skip, if the matrix has an input-major copy. `large` is scratch. Returns how many bytes of
+/// weights were read.
 pub(super) fn products(
     cpu: &Cpu,
     SkippedSite { skipped, site }: SkippedSite<'_>,
