@@ -297,6 +297,16 @@ impl Error {
         Error::Invalid { what, expected: expected.into(), got: got.to_string() }
     }
 
+    /// An [`Error::Memory`] in a few words.
+    pub fn memory(kind: ScarceMemory, what: &'static str, wanted: u64, available: u64) -> Self {
+        Error::Memory { kind, what, wanted, available }
+    }
+
+    /// An [`Error::Unsupported`] in a few words.
+    pub fn unsupported(what: &'static str, got: impl fmt::Display, supported: impl fmt::Display) -> Self {
+        Error::Unsupported { what, got: got.to_string(), supported: supported.to_string() }
+    }
+
     /// An [`Error::Io`] in a few words.
     pub fn io(action: FileAction, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         Error::Io { action, path: path.into(), source }

@@ -3,10 +3,9 @@
 use std::{fs::File, io::Read, path::Path};
 
 use super::{
-    AttachmentError, DocumentKind, Passage,
-    docx::{self, DocxError},
+    AttachmentError, AttachmentFault, DocumentKind, Passage, docx,
     passage::{of_lines, of_pages, of_paragraphs},
-    pdf::{self, PdfError},
+    pdf,
     text::{self, NotText},
 };
 
@@ -33,13 +32,14 @@ impl Document {
     pub fn open(path: &Path) -> Result<Self, AttachmentError> {
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
-        let unreadable = |source| AttachmentError::Unreadable { name: name.clone(), source };
+        let refused = |fault| AttachmentError { name: name.clone(), fault };
+        let unreadable = |error| refused(AttachmentFault::Unreadable(error));
         let about = path.metadata().map_err(unreadable)?;
         if !about.is_file() {
-            return Err(AttachmentError::NoFile { name });
+            return Err(refused(AttachmentFault::NoFile));
         }
         if about.len() > LARGEST_FILE {
-            return Err(AttachmentError::TooLarge { name, size: about.len(), most: LARGEST_FILE });
+            return Err(refused(AttachmentFault::TooLarge { size: about.len(), most: LARGEST_FILE }));
         }
         let mut bytes = Vec::new();
         // The file may grow while it is read.
@@ -53,39 +53,36 @@ impl Document {
     /// As [`Document::open`].
     pub fn read(name: String, kind: DocumentKind, bytes: &[u8]) -> Result<Self, AttachmentError> {
         let kind = if bytes.starts_with(b"%PDF-") { DocumentKind::Pdf } else { kind };
-        if bytes.is_empty() {
-            return Err(AttachmentError::Empty { name });
-        }
-        let damaged = |kind, reason| AttachmentError::Damaged { name: name.clone(), kind, reason };
-        let encrypted = || AttachmentError::Encrypted { name: name.clone() };
-        let passages = match kind {
-            DocumentKind::Pdf => of_pages(pdf::pages(bytes).map_err(|error| match error {
-                PdfError::Encrypted => encrypted(),
-                PdfError::Damaged(reason) => damaged("PDF", reason),
-            })?),
-            DocumentKind::Docx => of_paragraphs(docx::paragraphs(bytes).map_err(|error| match error {
-                DocxError::Encrypted => encrypted(),
-                DocxError::Damaged(reason) => damaged("docx", reason),
-            })?),
-            DocumentKind::Text | DocumentKind::Markdown | DocumentKind::Code => match text::decode(bytes) {
-                Ok(text) => of_lines(&text),
-                Err(NotText::Binary) => return Err(AttachmentError::Binary { name }),
-                Err(NotText::UnknownEncoding) => return Err(AttachmentError::UnknownEncoding { name }),
-            },
-        };
-        let document = Document { name, kind, passages };
-        let size = document.passages.iter().map(|passage| passage.text.len() as u64).sum();
-        let name = || document.name.clone();
-        match () {
-            () if size > LARGEST_TEXT => Err(AttachmentError::TooLarge { name: name(), size, most: LARGEST_TEXT }),
-            () if document.passages.iter().any(|passage| !passage.text.trim().is_empty()) => Ok(document),
-            () if kind == DocumentKind::Pdf => Err(AttachmentError::OnlyPictures { name: name() }),
-            () => Err(AttachmentError::Empty { name: name() }),
+        match passages(kind, bytes) {
+            Ok(passages) => Ok(Document { name, kind, passages }),
+            Err(fault) => Err(AttachmentError { name, fault }),
         }
     }
 
     /// All of its text.
     pub fn text(&self) -> String {
         self.passages.iter().map(|passage| passage.text.as_str()).collect()
+    }
+}
+
+fn passages(kind: DocumentKind, bytes: &[u8]) -> Result<Vec<Passage>, AttachmentFault> {
+    if bytes.is_empty() {
+        return Err(AttachmentFault::Empty);
+    }
+    let passages = match kind {
+        DocumentKind::Pdf => of_pages(pdf::pages(bytes)?),
+        DocumentKind::Docx => of_paragraphs(docx::paragraphs(bytes)?),
+        DocumentKind::Text | DocumentKind::Markdown | DocumentKind::Code => match text::decode(bytes) {
+            Ok(text) => of_lines(&text),
+            Err(NotText::Binary) => return Err(AttachmentFault::Binary),
+            Err(NotText::UnknownEncoding) => return Err(AttachmentFault::UnknownEncoding),
+        },
+    };
+    let size: u64 = passages.iter().map(|passage| passage.text.len() as u64).sum();
+    match () {
+        () if size > LARGEST_TEXT => Err(AttachmentFault::TooLarge { size, most: LARGEST_TEXT }),
+        () if passages.iter().any(|passage| !passage.text.trim().is_empty()) => Ok(passages),
+        () if kind == DocumentKind::Pdf => Err(AttachmentFault::OnlyPictures),
+        () => Err(AttachmentFault::Empty),
     }
 }

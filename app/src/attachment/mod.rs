@@ -12,7 +12,7 @@ pub mod prompt;
 mod text;
 
 pub use document::Document;
-pub use error::AttachmentError;
+pub use error::{AttachmentError, AttachmentFault};
 pub use kind::DocumentKind;
 pub use passage::{Passage, SourcePart};
 pub use text::{NotText, decode};

@@ -7,7 +7,7 @@ const LONG: usize = 800;
 const MOST_HEADINGS: usize = LONG / 4;
 
 /// A piece of a file. All of them, one after the other, are the file's text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Passage {
     /// Where it is: `page 3`, `lines 12–40`.
     pub place: String,

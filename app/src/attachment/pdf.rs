@@ -4,36 +4,30 @@ use std::panic::{self, AssertUnwindSafe};
 
 use pdf_extract::{Document, PlainTextOutput, output_doc_page};
 
-use super::passage::SourcePart;
+use super::{AttachmentFault, passage::SourcePart};
 
-/// Why there is no text.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum PdfError {
-    /// It opens with a password only.
-    Encrypted,
-    /// It is not what it should be.
-    Damaged(String),
+fn damaged(reason: impl ToString) -> AttachmentFault {
+    AttachmentFault::Damaged { kind: "PDF", reason: reason.to_string() }
 }
 
 /// The pages of a PDF file that have text.
-pub(super) fn pages(bytes: &[u8]) -> Result<Vec<SourcePart>, PdfError> {
+pub(super) fn pages(bytes: &[u8]) -> Result<Vec<SourcePart>, AttachmentFault> {
     // Of a damaged file the reader may demand what is not there.
     let read = panic::catch_unwind(AssertUnwindSafe(|| read(bytes)));
-    read.unwrap_or_else(|_| Err(PdfError::Damaged("its contents contradict each other".to_owned())))
+    read.unwrap_or_else(|_| Err(damaged("its contents contradict each other")))
 }
 
-fn read(bytes: &[u8]) -> Result<Vec<SourcePart>, PdfError> {
-    let damaged = |error: &dyn std::fmt::Display| PdfError::Damaged(error.to_string());
+fn read(bytes: &[u8]) -> Result<Vec<SourcePart>, AttachmentFault> {
     let mut document = Document::load_mem(bytes).map_err(|error| match error {
-        pdf_extract::Error::InvalidPassword | pdf_extract::Error::Decryption(_) => PdfError::Encrypted,
-        error => damaged(&error),
+        pdf_extract::Error::InvalidPassword | pdf_extract::Error::Decryption(_) => AttachmentFault::Encrypted,
+        error => damaged(error),
     })?;
     if document.is_encrypted() && document.decrypt("").is_err() {
-        return Err(PdfError::Encrypted);
+        return Err(AttachmentFault::Encrypted);
     }
     let numbers: Vec<u32> = document.get_pages().into_keys().collect();
     if numbers.is_empty() {
-        return Err(PdfError::Damaged("it has no pages".to_owned()));
+        return Err(damaged("it has no pages"));
     }
     let (mut pages, mut failed) = (Vec::new(), None);
     for number in numbers {
@@ -43,8 +37,8 @@ fn read(bytes: &[u8]) -> Result<Vec<SourcePart>, PdfError> {
         let read = panic::catch_unwind(AssertUnwindSafe(|| output_doc_page(&document, &mut output, number)));
         match read {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => failed = Some(damaged(&error)),
-            Err(_) => failed = Some(PdfError::Damaged(format!("page {number} cannot be read"))),
+            Ok(Err(error)) => failed = Some(damaged(error)),
+            Err(_) => failed = Some(damaged(format!("page {number} cannot be read"))),
         }
         let text = tidy(&text);
         if !text.is_empty() {

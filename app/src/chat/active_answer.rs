@@ -75,7 +75,7 @@ pub(super) struct ActiveAnswer {
     writer: TranscriptWriter,
     /// Reader of calls, if the model was told of tools.
     reader: Option<CallReader>,
-    stopped: bool,
+    pub stopped: bool,
     end: Option<MessageState>,
     /// Latest error of the store, until saving succeeds.
     unsaved: Option<String>,
@@ -124,10 +124,6 @@ impl ActiveAnswer {
 
     pub fn is_started(&self) -> bool {
         self.answer.is_some()
-    }
-
-    pub fn is_stopped(&self) -> bool {
-        self.stopped
     }
 
     /// Waits until the generation has ended, but no longer than `longest`.

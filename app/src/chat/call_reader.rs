@@ -102,8 +102,7 @@ mod tests {
     use crate::store::{NewMessage, Store};
 
     fn message() -> MessageId {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         store.add_message(chat, None, &NewMessage::user("x")).unwrap()
     }
 

@@ -59,10 +59,11 @@ pub struct SideText {
 #[derive(Debug)]
 pub struct Comparison {
     sides: Arc<Mutex<[SideText; 2]>>,
-    stop: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
-    /// See [`Comparison::is_race`].
-    race: bool,
+    /// True if the speeds of both sides may be compared: each was warmed up where the model is
+    /// computed. Models without some of their neurons are copies on the CPU, whose first tokens
+    /// pay for what later ones find in memory.
+    pub race: bool,
 }
 
 impl Comparison {
@@ -77,11 +78,9 @@ impl Comparison {
     ) -> Self {
         let texts = sides.each_ref().map(|side| SideText { title: side.title.clone(), ..SideText::default() });
         let race = !sides.iter().any(|side| matches!(side.model, SideModel::Without(_)));
-        let comparison =
-            Comparison { sides: Arc::new(Mutex::new(texts)), stop: Arc::default(), over: Arc::default(), race };
+        let comparison = Comparison { sides: Arc::new(Mutex::new(texts)), over: Arc::default(), race };
         let writer = Writer {
             sides: Arc::clone(&comparison.sides),
-            stop: Arc::clone(&comparison.stop),
             over: Arc::clone(&comparison.over),
             handle: handle.clone(),
             own: sides.iter().any(|side| matches!(side.model, SideModel::Mode(_))).then_some(own),
@@ -106,12 +105,6 @@ impl Comparison {
         read(&self.sides.lock())
     }
 
-    /// True if the speeds of both sides may be compared: each was warmed up where the model is computed. Models without some of their
-    /// neurons are copies on the CPU, whose first tokens pay for what later ones find in memory.
-    pub fn is_race(&self) -> bool {
-        self.race
-    }
-
     /// The flag that is set once both sides have ended and the model has its own mode and budget again, also after this is dropped.
     pub fn over(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.over)
@@ -123,16 +116,9 @@ impl Comparison {
     }
 }
 
-impl Drop for Comparison {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-    }
-}
-
-/// The writer of the sides.
+/// The writer of the sides. It ends once it alone holds them.
 struct Writer {
     sides: Arc<Mutex<[SideText; 2]>>,
-    stop: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     handle: EngineHandle,
     engine: Engine,
@@ -190,8 +176,13 @@ impl Drop for Writer {
 }
 
 impl Writer {
+    /// True once nobody reads the comparison any more.
+    fn is_dropped(&self) -> bool {
+        Arc::strong_count(&self.sides) == 1
+    }
+
     fn write(&self, at: usize, model: &SideModel, request: Request) {
-        if self.stop.load(Relaxed) {
+        if self.is_dropped() {
             return;
         }
         self.change(at, |side| side.state = SideState::Writing);
@@ -204,7 +195,7 @@ impl Writer {
                 }
                 _ => {}
             }
-            if self.stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if self.is_dropped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let state = match write_side(&self.engine, model, request, &mut told) {
             Ok(()) => SideState::Ended,

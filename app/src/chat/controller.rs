@@ -26,8 +26,9 @@ use crate::{
 };
 
 /// The active answers, and the session used last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ChatController {
+    engine_handle: EngineHandle,
     answers: HashMap<ChatId, ActiveAnswer>,
     /// Calls of tools that are waited for before the next answer.
     rounds: HashMap<ChatId, ToolRound>,
@@ -51,6 +52,24 @@ pub struct ChatController {
 }
 
 impl ChatController {
+    /// A controller without answers, which the model of `engine_handle` will write.
+    pub fn new(engine_handle: EngineHandle) -> Self {
+        ChatController {
+            engine_handle,
+            answers: HashMap::new(),
+            rounds: HashMap::new(),
+            tools: None,
+            idle: None,
+            titles: Titles::default(),
+            words: WordKeeper::default(),
+            model: Weak::new(),
+            revision: 0,
+            errors: Vec::new(),
+            deferred: false,
+            broken_off: false,
+        }
+    }
+
     /// Number that changes whenever messages were added or an answer has ended.
     pub fn revision(&self) -> u64 {
         self.revision
@@ -127,10 +146,10 @@ impl ChatController {
     }
 
     /// `true` if the next [`ChatController::poll`] starts an answer.
-    pub fn will_start_answer(&self, engine_handle: &EngineHandle) -> bool {
+    pub fn will_start_answer(&self) -> bool {
         let waits = |answer: &ActiveAnswer| !answer.is_started() && !answer.is_ended();
         self.answers.values().any(waits)
-            && matches!(engine_handle.state(), ModelState::Ready { .. } | ModelState::Remote { .. })
+            && matches!(self.engine_handle.state(), ModelState::Ready { .. } | ModelState::Remote { .. })
     }
 
     /// The chat whose answers a session of the engine writes, or has written last.
@@ -171,7 +190,6 @@ impl ChatController {
     pub fn send_message(
         &mut self,
         store: &mut Store,
-        engine_handle: &EngineHandle,
         chat: ChatId,
         parent: Option<MessageId>,
         text: &str,
@@ -182,7 +200,7 @@ impl ChatController {
         if parent.is_none() {
             store.suggest_title(chat, &title(text))?;
         }
-        self.start_answer(store, engine_handle, chat, Some(message))
+        self.start_answer(store, chat, Some(message))
     }
 
     /// Adds another version of the user's message `of`, with the same files, and starts its answer.
@@ -192,7 +210,6 @@ impl ChatController {
     pub fn change_message(
         &mut self,
         store: &mut Store,
-        engine_handle: &EngineHandle,
         chat: ChatId,
         of: &Message,
         text: &str,
@@ -200,7 +217,7 @@ impl ChatController {
         self.end(store, chat, StopCause::User)?;
         let message = store.add_message(chat, of.parent, &NewMessage::user(text))?;
         store.copy_attachments(of.id, message)?;
-        self.start_answer(store, engine_handle, chat, Some(message))
+        self.start_answer(store, chat, Some(message))
     }
 
     /// Starts an answer to `parent`, as a further version if there is one.
@@ -210,48 +227,35 @@ impl ChatController {
     pub fn start_answer(
         &mut self,
         store: &mut Store,
-        engine_handle: &EngineHandle,
         chat: ChatId,
         parent: Option<MessageId>,
     ) -> Result<(), StoreError> {
         self.end(store, chat, StopCause::User)?;
-        let model = engine_handle.state().model();
+        let model = self.engine_handle.state().model();
         store.set_chat_model(chat, model.as_ref().map(ModelId::key).as_deref())?;
         let name = model.map(|model| model.to_string());
         let streaming = StreamingMessage::begin(store, chat, parent, name.as_deref())?;
-        self.begin(store, engine_handle, chat, streaming)
+        self.begin(store, chat, streaming)
     }
 
     /// Continues an answer that ended too early.
     ///
     /// # Errors
     /// The store's error.
-    pub fn resume_answer(
-        &mut self,
-        store: &mut Store,
-        engine_handle: &EngineHandle,
-        chat: ChatId,
-        message: MessageId,
-    ) -> Result<(), StoreError> {
+    pub fn resume_answer(&mut self, store: &mut Store, chat: ChatId, message: MessageId) -> Result<(), StoreError> {
         self.end(store, chat, StopCause::User)?;
         let streaming = StreamingMessage::resume(store, message)?;
-        self.begin(store, engine_handle, chat, streaming)
+        self.begin(store, chat, streaming)
     }
 
-    fn begin(
-        &mut self,
-        store: &mut Store,
-        engine_handle: &EngineHandle,
-        chat: ChatId,
-        streaming: StreamingMessage,
-    ) -> Result<(), StoreError> {
+    fn begin(&mut self, store: &mut Store, chat: ChatId, streaming: StreamingMessage) -> Result<(), StoreError> {
         self.answers.insert(chat, ActiveAnswer::new(streaming));
         self.titles.give_way();
         self.revision += 1;
         if self.deferred {
             return Ok(());
         }
-        let errors = self.poll(store, engine_handle);
+        let errors = self.poll(store);
         self.errors.extend(errors);
         Ok(())
     }

@@ -4,10 +4,7 @@
 use std::{
     ops::ControlFlow,
     ptr,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
     thread,
 };
 
@@ -103,18 +100,19 @@ struct Shared {
 pub struct Explanation {
     /// The model whose neurons these are.
     model: Weak<Model>,
+    /// The computation ends once it alone holds this.
     shared: Arc<Mutex<Shared>>,
-    stop: Arc<AtomicBool>,
 }
 
 impl Explanation {
     /// Begins to explain a word of the model of `engine`.
     pub fn start(handle: &EngineHandle, engine: Engine, word: AnsweredWord) -> Self {
         let model = Arc::downgrade(engine.model());
-        let explanation = Explanation { model, shared: Arc::default(), stop: Arc::default() };
-        let (shared, stop, handle) = (Arc::clone(&explanation.shared), Arc::clone(&explanation.stop), handle.clone());
+        let explanation = Explanation { model, shared: Arc::default() };
+        let (shared, handle) = (Arc::clone(&explanation.shared), handle.clone());
         let work = move || {
-            let mut proceed = || if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            let is_dropped = || Arc::strong_count(&shared) == 1;
+            let mut proceed = || if is_dropped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
             let mut publish = |change: &dyn Fn(&mut Shared)| {
                 change(&mut shared.lock());
                 handle.notify();
@@ -145,12 +143,6 @@ impl Explanation {
     /// The continuations, once they are computed.
     pub fn switched_off(&self) -> Option<Arc<SwitchedOff>> {
         self.shared.lock().switched_off.clone()
-    }
-}
-
-impl Drop for Explanation {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
     }
 }
 

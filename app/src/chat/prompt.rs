@@ -94,12 +94,8 @@ impl ChatPrompt {
         request.set("max_tokens", choices.max_tokens);
         for turn in &self.turns {
             let mut message = turn.fields.clone();
-            let (role, content) = match turn.role {
-                Role::System => ("system", &*turn.content),
-                Role::User => ("user", &*turn.content),
-                Role::Assistant => ("assistant", said(&turn.content)),
-                Role::Tool => ("tool", &*turn.content),
-            };
+            let content = if turn.role == Role::Assistant { said(&turn.content) } else { &turn.content };
+            let role = turn.role.name();
             message.extend([("role".to_owned(), json!(role)), ("content".to_owned(), json!(content))]);
             request.messages.push(Value::Object(message));
         }
@@ -215,8 +211,7 @@ mod tests {
 
     #[test]
     fn remote_request_has_the_branch_without_thoughts_and_what_was_set() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         store.set_system_prompt(chat, "Be brief.").unwrap();
         store.set_chat_sampling(chat, Some(r#"{"temperature": 0.7, "seed": 5}"#)).unwrap();
         let first = store.add_message(chat, None, &NewMessage::user("Hi")).unwrap();
@@ -234,10 +229,9 @@ mod tests {
 
     #[test]
     fn calls_are_followed_by_their_results_and_stopped_ones_by_a_note() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         let asked = store.add_message(chat, None, &NewMessage::user("Hi")).unwrap();
-        let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("Well.") };
+        let answer = NewMessage::assistant("Well.");
         let answer = store.add_message(chat, Some(asked), &answer).unwrap();
         let call =
             |id: &str| ToolCall { id: id.to_owned(), name: "clock".to_owned(), arguments: "{\"a\": 1}".to_owned() };

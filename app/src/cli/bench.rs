@@ -2,10 +2,7 @@
 
 use std::{io::Write, path::PathBuf};
 
-use clap::{
-    Args, ValueEnum,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
+use clap::{Args, ValueEnum, builder::TypedValueParser};
 use serde_json::Value;
 use thermocline_engine::{
     bench,
@@ -23,6 +20,7 @@ use super::{
     failure::{Failure, Outcome, one_line},
     level::LevelArgs,
     model_options::ModelOptions,
+    named::named,
     progress::{ProgressUnit, TerminalProgress},
     standard_error::say,
 };
@@ -97,7 +95,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "PATH", requires = "peer")]
     peer_model: Option<PathBuf>,
     /// Sparsity modes in which tokens are generated
-    #[arg(long, value_name = "MODE,..", value_delimiter = ',', default_value = "dense", value_parser = sparsity_modes())]
+    #[arg(long, value_name = "MODE,..", value_delimiter = ',', default_value = "dense",
+          value_parser = named::<Sparsity>(Sparsity::ALL.map(Sparsity::name)))]
     pub(super) sparsity: Vec<Sparsity>,
     /// Bring to the GPU what --vram has room for, in these pieces, and let the CPU compute the rest [default: the whole model]
     #[arg(long, value_name = "PIECES,..", value_delimiter = ',', value_parser = granularities(),
@@ -233,10 +232,11 @@ pub fn bench(args: &BenchArgs) -> Outcome {
 
 /// Refuses what takes a GPU.
 fn check_without_gpu(args: &BenchArgs) -> Outcome {
-    let message = match (args.placement.is_empty(), args.longest) {
-        (false, _) => "--placement: expected a GPU, which not everything fits into",
-        (true, true) => "--longest: expected a GPU, to which work is submitted",
-        (true, false) => return Ok(()),
+    let message = match () {
+        () if !args.placement.is_empty() => "--placement: expected a GPU, which not everything fits into",
+        () if args.longest => "--longest: expected a GPU, to which work is submitted",
+        () if args.kernels && args.model.model.is_some() => "--kernels: expected a GPU, whose dispatches can be timed",
+        () => return Ok(()),
     };
     let hint = Some("--device chooses one; `thermocline devices` lists them".to_owned());
     Err(Failure::Usage { message: message.to_owned(), hint })
@@ -263,11 +263,7 @@ fn ways(args: &BenchArgs) -> Vec<(Option<Granularity>, Sparsity)> {
 }
 
 pub(super) fn granularities() -> impl TypedValueParser<Value = Granularity> {
-    PossibleValuesParser::new(Granularity::ALL.map(Granularity::name)).try_map(|name| name.parse::<Granularity>())
-}
-
-fn sparsity_modes() -> impl TypedValueParser<Value = Sparsity> {
-    PossibleValuesParser::new(Sparsity::ALL.map(Sparsity::name)).try_map(|name| name.parse::<Sparsity>())
+    named(Granularity::ALL.map(Granularity::name))
 }
 
 fn pair(text: &str) -> Result<(usize, usize), String> {

@@ -45,18 +45,12 @@ pub(super) fn kernels(model: &ModelOptions, options: &BenchOptions, form: Form) 
     if !matches!(form, Form::Md | Form::Json) {
         return Err(Failure::usage("--kernels: expected the forms md or json"));
     }
-    let (json, text) = match (&model.model, &options.gpu) {
-        (Some(path), Some(_)) => {
+    let (json, text) = match &model.model {
+        Some(path) => {
             let profile = profile_kernels(path, options, &mut |_| {})?;
             (profile_json(&profile), profile_text(&profile))
         }
-        (Some(_), None) => {
-            return Err(Failure::Usage {
-                message: "--kernels: expected a GPU, whose dispatches can be timed".to_owned(),
-                hint: Some("--device chooses one; `thermocline devices` lists them".to_owned()),
-            });
-        }
-        (None, _) => {
+        None => {
             let products = Products::measure(options)?;
             (products.json(), products.text())
         }

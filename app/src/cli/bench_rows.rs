@@ -10,33 +10,10 @@ use thermocline_engine::{
 use super::{table::table, units};
 
 /// Columns of llama-bench's CSV that have a meaning here, in its order.
-const COLUMNS: [&str; 25] = [
-    "build_commit",
-    "build_number",
-    "cpu_info",
-    "gpu_info",
-    "backends",
-    "model_filename",
-    "model_type",
-    "model_size",
-    "model_n_params",
-    "n_batch",
-    "n_ubatch",
-    "n_threads",
-    "type_k",
-    "type_v",
-    "n_gpu_layers",
-    "flash_attn",
-    "use_mmap",
-    "n_prompt",
-    "n_gen",
-    "n_depth",
-    "test_time",
-    "avg_ns",
-    "stddev_ns",
-    "avg_ts",
-    "stddev_ts",
-];
+const COLUMNS: &str = "\
+    build_commit,build_number,cpu_info,gpu_info,backends,model_filename,model_type,model_size,model_n_params,\
+    n_batch,n_ubatch,n_threads,type_k,type_v,n_gpu_layers,flash_attn,use_mmap,n_prompt,n_gen,n_depth,\
+    test_time,avg_ns,stddev_ns,avg_ts,stddev_ts";
 
 /// A test's result, with the peer's if there was one.
 pub(super) struct Row {
@@ -224,11 +201,11 @@ pub(super) fn longest_submissions(rows: &[Row]) -> String {
 
 pub(super) fn csv(rows: &[Row]) -> String {
     let peer = rows.iter().any(|row| row.peer.is_some());
-    let mut text = COLUMNS.join(",");
+    let mut text = COLUMNS.to_owned();
     text += if peer { ",peer_avg_ts,peer_stddev_ts,ratio\n" } else { "\n" };
     for row in rows {
         let object = row.json();
-        let mut cells: Vec<String> = COLUMNS.iter().map(|column| quoted(&object[column])).collect();
+        let mut cells: Vec<String> = COLUMNS.split(',').map(|column| quoted(&object[column])).collect();
         if let Some(peer) = &row.peer {
             cells.extend([peer.mean, peer.deviation, peer.ratio].map(|number| quoted(&json!(number))));
         }

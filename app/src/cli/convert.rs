@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, io::Write, path::PathBuf, time::Instant};
 
-use clap::{
-    Args,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
+use clap::Args;
 use serde_json::json;
 use thermocline_engine::{
     model,
@@ -15,6 +12,7 @@ use thermocline_engine::{
 
 use super::{
     failure::Outcome,
+    named::named,
     progress::{ProgressUnit, TerminalProgress},
     units,
 };
@@ -34,7 +32,8 @@ pub struct ConvertArgs {
     #[arg(value_name = "SOURCE")]
     source: PathBuf,
     /// Type of the weight matrices
-    #[arg(short, long = "type", value_name = "TYPE", default_value = "Q8_0", ignore_case = true, value_parser = types())]
+    #[arg(short, long = "type", value_name = "TYPE", default_value = "Q8_0", ignore_case = true,
+          value_parser = named::<TensorType>(CONVERT_TYPES.map(TensorType::name)))]
     ty: TensorType,
     /// The GGUF file to write
     #[arg(short, long, value_name = "FILE")]
@@ -97,8 +96,4 @@ fn fallback_lines(fallbacks: &[TypeFallback]) -> Vec<String> {
         format!("{}{others}: {ty} instead of {wanted}, whose blocks do not divide rows of {cols}", tensors[0])
     };
     alike.iter().map(line).collect()
-}
-
-fn types() -> impl TypedValueParser<Value = TensorType> {
-    PossibleValuesParser::new(CONVERT_TYPES.map(TensorType::name)).try_map(|name| name.parse::<TensorType>())
 }

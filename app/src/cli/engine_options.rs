@@ -23,6 +23,7 @@ use super::{
     failure::{Failure, Outcome, one_line},
     level::LevelArgs,
     model_options::ModelOptions,
+    named::named,
     progress::{ProgressUnit, TerminalProgress},
     standard_error::say,
     units::{parse_bytes, parse_tokens},
@@ -37,12 +38,12 @@ pub struct CpuArgs {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
     /// Instruction set of the kernels [default: the best this machine has]
-    #[arg(long, value_name = "NAME", value_parser = isas())]
+    #[arg(long, value_name = "NAME", value_parser = named::<Isa>(Isa::names()))]
     pub isa: Option<Isa>,
     /// How activations meet quantised weights: int8 rounds them, on a GPU those of one token; float
     /// rounds nothing, so that the text does not depend on the device [default: int8 on the CPU, on
     /// a GPU where it is measured to be quicker]
-    #[arg(long, value_name = "KIND", value_parser = activations())]
+    #[arg(long, value_name = "KIND", value_parser = named::<InputPrecision>(["int8", "float"]))]
     pub activations: Option<InputPrecision>,
 }
 
@@ -151,8 +152,7 @@ impl StreamPrompts {
 
 /// Names of sparsity modes.
 pub fn sparsity_choices() -> impl TypedValueParser<Value = SparsityChoice> {
-    PossibleValuesParser::new(SparsityChoice::ALL.map(SparsityChoice::name))
-        .try_map(|name| name.parse::<SparsityChoice>())
+    named(SparsityChoice::ALL.map(SparsityChoice::name))
 }
 
 /// Length and type of the context.
@@ -369,14 +369,6 @@ impl CpuArgs {
     }
 }
 
-fn isas() -> impl TypedValueParser<Value = Isa> {
-    PossibleValuesParser::new(Isa::names()).try_map(|name| name.parse::<Isa>())
-}
-
-fn activations() -> impl TypedValueParser<Value = InputPrecision> {
-    PossibleValuesParser::new(["int8", "float"]).try_map(|name| name.parse::<InputPrecision>())
-}
-
 fn tiers() -> impl TypedValueParser<Value = Tier> {
     PossibleValuesParser::new(["portable", "f16", "subgroups", "subgroups+f16"])
         .map(|name| Tier { subgroups: name.starts_with("subgroups"), f16: name.ends_with("f16") })
@@ -384,13 +376,7 @@ fn tiers() -> impl TypedValueParser<Value = Tier> {
 
 /// Names of element types of the KV cache.
 pub fn kv_types() -> impl TypedValueParser<Value = KvType> {
-    PossibleValuesParser::new(["f16", "f32", "q8_0"]).try_map(|name| {
-        Ok::<_, String>(match name.as_str() {
-            "f16" => KvType::F16,
-            "f32" => KvType::F32,
-            _ => KvType::Q8_0,
-        })
-    })
+    named(["f16", "f32", "q8_0"])
 }
 
 #[cfg(test)]

@@ -160,11 +160,11 @@ mod tests {
     fn remedies_and_exit_codes_follow_the_kind_and_no_words() {
         for words in ["architecture", "open", "read", "write", "KV cache", "truncated"] {
             let (got, supported) = (words.to_owned(), words.to_owned());
-            let unsupported = Error::Unsupported { what: words, got: got.clone(), supported: supported.clone() };
+            let unsupported = Error::unsupported(words, got.clone(), supported.clone());
             assert_eq!(Failure::Engine(unsupported).hint(), None);
             let unknown = Failure::Engine(Error::UnknownArchitecture { got, supported });
             assert!(unknown.hint().is_some_and(|hint| hint.contains("inspect")) && unknown.exit_code() == 2);
-            let memory = |kind| Failure::Engine(Error::Memory { kind, what: words, wanted: 2, available: 1 });
+            let memory = |kind| Failure::Engine(Error::memory(kind, words, 2, 1));
             assert!(memory(ScarceMemory::Gpu).hint().is_some_and(|hint| hint.contains("--vram")));
             assert!(memory(ScarceMemory::KvCache).hint().is_some_and(|hint| hint.contains("--context")));
             let code = |action| Failure::Engine(Error::io(action, words, io::Error::other(words))).exit_code();

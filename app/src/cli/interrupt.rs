@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use thermocline_engine::gpu::withdraw_markers;
+use thermocline_engine::gpu::withdraw_sentinels;
 
 use super::standard_error::say;
 
@@ -24,7 +24,7 @@ impl InterruptWatch {
         HANDLER.call_once(|| {
             let installed = ctrlc::set_handler(|| {
                 if !WATCHED.load(Ordering::SeqCst) || PRESSED.swap(true, Ordering::SeqCst) {
-                    withdraw_markers();
+                    withdraw_sentinels();
                     std::process::exit(130);
                 }
             });

@@ -1,6 +1,6 @@
 //! The command line. One file per command; shared by them are [`model_options`], [`engine_options`],
 //! [`generation_options`], [`grammar_options`] and [`answer_options`] (options), [`attach`] (files that go with a message), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
-//! (Ctrl-C), [`prepared`] (sidecars), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes),
+//! (Ctrl-C), [`prepared`] (sidecars), [`named`] (options whose values have names), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes),
 //! [`llama_flags`] (flags of llama.cpp), [`help`] (help pages).
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
@@ -32,10 +32,10 @@ mod level;
 mod llama_flags;
 mod logits;
 mod model_options;
+mod named;
 mod plan;
 mod prepare;
 mod prepared;
-mod probe;
 mod progress;
 mod report;
 mod report_page;
@@ -54,7 +54,7 @@ use std::{ffi::OsString, process::ExitCode};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::Outcome;
 use standard_error::say;
-use thermocline_engine::gpu::withdraw_markers;
+use thermocline_engine::gpu::withdraw_sentinels;
 
 use crate::units;
 
@@ -100,8 +100,6 @@ enum Command {
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
     Man(completions::ManArgs),
-    #[command(hide = true, name = "probe-drivers")]
-    Probe(probe::ProbeArgs),
     Report(report::ReportArgs),
 }
 
@@ -121,7 +119,7 @@ pub fn main() -> ExitCode {
         Err(failure) => Err(failure),
     };
     // Threads may still be within a step.
-    withdraw_markers();
+    withdraw_sentinels();
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -155,9 +153,6 @@ fn in_our_words(mut args: Vec<OsString>) -> Outcome<Vec<OsString>> {
 }
 
 fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
-    if !matches!(command, Some(Command::Probe(_))) {
-        probe::use_own_probe();
-    }
     match command {
         None => app::app(app),
         Some(Command::Run(args)) => run::run(&args),
@@ -175,7 +170,6 @@ fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
         Some(Command::Plan(args)) => plan::plan(&args),
         Some(Command::Completions(args)) => completions::completions(&args),
         Some(Command::Man(args)) => completions::man(&args),
-        Some(Command::Probe(args)) => probe::probe(&args),
         Some(Command::Report(args)) => report::report(&args),
     }
 }

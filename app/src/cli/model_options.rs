@@ -5,10 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{
-    Args,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
+use clap::Args;
 use tempfile::NamedTempFile;
 use thermocline_engine::{
     format,
@@ -24,6 +21,7 @@ use thermocline_engine::{
 
 use super::{
     failure::{Failure, Outcome, one_line},
+    named::named,
     standard_error::say,
 };
 use crate::builtin;
@@ -37,7 +35,7 @@ pub struct ModelOptions {
     #[arg(short, long, value_name = "PATH")]
     pub model: Option<PathBuf>,
     /// Activation of the FFN, where the file does not say that it is ReLU
-    #[arg(long, value_name = "NAME", value_parser = activations())]
+    #[arg(long, value_name = "NAME", value_parser = named::<Activation>(Activation::ALL.map(Activation::name)))]
     pub activation: Option<Activation>,
     /// Read the file into memory instead of mapping it (slower start; safe if the file may change)
     #[arg(long)]
@@ -131,8 +129,4 @@ impl ModelOptions {
     pub fn sampling(&self) -> Sampling {
         if self.model.is_none() { builtin::sampling() } else { Sampling::default() }
     }
-}
-
-fn activations() -> impl TypedValueParser<Value = Activation> {
-    PossibleValuesParser::new(Activation::ALL.map(Activation::name)).try_map(|name| name.parse::<Activation>())
 }

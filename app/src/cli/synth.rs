@@ -20,6 +20,7 @@ use thermocline_engine::{
 
 use super::{
     failure::{Failure, Outcome},
+    named::named,
     progress::{ProgressUnit, TerminalProgress},
     units,
 };
@@ -192,5 +193,5 @@ pub(super) fn shapes() -> impl TypedValueParser<Value = SynthShape> {
 }
 
 pub(super) fn types() -> impl TypedValueParser<Value = TensorType> {
-    PossibleValuesParser::new(QUANTISABLE.map(TensorType::name)).try_map(|name| name.parse::<TensorType>())
+    named(QUANTISABLE.map(TensorType::name))
 }

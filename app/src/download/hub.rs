@@ -20,70 +20,23 @@ const LIST: u64 = 32 << 20;
 /// Quantisations to take where nothing is chosen, the best compromise of size and quality first.
 const USUAL: [&str; 8] = ["Q4_K_M", "Q4_K_S", "Q4_0", "MXFP4", "IQ4_XS", "Q5_K_M", "Q8_0", "F16"];
 
-/// A recommended model. Its sizes are listed by the repository itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RecommendedModel {
-    /// Name of the model.
-    pub name: &'static str,
-    /// Repository as `owner/name`.
-    pub repository: &'static str,
-    /// Description in one line.
-    pub about: &'static str,
-}
-
-/// Models with ReLU; those of PowerInfer's own format are published with their predictors.
-pub const RECOMMENDED_MODELS: [RecommendedModel; 10] = [
-    RecommendedModel {
-        name: "SmallThinker 4B",
-        repository: "PowerInfer/SmallThinker-4BA0.6B-Instruct-GGUF",
-        about: "made for PCs: few experts and few neurons per word",
-    },
-    RecommendedModel {
-        name: "SmallThinker 21B",
-        repository: "PowerInfer/SmallThinker-21BA3B-Instruct-GGUF",
-        about: "the larger one, in some 12 GiB of memory",
-    },
-    RecommendedModel {
-        name: "ProSparse 7B",
-        repository: "PowerInfer/prosparse-llama-2-7b-gguf",
-        about: "Llama 2 made sparse: about 89 % of the neurons are silent",
-    },
-    RecommendedModel {
-        name: "ProSparse 13B",
-        repository: "PowerInfer/prosparse-llama-2-13b-gguf",
-        about: "the larger one, 88 % silent",
-    },
-    RecommendedModel {
-        name: "Bamboo 7B",
-        repository: "PowerInfer/Bamboo-base-v0.1-gguf",
-        about: "of Mistral's shape, with two ReLUs: about 85 % silent",
-    },
-    RecommendedModel {
-        name: "Bamboo 7B DPO",
-        repository: "PowerInfer/Bamboo-DPO-v0.1-gguf",
-        about: "the same, taught to answer questions",
-    },
-    RecommendedModel {
-        name: "ReluLLaMA 7B",
-        repository: "PowerInfer/ReluLLaMA-7B-PowerInfer-GGUF",
-        about: "Llama 2 with a ReLU: about 67 % silent",
-    },
-    RecommendedModel {
-        name: "ReluLLaMA 13B",
-        repository: "PowerInfer/ReluLLaMA-13B-PowerInfer-GGUF",
-        about: "the larger one, 72 % silent",
-    },
-    RecommendedModel {
-        name: "ReluLLaMA 70B",
-        repository: "PowerInfer/ReluLLaMA-70B-PowerInfer-GGUF",
-        about: "the largest; needs some 40 GiB of memory",
-    },
-    RecommendedModel {
-        name: "ReluFalcon 40B",
-        repository: "PowerInfer/ReluFalcon-40B-PowerInfer-GGUF",
-        about: "Falcon with its ReLU: the most to gain from few neurons",
-    },
+/// Models with ReLU: name, repository of [`SPARSE_OWNER`]'s and description. Those of PowerInfer's
+/// own format are published with their predictors. Sizes are listed by the repositories.
+pub const RECOMMENDED_MODELS: [[&str; 3]; 10] = [
+    ["SmallThinker 4B", "SmallThinker-4BA0.6B-Instruct-GGUF", "made for PCs: few experts and few neurons per word"],
+    ["SmallThinker 21B", "SmallThinker-21BA3B-Instruct-GGUF", "the larger one, in some 12 GiB of memory"],
+    ["ProSparse 7B", "prosparse-llama-2-7b-gguf", "Llama 2 made sparse: about 89 % of the neurons are silent"],
+    ["ProSparse 13B", "prosparse-llama-2-13b-gguf", "the larger one, 88 % silent"],
+    ["Bamboo 7B", "Bamboo-base-v0.1-gguf", "of Mistral's shape, with two ReLUs: about 85 % silent"],
+    ["Bamboo 7B DPO", "Bamboo-DPO-v0.1-gguf", "the same, taught to answer questions"],
+    ["ReluLLaMA 7B", "ReluLLaMA-7B-PowerInfer-GGUF", "Llama 2 with a ReLU: about 67 % silent"],
+    ["ReluLLaMA 13B", "ReluLLaMA-13B-PowerInfer-GGUF", "the larger one, 72 % silent"],
+    ["ReluLLaMA 70B", "ReluLLaMA-70B-PowerInfer-GGUF", "the largest; needs some 40 GiB of memory"],
+    ["ReluFalcon 40B", "ReluFalcon-40B-PowerInfer-GGUF", "Falcon with its ReLU: the most to gain from few neurons"],
 ];
+
+/// Owner of the repositories of [`RECOMMENDED_MODELS`].
+pub const SPARSE_OWNER: &str = "PowerInfer";
 
 /// A model in a repository: one file, or all parts of a split one.
 #[derive(Debug, Clone, PartialEq, Eq)]

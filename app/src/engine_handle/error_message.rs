@@ -105,8 +105,7 @@ mod tests {
     #[test]
     fn remedies_follow_the_kind_and_no_words() {
         for words in ["KV cache", "weights in VRAM", "data inside the file", "any (0 bytes left)", "renamed"] {
-            let memory =
-                |kind| Error::Memory { kind, what: "weights of the KV cache in VRAM", wanted: 2, available: 1 };
+            let memory = |kind| Error::memory(kind, "weights of the KV cache in VRAM", 2, 1);
             assert!(error_message(&memory(ScarceMemory::Ram)).ends_with("a shorter context."));
             let whole = error_message(&Error::malformed("m", Location::File, words, words));
             let short = error_message(&Error::malformed("m", Location::File, words, words).of_truncated_file());

@@ -157,16 +157,9 @@ impl EngineHandle {
         }
     }
 
-    /// Opens a model in place of the open one, which is closed first: two might not fit into memory.
+    /// Opens a model in place of the open one.
     pub fn open(&self, model: ModelId, options: EngineOptions) {
-        let number = self.shared.latest_call.fetch_add(1, SeqCst) + 1;
-        let opening = ModelState::Opening(Opening { model: model.clone(), since: Instant::now() });
-        let before = std::mem::replace(&mut *self.shared.state.lock(), opening);
-        self.notify();
-        let handle = self.clone();
-        let work = move || {
-            // Waits for the end of the engine's thread.
-            drop(before);
+        self.begin(model.clone(), move |handle| {
             let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
             let mut options = options;
             let (measure, flag) = (options.speeds.is_some(), Arc::clone(&handle.shared.busy));
@@ -178,7 +171,7 @@ impl EngineHandle {
                     let copies = opened.skip_inputs(level)?;
                     if let Err(available) = memory::check(copies.bytes) {
                         let what = "copies of the weights, input by input";
-                        return Err(Error::Memory { kind: ScarceMemory::Ram, what, wanted: copies.bytes, available });
+                        return Err(Error::memory(ScarceMemory::Ram, what, copies.bytes, available));
                     }
                 }
                 let engine = Engine::from_model(opened, options)?;
@@ -188,47 +181,42 @@ impl EngineHandle {
                 }
                 Ok::<_, Error>(engine)
             };
-            let state = match catch_unwind(AssertUnwindSafe(open)) {
+            match catch_unwind(AssertUnwindSafe(open)) {
                 Ok(Ok(engine)) => ModelState::Ready { model, engine },
                 Ok(Err(error)) => {
                     tracing::warn!(%error, %model, "a model could not be opened");
                     not_opened(model, error_message(&error))
                 }
                 Err(_) => not_opened(model, "Opening it failed inside: this is a bug.".to_owned()),
-            };
-            handle.set_state(number, state);
-        };
-        if let Err(error) = thread::Builder::new().name("open-model".to_owned()).spawn(work) {
-            let reason = format!("no thread to open it: {error}");
-            let model = match self.state() {
-                ModelState::Opening(Opening { model, .. }) => model,
-                _ => return,
-            };
-            self.set_state(number, not_opened(model, reason));
-        }
+            }
+        });
     }
 
     /// Opens a model of a server in place of the open one: looks for it in the server's list. The key is looked up in `keys`, which may
     /// wait for the user.
     pub fn open_remote(&self, model: RemoteModel, keys: KeyStore) {
-        let number = self.shared.latest_call.fetch_add(1, SeqCst) + 1;
         let id = ModelId::Remote(model.clone());
-        let opening = ModelState::Opening(Opening { model: id.clone(), since: Instant::now() });
+        self.begin(id.clone(), move |_| match find(&model, &keys) {
+            Ok(client) => ModelState::Remote { model, client },
+            Err(reason) => not_opened(id, reason),
+        });
+    }
+
+    /// Has a thread `open` a model. The open one is closed first: two might not fit into memory.
+    fn begin(&self, model: ModelId, open: impl FnOnce(&Self) -> ModelState + Send + 'static) {
+        let number = self.shared.latest_call.fetch_add(1, SeqCst) + 1;
+        let opening = ModelState::Opening(Opening { model: model.clone(), since: Instant::now() });
         let before = std::mem::replace(&mut *self.shared.state.lock(), opening);
         self.notify();
         let handle = self.clone();
-        let failed = ModelId::Remote(model.clone());
         let work = move || {
+            // Waits for the end of the engine's thread.
             drop(before);
-            let state = match find(&model, &keys) {
-                Ok(client) => ModelState::Remote { model, client },
-                Err(reason) => not_opened(id, reason),
-            };
+            let state = open(&handle);
             handle.set_state(number, state);
         };
-        if let Err(error) = thread::Builder::new().name("open-remote".to_owned()).spawn(work) {
-            let reason = format!("no thread to ask the server with: {error}");
-            self.set_state(number, not_opened(failed, reason));
+        if let Err(error) = thread::Builder::new().name("open-model".to_owned()).spawn(work) {
+            self.set_state(number, not_opened(model, format!("no thread to open it with: {error}")));
         }
     }
 

@@ -80,7 +80,8 @@ pub(super) struct RemoteAnswerReader<'a> {
     server: &'a ServerAddress,
     key: Option<&'a SecretKey>,
     bytes: usize,
-    reason: Option<FinishReason>,
+    /// Why it ended, once that has come.
+    pub(super) reason: Option<FinishReason>,
     tool_calls: Vec<RemoteToolCall>,
     usage: Option<RemoteUsage>,
 }
@@ -199,10 +200,5 @@ impl<'a> RemoteAnswerReader<'a> {
             return Err(RemoteError::Interrupted { server: self.server.host().to_owned() });
         };
         Ok(RemoteAnswer { reason, tool_calls: self.tool_calls, usage: self.usage })
-    }
-
-    /// `true` once the reason of the end has come.
-    pub(super) fn has_reason(&self) -> bool {
-        self.reason.is_some()
     }
 }

@@ -148,7 +148,7 @@ impl RemoteClient {
                 Ok(StreamRead::Bad(got)) => return Err(reader.malformed("stream", "server-sent events", &got)),
                 Ok(StreamRead::End) => return reader.finish(),
                 // Some servers close without the last chunk of HTTP.
-                Err(_) if reader.has_reason() => return reader.finish(),
+                Err(_) if reader.reason.is_some() => return reader.finish(),
                 Err(error) => return Err(of_io(self.server.host().to_owned(), &error, silence)),
             }
         }

@@ -17,6 +17,17 @@ impl SecretKey {
         sendable.then(|| SecretKey(text.to_owned()))
     }
 
+    /// The key that was typed into a field; `None` for an empty field.
+    ///
+    /// # Errors
+    /// A sentence about a key that cannot be sent.
+    pub fn typed(text: &str) -> Result<Option<Self>, String> {
+        match Self::new(text) {
+            None if !text.trim().is_empty() => Err("key: expected printable letters without spaces".to_owned()),
+            key => Ok(key),
+        }
+    }
+
     /// The value of the `Authorization` header.
     pub(super) fn authorization(&self) -> String {
         format!("Bearer {}", self.0)

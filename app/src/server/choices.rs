@@ -1,18 +1,21 @@
-//! The choices of an answer: one after the other they are generated, read and, where more are generated than returned, chosen from.
+//! The choices of a whole answer, folded from its events. Where more are generated than returned,
+//! the likeliest are chosen.
 
 use thermocline_engine::session::{GenerationStats, StopReason};
 
 use super::{
-    answer_reader::{AnswerPiece, AnswerReader, RequestedTools},
-    generation::GenerationUpdate,
-    logprobs::{LogprobsFormat, ScoredToken},
-    prompts::ChoiceFields,
-    request::Endpoint,
+    answer_events::{AnswerEvent, ChoiceEnd},
+    answer_reader::AnswerPiece,
+    error::ApiError,
+    request::ChoiceFields,
+    scored_token::ScoredToken,
 };
 
-/// One complete choice.
+/// One choice.
 #[derive(Debug)]
 pub struct Choice {
+    /// Text of the prompt, if its own begins with it.
+    pub echo: Option<String>,
     /// Its pieces, the echoed prompt first.
     pub pieces: Vec<AnswerPiece>,
     /// Its tokens with log probabilities, if they are wanted.
@@ -23,117 +26,82 @@ pub struct Choice {
     pub called: bool,
     /// Its token counts.
     pub stats: GenerationStats,
-    /// Formatter of its log probabilities.
-    pub logprobs: LogprobsFormat,
 }
 
-/// The readers of a request's choices.
-#[derive(Debug)]
-pub struct ChoiceReaders {
-    endpoint: Endpoint,
-    fields: ChoiceFields,
-    tools: Option<RequestedTools>,
-    /// Texts of the prompts, if they are echoed.
-    echoes: Vec<String>,
-    /// Number of choices begun.
-    started: usize,
-    total: GenerationStats,
-}
-
-/// The reader of one choice.
-#[derive(Debug)]
-pub struct ChoiceReader {
-    /// Number of the choice.
-    pub index: usize,
-    /// Formatter of its log probabilities.
-    pub logprobs: LogprobsFormat,
-    answer: AnswerReader,
-    /// The answer has a form and calls no tools.
-    formed: bool,
-    echo: Option<String>,
-}
-
-impl ChoiceReaders {
-    /// The readers of the answers to a request.
-    pub fn new(endpoint: Endpoint, fields: ChoiceFields, tools: Option<RequestedTools>, echoes: Vec<String>) -> Self {
-        ChoiceReaders { endpoint, fields, tools, echoes, started: 0, total: GenerationStats::default() }
-    }
-
-    /// The reader of the next choice.
-    pub fn next_reader(&mut self) -> ChoiceReader {
-        let index = self.started;
-        self.started += 1;
-        let echo = self.echoes.get(index / self.fields.best_of).cloned();
-        let logprobs = LogprobsFormat::new(self.endpoint, echo.as_deref());
-        ChoiceReader { index, logprobs, answer: AnswerReader::new(self.tools.as_ref()), formed: false, echo }
-    }
-
-    /// True if log probabilities are returned.
-    pub fn returns_logprobs(&self) -> bool {
-        self.fields.logprobs.is_some()
-    }
-
-    /// Counts the tokens of the choice that was begun last: those of a prompt once.
-    pub fn count(&mut self, stats: &GenerationStats) {
-        if (self.started - 1).is_multiple_of(self.fields.best_of) {
-            self.total.prompt_tokens += stats.prompt_tokens;
-            self.total.reused_tokens += stats.reused_tokens;
-        }
-        self.total.forgotten_tokens = self.total.forgotten_tokens.max(stats.forgotten_tokens);
-        self.total.forgotten_turns = self.total.forgotten_turns.max(stats.forgotten_turns);
-        self.total.generated_tokens += stats.generated_tokens;
-        self.total.thought_tokens += stats.thought_tokens;
-        self.total.drafted_tokens += stats.drafted_tokens;
-        self.total.accepted_tokens += stats.accepted_tokens;
-        self.total.prompt_time += stats.prompt_time;
-        self.total.decode_time += stats.decode_time;
-    }
-
+/// A whole answer.
+#[derive(Debug, Default)]
+pub struct WholeAnswer {
+    /// The choices so far.
+    pub choices: Vec<Choice>,
     /// Token counts and times of all choices.
-    pub fn total(&self) -> &GenerationStats {
-        &self.total
+    pub total: GenerationStats,
+}
+
+impl Choice {
+    /// A choice that begins.
+    pub fn new(echo: Option<String>) -> Self {
+        let (reason, stats) = (StopReason::EndOfText, GenerationStats::default());
+        Choice { echo, pieces: Vec::new(), scored: Vec::new(), reason, called: false, stats }
     }
 
-    /// The choices that are returned: of each prompt the likeliest, by mean log probability of their tokens.
+    fn mean_logprob(&self) -> f32 {
+        let generated = self.scored.iter().rev().take(self.stats.generated_tokens);
+        let (sum, count) =
+            generated.fold((0.0, 0.0), |(sum, count), it| (sum + it.logprob.unwrap_or(0.0), count + 1.0));
+        if count == 0.0 { f32::NEG_INFINITY } else { sum / count }
+    }
+}
+
+impl WholeAnswer {
+    /// Adds an event; an answer that fails is an error.
+    pub fn push(&mut self, event: AnswerEvent) -> Result<(), ApiError> {
+        match (event, self.choices.last_mut()) {
+            (AnswerEvent::Begin { echo, .. }, _) => self.choices.push(Choice::new(echo)),
+            (AnswerEvent::Pieces { pieces, scored, .. }, Some(choice)) => {
+                choice.pieces.extend(pieces);
+                choice.scored.extend(scored);
+            }
+            (AnswerEvent::End(end), Some(choice)) => {
+                let ChoiceEnd { reason, called, stats, total, .. } = *end;
+                (choice.reason, choice.called, choice.stats, self.total) = (reason, called, stats, total);
+            }
+            (AnswerEvent::Failed(error), _) => return Err(error),
+            (AnswerEvent::Pieces { .. } | AnswerEvent::End(_), None) => {}
+        }
+        Ok(())
+    }
+}
+
+impl ChoiceFields {
+    /// The choices that are returned: of each prompt the likeliest, by mean log probability of
+    /// their tokens.
     pub fn returned(&self, mut choices: Vec<Choice>) -> Vec<Choice> {
-        let ChoiceFields { answers, best_of, .. } = self.fields;
-        if best_of == answers {
+        if self.best_of == self.answers {
             return choices;
         }
-        for prompt in choices.chunks_mut(best_of) {
-            prompt.sort_by(|a, b| mean_logprob(b).total_cmp(&mean_logprob(a)));
+        for prompt in choices.chunks_mut(self.best_of) {
+            prompt.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
         }
         let mut at = 0..;
-        choices.retain(|_| at.next().is_some_and(|at: usize| at % best_of < answers));
+        choices.retain(|_| at.next().is_some_and(|at: usize| at % self.best_of < self.answers));
         choices
     }
 }
 
-impl ChoiceReader {
-    /// The pieces of new text. The first of them is the echoed prompt.
-    pub fn push(&mut self, update: &GenerationUpdate) -> Vec<AnswerPiece> {
-        if update.formed && !self.formed {
-            // Nothing was read before: no text of the form is a call.
-            (self.answer, self.formed) = (AnswerReader::new(None), true);
-        }
-        let mut pieces: Vec<_> = self.echo.take().map(AnswerPiece::Content).into_iter().collect();
-        pieces.extend(self.answer.push(&update.text));
-        if update.end.is_some() {
-            pieces.extend(self.answer.finish());
-        }
-        pieces
+/// Adds the counts of a choice to those of all: the tokens of a prompt only with its first choice.
+pub fn add_stats(total: &mut GenerationStats, stats: &GenerationStats, is_first: bool) {
+    if is_first {
+        total.prompt_tokens += stats.prompt_tokens;
+        total.reused_tokens += stats.reused_tokens;
     }
-
-    /// True if the answer has called tools so far, and the last call is complete.
-    pub fn called(&self) -> bool {
-        self.answer.called()
-    }
-}
-
-fn mean_logprob(choice: &Choice) -> f32 {
-    let generated = choice.scored.iter().rev().take(choice.stats.generated_tokens);
-    let (sum, count) = generated.fold((0.0, 0.0), |(sum, count), it| (sum + it.logprob.unwrap_or(0.0), count + 1.0));
-    if count == 0.0 { f32::NEG_INFINITY } else { sum / count }
+    total.forgotten_tokens = total.forgotten_tokens.max(stats.forgotten_tokens);
+    total.forgotten_turns = total.forgotten_turns.max(stats.forgotten_turns);
+    total.generated_tokens += stats.generated_tokens;
+    total.thought_tokens += stats.thought_tokens;
+    total.drafted_tokens += stats.drafted_tokens;
+    total.accepted_tokens += stats.accepted_tokens;
+    total.prompt_time += stats.prompt_time;
+    total.decode_time += stats.decode_time;
 }
 
 #[cfg(test)]
@@ -143,19 +111,15 @@ mod tests {
     #[test]
     fn returned_choices_are_the_likeliest_of_each_prompt() {
         let fields = ChoiceFields { answers: 1, best_of: 2, echo: false, logprobs: None };
-        let mut readers = ChoiceReaders::new(Endpoint::Completion, fields, None, Vec::new());
-        let choices = [-2.0, -1.0, -0.5, -3.0].map(|logprob| {
-            let reader = readers.next_reader();
+        let mut total = GenerationStats::default();
+        let choices = [-2.0, -1.0, -0.5, -3.0].into_iter().enumerate().map(|(at, logprob)| {
             let stats = GenerationStats { prompt_tokens: 5, generated_tokens: 1, ..GenerationStats::default() };
-            readers.count(&stats);
+            add_stats(&mut total, &stats, at % 2 == 0);
             let token = ScoredToken { bytes: b"a".to_vec(), visible: true, logprob: Some(logprob), top: Vec::new() };
-            let scored = vec![token];
-            let (pieces, reason) = (Vec::new(), StopReason::MaxTokens);
-            Choice { pieces, scored, reason, called: false, stats, logprobs: reader.logprobs }
+            Choice { scored: vec![token], stats, ..Choice::new(None) }
         });
-        let total = readers.total();
-        assert_eq!((total.prompt_tokens, total.generated_tokens), (10, 4));
-        let left: Vec<_> = readers.returned(choices.into()).iter().map(|it| it.scored[0].logprob).collect();
+        let left: Vec<_> = fields.returned(choices.collect()).iter().map(|it| it.scored[0].logprob).collect();
         assert_eq!(left, [Some(-1.0), Some(-0.5)]);
+        assert_eq!((total.prompt_tokens, total.generated_tokens), (10, 4));
     }
 }

@@ -14,9 +14,9 @@ use thermocline_engine::session::{DeviceEvent, GenerationStats, StopReason};
 use super::{
     error::ApiError,
     model_library::{ModelLibrary, ModelUser},
+    openai::responses::ResponseStore,
     options::ServerOptions,
     queue::RequestQueue,
-    responses::ResponseStore,
     served_model::{ModelSource, ServedModel},
 };
 use crate::{chat::AnswerStats, engine_handle::EndSignal};
@@ -30,7 +30,8 @@ pub enum ServerEvent<'a> {
     Answered(&'a GenerationStats, &'a StopReason),
     /// The engine's device has changed; the answer goes on.
     Device(&'a DeviceEvent),
-    /// A request asked for what the server cannot do, and was answered without it: method, path and what was dropped in one line.
+    /// A request asked for what the server cannot do, and was answered without it: method, path and
+    /// what was dropped in one line.
     Dropped(&'a str),
     /// A request was refused, or its answer failed: method, path, reason and status in one line.
     Refused(&'a str),
@@ -62,8 +63,8 @@ pub enum ServedModels {
     Library(Arc<ModelLibrary>),
 }
 
-/// The right to a model for one request. Of a library it keeps the model open until it is dropped; a model that is open anyway may be
-/// closed while the request waits.
+/// The right to a model for one request. Of a library it keeps the model open until it is dropped;
+/// a model that is open anyway may be closed while the request waits.
 #[derive(Debug)]
 pub struct ModelLease {
     /// Name of the model.
@@ -109,7 +110,8 @@ impl fmt::Debug for ServerContext {
 }
 
 impl ServerContext {
-    /// A context without requests. `on_event` is called from the server's thread and must not block.
+    /// A context without requests. `on_event` is called from the server's thread and must not
+    /// block.
     pub fn new(
         options: ServerOptions,
         models: ServedModels,

@@ -1,4 +1,5 @@
-//! `/v1/embeddings` and Ollama's `/api/embed` and `/api/embeddings`: texts to vectors of length 1, pooled from hidden states.
+//! `/v1/embeddings` and Ollama's `/api/embed` and `/api/embeddings`: texts to vectors of length 1,
+//! pooled from hidden states.
 
 use std::{sync::Arc, time::Instant};
 
@@ -10,9 +11,10 @@ use thermocline_engine::session::{Pooling, Prompt, Request};
 use super::{
     connections::Connection,
     context::ServerContext,
+    embedding_fields::EmbeddingFields,
     error::ApiError,
+    fields::{invalid, missing, parse_fields, whole_number},
     generation::GenerationQueue,
-    json_fields::{JsonFields, invalid, whole_number},
     named_model::NamedModel,
     ollama,
     read_body::read_body,
@@ -111,36 +113,31 @@ impl EmbeddingRequest {
         pooling: Pooling,
         strict: bool,
     ) -> Result<Self, ApiError> {
-        let mut fields = match protocol {
-            EmbeddingProtocol::OpenAi => JsonFields::parse(body)?,
-            EmbeddingProtocol::OllamaEmbed => JsonFields::of_body(ollama::embed_body(body)?),
-            EmbeddingProtocol::OllamaOne => JsonFields::of_body(ollama::embedding_body(body)?),
+        let fields: EmbeddingFields = match protocol {
+            EmbeddingProtocol::OpenAi => parse_fields(body, strict)?,
+            EmbeddingProtocol::OllamaEmbed => ollama::read_embed(body)?,
+            EmbeddingProtocol::OllamaOne => ollama::read_embeddings(body)?,
         };
-        if let Some(name) = fields.string("model")?
-            && strict
-            && name != model.name
-        {
+        if let Some(name) = fields.model.filter(|name| strict && *name != model.name) {
             return Err(ApiError::model_not_found(&name, &model.name));
         }
         let empty_texts = protocol != EmbeddingProtocol::OpenAi;
-        let prompts = parse_inputs(fields.remove("input"), empty_texts)?;
-        let base64 = match fields.string("encoding_format")?.as_deref() {
+        let prompts = parse_inputs(fields.input, empty_texts)?;
+        let base64 = match fields.encoding_format.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,
             Some(other) => return Err(invalid("encoding_format", "float or base64", &other.into())),
         };
         let d_model = model.engine.config().d_model;
-        let dimensions = fields.count("dimensions")?;
+        let dimensions = fields.dimensions;
         if let Some(count) = dimensions.filter(|count| !(1..=d_model).contains(count)) {
             return Err(invalid("dimensions", &format!("a whole number from 1 to {d_model}"), &count.into()));
         }
-        let pooling = match fields.string("pooling")? {
+        let pooling = match fields.pooling {
             None => pooling,
             Some(name) => Pooling::of_name(&name).ok_or_else(|| invalid("pooling", "mean or last", &name.into()))?,
         };
-        let truncates = fields.boolean("truncate")?.unwrap_or(false);
-        ["user", "keep_alive"].iter().for_each(|field| drop(fields.remove(field)));
-        fields.finish()?;
+        let truncates = fields.truncate.unwrap_or(false);
         let request = |prompt: Prompt| {
             let prompt = if truncates { truncated(prompt, model)? } else { prompt };
             Ok(Request { embedding: Some(pooling), max_tokens: Some(0), ..Request::new(prompt) })
@@ -150,14 +147,15 @@ impl EmbeddingRequest {
     }
 }
 
-/// Parses `input`: a string, a list of strings, a list of token ids, or a list of such lists. Without `empty`, no text may be empty.
+/// Parses `input`: a string, a list of strings, a list of token ids, or a list of such lists.
+/// Without `empty`, no text may be empty.
 fn parse_inputs(value: Option<Value>, empty: bool) -> Result<Vec<Prompt>, ApiError> {
     let expected = format!("a text or a list of token ids, or a list of up to {MAX_INPUTS} of them");
     let value = match value {
         Some(value) => value,
         // Clients of Ollama ask for nothing to have the model loaded.
         None if empty => return Ok(Vec::new()),
-        None => return Err(ApiError::invalid_field("input", format!("input: expected {expected}, got none"))),
+        None => return Err(missing("input", &expected)),
     };
     let one = |value: &Value| match value {
         Value::String(text) if !text.is_empty() || empty => Some(Prompt::Text(text.clone())),

@@ -1,6 +1,6 @@
 //! Errors in the shape that OpenAI's clients understand.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use axum::{
     Extension, Json,
@@ -10,6 +10,7 @@ use axum::{
 use serde_json::{Value, json};
 use thermocline_engine::Error;
 
+use super::fields::joined;
 use crate::engine_handle::{error_message, without_folder};
 
 /// A request's refusal or failure.
@@ -52,6 +53,24 @@ impl ApiError {
         if rest.is_empty() || rest.starts_with(['.', '[']) {
             self.param = Some(format!("{to}{rest}"));
             self.message = self.message.replacen(from, to, 1);
+        }
+        self
+    }
+
+    /// 400: there is no field `path`.
+    pub fn unsupported(path: &str) -> Self {
+        ApiError::invalid_field(path, format!("`{path}` is not supported; leave it out"))
+    }
+
+    /// The same about a field of `parent`.
+    pub fn under(mut self, parent: &str) -> Self {
+        if let Some(param) = &self.param {
+            let path = joined(parent, param);
+            self.message = match self.message.strip_prefix(&format!("`{param}`")) {
+                Some(rest) => format!("`{path}`{rest}"),
+                None => self.message.replacen(&**param, &path, 1),
+            };
+            self.param = Some(path);
         }
         self
     }
@@ -161,6 +180,14 @@ impl ApiError {
         json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
     }
 }
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {

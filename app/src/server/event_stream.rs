@@ -2,172 +2,84 @@
 
 use std::{convert::Infallible, pin::Pin, time::Duration};
 
-use super::{
-    answer_format::AnswerFormat,
-    choices::{ChoiceReader, ChoiceReaders},
-    connections::AnsweringConnection,
-    error::ApiError,
-    generation::{GenerationQueue, GenerationUpdate},
-    response::StreamEvent,
-};
 use axum::{
     body::Body,
     http::header::CONTENT_TYPE,
-    response::{
-        IntoResponse, Response,
-        sse::{Event, Sse},
-    },
+    response::{IntoResponse, Response, sse::Sse},
 };
 use futures_util::{StreamExt, stream};
+use tokio::time::timeout;
 
-/// Time a request may wait before its response begins: until then a refusal has a status of its own.
+use super::{
+    answer_events::{AnswerEvent, AnswerEvents},
+    answer_format::AnswerFormat,
+    error::ApiError,
+    stream_event::StreamEvent,
+};
+
+/// Time a request may wait before its response begins: until then a refusal has a status of its
+/// own.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Time without an event after which a comment is sent, so that clients and proxies do not give up.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A generation that has begun, its first update, and the mark of its connection.
-pub type StartedGeneration = (GenerationQueue, GenerationUpdate, AnsweringConnection);
-
-type Start = Pin<Box<dyn Future<Output = Result<StartedGeneration, ApiError>> + Send>>;
+type Start = Pin<Box<dyn Future<Output = Result<AnswerEvents, ApiError>> + Send>>;
 
 /// One answer being sent. When the client disconnects it is dropped, and with it the generation.
 struct AnswerStream {
     state: StreamState,
-    format: AnswerFormat,
-    readers: ChoiceReaders,
-    reader: ChoiceReader,
-}
-
-/// One part of a stream.
-enum Part {
-    Event(StreamEvent),
-    /// A sign of life, which says nothing.
-    Comment(&'static str),
-}
-
-impl Part {
-    /// As a server-sent event.
-    fn event(self) -> Event {
-        match self {
-            Part::Event(StreamEvent { name: Some(name), data }) => Event::default().event(name).data(data),
-            Part::Event(StreamEvent { name: None, data }) => Event::default().data(data),
-            Part::Comment(text) => Event::default().comment(text),
-        }
-    }
-
-    /// As a line; comments are none.
-    fn line(self) -> Option<String> {
-        match self {
-            Part::Event(StreamEvent { data, .. }) => Some(data + "\n"),
-            Part::Comment(_) => None,
-        }
-    }
-}
-
-/// A generation that has begun.
-struct RunningStream {
-    generation: GenerationQueue,
-    first: Option<GenerationUpdate>,
-    _active: AnsweringConnection,
+    format: Box<dyn AnswerFormat>,
 }
 
 enum StreamState {
     /// It waits for the model.
     Waiting(Start),
-    /// It is being generated; with the update that arrived before the response began.
-    Running(Box<RunningStream>),
+    /// It is being generated.
+    Running(Box<AnswerEvents>),
 }
 
-/// Builds the response to a request that `start` begins to answer. Where the model is busy the response begins before the answer.
+/// Builds the response to a request that `start` begins to answer. Where the model is busy the
+/// response begins before the answer.
 pub async fn event_stream(
-    start: impl Future<Output = Result<StartedGeneration, ApiError>> + Send + 'static,
-    format: AnswerFormat,
-    mut readers: ChoiceReaders,
+    start: impl Future<Output = Result<AnswerEvents, ApiError>> + Send + 'static,
+    format: Box<dyn AnswerFormat>,
 ) -> Result<Response, ApiError> {
     let mut start: Start = Box::pin(start);
-    let state = match tokio::time::timeout(PATIENCE, &mut start).await {
-        Ok(started) => {
-            let (generation, first, active) = started?;
-            StreamState::Running(Box::new(RunningStream { generation, first: Some(first), _active: active }))
-        }
+    let state = match timeout(PATIENCE, &mut start).await {
+        Ok(started) => StreamState::Running(Box::new(started?)),
         Err(_) => StreamState::Waiting(start),
     };
-    let (reader, as_lines) = (readers.next_reader(), format.is_lines());
-    let answer = AnswerStream { state, format, readers, reader };
-    let parts = stream::unfold(Some(answer), async |answer| Some(answer?.next_parts().await));
-    let parts = parts.flat_map(stream::iter);
+    let as_lines = format.is_lines();
+    let answer = AnswerStream { state, format };
+    let events = stream::unfold(Some(answer), async |answer| Some(answer?.next_events().await));
+    let events = events.flat_map(stream::iter);
     if as_lines {
-        let lines = parts.filter_map(async |part| part.line().map(Ok::<_, Infallible>));
+        let lines = events.filter_map(async |event| event.into_line().map(Ok::<_, Infallible>));
         return Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response());
     }
-    Ok(Sse::new(parts.map(|part| Ok::<_, Infallible>(part.event()))).into_response())
+    Ok(Sse::new(events.map(|event| Ok::<_, Infallible>(event.into_sse()))).into_response())
 }
 
 impl AnswerStream {
-    /// The next parts, and the stream if more follow.
-    async fn next_parts(mut self) -> (Vec<Part>, Option<Self>) {
-        let mut events: Vec<StreamEvent> = Vec::new();
-        let update = match self.state {
-            StreamState::Waiting(mut start) => match tokio::time::timeout(COMMENT_INTERVAL, &mut start).await {
-                Err(_) => {
-                    self.state = StreamState::Waiting(start);
-                    return (vec![Part::Comment("waiting for the model")], Some(self));
-                }
-                Ok(Err(error)) => return (vec![Part::Event(self.format.error_event(&error))], None),
-                Ok(Ok((generation, first, active))) => {
-                    self.state = StreamState::Running(Box::new(RunningStream {
-                        generation,
-                        first: Some(first),
-                        _active: active,
-                    }));
+    /// The next events, and the stream if more follow.
+    async fn next_events(mut self) -> (Vec<StreamEvent>, Option<Self>) {
+        let event = match &mut self.state {
+            StreamState::Waiting(start) => match timeout(COMMENT_INTERVAL, start).await {
+                Err(_) => return (vec![StreamEvent::comment("waiting for the model")], Some(self)),
+                Ok(Err(error)) => AnswerEvent::Failed(error),
+                Ok(Ok(events)) => {
+                    self.state = StreamState::Running(Box::new(events));
                     return (Vec::new(), Some(self));
                 }
             },
-            StreamState::Running(ref mut running) => match running.first.take() {
-                Some(first) => {
-                    events = self.format.first_events(self.reader.index);
-                    first
-                }
-                None => match tokio::time::timeout(COMMENT_INTERVAL, running.generation.next_update()).await {
-                    Ok(update) => update,
-                    Err(_) => return (vec![Part::Comment("computing")], Some(self)),
-                },
+            StreamState::Running(events) => match timeout(COMMENT_INTERVAL, events.next()).await {
+                Err(_) => return (vec![StreamEvent::comment("computing")], Some(self)),
+                Ok(None) => return (Vec::new(), None),
+                Ok(Some(event)) => event,
             },
         };
-        let pieces = self.reader.push(&update);
-        let index = self.reader.index;
-        let scored = self.readers.returns_logprobs() && !update.scored.is_empty();
-        let logprobs = scored.then(|| self.reader.logprobs.json(&update.scored));
-        events.extend(self.format.piece_events(index, &pieces, logprobs));
-        let ends = match update.end {
-            None => false,
-            Some(Ok((reason, stats))) => {
-                self.readers.count(&stats);
-                let called = self.reader.called();
-                let ends = !self.start_next();
-                let total = Some(self.readers.total()).filter(|_| ends);
-                events.extend(self.format.last_events(index, &reason, called, total));
-                if !ends {
-                    events.extend(self.format.first_events(self.reader.index));
-                }
-                ends
-            }
-            Some(Err(error)) => {
-                events.push(self.format.error_event(&error));
-                true
-            }
-        };
-        (events.into_iter().map(Part::Event).collect(), (!ends).then_some(self))
-    }
-
-    /// Begins the next choice; `false` if there is none.
-    fn start_next(&mut self) -> bool {
-        let StreamState::Running(running) = &mut self.state else { return false };
-        let started = running.generation.start_next();
-        if started {
-            self.reader = self.readers.next_reader();
-        }
-        started
+        let fails = matches!(event, AnswerEvent::Failed(_));
+        (self.format.events(event), (!fails).then_some(self))
     }
 }

@@ -11,14 +11,14 @@ use tokio::sync::Notify;
 use super::{
     context::{ModelLease, ServerContext},
     error::ApiError,
-    logprobs::ScoredToken,
     queue::SessionPermit,
+    scored_token::ScoredToken,
     undecided_answer::{CallsOrForm, Decision, UndecidedAnswer},
 };
 use crate::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
 
-/// A running generation and those that follow it; dropping it cancels them. (The answer is dropped before the permit: cancelling later
-/// would end the next request's generation.)
+/// A running generation and those that follow it; dropping it cancels them. (The answer is dropped
+/// before the permit: cancelling later would end the next request's generation.)
 #[derive(Debug)]
 pub struct GenerationQueue {
     answer: Option<Answer>,
@@ -53,8 +53,9 @@ pub struct GenerationUpdate {
 }
 
 impl GenerationQueue {
-    /// Waits for a slot and starts the first of `requests`. `lease` is that of the model that they were parsed for: another one may be
-    /// open by then. `may_be`: the answers are calls of tools or have a form.
+    /// Waits for a slot and starts the first of `requests`. `lease` is that of the model that they
+    /// were parsed for: another one may be open by then. `may_be`: the answers are calls of tools
+    /// or have a form.
     pub async fn start(
         context: &Arc<ServerContext>,
         lease: ModelLease,
@@ -100,15 +101,8 @@ impl GenerationQueue {
         self.answer = Some(answer);
     }
 
-    /// Waits until the engine has accepted the request: the prompt is being computed.
-    pub async fn started(&mut self) -> Result<GenerationUpdate, ApiError> {
-        match self.next_update().await {
-            GenerationUpdate { end: Some(Err(error)), .. } => Err(error),
-            update => Ok(update),
-        }
-    }
-
-    /// Waits for tokens, progress of the prompt, or the end. Nothing is lost if the caller gives up waiting.
+    /// Waits for tokens, progress of the prompt, or the end. Nothing is lost if the caller gives up
+    /// waiting.
     pub async fn next_update(&mut self) -> GenerationUpdate {
         loop {
             let update = self.engine_update().await;

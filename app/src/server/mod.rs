@@ -1,18 +1,25 @@
-//! An HTTP server that speaks OpenAI's protocol, Anthropic's and Ollama's. A [`Server`] listens as its [`ServerOptions`] say and answers with
-//! the model that a [`ModelSource`] names at the moment, so that the terminal and the window share it, or with those of a [`ModelLibrary`];
-//! a [`ServerSwitch`] is the window's.
+//! An HTTP server that speaks OpenAI's protocol, Anthropic's and Ollama's. A [`Server`] listens as
+//! its [`ServerOptions`] say and answers with the model that a [`ModelSource`] names at the moment,
+//! so that the terminal and the window share it, or with those of a [`ModelLibrary`]; a
+//! [`ServerSwitch`] is the window's.
 //!
-//! The `listener` accepts `connections`. A request passes the `guard` (origins and headers), with it `host`, the `key` and the `routes`;
-//! `read_body` reads its body within limits, and `named_model` has the model loaded that it names. `answers` and `embeddings` are what is
-//! made of it: `request` (with `json_fields`, `messages`, `prompts` and other files of fields) parses it, naming every field that the engine
-//! cannot honour. Then it waits in the `queue` for the one session; a `generation` is the engine's work for it, with an
-//! `undecided_answer` where it may call tools or has a form. `choices` are what it
-//! answers; `answer_reader` tells their reasoning, content and calls of tools apart, `answer_format` writes them in the client's protocol
-//! (`response`, with `logprobs`, is OpenAI's; [`responses`], [`anthropic`] and [`ollama`] are folders, which make OpenAI's bodies of theirs),
-//! `event_stream` sends it while it is generated, `error` is every refusal, and `engine_status`, `model_routes` and `metrics` report what is
-//! there and what it does; `tokens` encodes and decodes. The `context` is shared by all of them. All of it runs on one thread of its own,
-//! and nothing in it blocks; large bodies are parsed on others.
+//! The `listener` accepts `connections`. A request passes the `guard` (origins and headers), with
+//! it `host`, the `key` and the `routes`; `read_body` reads its body within limits, and
+//! `named_model` has the model loaded that it names. The folders are the protocols: [`openai`],
+//! [`anthropic`] and [`ollama`] read bodies by the serde structs of their `fields` into a `request`
+//! in no protocol's words (with `request_message`, `sampling_fields`, `thoughts` and the
+//! `answer_form`), and format answers and errors. `answers` and `embeddings` wait in the `queue`
+//! for a slot of the engine; a `generation` is the engine's work for a request, with an
+//! `undecided_answer` where it may call tools or has a form. `answer_events` are what comes of it,
+//! with `answer_reader` to tell reasoning, content and calls of tools apart. An `answer_format`
+//! writes them in the client's protocol: `event_stream` sends each `stream_event` at once, and
+//! `choices` are folded from them into a whole answer. `error` is every refusal, and
+//! `engine_status`, `model_routes` and `metrics` report models and load; `tokens` encodes and
+//! decodes. The `context` is shared by all of them. All of it runs on one thread of its own, and
+//! nothing in it blocks; large bodies are parsed on others.
 
+mod answer_events;
+mod answer_form;
 mod answer_format;
 mod answer_reader;
 mod answers;
@@ -20,37 +27,36 @@ mod anthropic;
 mod choices;
 mod connections;
 mod context;
+mod embedding_fields;
 mod embeddings;
 mod engine_status;
 mod error;
 mod event_stream;
+mod fields;
 mod generation;
-mod grammar_fields;
 mod guard;
 mod host;
-mod json_fields;
 mod key;
 mod listener;
-mod logprobs;
-mod messages;
 mod metrics;
 mod model_library;
 mod model_routes;
 mod named_model;
 mod ollama;
+mod openai;
 mod options;
-mod prompts;
 mod queue;
 mod read_body;
-mod reasoning_fields;
 mod request;
-mod response;
-mod responses;
+mod request_message;
 mod routes;
+mod sampling_fields;
+mod scored_token;
 mod served_model;
+mod stream_event;
 mod switch;
+mod thoughts;
 mod tokens;
-mod tool_fields;
 mod undecided_answer;
 
 pub use context::{ServerEvent, ServerStatus};

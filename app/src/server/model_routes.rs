@@ -11,12 +11,12 @@ use axum::{
     extract::{Path, State, rejection::PathRejection},
     http::Uri,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     context::ServerContext,
     error::ApiError,
-    json_fields::JsonFields,
+    fields::{invalid, parse_fields},
     model_library::{LibraryEntry, ModelLibrary},
     ollama,
     read_body::read_body,
@@ -99,8 +99,13 @@ pub async fn running(State(context): Context) -> Json<Value> {
 /// `POST /api/show`: of a library the model that it names, else the open one, whatever it names.
 pub async fn show(State(context): Context, body: Body) -> Result<Json<Value>, ApiError> {
     let body = read_body(body, context.options.timeout).await?;
-    let mut fields = JsonFields::parse(&body)?;
-    let (model, name) = (fields.string("model")?, fields.string("name")?);
+    let fields: Map<String, Value> = parse_fields(&body, false)?;
+    let text = |field: &str| match fields.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(name)) => Ok(Some(name.clone())),
+        Some(other) => Err(invalid(field, "a string", other)),
+    };
+    let (model, name) = (text("model")?, text("name")?);
     let Some(library) = context.library() else { return Ok(Json(ollama::show(&context.model()?))) };
     if let Some(loaded) = library.loaded().filter(|loaded| model.as_ref().or(name.as_ref()) == Some(&loaded.name)) {
         return Ok(Json(ollama::show(&loaded)));

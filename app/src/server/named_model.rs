@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{
     context::{ModelLease, ServerContext},
     error::ApiError,
-    json_fields::invalid,
+    fields::invalid,
 };
 
 /// Longest time for which Ollama's clients can have a model kept.
@@ -29,8 +29,8 @@ impl NamedModel {
         serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))
     }
 
-    /// Waits for the right to the model that `body` names, and has it kept as long as the request wants. Where only one model is served
-    /// the body is not read.
+    /// Waits for the right to the model that `body` names, and has it kept as long as the request
+    /// wants. Where only one model is served the body is not read.
     pub async fn lease(body: &[u8], context: &Arc<ServerContext>) -> Result<ModelLease, ApiError> {
         let Some(library) = context.library() else { return context.lease(None).await };
         let named = Self::of_body(body)?;

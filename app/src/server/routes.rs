@@ -30,8 +30,8 @@ use super::{
     model_routes,
     named_model::NamedModel,
     ollama,
+    openai::Endpoint,
     read_body::{LARGEST_BODY, LARGEST_DRAINED_BODY, read_body},
-    request::Endpoint,
     served_model::ServedModel,
     tokens,
 };

@@ -1,26 +1,39 @@
-//! Texts to token ids and back, for clients that count or score: both vLLM's and llama.cpp's field names are read and written.
+//! Texts to token ids and back, for clients that count or score: both vLLM's and llama.cpp's field
+//! names are read and written.
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use thermocline_engine::tokenizer::EncodeOptions;
 
 use super::{
     error::ApiError,
-    json_fields::{JsonFields, invalid, whole_number},
+    fields::{Ignored, invalid, missing, parse_fields, whole_number},
     served_model::ServedModel,
 };
 
-/// `POST /tokenize`: the ids of `prompt` or `content`; with `add_special_tokens` or `add_special` as at the beginning of a text.
+#[derive(Debug, PartialEq, Deserialize)]
+struct TokenizeBody {
+    model: Ignored,
+    prompt: Option<String>,
+    content: Option<String>,
+    add_special_tokens: Option<bool>,
+    add_special: Option<bool>,
+    parse_special: Option<bool>,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+struct DetokenizeBody {
+    model: Ignored,
+    tokens: Option<Value>,
+}
+
+/// `POST /tokenize`: the ids of `prompt` or `content`; with `add_special_tokens` or `add_special`
+/// as at the beginning of a text.
 pub fn tokenize(body: &[u8], model: &ServedModel) -> Result<Value, ApiError> {
-    let mut fields = JsonFields::parse(body)?;
-    fields.remove("model");
-    let (prompt, content) = (fields.string("prompt")?, fields.string("content")?);
-    let Some(text) = prompt.or(content) else {
-        return Err(ApiError::invalid_field("prompt", "prompt: expected a text, got none"));
-    };
-    let vllm = fields.boolean("add_special_tokens")?;
-    let add_special = vllm.or(fields.boolean("add_special")?).unwrap_or(false);
-    let parse_special = fields.boolean("parse_special")?.unwrap_or(true);
-    fields.finish()?;
+    let body: TokenizeBody = parse_fields(body, false)?;
+    let text = body.prompt.or(body.content).ok_or_else(|| missing("prompt", "a text"))?;
+    let add_special = body.add_special_tokens.or(body.add_special).unwrap_or(false);
+    let parse_special = body.parse_special.unwrap_or(true);
     let options = EncodeOptions { special: parse_special, add_bos: add_special, add_eos: add_special };
     let tokens = model.engine.tokenizer().encode(&text, options).map_err(|error| ApiError::from(&error))?;
     Ok(json!({ "tokens": tokens, "count": tokens.len(), "max_model_len": model.engine.context() }))
@@ -28,10 +41,8 @@ pub fn tokenize(body: &[u8], model: &ServedModel) -> Result<Value, ApiError> {
 
 /// `POST /detokenize`: the text of `tokens`.
 pub fn detokenize(body: &[u8], model: &ServedModel) -> Result<Value, ApiError> {
-    let mut fields = JsonFields::parse(body)?;
-    fields.remove("model");
-    let value = fields.remove("tokens").unwrap_or_else(|| json!([]));
-    fields.finish()?;
+    let body: DetokenizeBody = parse_fields(body, false)?;
+    let value = body.tokens.unwrap_or_else(|| json!([]));
     let vocab = model.engine.tokenizer().vocab_len() as u64;
     let id = |value: &Value| whole_number(value).filter(|id| *id < vocab).and_then(|id| u32::try_from(id).ok());
     let ids: Option<Vec<u32>> = value.as_array().and_then(|list| list.iter().map(id).collect());

@@ -9,6 +9,7 @@ use super::{
     error::{OperationContext, StoreError},
     one,
     passage::{self, PassageId},
+    rows,
 };
 use crate::attachment::{Document, DocumentKind, Passage};
 
@@ -115,19 +116,15 @@ impl Store {
 
     /// The files of a chat in the order they were attached.
     pub fn attachments(&self, chat: ChatId) -> Result<Vec<Attachment>, StoreError> {
-        const OPERATION: &str = "reading the files of a chat";
         let sql = format!("SELECT {COLUMNS} FROM attachment WHERE chat = ?1 ORDER BY attachment.id");
-        let mut query = self.db.prepare_cached(&sql).during(OPERATION)?;
-        query.query_map([chat.0], Attachment::read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
+        rows(&self.db, "reading the files of a chat", &sql, [chat.0], Attachment::read)
     }
 
     /// The text of a file.
     pub fn attached(&self, id: AttachmentId) -> Result<Vec<Passage>, StoreError> {
-        const OPERATION: &str = "reading a file";
         let sql = "SELECT place, text FROM passage WHERE attachment = ?1 ORDER BY id";
-        let mut query = self.db.prepare_cached(sql).during(OPERATION)?;
         let read = |row: &Row<'_>| Ok(Passage { place: row.get(0)?, text: row.get(1)? });
-        query.query_map([id.0], read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
+        rows(&self.db, "reading a file", sql, [id.0], read)
     }
 
     /// Has the files of the message being written go with `message`.
@@ -140,10 +137,8 @@ impl Store {
     /// Has copies of the files of one message go with another, its next version.
     pub fn copy_attachments(&mut self, from: MessageId, to: MessageId) -> Result<(), StoreError> {
         const OPERATION: &str = "copying the files of a message";
-        let chat = {
-            let sql = "SELECT chat FROM message WHERE id = ?1";
-            ChatId(self.db.query_row(sql, [to.0], |row| row.get(0)).during(OPERATION)?)
-        };
+        let sql = "SELECT chat FROM message WHERE id = ?1";
+        let chat = ChatId(self.db.query_row(sql, [to.0], |row| row.get(0)).during(OPERATION)?);
         let files = self.attachments(chat)?.into_iter().filter(|file| file.message == Some(from));
         let read =
             |file: Attachment| Ok(Document { passages: self.attached(file.id)?, name: file.name, kind: file.kind });
@@ -178,20 +173,17 @@ impl Store {
 
     /// Sources by message of a chat: files and passages in the order in which the model was given them.
     pub fn sources(&self, chat: ChatId) -> Result<HashMap<MessageId, Vec<Source>>, StoreError> {
-        const OPERATION: &str = "reading what the model was given";
         let sql = "SELECT message, name, NULL, NULL, id AS file, 0 AS at FROM attachment WHERE chat = ?1 AND whole = 1 AND message IS NOT NULL
             UNION ALL SELECT given.message, name, place, text, attachment.id, passage.id FROM attachment
                 JOIN passage ON passage.attachment = attachment.id JOIN given ON given.passage = passage.id WHERE chat = ?1
             ORDER BY at, file";
-        let mut query = self.db.prepare_cached(sql).during(OPERATION)?;
         let read = |row: &Row<'_>| {
             let place = row.get::<_, Option<String>>(2)?.zip(row.get::<_, Option<String>>(3)?);
             let passage = place.map(|(place, text)| Passage { place, text });
             Ok((MessageId(row.get(0)?), Source { name: row.get(1)?, passage }))
         };
         let mut sources: HashMap<MessageId, Vec<Source>> = HashMap::new();
-        for row in query.query_map([chat.0], read).during(OPERATION)? {
-            let (message, source) = row.during(OPERATION)?;
+        for (message, source) in rows(&self.db, "reading what the model was given", sql, [chat.0], read)? {
             sources.entry(message).or_default().push(source);
         }
         Ok(sources)
@@ -212,8 +204,7 @@ mod tests {
 
     #[test]
     fn attachments_follow_their_message_and_go_with_it() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         let first = store.attach(chat, &document("a.txt", "one\ntwo\n")).unwrap();
         let second = store.attach(chat, &document("b.txt", "three\n")).unwrap();
         store.set_attachment_tokens(second, "m", 7).unwrap();
@@ -244,8 +235,7 @@ mod tests {
 
     #[test]
     fn given_passages_are_sources_and_are_replaced() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         let file = store.attach(chat, &document("a.txt", &haystack("The walrus sings."))).unwrap();
         let message = store.add_message(chat, None, &NewMessage::user("x")).unwrap();
         store.send_attachments(chat, message).unwrap();

@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use super::{
     FolderId, MessageId, Store,
     error::{OperationContext, StoreError},
-    now, one,
+    now, one, rows,
 };
 
 /// Row id of a chat.
@@ -84,11 +84,9 @@ impl Store {
 
     /// All chats that are not deleted: pinned ones first, then the latest.
     pub fn chats(&self) -> Result<Vec<Chat>, StoreError> {
-        const OPERATION: &str = "reading the list of chats";
         let sql =
             format!("SELECT {COLUMNS} FROM chat WHERE deleted IS NULL ORDER BY pinned DESC, updated DESC, id DESC");
-        let mut query = self.db.prepare_cached(&sql).during(OPERATION)?;
-        query.query_map([], Chat::read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
+        rows(&self.db, "reading the list of chats", &sql, [], Chat::read)
     }
 
     /// The chat with this number, unless it is deleted or does not exist.
@@ -167,10 +165,8 @@ impl Store {
 
     /// Chats that can be restored, the last deleted one first.
     pub fn deleted_chats(&self) -> Result<Vec<Chat>, StoreError> {
-        const OPERATION: &str = "reading deleted chats";
         let sql = format!("SELECT {COLUMNS} FROM chat WHERE deleted IS NOT NULL ORDER BY deleted DESC");
-        let mut query = self.db.prepare_cached(&sql).during(OPERATION)?;
-        query.query_map([], Chat::read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
+        rows(&self.db, "reading deleted chats", &sql, [], Chat::read)
     }
 
     /// Removes a chat in which nothing was said and nothing was set, and which has no draft.

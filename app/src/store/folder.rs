@@ -1,11 +1,11 @@
 //! Folders of chats.
 
-use rusqlite::params;
+use rusqlite::{Row, params};
 
 use super::{
     Store,
     error::{OperationContext, StoreError},
-    one,
+    one, rows,
 };
 
 /// Row id of a folder.
@@ -24,12 +24,8 @@ pub struct Folder {
 impl Store {
     /// All folders, by position.
     pub fn folders(&self) -> Result<Vec<Folder>, StoreError> {
-        const OPERATION: &str = "reading folders";
-        let mut query =
-            self.db.prepare_cached("SELECT id, name FROM folder ORDER BY position, id").during(OPERATION)?;
-        let rows =
-            query.query_map([], |row| Ok(Folder { id: FolderId(row.get(0)?), name: row.get(1)? })).during(OPERATION)?;
-        rows.collect::<Result<_, _>>().during(OPERATION)
+        let read = |row: &Row<'_>| Ok(Folder { id: FolderId(row.get(0)?), name: row.get(1)? });
+        rows(&self.db, "reading folders", "SELECT id, name FROM folder ORDER BY position, id", [], read)
     }
 
     /// Adds a folder behind the others.

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{
     ChatId, MessageTools, Store, ToolCall, ToolResult,
     error::{OperationContext, StoreError},
-    now, one,
+    now, one, rows,
 };
 
 /// Row id of a message.
@@ -137,6 +137,11 @@ impl NewMessage {
         NewMessage { speaker: Speaker::User, content, state: MessageState::Complete, model: None }
     }
 
+    /// A complete answer.
+    pub fn assistant(content: &str) -> Self {
+        NewMessage { speaker: Speaker::Assistant, ..Self::user(content) }
+    }
+
     /// An empty message that a model is about to fill.
     pub fn streaming(model: Option<&str>) -> Self {
         NewMessage {
@@ -205,11 +210,9 @@ pub(super) fn index(db: &Connection, id: i64, content: &str) -> Result<(), Store
 pub(super) fn interrupt(db: &Connection) -> Result<(), StoreError> {
     const OPERATION: &str = "marking what was interrupted";
     let names = [MessageState::Streaming, MessageState::Interrupted].map(MessageState::name);
-    let mut query = db.prepare("SELECT id, content FROM message WHERE state = ?1").during(OPERATION)?;
+    let sql = "SELECT id, content FROM message WHERE state = ?1";
     let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
-    let left: Vec<(i64, String)> =
-        query.query_map([names[0]], read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)?;
-    for (id, content) in left {
+    for (id, content) in rows(db, OPERATION, sql, [names[0]], read)? {
         db.execute("UPDATE message SET state = ?2 WHERE id = ?1", params![id, names[1]]).during(OPERATION)?;
         index(db, id, &content)?;
     }
@@ -257,7 +260,6 @@ impl Store {
 
     /// The messages of the shown branch, first to last.
     pub fn branch(&self, chat: ChatId) -> Result<Vec<Message>, StoreError> {
-        const OPERATION: &str = "reading a chat";
         let sql = format!(
             "WITH RECURSIVE up (id, depth) AS (
                 SELECT message.id, 0 FROM message JOIN chat ON chat.leaf = message.id WHERE chat.id = ?1
@@ -265,16 +267,13 @@ impl Store {
                     WHERE message.parent IS NOT NULL)
             SELECT {COLUMNS} FROM up JOIN message ON message.id = up.id ORDER BY depth DESC"
         );
-        let mut query = self.db.prepare_cached(&sql).during(OPERATION)?;
-        query.query_map([chat.0], Message::read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
+        rows(&self.db, "reading a chat", &sql, [chat.0], Message::read)
     }
 
     /// Every message of a chat, in the order they were added.
     pub fn messages(&self, chat: ChatId) -> Result<Vec<Message>, StoreError> {
-        const OPERATION: &str = "reading a chat";
         let sql = format!("SELECT {COLUMNS} FROM message WHERE chat = ?1 ORDER BY message.id");
-        let mut query = self.db.prepare_cached(&sql).during(OPERATION)?;
-        query.query_map([chat.0], Message::read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
+        rows(&self.db, "reading a chat", &sql, [chat.0], Message::read)
     }
 
     /// Reads a message.
@@ -334,8 +333,7 @@ mod tests {
 
     #[test]
     fn show_version_shows_the_branch_below_the_version() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         let other = store.add_chat(None, "").unwrap();
         say(&mut store, other, None, "elsewhere");
         let first = say(&mut store, chat, None, "a");
@@ -369,8 +367,7 @@ mod tests {
 
     #[test]
     fn streaming_message_without_updates_counts_as_interrupted() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         let id = store.add_message(chat, None, &NewMessage::streaming(Some("m"))).unwrap();
         assert_eq!(store.message(id).unwrap().state, MessageState::Streaming);
         store.db.execute("UPDATE message SET touched = touched - 20000", []).unwrap();

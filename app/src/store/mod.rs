@@ -45,7 +45,7 @@ use other_instances::InstanceLock;
 pub use passage::{FoundPassage, PassageId};
 pub use preset::{Preset, PresetId};
 pub use recovery::RecoveryReport;
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Params, Row, Transaction, TransactionBehavior};
 pub use search::SearchHit;
 pub use streaming::StreamingMessage;
 pub use tool::{MessageTools, ToolCall, ToolOutcome, ToolResult};
@@ -205,6 +205,14 @@ impl Store {
         Ok(store)
     }
 
+    /// Chats in memory, and an empty one among them.
+    #[cfg(test)]
+    pub fn with_chat() -> (Self, ChatId) {
+        let mut store = Self::in_memory().unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        (store, chat)
+    }
+
     /// Chats in memory that begin as those of the file, which is not changed: for a folder that
     /// cannot be written to. The second value is the number of chats that could be read.
     ///
@@ -342,6 +350,18 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// All rows that a query finds.
+fn rows<T>(
+    db: &Connection,
+    operation: &'static str,
+    sql: &str,
+    params: impl Params,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, StoreError> {
+    let found = || -> rusqlite::Result<Vec<T>> { db.prepare_cached(sql)?.query_map(params, read)?.collect() };
+    found().during(operation)
 }
 
 /// [`StoreError::Missing`] unless exactly one row was changed.

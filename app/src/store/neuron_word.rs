@@ -3,7 +3,7 @@
 
 use rusqlite::params;
 
-use super::{Store, StoreError, error::OperationContext};
+use super::{Store, StoreError, error::OperationContext, rows};
 
 const OPERATION: &str = "keeping the words of neurons";
 
@@ -81,13 +81,10 @@ impl Store {
     }
 
     fn read_kept_words(&self, sql: &str, params: impl rusqlite::Params) -> Result<Vec<KeptWord>, StoreError> {
-        const OPERATION: &str = "reading the words of neurons";
-        let mut query = self.db.prepare_cached(sql).during(OPERATION)?;
-        let rows = query.query_map(params, |row| {
+        rows(&self.db, "reading the words of neurons", sql, params, |row| {
             let number = |at| row.get::<_, i64>(at).map(|number| usize::try_from(number).unwrap_or(usize::MAX));
             Ok(KeptWord { layer: number(0)?, neuron: number(1)?, word: row.get(2)?, times: row.get(3)? })
-        });
-        rows.during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
+        })
     }
 
     /// True if any word of any neuron is kept.
@@ -95,9 +92,8 @@ impl Store {
     /// # Errors
     /// SQLite's error.
     pub fn has_kept_words(&self) -> Result<bool, StoreError> {
-        const OPERATION: &str = "looking for words of neurons";
-        let mut query = self.db.prepare_cached("SELECT EXISTS (SELECT 1 FROM neuron_word)").during(OPERATION)?;
-        query.query_row([], |row| row.get(0)).during(OPERATION)
+        let found = self.db.query_row("SELECT EXISTS (SELECT 1 FROM neuron_word)", [], |row| row.get(0));
+        found.during("looking for words of neurons")
     }
 
     /// Deletes the words of all neurons of all models. Their bytes in the file are overwritten.

@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{
     AttachmentId, ChatId, MessageId, Store,
     error::{OperationContext, StoreError},
+    rows,
 };
 use crate::attachment::Passage;
 
@@ -103,21 +104,16 @@ fn query(question: &str) -> String {
 impl Store {
     /// The passages of a file, from its beginning to its end.
     pub(super) fn passage_ids(&self, attachment: AttachmentId) -> Result<Vec<PassageId>, StoreError> {
-        const OPERATION: &str = "reading a file";
-        let mut query =
-            self.db.prepare_cached("SELECT id FROM passage WHERE attachment = ?1 ORDER BY id").during(OPERATION)?;
-        let read = |row: &Row<'_>| Ok(PassageId(row.get(0)?));
-        query.query_map([attachment.0], read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
+        let sql = "SELECT id FROM passage WHERE attachment = ?1 ORDER BY id";
+        rows(&self.db, "reading a file", sql, [attachment.0], |row| Ok(PassageId(row.get(0)?)))
     }
 
     /// The passages that the model was given with messages of a chat.
     pub(super) fn given(&self, chat: ChatId) -> Result<Vec<(MessageId, PassageId)>, StoreError> {
-        const OPERATION: &str = "reading what the model was given";
         let sql = "SELECT given.message, given.passage FROM given JOIN message ON message.id = given.message
             WHERE message.chat = ?1 ORDER BY given.message, given.passage";
-        let mut query = self.db.prepare_cached(sql).during(OPERATION)?;
         let read = |row: &Row<'_>| Ok((MessageId(row.get(0)?), PassageId(row.get(1)?)));
-        query.query_map([chat.0], read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
+        rows(&self.db, "reading what the model was given", sql, [chat.0], read)
     }
 
     /// The passages of these files that fit `question` best, the best first. If none has a word of it, the files' beginnings.
@@ -147,9 +143,7 @@ impl Store {
                 JOIN attachment ON attachment.id = passage.attachment
                 WHERE passage_text MATCH ?1 AND attachment.id IN ({of}) ORDER BY bm25(passage_text), passage.id LIMIT ?2"
             );
-            let mut query = self.db.prepare(&sql).during(OPERATION)?;
-            let found = query.query_map(params![terms, most], read).during(OPERATION)?;
-            let found: Vec<FoundPassage> = found.collect::<Result<_, _>>().during(OPERATION)?;
+            let found = rows(&self.db, OPERATION, &sql, params![terms, most], read)?;
             if !found.is_empty() {
                 return Ok(found);
             }
@@ -159,8 +153,7 @@ impl Store {
             WHERE attachment.id IN ({of})
             ORDER BY row_number() OVER (PARTITION BY attachment.id ORDER BY passage.id), attachment.id LIMIT ?1"
         );
-        let mut query = self.db.prepare(&sql).during(OPERATION)?;
-        query.query_map([most], read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
+        rows(&self.db, OPERATION, &sql, [most], read)
     }
 }
 
@@ -171,8 +164,7 @@ mod tests {
 
     #[test]
     fn find_passages_ranks_the_passage_that_answers_first() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         let mut attach = |name: &str, text: &str| {
             let document = Document::read(name.to_owned(), DocumentKind::Text, text.as_bytes()).unwrap();
             store.attach(chat, &document).unwrap()

@@ -5,7 +5,7 @@ use rusqlite::{Row, params};
 use super::{
     Store,
     error::{OperationContext, StoreError},
-    one,
+    one, rows,
 };
 
 /// Row id of a preset.
@@ -36,12 +36,9 @@ impl Preset {
 impl Store {
     /// Presets for any model and, if `model` is given, those for it; by name.
     pub fn presets(&self, model: Option<&str>) -> Result<Vec<(PresetId, Preset)>, StoreError> {
-        const OPERATION: &str = "reading presets";
         let sql = "SELECT id, name, model, system_prompt, sampling FROM preset WHERE model IS NULL OR model = ?1
             ORDER BY name COLLATE NOCASE";
-        let mut query = self.db.prepare_cached(sql).during(OPERATION)?;
-        let rows = query.query_map([model], Preset::read).during(OPERATION)?;
-        rows.collect::<Result<_, _>>().during(OPERATION)
+        rows(&self.db, "reading presets", sql, [model], Preset::read)
     }
 
     /// Adds a preset. If the name is taken, the new one is called `name 2`, and so on.
@@ -49,10 +46,8 @@ impl Store {
         const OPERATION: &str = "keeping a preset";
         self.transaction(OPERATION, |db| {
             let taken = |name: &str| {
-                db.query_row("SELECT EXISTS (SELECT 1 FROM preset WHERE name = ?1)", [name], |row| {
-                    row.get::<_, bool>(0)
-                })
-                .during(OPERATION)
+                let sql = "SELECT EXISTS (SELECT 1 FROM preset WHERE name = ?1)";
+                db.query_row(sql, [name], |row| row.get::<_, bool>(0)).during(OPERATION)
             };
             let mut name = preset.name.clone();
             for n in 2.. {

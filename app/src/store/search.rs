@@ -121,8 +121,7 @@ mod tests {
 
     #[test]
     fn search_matches_every_word_in_any_script_and_length() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         store.rename_chat(chat, "Notes on \"llamas\"").unwrap();
         let texts = [
             "The Llama\nis a woolly animal of the Andes, and it spits at people who come too near to it.",

@@ -92,11 +92,10 @@ mod tests {
 
     #[test]
     fn calls_and_results_are_kept_exported_and_imported() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         store.set_chat_tools(chat, true).unwrap();
         let asked = store.add_message(chat, None, &NewMessage::user("What is 6 * 7?")).unwrap();
-        let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("") };
+        let answer = NewMessage::assistant("");
         let answer = store.add_message(chat, Some(asked), &answer).unwrap();
         let call = |id: &str| ToolCall {
             id: id.to_owned(),

@@ -18,34 +18,10 @@ use tokio::{
 use super::{config::ServerTransport, tool::clean};
 
 /// Variables that programs need to run at all. Others, which may hold secrets, are not handed on.
-const VARIABLES: [&str; 26] = [
-    "APPDATA",
-    "COMSPEC",
-    "HOME",
-    "HOMEDRIVE",
-    "HOMEPATH",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "LOCALAPPDATA",
-    "LOGNAME",
-    "NUMBER_OF_PROCESSORS",
-    "PATH",
-    "PATHEXT",
-    "PROCESSOR_ARCHITECTURE",
-    "PROGRAMDATA",
-    "PROGRAMFILES",
-    "SHELL",
-    "SYSTEMDRIVE",
-    "SYSTEMROOT",
-    "TEMP",
-    "TERM",
-    "TMP",
-    "TMPDIR",
-    "USER",
-    "USERNAME",
-    "USERPROFILE",
-];
+const VARIABLES: &str = "\
+    APPDATA COMSPEC HOME HOMEDRIVE HOMEPATH LANG LC_ALL LC_CTYPE LOCALAPPDATA LOGNAME NUMBER_OF_PROCESSORS PATH \
+    PATHEXT PROCESSOR_ARCHITECTURE PROGRAMDATA PROGRAMFILES SHELL SYSTEMDRIVE SYSTEMROOT TEMP TERM TMP TMPDIR USER \
+    USERNAME USERPROFILE";
 
 /// Bytes of a program's complaints that are kept.
 const COMPLAINTS: usize = 2000;
@@ -87,7 +63,7 @@ pub(super) fn start(
     let spawn = |program: &str| {
         let mut child = Command::new(program);
         child.args(args).env_clear();
-        child.envs(VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)))).envs(env);
+        child.envs(VARIABLES.split(' ').filter_map(|name| Some((name, std::env::var_os(name)?)))).envs(env);
         child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         #[cfg(unix)]
         child.process_group(0);

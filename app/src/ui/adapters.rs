@@ -157,17 +157,8 @@ mod tests {
     fn pretended(kind: AdapterKind) -> AdapterReport {
         let (total, source) = (Some(12 << 30), VramSource::Metal);
         let reading = VramReading { source, total, used: None, used_here: Some(0), budget: total };
-        AdapterReport {
-            index: 0,
-            name: "Apple M4".to_owned(),
-            kind,
-            backend: "metal".to_owned(),
-            driver: String::new(),
-            pci_bus_id: String::new(),
-            caps: Default::default(),
-            vram: vec![reading],
-            fallbacks: Vec::new(),
-        }
+        let [name, backend] = ["Apple M4", "metal"].map(str::to_owned);
+        AdapterReport { name, kind, backend, vram: vec![reading], ..AdapterReport::default() }
     }
 
     #[test]

@@ -82,32 +82,24 @@ const fn ctrl(key: Key) -> KeyboardShortcut {
     KeyboardShortcut::new(Modifiers::COMMAND, key)
 }
 
+const fn ctrl_shift(key: Key) -> KeyboardShortcut {
+    KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), key)
+}
+
 /// Keys of the window, with what they do in words. Keys that belong to one panel are described by it.
 pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
     (Command::NewChat, ctrl(Key::N), "New chat"),
     (Command::NextChat, ctrl(Key::PageDown), "Next chat"),
     (Command::PreviousChat, ctrl(Key::PageUp), "Previous chat"),
     (Command::RenameChat, KeyboardShortcut::new(Modifiers::NONE, Key::F2), "Rename the chat"),
-    (
-        Command::DeleteChat,
-        KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), Key::Delete),
-        "Delete the chat",
-    ),
+    (Command::DeleteChat, ctrl_shift(Key::Delete), "Delete the chat"),
     // Before the same key without Shift, which that would be taken for.
-    (
-        Command::SearchNeurons,
-        KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), Key::K),
-        "Search neurons by a word",
-    ),
+    (Command::SearchNeurons, ctrl_shift(Key::K), "Search neurons by a word"),
     (Command::Search, ctrl(Key::K), "Search all chats"),
     (Command::Compose, ctrl(Key::L), "Write a message"),
     (Command::Attach, ctrl(Key::O), "Attach files"),
     (Command::Regenerate, ctrl(Key::R), "Answer again"),
-    (
-        Command::CopyAnswer,
-        KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), Key::C),
-        "Copy the last answer",
-    ),
+    (Command::CopyAnswer, ctrl_shift(Key::C), "Copy the last answer"),
     (Command::ToEnd, ctrl(Key::End), "To the end of the chat"),
     (Command::ToggleChats, ctrl(Key::B), "Show or hide the chats"),
     (Command::ToggleNeurons, ctrl(Key::J), "Show or hide the neurons"),

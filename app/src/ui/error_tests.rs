@@ -1,11 +1,6 @@
 //! Errors in the window: they are shown, the chat stays on the screen, and the program goes on.
 
-use std::{
-    fs,
-    path::PathBuf,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, path::PathBuf, thread, time::Duration};
 
 use egui::{Key, Modifiers};
 use egui_kittest::{Harness, kittest::Queryable};
@@ -17,6 +12,7 @@ use crate::{
     folders::Folders,
     library::ModelId,
     store::{Message, MessageState, Store},
+    testing::eventually,
 };
 
 type Opened = Harness<'static, Option<Window>>;
@@ -41,16 +37,21 @@ fn window(it: &Opened) -> &Window {
 }
 
 fn until(it: &mut Opened, what: &str, is: impl Fn(&Opened) -> bool) {
-    let began = Instant::now();
-    loop {
+    eventually(what, || {
         it.step();
-        if it.state().is_some() && is(it) {
-            break;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "not within 60 s: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+        it.state().is_some() && is(it)
+    });
     it.run_steps(3);
+}
+
+/// Opens the model again, and has it answer once more.
+fn try_again(it: &mut Opened) {
+    it.get_all_by_label("Open the model again").next().unwrap().click();
+    it.run_steps(2);
+    until(it, "a model that runs", |it| window(it).shell().engine_handle.engine().is_some());
+    it.get_by_label("Try again").click();
+    it.run_steps(2);
+    quiet(it);
 }
 
 fn says(it: &Opened, part: &str) -> bool {
@@ -201,12 +202,7 @@ fn window_survives_an_engine_panic_and_reopens_the_model() {
     quiet(&mut it);
     assert_eq!(kept(&folders).state, MessageState::Failed);
     assert!(says(&it, "asked to"), "the reason is not said");
-    it.get_all_by_label("Open the model again").next().unwrap().click();
-    it.run_steps(2);
-    until(&mut it, "a model that runs", |it| window(it).shell().engine_handle.engine().is_some());
-    it.get_by_label("Try again").click();
-    it.run_steps(2);
-    quiet(&mut it);
+    try_again(&mut it);
     let answer = kept(&folders);
     assert!(answer.state == MessageState::Complete && shows(&it, &answer.content), "{answer:?}");
 }
@@ -238,12 +234,7 @@ fn window_survives_a_model_file_that_shrinks() {
     assert!(says(&it, "story.gguf was changed while it was open"), "the reason is not said");
     assert!(shows(&it, &told.content), "the chat has left the screen");
     fs::write(&path, crate::builtin::file()).unwrap();
-    it.get_all_by_label("Open the model again").next().unwrap().click();
-    it.run_steps(2);
-    until(&mut it, "a model that runs", |it| window(it).shell().engine_handle.engine().is_some());
-    it.get_by_label("Try again").click();
-    it.run_steps(2);
-    quiet(&mut it);
+    try_again(&mut it);
     // The second story of a chat may fill the context before it ends.
     let again = kept(&folders);
     assert!(matches!(again.state, MessageState::Complete | MessageState::Truncated), "{again:?}");

@@ -72,11 +72,10 @@ mod tests {
 
     #[test]
     fn menu_opens_models_used_lately_and_the_page_of_all() {
-        let mut stage = TestWindow::with([1440.0, 900.0], |_, settings| {
+        let mut stage = TestWindow::opened_with([1440.0, 900.0], |_, settings| {
             settings.add_recent("/gone/model.gguf");
             settings.add_recent(&ModelId::Builtin.key());
         });
-        stage.ready();
         let menu = |stage: &mut TestWindow| {
             let buttons = stage.it.get_all_by_role_and_label(egui::accesskit::Role::Button, "Storyteller");
             buttons.into_iter().next().unwrap().click();

@@ -89,7 +89,7 @@ fn budgets(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
 
 #[cfg(test)]
 mod tests {
-    use egui::{Key, accesskit::Role};
+    use egui::accesskit::Role;
     use egui_kittest::kittest::NodeT;
 
     use crate::{
@@ -100,17 +100,14 @@ mod tests {
 
     /// Opens the menu of the mode once there is an answer.
     fn menu(stage: &mut TestWindow) {
-        stage.write("Message", "Tell me a story about a dog.");
-        stage.press(Key::Enter);
-        stage.answered();
+        stage.ask("Tell me a story about a dog.");
         let mode = stage.shell().engine_handle.engine().unwrap().sparsity().at_work;
         stage.click(&mode.to_string());
     }
 
     #[test]
     fn menu_says_nothing_of_budgets_where_there_is_no_gpu() {
-        let mut stage = TestWindow::new([1440.0, 900.0]);
-        stage.ready();
+        let mut stage = TestWindow::opened([1440.0, 900.0]);
         menu(&mut stage);
         assert!(stage.shows("Race against this mode") && !stage.has(Role::Button, "Race against this budget"));
         assert!(!stage.texts().iter().any(|text| text.contains("VRAM")), "{:?}", stage.texts());
@@ -119,12 +116,11 @@ mod tests {
     /// A SwiGLU model that was not prepared has one mode.
     #[test]
     fn modes_that_the_model_cannot_have_are_disabled_with_the_reason() {
-        let mut stage = TestWindow::new([1440.0, 900.0]);
-        stage.ready();
+        let mut stage = TestWindow::opened([1440.0, 900.0]);
         let path = ModelId::Path("../tests/fixtures/models/llama-silu-gqa".into());
         let settings = stage.shell().model_settings(&path);
         (settings.device, settings.sparsity) = (Some(String::new()), Some("predicted".to_owned()));
-        stage.shell().queue_command(Command::OpenModel(path.clone()));
+        stage.command(Command::OpenModel(path.clone()));
         stage.until(
             "the model",
             |window| matches!(window.shell().engine_handle.state(), ModelState::Ready { model, .. } if model == path),
@@ -147,8 +143,7 @@ mod tests {
 
     #[test]
     fn race_of_two_budgets_shows_both_answers_and_restores_the_budget() {
-        let mut stage = on_gpu();
-        let engine = stage.shell().engine_handle.engine().unwrap();
+        let (mut stage, engine) = on_gpu();
         engine.set_vram_budget(24 << 20).unwrap();
         menu(&mut stage);
         stage.click("Race against this budget");

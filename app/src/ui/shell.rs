@@ -13,20 +13,12 @@ use egui::Context;
 use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
 
 use super::{
-    adapters::Adapters,
-    command::Command,
-    frame_pace::still,
-    models::Preparation,
-    neurons::Tint,
-    theme,
-    toasts::Toasts,
-    vram::{BudgetForecasts, SpeedReasons},
-    waker::Waker,
-    widgets,
+    adapters::Adapters, command::Command, frame_pace::still, models::Preparation, neurons::NeuronMarks, theme,
+    toasts::Toasts, vram::VramState, waker::Waker, widgets,
 };
 use crate::{
     builtin,
-    chat::{ChatController, Explained, StopCause},
+    chat::{ChatController, StopCause},
     download::Downloads,
     engine_handle::{EngineHandle, ModelState},
     folders::Folders,
@@ -34,7 +26,6 @@ use crate::{
     remote::KeyStore,
     server::ServerSwitch,
     settings::{ModelSettings, Settings, VramBudget},
-    speeds::ExpectedSpeeds,
     store::{ChatId, Store, StoreError},
     tools::{Limits, ToolHub, Toolbox},
 };
@@ -72,22 +63,12 @@ pub struct Shell {
     pub keys: KeyStore,
     /// GPUs of this machine.
     pub adapters: Adapters,
-    /// The pinned neuron that is shown in the words of the chat.
-    pub tint: Option<Arc<Tint>>,
-    /// The word of an answer whose neurons are ringed on the map.
-    pub highlight: Option<Arc<Explained>>,
-    /// The token that is held on the map, to be marked in the words of the chat.
-    pub mark: Option<Tint>,
-    /// The budget of the model that is open, while it is being dragged.
-    pub dragged: Option<VramBudget>,
+    /// Shown by the map of neurons in the chat, and by the chat on the map.
+    pub marks: NeuronMarks,
+    /// Reckoned and being chosen for the memory of the model that is open.
+    pub vram: VramState,
     /// Set once the last comparison has given the model its mode and budget back.
     pub compared: Arc<AtomicBool>,
-    /// Forecasts for budgets of that model.
-    pub forecasts: BudgetForecasts,
-    /// The figures of what makes that model as fast as it is.
-    pub reasons: SpeedReasons,
-    /// Speeds that were told before answers have shown them.
-    pub expected_speeds: ExpectedSpeeds,
     /// Short notices in a corner.
     pub toasts: Toasts,
     commands: Vec<Command>,
@@ -155,7 +136,7 @@ impl Shell {
         let written = settings.clone();
         // Two windows on one chat would write into each other's.
         let shown = settings.last_chat.filter(|_| !store.has_other_instances());
-        let (keys, mut chat_controller) = (KeyStore::of(&folders), ChatController::default());
+        let (keys, mut chat_controller) = (KeyStore::of(&folders), ChatController::new(engine_handle.clone()));
         let fallbacks = folders.fallbacks();
         let hub = ToolHub::new(keys.clone(), Limits::default(), wake(ctx));
         chat_controller.set_tools(Toolbox::new(Arc::new(hub), settings.tools.clone()));
@@ -171,14 +152,9 @@ impl Shell {
             downloads,
             preparation: None,
             adapters: Adapters::new(fallbacks),
-            tint: None,
-            highlight: None,
+            marks: NeuronMarks::default(),
+            vram: VramState::default(),
             compared: Arc::new(AtomicBool::new(true)),
-            mark: None,
-            dragged: None,
-            forecasts: BudgetForecasts::default(),
-            reasons: SpeedReasons::default(),
-            expected_speeds: ExpectedSpeeds::default(),
             toasts,
             commands: Vec::new(),
             changes: VecDeque::new(),
@@ -228,11 +204,6 @@ impl Shell {
         self.toasts.error(widgets::sentence(what));
     }
 
-    /// The value of `result`; an error is shown as a toast.
-    pub fn ok_or_show_error<T>(&mut self, result: Result<T, impl std::fmt::Display>) -> Option<T> {
-        result.map_err(|error| self.show_error(error)).ok()
-    }
-
     /// Changes the chats: at once, or in a later frame if another connection writes now.
     pub fn change_chats<T: 'static>(&mut self, change: impl FnOnce(&mut Store) -> Result<T, StoreError> + 'static) {
         self.changes.push_back(Box::new(move |store: &mut Store| change(store).map(drop)));
@@ -242,8 +213,7 @@ impl Shell {
     /// Makes the changes that wait, as far as no other connection writes.
     fn make_changes(&mut self) {
         while !self.changes.is_empty() && self.store.is_writable() {
-            let made = self.changes.pop_front().map_or(Ok(()), |change| change(&mut self.store));
-            self.ok_or_show_error(made);
+            self.toasts.check(self.changes.pop_front().map_or(Ok(()), |change| change(&mut self.store)));
         }
     }
 
@@ -258,8 +228,7 @@ impl Shell {
     /// Makes all changes that wait, because the window closes: waits for other connections.
     pub fn finish_changes(&mut self) {
         for change in std::mem::take(&mut self.changes) {
-            let made = change(&mut self.store);
-            self.ok_or_show_error(made);
+            self.toasts.check(change(&mut self.store));
         }
     }
 
@@ -307,8 +276,7 @@ impl Shell {
         let ModelState::Ready { model, engine } = self.engine_handle.state() else { return };
         self.model_settings(&model).device = name;
         let device = self.engine_options(&model).device;
-        let chosen = engine.set_device(&device);
-        self.ok_or_show_error(chosen);
+        self.toasts.check(engine.set_device(&device));
     }
 
     /// How a model is to be opened.
@@ -370,8 +338,7 @@ impl Shell {
             ctx.set_zoom_factor(self.settings.zoom.into());
         }
         self.written = self.settings.clone();
-        let saved = self.settings.save(&path).map_err(|error| format!("settings: {error}"));
-        self.ok_or_show_error(saved);
+        self.toasts.check(self.settings.save(&path).map_err(|error| format!("settings: {error}")));
     }
 }
 

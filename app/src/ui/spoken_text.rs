@@ -25,22 +25,13 @@ impl Plugin for SpokenText {
 
 fn purge(node: &mut Node) {
     let purged = |text: Option<&str>| text.filter(|text| text.contains(REFUSED)).map(|text| text.replace(REFUSED, " "));
-    if let Some(text) = purged(node.label()) {
-        node.set_label(text);
+    macro_rules! purge {
+        ($($get:ident $set:ident),*) => {
+            $(if let Some(text) = purged(node.$get()) {
+                node.$set(text);
+            })*
+        };
     }
-    if let Some(text) = purged(node.value()) {
-        node.set_value(text);
-    }
-    if let Some(text) = purged(node.description()) {
-        node.set_description(text);
-    }
-    if let Some(text) = purged(node.placeholder()) {
-        node.set_placeholder(text);
-    }
-    if let Some(text) = purged(node.tooltip()) {
-        node.set_tooltip(text);
-    }
-    if let Some(text) = purged(node.url()) {
-        node.set_url(text);
-    }
+    purge!(label set_label, value set_value, description set_description);
+    purge!(placeholder set_placeholder, tooltip set_tooltip, url set_url);
 }

@@ -14,12 +14,12 @@ use egui_kittest::{
     kittest::{NodeT, Queryable, by},
 };
 
-use super::{Window, shell::Shell};
+use super::{Window, command::Command, shell::Shell};
 use crate::{
     folders::Folders,
     library::ModelId,
     settings::{ModelSettings, Settings, Theme},
-    store::Message,
+    store::{ChatId, Message, NewMessage, Store},
     testing::{PATIENCE, eventually},
 };
 
@@ -51,6 +51,22 @@ pub struct TestWindow {
 /// The pointer's first button goes down or comes up here.
 pub fn button(pos: Pos2, pressed: bool) -> Event {
     Event::PointerButton { pos, button: PointerButton::Primary, pressed, modifiers: Modifiers::NONE }
+}
+
+/// Adds a chat of this title to the file of chats. The texts are its messages: the first is the
+/// user's, the second its answer, and so on.
+pub fn add_chat(folders: &Folders, title: &str, texts: &[&str]) -> ChatId {
+    let (mut store, _) = Store::open(&folders.chats()).unwrap();
+    let chat = store.add_chat(None, "").unwrap();
+    if !title.is_empty() {
+        store.rename_chat(chat, title).unwrap();
+    }
+    let mut parent = None;
+    for (n, text) in texts.iter().enumerate() {
+        let message = if n % 2 == 0 { NewMessage::user(text) } else { NewMessage::assistant(text) };
+        parent = Some(store.add_message(chat, parent, &message).unwrap());
+    }
+    chat
 }
 
 fn window(size: [f32; 2], folders: Folders) -> Harness<'static, Window> {
@@ -91,6 +107,18 @@ impl TestWindow {
         Self::with(size, |_, _| ())
     }
 
+    /// As [`TestWindow::new`], with its model ready.
+    pub fn opened(size: [f32; 2]) -> Self {
+        Self::opened_with(size, |_, _| ())
+    }
+
+    /// As [`TestWindow::with`], with its model ready.
+    pub fn opened_with(size: [f32; 2], prepare: impl FnOnce(&Folders, &mut Settings)) -> Self {
+        let mut window = Self::with(size, prepare);
+        window.ready();
+        window
+    }
+
     /// State shared by the panels.
     pub fn shell(&mut self) -> &mut Shell {
         &mut self.it.state_mut().shell
@@ -120,6 +148,19 @@ impl TestWindow {
     /// Draws frames until no answer is being written.
     pub fn answered(&mut self) {
         self.until("the end of the answer", |window| !window.shell.chat_controller.is_busy());
+    }
+
+    /// Sends a message and waits for the end of its answer.
+    pub fn ask(&mut self, text: &str) {
+        self.write("Message", text);
+        self.press(Key::Enter);
+        self.answered();
+    }
+
+    /// Queues a command, which the next frames handle.
+    pub fn command(&mut self, command: Command) {
+        self.shell().queue_command(command);
+        self.step();
     }
 
     /// Frames until a control or a text of this name is there.
@@ -190,18 +231,27 @@ impl TestWindow {
         self.step();
     }
 
-    /// Writes into the field of this name.
-    pub fn write(&mut self, name: &str, text: &str) {
+    /// The text in the field of this name.
+    pub fn value(&self, name: &str) -> String {
+        self.control(name).value().unwrap_or_default()
+    }
+
+    /// Gives the keyboard to the control of this name.
+    pub fn focus(&mut self, name: &str) {
         self.control(name).focus();
         self.step();
+    }
+
+    /// Writes into the field of this name.
+    pub fn write(&mut self, name: &str, text: &str) {
+        self.focus(name);
         self.it.event(Event::Text(text.to_owned()));
         self.step();
     }
 
     /// Takes out what is written in the field of this name.
     pub fn erase(&mut self, name: &str) {
-        self.control(name).focus();
-        self.step();
+        self.focus(name);
         self.ctrl(Key::A);
         self.press(Key::Backspace);
     }
@@ -249,7 +299,12 @@ impl TestWindow {
 
     /// A key that is pressed while Ctrl is held.
     pub fn ctrl(&mut self, key: Key) {
-        self.it.key_press_modifiers(Modifiers::COMMAND, key);
+        self.press_with(Modifiers::COMMAND, key);
+    }
+
+    /// A key that is pressed while others are held.
+    pub fn press_with(&mut self, modifiers: Modifiers, key: Key) {
+        self.it.key_press_modifiers(modifiers, key);
         self.step();
     }
 }

@@ -6,14 +6,14 @@
 use std::time::{Duration, Instant};
 
 use egui::{
-    Align, Align2, Area, Color32, Context, Frame, Id, Label, Layout, Margin, Order, Panel, Rect, Stroke, Ui, Vec2,
+    Align, Align2, Area, Color32, Context, Frame, Id, Label, Layout, Margin, Order, Panel, Rect, Ui, Vec2,
     accesskit::{Live, Role},
 };
 use egui_material_icons::icons::ICON_CLOSE;
 
 use super::{
-    theme::{Palette, RADIUS},
-    widgets::{icon_button, small},
+    theme::Palette,
+    widgets::{icon_button, outlined, sentence, small},
 };
 
 /// Good news is shown for so long, what is not as it was left for longer, and what went wrong longest.
@@ -84,6 +84,11 @@ impl Toasts {
     /// Something failed.
     pub fn error(&mut self, text: impl Into<String>) {
         self.add(Kind::Error, text.into());
+    }
+
+    /// The value of `result`; an error is shown, as a sentence.
+    pub fn check<T>(&mut self, result: Result<T, impl std::fmt::Display>) -> Option<T> {
+        result.map_err(|error| self.error(sentence(error))).ok()
     }
 
     /// True if no message is shown or waiting.
@@ -176,12 +181,7 @@ impl Toast {
     fn show(&mut self, ui: &mut Ui, width: f32) -> bool {
         let palette = Palette::of(ui);
         self.shown.get_or_insert_with(Instant::now);
-        let frame = Frame::new()
-            .fill(palette.raised)
-            .stroke(Stroke::new(1.0, self.colour(palette)))
-            .corner_radius(RADIUS)
-            .inner_margin(Margin::symmetric(12, 8));
-        let shown = frame.show(ui, |ui| {
+        let shown = outlined(palette.raised, self.colour(palette), Margin::symmetric(12, 8)).show(ui, |ui| {
             let font = egui::FontId::proportional(12.0);
             let words = ui.painter().layout(self.text.clone(), font, palette.text, width).size();
             ui.horizontal(|ui| {

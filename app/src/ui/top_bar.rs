@@ -331,8 +331,7 @@ fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
             item.on_disabled_hover_text(widgets::sentence(why));
         } else if item.clicked() {
             shell.model_settings(model).sparsity = Some(choice.name().to_owned());
-            let set = engine.set_sparsity(choice);
-            shell.ok_or_show_error(set);
+            shell.toasts.check(engine.set_sparsity(choice));
             ui.close();
         }
     }
@@ -345,8 +344,7 @@ fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     let hint = "Neurons that fire often lately take the places in VRAM of those that do not";
     if check.on_hover_text(hint).changed() {
         shell.model_settings(model).adaptive = Some(adaptive);
-        let set = engine.set_adaptive(adaptive);
-        shell.ok_or_show_error(set);
+        shell.toasts.check(engine.set_adaptive(adaptive));
     }
 }
 

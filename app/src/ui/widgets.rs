@@ -93,12 +93,16 @@ pub fn card<R>(ui: &mut Ui, contents: impl FnOnce(&mut Ui) -> R) -> R {
 
 /// The same with an outline of this colour.
 pub fn outlined_card<R>(ui: &mut Ui, outline: Color32, contents: impl FnOnce(&mut Ui) -> R) -> R {
-    let palette = Palette::of(ui);
-    let frame = Frame::new()
-        .fill(palette.panel)
-        .stroke(Stroke::new(1.0, outline))
-        .corner_radius(theme::RADIUS)
-        .inner_margin(Margin::same(16));
+    wide(ui, outlined(Palette::of(ui).panel, outline, Margin::same(16)), contents)
+}
+
+/// A frame with round corners and an outline.
+pub fn outlined(fill: Color32, outline: Color32, inset: Margin) -> Frame {
+    Frame::new().fill(fill).stroke(Stroke::new(1.0, outline)).corner_radius(theme::RADIUS).inner_margin(inset)
+}
+
+/// Contents in a frame that is as wide as there is room.
+pub fn wide<R>(ui: &mut Ui, frame: Frame, contents: impl FnOnce(&mut Ui) -> R) -> R {
     let shown = frame.show(ui, |ui| {
         ui.set_width(ui.available_width());
         contents(ui)

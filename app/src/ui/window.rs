@@ -239,7 +239,7 @@ impl Window {
             self.preferences.leave(&mut self.shell);
         }
         self.keyboard_taken = keyboard::is_taken(ui, &[composer_id()]);
-        if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
+        if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer() {
             // With a delay, because what is asked for at once is drawn twice.
             ui.request_repaint_after(Duration::from_millis(1));
         }
@@ -318,7 +318,7 @@ impl eframe::App for Window {
     fn logic(&mut self, ctx: &Context, _frame: &mut eframe::Frame) {
         self.remember_backend();
         if let Some(throttle) = &mut self.frame_throttle {
-            throttle.before_answers(&self.shell.chat_controller, &self.shell.engine_handle);
+            throttle.before_answers(&self.shell.chat_controller);
         }
         self.tick(ctx);
         self.hold_close(ctx);

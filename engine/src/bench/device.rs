@@ -30,6 +30,7 @@ pub(super) struct PlacedModel {
 }
 
 /// The description of a device in records.
+#[derive(Default)]
 pub(super) struct DeviceDescription {
     pub backend: String,
     pub gpu: String,
@@ -49,20 +50,12 @@ pub(super) struct DeviceDescription {
 impl BenchDevice {
     pub fn described(&self, n_layer: usize) -> DeviceDescription {
         match self {
+            // The read bandwidth is measured with each repetition.
             BenchDevice::Cpu { pool, isa, .. } => DeviceDescription {
                 backend: "CPU".to_owned(),
-                gpu: String::new(),
                 threads: pool.threads(),
                 kernels: isa.clone(),
-                rounding_types: String::new(),
-                layers: 0,
-                hot_fraction: 0.0,
-                vram_budget: 0,
-                vram_used: 0,
-                // Measured with each repetition.
-                read_bandwidth: 0.0,
-                copy_bandwidth: None,
-                placed: None,
+                ..DeviceDescription::default()
             },
             BenchDevice::Gpu { gpu, speed, placed } => DeviceDescription {
                 backend: backend_name(&gpu.report().backend),

@@ -115,8 +115,6 @@ impl Measured {
         let (avg_ts, stddev_ts) = mean_and_deviation(&speeds);
         let kv_name = kv.ty().name().to_lowercase();
         Record {
-            build_commit: String::new(),
-            build_number: 0,
             cpu_info: cpu_name(),
             gpu_info: on.gpu.clone(),
             backends: on.backend,
@@ -128,21 +126,14 @@ impl Measured {
             n_ubatch: options.chunk,
             n_threads: on.threads,
             cpu_mask: "0x0".to_owned(),
-            cpu_strict: false,
-            poll: 0,
             type_k: kv_name.clone(),
             type_v: kv_name,
             n_gpu_layers: on.layers,
             split_mode: "none".to_owned(),
-            main_gpu: 0,
-            no_kv_offload: false,
-            flash_attn: false,
             devices: if on.gpu.is_empty() { "none".to_owned() } else { on.gpu },
             tensor_split: "0.00".to_owned(),
             tensor_buft_overrides: "none".to_owned(),
             use_mmap: options.load.read_mode == ReadMode::Map,
-            embeddings: false,
-            no_op_offload: 0,
             n_prompt: test.prompt,
             n_gen: test.generate,
             n_depth: test.depth,
@@ -177,9 +168,9 @@ impl Measured {
                 ttft_ms: (!gaps.first.is_empty()).then(|| mean_and_deviation(&gaps.first).0),
                 itl_ms: LatencyPercentiles::of(&gaps.tokens),
                 longest_submission: longest,
-                energy_j_per_token: None,
-                power_source: None,
+                ..Extra::default()
             },
+            ..Record::default()
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{gpu::SubmissionTime, placement::SplitReport};
 
 /// Result of one test. Fields up to `samples_ts` are llama-bench's (speeds in tokens per second, times in
 /// nanoseconds); those that have no meaning here keep its neutral value. [`Extra`] holds figures that it has no field for.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[allow(missing_docs)]
 pub struct Record {
     pub build_commit: String,
@@ -56,7 +56,7 @@ pub struct Record {
 }
 
 /// Figures that llama-bench has no field for.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Extra {
     /// Instruction set of the kernels, or their tier on a GPU.
     pub isa: String,

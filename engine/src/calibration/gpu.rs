@@ -62,12 +62,7 @@ pub fn gpu_speed(gpu: &Gpu, effort: &GpuEffort) -> Result<GpuSpeed> {
     let bytes = (gpu.arena().available() / 4).min(gpu.caps().max_buffer).min(effort.bytes) / NOISE * NOISE;
     if bytes == 0 {
         let wanted = 4 * NOISE;
-        return Err(Error::Memory {
-            kind: ScarceMemory::Gpu,
-            what: "bandwidth measurement",
-            wanted,
-            available: gpu.arena().available(),
-        });
+        return Err(Error::memory(ScarceMemory::Gpu, "bandwidth measurement", wanted, gpu.arena().available()));
     }
     let (from, to) = (buffer(bytes)?, buffer(bytes)?);
     fill(gpu, &from)?;
@@ -203,11 +198,10 @@ fn hand_over(gpu: &Gpu, times: usize) -> Result<HandOverTimes> {
     let bytes = u64::from(HAND_OVER_FLOATS) * 4;
     let buffer = || gpu.arena().buffer(Purpose::Scratch, "hand-over", bytes, Usage::Storage);
     let (sum, delta) = (buffer()?, buffer()?);
-    let pipeline = gpu.pipelines().get("add", None, 128, &[])?;
-    let op = Op::new(gpu, &pipeline, &[(&sum).into(), (&delta).into()])?;
+    let op = Op::of(gpu, "add", 128, &[], &[&sum, &delta])?;
     let params =
         params::Elements { cols: HAND_OVER_FLOATS, pitch: HAND_OVER_FLOATS, rows: 1, stride: HAND_OVER_FLOATS };
-    let groups = [HAND_OVER_FLOATS.div_ceil(pipeline.workgroup()), 1, 1];
+    let groups = [HAND_OVER_FLOATS.div_ceil(op.pipeline().workgroup()), 1, 1];
     let mut ring = ReadbackRing::new(gpu, 2, bytes)?;
     let mut handed = vec![0_u8; bytes as usize];
     let mut once = || {

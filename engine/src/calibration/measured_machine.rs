@@ -22,7 +22,7 @@ use crate::{
     cpu::{Cpu, MatmulJob, RowsJob},
     error::{Error, Result},
     format::Matrix,
-    gpu::{AdapterKind, AdapterReport, Binding, Caps, Gpu, Op, Purpose, Usage, WeightType, params},
+    gpu::{AdapterKind, AdapterReport, Caps, Gpu, Op, Purpose, Usage, WeightType, params},
     placement::{BurstFractions, CpuRates, GpuRates, Limits, Machine, ProductRate, Rates, SharedMemory},
     quant::{TensorType, device_type},
 };
@@ -308,8 +308,7 @@ fn dispatch(gpu: &Gpu, effort: &GpuEffort) -> Result<f64> {
     const ELEMENTS: u32 = 32;
     let buffer = || gpu.arena().buffer(Purpose::Scratch, "dispatches", u64::from(ELEMENTS) * 4, Usage::Storage);
     let (sum, delta) = (buffer()?, buffer()?);
-    let pipeline = gpu.pipelines().get("add", None, ELEMENTS, &[])?;
-    let op = Op::new(gpu, &pipeline, &[Binding::from(&sum), Binding::from(&delta)])?;
+    let op = Op::of(gpu, "add", ELEMENTS, &[], &[&sum, &delta])?;
     let params = params::Elements { cols: ELEMENTS, pitch: ELEMENTS, rows: 1, stride: ELEMENTS };
     let per_second = rate(gpu, effort, 1, |recorder| recorder.dispatch(&op, &params, [1, 1, 1]))?;
     Ok(1.0 / per_second.max(1.0))

@@ -10,7 +10,7 @@ use super::{
     product_input::QuantisedInputBuffer,
     row_selection::RowSelection,
     scratch::AlignedBuffer,
-    simd::{Kernels, LINE, MOST_TILE_TOKENS, PANEL_ROWS, PanelSums, RowPanel, TokenTile, prefetch_range},
+    simd::{Kernels, LINE, MOST_TILE_TOKENS, PANEL_ROWS, PanelSums, RowPanel, TokenChunk, TokenTile, prefetch_range},
 };
 use crate::{format::Matrix, quant::BlockType};
 
@@ -22,73 +22,27 @@ const PANELS: usize = 4;
 pub(super) struct TokenTiles {
     tokens: usize,
     n: usize,
-    codes: AlignedBuffer<[i8; 32]>,
-    scales: AlignedBuffer<f32>,
-    sums: AlignedBuffer<f32>,
-    half_sums: AlignedBuffer<[f32; 2]>,
-    code_sums: AlignedBuffer<i32>,
-    half_code_sums: AlignedBuffer<[i32; 2]>,
-}
-
-/// A tile while it is filled.
-struct TileMut<'a> {
-    tokens: usize,
-    x: &'a [f32],
-    codes: &'a mut [[i8; 32]],
-    scales: &'a mut [f32],
-    sums: &'a mut [f32],
-    half_sums: &'a mut [[f32; 2]],
-    code_sums: &'a mut [i32],
-    half_code_sums: &'a mut [[i32; 2]],
-}
-
-impl TileMut<'_> {
-    fn fill(&mut self, kernels: &dyn Kernels, n: usize) {
-        let mut row = QuantisedInputBuffer::default();
-        for (t, x) in self.x.chunks_exact(n).enumerate() {
-            row.fill(kernels, x);
-            let row = row.row();
-            let halves = row.half_sums.as_chunks::<2>().0.iter().zip(row.half_code_sums.as_chunks::<2>().0);
-            for (block, (half_sums, half_code_sums)) in halves.enumerate() {
-                let at = block * self.tokens + t;
-                self.codes[at] = row.codes.as_chunks::<32>().0[block];
-                self.scales[at] = row.scales[block];
-                (self.sums[at], self.code_sums[at]) = (row.sums[block], row.code_sums[block]);
-                (self.half_sums[at], self.half_code_sums[at]) = (*half_sums, *half_code_sums);
-            }
-        }
-    }
+    /// Of each tile `[n / 32, tokens]`.
+    chunks: AlignedBuffer<TokenChunk>,
 }
 
 impl TokenTiles {
     /// Rounds `x`, `[tokens, n]` with `n` a multiple of 32.
     pub fn fill(&mut self, kernels: &dyn Kernels, pool: &ThreadPool, x: &[f32], n: usize) {
         (self.tokens, self.n) = (x.len() / n, n);
-        let all = x.len() / 32;
-        let mut left = (
-            self.codes.take(all),
-            self.scales.take(all),
-            self.sums.take(all),
-            self.half_sums.take(all),
-            self.code_sums.take(all),
-            self.half_code_sums.take(all),
-        );
-        let of_tile = tile_tokens(x.len() / n);
-        let mut tiles: Vec<TileMut<'_>> = Vec::with_capacity(x.len().div_ceil(of_tile * n));
-        for x in x.chunks(of_tile * n) {
-            let len = x.len() / 32;
-            tiles.push(TileMut {
-                tokens: x.len() / n,
-                x,
-                codes: left.0.split_off_mut(..len).unwrap_or_default(),
-                scales: left.1.split_off_mut(..len).unwrap_or_default(),
-                sums: left.2.split_off_mut(..len).unwrap_or_default(),
-                half_sums: left.3.split_off_mut(..len).unwrap_or_default(),
-                code_sums: left.4.split_off_mut(..len).unwrap_or_default(),
-                half_code_sums: left.5.split_off_mut(..len).unwrap_or_default(),
-            });
-        }
-        pool.for_each(&mut tiles, |_, tile| tile.fill(kernels, n));
+        let of_tile = self.of_tile();
+        let chunks = self.chunks.take(x.len() / 32).chunks_mut(of_tile * n / 32);
+        let mut tiles: Vec<_> = x.chunks(of_tile * n).zip(chunks).collect();
+        pool.for_each(&mut tiles, |_, (x, chunks)| {
+            let tokens = x.len() / n;
+            let mut row = QuantisedInputBuffer::default();
+            for (token, x) in x.chunks_exact(n).enumerate() {
+                row.fill(kernels, x);
+                let row = row.row();
+                let of_token = chunks[token..].iter_mut().step_by(tokens);
+                of_token.enumerate().for_each(|(at, chunk)| *chunk = TokenChunk::of(&row, at));
+            }
+        });
     }
 
     /// The number of tokens of each tile but the last.
@@ -100,16 +54,8 @@ impl TokenTiles {
     fn tile(&self, token: usize, first: usize, len: usize) -> TokenTile<'_> {
         let tokens = self.of_tile().min(self.tokens - token);
         let start = token * self.n / 32 + first / 32 * tokens;
-        let range = start..start + len / 32 * tokens;
-        TokenTile {
-            tokens,
-            codes: &self.codes.get(range.end)[range.clone()],
-            scales: &self.scales.get(range.end)[range.clone()],
-            sums: &self.sums.get(range.end)[range.clone()],
-            half_sums: &self.half_sums.get(range.end)[range.clone()],
-            code_sums: &self.code_sums.get(range.end)[range.clone()],
-            half_code_sums: &self.half_code_sums.get(range.end)[range],
-        }
+        let end = start + len / 32 * tokens;
+        TokenTile { tokens, chunks: &self.chunks.get(end)[start..] }
     }
 }
 
@@ -177,6 +123,8 @@ impl Block<'_> {
 
     fn multiply(&mut self, kernels: &dyn Kernels, tiles: &TokenTiles, scratch: &mut CodePanelScratch) {
         let (format, data) = (self.ty.format(), self.weight.data());
+        let (cols, row_bytes, line_bytes) =
+            (self.weight.cols(), self.weight.row_bytes(), LINE / format.len * format.bytes);
         let all = self.out.width().div_ceil(PANEL_ROWS);
         let together = if tiles.tokens > tiles.of_tile() { PANELS } else { 1 };
         let CodePanelScratch { panel: decoded, sums } = scratch;
@@ -187,18 +135,21 @@ impl Block<'_> {
             let (starts, next) = starts.split_at(last - first);
             sums.clear();
             sums.resize(starts.len() * tiles.tokens, PanelSums::default());
-            for column in (0..self.weight.cols()).step_by(LINE) {
-                let len = LINE.min(self.weight.cols() - column);
-                let (from, to) = (column / format.len * format.bytes, (column + len) / format.len * format.bytes);
+            for (line, column) in (0..cols).step_by(LINE).enumerate() {
+                let len = LINE.min(cols - column);
+                let (from, to) = (line * line_bytes, row_bytes.min((line + 1) * line_bytes));
                 for (panel, sums) in sums.chunks_exact_mut(tiles.tokens).enumerate() {
-                    if let Some(next) = next.get(panel) {
-                        next.iter().for_each(|start| prefetch_range(&data[start + from..start + to]));
-                    }
                     let mut rows = [&data[..0]; PANEL_ROWS];
                     for (row, start) in rows.iter_mut().zip(starts[panel]) {
                         *row = &data[start + from..start + to];
                     }
-                    kernels.decode_panel(self.ty, &rows, decoded);
+                    // The rows' next line is prefetched, and behind their last one the first line of the rows to come.
+                    if to == row_bytes
+                        && let Some(next) = next.get(panel)
+                    {
+                        next.iter().for_each(|start| prefetch_range(&data[*start..start + to - from]));
+                    }
+                    kernels.decode_panel(self.ty, &rows, to - from, decoded);
                     for (tile, sums) in sums.chunks_mut(tiles.of_tile()).enumerate() {
                         kernels.panel_products(decoded, tiles.tile(tile * tiles.of_tile(), column, len), sums);
                     }

@@ -109,12 +109,7 @@ impl InputMajor {
         let mut tiles: Vec<_> = memory.chunks_mut(tile * (bytes / rows)).enumerate().collect();
         pool.for_each(&mut tiles, |_, (at, to)| form.fill(weight, *at * tile, to));
         let memory = memory.make_read_only();
-        let memory = memory.map_err(|_| Error::Memory {
-            kind: ScarceMemory::Ram,
-            what: WHAT,
-            wanted: bytes as u64,
-            available: 0,
-        })?;
+        let memory = memory.map_err(|_| Error::memory(ScarceMemory::Ram, WHAT, bytes as u64, 0))?;
         Ok(Some(InputMajor { rows, cols, tile, factor: weight.factor(), form, data: Bytes::new(memory) }))
     }
 

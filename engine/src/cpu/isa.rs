@@ -89,11 +89,11 @@ impl Isa {
         match wanted {
             None => Ok(available.last().copied().unwrap_or(Isa::Scalar)),
             Some(isa) if available.contains(&isa) => Ok(isa),
-            Some(isa) => Err(Error::Unsupported {
-                what: "instruction set",
-                got: isa.to_string(),
-                supported: available.iter().map(Isa::to_string).collect::<Vec<_>>().join(", "),
-            }),
+            Some(isa) => Err(Error::unsupported(
+                "instruction set",
+                isa,
+                available.iter().map(Isa::to_string).collect::<Vec<_>>().join(", "),
+            )),
         }
     }
 }
@@ -108,10 +108,10 @@ impl FromStr for Isa {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        NAMES.iter().find(|(_, name)| *name == text).map(|(isa, _)| *isa).ok_or_else(|| Error::Unsupported {
-            what: "instruction set",
-            got: text.to_owned(),
-            supported: Self::names().join(", "),
-        })
+        NAMES
+            .iter()
+            .find(|(_, name)| *name == text)
+            .map(|(isa, _)| *isa)
+            .ok_or_else(|| Error::unsupported("instruction set", text, Self::names().join(", ")))
     }
 }

@@ -40,11 +40,7 @@ impl AltupBuffers {
     pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Option<Self>> {
         let Some(AltupConfig { streams, rank }) = loader.config.altup else { return Ok(None) };
         if streams != STREAMS {
-            return Err(Error::Unsupported {
-                what: "streams on the GPU",
-                got: streams.to_string(),
-                supported: STREAMS.to_string(),
-            });
+            return Err(Error::unsupported("streams on the GPU", streams, STREAMS));
         }
         let (row, rows) = (pitch(loader.config.d_model), |what, floats| loader.scratch(what, loader.chunk * floats));
         Ok(Some(AltupBuffers {
@@ -89,10 +85,7 @@ impl AltupOps {
         };
         let modalities = [modalities(&buffers.streams)?, modalities(residual)?];
         let gpu = loader.gpu;
-        let op = |name, of: &[&Buffer]| {
-            let pipeline = gpu.pipelines().get(name, None, WORKGROUP, &[])?;
-            Op::new(gpu, &pipeline, &of.iter().map(|buffer| (*buffer).into()).collect::<Vec<_>>())
-        };
+        let op = |name, of: &[&Buffer]| Op::of(gpu, name, WORKGROUP, &[], of);
         let add = op("altup_add", &[out, &buffers.streams, residual])?;
         let mut coefficients =
             |map: &Linear| loader.uploader.decoded(Purpose::Vectors, "coefficients of streams", &map.weight);

@@ -182,21 +182,17 @@ pub(crate) fn rotated(config: &ModelConfig) -> usize {
     config.ropes.iter().map(|rope| rope.dims).sum()
 }
 
-fn unsupported(what: &'static str, got: impl ToString, supported: &str) -> Error {
-    Error::Unsupported { what, got: got.to_string(), supported: supported.to_owned() }
-}
-
 /// Refuses attention without kernels.
 ///
 /// # Errors
 /// [`Error::Unsupported`] with what the kernels lack.
 pub(super) fn check(of: &AttentionConfig) -> Result<()> {
     if of.key_bias.is_some() {
-        return Err(unsupported("positions on the GPU", "ALiBi", "rotary ones"));
+        return Err(Error::unsupported("positions on the GPU", "ALiBi", "rotary ones"));
     }
     match of.window.filter(|_| of.chunked) {
         Some(window) => {
-            Err(unsupported("window of attention on the GPU", format!("chunks of {window}"), "one that slides"))
+            Err(Error::unsupported("window of attention on the GPU", format!("chunks of {window}"), "one that slides"))
         }
         None => Ok(()),
     }
@@ -222,7 +218,7 @@ impl AttentionOps {
         let most = limits::ATTENTION_UNITS as usize * 4;
         let widest = shape.head_dim.max(shape.value_dim);
         if widest > most {
-            return Err(unsupported("head width on the GPU", widest, &format!("up to {most}")));
+            return Err(Error::unsupported("head width on the GPU", widest, format!("up to {most}")));
         }
         check(shape)?;
         let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
@@ -246,31 +242,31 @@ impl AttentionOps {
         };
         let mut norm = |norm: &Option<Norm>| match norm {
             Some(_) if loader.config.norm == NormKind::Layer => {
-                Err(unsupported("norm of heads on the GPU", "layer norm", "RMS norm"))
+                Err(Error::unsupported("norm of heads on the GPU", "layer norm", "RMS norm"))
             }
             Some(norm) => loader.vector("a head's norm", &norm.weight).map(Some),
             None => Ok(None),
         };
         let (q_norm, k_norm) = (norm(&weights.q_norm)?, norm(&weights.k_norm)?);
         if q_norm.is_some() != k_norm.is_some() && shape.kv_from.is_none() {
-            return Err(unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
+            return Err(Error::unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
         }
         // A single head is all of them.
         let wider = |norm: &Option<Norm>| norm.iter().any(|norm| norm.weight.len() != shape.head_dim);
         let norms_all = wider(&weights.q_norm) || wider(&weights.k_norm);
         if norms_all && shape.gated {
-            return Err(unsupported("norm of gated heads on the GPU", "of all heads together", "of each head"));
+            return Err(Error::unsupported("norm of gated heads on the GPU", "of all heads together", "of each head"));
         }
         let sinks = weights.sinks.as_ref().map(|sinks| loader.vector("sinks", sinks)).transpose()?;
         let (vectors, value_dim) = (head_pitch(shape.value_dim as u32) / 4, ("VALUE_DIM", shape.value_dim as f64));
-        let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(vectors), &[value_dim])?;
-        let merge = Op::new(loader.gpu, &pipeline, &[(&buffers.partials).into(), (&buffers.heads).into()])?;
+        let of = [&buffers.partials, &buffers.heads];
+        let merge = Op::of(loader.gpu, "attention_merge", WORKGROUP.max(vectors), &[value_dim], &of)?;
         let gate = (shape.gated || shape.gate_rows > 0).then(|| {
             let switch = |on: bool| f64::from(u8::from(on));
             let softplus = !shape.gated && shape.head_gate == HeadGate::Softplus;
             let overrides = [("OWN_GATES", switch(!shape.gated)), ("SOFTPLUS", switch(softplus))];
-            let pipeline = loader.gpu.pipelines().get("gate_heads", None, elementwise::WORKGROUP, &overrides)?;
-            Op::new(loader.gpu, &pipeline, &[(&buffers.heads).into(), (&buffers.qkv).into()])
+            let of = [&buffers.heads, &buffers.qkv];
+            Op::of(loader.gpu, "gate_heads", elementwise::WORKGROUP, &overrides, &of)
         });
         let gate = gate.transpose()?;
         let heads_norm = NormOp::within(loader, norms, NormSlot::Heads, &buffers.heads)?;

@@ -25,7 +25,7 @@ impl GpuLayers {
         let all = rows.chain(states.map(GpuState::bytes_of)).fold(0, u64::saturating_add);
         let available = self.gpu.arena().available();
         if all > available {
-            return Err(Error::Memory { kind: ScarceMemory::KvCache, what: "KV cache", wanted: all, available });
+            return Err(Error::memory(ScarceMemory::KvCache, "KV cache", all, available));
         }
         let mut kv = KvCache::split(&model.config, capacity, ty, |layer, room| {
             let rows = if self.range().contains(&layer) { self.kv_layer(model, layer, room, ty)? } else { None };

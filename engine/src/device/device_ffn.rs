@@ -74,11 +74,11 @@ impl DeviceFfn {
                 let neurons = ResidentNeurons::new(loader, before, weights, upload, registers, from)?;
                 Ok(DeviceFfn::Neurons(Box::new(neurons)))
             }
-            (Ffn::Dense(_), FfnPart::Hot(neurons)) => Err(Error::Unsupported {
-                what: "a part of an FFN on the GPU",
-                got: format!("{} neurons of a matrix with a row per output", neurons.len()),
-                supported: "a down projection with a row per neuron, gate and up of one type".to_owned(),
-            }),
+            (Ffn::Dense(_), FfnPart::Hot(neurons)) => Err(Error::unsupported(
+                "a part of an FFN on the GPU",
+                format!("{} neurons of a matrix with a row per output", neurons.len()),
+                "a down projection with a row per neuron, gate and up of one type",
+            )),
             (Ffn::Dense(ffn), _) => {
                 let (n_ff, shape) = (ffn.up.weight.rows(), FfnShape::of(ffn));
                 let whole = before.iter().filter_map(|ffn| match ffn {

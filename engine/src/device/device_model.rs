@@ -61,7 +61,7 @@ impl DeviceModel {
         let available = gpu.arena().available();
         // No type is smaller on a device than in the file: a load that cannot fit is not begun.
         if wanted > available {
-            return Err(Error::Memory { kind: ScarceMemory::Gpu, what: "weights in GPU memory", wanted, available });
+            return Err(Error::memory(ScarceMemory::Gpu, "weights in GPU memory", wanted, available));
         }
         // Staging takes a part of what the load leaves.
         let mut uploader = Uploader::with_loads(gpu, available.saturating_sub(device) / 4, progress)?;

@@ -3,7 +3,7 @@
 use crate::{
     error::Result,
     gpu::{
-        Binding, Buffer, Gpu, Op, Recorder, grid,
+        Buffer, Gpu, Op, Recorder, grid,
         params::{self, Elements},
     },
     model::{Activation, ActivationForm},
@@ -37,9 +37,7 @@ impl Elementwise {
         cols: usize,
         pitch: usize,
     ) -> Result<Self> {
-        let pipeline = gpu.pipelines().get(name, None, WORKGROUP, overrides)?;
-        let bindings: Vec<Binding> = buffers.iter().map(|buffer| Binding::from(*buffer)).collect();
-        Ok(Elementwise { gpu: gpu.clone(), op: Op::new(gpu, &pipeline, &bindings)?, cols, pitch })
+        Ok(Elementwise { gpu: gpu.clone(), op: Op::of(gpu, name, WORKGROUP, overrides, buffers)?, cols, pitch })
     }
 
     /// Records it for the first `rows`.
@@ -80,8 +78,8 @@ impl ActivationOp {
         let switch = |on: bool| f64::from(u8::from(on));
         let [kind, limit] = overrides(form);
         let overrides = [kind, limit, ("GATED", switch(gated)), ("INTERLEAVED", switch(interleaved))];
-        let pipeline = gpu.pipelines().get("activation", None, WORKGROUP, &overrides)?;
-        Ok(ActivationOp { gpu: gpu.clone(), op: Op::new(gpu, &pipeline, &[gate_up.into(), hidden.into()])?, pitch })
+        let op = Op::of(gpu, "activation", WORKGROUP, &overrides, &[gate_up, hidden])?;
+        Ok(ActivationOp { gpu: gpu.clone(), op, pitch })
     }
 
     /// Records it for the first `neurons` of the first `rows`; neurons whose gate's activation is not above `threshold` in magnitude

@@ -137,12 +137,11 @@ impl ExpertBuffers {
         let switch = |on: bool| f64::from(u8::from(on));
         let weighed = added.is_some() && shape.shared.is_some_and(|shared| shared.weighed);
         let with_shared = [("SHARED", switch(added.is_some())), ("GATED", switch(weighed))];
-        let combine = gpu.pipelines().get("combine", None, WORKGROUP, &with_shared)?;
         let nothing = gpu.nothing();
         let shared_output = added.map_or(nothing, |shared| &shared.output);
         let shared_gate = added.and_then(|shared| shared.gate.as_ref()).unwrap_or(nothing);
-        let bindings = [&outputs, &router_weights, &slots, shared_output, shared_gate, sum].map(Into::into);
-        let combine = Op::new(gpu, &combine, &bindings)?;
+        let of = [&outputs, &router_weights, &slots, shared_output, shared_gate, sum];
+        let combine = Op::of(gpu, "combine", WORKGROUP, &with_shared, &of)?;
         let experts = *experts;
         Ok(ExpertBuffers {
             scores,
@@ -179,10 +178,10 @@ impl ExpertBuffers {
         };
         let switch = |on: bool| f64::from(u8::from(on));
         let overrides = [("SCORE", score), ("BIAS", switch(bias.is_some())), ("SCALED", switch(scale.is_some()))];
-        let route = gpu.pipelines().get("route", None, ROUTE_WORKGROUP, &overrides)?;
         let (bias, scale) = (bias.unwrap_or(gpu.nothing()), scale.unwrap_or(gpu.nothing()));
         let out = &self.router_weights;
-        Op::new(gpu, &route, &[&self.scores, bias, table, &self.ids, &self.slots, out, scale].map(Into::into))
+        let of = [&self.scores, bias, table, &self.ids, &self.slots, out, scale];
+        Op::of(gpu, "route", ROUTE_WORKGROUP, &overrides, &of)
     }
 
     /// Records that choice.

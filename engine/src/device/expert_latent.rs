@@ -32,11 +32,11 @@ impl ExpertLatentOps {
     ) -> Result<Option<Self>> {
         let (Some(latent), Some(own)) = (&weights.latent, &buffers.latent) else { return Ok(None) };
         if buffers.shared.as_ref().is_some_and(|shared| shared.gate.is_some()) {
-            return Err(Error::Unsupported {
-                what: "experts on the GPU",
-                got: "a latent beside a shared expert with a gate".to_owned(),
-                supported: "a shared expert without one".to_owned(),
-            });
+            return Err(Error::unsupported(
+                "experts on the GPU",
+                "a latent beside a shared expert with a gate",
+                "a shared expert without one",
+            ));
         }
         let (out, pitch) = (registers.get(Register::Out), registers.pitch);
         let x = BufferRows { buffer: &own.x, pitch: buffers.row };

@@ -197,8 +197,7 @@ impl DenseFfn {
     ) -> Result<()> {
         self.hidden_norm = NormOp::within(loader, norms, NormSlot::Hidden, &self.buffers.hidden)?;
         if let Some(deviations) = deviations.filter(|_| self.buffers.gated) {
-            let pipeline = loader.gpu.pipelines().get("gate_excess", None, GateExcess::WORKGROUP, &[])?;
-            let op = Op::new(loader.gpu, &pipeline, &[(&self.buffers.gate_up).into()])?;
+            let op = Op::of(loader.gpu, "gate_excess", GateExcess::WORKGROUP, &[], &[&self.buffers.gate_up])?;
             self.gate_excess = Some(GateExcess { gpu: loader.gpu.clone(), op, deviations });
         }
         Ok(())

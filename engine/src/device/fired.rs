@@ -30,8 +30,7 @@ impl FiredMask {
     /// For up to `rows` rows of `hidden`, `pitch` elements each, a multiple of 4.
     pub fn new(loader: &GpuLoader<'_, '_>, hidden: &Buffer, rows: usize, pitch: usize) -> Result<Self> {
         let mask = loader.scratch("a mask of neurons that fired", rows * pitch.div_ceil(32))?;
-        let pipeline = loader.gpu.pipelines().get("active_mask", None, WORKGROUP, &[("TEST", 1.0)])?;
-        let op = Op::new(loader.gpu, &pipeline, &[hidden.into(), (&mask).into()])?;
+        let op = Op::of(loader.gpu, "active_mask", WORKGROUP, &[("TEST", 1.0)], &[hidden, &mask])?;
         Ok(FiredMask { mask, op, pitch })
     }
 

@@ -62,10 +62,7 @@ impl Head {
             _ => None,
         };
         let soft_cap = match config.final_softcap {
-            Some(cap) => {
-                let pipeline = gpu.pipelines().get("soft_cap", None, WORKGROUP, &[])?;
-                Some((Op::new(gpu, &pipeline, &[(&logits).into()])?, cap))
-            }
+            Some(cap) => Some((Op::of(gpu, "soft_cap", WORKGROUP, &[], &[&logits])?, cap)),
             None => None,
         };
         Ok(Head {
@@ -187,15 +184,13 @@ impl TopK {
         let longest = n_vocab.div_ceil(TOP_K_RANGE as usize) * MAX_SHORTLIST;
         let list = || Ok((loader.scratch("a shortlist", longest)?, loader.scratch("a shortlist", longest)?));
         let lists = [list()?, list()?];
-        let first = gpu.pipelines().get("top_k", None, WORKGROUP, &[("FIRST", 1.0)])?;
-        let later = gpu.pipelines().get("top_k", None, WORKGROUP, &[("FIRST", 0.0)])?;
-        let nothing = gpu.nothing();
+        let top_k = |first, of: [&Buffer; 4]| Op::of(gpu, "top_k", WORKGROUP, &[("FIRST", first)], &of);
         let round = |(values, ids): &(Buffer, Buffer), (to_values, to_ids): &(Buffer, Buffer)| {
-            Op::new(gpu, &later, &[values.into(), ids.into(), to_values.into(), to_ids.into()])
+            top_k(0.0, [values, ids, to_values, to_ids])
         };
         let [a, b] = &lists;
         Ok(TopK {
-            first: Op::new(gpu, &first, &[logits.into(), nothing.into(), (&a.0).into(), (&a.1).into()])?,
+            first: top_k(1.0, [logits, gpu.nothing(), &a.0, &a.1])?,
             rounds: [round(a, b)?, round(b, a)?],
             lists,
             n_vocab,

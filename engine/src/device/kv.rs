@@ -34,7 +34,7 @@ impl GpuKv {
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory) if they do not fit the budget, or a head's not a binding, [`Error::Gpu`](crate::Error::Gpu) if the device is lost.
-    pub(crate) fn new(
+    pub fn new(
         gpu: &Gpu,
         owner: &Arc<()>,
         rope: Option<&Rope>,
@@ -59,7 +59,7 @@ impl GpuKv {
     ///
     /// # Errors
     /// [`Error::Gpu`](crate::Error::Gpu) if the device is lost.
-    pub(crate) fn shared_with(
+    pub fn shared_with(
         &self,
         gpu: &Gpu,
         rope: Option<&Rope>,
@@ -72,17 +72,17 @@ impl GpuKv {
     }
 
     /// Bytes on the device of a layer's keys and values with room for `room` positions.
-    pub(crate) fn bytes_of(shape: &AttentionConfig, room: usize, ty: KvType) -> u64 {
+    pub fn bytes_of(shape: &AttentionConfig, room: usize, ty: KvType) -> u64 {
         DeviceRows::new(shape, room, ty).keys_and_values()
     }
 
     /// Positions that there is room for.
-    pub(crate) fn room(&self) -> usize {
+    pub fn room(&self) -> usize {
         self.rows.room
     }
 
     /// True if it was made for the layers of this identity.
-    pub(crate) fn is_of(&self, owner: &Arc<()>) -> bool {
+    pub fn is_of(&self, owner: &Arc<()>) -> bool {
         Arc::ptr_eq(&self.owner, owner)
     }
 
@@ -97,7 +97,7 @@ impl GpuKv {
     }
 
     /// Uploads `rows` of every head of `from`, in loads of the size of `segment`'s ring.
-    pub(crate) fn fill(&self, from: &KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
+    pub fn fill(&self, from: &KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
         let (at, mut row, mut bytes) = (self.rows, self.rows.row(), Vec::new());
         let heads = [&from.keys, &from.values];
         for load in at.loads(rows, segment.room_up())? {
@@ -124,7 +124,7 @@ impl GpuKv {
     }
 
     /// Reads `rows` of every head, all that are held, back into `into`, which has none yet.
-    pub(crate) fn drain(&self, into: &mut KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
+    pub fn drain(&self, into: &mut KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
         let (at, mut row) = (self.rows, self.rows.row());
         segment.drop_recorded();
         into.begin_at(rows.start);

@@ -70,12 +70,7 @@ impl DeviceRows {
         let wanted = self.keys.head_bytes(self.room).max(self.values.head_bytes(self.room));
         let fit = usize::try_from(most / wanted.max(1)).unwrap_or(usize::MAX);
         if fit == 0 {
-            return Err(Error::Memory {
-                kind: ScarceMemory::KvCache,
-                what: "KV cache of one head",
-                wanted,
-                available: most,
-            });
+            return Err(Error::memory(ScarceMemory::KvCache, "KV cache of one head", wanted, most));
         }
         let pages = self.keys.heads.div_ceil(fit).max(1);
         Ok(DeviceRows { page_heads: self.keys.heads.div_ceil(pages).max(1), ..self })
@@ -133,12 +128,7 @@ impl DeviceRows {
     pub fn loads(self, all: Range<usize>, room: u64) -> Result<Vec<Vec<Run>>> {
         let wanted = self.keys.row_bytes().max(self.values.row_bytes()) as u64;
         if room < wanted {
-            return Err(Error::Memory {
-                kind: ScarceMemory::KvCache,
-                what: "staging of one row of the KV cache",
-                wanted,
-                available: room,
-            });
+            return Err(Error::memory(ScarceMemory::KvCache, "staging of one row of the KV cache", wanted, room));
         }
         let most = (room / wanted) as usize;
         let (mut loads, mut load, mut left) = (Vec::new(), Vec::new(), most);

@@ -131,14 +131,11 @@ impl LatentOps {
         };
         let aligned = shape.head_dim.is_multiple_of(4) && shape.output_cols().is_multiple_of(4);
         if !aligned || shape.n_head != buffers.n_head {
-            return Err(Error::Unsupported {
-                what: "latent attention on the GPU",
-                got: format!("keys of {}, {} values of {} elements", shape.head_dim, shape.n_head, of.v_dim),
-                supported: format!(
-                    "keys, and values together, of multiples of 4, {} values in every layer",
-                    buffers.n_head
-                ),
-            });
+            return Err(Error::unsupported(
+                "latent attention on the GPU",
+                format!("keys of {}, {} values of {} elements", shape.head_dim, shape.n_head, of.v_dim),
+                format!("keys, and values together, of multiples of 4, {} values in every layer", buffers.n_head),
+            ));
         }
         let what = MemoryUse { purpose: Purpose::Attention, what: "attention weights" };
         let queries = BufferRows { buffer: &attention.qkv, pitch: layout.qkv_pitch };

@@ -68,12 +68,7 @@ impl NeuronBlock {
         let bias = weights.biases(slots).map(|bias| loader.vector("a bias", &bias)).transpose()?;
         let ([gate_up_part], [down_part]) = (gate_up.parts(), down.parts()) else {
             let (wanted, available) = (gate_up.bytes().max(down.bytes()), gpu.caps().max_binding);
-            return Err(Error::Memory {
-                kind: ScarceMemory::Gpu,
-                what: "FFN weights of a few neurons",
-                wanted,
-                available,
-            });
+            return Err(Error::memory(ScarceMemory::Gpu, "FFN weights of a few neurons", wanted, available));
         };
         let output = (&buffers.gate_up, rows * buffers.slots, rows * start);
         let product = Matmul::new(gpu, &gate_up, x, bias.as_ref(), output.0, output.1, output.2)?;

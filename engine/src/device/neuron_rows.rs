@@ -210,9 +210,9 @@ impl Sum {
     /// Into rows of `y`, [`pitch`]`(cols)` apart.
     pub fn new(gpu: &Gpu, sums: &PartialSumBuffer, bias: Option<&Buffer>, y: &Buffer, cols: usize) -> Result<Self> {
         let has_bias = [("HAS_BIAS", f64::from(u8::from(bias.is_some())))];
-        let pipeline = gpu.pipelines().get("sum_splits", None, WORKGROUP, &has_bias)?;
-        let bindings = [(&sums.buffer).into(), bias.unwrap_or(gpu.nothing()).into(), y.into()];
-        Ok(Sum { gpu: gpu.clone(), op: Op::new(gpu, &pipeline, &bindings)?, cols, chunks: sums.chunks })
+        let of = [&sums.buffer, bias.unwrap_or(gpu.nothing()), y];
+        let op = Op::of(gpu, "sum_splits", WORKGROUP, &has_bias, &of)?;
+        Ok(Sum { gpu: gpu.clone(), op, cols, chunks: sums.chunks })
     }
 
     /// Records it; without partial sums `y` is the bias.
@@ -268,12 +268,7 @@ impl NeuronsDown {
             let matrix = loader.uploader.matrix(Purpose::Ffn, "FFN weights", &[&rows_of])?;
             let [part] = matrix.parts() else {
                 let (wanted, available) = (matrix.bytes(), gpu.caps().max_binding);
-                return Err(Error::Memory {
-                    kind: ScarceMemory::Gpu,
-                    what: "FFN weights of a few neurons",
-                    wanted,
-                    available,
-                });
+                return Err(Error::memory(ScarceMemory::Gpu, "FFN weights of a few neurons", wanted, available));
             };
             parts.push(NeuronRows::new(gpu, ty, part, hidden, start, &sums)?);
         }

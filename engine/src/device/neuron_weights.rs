@@ -106,10 +106,12 @@ impl<'a> NeuronWeights<'a> {
             Ffn::Dense(ffn) => NeuronWeights::of(ffn),
             Ffn::Experts(_) | Ffn::None => None,
         };
-        weights.ok_or_else(|| Error::Unsupported {
-            what: "a part of an FFN on the GPU",
-            got: "experts, or a matrix with a row per output".to_owned(),
-            supported: "a down projection with a row per neuron, gate and up of one type".to_owned(),
+        weights.ok_or_else(|| {
+            Error::unsupported(
+                "a part of an FFN on the GPU",
+                "experts, or a matrix with a row per output",
+                "a down projection with a row per neuron, gate and up of one type",
+            )
         })
     }
 }

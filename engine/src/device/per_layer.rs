@@ -58,9 +58,8 @@ impl PerLayerOps {
         let row = BufferRows { buffer: &buffers.gate, pitch: pitch(buffers.width) };
         let gate = Product::new(loader, what, &[&weights.gate], x, row)?;
         let overrides = overrides(loader.config.activation.into());
-        let pipeline = loader.gpu.pipelines().get("gated_input", None, WORKGROUP, &overrides)?;
-        let bindings = [(&buffers.gate).into(), (&buffers.inputs).into(), (&buffers.hidden).into()];
-        let gated = Op::new(loader.gpu, &pipeline, &bindings)?;
+        let of = [&buffers.gate, &buffers.inputs, &buffers.hidden];
+        let gated = Op::of(loader.gpu, "gated_input", WORKGROUP, &overrides, &of)?;
         let output = Product::new(loader, what, &[&weights.output], &buffers.hidden, out)?;
         Ok(PerLayerOps { gate, gated, output, width: buffers.width })
     }

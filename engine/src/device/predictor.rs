@@ -73,9 +73,8 @@ impl PredictorOps {
                 vec![Matmul::with(gpu, &matrix, x, bias.transpose()?.as_ref(), &scores)?]
             }
         };
-        let pipeline = gpu.pipelines().get("active_mask", None, MASK_WORKGROUP, &[("TEST", 0.0)])?;
-        let bindings = [(&buffers.scores).into(), (&buffers.mask).into()];
-        let passes = Op::new(gpu, &pipeline, &bindings)?;
+        let of = [&buffers.scores, &buffers.mask];
+        let passes = Op::of(gpu, "active_mask", MASK_WORKGROUP, &[("TEST", 0.0)], &of)?;
         Ok(PredictorOps { products, passes, threshold: predictor.threshold, neurons })
     }
 

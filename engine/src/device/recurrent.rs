@@ -66,11 +66,7 @@ pub(crate) fn check(of: &RecurrentConfig) -> Result<()> {
 
 /// The error of a mixer without kernels.
 fn no_kernel(of: &RecurrentConfig) -> Error {
-    Error::Unsupported {
-        what: "recurrent mixer on the GPU",
-        got: of.name().to_owned(),
-        supported: "mixers behind a short convolution".to_owned(),
-    }
+    Error::unsupported("recurrent mixer on the GPU", of.name(), "mixers behind a short convolution")
 }
 
 /// Different recurrent mixers of a model's layers.
@@ -203,10 +199,9 @@ impl RecurrentOps {
             ("ACTIVATE", flag(self.scan.is_some())),
             ("GATED", flag(self.scan.is_none())),
         ];
-        let pipeline = gpu.pipelines().get("short_conv", None, WORKGROUP, &overrides)?;
         let bias = self.conv_bias.as_ref().unwrap_or(gpu.nothing());
         let MixerBuffers { projected, convolved, .. } = &self.buffers;
-        Op::new(gpu, &pipeline, &[projected, &self.conv_weight, bias, state, convolved].map(Into::into))
+        Op::of(gpu, "short_conv", WORKGROUP, &overrides, &[projected, &self.conv_weight, bias, state, convolved])
     }
 
     /// The scan of a conversation whose memory is `state`; `None` if the convolution's inputs are all its memory.

@@ -35,8 +35,7 @@ impl Registers {
             Elementwise::new(loader.gpu, "add", &[residual_scale(loader.config)], &[residual, out], d_model, pitch)?;
         let scale = |add: bool| {
             let overrides = [("ADD_DELTA", f64::from(u8::from(add))), residual_scale(loader.config)];
-            let pipeline = loader.gpu.pipelines().get("scale", None, WORKGROUP, &overrides)?;
-            Op::new(loader.gpu, &pipeline, &[residual.into(), out.into()])
+            Op::of(loader.gpu, "scale", WORKGROUP, &overrides, &[residual, out])
         };
         let scale = [scale(false)?, scale(true)?];
         Ok(Registers { buffers, add, scale, d_model, pitch })

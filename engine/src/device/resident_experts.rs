@@ -341,21 +341,17 @@ impl ResidentExperts {
 pub(super) fn check(experts: &Experts) -> Result<()> {
     if experts.router.weighs_inputs {
         let got = "weights on their inputs".to_owned();
-        return Err(Error::Unsupported {
-            what: "experts on the GPU",
-            got,
-            supported: "weights on their outputs".to_owned(),
-        });
+        return Err(Error::unsupported("experts on the GPU", got, "weights on their outputs"));
     }
     let groups = experts.router.groups.map_or(1, |groups| groups.count);
     if experts.used <= ROUTE_USED as usize && groups <= ROUTE_GROUPS as usize {
         return Ok(());
     }
-    Err(Error::Unsupported {
-        what: "experts on the GPU",
-        got: format!("{} of {} at a time in {groups} groups", experts.used, experts.count),
-        supported: format!("up to {ROUTE_USED} at a time in {ROUTE_GROUPS} groups"),
-    })
+    Err(Error::unsupported(
+        "experts on the GPU",
+        format!("{} of {} at a time in {groups} groups", experts.used, experts.count),
+        format!("up to {ROUTE_USED} at a time in {ROUTE_GROUPS} groups"),
+    ))
 }
 
 /// The matrices of experts that are to be resident one by one.
@@ -363,13 +359,15 @@ pub(super) fn check(experts: &Experts) -> Result<()> {
 /// # Errors
 /// [`Error::Unsupported`] for experts that cannot be.
 pub(crate) fn expert_matrices<'a>(gpu: &Gpu, weights: &'a ExpertWeights) -> Result<ExpertMatrices<'a>> {
-    ExpertMatrices::of(gpu, weights).ok_or_else(|| Error::Unsupported {
-        what: "experts on the GPU",
-        got: format!("{} of different shapes or types", weights.experts.len()),
-        supported: format!(
-            "up to {} of one shape and type, with gates or without, and a row of the down projection per output",
-            thermocline_shaders::limits::ROUTE_EXPERTS
-        ),
+    ExpertMatrices::of(gpu, weights).ok_or_else(|| {
+        Error::unsupported(
+            "experts on the GPU",
+            format!("{} of different shapes or types", weights.experts.len()),
+            format!(
+                "up to {} of one shape and type, with gates or without, and a row of the down projection per output",
+                thermocline_shaders::limits::ROUTE_EXPERTS
+            ),
+        )
     })
 }
 

@@ -80,9 +80,8 @@ impl ResidentNeurons {
         let words = 2 * MOST_BLOCKS + buffers.slots;
         let table = gpu.arena().buffer(Purpose::Ffn, "slots of resident neurons", words as u64 * 4, Usage::Storage)?;
         let blocks = ("BLOCKS", MOST_BLOCKS as f64);
-        let pipeline = gpu.pipelines().get("slot_list", None, LIST_WORKGROUP, &[blocks])?;
-        let bindings = [&buffers.masks.mask, &table, &buffers.lists, &buffers.grids, &buffers.hidden];
-        let list = Op::new(gpu, &pipeline, &bindings.map(Into::into))?;
+        let of = [&buffers.masks.mask, &table, &buffers.lists, &buffers.grids, &buffers.hidden];
+        let list = Op::of(gpu, "slot_list", LIST_WORKGROUP, &[blocks], &of)?;
         let bias = rows_of.down.bias.as_ref().map(|bias| loader.vector("a bias", bias)).transpose()?;
         let d_model = rows_of.down.weight.cols();
         let sum = Sum::new(gpu, &buffers.sums, bias.as_ref(), registers.get(Register::Out), d_model)?;

@@ -186,7 +186,7 @@ impl Segment {
     pub fn hand_over(&mut self, pieces: &[(&Buffer, u64, u64)]) -> Result<Coming> {
         let recorder = self.take_recorder();
         let wanted = pieces.iter().map(|(.., bytes)| bytes).sum();
-        let refused = Error::Memory { kind: ScarceMemory::Gpu, what: "hand-over to the CPU", wanted, available: 0 };
+        let refused = Error::memory(ScarceMemory::Gpu, "hand-over to the CPU", wanted, 0);
         let (held, begun) = (self.take_held(), Instant::now());
         let coming = self.hand_overs.as_mut().ok_or(refused)?.submit(recorder, pieces)?;
         self.up.submitted();
@@ -198,7 +198,7 @@ impl Segment {
 
     /// Waits for the copies of a [`Segment::hand_over`] and passes them to `read`.
     pub fn take_hand_over<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        let none = Error::Memory { kind: ScarceMemory::Gpu, what: "hand-over to the CPU", wanted: 1, available: 0 };
+        let none = Error::memory(ScarceMemory::Gpu, "hand-over to the CPU", 1, 0);
         let ring = self.hand_overs.as_mut().ok_or(none)?;
         self.clock.wait(self.gpu.pace(), self.handed_over, || ring.wait_and_read(coming, read))
     }

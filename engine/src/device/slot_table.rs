@@ -153,12 +153,7 @@ impl SlotTable {
         let len = self.slots_for(slots.max(units.len()));
         if self.blocks() == MOST_BLOCKS || self.len() + len > self.slots_for(self.of_layer) {
             let wanted = self.blocks() as u64 + 1;
-            return Err(Error::Memory {
-                kind: ScarceMemory::Gpu,
-                what: "unit blocks of a layer",
-                wanted,
-                available: MOST_BLOCKS as u64,
-            });
+            return Err(Error::memory(ScarceMemory::Gpu, "unit blocks of a layer", wanted, MOST_BLOCKS as u64));
         }
         let mut units = units.to_vec();
         units.resize(len, NO_NEURON);

@@ -13,7 +13,7 @@ use crate::{
     cpu::{Cpu, CpuOptions, InputPrecision, MatmulJob},
     error::{Error, Result},
     model::{Down, Ffn, FfnWeights, Model, NeuronIndex, Norm, NormKind, Register, Step},
-    runtime::{Forward, KvType, LayerFiring, Outputs, Probe, check_logits},
+    runtime::{ExpertHidden, Forward, KvType, LayerFiring, Outputs, Probe, check_logits},
     telemetry::neurons::Strength,
 };
 
@@ -141,10 +141,12 @@ impl<'a> FfnOutput<'a> {
         let steps = &model.config.layers[layer].steps;
         let mut output = FfnOutput { norm: None, factor: model.config.residual_scale };
         let Some(at) = steps.iter().position(|step| matches!(step, Step::Ffn { .. })) else { return Ok(output) };
-        let another = |step: &Step| Error::Unsupported {
-            what: "program of a layer to attribute",
-            got: format!("{step:?} in layer {layer}"),
-            supported: "FFNs whose outputs are normed at most and added to the residual stream".to_owned(),
+        let another = |step: &Step| {
+            Error::unsupported(
+                "program of a layer to attribute",
+                format!("{step:?} in layer {layer}"),
+                "FFNs whose outputs are normed at most and added to the residual stream",
+            )
         };
         if let Some(step) = steps.iter().find(|step| matches!(step, Step::Altup(_) | Step::DenseFfn { .. })) {
             return Err(another(step));
@@ -257,19 +259,8 @@ fn ffn_output(cpu: &Cpu, ffn: &Ffn, blocks: &[Block], d: usize) -> Vec<f32> {
     let mut out = vec![0.0; d];
     for block in blocks {
         let Some((weights, _)) = ffn_of(ffn, block.expert) else { continue };
-        let bias = weights.down.linear().bias.as_deref();
-        let mut part = match &weights.down {
-            Down::Neurons(rows) => {
-                let mut part = vec![0.0; rows.weight.cols()];
-                cpu.matmul_neurons(&rows.weight, bias, &block.hidden, 1, &mut part);
-                part
-            }
-            Down::Outputs(rows) => {
-                let mut part = vec![0.0; rows.weight.rows()];
-                cpu.matmul(&mut [MatmulJob { weight: &rows.weight, bias, out: &mut part }], &block.hidden, 1);
-                part
-            }
-        };
+        let (down, mut part) = (&weights.down, vec![0.0; weights.down.outputs()]);
+        down.product(cpu, down.linear().bias.as_deref(), &block.hidden, 1, &mut part);
         if let (true, Ffn::Experts(moe)) = (is_latent(ffn, block.expert), ffn)
             && let Some(latent) = &moe.latent
         {
@@ -412,30 +403,13 @@ impl Probe for Recorder<'_> {
         true
     }
 
-    fn expert_hidden(
-        &mut self,
-        layer: usize,
-        expert: usize,
-        _tokens: usize,
-        members: &[(usize, f32)],
-        gate: &[f32],
-        up: &[f32],
-    ) {
+    fn expert_hidden(&mut self, hidden: &ExpertHidden<'_>) {
+        let ExpertHidden { layer, expert, members, gate, up } = *hidden;
         let [(_, factor)] = members else { return };
         let Some(ffn) = self.model.weights.layers[layer].ffn.at(expert) else { return };
         let form = ffn.form(self.model.config.activation);
-        let hidden = match gate.is_empty() {
-            true => {
-                let mut hidden = up.to_vec();
-                self.cpu.activate(form, &mut hidden, None);
-                hidden
-            }
-            false => {
-                let mut hidden = gate.to_vec();
-                self.cpu.activate(form, &mut hidden, Some(up));
-                hidden
-            }
-        };
+        let mut hidden = if gate.is_empty() { up } else { gate }.to_vec();
+        self.cpu.activate(form, &mut hidden, (!gate.is_empty()).then_some(up));
         self.layers[layer].push(Block { expert, factor: *factor, hidden });
     }
 }

@@ -15,9 +15,9 @@ use super::{
     score::Scorer,
 };
 use crate::{
-    cpu::{Cpu, MatmulJob, ops::Activation},
+    cpu::{Cpu, ops::Activation},
     error::{Error, Result},
-    model::{Down, ExpertWeights, Experts, Ffn, FfnWeights, Model, Predictor, PredictorInput},
+    model::{ExpertWeights, Experts, Ffn, FfnWeights, Model, Predictor, PredictorInput},
     runtime::{Forward, RouterInputs, Routing, Sparsity},
     sparsity::predictor::metrics::{
         MASS_OF_ACTIVE, Mean, Prediction, PredictionTally, bit, down_norms, fill_mask, heaviest, least_and_median,
@@ -238,8 +238,7 @@ impl ObservedLayer<'_> {
             Some(latent) => {
                 let width = latent.down.weight.rows();
                 latents.resize(tokens * width, 0.0);
-                let (weight, bias) = (&latent.down.weight, latent.down.bias.as_deref());
-                cpu.matmul(&mut [MatmulJob { weight, bias, out: &mut latents }], normed, tokens);
+                cpu.matmul(&mut [latent.down.job(&mut latents)], normed, tokens);
                 (&latents[..], width)
             }
             None => (normed, d),
@@ -275,12 +274,9 @@ impl ObservedLayer<'_> {
         let (n_ff, d) = (ffn.up.weight.rows(), ffn.up.weight.cols());
         let tokens = normed.len() / d;
         let (gate, up) = (room(gate, tokens * n_ff), room(up, tokens * n_ff));
-        let up_job = MatmulJob { weight: &ffn.up.weight, bias: ffn.up.bias.as_deref(), out: &mut *up };
+        let up_job = ffn.up.job(&mut *up);
         match &ffn.gate {
-            Some(linear) => {
-                let gate = MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out: &mut *gate };
-                cpu.matmul(&mut [gate, up_job], normed, tokens);
-            }
+            Some(linear) => cpu.matmul(&mut [linear.job(&mut *gate), up_job], normed, tokens),
             None => cpu.matmul(&mut [up_job], normed, tokens),
         }
         let scores = match self.rule {
@@ -307,7 +303,8 @@ impl ObservedLayer<'_> {
             }
         };
         let (whole, part) = (room(whole, tokens * d), room(part, tokens * d));
-        down(ffn, cpu, hidden, tokens, whole);
+        let bias = ffn.down.linear().bias.as_deref();
+        ffn.down.product(cpu, bias, hidden, tokens, whole);
         let mass = room(mass, n_ff);
         for mask in [&mut *active, &mut *predicted] {
             mask.resize(n_ff.div_ceil(32), 0);
@@ -342,7 +339,7 @@ impl ObservedLayer<'_> {
                 }
             }
         }
-        down(ffn, cpu, hidden, tokens, part);
+        ffn.down.product(cpu, bias, hidden, tokens, part);
         for (whole, part) in whole.chunks_exact(d).zip(part.chunks_exact(d)) {
             self.error.add(output_error(whole, part));
         }
@@ -351,17 +348,5 @@ impl ObservedLayer<'_> {
 
     fn figures(&self, layer: usize) -> LayerRecall {
         LayerRecall { layer, figures: self.tally.figures(), output_error: self.error.get().unwrap_or(0.0) }
-    }
-}
-
-/// The FFN's output `[tokens, d]` from hidden activations `[tokens, n_ff]`.
-fn down(ffn: &FfnWeights, cpu: &Cpu, hidden: &[f32], tokens: usize, out: &mut [f32]) {
-    match &ffn.down {
-        Down::Outputs(down) => {
-            cpu.matmul(&mut [MatmulJob { weight: &down.weight, bias: down.bias.as_deref(), out }], hidden, tokens);
-        }
-        Down::Neurons(down) => {
-            cpu.matmul_neurons(&down.weight, down.bias.as_deref(), hidden, tokens, out);
-        }
     }
 }

@@ -7,7 +7,7 @@ use super::attribution::{dot, is_latent, latent_direction, products_with_down};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
-    model::{Down, Ffn, FfnWeights, Model, NormKind},
+    model::{Ffn, FfnWeights, Model, NormKind},
     sparsity::predictor::metrics::down_norms,
 };
 
@@ -81,16 +81,9 @@ fn cosines(cpu: &Cpu, ffn: &FfnWeights, u: &[f32], proceed: &mut dyn FnMut() -> 
     if proceed().is_break() {
         return Err(Error::Cancelled);
     }
-    let width = match &ffn.down {
-        Down::Neurons(rows) => rows.weight.cols(),
-        Down::Outputs(rows) => rows.weight.rows(),
-    };
+    let width = ffn.down.outputs();
     if width != u.len() {
-        return Err(Error::Unsupported {
-            what: "width of a down projection",
-            got: width.to_string(),
-            supported: u.len().to_string(),
-        });
+        return Err(Error::unsupported("width of a down projection", width, u.len()));
     }
     let mut cosines = products_with_down(cpu, &ffn.down, u);
     let length = dot(u, u).sqrt();

@@ -14,7 +14,7 @@ impl Blank {
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory) if there is no address space.
-    pub(crate) fn bytes(&mut self, len: usize, what: &'static str) -> Result<Bytes> {
+    pub fn bytes(&mut self, len: usize, what: &'static str) -> Result<Bytes> {
         if len == 0 {
             return Ok(Bytes::new(Vec::new()));
         }

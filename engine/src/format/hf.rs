@@ -78,7 +78,7 @@ impl HfFolder {
                 let got = [name.unwrap_or("unnamed"), algorithm.unwrap_or("")].join(" ").trim_end().to_owned();
                 let supported = "mxfp4, bitnet, modelopt NVFP4, compressed-tensors nvfp4-pack-quantized, or none: use the unquantised \
                     model, or a GGUF file of it";
-                return Err(Error::Unsupported { what: "quantization_config", got, supported: supported.to_owned() });
+                return Err(Error::unsupported("quantization_config", got, supported));
             }
         }
 

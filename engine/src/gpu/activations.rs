@@ -17,11 +17,10 @@ pub(super) struct QuantisedActivations {
 impl QuantisedActivations {
     /// Of the first row of `x`, of so many chunks of 32 columns.
     pub fn new(gpu: &Gpu, chunks: usize, x: &Buffer) -> Result<Self> {
-        let pipeline = gpu.pipelines().get("quantise_q8", None, 64, &[])?;
         let to =
             gpu.arena().buffer(Purpose::Scratch, "activations of eight bits", chunks as u64 * 36, Usage::Storage)?;
-        let op = Op::new(gpu, &pipeline, &[x.into(), (&to).into()])?;
-        let stride = (chunks as u32).next_multiple_of(pipeline.workgroup());
+        let op = Op::of(gpu, "quantise_q8", 64, &[], &[x, &to])?;
+        let stride = (chunks as u32).next_multiple_of(op.pipeline().workgroup());
         let params = params::Quantise { chunks: chunks as u32, tokens: 1, x_pitch: 32 * chunks as u32, stride };
         Ok(QuantisedActivations { params, op, to })
     }
@@ -45,11 +44,10 @@ pub(super) struct ActivationScales {
 impl ActivationScales {
     /// Of the rows of `x`, of so many chunks of 32 columns.
     pub fn new(gpu: &Gpu, chunks: usize, x: &Buffer) -> Result<Self> {
-        let pipeline = gpu.pipelines().get("half_scale", None, 128, &[])?;
         // Rows are no shorter than their columns.
         let tokens = (x.bytes() / (128 * chunks as u64)).max(1);
         let scales = gpu.arena().buffer(Purpose::Scratch, "scales of activations", tokens * 8, Usage::Storage)?;
-        let op = Op::new(gpu, &pipeline, &[x.into(), (&scales).into()])?;
+        let op = Op::of(gpu, "half_scale", 128, &[], &[x, &scales])?;
         Ok(ActivationScales { chunks: chunks as u32, op, scales })
     }
 

@@ -4,11 +4,11 @@ use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
-use super::{Caps, Fallback, FallbackPart, GpuFeature, VramReading};
+use super::{AdapterId, Caps, Fallback, FallbackPart, GpuFeature, VramReading};
 use crate::error::Error;
 
 /// Kind of an adapter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdapterKind {
     /// A card with memory of its own.
@@ -20,6 +20,7 @@ pub enum AdapterKind {
     /// A driver that computes on the CPU.
     Software,
     /// The driver does not say.
+    #[default]
     Other,
 }
 
@@ -60,7 +61,7 @@ impl From<wgpu::DeviceType> for AdapterKind {
 }
 
 /// One adapter, as its driver describes it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct AdapterReport {
     /// Place in the list, by which it may be chosen.
     pub index: usize,
@@ -80,6 +81,14 @@ pub struct AdapterReport {
     pub vram: Vec<VramReading>,
     /// Parts of it that are done without.
     pub fallbacks: Vec<Fallback>,
+}
+
+impl AdapterId {
+    /// The identity of a listed adapter.
+    pub fn of(report: &AdapterReport) -> Self {
+        let AdapterReport { name, backend, driver, pci_bus_id, .. } = report.clone();
+        AdapterId { name, backend, driver, pci_bus_id }
+    }
 }
 
 impl AdapterReport {
@@ -207,12 +216,10 @@ pub(super) fn no_gpu(choice: &AdapterChoice, there: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::AdapterId;
 
     fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterReport {
-        let (driver, backend, pci_bus_id) = (String::new(), "vulkan".to_owned(), String::new());
-        let (name, vram, fallbacks) = (name.to_owned(), Vec::new(), Vec::new());
-        AdapterReport { index, name, kind, backend, driver, pci_bus_id, caps: Caps::default(), vram, fallbacks }
+        let [name, backend] = [name, "vulkan"].map(str::to_owned);
+        AdapterReport { index, name, kind, backend, ..AdapterReport::default() }
     }
 
     #[test]

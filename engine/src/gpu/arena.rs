@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use super::{
-    faults::{FaultCounter, FaultPoint},
-    health::Health,
+    FaultPoint,
+    trust::{FaultCounter, Health},
 };
 use crate::error::{Error, Result, ScarceMemory};
 
@@ -252,9 +252,7 @@ impl Arena {
         let Some(error) = failed.into_iter().flatten().next() else { return Ok(buffer) };
         self.health.check()?;
         Err(match error {
-            wgpu::Error::OutOfMemory { .. } => {
-                Error::Memory { kind: purpose.memory_kind(), what, wanted: size, available: 0 }
-            }
+            wgpu::Error::OutOfMemory { .. } => Error::memory(purpose.memory_kind(), what, size, 0),
             error => self.health.failed(format_args!("a buffer for {what}"), &error),
         })
     }
@@ -273,7 +271,7 @@ impl Arena {
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let wanted = self.used();
         if wanted > bytes {
-            return Err(Error::Memory { kind: ScarceMemory::Gpu, what: "VRAM budget", wanted, available: bytes });
+            return Err(Error::memory(ScarceMemory::Gpu, "VRAM budget", wanted, bytes));
         }
         self.ledger.budget.store(bytes, Relaxed);
         Ok(())

@@ -1,6 +1,6 @@
 //! Limits and features of an adapter, decided once.
 
-use thermocline_shaders::Tier;
+use thermocline_shaders::{KERNELS, KernelFeatures, Tier};
 
 use super::GpuFeature;
 
@@ -124,6 +124,21 @@ impl Caps {
         features.set(wgpu::Features::TIMESTAMP_QUERY, self.timestamps);
         features.set(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX, self.cooperative.is_some());
         features
+    }
+
+    /// Features that some kernel uses, packed dot products only if they are allowed.
+    pub(super) fn used_by_kernels(&self, packed: bool) -> KernelFeatures {
+        let mut all = KernelFeatures { cooperative: self.cooperative.is_some(), ..KernelFeatures::default() };
+        for kernel in KERNELS {
+            if (kernel.cooperative && !all.cooperative) || (kernel.packed && !packed) {
+                continue;
+            }
+            let uses = kernel.features(self.tier, kernel.weights.first().copied());
+            all.packed |= uses.packed;
+            all.tier.subgroups |= uses.tier.subgroups;
+            all.tier.f16 |= uses.tier.f16;
+        }
+        all
     }
 
     /// The caps without `feature`. Packed dot products are no capability: every device has them, and tuning leaves them out.

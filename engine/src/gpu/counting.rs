@@ -1,6 +1,6 @@
 //! A device that is not there, and only counts the bytes it would hold.
 
-use super::{AdapterId, AdapterKind, AdapterReport, Caps, Fallbacks, Gpu, GpuOptions, health::Health};
+use super::{AdapterId, AdapterReport, Caps, Fallbacks, Gpu, GpuOptions, trust::Health};
 use crate::error::{Error, GpuFailure, Result};
 
 impl Gpu {
@@ -11,10 +11,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Gpu`] if the limits are too small for the kernels.
     pub fn counting(caps: Caps, packed_dot: Option<bool>) -> Result<Self> {
-        let name = "a GPU that only counts".to_owned();
-        let [backend, driver, pci_bus_id] = [const { String::new() }; 3];
-        let (kind, vram, fallbacks) = (AdapterKind::Other, Vec::new(), Vec::new());
-        let report = AdapterReport { index: 0, name, kind, backend, driver, pci_bus_id, caps, vram, fallbacks };
+        let report = AdapterReport { name: "a GPU that only counts".to_owned(), caps, ..AdapterReport::default() };
         let health = Health::new(AdapterId::of(&report), Fallbacks::default());
         report.caps.check().map_err(|reason| health.error(reason))?;
         let options = GpuOptions { budget: Some(u64::MAX), packed_dot, ..GpuOptions::default() };

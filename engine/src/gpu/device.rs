@@ -17,14 +17,13 @@ use parking_lot::Mutex;
 use thermocline_shaders::{Kernel, Tier, WeightType};
 
 use super::{
-    AdapterChoice, AdapterId, AdapterKind, AdapterReport, Arena, Buffer, Caps, CreationLock, DevicePace, Fallback,
-    FallbackPart, Fallbacks, Faults, GpuFeature, Pipelines, Purpose, RiskyStep, Usage, VramReading, enumeration,
-    faults::{FaultCounter, FaultPoint, KernelMutation},
+    AdapterChoice, AdapterId, AdapterKind, AdapterReport, Arena, Buffer, Caps, CrashSentinel, CreationLock, DevicePace,
+    Fallback, FallbackPart, Fallbacks, FaultPoint, Faults, GpuFeature, KernelMutation, Pipelines, Purpose, RiskyStep,
+    Usage, VramReading, enumeration,
     gpu_profile::GpuProfiler,
-    health::Health,
-    marker::StepMarker,
     pipeline_cache::PipelineCache,
     raw, subgroups,
+    trust::{FaultCounter, Health},
     tune::{KernelShape, Tuning},
     vram,
 };
@@ -82,21 +81,22 @@ struct Inner {
     counts: super::test_counts::TestCounts,
     profiler: GpuProfiler,
     pace: DevicePace,
+    /// Time without an answer after which it counts as hung, whatever kind the adapter pretends to be.
+    patience: Duration,
     tuning: Tuning,
     /// Placeholder for bindings that a kernel's variant does not read.
     nothing: Buffer,
-    /// Marker of the first submission, until it is known to be done.
     first_submission: FirstSubmission,
     /// Code books that kernels have been prepared with.
     code_books: Mutex<HashMap<WeightType, Buffer>>,
 }
 
-/// The first submission of a device, which is marked.
+/// The first submission of a device, and its sentinel until it is known to be done.
 #[derive(Debug, Default)]
 struct FirstSubmission {
     begun: AtomicBool,
     done: AtomicBool,
-    marker: Mutex<Option<StepMarker>>,
+    sentinel: Mutex<Option<CrashSentinel>>,
 }
 
 /// The driver's objects of an open device.
@@ -137,7 +137,7 @@ impl Gpu {
         caps.max_binding = caps.max_binding.min(options.max_binding.unwrap_or(u64::MAX));
         caps.check().map_err(|reason| health.error(reason))?;
         let packed = !without.contains(&GpuFeature::PackedDot) && options.packed_dot != Some(false);
-        options.fallbacks.note_use(id, *caps, packed);
+        options.fallbacks.note_use(id, caps.used_by_kernels(packed));
         let cached = options.pipeline_cache.as_deref();
         let cache_features = cached.map_or(wgpu::Features::empty(), |_| PipelineCache::features(&adapter));
         let request = |caps: &Caps| {
@@ -152,7 +152,7 @@ impl Gpu {
             };
             pollster::block_on(adapter.request_device(&descriptor))
         };
-        let marker = health.mark(RiskyStep::Opening, FallbackPart::Adapter, "while it was opened", &faults);
+        let sentinel = health.guard(RiskyStep::Opening, FallbackPart::Adapter, "while it was opened", &faults);
         let lock = CreationLock::take();
         let mut opened = request(caps);
         if opened.is_err() && caps.cooperative.is_some() {
@@ -160,7 +160,7 @@ impl Gpu {
             caps.cooperative = None;
             opened = request(caps);
         }
-        drop((lock, marker));
+        drop((lock, sentinel));
         let (device, queue) = opened.map_err(|error| health.failed("it cannot be opened", &error))?;
         // Both at once: without them wgpu panics on what these report.
         let of = health.clone();
@@ -194,6 +194,8 @@ impl Gpu {
         if faults().at(FaultPoint::Subgroups) {
             report.caps.subgroups = (128, 128);
         }
+        let is_software = |it: &DriverHandles| it.adapter.get_info().device_type == wgpu::DeviceType::Cpu;
+        let patience = if driver.as_ref().is_some_and(is_software) { SOFTWARE_PATIENCE } else { PATIENCE };
         Ok(Gpu(Arc::new(Inner {
             driver,
             report,
@@ -205,6 +207,7 @@ impl Gpu {
             counts: super::test_counts::TestCounts::default(),
             profiler: GpuProfiler::default(),
             pace: DevicePace::new(&faults()),
+            patience,
             tuning: Tuning::new(options.packed_dot),
             nothing,
             first_submission: FirstSubmission::default(),
@@ -295,9 +298,9 @@ impl Gpu {
         self.0.health.give_up(feature, why);
     }
 
-    /// Marks a step: `part` is given up if the process ends before the result is dropped; `when` ends the sentence that says so.
-    pub(super) fn mark(&self, step: RiskyStep, part: FallbackPart, when: &str) -> Option<StepMarker> {
-        self.0.health.mark(step, part, when, &self.0.faults)
+    /// The sentinel of a step: `part` is given up if the process ends before it is dropped. `when` ends the sentence that says so.
+    pub(crate) fn guard(&self, step: RiskyStep, part: FallbackPart, when: &str) -> Option<CrashSentinel> {
+        self.0.health.guard(step, part, when, &self.0.faults)
     }
 
     /// The error of a device that was lost in a trial of the kernel `name`, if it was: what it tried is given up.
@@ -393,7 +396,8 @@ impl Gpu {
         self.check()?;
         let first = &self.0.first_submission;
         if !first.begun.swap(true, Relaxed) {
-            *first.marker.lock() = self.mark(RiskyStep::Submission, FallbackPart::Adapter, "in its first submission");
+            let sentinel = self.guard(RiskyStep::Submission, FallbackPart::Adapter, "in its first submission");
+            *first.sentinel.lock() = sentinel;
         }
         let index = queue.submit([commands]);
         #[cfg(any(test, feature = "test-hooks"))]
@@ -460,15 +464,13 @@ impl Gpu {
             (None, None) => return Ok(()),
             (None, Some(_)) => return Err(self.only_counts()),
         };
-        let software = self.0.report.kind == AdapterKind::Software;
-        let patience = if software { SOFTWARE_PATIENCE } else { PATIENCE };
-        let wait = wgpu::PollType::Wait { submission_index, timeout: Some(patience) };
+        let wait = wgpu::PollType::Wait { submission_index, timeout: Some(self.0.patience) };
         if let Err(error) = device.poll(wait) {
             self.0.health.hang(&format!("no answer: {error}"));
         }
         let first = &self.0.first_submission;
         if first.begun.load(Relaxed) && !first.done.swap(true, Relaxed) {
-            first.marker.lock().take();
+            first.sentinel.lock().take();
         }
         self.check()
     }

@@ -1,15 +1,10 @@
-//! The adapters of this machine, as their drivers list them: looked for by a probe first where the drivers are new.
-
-use std::path::Path;
+//! The adapters of this machine, as their drivers list them.
 
 use super::{
     AdapterChoice, AdapterId, AdapterKind, AdapterReport, Caps, CreationLock, Fallback, FallbackPart, Fallbacks,
     RiskyStep,
     adapter::no_gpu,
-    creation::after_first_frame,
-    driver_probe::{DeadBackend, probe_once},
-    driver_stamp::DriverStamp,
-    faults::FaultCounter,
+    trust::{FaultCounter, after_first_frame},
     vram,
 };
 use crate::error::{Error, GpuFailure, Result};
@@ -29,24 +24,19 @@ const BACKENDS: [(wgpu::Backends, &str); 3] =
 fn enumerate(fallbacks: &Fallbacks, faults: &FaultCounter) -> Vec<(AdapterReport, wgpu::Adapter)> {
     after_first_frame();
     fallbacks.refresh();
-    let stamp = fallbacks.folder().and_then(|folder| probe(&folder, fallbacks));
     let mut found = Vec::new();
     for (backend, name) in left_by(fallbacks) {
         let why = "the program ended while they were looked for";
         let fallback = Fallback::new(AdapterId::of_backend(name), FallbackPart::Backend, why);
-        let marker = fallbacks.mark(RiskyStep::Enumeration, &fallback, faults);
+        let sentinel = fallbacks.guard(RiskyStep::Enumeration, &fallback, faults);
         found.extend(of_backend(backend));
-        drop(marker);
-    }
-    if let (Some(stamp), Some(folder)) = (stamp, fallbacks.folder())
-        && let Err(error) = stamp.keep(&folder)
-    {
-        tracing::debug!(%error, "drivers are probed again at the next start");
+        drop(sentinel);
     }
     let usable = found.into_iter().filter(|adapter| adapter.features().contains(Caps::REQUIRED));
     let (mut reports, adapters): (Vec<_>, Vec<_>) =
         usable.enumerate().map(|(index, adapter)| (report(index, &adapter), adapter)).unzip();
     tell_apart(&mut reports);
+    fallbacks.delete_other_drivers(&reports.iter().map(AdapterId::of).collect::<Vec<_>>());
     reports.iter_mut().for_each(|it| it.fallbacks = fallbacks.of(&AdapterId::of(it)));
     reports.into_iter().zip(adapters).collect()
 }
@@ -57,29 +47,6 @@ fn left_by(fallbacks: &Fallbacks) -> impl Iterator<Item = (wgpu::Backends, &'sta
     let here = BACKENDS.into_iter().filter(move |(backend, _)| enabled.contains(*backend));
     let is_given_up = |it: &Fallback| it.part == FallbackPart::Backend;
     here.filter(move |(_, name)| !fallbacks.of(&AdapterId::of_backend(name)).iter().any(is_given_up))
-}
-
-/// Has drivers that are not known in `folder` from an earlier start looked at by the probe first: backends that it does not survive are
-/// done without. The stamp of the others, to be kept when this process has survived them as well; `None` if they are known.
-fn probe(folder: &Path, fallbacks: &Fallbacks) -> Option<DriverStamp> {
-    let names = || left_by(fallbacks).map(|(_, name)| name).collect::<Vec<_>>();
-    if DriverStamp::now(&names()).is_in(folder) {
-        return None;
-    }
-    for DeadBackend { name, why } in probe_once(&names()) {
-        fallbacks.add(Fallback::new(AdapterId::of_backend(name), FallbackPart::Backend, &why));
-    }
-    Some(DriverStamp::now(&names()))
-}
-
-/// Has the drivers of the backend of this name describe their adapters, as a list of them does.
-pub(super) fn describe(name: &str) {
-    for (backend, _) in BACKENDS.iter().filter(|(_, known)| *known == name) {
-        for adapter in of_backend(*backend) {
-            let report = report(0, &adapter);
-            tracing::debug!(name = report.name, backend = report.backend, driver = report.driver, "an adapter");
-        }
-    }
 }
 
 /// The adapters of a backend.
@@ -179,9 +146,8 @@ mod tests {
     use super::*;
 
     fn adapter(index: usize, name: &str, bus: &str) -> AdapterReport {
-        let [name, driver, backend, pci_bus_id] = [name, "", "vulkan", bus].map(str::to_owned);
-        let (kind, vram, fallbacks) = (AdapterKind::Discrete, Vec::new(), Vec::new());
-        AdapterReport { index, name, kind, backend, driver, pci_bus_id, caps: Caps::default(), vram, fallbacks }
+        let [name, backend, pci_bus_id] = [name, "vulkan", bus].map(str::to_owned);
+        AdapterReport { index, name, kind: AdapterKind::Discrete, backend, pci_bus_id, ..AdapterReport::default() }
     }
 
     #[test]
@@ -224,21 +190,5 @@ mod tests {
                 assert!(total > 0 && reading.used.unwrap_or(0) <= total, "{reading:?}");
             }
         }
-    }
-
-    #[test]
-    fn drivers_that_were_listed_without_harm_are_known_at_the_next_start() {
-        let folder = tempfile::tempdir().unwrap();
-        let fallbacks = Fallbacks::in_folder(folder.path());
-        let names: Vec<&str> = left_by(&fallbacks).map(|(_, name)| name).collect();
-        assert!(!names.is_empty() && !DriverStamp::now(&names).is_in(folder.path()));
-        assert!(!adapters(&fallbacks).is_empty());
-        assert!(DriverStamp::now(&names).is_in(folder.path()) && probe(folder.path(), &fallbacks).is_none());
-        // Those that were not looked at are not known.
-        std::fs::remove_dir_all(folder.path()).unwrap();
-        fallbacks.add(Fallback::new(AdapterId::of_backend(names[0]), FallbackPart::Backend, "lost"));
-        assert!(adapters(&fallbacks).iter().all(|it| it.backend != names[0]));
-        fallbacks.clear();
-        assert!(probe(folder.path(), &fallbacks).is_some());
     }
 }

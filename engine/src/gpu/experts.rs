@@ -52,8 +52,7 @@ impl ExpertPairs {
         let scratch = |what, words: usize| gpu.arena().buffer(Purpose::Scratch, what, words as u64 * 4, Usage::Storage);
         let order = scratch("pairs in order", pairs)?;
         let tiles = scratch("tiles of pairs", 3 * expert_tiles(pairs, experts))?;
-        let pipeline = gpu.pipelines().get("group_slots", None, GROUP_WORKGROUP, &[])?;
-        let op = Op::new(gpu, &pipeline, &[places.into(), (&order).into(), (&tiles).into()])?;
+        let op = Op::of(gpu, "group_slots", GROUP_WORKGROUP, &[], &[places, &order, &tiles])?;
         Ok(ExpertPairs { order, tiles, op, experts })
     }
 

@@ -1,6 +1,7 @@
 //! Features of a device that can be given up one by one.
 
 use serde::{Deserialize, Serialize};
+use thermocline_shaders::KernelFeatures;
 
 /// Feature of a device that makes products quicker and that they can do without: what a driver does wrong with one is no reason to
 /// give up the device.
@@ -29,6 +30,16 @@ impl GpuFeature {
             GpuFeature::PackedDot => "packed dot products",
             GpuFeature::F16 => "f16",
             GpuFeature::Subgroups => "subgroups",
+        }
+    }
+
+    /// True if it is among those that a kernel uses.
+    pub(super) fn is_in(self, used: KernelFeatures) -> bool {
+        match self {
+            GpuFeature::CooperativeMatrices => used.cooperative,
+            GpuFeature::PackedDot => used.packed,
+            GpuFeature::F16 => used.tier.f16,
+            GpuFeature::Subgroups => used.tier.subgroups,
         }
     }
 }

@@ -280,8 +280,7 @@ mod tests {
     /// `add` on 1,000 floats.
     fn adder(gpu: &Gpu) -> (Op, Elements) {
         let buffer = || gpu.arena().buffer(Purpose::Scratch, "test", 4096, Usage::Storage).unwrap();
-        let pipeline = gpu.pipelines().get("add", None, 64, &[]).unwrap();
-        let op = Op::new(gpu, &pipeline, &[(&buffer()).into(), (&buffer()).into()]).unwrap();
+        let op = Op::of(gpu, "add", 64, &[], &[&buffer(), &buffer()]).unwrap();
         (op, Elements { cols: 1000, pitch: 1024, rows: 1, stride: 1024 })
     }
 

@@ -67,7 +67,7 @@ impl GpuMatrix {
         let wanted = if aux > 0 { offset + aux } else { main };
         let available = buffer.bytes().min(gpu.caps().max_binding);
         if wanted > available || rows == 0 {
-            return Err(Error::Memory { kind: ScarceMemory::Gpu, what: "a matrix in a buffer", wanted, available });
+            return Err(Error::memory(ScarceMemory::Gpu, "a matrix in a buffer", wanted, available));
         }
         let part = MatrixPart { rows: 0..rows, buffer: buffer.clone(), main, aux: (offset, aux) };
         Ok(GpuMatrix { ty, rows, cols, parts: vec![part] })
@@ -163,7 +163,7 @@ fn plan(caps: &Caps, what: &'static str, layout: MatrixLayout) -> Result<Vec<Ran
     let bytes = (ty.row_bytes(cols) as u64).saturating_mul(rows_together as u64);
     let groups = (most / bytes.max(1)) as usize;
     if groups == 0 {
-        return Err(Error::Memory { kind: ScarceMemory::Gpu, what, wanted: bytes, available: most });
+        return Err(Error::memory(ScarceMemory::Gpu, what, bytes, most));
     }
     let (all, parts) = (rows / rows_together, (rows / rows_together).div_ceil(groups));
     let step = all.div_ceil(parts) * rows_together;

@@ -61,12 +61,7 @@ impl Op {
         let bindings: Vec<Binding> = bindings.iter().cloned().chain(code_book.as_ref().map(Binding::from)).collect();
         let most = gpu.caps().max_binding;
         if let Some(large) = bindings.iter().find(|binding| binding.bytes > most) {
-            return Err(Error::Memory {
-                kind: ScarceMemory::Gpu,
-                what: "one binding",
-                wanted: large.bytes,
-                available: most,
-            });
+            return Err(Error::memory(ScarceMemory::Gpu, "one binding", large.bytes, most));
         }
         let group = gpu.device().and_then(|device| bind_group(device, pipeline, &bindings));
         #[cfg(any(test, feature = "test-hooks"))]
@@ -74,6 +69,21 @@ impl Op {
         gpu.check()?;
         let buffers = bindings.iter().map(|binding| binding.buffer.clone()).collect();
         Ok(Op { pipeline: Arc::clone(pipeline), group, buffers })
+    }
+
+    /// The kernel of this name, which reads no weights, on whole `buffers`.
+    ///
+    /// # Errors
+    /// As [`Op::new`] and [`Pipelines::get`](super::Pipelines::get).
+    pub fn of(
+        gpu: &Gpu,
+        kernel: &'static str,
+        workgroup: u32,
+        overrides: &[(&'static str, f64)],
+        buffers: &[&Buffer],
+    ) -> Result<Self> {
+        let bindings: Vec<Binding> = buffers.iter().map(|buffer| Binding::from(*buffer)).collect();
+        Op::new(gpu, &gpu.pipelines().get(kernel, None, workgroup, overrides)?, &bindings)
     }
 
     /// This op's buffers with another variant of its kernel, or a kernel that binds its buffers alike.

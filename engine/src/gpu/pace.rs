@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use parking_lot::Mutex;
 
-use super::faults::FaultCounter;
+use super::trust::FaultCounter;
 
 /// Seconds that a submission is to take at most. Some take longer than those before them: the clock sinks, others use the device.
 const TARGET: f64 = 0.06;

@@ -3,15 +3,11 @@
 
 use std::{
     fs,
-    io::Write,
     path::{Path, PathBuf},
 };
 
 use super::raw;
-use crate::{
-    error::{Error, FileAction, Result},
-    files::{Form, NewFile},
-};
+use crate::files::keep;
 
 /// The driver's cache, and the file it came from and goes to.
 #[derive(Debug)]
@@ -49,7 +45,7 @@ impl PipelineCache {
     /// again.
     pub fn store(&self) {
         let Some(data) = self.raw.get_data() else { return };
-        if let Err(error) = write(&self.file, &data) {
+        if let Err(error) = keep(&self.file, &sealed(&data)) {
             tracing::debug!(file = %self.file.display(), %error, "pipeline cache not written");
         }
     }
@@ -66,15 +62,9 @@ fn checksum(data: &[u8]) -> u64 {
     data.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// Writes the file all at once: no other process reads half of it.
-fn write(file: &Path, data: &[u8]) -> Result<()> {
-    let failed = |error| Error::io(FileAction::Write, file, error);
-    fs::create_dir_all(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-    let mut new = NewFile::create(file, Form::Random)?;
-    for part in [&MAGIC[..], &checksum(data).to_le_bytes(), data] {
-        new.write_all(part).map_err(failed)?;
-    }
-    new.finish_unsynced()
+/// Contents of a file with the driver's bytes.
+fn sealed(data: &[u8]) -> Vec<u8> {
+    [&MAGIC[..], &checksum(data).to_le_bytes(), data].concat()
 }
 
 #[cfg(test)]
@@ -86,7 +76,7 @@ mod tests {
     fn cache_ignores_a_damaged_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("deeper/cache");
-        write(&file, b"compiled").unwrap();
+        keep(&file, &sealed(b"compiled")).unwrap();
         let whole = fs::read(&file).unwrap();
         assert_eq!(checked(&whole), Some(&b"compiled"[..]));
         for at in 0..whole.len() {

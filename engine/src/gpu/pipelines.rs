@@ -12,11 +12,10 @@ use parking_lot::Mutex;
 use thermocline_shaders::{Access, Kernel, WeightType};
 
 use super::{
-    Caps, CreationLock,
-    faults::{FaultCounter, FaultPoint, KernelMutation},
-    health::Health,
+    Caps, CreationLock, FaultPoint, KernelMutation,
     pipeline_cache::PipelineCache,
     raw,
+    trust::{FaultCounter, Health},
 };
 use crate::error::{Result, first_line, root_cause};
 
@@ -158,9 +157,9 @@ impl Pipelines {
         let kind = [kernel.cooperative, kernel.packed];
         let is_first = self.device.is_some() && !self.known.lock().contains(&kind);
         let uses = || kernel.features(self.caps.tier, weights);
-        let marker = is_first.then(|| self.health.mark_kernel(name, uses(), &self.faults)).flatten();
+        let sentinel = is_first.then(|| self.health.guard_kernel(name, uses(), &self.faults)).flatten();
         let compiled = self.device.as_ref().map(|device| self.compile(device, kernel, weights, workgroup, overrides));
-        drop(marker);
+        drop(sentinel);
         if is_first {
             self.known.lock().push(kind);
         }

@@ -48,10 +48,9 @@ fn verdict(got: &[u32], least: u32, most: u32) -> Option<String> {
 }
 
 fn trial(gpu: &Gpu) -> Result<Vec<u32>> {
-    let pipeline = gpu.pipelines().get("subgroup_trial", None, WORKGROUP, &[])?;
     let bytes = (1 + u64::from(WORKGROUP)) * 4;
     let out = gpu.arena().buffer(Purpose::Scratch, "trial of subgroups", bytes, Usage::Storage)?;
-    let op = Op::new(gpu, &pipeline, &[(&out).into()])?;
+    let op = Op::of(gpu, "subgroup_trial", WORKGROUP, &[], &[&out])?;
     let mut recorder = Recorder::new(gpu);
     recorder.dispatch(&op, &params::SubgroupTrial { value: VALUE }, [1, 1, 1]);
     let mut ring = ReadbackRing::new(gpu, 1, bytes)?;

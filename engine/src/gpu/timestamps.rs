@@ -161,8 +161,7 @@ mod tests {
         let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
         let bytes = u64::from(cols) * 4;
         let buffer = || gpu.arena().buffer(Purpose::Scratch, "test", bytes, Usage::Storage).unwrap();
-        let pipeline = gpu.pipelines().get("add", None, 64, &[]).unwrap();
-        let op = Op::new(&gpu, &pipeline, &[(&buffer()).into(), (&buffer()).into()]).unwrap();
+        let op = Op::of(&gpu, "add", 64, &[], &[&buffer(), &buffer()]).unwrap();
         let timestamps =
             GpuTimestamps::new(&gpu, ROOM).unwrap().expect("the software driver the tests use has timestamps");
         (gpu, op, Elements { cols, pitch: cols, rows: 1, stride: cols }, timestamps)

@@ -56,7 +56,7 @@ impl UploadRing {
     pub fn record(&mut self, recorder: &mut Recorder, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
         let wanted = pieces.iter().fold(0, |end: usize, (data, ..)| end.next_multiple_of(PIECE) + data.len()) as u64;
         if wanted > self.bytes {
-            return Err(Error::Memory { kind: ScarceMemory::Gpu, what: "one upload", wanted, available: self.bytes });
+            return Err(Error::memory(ScarceMemory::Gpu, "one upload", wanted, self.bytes));
         }
         // The recorder of the last load was dropped.
         self.submitted();
@@ -163,12 +163,7 @@ impl ReadbackRing {
         let stage = &self.stages[self.next];
         let wanted = pieces.iter().map(|(.., length)| length).sum::<u64>();
         if wanted > stage.bytes() {
-            return Err(Error::Memory {
-                kind: ScarceMemory::Gpu,
-                what: "one readback",
-                wanted,
-                available: stage.bytes(),
-            });
+            return Err(Error::memory(ScarceMemory::Gpu, "one readback", wanted, stage.bytes()));
         }
         let raw = stage.raw().ok_or_else(|| self.gpu.only_counts())?;
         if std::mem::take(&mut self.coming) {

@@ -137,21 +137,7 @@ fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<K
         for (workgroup, rows) in CANDIDATES {
             let shape = KernelShape { packed: *packed, workgroup, rows, cooperative: false };
             let matmul = Matmul::shaped(gpu, &matrix, &x, None, &output, shape)?;
-            let run = |products: usize| {
-                let mut recorder = Recorder::new(gpu);
-                (0..products).for_each(|_| matmul.record(&mut recorder, 1));
-                gpu.idle()?;
-                let started = Instant::now();
-                recorder.submit()?;
-                gpu.idle()?;
-                Ok::<_, Error>(started.elapsed())
-            };
-            run(1)?;
-            let mut best = Duration::MAX;
-            for _ in 0..ROUNDS {
-                best = best.min(run(PRODUCTS)?);
-            }
-            timed.push((best, shape));
+            timed.push((shortest_time(gpu, &matmul, 1, PRODUCTS)?, shape));
         }
     }
     let Some((took, shape)) = quickest_right(gpu, ty, timed)? else {
@@ -160,6 +146,25 @@ fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<K
     let rate = (matrix.bytes() * PRODUCTS as u64) as f64 / took.as_secs_f64() / 1e9;
     tracing::info!(adapter = gpu.report().name, %ty, ?shape, "gemv at {rate:.0} GB/s");
     Ok(shape)
+}
+
+/// Shortest time of `products` products of `tokens` tokens, once the kernel is warm.
+pub(super) fn shortest_time(gpu: &Gpu, matmul: &Matmul, tokens: usize, products: usize) -> Result<Duration> {
+    let run = |products: usize| {
+        let mut recorder = Recorder::new(gpu);
+        (0..products).for_each(|_| matmul.record(&mut recorder, tokens));
+        gpu.idle()?;
+        let started = Instant::now();
+        recorder.submit()?;
+        gpu.idle()?;
+        Ok::<_, Error>(started.elapsed())
+    };
+    run(1)?;
+    let mut best = Duration::MAX;
+    for _ in 0..ROUNDS {
+        best = best.min(run(products)?);
+    }
+    Ok(best)
 }
 
 /// The quickest of the shapes whose products of hard samples are right: no time makes up for a wrong sum.
@@ -230,6 +235,7 @@ mod tests {
         assert_eq!(gpu.arena().used(), used);
         assert_eq!(room(&gpu), BYTES);
     }
+
     #[test]
     fn wrong_products_are_not_chosen_however_quick() {
         let kinds = [true, false].map(|packed| KernelShape { packed, ..KernelShape::DEFAULT });

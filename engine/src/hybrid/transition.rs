@@ -173,11 +173,7 @@ impl Residency for HybridProcessor {
 
     fn set_budget(&mut self, model: &Model, bytes: u64, caches: &mut [&mut KvCache]) -> Result<()> {
         let Some(planner) = &mut self.planner else {
-            return Err(Error::Unsupported {
-                what: "VRAM budget",
-                got: "a change of one".to_owned(),
-                supported: "a placement that a planner made".to_owned(),
-            });
+            return Err(Error::unsupported("VRAM budget", "a change of one", "a placement that a planner made"));
         };
         let placement = planner.plan(model, bytes)?;
         self.drop_streaming_buffer();

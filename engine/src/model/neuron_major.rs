@@ -129,12 +129,9 @@ pub fn neuron_major(pool: &ThreadPool, down: &Matrix) -> Result<(Matrix, f64)> {
         error += tile_error;
         square += tile_square;
     }
-    let memory = memory.make_read_only().map_err(|_| Error::Memory {
-        kind: ScarceMemory::Ram,
-        what: "down projection with a row per neuron",
-        wanted: bytes as u64,
-        available: 0,
-    })?;
+    let memory = memory
+        .make_read_only()
+        .map_err(|_| Error::memory(ScarceMemory::Ram, "down projection with a row per neuron", bytes as u64, 0))?;
     let transposed = Matrix::new(ty, n_ff, d, Bytes::new(memory)).ok_or_else(|| no_matrix(ty, n_ff, d))?;
     Ok((transposed, relative(error, square)))
 }

@@ -53,11 +53,7 @@ impl Model {
 }
 
 fn unsupported(layer: usize, got: &str, supported: &str) -> Error {
-    Error::Unsupported {
-        what: "FFN to prune",
-        got: format!("layer {layer} with {got}"),
-        supported: supported.to_owned(),
-    }
+    Error::unsupported("FFN to prune", format!("layer {layer} with {got}"), supported)
 }
 
 /// `ffn` without the fraction of its neurons that have the smallest `ranks`, `[n_ff]`.
@@ -85,12 +81,7 @@ fn without_lowest(ffn: &FfnWeights, ranks: &[u32], fraction: f64, layer: usize) 
 fn rows(matrix: &Matrix, kept: &[usize]) -> Result<Matrix> {
     let (len, bytes) = (matrix.row_bytes(), kept.len() * matrix.row_bytes());
     let mut data = Vec::new();
-    let full = |_| Error::Memory {
-        kind: ScarceMemory::Ram,
-        what: "a matrix without some neurons",
-        wanted: bytes as u64,
-        available: 0,
-    };
+    let full = |_| Error::memory(ScarceMemory::Ram, "a matrix without some neurons", bytes as u64, 0);
     data.try_reserve_exact(bytes).map_err(full)?;
     kept.iter().for_each(|row| data.extend_from_slice(&matrix.data()[row * len..][..len]));
     let rows = Matrix::new(matrix.ty(), kept.len(), matrix.cols(), Bytes::new(data));

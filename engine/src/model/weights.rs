@@ -9,7 +9,7 @@ use super::{
 use crate::format::Matrix;
 
 /// Weights of one layer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct LayerWeights {
     /// Norms the layer's program names.
     pub norms: Vec<(NormSlot, Norm)>,
@@ -56,26 +56,7 @@ impl LayerWeights {
         ffn: Ffn,
         predictor: Option<Predictor>,
     ) -> Self {
-        let attention = attention.into();
-        let (activation_threshold, frequency, neuron_frequency) = (None, None, None);
-        LayerWeights {
-            norms,
-            attention,
-            recurrent: None,
-            ffn,
-            beside_experts: None,
-            per_layer: None,
-            altup: None,
-            gate_deviations: None,
-            output_scale: None,
-            predictor,
-            activation_threshold,
-            input_curves: None,
-            skipped_inputs: None,
-            frequency,
-            counted_frequency: None,
-            neuron_frequency,
-        }
+        LayerWeights { norms, attention: attention.into(), ffn, predictor, ..LayerWeights::default() }
     }
 
     /// Firing frequencies that plans go by: of a profile, else of earlier runs.

@@ -68,12 +68,7 @@ fn with_zero_rows(linear: &Linear, rows: &[usize]) -> Result<Linear> {
     let zero = zero_row(weight)?;
     let mut data = Vec::new();
     let len = weight.data().len();
-    let full = |_| Error::Memory {
-        kind: ScarceMemory::Ram,
-        what: "a matrix with neurons switched off",
-        wanted: len as u64,
-        available: 0,
-    };
+    let full = |_| Error::memory(ScarceMemory::Ram, "a matrix with neurons switched off", len as u64, 0);
     data.try_reserve_exact(len).map_err(full)?;
     data.extend_from_slice(weight.data());
     for row in rows {
@@ -99,7 +94,7 @@ fn zero_row(weight: &Matrix) -> Result<Vec<u8>> {
         }
     }
     let supported = "types that can write a row of zeros".to_owned();
-    Err(Error::Unsupported { what: "type of weights to switch off", got: weight.ty().to_string(), supported })
+    Err(Error::unsupported("type of weights to switch off", weight.ty(), supported))
 }
 
 #[cfg(test)]

@@ -57,12 +57,13 @@ impl PlanInputs {
 }
 
 /// The use of the GPU that a plan may make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GpuUse {
     /// Never: there is none, or none was chosen.
     Never,
     /// Only if that is expected to be quicker than the CPU alone.
     IfQuicker,
     /// For as much as fits, even where the CPU alone is expected to be quicker.
+    #[default]
     Always,
 }

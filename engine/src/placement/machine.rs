@@ -3,8 +3,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::Write,
-    ops::RangeInclusive,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, FileAction, Location, Result},
-    files::{Form, NewFile},
+    files::keep_json,
     quant::TensorType,
 };
 
@@ -175,6 +173,12 @@ impl GpuRates {
     }
 }
 
+/// `value` for every type of weights.
+pub(super) fn of_all_types<T: Copy>(value: T) -> BTreeMap<String, T> {
+    let weights = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
+    weights.map(|ty| (ty.name().to_owned(), value)).collect()
+}
+
 /// The rate of a type; that of the slowest measured type if it was not measured.
 fn rate(rates: &Rates, ty: TensorType, memory: f64) -> ProductRate {
     rates.get(ty.name()).copied().unwrap_or_else(|| {
@@ -210,13 +214,7 @@ impl Machine {
     /// A typical desktop: two channels of DDR4, a graphics card of the middle class. For use where nothing can be measured.
     pub fn typical() -> Self {
         let rates = |memory: f64, scattered: f64| {
-            let weights = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
-            let rate = ProductRate { sequential: memory, scattered: memory * scattered };
-            weights.map(|ty| (ty.name().to_owned(), rate)).collect()
-        };
-        let figures = |figure: f64| {
-            let weights = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
-            weights.map(|ty| (ty.name().to_owned(), figure)).collect()
+            of_all_types(ProductRate { sequential: memory, scattered: memory * scattered })
         };
         Machine {
             version: VERSION,
@@ -227,7 +225,7 @@ impl Machine {
                 memory: 40e9,
                 join: 5e-6,
                 rates: rates(36e9, 0.7),
-                prompts: figures(200e9),
+                prompts: of_all_types(200e9),
             },
             gpu: Some(GpuRates {
                 adapter: "a card of the middle class".to_owned(),
@@ -238,9 +236,9 @@ impl Machine {
                 upload: 10e9,
                 download: 10e9,
                 rates: rates(240e9, 0.8),
-                bursts: figures(1.0),
-                prompts: figures(3e12),
-                streams: figures(5e9),
+                bursts: of_all_types(1.0),
+                prompts: of_all_types(3e12),
+                streams: of_all_types(5e9),
                 together: None,
                 limits: Self::typical_limits(),
             }),
@@ -291,15 +289,9 @@ impl Machine {
     /// Writes the speeds as JSON, whole or not at all.
     ///
     /// # Errors
-    /// As [`NewFile::create`].
+    /// As [`crate::files::write`].
     pub fn store(&self, path: &Path) -> Result<()> {
-        let failed = |error: std::io::Error| Error::io(FileAction::Write, path, error);
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(folder).map_err(failed)?;
-        let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
-        let mut file = NewFile::create(path, Form::Stream)?;
-        file.write_all(text.as_bytes()).map_err(failed)?;
-        file.finish_unsynced()
+        keep_json(path, self)
     }
 
     /// The file in `folder` that keeps the speeds of these processors.
@@ -315,56 +307,44 @@ impl Machine {
 
     /// Key and value of the first number that no machine can have.
     fn first_impossible(&self) -> Option<(String, String)> {
-        let outside = |key: &str, figure: f64, range: &RangeInclusive<f64>| {
-            (!range.contains(&figure)).then(|| (key.to_owned(), figure.to_string()))
-        };
         // From a floppy disk to a petabyte a second; from nothing to a minute.
-        let (speeds, times, fractions) = (1e3..=1e15, 0.0..=60.0, 0.01..=1.0);
-        let speed = |key: &str, figure: f64| outside(key, figure, &speeds);
-        let time = |key: &str, figure: f64| outside(key, figure, &times);
-        let fraction = |key: &str, figure: f64| outside(key, figure, &fractions);
-        let rates = |of: &str, rates: &Rates| {
-            rates.iter().find_map(|(ty, rate)| {
-                let key = format!("{of}.rates.{ty}");
-                if ty.parse::<TensorType>().is_err() {
-                    return Some((key, "an unknown type".to_owned()));
-                }
-                speed(&key, rate.sequential).or_else(|| speed(&key, rate.scattered))
-            })
-        };
-        let by_type = |of: &str, figures: &BTreeMap<String, f64>, range: &RangeInclusive<f64>| {
-            figures.iter().find_map(|(ty, figure)| {
-                let key = format!("{of}.{ty}");
-                if ty.parse::<TensorType>().is_err() {
-                    Some((key, "an unknown type".to_owned()))
-                } else {
-                    outside(&key, *figure, range)
-                }
-            })
-        };
-        let figures = |of: &str, figures: &PromptRates| by_type(of, figures, &speeds);
+        let (speeds, times, fractions) = (&(1e3..=1e15), &(0.0..=60.0), &(0.01..=1.0));
         let cpu = &self.cpu;
-        let wrong = speed("cpu.memory", cpu.memory).or_else(|| time("cpu.join", cpu.join));
-        let wrong = wrong.or_else(|| rates("cpu", &cpu.rates)).or_else(|| figures("cpu.prompts", &cpu.prompts));
-        let Some(gpu) = &self.gpu else { return wrong };
-        let together =
-            |it: &SharedMemory| fraction("gpu.together", it.cpu).or_else(|| fraction("gpu.together", it.gpu));
-        let limits = gpu.limits;
-        let least = [limits.max_buffer, limits.max_binding].into_iter().min().unwrap_or(0);
-        let limits = (least < 1 << 16 || !(1..=1 << 16).contains(&limits.binding_alignment))
-            .then(|| ("gpu.limits".to_owned(), format!("{limits:?}")));
-        wrong
-            .or_else(|| speed("gpu.memory", gpu.memory))
-            .or_else(|| time("gpu.dispatch", gpu.dispatch))
-            .or_else(|| time("gpu.hand_over", gpu.hand_over))
-            .or_else(|| speed("gpu.upload", gpu.upload))
-            .or_else(|| speed("gpu.download", gpu.download))
-            .or_else(|| rates("gpu", &gpu.rates))
-            .or_else(|| by_type("gpu.bursts", &gpu.bursts, &fractions))
-            .or_else(|| figures("gpu.prompts", &gpu.prompts))
-            .or_else(|| figures("gpu.streams", &gpu.streams))
-            .or_else(|| gpu.together.as_ref().and_then(together))
-            .or(limits)
+        let mut figures = vec![("cpu.memory", cpu.memory, speeds), ("cpu.join", cpu.join, times)];
+        let (mut rates, mut others) = (vec![("cpu.rates", &cpu.rates)], vec![("cpu.prompts", &cpu.prompts, speeds)]);
+        if let Some(gpu) = &self.gpu {
+            figures.extend([
+                ("gpu.memory", gpu.memory, speeds),
+                ("gpu.dispatch", gpu.dispatch, times),
+                ("gpu.hand_over", gpu.hand_over, times),
+                ("gpu.upload", gpu.upload, speeds),
+                ("gpu.download", gpu.download, speeds),
+            ]);
+            let together = gpu.together.iter().flat_map(|it| [it.cpu, it.gpu]);
+            figures.extend(together.map(|part| ("gpu.together", part, fractions)));
+            rates.push(("gpu.rates", &gpu.rates));
+            others.push(("gpu.bursts", &gpu.bursts, fractions));
+            others.extend([("gpu.prompts", &gpu.prompts, speeds), ("gpu.streams", &gpu.streams, speeds)]);
+        }
+        let rates = rates.into_iter().flat_map(|(of, rates)| {
+            let both = rates.iter().flat_map(|(ty, rate)| [(ty, rate.sequential), (ty, rate.scattered)]);
+            both.map(move |(ty, figure)| (of, ty, figure, speeds))
+        });
+        let others = others
+            .into_iter()
+            .flat_map(|(of, figures, range)| figures.iter().map(move |(ty, figure)| (of, ty, *figure, range)));
+        let by_type = rates
+            .chain(others)
+            .map(|(of, ty, figure, range)| (format!("{of}.{ty}"), ty.parse::<TensorType>().is_ok(), figure, range));
+        let figures = figures.into_iter().map(|(key, figure, range)| (key.to_owned(), true, figure, range));
+        let wrong = figures.chain(by_type).find(|(_, known, figure, range)| !known || !range.contains(figure));
+        if let Some((key, known, figure, _)) = wrong {
+            return Some((key, if known { figure.to_string() } else { "an unknown type".to_owned() }));
+        }
+        let limits = self.gpu.as_ref()?.limits;
+        let possible =
+            limits.max_buffer.min(limits.max_binding) >= 1 << 16 && (1..=1 << 16).contains(&limits.binding_alignment);
+        (!possible).then(|| ("gpu.limits".to_owned(), format!("{limits:?}")))
     }
 }
 

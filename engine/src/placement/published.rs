@@ -1,15 +1,10 @@
 //! A machine by its published figures: bandwidths, bus and cores from data sheets, for plans of machines that are not at hand. What our
 //! kernels reach of these figures was measured (CPU) or follows from compiled kernels (GPU); each efficiency says which.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
-use super::machine::{CpuRates, GpuRates, Machine, ProductRate, SharedMemory};
-use crate::{
-    error::{Error, Result},
-    quant::TensorType,
-};
+use super::machine::{CpuRates, GpuRates, Machine, ProductRate, SharedMemory, of_all_types};
+use crate::error::{Error, Result};
 
 /// Fraction of the RAM's published bandwidth that reads in order reach: two channels of DDR4 and DDR5 give about that to `bench`'s read
 /// test, and dense products read at 92 % of it (docs/benchmarks.md).
@@ -175,14 +170,10 @@ impl PublishedMachine {
     }
 }
 
-fn of_all_types<T: Copy>(value: T) -> BTreeMap<String, T> {
-    let weights = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
-    weights.map(|ty| (ty.name().to_owned(), value)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quant::TensorType;
 
     const TEXT: &str = r#"{"name": "a", "about": "b",
         "cpu": {"name": "c", "cores": 8, "kernels": "avx2", "memory_gb_s": 50, "memory_gib": 64, "source": "s"},

@@ -95,12 +95,7 @@ impl PlacementSolver {
         if plan.placement.any_resident() {
             return Ok(plan);
         }
-        let refuse = |wanted| Error::Memory {
-            kind: ScarceMemory::Gpu,
-            what: "the least of the model in VRAM",
-            wanted,
-            available: budget,
-        };
+        let refuse = |wanted| Error::memory(ScarceMemory::Gpu, "the least of the model in VRAM", wanted, budget);
         let least = profile.least_bytes(|layer| layer.base() + layer.hot_bytes(1));
         if least > budget {
             return Err(refuse(least));
@@ -169,7 +164,7 @@ impl PlacementSolver {
     ) -> Result<Plan> {
         if !placement.any_resident() {
             let wanted = self.profile.least_bytes(needs);
-            return Err(Error::Memory { kind: ScarceMemory::Gpu, what, wanted, available: usable(budget) });
+            return Err(Error::memory(ScarceMemory::Gpu, what, wanted, usable(budget)));
         }
         Ok(self.price(placement))
     }

@@ -33,11 +33,11 @@ pub fn repack(ty: TensorType, row: &[u8], factor: f32, main: &mut [u8], aux: &mu
     let device = device_type(ty);
     let (first, aux) = aux.split_at_mut(if device.has_row_factor() { 4 } else { 0 });
     if first.is_empty() && factor != 1.0 {
-        return Err(Error::Unsupported {
-            what: "factor of a matrix on the GPU",
-            got: format!("{factor} ({ty})"),
-            supported: "1, or any of NVFP4 and I2_S".to_owned(),
-        });
+        return Err(Error::unsupported(
+            "factor of a matrix on the GPU",
+            format!("{factor} ({ty})"),
+            "1, or any of NVFP4 and I2_S",
+        ));
     }
     first.copy_from_slice(&factor.to_le_bytes()[..first.len()]);
     match ty.encoding() {

@@ -137,10 +137,8 @@ pub fn quantise(ty: TensorType, src: &[f32], dst: &mut Vec<u8>) -> Result<()> {
         Some(Encoding::Blocks(ty)) => (ty.format().quantise, half::f16::MAX.to_f32()),
         None => (None, 0.0),
     };
-    let quantise = quantise.ok_or_else(|| Error::Unsupported {
-        what: "type to quantise to",
-        got: ty.name().to_owned(),
-        supported: QUANTISABLE.map(TensorType::name).join(", "),
+    let quantise = quantise.ok_or_else(|| {
+        Error::unsupported("type to quantise to", ty.name(), QUANTISABLE.map(TensorType::name).join(", "))
     })?;
     // One pass without branches; the slow search for the culprit runs only when there is one.
     let holds = src.iter().fold(true, |all, x| all & (x.abs() <= limit));

@@ -310,10 +310,8 @@ impl FromStr for TensorType {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(text)).ok_or_else(|| Error::Unsupported {
-            what: "tensor type",
-            got: text.to_owned(),
-            supported: Self::ALL.iter().map(|ty| ty.name()).collect::<Vec<_>>().join(", "),
+        Self::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(text)).ok_or_else(|| {
+            Error::unsupported("tensor type", text, Self::ALL.iter().map(|ty| ty.name()).collect::<Vec<_>>().join(", "))
         })
     }
 }

@@ -25,6 +25,17 @@ pub enum Outputs {
     All,
 }
 
+/// Values that the driver takes from each chunk behind its layers.
+#[derive(Clone, Copy)]
+enum WantedValues {
+    /// The logits of some tokens.
+    Logits(Outputs),
+    /// The hidden states of all tokens.
+    Hidden,
+    /// This many of the last token's largest logits.
+    Top(usize),
+}
+
 /// Tokens of a chunk, by default.
 pub const DEFAULT_CHUNK: usize = 512;
 
@@ -168,36 +179,8 @@ impl Forward {
         };
         // Every row is overwritten.
         grow(&mut self.logits, wanted.checked_mul(n_vocab), "logits")?;
-        let done = self.compute(tokens, kv, outputs, probe);
-        self.end_pass(done, kv)?;
+        self.compute(tokens, kv, WantedValues::Logits(outputs), probe)?;
         Ok(&self.logits[..wanted * n_vocab])
-    }
-
-    fn compute(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<()> {
-        let n_vocab = self.model.config.n_vocab;
-        let (mut written, chunk) = (0, self.chunk().min(kv.longest_pass()));
-        let Forward { model, processor, sparsity, correction, logits, .. } = self;
-        let mut rest = tokens;
-        while let Some((part, last)) = next_part(&mut rest, chunk, &**processor) {
-            let mut sequences = Sequences::one(kv, part.len());
-            let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
-            layers(&mut **processor, &mut pass, &mut sequences)?;
-            let rows = match outputs {
-                Outputs::All => 0..part.len(),
-                Outputs::Last if last => part.len() - 1..part.len(),
-                _ => 0..0,
-            };
-            if rows.is_empty() {
-                processor.finish()?;
-            } else {
-                let logits = &mut logits[written * n_vocab..][..rows.len() * n_vocab];
-                written += rows.len();
-                timed(&mut pass, PassPart::Head, |pass| processor.head(pass, rows, logits))?;
-            }
-            processor.report(&mut pass);
-            sequences.advance();
-        }
-        Ok(())
     }
 
     /// Appends `tokens` to the cache and returns their hidden states behind the final norm, `[tokens, d_model]`. Overwritten by the next
@@ -209,27 +192,8 @@ impl Forward {
         self.check(tokens, kv)?;
         let d_model = self.model.config.d_model;
         grow(&mut self.logits, tokens.len().checked_mul(d_model), "hidden states")?;
-        let done = self.compute_hidden(tokens, kv, probe);
-        self.end_pass(done, kv)?;
+        self.compute(tokens, kv, WantedValues::Hidden, probe)?;
         Ok(&self.logits[..tokens.len() * d_model])
-    }
-
-    fn compute_hidden(&mut self, tokens: &[u32], kv: &mut KvCache, probe: &mut dyn Probe) -> Result<()> {
-        let chunk = self.chunk().min(kv.longest_pass());
-        let Forward { model, processor, sparsity, correction, logits, .. } = self;
-        let d_model = model.config.d_model;
-        let (mut rest, mut written) = (tokens, 0);
-        while let Some((part, _)) = next_part(&mut rest, chunk, &**processor) {
-            let states = &mut logits[written * d_model..][..part.len() * d_model];
-            written += part.len();
-            let mut sequences = Sequences::one(kv, part.len());
-            let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
-            layers(&mut **processor, &mut pass, &mut sequences)?;
-            processor.hidden(&pass, states)?;
-            processor.report(&mut pass);
-            sequences.advance();
-        }
-        Ok(())
     }
 
     /// Appends tokens to the caches of one or several sequences in one pass, and returns the logits of every token,
@@ -282,38 +246,57 @@ impl Forward {
         }
         self.check(tokens, kv)?;
         let k = k.min(self.model.config.n_vocab);
-        let done = self.compute_top(tokens, kv, k, probe);
-        self.end_pass(done, kv)?;
+        self.compute(tokens, kv, WantedValues::Top(k), probe)?;
         Ok(Shortlist { ids: &self.top.0[..k], logits: &self.top.1[..k] })
     }
 
-    fn compute_top(&mut self, tokens: &[u32], kv: &mut KvCache, k: usize, probe: &mut dyn Probe) -> Result<()> {
-        let chunk = self.chunk().min(kv.longest_pass());
-        let Forward { model, processor, sparsity, correction, top, .. } = self;
-        let (ids, logits) = (&mut top.0[..k], &mut top.1[..k]);
-        let mut rest = tokens;
-        while let Some((part, last)) = next_part(&mut rest, chunk, &**processor) {
-            let mut sequences = Sequences::one(kv, part.len());
-            let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
-            layers(&mut **processor, &mut pass, &mut sequences)?;
-            if last {
-                timed(&mut pass, PassPart::Head, |pass| processor.top(pass, part.len() - 1, ids, logits))?;
-            } else {
-                processor.finish()?;
-            }
-            processor.report(&mut pass);
-            sequences.advance();
-        }
-        Ok(())
-    }
-
-    /// The end of a pass that is `done`. If weights were lost meanwhile, what it has computed is not used.
-    fn end_pass(&self, done: Result<()>, kv: &mut KvCache) -> Result<()> {
+    /// Appends `tokens`. If weights were lost meanwhile, nothing computed is used.
+    fn compute(&mut self, tokens: &[u32], kv: &mut KvCache, wanted: WantedValues, probe: &mut dyn Probe) -> Result<()> {
+        let done = self.compute_chunks(tokens, kv, wanted, probe);
         let done = self.model.checkpoint.files().check().and(done);
         if done.is_err() {
             kv.drop_unfinished();
         }
         done
+    }
+
+    fn compute_chunks(
+        &mut self,
+        tokens: &[u32],
+        kv: &mut KvCache,
+        wanted: WantedValues,
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let chunk = self.chunk().min(kv.longest_pass());
+        let Forward { model, processor, sparsity, correction, logits, top, .. } = self;
+        let width = if matches!(wanted, WantedValues::Hidden) { model.config.d_model } else { model.config.n_vocab };
+        let (mut rest, mut written) = (tokens, 0);
+        while let Some((part, last)) = next_part(&mut rest, chunk, &**processor) {
+            let mut sequences = Sequences::one(kv, part.len());
+            let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
+            layers(&mut **processor, &mut pass, &mut sequences)?;
+            let rows = match wanted {
+                WantedValues::Logits(Outputs::All) | WantedValues::Hidden => 0..part.len(),
+                WantedValues::Logits(Outputs::Last) | WantedValues::Top(_) if last => part.len() - 1..part.len(),
+                _ => 0..0,
+            };
+            let values = written * width..(written + rows.len()) * width;
+            written += rows.len();
+            match wanted {
+                _ if rows.is_empty() => processor.finish()?,
+                WantedValues::Logits(_) => {
+                    timed(&mut pass, PassPart::Head, |pass| processor.head(pass, rows, &mut logits[values]))?;
+                }
+                WantedValues::Hidden => processor.hidden(&pass, &mut logits[values])?,
+                WantedValues::Top(k) => {
+                    let (ids, logits) = (&mut top.0[..k], &mut top.1[..k]);
+                    timed(&mut pass, PassPart::Head, |pass| processor.top(pass, rows.start, ids, logits))?;
+                }
+            }
+            processor.report(&mut pass);
+            sequences.advance();
+        }
+        Ok(())
     }
 
     fn check(&self, tokens: &[u32], kv: &KvCache) -> Result<()> {

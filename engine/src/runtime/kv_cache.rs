@@ -115,11 +115,11 @@ impl KvCache {
             return Err(Error::invalid("context length", "at least 1", capacity));
         }
         if let Some(most) = config.dense_context.filter(|most| capacity > *most) {
-            return Err(Error::Unsupported {
-                what: "context of a model whose attention is sparse in long ones (InfLLM-v2)",
-                got: format!("{capacity} tokens"),
-                supported: format!("up to {most} tokens, which it sees all of"),
-            });
+            return Err(Error::unsupported(
+                "context of a model whose attention is sparse in long ones (InfLLM-v2)",
+                format!("{capacity} tokens"),
+                format!("up to {most} tokens, which it sees all of"),
+            ));
         }
         let shape = CacheShape::new(config);
         let wanted = CacheBytes::of(config, capacity, ty).rows;
@@ -131,12 +131,7 @@ impl KvCache {
                 rows.off_host = off_host(layer, kept[layer].room())?;
                 if rows.off_host.is_none() {
                     let ram = KvLayer::new(ty, of, kept[layer].room());
-                    let ram = ram.map_err(|_| Error::Memory {
-                        kind: ScarceMemory::KvCache,
-                        what: "KV cache",
-                        wanted,
-                        available,
-                    })?;
+                    let ram = ram.map_err(|_| Error::memory(ScarceMemory::KvCache, "KV cache", wanted, available))?;
                     available += ram.bytes();
                     rows.ram = Some(ram);
                 }

@@ -34,7 +34,7 @@ pub use kv_cache::{CacheBytes, KvCache};
 pub use kv_layer::KvLayer;
 pub(crate) use off_host::{OffHostRows, OffHostState};
 pub use pass::{Pass, ThresholdCorrection};
-pub use probe::{LayerFiring, PassPart, Probe};
+pub use probe::{ExpertHidden, LayerFiring, PassPart, Probe};
 pub use processor::Processor;
 pub use recurrent_layer::RecurrentState;
 pub use residency::Residency;

@@ -15,6 +15,21 @@ pub enum PassPart {
     Head,
 }
 
+/// Input of an expert's activation, each `[members, n_ff]`.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertHidden<'a> {
+    /// Index of the layer.
+    pub layer: usize,
+    /// The expert; the shared one has the number behind the last.
+    pub expert: usize,
+    /// The tokens that use it, and its router weights.
+    pub members: &'a [(usize, f32)],
+    /// Gates; empty where there are none.
+    pub gate: &'a [f32],
+    /// Ups.
+    pub up: &'a [f32],
+}
+
 /// An observer of a forward pass. Every method has a default that does nothing; `()` observes nothing. Tokens are those of the chunk
 /// being computed, in order; chunks follow each other.
 pub trait Probe {
@@ -56,18 +71,9 @@ pub trait Probe {
         let _ = (layer, tokens, gate, up);
     }
 
-    /// The same of one expert (the shared one has the number behind the last), each `[members, n_ff]`: `members` are the tokens that use
-    /// it, of `tokens` in the chunk, and its router weights. Called expert by expert; not for those computed on a device.
-    fn expert_hidden(
-        &mut self,
-        layer: usize,
-        expert: usize,
-        tokens: usize,
-        members: &[(usize, f32)],
-        gate: &[f32],
-        up: &[f32],
-    ) {
-        let _ = (layer, expert, tokens, members, gate, up);
+    /// The same of one expert. Called expert by expert; not for those computed on a device.
+    fn expert_hidden(&mut self, hidden: &ExpertHidden<'_>) {
+        let _ = hidden;
     }
 
     /// True to get the neurons that fire. Cheap enough to be left on.

@@ -65,12 +65,7 @@ impl RecurrentStates {
         if !config.is_recurrent() {
             return Ok(None);
         }
-        let no_room = || Error::Memory {
-            kind: ScarceMemory::Ram,
-            what: "recurrent states",
-            wanted: config.state_bytes(),
-            available: 0,
-        };
+        let no_room = || Error::memory(ScarceMemory::Ram, "recurrent states", config.state_bytes(), 0);
         let states = config.layers.iter().map(|layer| match layer.state() {
             Some(shape) => RecurrentState::new(shape).map(LayerState::Ram).map(Some).ok_or_else(no_room),
             None => Ok(None),
@@ -224,12 +219,7 @@ impl RecurrentStates {
             Some(snapshot) => snapshot.of.clone(),
             None if tokens == now && !from.unfinished => {
                 let room = from.shapes.iter().map(|shape| RecurrentState::new(*shape)).collect::<Option<Vec<_>>>();
-                let no_room = || Error::Memory {
-                    kind: ScarceMemory::Ram,
-                    what: "recurrent states",
-                    wanted: from.bytes(),
-                    available: 0,
-                };
+                let no_room = || Error::memory(ScarceMemory::Ram, "recurrent states", from.bytes(), 0);
                 let mut states = room.ok_or_else(no_room)?;
                 let mut all = states.iter_mut().zip(from.layers.iter().flatten());
                 all.try_for_each(|(to, from)| from.save(to))?;

@@ -12,11 +12,13 @@ pub(crate) fn grow(vec: &mut Vec<f32>, n: Option<usize>, what: &'static str) -> 
         return Ok(());
     }
     let more = n - vec.len();
-    vec.try_reserve_exact(more).map_err(|_| Error::Memory {
-        kind: ScarceMemory::Ram,
-        what,
-        wanted: n.saturating_mul(size_of::<f32>()) as u64,
-        available: (vec.capacity() * size_of::<f32>()) as u64,
+    vec.try_reserve_exact(more).map_err(|_| {
+        Error::memory(
+            ScarceMemory::Ram,
+            what,
+            n.saturating_mul(size_of::<f32>()) as u64,
+            (vec.capacity() * size_of::<f32>()) as u64,
+        )
     })?;
     vec.resize(n, 0.0);
     Ok(())

@@ -92,7 +92,7 @@ pub(super) fn compute_batch(
             Some(Ok(Err(error))) => Err(error),
             Some(Err(_)) => Err(Error::invalid("grammar", "a mask of the tokens that may follow", "a failure")),
         };
-        let next = masked.and_then(|()| row.generation.take_logits(logits, row.context, row.events, time, meter));
+        let next = masked.and_then(|()| row.generation.take_logits(logits, row.context, row.events, time));
         match next {
             Ok(None) => {}
             Ok(Some(reason)) => ends.push((row.at, Ok(reason))),

@@ -49,7 +49,7 @@ impl Engine {
         };
         let plan = planner.price(placement);
         let planned = Some(TokenTime::of_plan(&plan)).filter(|time| time.total().is_finite());
-        let tokens = state.timed_tokens.under(&state.decode_conditions(self.sparsity().mode));
+        let tokens = state.figures.timed_tokens.under(&state.decode_conditions(self.sparsity().mode));
         Ok(Breakdown {
             planned,
             assumed: planner.inputs().machine.assumed,

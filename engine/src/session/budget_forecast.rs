@@ -70,7 +70,7 @@ impl Engine {
     pub fn forecast(&self, bytes: u64) -> Result<Forecast> {
         let state = self.state();
         let planner = state.planner.planner(&state.model)?;
-        let gpu_use = state.choice.lock().gpu_use();
+        let gpu_use = state.device.choice.lock().gpu_use();
         let (reserved, no_gpu) = match self.device() {
             DeviceStatus::Cpu { reason } => {
                 let none = |reason: &Arc<Error>| matches!(**reason, Error::NoGpu { .. } | Error::Unsupported { .. });
@@ -84,16 +84,16 @@ impl Engine {
             Some(reason) => Err(reason),
             None => state.planner.plan(&planner, bytes.saturating_sub(reserved), gpu_use).map_err(Arc::new),
         };
-        let rate = |plan: &Plan| state.decode_rates.corrected_rate(&planner, plan);
+        let rate = |plan: &Plan| state.figures.decode_rates.corrected_rate(&planner, plan);
         let mut forecast = Forecast::new(&planner, bytes, planned, self.resident().as_deref(), rate);
-        forecast.corrected = state.decode_rates.correction(&planner, &forecast.plan).is_some();
+        forecast.corrected = state.figures.decode_rates.correction(&planner, &forecast.plan).is_some();
         Ok(forecast)
     }
 
     /// Tokens per second of the latest answer, if the mode, the device and its budget are still as they were then. Does not wait.
     pub fn observed_rate(&self) -> Option<f64> {
         let state = self.state();
-        state.decode_rates.measured_rate(&state.decode_conditions(self.sparsity().mode))
+        state.figures.decode_rates.measured_rate(&state.decode_conditions(self.sparsity().mode))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A chat that may be longer than the context: its oldest turns are forgotten as a whole, its system prompt never is.
 
-use super::{ChatOptions, Message, Prompt, Role, encoded_prompt::encode, engine::EngineState};
+use super::{ChatOptions, Message, Prompt, Role, encoded_prompt::encode, engine_state::EngineState};
 use crate::{
     error::{Error, Result},
     tokenizer::EncodeOptions,

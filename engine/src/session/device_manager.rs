@@ -9,7 +9,7 @@ use std::{
 use super::{
     context::Context,
     device::{DeviceEvent, DeviceMemory, DeviceStatus, LoadStage},
-    engine::EngineState,
+    engine_state::EngineState,
     loader::{DeviceSource, LoadThread, LoadedDevice, MemoryLedger},
     worker::Command,
 };
@@ -117,7 +117,7 @@ impl DeviceManager {
 
     /// Publishes the use of the device's memory.
     pub fn publish_memory(&self) {
-        let telemetry = &self.engine.telemetry;
+        let telemetry = &self.engine.figures.telemetry;
         let memory = match &self.state {
             DeviceState::InUse { memory, .. } => Some(DeviceMemory { moving: self.moving, ..memory.read() }),
             _ => None,
@@ -125,7 +125,7 @@ impl DeviceManager {
         telemetry.device_bytes.set(memory.as_ref().map_or(0, |memory| memory.accounted));
         telemetry.device_budget.set(memory.as_ref().and_then(|memory| memory.budget).unwrap_or(0));
         if let Some(memory) = memory {
-            self.engine.device.write(DeviceStatus::Gpu(memory));
+            self.engine.device.status.write(DeviceStatus::Gpu(memory));
         }
     }
 
@@ -136,7 +136,7 @@ impl DeviceManager {
         if now != self.published {
             self.published = now;
             let resident = residency.and_then(|(model, residency)| residency.resident(model)).map(Arc::new);
-            *self.engine.resident.lock() = resident;
+            *self.engine.device.resident.lock() = resident;
         }
     }
 
@@ -166,12 +166,7 @@ impl DeviceManager {
                 }
                 self.engine.planner.clear_reserve();
                 let done = match bytes {
-                    0 => Err(Error::Memory {
-                        kind: ScarceMemory::Gpu,
-                        what: "VRAM budget",
-                        wanted: now.accounted,
-                        available: 0,
-                    }),
+                    0 => Err(Error::memory(ScarceMemory::Gpu, "VRAM budget", now.accounted, 0)),
                     bytes => change_budget(forward, contexts, bytes),
                 };
                 match done {
@@ -228,7 +223,7 @@ impl DeviceManager {
         let bytes = match &self.state {
             DeviceState::InUse { memory, .. } => memory.read().budget.unwrap_or(u64::MAX),
             DeviceState::Cpu => {
-                if let DeviceStatus::Cpu { reason: Some(reason) } = self.engine.device.read()
+                if let DeviceStatus::Cpu { reason: Some(reason) } = self.engine.device.status.read()
                     && matches!(*reason, Error::SlowGpu)
                 {
                     self.retry();
@@ -279,10 +274,12 @@ impl DeviceManager {
             DeviceState::Cpu | DeviceState::Lost { .. } if self.source.is_some() => {
                 self.attempts = 0;
                 self.too_small = None;
-                self.engine.device.write(DeviceStatus::Loading(LoadStage::Opening));
+                self.engine.device.status.write(DeviceStatus::Loading(LoadStage::Opening));
                 self.start_load(false);
             }
-            DeviceState::Cpu | DeviceState::Lost { .. } => self.engine.device.write(DeviceStatus::Cpu { reason: None }),
+            DeviceState::Cpu | DeviceState::Lost { .. } => {
+                self.engine.device.status.write(DeviceStatus::Cpu { reason: None })
+            }
         }
     }
 
@@ -346,7 +343,7 @@ impl DeviceManager {
     /// missing meanwhile), which does without one more part when it was lost too often; gives it up after any other error, which would
     /// only come again.
     fn after_failure(&mut self, error: Error) -> Vec<DeviceEvent> {
-        let was_lost = matches!(self.engine.device.read(), DeviceStatus::Lost { .. });
+        let was_lost = matches!(self.engine.device.status.read(), DeviceStatus::Lost { .. });
         let (may_return, refused) = match &error {
             Error::Gpu { failure, .. } => {
                 (matches!(failure, GpuFailure::Hang | GpuFailure::Lost), matches!(failure, GpuFailure::Refused { .. }))
@@ -364,7 +361,7 @@ impl DeviceManager {
         if !events.is_empty() && (refused || (may_return && delay.is_none())) {
             let first = self.is_awaited();
             self.attempts = 0;
-            self.engine.device.write(DeviceStatus::Loading(LoadStage::Opening));
+            self.engine.device.status.write(DeviceStatus::Loading(LoadStage::Opening));
             self.start_load(first);
             return events;
         }
@@ -372,7 +369,7 @@ impl DeviceManager {
             tracing::info!(%error, "the CPU computes");
             let reason = Arc::new(error);
             self.state = DeviceState::Cpu;
-            self.engine.device.write(DeviceStatus::Cpu { reason: Some(Arc::clone(&reason)) });
+            self.engine.device.status.write(DeviceStatus::Cpu { reason: Some(Arc::clone(&reason)) });
             events.push(DeviceEvent::Cpu { reason });
             return events;
         };
@@ -382,7 +379,7 @@ impl DeviceManager {
         if let Error::Gpu { adapter, reason, .. } = error
             && !was_lost
         {
-            self.engine.device.write(DeviceStatus::Lost { adapter: adapter.clone(), reason: reason.clone() });
+            self.engine.device.status.write(DeviceStatus::Lost { adapter: adapter.clone(), reason: reason.clone() });
             events.push(DeviceEvent::Lost { adapter, reason });
         }
         events

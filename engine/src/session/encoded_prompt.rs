@@ -1,9 +1,8 @@
 //! Prompts as tokens: texts encoded, chats rendered by the model's template, and what is known of the answer to come.
 
 use super::{
-    ChatOptions, ContextPolicy, Message, Prompt, Role,
-    chat_history::ChatHistory,
-    engine::{Engine, EngineState},
+    ChatOptions, ContextPolicy, Message, Prompt, Role, chat_history::ChatHistory, engine::Engine,
+    engine_state::EngineState,
 };
 use crate::{
     error::{Error, Result},
@@ -16,7 +15,7 @@ use crate::{
 /// The tokens that end thoughts and begin the answer.
 pub(super) fn end_of_thoughts(state: &EngineState) -> Result<Vec<u32>> {
     let options = EncodeOptions { special: true, add_bos: false, add_eos: false };
-    state.tokenizer.encode(&state.template.reasoning().end_of_thoughts(), options)
+    state.text.tokenizer.encode(&state.text.template.reasoning().end_of_thoughts(), options)
 }
 
 /// A prompt and how to read what follows it.
@@ -87,7 +86,7 @@ pub(super) fn encode(
     text: EncodeOptions,
     limit: Option<usize>,
 ) -> Result<EncodedPrompt> {
-    let tokenizer = &state.tokenizer;
+    let tokenizer = &state.text.tokenizer;
     let check = |text: &str| limit.map_or(Ok(()), |limit| refuse_long_text(tokenizer, text, limit));
     let encode = |prompt: &PromptText| {
         check(prompt.with_breaks())?;
@@ -139,11 +138,11 @@ fn render(
     begun: Option<&Thoughts<'_>>,
 ) -> Result<(PromptText, AnswerParser)> {
     let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
-    let guard = (!state.special_in_content).then_some(&state.tokenizer);
+    let guard = (!state.text.special_in_content).then_some(&state.text.tokenizer);
     let (tools, variables) = (&chat.tools[..], Some(&chat.variables));
     let options = RenderOptions { add_generation_prompt: true, tools, variables, guard };
-    let mut text = state.template.render_with(&messages, options)?;
-    let format = state.template.reasoning();
+    let mut text = state.text.template.render_with(&messages, options)?;
+    let format = state.text.template.reasoning();
     let parser = format.parser(text.with_breaks(), begun);
     if let Some(begun) = begun {
         format.write(&mut text, begun, ContentGuard::new(guard));
@@ -153,13 +152,7 @@ fn render(
 
 fn chat_message(message: &Message) -> ChatMessage<'_> {
     let fields = Some(&message.fields).filter(|fields| !fields.is_empty());
-    let role = match message.role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-    };
-    ChatMessage { role, content: &message.content, fields }
+    ChatMessage { role: message.role.name(), content: &message.content, fields }
 }
 
 /// Shortens a prompt without turns that is longer than the context as a shift would: to the first `keep` tokens, and as many of

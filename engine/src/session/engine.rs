@@ -1,48 +1,41 @@
-//! The engine, a model with the thread that computes it, and its sessions.
+//! The engine: a model with the thread that computes it.
+
+mod controls;
 
 use std::{
     path::Path,
     sync::{
-        Arc, OnceLock, Weak,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
-        mpsc::{self, Receiver, Sender},
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{self, Sender},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 
 use super::{
-    DeviceChoice, DeviceLoadOptions, DeviceStatus, EngineOptions, Event, LivePlanner, LoadStage, NeuronFrequencies,
-    Request, SessionOptions, SparsityChoice, SparsityReport,
-    budget_forecast::{DecodeConditions, DecodeRates},
+    DeviceLoadOptions, EngineOptions, Session, SessionOptions, SparsityReport,
     context::Context,
-    device::StatusBoard,
-    ffn_reads::FfnSize,
+    engine_state::{EngineDevice, EngineFigures, EngineState, TextCodec},
     loader::{DeviceSource, device_source},
     neuron_norms::mass_of,
-    request::{EventSender, StopCause, StopCell, stopped_error},
-    sampling::{Grammar, GrammarCompiler, GrammarState},
+    request::{StopCell, stopped_error},
     settings::{RequestedSettings, SettingsMailbox},
     sparsity,
-    step_times::TimedTokens,
-    worker::{self, Command, QueuedRequest},
+    worker::{self, Command},
 };
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
     model::{LoadOptions, Model, ModelConfig, Position},
-    placement::{PowerInferSplit, Resident, SplitReport},
-    runtime::{Forward, KvCache, KvType, Sparsity},
+    placement::PowerInferSplit,
+    runtime::{Forward, KvCache, KvType},
     sparsity::{
         KeptCounts, lacks_profile,
         sidecar::{Attachment, attach},
     },
-    telemetry::{Snapshot, Telemetry, neurons::NeuronBoard},
+    telemetry::{Snapshot, neurons::NeuronBoard},
     tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
 
@@ -55,79 +48,6 @@ pub struct MemoryReport {
     pub kv: u64,
     /// Buffers of the forward pass.
     pub scratch: u64,
-}
-
-/// The state that an engine's handles and its thread share.
-#[derive(Debug)]
-pub(super) struct EngineState {
-    pub model: Arc<Model>,
-    pub tokenizer: Tokenizer,
-    pub template: ChatTemplate,
-    /// Control tokens in what is said count as such.
-    pub special_in_content: bool,
-    pub chunk: usize,
-    pub telemetry: Telemetry,
-    pub neurons: Arc<NeuronBoard>,
-    pub device: StatusBoard,
-    pub settings: SettingsMailbox,
-    pub planner: Arc<LivePlanner>,
-    pub decode_rates: DecodeRates,
-    pub timed_tokens: TimedTokens,
-    /// The device chosen last.
-    pub choice: Mutex<DeviceChoice>,
-    /// The parts of the model on the device now.
-    pub resident: Mutex<Option<Arc<Resident>>>,
-    /// Options by which any device is loaded.
-    pub device_load: DeviceLoadOptions,
-    pub recall: f32,
-    /// Most bytes of all caches.
-    pub kv_budget: Option<u64>,
-    pub sparsity: Mutex<SparsityReport>,
-    pub stopped: StopCell,
-    /// Made for the first request with a grammar.
-    pub grammars: OnceLock<GrammarCompiler>,
-    /// Firings kept for the next run.
-    pub counts: Option<KeptCounts>,
-    /// Of every layer, what its FFN reads with nothing skipped.
-    pub ffn_sizes: Vec<FfnSize>,
-    /// True once the neurons are being weighed by [`Engine::weigh_neurons`].
-    pub weighed: AtomicBool,
-}
-
-impl EngineState {
-    /// The state of `grammar` before an answer's first token.
-    pub fn compile_grammar(&self, grammar: &Grammar) -> Result<GrammarState> {
-        if self.grammars.get().is_none() {
-            let compiler = GrammarCompiler::new(&self.tokenizer, self.model.config.n_vocab)?;
-            // Another thread may have been faster.
-            let _ = self.grammars.set(compiler);
-        }
-        match self.grammars.get() {
-            Some(compiler) => compiler.compile(grammar),
-            None => Err(Error::invalid("grammar", "a compiler for it", "none")),
-        }
-    }
-
-    /// The error of every request, if the engine has stopped. A mapped file that is lost stops it.
-    pub fn stop_error(&self) -> Option<Error> {
-        if self.stopped.get().is_none()
-            && let Err(Error::FileLost { path }) = self.model.checkpoint.files().check()
-        {
-            tracing::error!(path = %path.display(), "a file of the model is lost");
-            // Another thread may have been faster.
-            let _ = self.stopped.set(StopCause::FileLost(path));
-        }
-        self.stopped.get().map(StopCause::error)
-    }
-
-    /// The conditions under which tokens are decoded now, in `mode`.
-    pub fn decode_conditions(&self, mode: Sparsity) -> DecodeConditions {
-        let device = match self.device.read() {
-            DeviceStatus::Gpu(memory) => Some((memory.adapter, memory.budget)),
-            _ => None,
-        };
-        DecodeConditions { mode, device }
-    }
 }
 
 /// A model ready to run; a handle that may be cloned and used from any thread. The engine ends with its last handle and session:
@@ -222,7 +142,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::from_model`].
     pub fn beside(&self, model: Model, options: EngineOptions) -> Result<Self> {
-        let options = EngineOptions { cpu: self.state().device_load.cpu.clone(), ..options };
+        let options = EngineOptions { cpu: self.state().device.load.cpu.clone(), ..options };
         let device = options.device.clone();
         Self::start(model, options, self.cpu()?, |load| device_source(&device, load))
     }
@@ -241,8 +161,7 @@ impl Engine {
         if let Some(split) = &split {
             split.check(&model)?;
         }
-        let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
-        let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
+        let text = TextCodec::new(&model, options.special_in_content)?;
         // The CPU's part of a model on a device is computed when the CPU alone computes nothing.
         let device_load = DeviceLoadOptions { workers: Some(cpu.workers()), ..options.device_load() };
         let source = source(&device_load);
@@ -256,12 +175,6 @@ impl Engine {
         }
         let adaptive = options.adaptive.unwrap_or(blind && split.is_none());
         let model = sparsity::prepared_for(model, options.sparsity, split.is_some(), cpu.pool());
-        let telemetry = Telemetry::default();
-        telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
-        let device = StatusBoard::new(match source {
-            Some(_) => DeviceStatus::Loading(LoadStage::Opening),
-            None => DeviceStatus::Cpu { reason: None },
-        });
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         neurons.set_mass(mass_of(&model));
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
@@ -275,29 +188,17 @@ impl Engine {
         forward.set_sparsity(sparsity.mode);
         let settings = RequestedSettings { sparsity: options.sparsity, budget: options.device.budget(), adaptive };
         let state = Arc::new(EngineState {
-            ffn_sizes: FfnSize::of_layers(&model),
+            figures: EngineFigures::new(&model, neurons, counts),
+            device: EngineDevice::new(options.device, device_load, source.is_some()),
             model,
-            tokenizer,
-            template,
-            special_in_content: options.special_in_content,
-            chunk: options.chunk,
-            telemetry,
-            neurons,
-            device,
-            settings: SettingsMailbox::new(settings),
+            text,
             planner: Arc::new(planner),
-            decode_rates: DecodeRates::default(),
-            timed_tokens: TimedTokens::default(),
-            choice: Mutex::new(options.device),
-            resident: Mutex::default(),
-            device_load,
+            settings: SettingsMailbox::new(settings),
+            sparsity: Mutex::new(sparsity),
             recall: options.recall,
             kv_budget: options.kv_budget,
-            sparsity: Mutex::new(sparsity),
+            chunk: options.chunk,
             stopped: StopCell::default(),
-            grammars: OnceLock::new(),
-            counts,
-            weighed: AtomicBool::new(false),
         });
         state.model.checkpoint.files().check()?;
         let (commands, inbox) = mpsc::channel();
@@ -344,12 +245,12 @@ impl Engine {
 
     /// The model's tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.handle.state.tokenizer
+        &self.handle.state.text.tokenizer
     }
 
     /// The model's chat template, or the fallback.
     pub fn chat_template(&self) -> &ChatTemplate {
-        &self.handle.state.template
+        &self.handle.state.text.template
     }
 
     /// True if the model brings a chat template of its own, even one that fails and has one of ours in its place.
@@ -383,108 +284,12 @@ impl Engine {
 
     /// Rates, counters and memory now. Does not wait.
     pub fn telemetry(&self) -> Snapshot {
-        self.handle.state.telemetry.snapshot()
+        self.handle.state.figures.telemetry.snapshot()
     }
 
     /// The firings of neurons, token by token, and how often each fires. The engine does not wait for readers.
     pub fn neurons(&self) -> &Arc<NeuronBoard> {
-        &self.handle.state.neurons
-    }
-
-    /// The processor that it computes on now. Does not wait.
-    pub fn device(&self) -> DeviceStatus {
-        self.handle.state.device.read()
-    }
-
-    /// The status as soon as it is not [`DeviceStatus::Loading`], or after `longest`. Requests wait by themselves.
-    pub fn wait_for_device(&self, longest: Duration) -> DeviceStatus {
-        self.handle.state.device.wait_until_loaded(longest)
-    }
-
-    /// Switches to another device. A load under way is cancelled. While the other device is loaded, the CPU does the work; generations
-    /// go on throughout. The choice's budget replaces that of [`Engine::set_vram_budget`].
-    pub fn set_device(&self, choice: &DeviceChoice) -> Result<()> {
-        let budget = choice.budget();
-        let state = &self.handle.state;
-        // The command below applies all settings, too.
-        let _ = state.settings.change(|settings| settings.budget = budget);
-        *state.choice.lock() = choice.clone();
-        state.decode_rates.forget_device();
-        state.timed_tokens.forget();
-        self.command(Command::SwitchDevice { source: device_source(choice, &state.device_load) })
-    }
-
-    /// Tries the chosen device again, if it is not in use: after the engine has given it up as lost or full.
-    pub fn retry_device(&self) -> Result<()> {
-        self.command(Command::RetryDevice)
-    }
-
-    /// Sets the most bytes of device memory to hold; with 0 everything is in RAM. Returns at once; between two tokens the engine then
-    /// releases the excess, and [`DeviceStatus::Gpu`] shows the new budget once no more than that is held. Weights that it has room
-    /// for are uploaded little by little, while generations go on. Of several calls in a row only the last may take effect.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] after the engine has stopped.
-    pub fn set_vram_budget(&self, bytes: u64) -> Result<()> {
-        self.change_settings(|settings| settings.budget = Some(bytes))
-    }
-
-    /// The budget requested last; `None`: all that is free. [`Engine::device`] has the one in force.
-    pub fn vram_budget(&self) -> Option<u64> {
-        self.handle.state.settings.latest().budget
-    }
-
-    /// The parts of the model that are in VRAM now, neuron by neuron; `None` if none is. Does not wait.
-    pub fn resident(&self) -> Option<Arc<Resident>> {
-        self.handle.state.resident.lock().clone()
-    }
-
-    /// How far [`EngineOptions::split`] is followed; `None` without one. Does not wait.
-    pub fn split(&self) -> Option<SplitReport> {
-        let resident = self.resident().unwrap_or_default();
-        self.handle.state.planner.split().map(|split| SplitReport::new(split, &resident))
-    }
-
-    /// Firing frequencies of `layer`: the profile's, or, without one, those that the engine has counted. `None` as long as none are
-    /// known.
-    pub fn frequencies(&self, layer: usize) -> Option<NeuronFrequencies> {
-        NeuronFrequencies::of_layer(self.model(), self.neurons(), layer)
-    }
-
-    /// Changes the sparsity mode from the next token on.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] after the engine has stopped.
-    pub fn set_sparsity(&self, choice: SparsityChoice) -> Result<()> {
-        self.change_settings(|settings| settings.sparsity = choice)
-    }
-
-    /// The sparsity mode in use, and why. Does not wait.
-    pub fn sparsity(&self) -> SparsityReport {
-        self.handle.state.sparsity.lock().clone()
-    }
-
-    /// The sparsity mode that `choice` would be for this model, and why. Changes nothing.
-    pub fn sparsity_of(&self, choice: SparsityChoice) -> SparsityReport {
-        SparsityReport::new(choice, self.model(), self.recall())
-    }
-
-    /// Fraction of the firings that predictors have to find.
-    pub fn recall(&self) -> f32 {
-        self.handle.state.recall
-    }
-
-    /// Switches [`EngineOptions::adaptive`]. Neurons swapped meanwhile stay where they are.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] after the engine has stopped.
-    pub fn set_adaptive(&self, on: bool) -> Result<()> {
-        self.change_settings(|settings| settings.adaptive = on)
-    }
-
-    /// True if adaptation is requested.
-    pub fn adaptive(&self) -> bool {
-        self.handle.state.settings.latest().adaptive
+        &self.handle.state.figures.neurons
     }
 
     /// The reason why the engine has stopped, if it has: [`Error::Stopped`] after a fault inside it, [`Error::FileLost`] if a
@@ -513,85 +318,11 @@ impl Engine {
         &self.handle.state.stopped
     }
 
-    fn change_settings(&self, change: impl FnOnce(&mut RequestedSettings)) -> Result<()> {
-        if self.handle.state.settings.change(change) {
-            return self.command(Command::ApplySettings);
-        }
-        self.stopped().map_or(Ok(()), Err)
-    }
-
     pub(super) fn command(&self, command: Command) -> Result<()> {
         match self.stopped() {
             Some(error) => Err(error),
             None => self.handle.commands.send(command).map_err(|_| stopped_error(self.stop_cell())),
         }
-    }
-}
-
-/// One conversation with its own KV cache. Dropping it cancels its requests and frees the cache.
-#[derive(Debug)]
-pub struct Session {
-    engine: Engine,
-    id: u64,
-    context: usize,
-    requests: AtomicU64,
-    /// Requests with a lower number than this are cancelled.
-    cancelled: Arc<AtomicU64>,
-}
-
-impl Session {
-    pub(super) fn new(engine: Engine, id: u64, context: usize) -> Self {
-        Session { engine, id, context, requests: AtomicU64::new(0), cancelled: Arc::default() }
-    }
-
-    pub(super) fn cancelled(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.cancelled)
-    }
-
-    /// Generates an answer. The events end with [`Event::Done`] or [`Event::Error`]; all errors arrive there. Requests of one session
-    /// run one after the other, those of several take turns token by token. Dropping the receiver cancels.
-    ///
-    /// Tokens of the prompt that the cache already holds are not computed again, so a conversation is continued by sending it whole. The result is the same as from an empty cache, up to float summation order.
-    pub fn generate(&self, request: Request) -> Receiver<Event> {
-        let (events, receiver) = EventSender::new(self.engine.stop_cell());
-        let number = self.requests.fetch_add(1, SeqCst);
-        // If it cannot be delivered, the event sender says so as it is dropped.
-        let _ = self.engine.command(Command::Generate {
-            id: self.id,
-            request: Box::new(QueuedRequest { number, request, events, requested_at: Instant::now() }),
-        });
-        receiver
-    }
-
-    /// Cancels all requests of this session so far. The running generation ends within one token, or within one layer
-    /// of a prompt; its events end with [`StopReason::Cancelled`](super::StopReason::Cancelled), and the session stays usable.
-    pub fn cancel(&self) {
-        self.cancelled.fetch_max(self.requests.load(SeqCst), SeqCst);
-        // The engine may be asleep until a device is loaded. One that has stopped has nothing left to cancel.
-        let _ = self.engine.command(Command::Wake);
-    }
-
-    /// Its number, by which the board of neurons tells sessions apart.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Length of its context, in tokens.
-    pub fn context(&self) -> usize {
-        self.context
-    }
-
-    /// Its engine.
-    pub fn engine(&self) -> &Engine {
-        &self.engine
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.cancelled.store(u64::MAX, SeqCst);
-        // An engine that has stopped has no caches to free.
-        let _ = self.engine.command(Command::Close { id: self.id });
     }
 }
 

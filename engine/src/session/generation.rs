@@ -1,6 +1,7 @@
 //! One generation, computed in steps.
 
 mod batched;
+mod drafts;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -10,8 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use smallvec::SmallVec;
-
 use super::{
     ChatOptions, ContextPolicy, Event, GenerationStats, LogprobsRequest, Prompt, Request, SpeculationMode, StopReason,
     TokenLogprobs,
@@ -19,8 +18,9 @@ use super::{
     context::Context,
     embedding::PooledStates,
     encoded_prompt::{EncodedPrompt, FittedPrompt, encode_to_fit, end_of_thoughts},
-    engine::EngineState,
+    engine_state::EngineState,
     ffn_reads::FfnSize,
+    generation_progress::GenerationProgress,
     neurons::HotSetAdaptation,
     request::EventSender,
     sampling::{Breakers, GrammarState, Sampler},
@@ -31,62 +31,85 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    runtime::{Forward, Sparsity},
-    telemetry::{Meter, neurons::DraftMasks},
+    runtime::Forward,
+    telemetry::{Meter, Telemetry, neurons::DraftMasks},
     tokenizer::{EncodeOptions, Tokenizer, tools::CallSplitter},
 };
-
-/// Shortest time between two [`Event::Stats`].
-const STATS_INTERVAL: Duration = Duration::from_millis(250);
-
-/// Most logits computed at once for a prompt's log probabilities: 32 MiB of them.
-const LOGITS_OF_CHUNK: usize = 8 << 20;
 
 /// A request being carried out. A step computes a chunk of what is to be computed; when nothing is left of that, it
 /// chooses a token, which is then what is to be computed.
 #[derive(Debug)]
 pub(super) struct Generation<'a> {
     tokenizer: &'a Tokenizer,
+    telemetry: &'a Telemetry,
     session: u64,
     number: u64,
     chunk: usize,
-    max_tokens: Option<usize>,
-    on_full: ContextPolicy,
+    n_vocab: usize,
+    ffn_sizes: &'a [FfnSize],
+    limits: AnswerLimits,
     /// The chat, if its oldest turns may be forgotten.
     history: Option<ChatHistory<'a>>,
+    chooser: Chooser,
+    text: TextStream<'a>,
+    /// The embedding of the prompt, if one is wanted.
+    pooled: Option<PooledStates>,
+    /// True if its tokens are recorded.
+    recorded: bool,
+    drafts: Drafts,
+    todo: TokenQueue,
+    progress: GenerationProgress,
+}
+
+/// Conditions that end an answer or its thoughts.
+#[derive(Debug)]
+struct AnswerLimits {
+    max_tokens: Option<usize>,
+    on_full: ContextPolicy,
     ignore_eos: bool,
-    logprobs: Option<LogprobsRequest>,
-    n_vocab: usize,
+    /// Most tokens of thoughts, and the tokens that end thoughts and begin the answer.
+    thought_budget: Option<(usize, Vec<u32>)>,
+}
+
+/// Chooses tokens by their logits.
+#[derive(Debug)]
+struct Chooser {
     sampler: Sampler,
     grammar: Option<GrammarState>,
     /// Logits that the grammar has changed.
     masked: Vec<f32>,
-    text: TextStream<'a>,
-    /// Most tokens of thoughts, and those that end thoughts and begin the answer.
-    thought_budget: Option<(usize, Vec<u32>)>,
-    /// The embedding of the prompt, if that is what is wanted.
-    pooled: Option<PooledStates>,
-    /// True if its tokens are recorded.
-    recorded: bool,
-    /// The passes in which there may be drafts.
-    drafts: SpeculationMode,
-    /// Drafts of the tokens to come.
-    speculation: Option<Speculation>,
-    /// Tokens to compute, and the number of them that are computed.
-    todo: Vec<u32>,
+    logprobs: Option<LogprobsRequest>,
+}
+
+/// Tokens to compute.
+#[derive(Debug)]
+struct TokenQueue {
+    tokens: Vec<u32>,
+    /// Tokens at the beginning that are computed.
     computed: usize,
-    /// Number of tokens at the end of those to compute that are drafts.
+    /// Tokens at the end that are drafts.
     drafted: usize,
+}
+
+impl TokenQueue {
+    /// The tokens that are not computed yet.
+    fn rest(&self) -> &[u32] {
+        &self.tokens[self.computed..]
+    }
+
+    fn replace(&mut self, tokens: Vec<u32>) {
+        (self.tokens, self.computed) = (tokens, 0);
+    }
+}
+
+/// Drafts of the tokens to come.
+#[derive(Debug)]
+struct Drafts {
+    /// The passes in which there may be drafts.
+    mode: SpeculationMode,
+    speculation: Option<Speculation>,
     /// Firings of a pass with drafts, until adaptation counts those of the drawn ones.
-    draft_masks: DraftMasks,
-    /// Steps that computed one token, and their time.
-    single_steps: (usize, Duration),
-    /// Times of the steps of the token that was computed last, if it was timed.
-    step_times: StepTimes,
-    ffn_sizes: &'a [FfnSize],
-    requested_at: Instant,
-    reported_at: Instant,
-    stats: GenerationStats,
+    masks: DraftMasks,
 }
 
 /// Resources of a step: a generation computes with them, and tells of it.
@@ -109,7 +132,7 @@ impl<'a> Generation<'a> {
         requested_at: Instant,
         context: &mut Context,
     ) -> Result<Self> {
-        let tokenizer = &state.tokenizer;
+        let tokenizer = &state.text.tokenizer;
         let vocab = state.model.config.n_vocab;
         check(&request, context, vocab)?;
         let sampler = Sampler::new(&request.sampling, vocab, breakers_of(state, &request))?;
@@ -127,11 +150,11 @@ impl<'a> Generation<'a> {
             (Some(budget), Some(_)) => Some((budget, end_of_thoughts(state)?)),
             _ => None,
         };
-        let text = TextStream::new(detokeniser, stops, parser).with_calls(calls, state.template.tools().tokens());
+        let text = TextStream::new(detokeniser, stops, parser).with_calls(calls, state.text.template.tools().tokens());
         // Every place of the prompt is computed where its log probabilities or its hidden states are wanted.
         let reads_prompt = request.embedding.is_some() || request.logprobs.is_some_and(|it| it.prompt);
         let reused = context.reuse(if reads_prompt { &[] } else { &todo });
-        state.telemetry.reused_tokens.add(reused as u64);
+        state.figures.telemetry.reused_tokens.add(reused as u64);
         let stats = GenerationStats {
             prompt_tokens: todo.len(),
             reused_tokens: reused,
@@ -142,216 +165,123 @@ impl<'a> Generation<'a> {
             seed: sampler.seed(),
             ..GenerationStats::default()
         };
-        let drafts = request.speculation;
-        let looks_up = drafts != SpeculationMode::Off && grammar.is_none() && !state.model.config.is_recurrent();
+        let looks_up =
+            request.speculation != SpeculationMode::Off && grammar.is_none() && !state.model.config.is_recurrent();
         let speculation = looks_up.then(|| Speculation::new(&todo));
         todo.drain(..reused);
         Ok(Generation {
             tokenizer,
+            telemetry: &state.figures.telemetry,
             session,
             number,
             chunk: state.chunk,
-            max_tokens: request.max_tokens,
-            on_full: request.on_full,
-            history,
-            ignore_eos: request.ignore_eos,
-            logprobs: request.logprobs,
             n_vocab: vocab,
-            sampler,
-            grammar,
-            masked: Vec::new(),
+            ffn_sizes: &state.figures.ffn_sizes,
+            limits: AnswerLimits {
+                max_tokens: request.max_tokens,
+                on_full: request.on_full,
+                ignore_eos: request.ignore_eos,
+                thought_budget,
+            },
+            history,
+            chooser: Chooser { sampler, grammar, masked: Vec::new(), logprobs: request.logprobs },
             text,
-            thought_budget,
             pooled: request.embedding.map(|pooling| PooledStates::new(pooling, state.model.config.d_model)),
             recorded: request.recorded,
-            drafts,
-            speculation,
-            todo,
-            computed: 0,
-            drafted: 0,
-            draft_masks: DraftMasks::default(),
-            single_steps: (0, Duration::ZERO),
-            step_times: StepTimes::default(),
-            ffn_sizes: &state.ffn_sizes,
-            requested_at,
-            reported_at: Instant::now(),
-            stats,
+            drafts: Drafts { mode: request.speculation, speculation, masks: DraftMasks::default() },
+            todo: TokenQueue { tokens: todo, computed: 0, drafted: 0 },
+            progress: GenerationProgress::new(requested_at, stats),
         })
     }
 
     /// True before the first token is chosen.
     pub fn in_prompt(&self) -> bool {
-        self.stats.generated_tokens == 0
+        self.progress.stats.generated_tokens == 0
     }
 
     /// Chooses a token by `logits`, `[n_vocab]`.
     fn choose(&mut self, logits: &[f32], context: &Context) -> Result<(u32, Option<TokenLogprobs>)> {
-        let id = match self.grammar.as_mut().filter(|_| self.text.is_answering()) {
+        let Chooser { sampler, grammar, masked, logprobs } = &mut self.chooser;
+        let id = match grammar.as_mut().filter(|_| self.text.is_answering()) {
             Some(grammar) => {
-                self.masked.clear();
-                self.masked.extend_from_slice(logits);
-                grammar.apply(&mut self.masked)?;
-                let id = self.sampler.sample(&self.masked, context.tokens())?;
+                masked.clear();
+                masked.extend_from_slice(logits);
+                grammar.apply(masked)?;
+                let id = sampler.sample(masked, context.tokens())?;
                 if !self.tokenizer.is_end(id) {
                     grammar.accept(id)?;
                 }
                 id
             }
-            None => self.sampler.sample(logits, context.tokens())?,
+            None => sampler.sample(logits, context.tokens())?,
         };
-        Ok((id, self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?))
+        Ok((id, logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?))
     }
 
     /// Ends with a chosen token, or sends it.
-    fn accept(
-        &mut self,
-        id: u32,
-        logprobs: Option<TokenLogprobs>,
-        events: &EventSender,
-        meter: &Meter<'_>,
-    ) -> Option<StopReason> {
-        match self.tokenizer.is_end(id) && !self.ignore_eos {
+    fn accept(&mut self, id: u32, logprobs: Option<TokenLogprobs>, events: &EventSender) -> Option<StopReason> {
+        match self.tokenizer.is_end(id) && !self.limits.ignore_eos {
             true => Some(StopReason::EndOfText),
-            false => self.send_token(id, logprobs, events, meter),
+            false => self.send_token(id, logprobs, events),
         }
-    }
-
-    /// The most tokens of a pass with drafts; 1 if there are none.
-    fn longest_draft_pass(&self, forward: &Forward) -> usize {
-        let skips_inputs = forward.model().weights.input_level.is_some() && forward.sparsity() != Sparsity::Dense;
-        let approximates = skips_inputs || !matches!(forward.sparsity(), Sparsity::Dense | Sparsity::Exact);
-        match self.drafts {
-            // In other passes of several tokens a device skips nothing.
-            SpeculationMode::PromptLookup if !approximates => usize::MAX,
-            SpeculationMode::SameBits | SpeculationMode::PromptLookup => forward.same_bits(),
-            SpeculationMode::Off => 1,
-        }
-    }
-
-    /// Drafts tokens behind the one to compute, where there is room for them.
-    fn add_draft(&mut self, context: &Context, forward: &Forward) {
-        let longest = self.longest_draft_pass(forward);
-        let Some(speculation) = self.speculation.as_mut().filter(|_| longest > 1) else { return };
-        let left = self.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.stats.generated_tokens));
-        let room = context.room().min(left).min(self.chunk).min(forward.chunk()).min(longest).saturating_sub(1);
-        speculation.draft(room, &mut self.todo);
-        self.drafted = self.todo.len() - 1;
-    }
-
-    /// Takes back drafts that could not be computed. They are drafted anew, so that a token and its drafts are always one pass.
-    fn drop_drafts(&mut self) {
-        let drafted = std::mem::take(&mut self.drafted);
-        self.todo.truncate(self.todo.len() - drafted);
-    }
-
-    /// Draws a token behind each token of a pass, `logits` being `[tokens, n_vocab]`, until one is not the draft, which is then to be
-    /// computed next. Drafts behind are forgotten, and recorded nowhere.
-    fn accept_drafts(
-        &mut self,
-        logits: &[f32],
-        context: &mut Context,
-        events: &EventSender,
-        started: Instant,
-        adaptation: &HotSetAdaptation,
-        meter: &mut Meter<'_>,
-    ) -> Result<Option<StopReason>> {
-        let drafted = std::mem::take(&mut self.drafted);
-        let first = context.tokens().len() - drafted;
-        let drafts: SmallVec<[u32; 16]> = context.tokens()[first..].iter().copied().collect();
-        let (mut accepted, mut end) = (0, None);
-        for (at, logits) in logits.chunks_exact(logits.len() / (1 + drafted)).enumerate() {
-            let id = self.sampler.sample(logits, &context.tokens()[..first + at])?;
-            let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?;
-            end = self.accept(id, logprobs, events, meter);
-            if end.is_some() || drafts.get(at) != Some(&id) || self.todo.len() > 1 {
-                break;
-            }
-            accepted += 1;
-        }
-        context.truncate(first + accepted);
-        meter.neurons().end_draft(1 + accepted);
-        if self.recorded {
-            adaptation.record_draft(&self.draft_masks, 1 + accepted);
-        }
-        self.stats.drafted_tokens += drafted;
-        self.stats.accepted_tokens += accepted;
-        let time = started.elapsed();
-        if let Some(speculation) = &mut self.speculation {
-            speculation.note_draft(drafted, accepted, time);
-        }
-        self.update_stats(false, 1 + accepted, true, time, context, meter);
-        let listening = self.report_stats(events);
-        Ok(end.or((!listening).then_some(StopReason::Cancelled)))
     }
 
     /// Ends the generation: sends the text that is left and returns the last event.
     pub fn finish(mut self, end: Result<StopReason>, context: &Context, events: &EventSender) -> Event {
         let stop = self.text.finish(matches!(end, Ok(StopReason::EndOfText)), events);
-        self.stats.context_used = context.tokens().len();
+        self.progress.stats.context_used = context.tokens().len();
         match end {
-            Ok(reason) => Event::Done { reason: stop.unwrap_or(reason), stats: self.stats },
+            Ok(reason) => Event::Done { reason: stop.unwrap_or(reason), stats: self.progress.stats },
             Err(error) => Event::Error(error),
         }
     }
 
     /// True if the model is thinking and may not think any longer.
     fn spent_thoughts(&self) -> bool {
-        let spent = |(budget, _): &(usize, Vec<u32>)| self.stats.thought_tokens >= *budget;
-        self.text.is_thinking() && self.thought_budget.as_ref().is_some_and(spent)
+        let spent = |(budget, _): &(usize, Vec<u32>)| self.progress.stats.thought_tokens >= *budget;
+        self.text.is_thinking() && self.limits.thought_budget.as_ref().is_some_and(spent)
     }
 
     /// Ends the thoughts in the model's stead: sends the tokens that do, which are computed next, behind what is to be computed.
-    fn end_thoughts(&mut self, events: &EventSender, meter: &Meter<'_>) -> Option<StopReason> {
-        let (_, ids) = self.thought_budget.take()?;
-        let mut todo = self.todo.split_off(self.computed);
+    fn end_thoughts(&mut self, events: &EventSender) -> Option<StopReason> {
+        let (_, ids) = self.limits.thought_budget.take()?;
+        let mut todo = self.todo.rest().to_vec();
         let mut end = None;
         for id in ids {
             todo.push(id);
-            end = self.send_one(id, None, events, meter);
+            end = self.send_one(id, None, events);
             if end.is_some() {
                 break;
             }
         }
-        (self.todo, self.computed) = (todo, 0);
+        self.todo.replace(todo);
         end
     }
 
     /// Sends a chosen token, which is to be computed next; behind it those that end thoughts, if it was the last of them.
-    fn send_token(
-        &mut self,
-        id: u32,
-        logprobs: Option<TokenLogprobs>,
-        events: &EventSender,
-        meter: &Meter<'_>,
-    ) -> Option<StopReason> {
-        let end = self.send_one(id, logprobs, events, meter);
-        if end.is_none() && self.spent_thoughts() { self.end_thoughts(events, meter) } else { end }
+    fn send_token(&mut self, id: u32, logprobs: Option<TokenLogprobs>, events: &EventSender) -> Option<StopReason> {
+        let end = self.send_one(id, logprobs, events);
+        if end.is_none() && self.spent_thoughts() { self.end_thoughts(events) } else { end }
     }
 
-    fn send_one(
-        &mut self,
-        id: u32,
-        logprobs: Option<TokenLogprobs>,
-        events: &EventSender,
-        meter: &Meter<'_>,
-    ) -> Option<StopReason> {
-        self.stats.generated_tokens += 1;
-        self.stats.thought_tokens += usize::from(self.text.is_thinking());
-        meter.telemetry().generated_tokens.add(1);
-        if self.stats.generated_tokens == 1 {
-            self.stats.time_to_first_token = self.requested_at.elapsed();
+    fn send_one(&mut self, id: u32, logprobs: Option<TokenLogprobs>, events: &EventSender) -> Option<StopReason> {
+        self.progress.stats.generated_tokens += 1;
+        self.progress.stats.thought_tokens += usize::from(self.text.is_thinking());
+        self.telemetry.generated_tokens.add(1);
+        if self.progress.stats.generated_tokens == 1 {
+            self.progress.stats.time_to_first_token = self.progress.requested_at.elapsed();
         }
-        if let Some(speculation) = &mut self.speculation {
+        if let Some(speculation) = &mut self.drafts.speculation {
             speculation.push(id);
         }
-        self.todo.clear();
-        self.todo.push(id);
-        self.computed = 0;
+        self.todo.tokens.clear();
+        self.todo.tokens.push(id);
+        self.todo.computed = 0;
         match self.text.push(id, logprobs, events) {
             TokenOutcome::Stop(reason) => Some(reason),
             TokenOutcome::ReceiverGone => Some(StopReason::Cancelled),
             TokenOutcome::Sent => {
-                let enough = self.max_tokens.is_some_and(|most| self.stats.generated_tokens >= most);
+                let enough = self.limits.max_tokens.is_some_and(|most| self.progress.stats.generated_tokens >= most);
                 enough.then_some(StopReason::MaxTokens)
             }
         }
@@ -359,56 +289,24 @@ impl<'a> Generation<'a> {
 
     /// Passes of one token so far, and their time.
     pub fn single_steps(&self) -> (usize, Duration) {
-        self.single_steps
+        self.progress.single_steps
     }
 
     /// Times of the steps of the token that was computed last; `None` if it was not timed.
     pub fn step_times(&self) -> Option<&StepTimes> {
-        Some(&self.step_times).filter(|times| !times.layers.is_empty())
-    }
-
-    fn add_time(&mut self, in_prompt: bool, time: Duration) {
-        *if in_prompt { &mut self.stats.prompt_time } else { &mut self.stats.decode_time } += time;
-    }
-
-    fn update_stats(
-        &mut self,
-        in_prompt: bool,
-        chunk: usize,
-        complete: bool,
-        time: Duration,
-        context: &Context,
-        meter: &mut Meter<'_>,
-    ) {
-        self.add_time(in_prompt, time);
-        if in_prompt {
-            meter.prompt(chunk, time);
-        } else if complete {
-            self.stats.decode_steps += chunk;
-            meter.decode(chunk, 1, time);
-        }
-        self.stats.context_used = context.tokens().len();
-        meter.context(context.tokens().len(), context.capacity());
+        Some(&self.progress.step_times).filter(|times| !times.layers.is_empty())
     }
 
     fn report_prompt(&self, events: &EventSender) -> bool {
-        let total = self.stats.prompt_tokens;
-        events.send(Event::Prompt { done: total - (self.todo.len() - self.computed), total })
-    }
-
-    fn report_stats(&mut self, events: &EventSender) -> bool {
-        if self.reported_at.elapsed() < STATS_INTERVAL {
-            return true;
-        }
-        self.reported_at = Instant::now();
-        events.send(Event::Stats(self.stats.clone()))
+        let total = self.progress.stats.prompt_tokens;
+        events.send(Event::Prompt { done: total - self.todo.rest().len(), total })
     }
 }
 
 /// The strings that end the answer to `request`.
 fn stops_of(state: &EngineState, request: &Request) -> StopStrings {
     let turn_ends = match request.prompt {
-        Prompt::Chat(_) | Prompt::Continue(_) => state.template.stop_strings(),
+        Prompt::Chat(_) | Prompt::Continue(_) => state.text.template.stop_strings(),
         Prompt::Text(_) | Prompt::Tokens(_) => &[],
     };
     StopStrings::new(request.stop.clone(), turn_ends)
@@ -419,7 +317,7 @@ fn breakers_of(state: &EngineState, request: &Request) -> Breakers {
     if request.sampling.dry_multiplier <= 0.0 {
         return Breakers::default();
     }
-    let tokenizer = &state.tokenizer;
+    let tokenizer = &state.text.tokenizer;
     let encode = |text: &str| tokenizer.encode(text, EncodeOptions::PLAIN).unwrap_or_default();
     let vocab = state.model.config.n_vocab;
     Breakers::new(&request.sampling.dry_breakers, vocab, |id| tokenizer.token_bytes(id), encode)
@@ -427,7 +325,7 @@ fn breakers_of(state: &EngineState, request: &Request) -> Breakers {
 
 /// The splitter of an answer in which tools may be called.
 fn calls_of(state: &EngineState, chat: &ChatOptions) -> Option<CallSplitter> {
-    let format = chat.call_format.as_ref().unwrap_or(state.template.tools());
+    let format = chat.call_format.as_ref().unwrap_or(state.text.template.tools());
     (!chat.tools.is_empty()).then(|| CallSplitter::new(format.clone(), &chat.tools))
 }
 
@@ -443,17 +341,4 @@ fn check(request: &Request, context: &Context, vocab: usize) -> Result<()> {
         return Err(Error::invalid("keep", expected, keep));
     }
     request.sampling.validate(vocab)
-}
-
-/// The log probabilities of those of the prompt's tokens that `logits`, one row for each token from the one at `from` on, predict; with
-/// the first row comes the prompt's first token.
-fn score_prompt<'l>(
-    prompt: &[u32],
-    from: usize,
-    logits: impl Iterator<Item = &'l [f32]>,
-    top: usize,
-) -> Result<Vec<TokenLogprobs>> {
-    let first = prompt.first().filter(|_| from == 0).map(|&id| Ok(TokenLogprobs::unpredicted(id)));
-    let predicted = prompt.iter().skip(from + 1).zip(logits);
-    first.into_iter().chain(predicted.map(|(&id, logits)| TokenLogprobs::new(logits, id, top))).collect()
 }

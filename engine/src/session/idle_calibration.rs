@@ -7,11 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    DeviceChoice, DeviceStatus, Engine,
-    engine::{EngineState, WeakEngine},
-    worker::Command,
-};
+use super::{DeviceChoice, DeviceStatus, Engine, engine::WeakEngine, engine_state::EngineState, worker::Command};
 use crate::{
     calibration::{MachineOptions, MeasureEffort, cached_machine},
     cpu,
@@ -129,9 +125,9 @@ impl Engine {
 
 /// The target for the chosen device; `None` while that is being loaded.
 fn target(state: &EngineState) -> Option<CalibrationTarget> {
-    let choice = state.choice.lock().clone();
+    let choice = state.device.choice.lock().clone();
     let (DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu)) = choice else { return Some(CalibrationTarget::Cpu) };
-    match state.device.read() {
+    match state.device.status.read() {
         DeviceStatus::Loading(_) | DeviceStatus::Lost { .. } => None,
         DeviceStatus::Gpu(_) => Some(CalibrationTarget::Gpu(gpu)),
         DeviceStatus::Cpu { reason } => Some(match reason.as_deref() {
@@ -209,13 +205,13 @@ fn measure(
 ) -> Result<Machine> {
     let state = engine.state();
     let types = state.planner.planner(&state.model)?.profile().weight_types();
-    let how = MachineOptions { folder: state.device_load.speeds.clone(), again: false, effort: *effort };
-    let cpu = state.device_load.open_cpu()?;
+    let how = MachineOptions { folder: state.device.load.speeds.clone(), again: false, effort: *effort };
+    let cpu = state.device.load.open_cpu()?;
     let gpu = match target {
         CalibrationTarget::Cpu => None,
         CalibrationTarget::Gpu(options) => {
             let budget = Some(reserve_memory(&engine, MATRIX_BYTES + 3 * effort.gpu.bytes, go_on)?);
-            let floats = state.device_load.cpu.activations == cpu::InputPrecision::Float;
+            let floats = state.device.load.cpu.activations == cpu::InputPrecision::Float;
             Some(Gpu::open(&GpuOptions { budget, ..options.of_floats(floats) })?)
         }
     };
@@ -236,12 +232,7 @@ fn reserve_memory(engine: &Engine, wanted: u64, go_on: &mut dyn FnMut() -> Contr
     let Some((budget, free, _)) = left(engine) else { return Ok(wanted) };
     let room = wanted.min(budget / 2);
     if room < MATRIX_BYTES {
-        return Err(Error::Memory {
-            kind: ScarceMemory::Gpu,
-            what: "measuring the GPU's speed",
-            wanted: MATRIX_BYTES,
-            available: budget / 2,
-        });
+        return Err(Error::memory(ScarceMemory::Gpu, "measuring the GPU's speed", MATRIX_BYTES, budget / 2));
     }
     if free < room {
         engine.command(Command::Reserve { bytes: room - free })?;

@@ -65,6 +65,6 @@ impl Engine {
     /// # Errors
     /// As [`Cpu::with_workers`].
     pub fn cpu(&self) -> Result<Cpu> {
-        self.state().device_load.open_cpu()
+        self.state().device.load.open_cpu()
     }
 }

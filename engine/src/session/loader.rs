@@ -17,7 +17,7 @@ use std::{
 use super::{
     DeviceChoice, LivePlanner,
     device::{DeviceMemory, LoadStage},
-    engine::EngineState,
+    engine_state::EngineState,
     tested_device::ensure_tested,
     worker::{Command, panic_message},
 };
@@ -36,7 +36,7 @@ use crate::{
 const ATTEMPTS: usize = 4;
 
 /// Options of loading a model into a GPU.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct DeviceLoadOptions {
     /// The GPU, and how many bytes of it.
     pub gpu: GpuOptions,
@@ -53,20 +53,6 @@ pub struct DeviceLoadOptions {
     /// Folder in which the speeds of machines are kept, and which devices have passed their self-test: this one's speeds are planned
     /// with, unless the planner was given others. Without a folder no device is tested.
     pub speeds: Option<PathBuf>,
-}
-
-impl Default for DeviceLoadOptions {
-    fn default() -> Self {
-        DeviceLoadOptions {
-            gpu: GpuOptions::default(),
-            cpu: CpuOptions::default(),
-            workers: None,
-            chunk: 0,
-            granularity: Granularity::default(),
-            gpu_use: GpuUse::Always,
-            speeds: None,
-        }
-    }
 }
 
 impl DeviceLoadOptions {
@@ -313,7 +299,7 @@ impl LoadThread {
         let stop = Arc::clone(&cancelled);
         let work = move || {
             let mut progress = |stage| {
-                state.device.set_progress(stage);
+                state.device.status.set_progress(stage);
                 if stop.load(SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             // What a panic leaves half done is dropped, not used; the engine must hear of the end in any case.

@@ -25,8 +25,11 @@ mod device_manager;
 mod embedding;
 mod encoded_prompt;
 mod engine;
+mod engine_session;
+mod engine_state;
 mod ffn_reads;
 mod generation;
+mod generation_progress;
 mod idle_calibration;
 mod lent_turn;
 mod live_planner;
@@ -52,7 +55,8 @@ pub use breakdown::{Breakdown, MeasuredTime};
 pub use budget_forecast::unopened_planner;
 pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus, LoadStage};
 pub use embedding::Pooling;
-pub use engine::{Engine, MemoryReport, Session};
+pub use engine::{Engine, MemoryReport};
+pub use engine_session::Session;
 pub use idle_calibration::CalibrationOptions;
 pub use lent_turn::LentTurn;
 pub use live_planner::{LivePlanner, planner};
@@ -73,6 +77,6 @@ pub use sampling::Grammar;
 
 /// Devices and their memory, as a user of the engine sees them.
 pub use crate::gpu::{
-    AdapterChoice, AdapterId, AdapterKind, AdapterReport, AwaitedFrame, CreationLock, Fallback, FallbackPart,
-    Fallbacks, GpuOptions, Purpose, StepMarker, VramReading, VramSource, adapters,
+    AdapterChoice, AdapterId, AdapterKind, AdapterReport, AwaitedFrame, CrashSentinel, CreationLock, Fallback,
+    FallbackPart, Fallbacks, GpuOptions, Purpose, VramReading, VramSource, adapters,
 };

@@ -38,7 +38,10 @@ impl Engine {
     /// Further calls do nothing.
     pub fn weigh_neurons(&self) {
         let state = self.state();
-        if state.neurons.mass().is_none() || state.weighed.swap(true, SeqCst) || down_bytes(&state.model) > MOST_BYTES {
+        if state.figures.neurons.mass().is_none()
+            || state.figures.weighed.swap(true, SeqCst)
+            || down_bytes(&state.model) > MOST_BYTES
+        {
             return;
         }
         let (engine, layers) = (self.downgrade(), state.model.weights.layers.len());

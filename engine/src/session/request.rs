@@ -28,6 +28,18 @@ pub enum Role {
     Tool,
 }
 
+impl Role {
+    /// Its name in templates and requests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+        }
+    }
+}
+
 /// One turn of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {

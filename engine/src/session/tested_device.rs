@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::Write,
+    hash::{DefaultHasher, Hash, Hasher},
     ops::ControlFlow,
     path::{Path, PathBuf},
 };
@@ -12,20 +12,16 @@ use serde::{Deserialize, Serialize};
 use thermocline_shaders::Kernel;
 
 use crate::{
-    device::{SelfTest, self_test},
-    error::{Error, FileAction, GpuFailure, Result},
-    files::{Form, NewFile},
+    device::self_test,
+    error::{Error, GpuFailure, Result},
+    files::keep_json,
     gpu::{AdapterId, Fallback, FallbackPart, Fallbacks, Gpu, GpuFeature},
     quant::TensorType,
 };
 
-/// Version of this file's form.
-const VERSION: u32 = 1;
-
 /// A device whose kernels were right, as it was when they were tested.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Hash, Serialize, Deserialize)]
 struct PassedTest {
-    version: u32,
     /// Version of the program, whose kernels were tested.
     program: String,
     adapter: AdapterId,
@@ -33,8 +29,6 @@ struct PassedTest {
     features: Vec<GpuFeature>,
     /// Names of the types of weights.
     types: Vec<String>,
-    /// The last test.
-    test: SelfTest,
 }
 
 impl PassedTest {
@@ -48,49 +42,24 @@ impl PassedTest {
             GpuFeature::Subgroups => caps.tier.subgroups,
         };
         let features = GpuFeature::ALL.into_iter().filter(|it| has(it) && !given_up.contains(it)).collect();
-        PassedTest {
-            version: VERSION,
-            program: env!("CARGO_PKG_VERSION").to_owned(),
-            adapter: AdapterId::of(gpu.report()),
-            features,
-            types: Vec::new(),
-            test: SelfTest::default(),
-        }
+        let (program, adapter) = (env!("CARGO_PKG_VERSION").to_owned(), AdapterId::of(gpu.report()));
+        PassedTest { program, adapter, features, types: Vec::new() }
     }
 
-    /// The file in `folder` for this device.
+    /// The file in `folder` for this device, which is not tested yet.
     fn file(&self, folder: &Path) -> PathBuf {
-        let AdapterId { name, backend, driver, pci_bus_id } = &self.adapter;
-        let features: Vec<&str> = self.features.iter().map(|feature| feature.name()).collect();
-        let key =
-            [&self.program, name, backend, driver, pci_bus_id, &features.join("\n")].map(String::as_str).join("\n");
-        // FNV-1a, as of the speeds of machines.
-        let hash = key
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-        folder.join(format!("self-test-{hash:016x}.json"))
+        let mut key = DefaultHasher::new();
+        self.hash(&mut key);
+        folder.join(format!("self-test-{:016x}.json", key.finish()))
     }
 
-    /// Contents that an earlier test of the same device has kept; a file that is damaged or another device's is as good as none.
-    fn kept(&self, file: &Path) -> Option<Self> {
+    /// Types of weights with which an earlier test of the same device has passed; `None` if the file is damaged or another device's.
+    fn passed_types(&self, file: &Path) -> Option<Vec<String>> {
         let kept: PassedTest = serde_json::from_slice(&fs::read(file).ok()?)
             .inspect_err(|error| tracing::warn!(file = %file.display(), %error, "the device is tested again"))
             .ok()?;
-        Some(kept).filter(|kept| kept.device() == self.device())
-    }
-
-    /// Everything by which a device is the same.
-    fn device(&self) -> (u32, &String, &AdapterId, &Vec<GpuFeature>) {
-        (self.version, &self.program, &self.adapter, &self.features)
-    }
-
-    fn store(&self, file: &Path) -> Result<()> {
-        let failed = |error: std::io::Error| Error::io(FileAction::Write, file, error);
-        fs::create_dir_all(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-        let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
-        let mut new = NewFile::create(file, Form::Random)?;
-        new.write_all(text.as_bytes()).map_err(failed)?;
-        new.finish_unsynced()
+        let device = |it: &Self| (it.program.clone(), it.adapter.clone(), it.features.clone());
+        (device(&kept) == device(self)).then_some(kept.types)
     }
 }
 
@@ -110,12 +79,12 @@ pub(super) fn ensure_tested(
     let given_up = |part: FallbackPart| fallbacks.of(&adapter).iter().any(|fallback| fallback.part == part);
     let without: Vec<GpuFeature> =
         GpuFeature::ALL.into_iter().filter(|feature| given_up(FallbackPart::Feature(*feature))).collect();
-    let device = PassedTest::new(gpu, &without);
-    let file = device.file(folder);
-    let mut passed = device.kept(&file).unwrap_or(device);
-    let untested: Vec<TensorType> =
-        types.iter().copied().filter(|ty| !passed.types.iter().any(|known| known == ty.name())).collect();
-    if untested.is_empty() && !passed.test.rows.is_empty() {
+    let mut passed = PassedTest::new(gpu, &without);
+    let file = passed.file(folder);
+    let known = passed.passed_types(&file);
+    let is_new = |ty: &TensorType| !known.iter().flatten().any(|known| known == ty.name());
+    let untested: Vec<TensorType> = types.iter().copied().filter(is_new).collect();
+    if known.is_some() && untested.is_empty() {
         return Ok(());
     }
     let test = match self_test(gpu, &untested, go_on) {
@@ -140,9 +109,8 @@ pub(super) fn ensure_tested(
         let failure = GpuFailure::Refused { kernel: kernel.name, used };
         return Err(Error::Gpu { adapter: adapter.name, reason, failure });
     }
-    passed.types.extend(untested.iter().map(|ty| ty.name().to_owned()));
-    passed.test = test;
-    if let Err(error) = passed.store(&file) {
+    passed.types = known.into_iter().flatten().chain(untested.iter().map(|ty| ty.name().to_owned())).collect();
+    if let Err(error) = keep_json(&file, &passed) {
         tracing::debug!(%error, "the passed self-test is not kept");
     }
     Ok(())

@@ -18,7 +18,7 @@ use super::{
     DeviceEvent, Event, GenerationStats, Priority, Request, SparsityReport, StopReason,
     context::Context,
     device_manager::DeviceManager,
-    engine::EngineState,
+    engine_state::EngineState,
     generation::{Generation, StepResources},
     lent_turn::TurnLoan,
     loader::{DeviceSource, LoadedDevice},
@@ -90,7 +90,7 @@ pub(super) fn serve(
     inbox: Receiver<Command>,
 ) {
     let device = DeviceManager::new(Arc::clone(state), commands, source);
-    let meter = Meter::new(&state.telemetry, neurons);
+    let meter = Meter::new(&state.figures.telemetry, neurons);
     let (conversations, turns) = (Vec::new(), Turns::default());
     let mut worker = Worker { state, forward, device, conversations, meter, evictions: 0, turns };
     // What a panic leaves half done is dropped, not used.
@@ -101,7 +101,7 @@ pub(super) fn serve(
         let _ = state.stopped.set(StopCause::Fault(message));
     }
     worker.meter.idle();
-    state.telemetry.generations.set(0);
+    state.figures.telemetry.generations.set(0);
 }
 
 /// The message of a panic.
@@ -181,8 +181,8 @@ impl Worker<'_> {
 
     /// Keeps the firings counted so far for the next run.
     fn save_counts(&self) {
-        let Some(counts) = &self.state.counts else { return };
-        if let Err(error) = counts.save(&self.state.neurons) {
+        let Some(counts) = &self.state.figures.counts else { return };
+        if let Err(error) = counts.save(&self.state.figures.neurons) {
             tracing::warn!(%error, "counts of firings are not kept");
         }
     }
@@ -443,13 +443,13 @@ impl Worker<'_> {
         let (decoded, time) = generation.single_steps();
         // While weights move, the rate is not that of the placement.
         if recorded && decoded > steps && !self.device.is_moving() {
-            let resident = self.state.resident.lock().clone();
+            let resident = self.state.device.resident.lock().clone();
             let conditions = self.state.decode_conditions(self.forward.sparsity());
             let time = time.saturating_sub(before);
             if let Some(times) = generation.step_times() {
-                self.state.timed_tokens.record(conditions.clone(), times, time);
+                self.state.figures.timed_tokens.record(conditions.clone(), times, time);
             }
-            self.state.decode_rates.record_token(conditions, resident.as_ref(), time);
+            self.state.figures.decode_rates.record_token(conditions, resident.as_ref(), time);
         }
         let end = match stepped {
             Ok(None) => {

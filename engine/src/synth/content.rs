@@ -51,7 +51,7 @@ pub(super) enum Content {
 
 impl Content {
     /// True if the values depend on the layer's neurons.
-    pub(super) fn belongs_to_ffn(&self) -> bool {
+    pub fn belongs_to_ffn(&self) -> bool {
         !matches!(self, Content::Vector(_) | Content::Normal { .. } | Content::Embedding | Content::Positions)
     }
 }
@@ -64,7 +64,7 @@ pub(super) struct Contents<'a> {
 
 impl Contents<'_> {
     /// The content of a tensor, which is called `name` within its layer if it has one.
-    pub(super) fn of(&self, tensor: &RecordedTensor) -> Content {
+    pub fn of(&self, tensor: &RecordedTensor) -> Content {
         let (layer, name) = tensor.layer_and_name();
         let all = |value: f32| Content::Vector(vec![value; tensor.shape.iter().product()]);
         match tensor.role {

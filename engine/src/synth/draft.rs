@@ -23,7 +23,7 @@ impl ShapeDraft {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a number of layers that the shape cannot have.
-    pub(super) fn new(shape: &SynthShape, options: &SynthOptions) -> Result<Self> {
+    pub fn new(shape: &SynthShape, options: &SynthOptions) -> Result<Self> {
         let (metadata, architecture) = (Metadata::new(&options.out), shape.architecture);
         let mut draft = ShapeDraft { metadata, choice: TensorChoice::default(), architecture };
         for (key, value) in [
@@ -60,58 +60,58 @@ impl ShapeDraft {
     }
 
     /// Sets a key of the architecture.
-    pub(super) fn set(&mut self, key: &str, value: Value) {
+    pub fn set(&mut self, key: &str, value: Value) {
         self.metadata.set(format!("{}.{key}", self.architecture), value);
     }
 
     /// Sets a key to a size. No size of a shape comes near 2^32.
-    pub(super) fn size(&mut self, key: &str, size: usize) {
+    pub fn size(&mut self, key: &str, size: usize) {
         self.set(key, Value::U32(size as u32));
     }
 
-    pub(super) fn float(&mut self, key: &str, value: f32) {
+    pub fn float(&mut self, key: &str, value: f32) {
         self.set(key, Value::F32(value));
     }
 
-    pub(super) fn text(&mut self, key: &str, text: &str) {
+    pub fn text(&mut self, key: &str, text: &str) {
         self.set(key, Value::String(text.to_owned()));
     }
 
     /// Chooses optional tensors, named without `blk.N.`.
-    pub(super) fn have(&mut self, names: &[&str]) {
+    pub fn have(&mut self, names: &[&str]) {
         self.choice.optional.extend(names.iter().map(|name| (*name).to_owned()));
     }
 
     /// Sets the first dimension of a tensor that no key tells.
-    pub(super) fn rows(&mut self, name: &str, rows: usize) {
+    pub fn rows(&mut self, name: &str, rows: usize) {
         self.choice.rows.push((name.to_owned(), rows));
     }
 
     /// RMS norms, and rotations of `dims` elements by frequencies of this base.
-    pub(super) fn rms_and_rope(&mut self, dims: usize, base: f32) {
+    pub fn rms_and_rope(&mut self, dims: usize, base: f32) {
         self.float("attention.layer_norm_rms_epsilon", NORM_EPS);
         self.rope(dims, base);
     }
 
     /// Layer norms with biases.
-    pub(super) fn layer_norms(&mut self, names: &[&str]) {
+    pub fn layer_norms(&mut self, names: &[&str]) {
         self.float("attention.layer_norm_epsilon", NORM_EPS);
         self.have(names);
     }
 
-    pub(super) fn rope(&mut self, dims: usize, base: f32) {
+    pub fn rope(&mut self, dims: usize, base: f32) {
         self.size("rope.dimension_count", dims);
         self.float("rope.freq_base", base);
     }
 
     /// Elements of a head, where those of all heads together are not the residual stream's.
-    pub(super) fn head(&mut self, head: usize) {
+    pub fn head(&mut self, head: usize) {
         self.size("attention.key_length", head);
         self.size("attention.value_length", head);
     }
 
     /// Sizes of experts with a shared one.
-    pub(super) fn shared_expert(&mut self, shape: &SynthShape) {
+    pub fn shared_expert(&mut self, shape: &SynthShape) {
         let Some(shared) = shape.shared_ff else { return };
         self.size("expert_feed_forward_length", shape.n_ff);
         self.size("expert_shared_feed_forward_length", shared);
@@ -119,7 +119,7 @@ impl ShapeDraft {
     }
 
     /// Experts chosen by a sigmoid with a bias; the weights of the chosen add up to `scale`.
-    pub(super) fn sigmoid_router(&mut self, scale: f32) {
+    pub fn sigmoid_router(&mut self, scale: f32) {
         self.size("expert_gating_func", 2);
         self.set("expert_weights_norm", Value::Bool(true));
         self.float("expert_weights_scale", scale);
@@ -131,7 +131,7 @@ impl ShapeDraft {
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes that the loader refuses.
-    pub(super) fn record(&self) -> Result<RecordedModel> {
+    pub fn record(&self) -> Result<RecordedModel> {
         Model::recorded(self.metadata.clone(), self.choice.clone()).map_err(|error| match error {
             Error::Malformed { location, expected, got, .. } => {
                 Error::invalid("shape", format!("{expected}{location}"), got)

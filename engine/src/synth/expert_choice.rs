@@ -29,7 +29,7 @@ pub(super) struct ExpertChoice {
 }
 
 impl ExpertChoice {
-    pub(super) fn new(of: ExpertCounts) -> Self {
+    pub fn new(of: ExpertCounts) -> Self {
         let frequencies = law(of.experts, of.used as f64, SKEW);
         let mut biases = vec![0.0; of.experts];
         for _ in 0..ROUNDS {

@@ -39,7 +39,7 @@ pub(super) struct Neurons<'a> {
 }
 
 impl<'a> Neurons<'a> {
-    pub(super) fn new(plan: &'a SynthPlan, layer: usize, threads: usize) -> Result<Self> {
+    pub fn new(plan: &'a SynthPlan, layer: usize, threads: usize) -> Result<Self> {
         let source = RowSource { seed: plan.seed, layer };
         let order = |purpose, at, n| permutation(&mut source.stream(purpose, at), n);
         let rank =
@@ -87,7 +87,7 @@ impl<'a> Neurons<'a> {
     }
 
     /// The part of neuron `i`'s firing row that the predictor knows.
-    pub(super) fn known(&self, i: usize, row: &mut [f32]) {
+    pub fn known(&self, i: usize, row: &mut [f32]) {
         row.fill(0.0);
         for (at, weight) in self.terms(i) {
             row.iter_mut().zip(self.direction(at)).for_each(|(row, v)| *row += weight * v);
@@ -95,7 +95,7 @@ impl<'a> Neurons<'a> {
     }
 
     /// The firing row of neuron `i`, given its known part.
-    pub(super) fn firing_row(&self, i: usize, known: &[f32], row: &mut [f32]) {
+    pub fn firing_row(&self, i: usize, known: &[f32], row: &mut [f32]) {
         self.source.normal(StreamPurpose::Firing, i, NOISE.sqrt() * self.plan.keeping_std(), row);
         row.iter_mut().zip(known).for_each(|(row, known)| *row += known);
         self.set_bias(row, self.plan.firing_bias[self.rank[i]]);
@@ -103,7 +103,7 @@ impl<'a> Neurons<'a> {
 
     /// The predictor's bias for a neuron, from the known part of its firing row and the quantised row: the fraction
     /// [`SynthPlan::recall`] of the firings has scores above it.
-    pub(super) fn score_bias(&self, known: &[f32], quantised: &[f32]) -> f32 {
+    pub fn score_bias(&self, known: &[f32], quantised: &[f32]) -> f32 {
         let known_norm = f64::from(dot(known, known)).sqrt();
         let norm = f64::from(dot(&quantised[RESERVED..], &quantised[RESERVED..])).sqrt();
         if known_norm == 0.0 || norm == 0.0 {
@@ -115,19 +115,19 @@ impl<'a> Neurons<'a> {
     }
 
     /// The firing row of neuron `i` of the shared expert: all its neurons fire equally often.
-    pub(super) fn shared_firing_row(&self, i: usize, row: &mut [f32]) {
+    pub fn shared_firing_row(&self, i: usize, row: &mut [f32]) {
         self.source.normal(StreamPurpose::SharedUp, i, self.plan.keeping_std(), row);
         self.set_bias(row, quantile(self.plan.active));
     }
 
     /// The row of neuron `i` in a gate that is never silent.
-    pub(super) fn gate_row(&self, i: usize, row: &mut [f32]) {
+    pub fn gate_row(&self, i: usize, row: &mut [f32]) {
         self.source.normal(StreamPurpose::Firing, i, self.plan.keeping_std(), row);
         row[..RESERVED].fill(0.0);
     }
 
     /// The row of an expert in the router: scores with a standard deviation of 1, and the expert's bias.
-    pub(super) fn router_row(&self, expert: usize, row: &mut [f32]) {
+    pub fn router_row(&self, expert: usize, row: &mut [f32]) {
         let Some(choice) = &self.plan.choice else { return row.fill(0.0) };
         self.source.normal(StreamPurpose::Router, expert, 1.0, row);
         row[..RESERVED].fill(0.0);
@@ -137,14 +137,14 @@ impl<'a> Neurons<'a> {
     }
 
     /// Fraction of tokens that choose each expert, `[experts]`.
-    pub(super) fn chosen(&self) -> Vec<f32> {
+    pub fn chosen(&self) -> Vec<f32> {
         let frequency = |choice: &ExpertChoice, rank: &usize| choice.frequencies[*rank] as f32;
         let of = self.plan.choice.as_ref();
         of.map_or(Vec::new(), |choice| self.experts.iter().map(|rank| frequency(choice, rank)).collect())
     }
 
     /// Fraction of tokens at which each neuron fires, `[neurons]`.
-    pub(super) fn frequencies(&self) -> Vec<f32> {
+    pub fn frequencies(&self) -> Vec<f32> {
         let up = if self.plan.up_bias > 0.0 { DRELU_UP } else { 1.0 };
         let chosen = self.chosen();
         let frequency = |(i, rank): (usize, &usize)| {
@@ -155,13 +155,13 @@ impl<'a> Neurons<'a> {
     }
 
     /// The up row of neuron `i` of a gated FFN.
-    pub(super) fn up_row(&self, i: usize, row: &mut [f32]) {
+    pub fn up_row(&self, i: usize, row: &mut [f32]) {
         self.source.normal(StreamPurpose::Up, i, self.plan.keeping_std(), row);
         self.set_bias(row, self.plan.up_bias);
     }
 
     /// Row `output` of the down projection, `[n_ff]`; in an MoE layer the experts' outputs follow one another.
-    pub(super) fn down_output(&self, output: usize, row: &mut [f32]) {
+    pub fn down_output(&self, output: usize, row: &mut [f32]) {
         let d = self.plan.shape.d_model;
         if output % d < RESERVED {
             row.fill(0.0);
@@ -177,7 +177,7 @@ impl<'a> Neurons<'a> {
     }
 
     /// Neuron `i`'s column of the down projection, `[d]`.
-    pub(super) fn down_neuron(&self, i: usize, row: &mut [f32]) {
+    pub fn down_neuron(&self, i: usize, row: &mut [f32]) {
         let (at, std) = match self.plan.paired() {
             true => (self.rank[i] / 2, self.scale.down * pair_sign(self.rank[i])),
             false => (i, self.scale.down),
@@ -187,7 +187,7 @@ impl<'a> Neurons<'a> {
     }
 
     /// Row `unit` of the predictor's first layer: the directions, their opposites, the unit that is always 1, and padding.
-    pub(super) fn feature_row(&self, unit: usize, row: &mut [f32]) {
+    pub fn feature_row(&self, unit: usize, row: &mut [f32]) {
         let features = self.plan.features;
         row.fill(0.0);
         if unit < 2 * features {
@@ -199,7 +199,7 @@ impl<'a> Neurons<'a> {
     }
 
     /// Row `i` of the predictor's second layer.
-    pub(super) fn score_row(&self, i: usize, bias: f32, row: &mut [f32]) {
+    pub fn score_row(&self, i: usize, bias: f32, row: &mut [f32]) {
         let features = self.plan.features;
         row.fill(0.0);
         for (at, weight) in self.terms(i) {

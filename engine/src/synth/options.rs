@@ -66,11 +66,11 @@ impl SynthOptions {
             false => Err(Error::invalid(what, format!("a number between {low} and {high}"), value)),
         };
         if !QUANTISABLE.contains(&self.ty) {
-            return Err(Error::Unsupported {
-                what: "type to quantise to",
-                got: self.ty.name().to_owned(),
-                supported: QUANTISABLE.map(TensorType::name).join(", "),
-            });
+            return Err(Error::unsupported(
+                "type to quantise to",
+                self.ty.name(),
+                QUANTISABLE.map(TensorType::name).join(", "),
+            ));
         }
         if let Some(layers) = self.layers.filter(|layers| !(1..=1024).contains(layers)) {
             return Err(Error::invalid("layers", "1 to 1024", layers));

@@ -98,7 +98,7 @@ pub(super) struct SynthPlan {
 }
 
 impl SynthPlan {
-    pub(super) fn new(options: &SynthOptions) -> Result<Self> {
+    pub fn new(options: &SynthOptions) -> Result<Self> {
         options.check()?;
         let mut shape = options.shape;
         shape.n_layer = options.layers.unwrap_or(shape.n_layer);
@@ -167,7 +167,7 @@ impl SynthPlan {
     }
 
     /// Type of a matrix with rows of `cols`.
-    pub(super) fn matrix_type(&self, cols: usize) -> TensorType {
+    pub fn matrix_type(&self, cols: usize) -> TensorType {
         // As published: MXFP4 is for experts.
         let own = if self.ty == TensorType::MXFP4 { TensorType::Q8_0 } else { self.ty };
         self.fitting(own, cols)
@@ -179,7 +179,7 @@ impl SynthPlan {
     }
 
     /// Type of the predictors: one that keeps `-x` exactly opposite to `x`, and that PowerInfer computes with where it can.
-    pub(super) fn predictor_type(&self) -> TensorType {
+    pub fn predictor_type(&self) -> TensorType {
         match self.ty {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 => TensorType::F16,
             TensorType::Q4_0 => TensorType::Q4_0,
@@ -188,7 +188,7 @@ impl SynthPlan {
     }
 
     /// Standard deviation of embeddings: of tokens, of positions.
-    pub(super) fn embedding_std(&self) -> (f32, f32) {
+    pub fn embedding_std(&self) -> (f32, f32) {
         match self.config.position {
             Position::Learned { .. } => (TOKEN_VARIANCE.sqrt() as f32, (1.0 - TOKEN_VARIANCE).sqrt() as f32),
             // The model multiplies by its scale.
@@ -197,28 +197,28 @@ impl SynthPlan {
     }
 
     /// Value of channel 0 in the embedding.
-    pub(super) fn embedded_constant(&self) -> f32 {
+    pub fn embedded_constant(&self) -> f32 {
         CONSTANT * (1.0 / self.config.embedding_scale)
     }
 
     /// Standard deviation of the output matrix's weights, by which the logits have theirs.
-    pub(super) fn logits_std(&self) -> f32 {
+    pub fn logits_std(&self) -> f32 {
         self.keeping_std() * LOGITS as f32
     }
 
     /// Standard deviation of weights whose output is to have the variance of their input.
-    pub(super) fn keeping_std(&self) -> f32 {
+    pub fn keeping_std(&self) -> f32 {
         1.0 / (self.shape.d_model as f32).sqrt()
     }
 
     /// True if neurons of neighbouring ranks have opposite down weights. Otherwise the mean of activations that are never negative
     /// would push the residual stream the same way at every token.
-    pub(super) fn paired(&self) -> bool {
+    pub fn paired(&self) -> bool {
         self.shape.relu() && (!self.gated || self.up_bias > 0.0)
     }
 
     /// Magnitudes at the FFN of `layer`.
-    pub(super) fn scale(&self, layer: usize) -> FfnMagnitudes {
+    pub fn scale(&self, layer: usize) -> FfnMagnitudes {
         let d = self.shape.d_model as f64;
         let ffn_growth = FFN_GROWTH / self.shape.n_layer as f64;
         let variance = 1.0 + layer as f64 * ffn_growth;
@@ -261,7 +261,7 @@ impl SynthPlan {
     }
 
     /// True for layer norms, false for RMS norms.
-    pub(super) fn layer_norm(&self) -> bool {
+    pub fn layer_norm(&self) -> bool {
         self.config.norm == NormKind::Layer
     }
 }

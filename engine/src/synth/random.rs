@@ -47,7 +47,7 @@ const NAMED: u64 = 64;
 
 impl StreamPurpose {
     /// The purpose of a matrix's weights, if it is known; `recurrent` for layers without attention.
-    pub(super) fn of_weights(stem: &str, recurrent: bool) -> Option<Self> {
+    pub fn of_weights(stem: &str, recurrent: bool) -> Option<Self> {
         Some(match stem {
             "output" => StreamPurpose::Output,
             "attn_qkv" | "ssm_in" => StreamPurpose::AttentionQkv,
@@ -73,7 +73,7 @@ impl StreamPurpose {
     }
 
     /// The stream of a matrix whose purpose is not known, by its name.
-    pub(super) fn of_name(stem: &str) -> u64 {
+    pub fn of_name(stem: &str) -> u64 {
         let hash = stem.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         NAMED + hash % (256 - NAMED)
     }
@@ -94,14 +94,14 @@ pub(super) struct RowSource {
 
 impl RowSource {
     /// The stream of one row; a purpose is a number below 256.
-    pub(super) fn stream(self, purpose: impl Into<u64>, row: usize) -> ChaCha8Rng {
+    pub fn stream(self, purpose: impl Into<u64>, row: usize) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream((self.layer as u64) << 40 | purpose.into() << 32 | row as u64);
         rng
     }
 
     /// Fills `row` with numbers of mean 0 and standard deviation `std`.
-    pub(super) fn normal(self, purpose: impl Into<u64>, at: usize, std: f32, row: &mut [f32]) {
+    pub fn normal(self, purpose: impl Into<u64>, at: usize, std: f32, row: &mut [f32]) {
         fill_normal(&mut self.stream(purpose, at), std, row);
     }
 }

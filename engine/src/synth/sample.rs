@@ -55,7 +55,7 @@ pub(super) fn position_row(plan: &SynthPlan, position: usize, row: &mut [f32]) {
 }
 
 impl Sample {
-    pub(super) fn new(plan: &SynthPlan) -> Result<Self> {
+    pub fn new(plan: &SynthPlan) -> Result<Self> {
         let d = plan.shape.d_model;
         let tokens = TOKENS.min(plan.shape.n_vocab);
         let source = RowSource { seed: plan.seed, layer: 0 };
@@ -76,13 +76,7 @@ impl Sample {
     }
 
     /// Sets the tokens' inputs of the FFN of `layer`.
-    pub(super) fn enter(
-        &mut self,
-        plan: &SynthPlan,
-        layer: usize,
-        neurons: &Neurons<'_>,
-        threads: usize,
-    ) -> Result<()> {
+    pub fn enter(&mut self, plan: &SynthPlan, layer: usize, neurons: &Neurons<'_>, threads: usize) -> Result<()> {
         let d = plan.shape.d_model;
         let added = (neurons.scale.sigma * neurons.scale.sigma - 1.0).max(0.0).sqrt() as f32;
         let source = RowSource { seed: plan.seed, layer };
@@ -116,7 +110,7 @@ impl Sample {
     }
 
     /// True if neuron `i` of this rank is sampled; every expert of an MoE layer has other ranks.
-    pub(super) fn includes(&self, shape: &SynthShape, i: usize, rank: usize) -> bool {
+    pub fn includes(&self, shape: &SynthShape, i: usize, rank: usize) -> bool {
         let experts = shape.experts();
         let step = (experts * shape.n_ff / NEURONS).max(1);
         (rank + i / shape.n_ff * step / experts) % step == step / 2
@@ -124,7 +118,7 @@ impl Sample {
 
     /// Runs the tokens through one neuron: its quantised firing row, its up row where that can stop it from firing (dReLU), and
     /// its quantised row of the predictor.
-    pub(super) fn count(&self, plan: &SynthPlan, firing: &[f32], up: Option<&[f32]>, score: Option<&[f32]>) -> Counts {
+    pub fn count(&self, plan: &SynthPlan, firing: &[f32], up: Option<&[f32]>, score: Option<&[f32]>) -> Counts {
         let d = plan.shape.d_model;
         let scores = score.map(|score| self.scores(plan, score));
         let mut counts = Counts { fired: 0, predicted: 0, found: 0 };
@@ -154,7 +148,7 @@ impl Sample {
     }
 
     /// Firing figures of a layer from its neurons' counts.
-    pub(super) fn summarise(&self, plan: &SynthPlan, hot_firings: f64, counts: &[Counts]) -> Firing {
+    pub fn summarise(&self, plan: &SynthPlan, hot_firings: f64, counts: &[Counts]) -> Firing {
         let fired: Vec<f64> = counts.iter().map(|counts| counts.fired.into()).collect();
         let sum = |count: fn(&Counts) -> u32| counts.iter().map(|counts| f64::from(count(counts))).sum::<f64>();
         let pairs = (counts.len() * self.tokens) as f64;

@@ -55,10 +55,8 @@ pub struct SynthShape {
 impl SynthShape {
     /// The shape with this name.
     pub fn named(name: &str) -> Result<SynthShape> {
-        shapes().iter().copied().find(|shape| shape.name == name).ok_or_else(|| Error::Unsupported {
-            what: "shape",
-            got: name.to_owned(),
-            supported: shapes().iter().map(|shape| shape.name).collect::<Vec<_>>().join(", "),
+        shapes().iter().copied().find(|shape| shape.name == name).ok_or_else(|| {
+            Error::unsupported("shape", name, shapes().iter().map(|shape| shape.name).collect::<Vec<_>>().join(", "))
         })
     }
 

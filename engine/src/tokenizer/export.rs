@@ -89,11 +89,7 @@ fn vocabulary(
         }
         tokens[at].clone_from(&added.content);
     }
-    let mut merges = Vec::with_capacity(file.model.merges.len());
-    for (at, merge) in file.model.merges.into_iter().enumerate() {
-        let pair = merge.into_pair();
-        merges.push(pair.ok_or_else(|| place.malformed("model.merges", "two tokens", format!("one, as merge {at}")))?);
-    }
+    let merges = json::pairs(file.model.merges, place)?;
     let mut keys = vec![
         ("model", Meta::String(if sentence_piece { "llama" } else { "gpt2" }.to_owned())),
         ("pre", Meta::String(pre.to_owned())),
@@ -141,11 +137,8 @@ fn pre_tokenizer(file: &TokenizerJson) -> Result<&'static str> {
     if let Some("default") = Scheme::name_of(&patterns, false) {
         return Ok("falcon");
     }
-    Scheme::name_of(&patterns, file.model.ignore_merges).ok_or_else(|| Error::Unsupported {
-        what: "pre-tokeniser to write to GGUF",
-        got: patterns.join(" then "),
-        supported: Scheme::names(),
-    })
+    Scheme::name_of(&patterns, file.model.ignore_merges)
+        .ok_or_else(|| Error::unsupported("pre-tokeniser to write to GGUF", patterns.join(" then "), Scheme::names()))
 }
 
 /// Appends the patterns by which `step` splits text.

@@ -40,11 +40,7 @@ pub fn build(metadata: &Metadata) -> Result<Tokenizer> {
         "llama" => build_sentence_piece(metadata),
         "gpt2" => build_bpe(metadata, scheme(metadata)?),
         GEMMA4 => build_bpe(metadata, named(GEMMA4)?),
-        other => Err(Error::Unsupported {
-            what: "tokenizer model",
-            got: other.to_owned(),
-            supported: "llama, gpt2, gemma4".to_owned(),
-        }),
+        other => Err(Error::unsupported("tokenizer model", other, "llama, gpt2, gemma4")),
     }
 }
 
@@ -255,11 +251,7 @@ fn scheme(metadata: &Metadata) -> Result<&'static Scheme> {
 }
 
 fn named(name: &str) -> Result<&'static Scheme> {
-    Scheme::named(name).ok_or_else(|| Error::Unsupported {
-        what: "pre-tokeniser",
-        got: name.to_owned(),
-        supported: Scheme::names(),
-    })
+    Scheme::named(name).ok_or_else(|| Error::unsupported("pre-tokeniser", name, Scheme::names()))
 }
 
 fn added(metadata: &Metadata, tokens: &Tokens<'_>, kinds: &[TokenKind]) -> Result<AddedTokens> {

@@ -120,16 +120,6 @@ pub enum MergeJson {
     Line(String),
 }
 
-impl MergeJson {
-    /// The two tokens; `None` for a line that is not two.
-    pub fn into_pair(self) -> Option<(String, String)> {
-        match self {
-            MergeJson::Pair(left, right) => Some((left, right)),
-            MergeJson::Line(line) => line.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),
-        }
-    }
-}
-
 /// Names the file in errors.
 pub struct Source<'a> {
     metadata: &'a Metadata,
@@ -146,6 +136,18 @@ impl<'a> Source<'a> {
         let path = self.metadata.path().join("tokenizer.json");
         Error::malformed(path, Location::Key(at.to_owned()), expected, got)
     }
+}
+
+/// The two tokens of each merge.
+pub fn pairs(merges: Vec<MergeJson>, source: &Source<'_>) -> Result<Vec<(String, String)>> {
+    let pair = |(at, merge): (usize, MergeJson)| match merge {
+        MergeJson::Pair(left, right) => Ok((left, right)),
+        MergeJson::Line(line) => match line.split_once(' ') {
+            Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
+            None => Err(source.malformed("model.merges", "two tokens", format!("one, as merge {at}"))),
+        },
+    };
+    merges.into_iter().enumerate().map(pair).collect()
 }
 
 /// Builds the tokenizer that `tokenizer_json` describes.
@@ -171,11 +173,7 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
     let (added_normalised, added) = (added(normalised, normaliser.as_ref())?, added(plain, None)?);
     let (unknown, fuse_unknown) = (model.unk_token.clone(), model.fuse_unk);
     let (byte_fallback, ignore_merges) = (model.byte_fallback, model.ignore_merges);
-    let mut merges = Vec::with_capacity(file.model.merges.len());
-    for (at, merge) in file.model.merges.into_iter().enumerate() {
-        let pair = merge.into_pair();
-        merges.push(pair.ok_or_else(|| source.malformed("model.merges", "two tokens", format!("one, as merge {at}")))?);
-    }
+    let merges = pairs(file.model.merges, &source)?;
     let vocab_ids = file.model.vocab.0;
     let parts = Merges { vocab: vocab_ids, merges, ignore_merges, byte_fallback, fuse_unknown, unknown };
     let encoder = Bpe::new(parts, added, added_normalised, normaliser, pre_tokeniser)
@@ -212,9 +210,7 @@ pub fn parse(tokenizer_json: &str, source: &Source<'_>) -> Result<TokenizerJson>
     let file: TokenizerJson = serde_json::from_str(tokenizer_json)
         .map_err(|error| source.malformed("the whole", "a tokenizer description", error))?;
     let model = &file.model;
-    let unsupported = |what, got: &str, supported: &str| {
-        Err(Error::Unsupported { what, got: got.to_owned(), supported: supported.to_owned() })
-    };
+    let unsupported = |what, got: &str, supported: &str| Err(Error::unsupported(what, got, supported));
     match model.kind.as_deref() {
         Some("BPE") => {}
         None if !model.merges.is_empty() => {}
@@ -286,7 +282,7 @@ fn check_types(step: &Value, what: &'static str, list: &str, known: &[&str]) -> 
     }
     let kind = step.get("type").and_then(Value::as_str).unwrap_or("unnamed");
     if !known.contains(&kind) {
-        return Err(Error::Unsupported { what, got: kind.to_owned(), supported: known.join(", ") });
+        return Err(Error::unsupported(what, kind, known.join(", ")));
     }
     // The library indexes out of bounds on steps that put or look for nothing.
     let empty = |pointer: &str| step.pointer(pointer).and_then(Value::as_str) == Some("");
@@ -296,7 +292,7 @@ fn check_types(step: &Value, what: &'static str, list: &str, known: &[&str]) -> 
         .is_some_and(|pattern| SysRegex::new(pattern).is_ok_and(|regex| regex.find_iter("").next().is_some()));
     if empty("/prepend") || empty("/pattern/String") || matches_nothing {
         let supported = "those with text to put or to find".to_owned();
-        return Err(Error::Unsupported { what, got: step.to_string(), supported });
+        return Err(Error::unsupported(what, step, supported));
     }
     for step in step.get(list).and_then(Value::as_array).into_iter().flatten() {
         check_types(step, what, list, known)?;
@@ -334,11 +330,11 @@ impl Decoding {
                 "Strip" => strip_space |= step.get("start").and_then(Value::as_u64).is_some_and(|start| start > 0),
                 "Fuse" => {}
                 other => {
-                    return Err(Error::Unsupported {
-                        what: "token decoder",
-                        got: other.to_owned(),
-                        supported: "ByteLevel, ByteFallback, Replace, Metaspace, Strip, Fuse".to_owned(),
-                    });
+                    return Err(Error::unsupported(
+                        "token decoder",
+                        other,
+                        "ByteLevel, ByteFallback, Replace, Metaspace, Strip, Fuse",
+                    ));
                 }
             }
         }

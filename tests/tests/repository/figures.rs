@@ -20,10 +20,10 @@ const fn guide(sentence: &'static str, file: &'static str, constant: &'static st
 }
 
 const FIGURES: &[Figure] = &[
-    guide("(with `top_logprobs` up to {} in chats)", "app/src/server/prompts.rs", "MAX_TOP"),
-    guide("`prompt` may be a list of up to {} strings", "app/src/server/prompts.rs", "MAX_PROMPTS"),
-    guide("`n` and `best_of` (up to {})", "app/src/server/prompts.rs", "MAX_ANSWERS"),
-    guide("The latest {} responses are kept in memory", "app/src/server/responses/store.rs", "MOST"),
+    guide("(with `top_logprobs` up to {} in chats)", "app/src/server/openai/prompts.rs", "MAX_TOP"),
+    guide("`prompt` may be a list of up to {} strings", "app/src/server/openai/prompts.rs", "MAX_PROMPTS"),
+    guide("`n` and `best_of` (up to {})", "app/src/server/openai/prompts.rs", "MAX_ANSWERS"),
+    guide("The latest {} responses are kept in memory", "app/src/server/openai/responses/store.rs", "MOST"),
     guide("at most {} requests wait", "app/src/server/options.rs", "MAX_WAITING"),
     guide("{} requests are answered at once", "app/src/server/options.rs", "PARALLEL"),
     guide("{} answers with calls in a row", "app/src/chat/tool_round.rs", "MOST_ROUNDS"),

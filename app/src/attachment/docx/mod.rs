@@ -8,28 +8,19 @@ use self::{
     package::Package,
     paragraphs::{NoteKind, Paragraphs},
 };
-use super::passage::SourcePart;
+use super::{AttachmentFault, passage::SourcePart};
 
 /// First bytes of the container in which word processors encrypt a file.
 const ENCRYPTED: &[u8] = &[0xd0, 0xcf, 0x11, 0xe0, 0xa1, 0xb1, 0x1a, 0xe1];
 
-/// Why there is no text.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum DocxError {
-    /// It opens with a password only.
-    Encrypted,
-    /// It is not what it should be.
-    Damaged(String),
-}
-
-fn damaged(error: impl ToString) -> DocxError {
-    DocxError::Damaged(error.to_string())
+fn damaged(error: impl ToString) -> AttachmentFault {
+    AttachmentFault::Damaged { kind: "docx", reason: error.to_string() }
 }
 
 /// The paragraphs of a docx file that have text.
-pub(super) fn paragraphs(bytes: &[u8]) -> Result<Vec<SourcePart>, DocxError> {
+pub(super) fn paragraphs(bytes: &[u8]) -> Result<Vec<SourcePart>, AttachmentFault> {
     if bytes.starts_with(ENCRYPTED) {
-        return Err(DocxError::Encrypted);
+        return Err(AttachmentFault::Encrypted);
     }
     let mut package = Package::open(bytes)?;
     let main = package.main()?;

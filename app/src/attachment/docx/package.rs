@@ -8,7 +8,7 @@ use quick_xml::{
 };
 use zip::{ZipArchive, result::ZipError};
 
-use super::{DocxError, damaged};
+use super::{AttachmentFault, damaged};
 use crate::attachment::text;
 
 /// The main part, where no relation names it.
@@ -24,16 +24,16 @@ pub(super) struct Package<'a> {
 }
 
 impl<'a> Package<'a> {
-    pub fn open(bytes: &'a [u8]) -> Result<Self, DocxError> {
+    pub fn open(bytes: &'a [u8]) -> Result<Self, AttachmentFault> {
         let archive = ZipArchive::new(Cursor::new(bytes)).map_err(damaged)?;
         Ok(Package { archive, left: LARGEST })
     }
 
     /// The text of a part, if it exists.
-    pub fn part(&mut self, name: &str) -> Result<Option<String>, DocxError> {
+    pub fn part(&mut self, name: &str) -> Result<Option<String>, AttachmentFault> {
         let part = match self.archive.by_name(name) {
             Err(ZipError::FileNotFound) => return Ok(None),
-            Err(ZipError::UnsupportedArchive(ZipError::PASSWORD_REQUIRED)) => return Err(DocxError::Encrypted),
+            Err(ZipError::UnsupportedArchive(ZipError::PASSWORD_REQUIRED)) => return Err(AttachmentFault::Encrypted),
             part => part.map_err(damaged)?,
         };
         let mut bytes = Vec::new();
@@ -46,13 +46,13 @@ impl<'a> Package<'a> {
     }
 
     /// The name of the main part.
-    pub fn main(&mut self) -> Result<String, DocxError> {
+    pub fn main(&mut self) -> Result<String, AttachmentFault> {
         let named = self.relations("")?.into_iter().find(|relation| relation.is("officeDocument"));
         Ok(named.map_or_else(|| MAIN.to_owned(), |relation| relation.target))
     }
 
     /// The parts that `of` names in this relation. Where it has no relations at all, the part of the usual name.
-    pub fn related(&mut self, of: &str, relation: &str) -> Result<Vec<String>, DocxError> {
+    pub fn related(&mut self, of: &str, relation: &str) -> Result<Vec<String>, AttachmentFault> {
         let relations = self.relations(of)?;
         if relations.is_empty() {
             return Ok(vec![resolved(of, &format!("{relation}.xml"))]);
@@ -61,7 +61,7 @@ impl<'a> Package<'a> {
     }
 
     /// The relations of a part, or of the whole package if its name is empty.
-    fn relations(&mut self, of: &str) -> Result<Vec<Relation>, DocxError> {
+    fn relations(&mut self, of: &str) -> Result<Vec<Relation>, AttachmentFault> {
         let (folder, file) = of.rsplit_once('/').unwrap_or(("", of));
         let name = format!("{folder}/_rels/{file}.rels");
         let Some(xml) = self.part(name.trim_start_matches('/'))? else { return Ok(Vec::new()) };

@@ -9,7 +9,7 @@ use quick_xml::{
     events::{BytesStart, Event},
 };
 
-use super::{DocxError, damaged, package::attribute};
+use super::{AttachmentFault, damaged, package::attribute};
 use crate::attachment::passage::SourcePart;
 
 /// A kind of text that stands apart from the place it belongs to.
@@ -102,7 +102,7 @@ impl Paragraphs {
     }
 
     /// Reads a part.
-    pub fn read(&mut self, xml: &str) -> Result<(), DocxError> {
+    pub fn read(&mut self, xml: &str) -> Result<(), AttachmentFault> {
         let mut reader = Reader::from_str(xml);
         loop {
             match reader.read_event().map_err(damaged)? {
@@ -127,7 +127,7 @@ impl Paragraphs {
     }
 
     /// Reads a part, without lines that are there already: pages of several kinds share their headers.
-    pub fn read_once(&mut self, xml: &str) -> Result<(), DocxError> {
+    pub fn read_once(&mut self, xml: &str) -> Result<(), AttachmentFault> {
         let before = self.done.len();
         self.read(xml)?;
         let known: HashSet<String> = self.done[..before].iter().map(|part| part.text.clone()).collect();

@@ -15,7 +15,7 @@ use crate::{
         remembered,
         tool_round::{self, MOST_ROUNDS},
     },
-    engine_handle::{Answer, EngineHandle, ModelFailure, ModelState, error_message},
+    engine_handle::{Answer, ModelFailure, ModelState, error_message},
     library::ModelId,
     store::{ChatId, MessageId, MessageState, Store, StoreError},
 };
@@ -25,8 +25,8 @@ type Started = (Answer, Option<Arc<Session>>, Option<CallReader>);
 
 impl ChatController {
     /// Moves new text into the store. To be called while there are answers, visible or not.
-    pub fn poll(&mut self, store: &mut Store, engine_handle: &EngineHandle) -> Vec<StoreError> {
-        let state = engine_handle.state();
+    pub fn poll(&mut self, store: &mut Store) -> Vec<StoreError> {
+        let state = self.engine_handle.state();
         let mut errors = std::mem::take(&mut self.errors);
         if !self.model.ptr_eq(&Weak::new()) {
             let same = matches!(&state, ModelState::Ready { engine, .. }
@@ -40,19 +40,19 @@ impl ChatController {
         }
         let chats: Vec<ChatId> = self.answers.keys().copied().collect();
         for chat in chats {
-            if let Err(error) = self.advance(store, engine_handle, &state, chat) {
+            if let Err(error) = self.advance(store, &state, chat) {
                 errors.push(error);
             }
         }
         let chats: Vec<ChatId> = self.rounds.keys().copied().collect();
         for chat in chats {
-            if let Err(error) = self.advance_round(store, engine_handle, &state, chat) {
+            if let Err(error) = self.advance_round(store, &state, chat) {
                 errors.push(error);
             }
         }
-        errors.extend(self.words.poll(store, engine_handle).err());
+        errors.extend(self.words.poll(store, &self.engine_handle).err());
         if !self.is_busy() {
-            match self.titles.poll(store, engine_handle, &state) {
+            match self.titles.poll(store, &self.engine_handle, &state) {
                 Ok(named) => self.revision += u64::from(named),
                 Err(error) => errors.push(error),
             }
@@ -61,13 +61,7 @@ impl ChatController {
     }
 
     /// Has the calls of an answer done, and the next answer begun behind their results.
-    fn advance_round(
-        &mut self,
-        store: &mut Store,
-        engine_handle: &EngineHandle,
-        state: &ModelState,
-        chat: ChatId,
-    ) -> Result<(), StoreError> {
+    fn advance_round(&mut self, store: &mut Store, state: &ModelState, chat: ChatId) -> Result<(), StoreError> {
         let (Some(mut round), Some(tools)) = (self.rounds.remove(&chat), &self.tools) else { return Ok(()) };
         // Half of the context, at about three bytes a token.
         let limit = match state {
@@ -80,7 +74,7 @@ impl ChatController {
             self.revision += 1;
         }
         match advanced {
-            Ok(Some(last)) => self.start_answer(store, engine_handle, chat, Some(last)),
+            Ok(Some(last)) => self.start_answer(store, chat, Some(last)),
             Ok(None) => {
                 self.rounds.insert(chat, round);
                 Ok(())
@@ -93,13 +87,7 @@ impl ChatController {
         }
     }
 
-    fn advance(
-        &mut self,
-        store: &mut Store,
-        engine_handle: &EngineHandle,
-        state: &ModelState,
-        chat: ChatId,
-    ) -> Result<(), StoreError> {
+    fn advance(&mut self, store: &mut Store, state: &ModelState, chat: ChatId) -> Result<(), StoreError> {
         let Some(mut active_answer) = self.answers.remove(&chat) else { return Ok(()) };
         // Of consecutive failures only the first is reported.
         let reported = active_answer.has_unsaved_text();
@@ -114,7 +102,7 @@ impl ChatController {
         let failed = |sentence: String| (MessageState::Failed, Some(AnswerStats::failed(sentence)));
         let end = if active_answer.is_started() {
             active_answer.take_update()
-        } else if active_answer.is_stopped() {
+        } else if active_answer.stopped {
             Some((MessageState::Stopped, None))
         } else {
             match state {
@@ -124,7 +112,7 @@ impl ChatController {
                 // Without its tools an answer would be another one. Connecting has a time limit.
                 ModelState::Ready { .. } | ModelState::Remote { .. } if self.waits_for_tools(store, chat) => None,
                 ModelState::Ready { .. } | ModelState::Remote { .. } => {
-                    match self.generate(store, engine_handle, state, chat, active_answer.id()) {
+                    match self.generate(store, state, chat, active_answer.id()) {
                         Ok((answer, session, reader)) => {
                             active_answer.start(answer, session, reader, state.model());
                             None
@@ -148,12 +136,12 @@ impl ChatController {
         };
         keep_map(store, chat, &active_answer);
         if let Some(session) = active_answer.end(state, figures) {
-            self.words.answered(session.engine(), session.id(), engine_handle);
+            self.words.answered(session.engine(), session.id(), &self.engine_handle);
             drop_in_background(self.idle.replace((chat, session)));
         }
         let finished = self.finish(store, chat, active_answer);
         if finished.is_ok() && !self.is_answering(chat) {
-            match self.titles.answered(store, &engine_handle.state(), chat) {
+            match self.titles.answered(store, &self.engine_handle.state(), chat) {
                 Err(error) if !is_removed(&error) => return Err(error),
                 _ => {}
             }
@@ -171,7 +159,6 @@ impl ChatController {
     fn generate(
         &mut self,
         store: &mut Store,
-        engine_handle: &EngineHandle,
         state: &ModelState,
         chat: ChatId,
         id: MessageId,
@@ -189,13 +176,13 @@ impl ChatController {
         prompt.tools.clone_from(&tools);
         let told = !prompt.tools.is_empty();
         let notify = {
-            let engine_handle = engine_handle.clone();
+            let engine_handle = self.engine_handle.clone();
             move || engine_handle.notify()
         };
         match state {
             ModelState::Ready { engine, model } => {
                 self.model = Arc::downgrade(engine.model());
-                let session = self.session(engine_handle, chat)?;
+                let session = self.session(chat)?;
                 let format = engine.chat_template().tools();
                 let reader = told.then(|| CallReader::new(id, Some(format), &prompt.tools));
                 let request = prompt.request(session.context(), model);
@@ -250,12 +237,13 @@ impl ChatController {
     }
 
     /// The chat's session, or a new one in place of the idle one: each allocates memory for its context.
-    fn session(&mut self, engine_handle: &EngineHandle, chat: ChatId) -> Result<Arc<Session>, String> {
+    fn session(&mut self, chat: ChatId) -> Result<Arc<Session>, String> {
         match self.idle.take() {
             Some((last, session)) if last == chat => Ok(session),
             other => {
                 drop_in_background(other);
-                engine_handle.session(SessionOptions::default()).map(Arc::new).map_err(|error| error_message(&error))
+                let session = self.engine_handle.session(SessionOptions::default());
+                session.map(Arc::new).map_err(|error| error_message(&error))
             }
         }
     }

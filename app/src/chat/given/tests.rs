@@ -28,8 +28,7 @@ fn read(store: &mut Store, chat: ChatId, context: usize) -> Vec<String> {
 
 #[test]
 fn short_files_are_given_whole_above_the_message() {
-    let mut store = Store::in_memory().unwrap();
-    let chat = store.add_chat(None, "").unwrap();
+    let (mut store, chat) = Store::with_chat();
     send(&mut store, chat, None, "What is in them?", &[("a.txt", "one\n"), ("b.txt", "two")]);
     let want = "<file name=\"a.txt\">\none\n</file>\n\n<file name=\"b.txt\">\ntwo\n</file>\n\nWhat is in them?";
     assert_eq!(read(&mut store, chat, 400), [want]);
@@ -37,8 +36,7 @@ fn short_files_are_given_whole_above_the_message() {
 
 #[test]
 fn long_files_are_given_in_passages_also_with_later_questions() {
-    let mut store = Store::in_memory().unwrap();
-    let chat = store.add_chat(None, "").unwrap();
+    let (mut store, chat) = Store::with_chat();
     let text = haystack("The walrus sings at noon.") + "The pelican dives at dusk.\n";
     let asked = send(&mut store, chat, None, "When does the walrus sing?", &[("long.txt", &text), ("s.txt", "short")]);
     let first = read(&mut store, chat, 1000);
@@ -71,8 +69,7 @@ fn long_files_are_given_in_passages_also_with_later_questions() {
 fn what_is_promised_before_a_message_is_sent_is_given_with_it() {
     let mut kinds = std::collections::HashSet::new();
     for context in (60..2400).step_by(130) {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         let long = haystack("The walrus sings at noon.");
         let asked = send(&mut store, chat, None, "When does the walrus sing?", &[("long.txt", &long)]);
         read(&mut store, chat, context);
@@ -112,16 +109,14 @@ fn what_is_promised_before_a_message_is_sent_is_given_with_it() {
 
 #[test]
 fn a_file_for_which_there_is_no_room_at_all_is_named() {
-    let mut store = Store::in_memory().unwrap();
-    let chat = store.add_chat(None, "").unwrap();
+    let (mut store, chat) = Store::with_chat();
     send(&mut store, chat, None, "What is in it?", &[("long.txt", &haystack("x"))]);
     assert_eq!(read(&mut store, chat, 40), ["<file name=\"long.txt\" omitted=\"too long\"/>\n\nWhat is in it?"]);
 }
 
 #[test]
 fn counted_tokens_are_used_and_a_server_is_given_little() {
-    let mut store = Store::in_memory().unwrap();
-    let chat = store.add_chat(None, "").unwrap();
+    let (mut store, chat) = Store::with_chat();
     let message = send(&mut store, chat, None, "?", &[("a.txt", "few words")]);
     let file = store.attachments(chat).unwrap()[0].clone();
     store.set_attachment_tokens(file.id, "m", 100_000).unwrap();

@@ -263,7 +263,7 @@ impl TerminalConversation {
         let messages: Vec<_> = self
             .transcript()
             .iter()
-            .map(|message| json!({ "role": role_name(message.role), "content": message.content }))
+            .map(|message| json!({ "role": message.role.name(), "content": message.content }))
             .collect();
         format!("{:#}\n", json!({ "messages": messages }))
     }
@@ -287,13 +287,4 @@ fn memory_line(memory: &DeviceMemory) -> String {
     let used = memory.by_purpose.iter().filter(|(_, bytes)| *bytes > 0);
     let parts: Vec<String> = used.map(|(what, bytes)| format!("{} {}", what.name(), units::bytes(*bytes))).collect();
     format!("GPU {}: {}{of} ({})", memory.adapter, units::bytes(memory.accounted), parts.join(", "))
-}
-
-fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-    }
 }

@@ -4,7 +4,7 @@ use std::{env, fs, path::PathBuf, thread};
 
 use clap::Args;
 use thermocline_engine::{
-    session::{Message, Role},
+    session::Message,
     tokenizer::reasoning::transcript::{Thoughts, TranscriptWriter},
 };
 
@@ -34,7 +34,7 @@ const LISTED: usize = 10;
 pub struct RemoteOptions {
     /// Chat with a model of this server, which speaks OpenAI's protocol (vLLM, SGLang, llama-server, another Thermocline); --model is the
     /// model's name there [default: the only one it has]
-    #[arg(long, value_name = "URL", conflicts_with_all = LOCAL)]
+    #[arg(long, value_name = "URL", conflicts_with_all = LOCAL.split(' '))]
     remote: Option<ServerAddress>,
     /// File whose first line is the server's key [default: THERMOCLINE_REMOTE_KEY of the environment, or the key that was given on
     /// the window's page Models]
@@ -43,37 +43,10 @@ pub struct RemoteOptions {
 }
 
 /// Options that only an engine of this program has.
-const LOCAL: [&str; 29] = [
-    "activation",
-    "no_mmap",
-    "sidecar",
-    "context",
-    "kv_type",
-    "threads",
-    "isa",
-    "activations",
-    "device",
-    "vram",
-    "gpu_tier",
-    "sparsity",
-    "adaptive",
-    "static",
-    "no_counts",
-    "split",
-    "stream_prompts",
-    "prompt_chunk",
-    "typical",
-    "penalty_last_n",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_last_n",
-    "dry_breaker",
-    "logit_bias",
-    "on_full",
-    "keep",
-    "speculation",
-];
+const LOCAL: &str = "\
+    activation no_mmap sidecar context kv_type threads isa activations device vram gpu_tier sparsity adaptive static \
+    no_counts split stream_prompts prompt_chunk typical penalty_last_n dry_multiplier dry_base dry_allowed_length \
+    dry_last_n dry_breaker logit_bias on_full keep speculation";
 
 impl RemoteOptions {
     /// The model of the server, if one is asked for.
@@ -162,12 +135,7 @@ impl RemoteChat {
             request.set("seed", Some(seed.wrapping_add(regenerations)));
         }
         for turn in turns {
-            let role = match turn.role {
-                Role::System => "system",
-                Role::User => "user",
-                Role::Assistant | Role::Tool => "assistant",
-            };
-            request.push(role, Thoughts::of(&turn.content).answer.trim_start());
+            request.push(turn.role.name(), Thoughts::of(&turn.content).answer.trim_start());
         }
         let watch = InterruptWatch::start();
         let generation = engine_handle::Answer::start_remote(|| (), self.client.clone(), request);

@@ -11,7 +11,7 @@ use thermocline_engine::{
 };
 
 use super::{
-    report::{Report, estimate, megabytes, number, percent},
+    report::{Report, megabytes, number, percent},
     setup::{CommonArgs, Setup, Watcher, measured},
 };
 use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
@@ -66,10 +66,9 @@ fn compare(args: &KlArgs, setup: &mut Setup, corpus: &Corpus, base: Base<'_>, to
 }
 
 fn report(of: &Divergence) -> Report {
-    let mut report = Report::new(&["figure", "value", "standard error"]);
     let percentages =
         |figure: eval::Estimate| eval::Estimate { value: 100.0 * figure.value, stderr: 100.0 * figure.stderr };
-    for (name, figure, decimals) in [
+    let mut report = Report::figures(&[
         ("perplexity", of.perplexity, 4),
         ("perplexity of the base", of.base_perplexity, 4),
         ("ln(perplexity / base)", of.ln_ratio, 6),
@@ -79,9 +78,7 @@ fn report(of: &Divergence) -> Report {
         ("same likeliest token [%]", percentages(of.same_top), 3),
         ("mean change of p [%]", percentages(of.dp), 4),
         ("RMS change of p [%]", percentages(of.dp_rms), 4),
-    ] {
-        report.row([name.to_owned()].into_iter().chain(estimate(figure, decimals)));
-    }
+    ]);
     let (kld, dp) = (&of.kld_percentiles, &of.dp_percentiles);
     let points = |name: &str, values: [f64; 11], scale: f64, decimals: usize| {
         let labels = ["min", "0.1 %", "1 %", "5 %", "10 %", "median", "90 %", "95 %", "99 %", "99.9 %", "max"];
@@ -93,7 +90,7 @@ fn report(of: &Divergence) -> Report {
     let rows =
         points("KL divergence", all(kld), 1.0, 6).into_iter().chain(points("change of p [%]", all(dp), 100.0, 3));
     rows.for_each(|row| report.row(row));
-    for (name, value) in [
+    report.values([
         ("correlation of ln p", number(of.correlation, 5)),
         ("compared with", of.base.clone()),
         ("active neurons [%]", percent(of.activity.active(), 2)),
@@ -101,9 +98,7 @@ fn report(of: &Divergence) -> Report {
         ("read per token [MB]", megabytes(of.bytes_per_token)),
         ("tokens per second", format!("{:.1}", of.tokens_per_second)),
         ("of the base", of.base_tokens_per_second.map_or("-".to_owned(), |speed| format!("{speed:.1}"))),
-    ] {
-        report.row([name.to_owned(), value, String::new()]);
-    }
+    ]);
     report
 }
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use thermocline_engine::{eval, session::SparsityChoice};
 
 use super::{
-    report::{Report, estimate, megabytes, percent},
+    report::{Report, megabytes, percent},
     setup::{CommonArgs, Watcher, measured},
 };
 use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
@@ -27,17 +27,12 @@ pub fn perplexity(args: &PerplexityArgs) -> Outcome {
     let mut watcher = Watcher::new("scoring", corpus.computed());
     let of = measured(eval::perplexity(&mut setup.forward, &corpus, setup.method, &setup.device, &mut watcher))?;
     drop(watcher);
-    let mut report = Report::new(&["figure", "value", "standard error"]);
-    for (name, figure, decimals) in [("perplexity", of.perplexity, 4), ("nats per token", of.nll, 5)] {
-        report.row([name.to_owned()].into_iter().chain(estimate(figure, decimals)));
-    }
-    for (name, value) in [
+    let mut report = Report::figures(&[("perplexity", of.perplexity, 4), ("nats per token", of.nll, 5)]);
+    report.values([
         ("active neurons [%]", percent(of.activity.active(), 2)),
         ("read per token [MB]", megabytes(of.bytes_per_token)),
         ("tokens per second", format!("{:.1}", of.tokens_per_second)),
-    ] {
-        report.row([name.to_owned(), value, String::new()]);
-    }
+    ]);
     let figures = json!({ "perplexity": of, "active": of.activity.active(), "layers": of.activity.layers() });
     report.finish(&of.conditions, &args.common.output, figures)
 }

@@ -33,6 +33,20 @@ impl Report {
         self.rows.push(cells.into_iter().collect());
     }
 
+    /// A table of figures with their standard errors and decimals.
+    pub fn figures(figures: &[(&str, Estimate, usize)]) -> Self {
+        let mut report = Report::new(&["figure", "value", "standard error"]);
+        for (name, Estimate { value, stderr }, decimals) in figures {
+            report.row([(*name).to_owned(), number(*value, *decimals), number(*stderr, *decimals)]);
+        }
+        report
+    }
+
+    /// Adds rows of values without a standard error.
+    pub fn values<const N: usize>(&mut self, values: [(&str, String); N]) {
+        values.into_iter().for_each(|(name, value)| self.row([name.to_owned(), value, String::new()]));
+    }
+
     /// Prints the table below its conditions, and writes the files that were asked for.
     pub fn finish(&self, conditions: &Conditions, output: &OutputArgs, figures: Value) -> Outcome {
         let mut out = std::io::stdout().lock();
@@ -108,11 +122,6 @@ pub fn sentence(of: &Conditions) -> String {
         of.chunks,
         of.context
     )
-}
-
-/// A figure and its standard error.
-pub fn estimate(of: Estimate, decimals: usize) -> [String; 2] {
-    [number(of.value, decimals), number(of.stderr, decimals)]
 }
 
 /// A number with `decimals`, or in scientific notation if it would lose its digits.

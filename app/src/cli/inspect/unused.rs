@@ -7,20 +7,8 @@ use super::summary::Group;
 use crate::units;
 
 /// Parts of names of tensors for pictures and sound.
-const SENSES: [&str; 12] = [
-    "v",
-    "a",
-    "mm",
-    "vision",
-    "visual",
-    "audio",
-    "vision_tower",
-    "vision_model",
-    "audio_tower",
-    "embed_vision",
-    "embed_audio",
-    "multi_modal_projector",
-];
+const SENSES: &str =
+    "v a mm vision visual audio vision_tower vision_model audio_tower embed_vision embed_audio multi_modal_projector";
 
 /// Reasons.
 const TAIL: &str = "the tail, which predicts further tokens and is not run";
@@ -127,7 +115,7 @@ fn outside_layers(name: &str) -> (String, String) {
     };
     let reason = match *part {
         "mtp" => TAIL,
-        part if SENSES.contains(&part) => SENSE,
+        part if SENSES.split(' ').any(|name| name == part) => SENSE,
         _ => UNKNOWN,
     };
     (format!("{}.*", parts[..=first].join(".")), reason.to_owned())

@@ -24,30 +24,10 @@ pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => clipped(text),
         Value::Array(array) => {
-            let (length, element) = describe(array);
+            let (length, element, _) = parts(array);
             format!("[{length} x {element}]")
         }
         other => value_json(other).to_string(),
-    }
-}
-
-/// Length and name of the element type.
-fn describe(array: &Array) -> (usize, &'static str) {
-    match array {
-        Array::U8(v) => (v.len(), "u8"),
-        Array::I8(v) => (v.len(), "i8"),
-        Array::U16(v) => (v.len(), "u16"),
-        Array::I16(v) => (v.len(), "i16"),
-        Array::U32(v) => (v.len(), "u32"),
-        Array::I32(v) => (v.len(), "i32"),
-        Array::U64(v) => (v.len(), "u64"),
-        Array::I64(v) => (v.len(), "i64"),
-        Array::F32(v) => (v.len(), "f32"),
-        Array::F64(v) => (v.len(), "f64"),
-        Array::Bool(v) => (v.len(), "bool"),
-        Array::String(v) => (v.len(), "string"),
-        Array::Bytes(v) => (v.len(), "string"),
-        Array::Array(v) => (v.len(), "array"),
     }
 }
 
@@ -67,32 +47,34 @@ pub fn value_json(value: &Value) -> Json {
         Value::Bool(v) => json!(v),
         Value::String(v) => json!(v),
         Value::Array(array) => {
-            let (length, element) = describe(array);
-            let first = first_elements(array);
+            let (length, element, first) = parts(array);
             if length <= MOST_ELEMENTS { first } else { json!({ "type": element, "length": length, "first": first }) }
         }
     }
 }
 
-/// JSON of the first elements.
-fn first_elements(array: &Array) -> Json {
-    fn head<T: serde::Serialize>(values: &[T]) -> Json {
-        json!(values[..values.len().min(MOST_ELEMENTS)])
+/// Length, name of the element type, and JSON of the first elements.
+fn parts(array: &Array) -> (usize, &'static str, Json) {
+    fn of<T: serde::Serialize>(name: &'static str, values: &[T]) -> (usize, &'static str, Json) {
+        (values.len(), name, json!(values[..values.len().min(MOST_ELEMENTS)]))
     }
     match array {
-        Array::U8(v) => head(v),
-        Array::I8(v) => head(v),
-        Array::U16(v) => head(v),
-        Array::I16(v) => head(v),
-        Array::U32(v) => head(v),
-        Array::I32(v) => head(v),
-        Array::U64(v) => head(v),
-        Array::I64(v) => head(v),
-        Array::F32(v) => head(v),
-        Array::F64(v) => head(v),
-        Array::Bool(v) => head(v),
-        Array::String(v) => head(v),
-        Array::Bytes(v) => v.iter().take(MOST_ELEMENTS).map(|text| json!(String::from_utf8_lossy(text))).collect(),
-        Array::Array(v) => v.iter().take(MOST_ELEMENTS).map(first_elements).collect(),
+        Array::U8(v) => of("u8", v),
+        Array::I8(v) => of("i8", v),
+        Array::U16(v) => of("u16", v),
+        Array::I16(v) => of("i16", v),
+        Array::U32(v) => of("u32", v),
+        Array::I32(v) => of("i32", v),
+        Array::U64(v) => of("u64", v),
+        Array::I64(v) => of("i64", v),
+        Array::F32(v) => of("f32", v),
+        Array::F64(v) => of("f64", v),
+        Array::Bool(v) => of("bool", v),
+        Array::String(v) => of("string", v),
+        Array::Bytes(v) => {
+            let text = |text: &Vec<u8>| json!(String::from_utf8_lossy(text));
+            (v.len(), "string", v.iter().take(MOST_ELEMENTS).map(text).collect())
+        }
+        Array::Array(v) => (v.len(), "array", v.iter().take(MOST_ELEMENTS).map(|array| parts(array).2).collect()),
     }
 }

@@ -4,10 +4,12 @@ use serde_json::{Value, json};
 use thermocline_engine::session::{GenerationStats, StopReason};
 
 use crate::server::{
+    answer_events::AnswerEvent,
+    answer_format::AnswerFormat,
     answer_reader::AnswerPiece,
     choices::Choice,
     error::ApiError,
-    response::{StreamEvent, add_forgotten, new_id},
+    stream_event::{StreamEvent, add_forgotten, new_id},
 };
 
 /// Formatter of one message.
@@ -34,37 +36,6 @@ impl MessageFormat {
     /// A formatter with a new id, of an answer to a prompt of `input_tokens` tokens.
     pub fn new(model: String, input_tokens: usize) -> Self {
         MessageFormat { id: new_id("msg_"), model, input_tokens, started: 0, open: None }
-    }
-
-    /// The complete message.
-    pub fn whole(&self, choice: &Choice, total: &GenerationStats) -> Value {
-        let mut blocks: Vec<Value> = Vec::new();
-        let mut arguments: Vec<String> = Vec::new();
-        for piece in &choice.pieces {
-            match piece {
-                AnswerPiece::Reasoning(text) => append(&mut blocks, "thinking", text),
-                AnswerPiece::Content(text) => append(&mut blocks, "text", text),
-                AnswerPiece::Call { id, name, .. } => {
-                    blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": {} }));
-                    arguments.push(String::new());
-                }
-                AnswerPiece::Arguments { index, text } => {
-                    if let Some(arguments) = arguments.get_mut(*index) {
-                        arguments.push_str(text);
-                    }
-                }
-            }
-        }
-        let calls = blocks.iter_mut().filter(|block| block["type"] == "tool_use");
-        for (call, arguments) in calls.zip(&arguments) {
-            // Models may write what is no JSON.
-            call["input"] = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
-        }
-        let mut message = self.frame(blocks.into());
-        let (reason, sequence) = stop_reason(&choice.reason, choice.called);
-        (message["stop_reason"], message["stop_sequence"]) = (reason.into(), sequence.into());
-        message["usage"] = usage(total.prompt_tokens, total);
-        message
     }
 
     /// The event before the first block.
@@ -144,14 +115,53 @@ impl MessageFormat {
     }
 }
 
+impl AnswerFormat for MessageFormat {
+    fn events(&mut self, event: AnswerEvent) -> Vec<StreamEvent> {
+        match event {
+            AnswerEvent::Begin { .. } => self.first_events(),
+            AnswerEvent::Pieces { pieces, .. } => self.piece_events(&pieces),
+            AnswerEvent::End(end) => self.last_events(&end.reason, end.called, &end.total),
+            AnswerEvent::Failed(error) => {
+                vec![StreamEvent { name: Some("error"), data: error_body(&error).to_string() }]
+            }
+        }
+    }
+
+    fn whole(&self, choices: &[Choice], total: &GenerationStats) -> Value {
+        let Some(choice) = choices.first() else { return Value::Null };
+        let mut blocks: Vec<Value> = Vec::new();
+        for piece in &choice.pieces {
+            match piece {
+                AnswerPiece::Reasoning(text) => append(&mut blocks, "thinking", text),
+                AnswerPiece::Content(text) => append(&mut blocks, "text", text),
+                AnswerPiece::Call { id, name, .. } => {
+                    blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": "" }));
+                }
+                AnswerPiece::Arguments { text, .. } => append(&mut blocks, "tool_use", text),
+            }
+        }
+        for call in blocks.iter_mut().filter(|block| block["type"] == "tool_use") {
+            // Models may write what is no JSON.
+            let input = call["input"].as_str().unwrap_or_default();
+            call["input"] = serde_json::from_str(input).unwrap_or_else(|_| json!({ "arguments": input }));
+        }
+        let mut message = self.frame(blocks.into());
+        let (reason, sequence) = stop_reason(&choice.reason, choice.called);
+        (message["stop_reason"], message["stop_sequence"]) = (reason.into(), sequence.into());
+        message["usage"] = usage(total.prompt_tokens, total);
+        message
+    }
+}
+
 /// Adds text to the last block if it is of type `kind`, else to a new one.
 fn append(blocks: &mut Vec<Value>, kind: &str, text: &str) {
+    let field = if kind == "tool_use" { "input" } else { kind };
     match blocks.last_mut() {
         Some(block) if block["type"] == kind => {
-            block[kind] = format!("{}{text}", block[kind].as_str().unwrap_or_default()).into();
+            block[field] = format!("{}{text}", block[field].as_str().unwrap_or_default()).into();
         }
         _ if kind == "thinking" => blocks.push(json!({ "type": kind, kind: text, "signature": "" })),
-        _ => blocks.push(json!({ "type": kind, kind: text })),
+        _ => blocks.push(json!({ "type": kind, field: text })),
     }
 }
 

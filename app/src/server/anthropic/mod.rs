@@ -1,13 +1,15 @@
-//! Anthropic's protocol: `POST /v1/messages` and `/v1/messages/count_tokens`. [`chat_body`] makes a body of OpenAI's of a request's, so that
-//! there is one parser and one way to generate; [`MessageFormat`] writes answers as messages of content blocks; [`error_body`] is the shape
-//! of refusals.
+//! Anthropic's protocol: `POST /v1/messages` and `/v1/messages/count_tokens`.
+//! [`read_message_request`] reads requests, whose messages are `blocks` and whose `answer_fields`
+//! say how the answer comes to be; [`MessageFormat`] writes answers as messages of content blocks;
+//! [`error_body`] is the shape of refusals.
 
 mod answer_fields;
+mod blocks;
 mod format;
 mod request;
 
 pub use format::{MessageFormat, error_body};
-pub use request::{MessageBody, chat_body};
+pub use request::read_message_request;
 
 /// The paths of this protocol begin like this.
 pub const PATH: &str = "/v1/messages";

@@ -7,10 +7,12 @@ use thermocline_engine::session::{GenerationStats, StopReason};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::server::{
+    answer_events::AnswerEvent,
+    answer_format::AnswerFormat,
     answer_reader::AnswerPiece,
     choices::Choice,
     error::ApiError,
-    response::{StreamEvent, add_forgotten},
+    stream_event::{StreamEvent, add_forgotten},
 };
 
 /// Formatter of one answer.
@@ -28,22 +30,6 @@ impl LinesFormat {
     /// A formatter of an answer that begins now.
     pub fn new(model: String, chat: bool) -> Self {
         LinesFormat { model, chat, started: Instant::now(), call: None }
-    }
-
-    /// The complete answer.
-    pub fn whole(&self, choice: &Choice, total: &GenerationStats) -> Value {
-        let text = |part: fn(&AnswerPiece) -> Option<&str>| choice.pieces.iter().filter_map(part).collect::<String>();
-        let mut calls: Vec<(String, String)> = Vec::new();
-        for piece in &choice.pieces {
-            match (piece, calls.last_mut()) {
-                (AnswerPiece::Call { name, .. }, _) => calls.push((name.clone(), String::new())),
-                (AnswerPiece::Arguments { text, .. }, Some((_, arguments))) => arguments.push_str(text),
-                _ => {}
-            }
-        }
-        let calls = calls.iter().map(|(name, arguments)| call_json(name, arguments)).collect();
-        let object = self.object(&text(AnswerPiece::content), &text(AnswerPiece::reasoning), calls);
-        self.with_end(object, &choice.reason, total)
     }
 
     /// The lines of new pieces. A call of a tool is told when it is complete.
@@ -120,6 +106,37 @@ impl LinesFormat {
         object["eval_count"] = total.generated_tokens.into();
         add_forgotten(&mut object, total);
         object
+    }
+}
+
+impl AnswerFormat for LinesFormat {
+    fn is_lines(&self) -> bool {
+        true
+    }
+
+    fn events(&mut self, event: AnswerEvent) -> Vec<StreamEvent> {
+        match event {
+            AnswerEvent::Begin { .. } => Vec::new(),
+            AnswerEvent::Pieces { pieces, .. } => self.piece_events(&pieces),
+            AnswerEvent::End(end) => self.last_events(&end.reason, &end.total),
+            AnswerEvent::Failed(error) => vec![line(&error_body(&error))],
+        }
+    }
+
+    fn whole(&self, choices: &[Choice], total: &GenerationStats) -> Value {
+        let Some(choice) = choices.first() else { return Value::Null };
+        let text = |part: fn(&AnswerPiece) -> Option<&str>| choice.pieces.iter().filter_map(part).collect::<String>();
+        let mut calls: Vec<(String, String)> = Vec::new();
+        for piece in &choice.pieces {
+            match (piece, calls.last_mut()) {
+                (AnswerPiece::Call { name, .. }, _) => calls.push((name.clone(), String::new())),
+                (AnswerPiece::Arguments { text, .. }, Some((_, arguments))) => arguments.push_str(text),
+                _ => {}
+            }
+        }
+        let calls = calls.iter().map(|(name, arguments)| call_json(name, arguments)).collect();
+        let object = self.object(&text(AnswerPiece::content), &text(AnswerPiece::reasoning), calls);
+        self.with_end(object, &choice.reason, total)
     }
 }
 

@@ -1,205 +1,233 @@
-//! Requests for chats and texts, as bodies of OpenAI's.
+//! Requests for chats, texts and embeddings.
 
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thermocline_engine::session::{Prompt, Request, Role};
 
 use crate::{
     server::{
+        answer_form::RequestedGrammar,
+        embedding_fields::EmbeddingFields,
         error::ApiError,
-        json_fields::{JsonFields, invalid},
-        request::Endpoint,
+        fields::{FieldLimit, Ignored, TextOr, accept_only, each, invalid, parse_fields},
+        openai::{CallObject, TextPart, read_tools},
+        request::RequestedAnswer,
+        request_message::{ROLES, RequestMessage, chat_prompt, role_of},
+        sampling_fields::{SamplingFields, set},
+        thoughts::{Effort, RequestedThoughts},
     },
-    units::Seed,
+    units::Limit,
 };
 
-/// Fields that change nothing about an answer.
-const IGNORED: [&str; 3] = ["keep_alive", "truncate", "shift"];
+/// The expected value of images.
+const NO_IMAGES: &str = "none (they cannot be read)";
 
-/// Options of the same name and meaning as fields of OpenAI's bodies here.
-const SAME: [&str; 10] = [
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repeat_penalty",
-    "repeat_last_n",
-    "presence_penalty",
-    "frequency_penalty",
-    "stop",
-];
-
-/// Options about how a model is loaded, which the server's own command line decides.
-const LOADING: [&str; 11] = [
-    "num_ctx",
-    "num_batch",
-    "num_gpu",
-    "main_gpu",
-    "num_thread",
-    "num_keep",
-    "numa",
-    "low_vram",
-    "use_mmap",
-    "use_mlock",
-    "penalize_newline",
-];
-
-/// A request in OpenAI's form.
-#[derive(Debug, PartialEq)]
-pub struct OllamaBody {
-    /// Its fields; `None` for a request without a prompt, which asks that the model be loaded.
-    pub fields: Option<Map<String, Value>>,
-    /// The form of them.
-    pub endpoint: Endpoint,
+/// The fields of both kinds of requests.
+#[derive(Debug, PartialEq, Deserialize)]
+struct CommonFields {
+    model: Option<String>,
+    stream: Option<bool>,
+    format: Option<Value>,
+    think: Option<Think>,
+    options: Option<(SamplingFields, OptionFields)>,
+    images: Option<Value>,
+    keep_alive: Ignored,
+    truncate: Ignored,
+    shift: Ignored,
 }
 
-/// The body that asks for what a body of `/api/chat` asks for.
-pub fn chat_body(body: &[u8]) -> Result<OllamaBody, ApiError> {
-    let mut fields = JsonFields::parse(body)?;
-    let mut out = common(&mut fields)?;
-    if let Some(tools) = fields.remove("tools") {
-        out.insert("tools".to_owned(), tools);
+/// The options beside those by which tokens are chosen. The ones about how a model is loaded are
+/// ignored, as the server's own command line decides them.
+#[derive(Debug, PartialEq, Deserialize)]
+struct OptionFields {
+    num_predict: Option<FieldLimit>,
+    mirostat: Option<Value>,
+    num_ctx: Ignored,
+    num_batch: Ignored,
+    num_gpu: Ignored,
+    main_gpu: Ignored,
+    num_thread: Ignored,
+    num_keep: Ignored,
+    numa: Ignored,
+    low_vram: Ignored,
+    use_mmap: Ignored,
+    use_mlock: Ignored,
+    penalize_newline: Ignored,
+}
+
+/// The fields of chats alone.
+#[derive(Debug, PartialEq, Deserialize)]
+struct OllamaChatFields {
+    messages: Option<Vec<ChatMessageFields>>,
+    tools: Option<Vec<Value>>,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+struct ChatMessageFields {
+    role: Option<String>,
+    content: Option<TextOr<TextPart>>,
+    thinking: Option<String>,
+    tool_calls: Option<Vec<CallObject>>,
+    tool_call_id: Option<String>,
+    tool_name: Option<String>,
+    images: Option<Value>,
+}
+
+/// The fields of texts alone.
+#[derive(Debug, PartialEq, Deserialize)]
+struct GenerateFields {
+    prompt: Option<String>,
+    system: Option<String>,
+    raw: Option<bool>,
+    suffix: Option<String>,
+    template: Option<Value>,
+}
+
+/// The fields of a request for embeddings beside OpenAI's.
+#[derive(Debug, PartialEq, Deserialize)]
+struct EmbedFields {
+    prompt: Option<Value>,
+    options: Ignored,
+}
+
+/// Thoughts that are on or off, or their effort.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(try_from = "Value")]
+enum Think {
+    On(bool),
+    Effort(Effort),
+}
+
+impl TryFrom<Value> for Think {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, &'static str> {
+        match (&value, value.as_str()) {
+            (Value::Bool(on), _) => Ok(Think::On(*on)),
+            (_, Some("low")) => Ok(Think::Effort(Effort::Low)),
+            (_, Some("medium")) => Ok(Think::Effort(Effort::Medium)),
+            (_, Some("high")) => Ok(Think::Effort(Effort::High)),
+            _ => Err("true, false, low, medium or high"),
+        }
     }
-    let list = match fields.remove("messages") {
-        None => Vec::new(),
-        Some(Value::Array(list)) => list,
-        Some(other) => return Err(invalid("messages", "a list of messages", &other)),
-    };
-    fields.finish()?;
-    let messages = list.into_iter().enumerate().map(|(at, it)| read_message(it, &format!("messages[{at}]")));
-    let messages = messages.collect::<Result<Vec<_>, _>>()?;
-    let empty = messages.is_empty();
-    out.insert("messages".to_owned(), messages.into());
-    Ok(OllamaBody { fields: (!empty).then_some(out), endpoint: Endpoint::Chat })
 }
 
-/// The body that asks for what a body of `/api/generate` asks for: a chat of one message, or with `raw` a text to continue.
-pub fn generate_body(body: &[u8]) -> Result<OllamaBody, ApiError> {
-    let mut fields = JsonFields::parse(body)?;
-    let mut out = common(&mut fields)?;
-    let (prompt, system) = (fields.string("prompt")?.unwrap_or_default(), fields.string("system")?);
-    let raw = fields.boolean("raw")?.unwrap_or(false);
-    let suffix = fields.string("suffix")?.filter(|suffix| !suffix.is_empty());
-    fields.accept_only("template", &[json!("")])?;
-    fields.finish()?;
+/// Reads a body of `/api/chat`; `None` for a request without messages, which asks that the model be
+/// loaded.
+pub fn read_chat(body: &[u8], defaults: &Request) -> Result<Option<RequestedAnswer>, ApiError> {
+    let (common, chat): (CommonFields, OllamaChatFields) = parse_fields(body, false)?;
+    let messages = each(chat.messages.unwrap_or_default(), "messages", |_, message| message.read())?;
+    let mut asked = common.read(defaults)?;
+    asked.tools = read_tools(chat.tools)?;
+    let empty = messages.is_empty();
+    asked.prompts.push(chat_prompt(messages, false));
+    Ok((!empty).then_some(asked))
+}
+
+/// Reads a body of `/api/generate`: a chat of one message, or with `raw` a text to continue. `None`
+/// for a request without a prompt, which asks that the model be loaded.
+pub fn read_generate(body: &[u8], defaults: &Request) -> Result<Option<RequestedAnswer>, ApiError> {
+    let (common, fields): (CommonFields, GenerateFields) = parse_fields(body, false)?;
+    accept_only(fields.template.as_ref(), "template", &[json!("")])?;
+    let mut asked = common.read(defaults)?;
+    asked.suffix = fields.suffix.filter(|suffix| !suffix.is_empty());
+    let prompt = fields.prompt.unwrap_or_default();
     let empty = prompt.is_empty();
-    let endpoint = if raw || suffix.is_some() {
-        if let Some(field) = ["chat_template_kwargs", "reasoning_effort"].iter().find(|field| out.contains_key(**field))
-        {
-            let message = format!("think: expected none where no chat is asked for, got {field}");
+    if fields.raw == Some(true) || asked.suffix.is_some() {
+        if asked.thoughts != RequestedThoughts::default() {
+            let message = "think: expected none where no chat is asked for, got a value";
             return Err(ApiError::invalid_field("think", message));
         }
-        out.extend(suffix.map(|suffix| ("suffix".to_owned(), suffix.into())));
-        out.insert("prompt".to_owned(), prompt.into());
-        Endpoint::Completion
+        asked.prompts.push(Prompt::Text(prompt));
     } else {
-        let system = system.filter(|text| !text.is_empty()).map(|text| json!({ "role": "system", "content": text }));
-        let user = json!({ "role": "user", "content": prompt });
-        out.insert("messages".to_owned(), system.into_iter().chain([user]).collect());
-        Endpoint::Chat
-    };
-    Ok(OllamaBody { fields: (!empty).then_some(out), endpoint })
-}
-
-/// The body of `/v1/embeddings` that asks for what a body of `/api/embed` asks for.
-pub fn embed_body(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    let mut fields = JsonFields::parse(body)?;
-    let truncates = fields.boolean("truncate")?.unwrap_or(true);
-    embedding_fields(fields, "input", truncates)
-}
-
-/// The same of a body of `/api/embeddings`, which has one text.
-pub fn embedding_body(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    embedding_fields(JsonFields::parse(body)?, "prompt", true)
-}
-
-fn embedding_fields(mut fields: JsonFields, texts: &str, truncates: bool) -> Result<Map<String, Value>, ApiError> {
-    let mut out = Map::from_iter([("truncate".to_owned(), truncates.into())]);
-    for (field, name) in [("model", "model"), (texts, "input"), ("dimensions", "dimensions")] {
-        out.extend(fields.remove(field).map(|value| (name.to_owned(), value)));
+        let system = fields.system.filter(|text| !text.is_empty());
+        let system = system.map(|text| RequestMessage::new(Role::System, text));
+        let user = RequestMessage::new(Role::User, prompt);
+        asked.prompts.push(chat_prompt(system.into_iter().chain([user]), false));
     }
-    ["options", "keep_alive"].iter().for_each(|field| drop(fields.remove(field)));
-    fields.finish()?;
-    Ok(out)
+    Ok((!empty).then_some(asked))
 }
 
-/// The fields that both kinds of requests have.
-fn common(fields: &mut JsonFields) -> Result<Map<String, Value>, ApiError> {
-    let mut out = Map::new();
-    out.extend(fields.remove("model").map(|name| ("model".to_owned(), name)));
-    out.insert("stream".to_owned(), fields.boolean("stream")?.unwrap_or(true).into());
-    match fields.remove("format") {
-        None => {}
-        Some(Value::String(word)) if word.is_empty() => {}
-        Some(Value::String(word)) if word == "json" => {
-            out.insert("response_format".to_owned(), json!({ "type": "json_object" }));
-        }
-        Some(schema @ Value::Object(_)) => {
-            let schema = json!({ "name": "format", "schema": schema });
-            out.insert("response_format".to_owned(), json!({ "type": "json_schema", "json_schema": schema }));
-        }
-        Some(other) => return Err(invalid("format", "\"json\" or a JSON schema", &other)),
-    }
-    match fields.remove("think") {
-        None => {}
-        Some(Value::Bool(on)) => {
-            out.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": on }));
-            if !on {
-                out.insert("reasoning".to_owned(), json!({ "enabled": false }));
+/// Reads a body of `/api/embed`.
+pub fn read_embed(body: &[u8]) -> Result<EmbeddingFields, ApiError> {
+    let (fields, _): (EmbeddingFields, EmbedFields) = parse_fields(body, false)?;
+    Ok(EmbeddingFields { truncate: fields.truncate.or(Some(true)), ..fields })
+}
+
+/// Reads a body of `/api/embeddings`, which has one text.
+pub fn read_embeddings(body: &[u8]) -> Result<EmbeddingFields, ApiError> {
+    let (fields, EmbedFields { prompt, .. }): (EmbeddingFields, _) = parse_fields(body, false)?;
+    Ok(EmbeddingFields { input: prompt, truncate: Some(true), ..fields })
+}
+
+impl CommonFields {
+    fn read(self, defaults: &Request) -> Result<RequestedAnswer, ApiError> {
+        let mut asked = RequestedAnswer::new(Vec::new(), defaults);
+        (asked.model, asked.stream) = (self.model, self.stream.unwrap_or(true));
+        asked.grammar = match self.format {
+            None => None,
+            Some(Value::String(word)) if word.is_empty() => None,
+            Some(Value::String(word)) if word == "json" => Some(RequestedGrammar::any_object("format")),
+            Some(schema @ Value::Object(_)) => Some(RequestedGrammar::of_schema(&schema, false, "format")?),
+            Some(other) => return Err(invalid("format", "\"json\" or a JSON schema", &other)),
+        };
+        match self.think {
+            None => {}
+            Some(Think::Effort(effort)) => asked.thoughts.think(effort),
+            Some(Think::On(on)) => {
+                asked.thoughts.enable(on);
+                asked.thoughts.budget = (!on).then_some(Limit::Of(0));
             }
         }
-        Some(Value::String(effort)) if ["low", "medium", "high"].contains(&&*effort) => {
-            out.insert("reasoning_effort".to_owned(), effort.into());
+        if let Some((sampling, options)) = self.options {
+            sampling.apply(&mut asked.settings, false).map_err(|error| error.under("options"))?;
+            set(&mut asked.settings.max_tokens, options.num_predict.map(|most| most.0.count()));
+            accept_only(options.mirostat.as_ref(), "options.mirostat", &[json!(0)])?;
         }
-        Some(other) => return Err(invalid("think", "true, false, low, medium or high", &other)),
-    }
-    if let Some(options) = fields.remove("options") {
-        let mut options = JsonFields::from_value(options, "options")?;
-        for option in SAME {
-            out.extend(options.remove(option).map(|value| (option.to_owned(), value)));
+        match self.images {
+            Some(images) => Err(invalid("images", NO_IMAGES, &images)),
+            None => Ok(asked),
         }
-        let seed = options.seed("seed")?.map(|seed| match seed {
-            Seed::Any => json!(-1),
-            Seed::Fixed(seed) => seed.into(),
-        });
-        out.extend(seed.map(|seed| ("seed".to_owned(), seed)));
-        // Read here, so that an error names the option.
-        let most = options.limit("num_predict", false)?.map(|most| most.count().map_or(json!(-1), Value::from));
-        out.extend(most.map(|most| ("max_tokens".to_owned(), most)));
-        options.accept_only("mirostat", &[json!(0)])?;
-        LOADING.iter().for_each(|option| drop(options.remove(option)));
-        options.finish()?;
     }
-    fields.remove("images").map_or(Ok(()), |images| Err(invalid("images", "none (they cannot be read)", &images)))?;
-    IGNORED.iter().for_each(|field| drop(fields.remove(field)));
-    Ok(out)
 }
 
-fn read_message(message: Value, path: &str) -> Result<Value, ApiError> {
-    let mut fields = JsonFields::from_value(message, path)?;
-    let mut out = Map::new();
-    for (field, name) in [
-        ("role", "role"),
-        ("content", "content"),
-        ("thinking", "reasoning_content"),
-        ("tool_calls", "tool_calls"),
-        ("tool_call_id", "tool_call_id"),
-        ("tool_name", "name"),
-    ] {
-        out.extend(fields.remove(field).map(|value| (name.to_owned(), value)));
+impl ChatMessageFields {
+    fn read(self) -> Result<RequestMessage, ApiError> {
+        let role = self.role.unwrap_or_default();
+        let role = role_of(&role).ok_or_else(|| invalid("role", ROLES, &role.as_str().into()))?;
+        if let Some(images) = self.images {
+            return Err(invalid("images", NO_IMAGES, &images));
+        }
+        if self.tool_calls.is_some() && role != Role::Assistant {
+            return Err(ApiError::unsupported("tool_calls"));
+        }
+        if self.tool_call_id.is_some() && role != Role::Tool {
+            return Err(ApiError::unsupported("tool_call_id"));
+        }
+        let content = self.content.map_or(Ok(String::new()), |content| content.text(TextPart::text));
+        let mut message = RequestMessage::new(role, content.map_err(|error| error.under("content"))?);
+        if role == Role::Assistant {
+            message.thoughts = self.thinking.unwrap_or_default();
+        }
+        message.calls = self.tool_calls.unwrap_or_default().into_iter().map(|call| call.0).collect();
+        Ok(RequestMessage { call_id: self.tool_call_id, name: self.tool_name, ..message })
     }
-    if let Some(images) = fields.remove("images") {
-        return Err(invalid(&fields.path("images"), "none (they cannot be read)", &images));
-    }
-    fields.finish()?;
-    Ok(Value::Object(out))
 }
 
 #[cfg(test)]
 mod tests {
+    use thermocline_engine::session::{Grammar, Message, sampling::JsonSchema};
+
     use super::*;
 
+    type BodyReader = fn(&[u8], &Request) -> Result<Option<RequestedAnswer>, ApiError>;
+
+    fn read(read: BodyReader, body: &Value) -> Result<Option<RequestedAnswer>, ApiError> {
+        read(body.to_string().as_bytes(), &Request::new(Prompt::Tokens(Vec::new())))
+    }
+
     #[test]
-    fn chat_body_has_options_format_and_thoughts_as_openai_names_them() {
+    fn chats_have_options_format_and_thoughts() {
         let call = json!({ "function": { "name": "f", "arguments": { "x": 1 } } });
         let body = json!({
             "model": "m", "keep_alive": "5m", "think": false, "format": "json",
@@ -209,30 +237,36 @@ mod tests {
                 { "role": "tool", "tool_name": "f", "content": "7" },
             ],
         });
-        let body = chat_body(body.to_string().as_bytes()).unwrap();
-        let wanted = json!({
-            "model": "m", "stream": true, "temperature": 0.5, "max_tokens": 7, "seed": -1, "stop": ["x"],
-            "chat_template_kwargs": { "enable_thinking": false }, "reasoning": { "enabled": false }, "response_format": { "type": "json_object" },
-            "messages": [
-                { "role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call] },
-                { "role": "tool", "name": "f", "content": "7" },
-            ],
-        });
-        assert_eq!((body.endpoint, body.fields.map(Value::Object)), (Endpoint::Chat, Some(wanted)));
+        let asked = read(read_chat, &body).unwrap().unwrap();
+        let answer = RequestMessage {
+            thoughts: "Hm.".to_owned(),
+            calls: vec![call],
+            ..RequestMessage::new(Role::Assistant, "")
+        };
+        let result = RequestMessage { name: Some("f".to_owned()), ..RequestMessage::new(Role::Tool, "7") };
+        assert_eq!(asked.prompts, [Prompt::Chat(vec![answer.into(), result.into()])]);
+        let settings = &asked.settings;
+        assert_eq!((settings.sampling.temperature, settings.sampling.seed), (0.5, None));
+        assert_eq!((settings.max_tokens, &settings.stop), (Some(7), &vec!["x".to_owned()]));
+        assert_eq!((asked.model.as_deref(), asked.stream), (Some("m"), true));
+        assert_eq!(asked.thoughts.budget, Some(Limit::Of(0)));
+        assert_eq!(Value::Object(asked.thoughts.variables), json!({ "enable_thinking": false }));
+        let grammar = Grammar::JsonSchema(JsonSchema::any_object());
+        assert_eq!(asked.grammar, Some(RequestedGrammar { field: "format".to_owned(), grammar }));
     }
 
     #[test]
-    fn generate_body_is_a_chat_unless_raw_and_nothing_without_a_prompt() {
-        let read = |body: Value| generate_body(body.to_string().as_bytes()).unwrap();
-        let chat =
-            read(json!({ "prompt": "hi", "system": "Be brief.", "stream": false, "options": { "num_predict": -1 } }));
-        let messages = json!([{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "hi" }]);
-        let wanted = json!({ "stream": false, "messages": messages, "max_tokens": -1 });
-        assert_eq!((chat.endpoint, chat.fields.map(Value::Object)), (Endpoint::Chat, Some(wanted)));
-        let raw = read(json!({ "prompt": "hi", "raw": true }));
-        let wanted = json!({ "stream": true, "prompt": "hi" });
-        assert_eq!((raw.endpoint, raw.fields.map(Value::Object)), (Endpoint::Completion, Some(wanted)));
-        assert_eq!(read(json!({ "model": "m" })).fields, None);
+    fn generate_is_a_chat_unless_raw_and_nothing_without_a_prompt() {
+        let body = json!({ "prompt": "hi", "system": "Be brief.", "stream": false, "options": { "num_predict": -1 } });
+        let chat = read(read_generate, &body).unwrap().unwrap();
+        let messages = vec![Message::new(Role::System, "Be brief."), Message::new(Role::User, "hi")];
+        assert_eq!(chat.prompts, [Prompt::Chat(messages)]);
+        assert_eq!((chat.stream, chat.settings.max_tokens), (false, None));
+        let raw = read(read_generate, &json!({ "prompt": "hi", "raw": true })).unwrap().unwrap();
+        assert_eq!((raw.prompts, raw.stream), (vec![Prompt::Text("hi".to_owned())], true));
+        assert_eq!(read(read_generate, &json!({ "model": "m" })).unwrap(), None);
+        let infill = read(read_generate, &json!({ "prompt": "a", "suffix": "b" })).unwrap().unwrap();
+        assert_eq!((infill.prompts, infill.suffix), (vec![Prompt::Text("a".to_owned())], Some("b".to_owned())));
     }
 
     #[test]
@@ -240,6 +274,7 @@ mod tests {
         for (body, says) in [
             (json!({ "options": { "mirostat": 2 } }), "options.mirostat: expected 0"),
             (json!({ "options": { "warp": 1 } }), "`options.warp` is not supported"),
+            (json!({ "options": { "stop": 1 } }), "options.stop: expected a string"),
             (json!({ "format": "xml" }), "format: expected"),
             (json!({ "think": "hard" }), "think: expected"),
             (
@@ -248,13 +283,10 @@ mod tests {
             ),
             (json!({ "messages": [], "warp": 1 }), "`warp` is not supported"),
         ] {
-            let error = chat_body(body.to_string().as_bytes()).unwrap_err();
+            let error = read(read_chat, &body).unwrap_err();
             assert!(error.message.contains(says), "{error:?}");
         }
-        let error = generate_body(json!({ "prompt": "a", "raw": true, "think": true }).to_string().as_bytes());
-        assert!(error.unwrap_err().message.contains("think: expected"));
-        let infill = generate_body(json!({ "prompt": "a", "suffix": "b" }).to_string().as_bytes()).unwrap();
-        let wanted = json!({ "stream": true, "prompt": "a", "suffix": "b" });
-        assert_eq!((infill.endpoint, infill.fields.map(Value::Object)), (Endpoint::Completion, Some(wanted)));
+        let error = read(read_generate, &json!({ "prompt": "a", "raw": true, "think": true })).unwrap_err();
+        assert!(error.message.contains("think: expected"));
     }
 }

@@ -22,13 +22,7 @@ pub(super) struct FileAttachment {
     /// `true` if the model was given all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     whole: Option<bool>,
-    passages: Vec<FilePassage>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct FilePassage {
-    place: String,
-    text: String,
+    passages: Vec<Passage>,
 }
 
 /// A passage: index of a message so far, of a file of it, and of a passage of that.
@@ -37,7 +31,6 @@ pub(super) type FilePassageAt = [usize; 3];
 impl FileAttachment {
     /// A file of which it is not decided what the model is given.
     pub fn new(name: String, kind: &str, passages: Vec<Passage>) -> Self {
-        let passages = passages.into_iter().map(|Passage { place, text }| FilePassage { place, text }).collect();
         FileAttachment { name, kind: kind.to_owned(), whole: None, passages }
     }
 
@@ -46,11 +39,10 @@ impl FileAttachment {
     }
 
     fn document(&self) -> Document {
-        let passage = |it: &FilePassage| Passage { place: it.place.clone(), text: it.text.clone() };
         Document {
             name: self.name.clone(),
             kind: DocumentKind::from_name(&self.kind).unwrap_or(DocumentKind::Text),
-            passages: self.passages.iter().map(passage).collect(),
+            passages: self.passages.clone(),
         }
     }
 }
@@ -160,8 +152,7 @@ mod tests {
 
     /// A chat with two files, of one of which passages were given.
     fn store() -> (Store, ChatId) {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         let document = |name: &str, text: &str| {
             Document::read(name.to_owned(), DocumentKind::from_path(name.as_ref()), text.as_bytes()).unwrap()
         };

@@ -16,7 +16,7 @@ pub(super) struct File {
     pub chats: Vec<FileChat>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct FileChat {
     pub title: String,
     pub created: i64,
@@ -52,7 +52,7 @@ impl ReadFile {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct FileMessage {
     /// Index of an earlier message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,13 +86,7 @@ impl FileMessage {
             role: speaker.name().to_owned(),
             content: content.to_owned(),
             created,
-            state: None,
-            edited: false,
-            model: None,
-            stats: None,
-            tools: None,
-            attachments: Vec::new(),
-            given: Vec::new(),
+            ..FileMessage::default()
         }
     }
 }
@@ -101,18 +95,7 @@ impl FileChat {
     /// An empty chat of a file without times, created now.
     pub fn now() -> Self {
         let now = now();
-        FileChat {
-            title: String::new(),
-            created: now,
-            updated: now,
-            model: None,
-            system_prompt: String::new(),
-            sampling: None,
-            tools: false,
-            leaf: None,
-            messages: Vec::new(),
-            undated: true,
-        }
+        FileChat { created: now, updated: now, undated: true, ..FileChat::default() }
     }
 
     /// Appends to the system prompt.

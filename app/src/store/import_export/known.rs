@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rusqlite::{Connection, params};
 
 use super::FileChat;
-use crate::store::{ChatId, StoreError, error::OperationContext};
+use crate::store::{ChatId, StoreError, rows};
 
 const OPERATION: &str = "comparing chats";
 
@@ -21,9 +21,7 @@ pub(super) fn find(db: &Connection, chat: &FileChat) -> Result<Option<ChatId>, S
     }
     let sql = "SELECT id FROM chat WHERE deleted IS NULL
         AND CASE WHEN ?1 IS NULL THEN title = ?2 ELSE created = ?1 END ORDER BY id";
-    let mut query = db.prepare_cached(sql).during(OPERATION)?;
-    let candidates = query.query_map(params![created, chat.title], |row| row.get(0)).during(OPERATION)?;
-    for id in candidates.collect::<Result<Vec<i64>, _>>().during(OPERATION)? {
+    for id in rows(db, OPERATION, sql, params![created, chat.title], |row| row.get::<_, i64>(0))? {
         if has_all(db, id, chat)? {
             return Ok(Some(ChatId(id)));
         }
@@ -34,12 +32,10 @@ pub(super) fn find(db: &Connection, chat: &FileChat) -> Result<Option<ChatId>, S
 /// True if the chat `id` has each message of `chat`, as often as that has it.
 fn has_all(db: &Connection, id: i64, chat: &FileChat) -> Result<bool, StoreError> {
     let sql = "SELECT created, role, content FROM message WHERE chat = ?1";
-    let mut query = db.prepare_cached(sql).during(OPERATION)?;
     let dated = |created: i64| (!chat.undated).then_some(created);
-    let said = query.query_map([id], |row| Ok((dated(row.get(0)?), row.get(1)?, row.get(2)?))).during(OPERATION)?;
     let mut left: HashMap<Said, usize> = HashMap::new();
-    for message in said {
-        *left.entry(message.during(OPERATION)?).or_default() += 1;
+    for message in rows(db, OPERATION, sql, [id], |row| Ok((dated(row.get(0)?), row.get(1)?, row.get(2)?)))? {
+        *left.entry(message).or_default() += 1;
     }
     Ok(chat.messages.iter().all(|message| {
         let said = (dated(message.created), message.role.clone(), message.content.clone());
@@ -52,7 +48,7 @@ mod tests {
     use std::collections::HashMap;
 
     use crate::store::{
-        NewMessage, Speaker, Store,
+        NewMessage, Store,
         import_export::{FileFormat, markdown},
     };
 
@@ -62,7 +58,7 @@ mod tests {
         let chat = store.add_chat(None, "Be brief.").unwrap();
         store.rename_chat(chat, "Frogs").unwrap();
         let asked = store.add_message(chat, None, &NewMessage::user("Why?")).unwrap();
-        let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("So.") };
+        let answer = NewMessage::assistant("So.");
         // Two answers with the same words are two.
         let first = store.add_message(chat, Some(asked), &answer).unwrap();
         store.add_message(chat, Some(asked), &answer).unwrap();

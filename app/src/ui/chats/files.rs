@@ -174,8 +174,7 @@ impl ChatFiles {
 
     fn begin(&mut self, ctx: &Context, shell: &mut Shell, work: impl FnOnce() -> Done + Send + 'static) {
         if !self.work.is_busy() {
-            let started = self.work.start(ctx, work);
-            shell.ok_or_show_error(started);
+            shell.toasts.check(self.work.start(ctx, work));
         }
     }
 }
@@ -223,7 +222,7 @@ fn add(files: Vec<(PathBuf, Result<FileChats, String>)>, shell: &mut Shell) {
             FileChats::Text(text) => add_text(&mut shell.store, &path, &text),
         });
         let chats = chats.map_err(|error| format!("importing {}: {error}", path.display()));
-        let chats = shell.ok_or_show_error(chats).unwrap_or_default();
+        let chats = shell.toasts.check(chats).unwrap_or_default();
         first_added = first_added.or(chats.added.first().copied());
         first_known = first_known.or(chats.known.first().copied());
         outcome.add(&chats);

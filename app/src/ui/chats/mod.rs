@@ -95,12 +95,11 @@ impl ChatsPanel {
     fn read(&mut self, ctx: &Context, shell: &mut Shell) {
         if let Some(read) = self.reading.take()
             && self.seen.is_some_and(|(seen, _)| seen == read.version)
-            && let Some(list) = shell.ok_or_show_error(read.list)
+            && let Some(list) = shell.toasts.check(read.list)
         {
             self.set_list(list);
         }
-        let version = shell.store.version();
-        let Some(version) = shell.ok_or_show_error(version) else { return };
+        let Some(version) = shell.toasts.check(shell.store.version()) else { return };
         let busy = shell.chat_controller.is_busy();
         let waits = match self.seen {
             Some((seen, _)) if seen == version => return,
@@ -111,15 +110,13 @@ impl ChatsPanel {
         };
         if waits || shell.store.file().is_none() {
             self.seen = Some((version, Instant::now()));
-            let list = ChatList::read(&shell.store);
-            if let Some(list) = shell.ok_or_show_error(list) {
+            if let Some(list) = shell.toasts.check(ChatList::read(&shell.store)) {
                 self.set_list(list);
             }
         } else if !self.reading.is_busy() {
             self.seen = Some((version, Instant::now()));
             let list = shell.store.reading(ChatList::read);
-            let started = self.reading.start(ctx, move || ReadList { version, list: list() });
-            shell.ok_or_show_error(started);
+            shell.toasts.check(self.reading.start(ctx, move || ReadList { version, list: list() }));
         }
     }
 
@@ -211,7 +208,7 @@ impl ChatsPanel {
     /// Takes what a thread has found, and has it search for what was typed since.
     fn search(&mut self, ui: &mut Ui, shell: &mut Shell) {
         if let Some(found) = self.searching.take() {
-            self.hits = shell.ok_or_show_error(found);
+            self.hits = shell.toasts.check(found);
         }
         if self.searching.is_slow() {
             muted(ui, "Searching …");
@@ -226,8 +223,7 @@ impl ChatsPanel {
             self.typed = None;
             let query = self.query.clone();
             let search = shell.store.reading(move |store| store.search(&query));
-            let started = self.searching.start(ui, search);
-            shell.ok_or_show_error(started);
+            shell.toasts.check(self.searching.start(ui, search));
         } else {
             ui.request_repaint_after(SEARCH);
         }
@@ -365,8 +361,7 @@ impl ChatsPanel {
                 }
             }
             ChatAction::Copy => {
-                let text = files::markdown(&shell.store, id, false);
-                self.copy = shell.ok_or_show_error(text);
+                self.copy = shell.toasts.check(files::markdown(&shell.store, id, false));
             }
             ChatAction::Markdown => self.files.export_markdown(ctx, id, &title, shell),
             ChatAction::Json => self.files.export_json(ctx, vec![id], &title, shell),
@@ -407,20 +402,18 @@ impl ChatsPanel {
                         self.files.export_json(ui, all, "chats", shell);
                     }
                 });
-                if icon_button(ui, ICON_CREATE_NEW_FOLDER, "New folder").clicked() {
-                    let added = shell.store.add_folder("New folder");
-                    if let Some(id) = shell.ok_or_show_error(added) {
-                        self.editing = Some(Editing::Folder(id, NewName::new("New folder")));
-                        self.seen = None;
-                    }
+                if icon_button(ui, ICON_CREATE_NEW_FOLDER, "New folder").clicked()
+                    && let Some(id) = shell.toasts.check(shell.store.add_folder("New folder"))
+                {
+                    self.editing = Some(Editing::Folder(id, NewName::new("New folder")));
+                    self.seen = None;
                 }
             });
         });
         if let Some(id) = restore {
             self.deleted = None;
             self.seen = None;
-            let restored = shell.store.restore_chat(id);
-            if shell.ok_or_show_error(restored).is_some() {
+            if shell.toasts.check(shell.store.restore_chat(id)).is_some() {
                 shell.queue_command(Command::OpenChat(id));
             }
         }

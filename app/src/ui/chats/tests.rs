@@ -3,21 +3,16 @@ use egui_kittest::{Harness, kittest::Queryable};
 use super::*;
 use crate::{
     folders::Folders,
-    store::{NewMessage, Store},
     testing::eventually,
-    ui::theme,
+    ui::{testing::add_chat, theme},
 };
 
 type State = Option<(Shell, ChatsPanel, Vec<Command>)>;
 
 fn harness(folder: &tempfile::TempDir) -> Harness<'static, State> {
     let folders = Folders::below(folder.path());
-    let (mut store, _) = Store::open(&folders.chats()).unwrap();
-    for (title, text) in [("Frogs", "A frog sat on a stone."), ("Boats", "A boat in the rain.")] {
-        let chat = store.add_chat(None, "").unwrap();
-        store.rename_chat(chat, title).unwrap();
-        store.add_message(chat, None, &NewMessage::user(text)).unwrap();
-    }
+    add_chat(&folders, "Frogs", &["A frog sat on a stone."]);
+    add_chat(&folders, "Boats", &["A boat in the rain."]);
     let mut harness = Harness::builder().with_size([260.0, 700.0]).build_ui_state(
         move |ui, state: &mut State| {
             let (shell, panel, asked) = state.get_or_insert_with(|| {
@@ -38,11 +33,14 @@ fn titles(harness: &Harness<'_, State>) -> Vec<String> {
     harness.state().as_ref().unwrap().0.store.chats().unwrap().into_iter().map(|chat| chat.title).collect()
 }
 
+fn click(it: &mut Harness<'_, State>, name: &str) {
+    it.get_by_label(name).click();
+    it.run_steps(4);
+}
+
 fn choose(it: &mut Harness<'_, State>, chat: &str, entry: &str) {
-    it.get_by_label(&format!("More for {chat}")).click();
-    it.run_steps(4);
-    it.get_by_label(entry).click();
-    it.run_steps(4);
+    click(it, &format!("More for {chat}"));
+    click(it, entry);
 }
 
 #[test]
@@ -50,16 +48,14 @@ fn chat_list_opens_pins_deletes_and_restores() {
     let folder = tempfile::tempdir().unwrap();
     let mut it = harness(&folder);
     assert!(it.query_by_label("TODAY").is_some());
-    it.get_by_label("Frogs").click();
-    it.run_steps(2);
+    click(&mut it, "Frogs");
     assert!(matches!(it.state().as_ref().unwrap().2.last(), Some(Command::OpenChat(_))));
     choose(&mut it, "Frogs", "Pin");
     assert_eq!(titles(&it), ["Frogs", "Boats"]);
     assert!(it.query_by_label("PINNED").is_some());
     choose(&mut it, "Boats", "Delete");
     assert_eq!(titles(&it), ["Frogs"]);
-    it.get_by_label("Undo").click();
-    it.run_steps(3);
+    click(&mut it, "Undo");
     assert_eq!(titles(&it), ["Frogs", "Boats"]);
 
     // Later, too.
@@ -68,10 +64,8 @@ fn chat_list_opens_pins_deletes_and_restores() {
     it.state_mut().as_mut().unwrap().1.deleted = None;
     it.run_steps(2);
     assert!(it.query_by_label("Undo").is_none());
-    it.get_by_label("Deleted chats").click();
-    it.run_steps(4);
-    it.get_by_label("Bring back Boats").click();
-    it.run_steps(4);
+    click(&mut it, "Deleted chats");
+    click(&mut it, "Bring back Boats");
     assert_eq!(titles(&it), ["Frogs", "Boats"]);
     assert!(it.query_by_label("Deleted chats").is_none());
 }

@@ -206,15 +206,13 @@ impl Conversation {
         };
         let mut options = before.clone();
         let key = model.map(|model| model.key());
-        let shown = self.settings.show(ui, &mut shell.store, &mut options, key.as_deref(), &base);
-        shell.ok_or_show_error(shown);
+        shell.toasts.check(self.settings.show(ui, &mut shell.store, &mut options, key.as_deref(), &base));
         if options != before
             && let Some(id) = self.ensure_chat(shell)
         {
             let sampling = options.choices.to_json();
             let kept = shell.store.set_system_prompt(id, &options.system_prompt);
-            let kept = kept.and_then(|()| shell.store.set_chat_sampling(id, sampling.as_deref()));
-            shell.ok_or_show_error(kept);
+            shell.toasts.check(kept.and_then(|()| shell.store.set_chat_sampling(id, sampling.as_deref())));
             if let Some(chat) = &mut self.chat {
                 (chat.system_prompt, chat.sampling) = (options.system_prompt, sampling);
             }

@@ -1,14 +1,14 @@
 //! Files as they are shown: chips above the message being written and above what was sent, and sources under an answer.
 
-use egui::{CollapsingHeader, Frame, Label, Margin, Stroke, Ui};
+use egui::{CollapsingHeader, Label, Margin, Ui};
 use egui_material_icons::icons::{ICON_CLOSE, ICON_DESCRIPTION};
 
 use crate::{
     chat::given::{FilePart, FileParts, sources_line},
     store::{Attachment, AttachmentId, Source},
     ui::{
-        theme::{Palette, RADIUS},
-        widgets::{icon_button, muted, small},
+        theme::Palette,
+        widgets::{icon_button, muted, outlined, small},
     },
 };
 
@@ -32,12 +32,7 @@ fn grouped(number: usize) -> String {
 
 fn chip(ui: &mut Ui, contents: impl FnOnce(&mut Ui)) {
     let palette = Palette::of(ui);
-    let frame = Frame::new()
-        .fill(palette.raised)
-        .stroke(Stroke::new(1.0, palette.line))
-        .corner_radius(RADIUS)
-        .inner_margin(Margin::symmetric(8, 4));
-    frame.show(ui, |ui| {
+    outlined(palette.raised, palette.line, Margin::symmetric(8, 4)).show(ui, |ui| {
         ui.horizontal(|ui| {
             ui.spacing_mut().item_spacing.x = 4.0;
             ui.label(ICON_DESCRIPTION.rich_text().size(16.0).color(palette.muted));
@@ -129,8 +124,7 @@ pub fn sent(ui: &mut Ui, files: &[&Attachment], sources: &[Source]) {
             let tokens = file.tokens.as_ref().map(|(tokens, _)| counted(*tokens));
             let given = tokens.as_deref().into_iter().chain(part).collect::<Vec<_>>().join(", ");
             let palette = Palette::of(ui);
-            let frame = Frame::new().fill(palette.panel).stroke(Stroke::new(1.0, palette.line)).corner_radius(RADIUS);
-            frame.inner_margin(Margin::symmetric(8, 4)).show(ui, |ui| {
+            outlined(palette.panel, palette.line, Margin::symmetric(8, 4)).show(ui, |ui| {
                 ui.spacing_mut().item_spacing.x = 4.0;
                 if !given.is_empty() {
                     muted(ui, given);

@@ -75,7 +75,7 @@ impl ComparisonView {
             closed = icon_button(ui, ICON_CLOSE, "Close the comparison").clicked();
         });
         let ComparisonView { comparison, parting, .. } = self;
-        let race = comparison.is_race();
+        let race = comparison.race;
         comparison.read(|sides| {
             if !parting.is_of(sides) {
                 *parting = Parting::of(sides);

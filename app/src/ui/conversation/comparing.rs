@@ -27,7 +27,7 @@ impl Conversation {
         };
         let answer = self.branch[row].id;
         let request = shell.chat_controller.repeated_request(&shell.store, &engine, &model, chat.id, answer);
-        let Some(request) = shell.ok_or_show_error(request) else { return };
+        let Some(request) = shell.toasts.check(request) else { return };
         let own = shell.engine_options(&model).sparsity;
         let comparison = Comparison::start(&shell.engine_handle, engine, own, sides, request);
         shell.compared = comparison.over();

@@ -1,7 +1,7 @@
 //! Where one writes.
 
 use egui::{
-    Align, Frame, Id, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, Stroke, TextStyle, Ui,
+    Align, Frame, Id, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, TextStyle, Ui,
     style::ScrollAnimation,
 };
 use egui_material_icons::icons::{ICON_ATTACH_FILE, ICON_SERVICE_TOOLBOX, ICON_TUNE};
@@ -10,7 +10,7 @@ use crate::ui::{
     keyboard,
     text::{Edition, TextField},
     theme::{Palette, RADIUS},
-    widgets::{icon_button, muted, primary_button, small},
+    widgets::{icon_button, muted, outlined, primary_button, small, wide},
 };
 
 /// Highest a message being written becomes before it scrolls, in points.
@@ -122,13 +122,8 @@ impl Composer {
         let ComposerView { hint, summary, fill, with_tools, tools_help, state } = *view;
         let palette = Palette::of(ui);
         let mut action = None;
-        let frame = Frame::new()
-            .fill(palette.panel)
-            .stroke(Stroke::new(1.0, palette.line))
-            .corner_radius(RADIUS + 4)
-            .inner_margin(Margin::symmetric(16, 12));
-        frame.show(ui, |ui| {
-            ui.set_width(ui.available_width());
+        let frame = outlined(palette.panel, palette.line, Margin::symmetric(16, 12)).corner_radius(RADIUS + 4);
+        wide(ui, frame, |ui| {
             above(ui);
             // Otherwise a long text makes it higher by a line per frame, and the buttons below are
             // outside the window meanwhile.
@@ -206,7 +201,6 @@ fn tools_switch(ui: &mut Ui, on: bool, help: &str) -> egui::Response {
     button.on_hover_text(help)
 }
 
-/// How full the context is.
 /// Width of the bar of the context, in points.
 const BAR: f32 = 80.0;
 

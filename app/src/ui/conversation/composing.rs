@@ -7,6 +7,7 @@ use super::{
     chips::Removed,
     composer::{ComposerAction, ComposerState, ComposerView, Fill},
     context_room::NextPrompt,
+    sending::Delivery,
     tool_choices::tools_help,
 };
 use crate::{
@@ -23,8 +24,7 @@ impl Conversation {
         let draft = self.composer.text().trim();
         let key = match shell.engine_handle.state() {
             ModelState::Ready { model, engine } => {
-                let counted = self.attaching.count(ui, &mut shell.store, &engine, &model.key());
-                shell.ok_or_show_error(counted);
+                shell.toasts.check(self.attaching.count(ui, &mut shell.store, &engine, &model.key()));
                 Some(model.key())
             }
             _ => None,
@@ -54,7 +54,7 @@ impl Conversation {
         }
         let files = parts.as_ref().map_or(0, |parts| parts.tokens);
         let fill = self.fill(ui, shell, files);
-        if self.asking {
+        if self.delivery == Delivery::Asks {
             self.ask(ui, shell);
         }
         let (model, base) = self.model(shell);
@@ -102,8 +102,7 @@ impl Conversation {
         match removed {
             Removed::Unread => self.attaching.forget_unread(),
             Removed::File(id) => {
-                let removed = shell.store.detach(id);
-                shell.ok_or_show_error(removed);
+                shell.toasts.check(shell.store.detach(id));
                 self.refresh(shell);
             }
         }

@@ -200,12 +200,11 @@ mod tests {
 
     #[test]
     fn line_is_before_the_first_turn_that_is_not_forgotten() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
+        let (mut store, chat) = Store::with_chat();
         let mut parent = None;
         for text in ["one", "two", "three"] {
             let asked = store.add_message(chat, parent, &NewMessage::user(text)).unwrap();
-            let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("Well.") };
+            let answer = NewMessage::assistant("Well.");
             parent = Some(store.add_message(chat, Some(asked), &answer).unwrap());
         }
         let branch = store.branch(chat).unwrap();
@@ -236,9 +235,8 @@ mod tests {
 
     #[test]
     fn latest_answer_says_what_is_forgotten_in_its_own_context() {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
-        let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("Well.") };
+        let (mut store, chat) = Store::with_chat();
+        let answer = NewMessage::assistant("Well.");
         let first = store.add_message(chat, None, &answer).unwrap();
         store.add_message(chat, Some(first), &answer).unwrap();
         let mut branch = store.branch(chat).unwrap();

@@ -29,10 +29,9 @@ impl Conversation {
     pub(super) fn take_files(&mut self, ctx: &Context, shell: &mut Shell) {
         while let Some(read) = self.attaching.take(ctx) {
             let document = read.document.map_err(|why| format!("not attached: {why}"));
-            let Some(document) = shell.ok_or_show_error(document) else { continue };
+            let Some(document) = shell.toasts.check(document) else { continue };
             let Some(chat) = read.chat.or_else(|| self.ensure_chat(shell)) else { continue };
-            let attached = shell.store.attach(chat, &document);
-            shell.ok_or_show_error(attached);
+            shell.toasts.check(shell.store.attach(chat, &document));
             if self.chat.as_ref().is_some_and(|shown| shown.id == chat) {
                 self.refresh(shell);
                 self.composer.focus();

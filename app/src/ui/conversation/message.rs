@@ -1,6 +1,6 @@
 //! One message as it is shown, with what can be done to it.
 
-use egui::{Align, Color32, Frame, Label, Layout, Margin, Stroke, TextFormat, Ui, text::LayoutJob};
+use egui::{Align, Color32, Label, Layout, Margin, TextFormat, Ui, text::LayoutJob};
 use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
     ICON_TROUBLESHOOT,
@@ -20,7 +20,7 @@ use crate::{
         command::{Command, Page},
         neurons::Tint,
         theme::{Palette, RADIUS},
-        widgets::{icon_button, icon_button_with, muted, sentence, small},
+        widgets::{icon_button, icon_button_with, muted, outlined, sentence, small},
     },
 };
 
@@ -80,8 +80,7 @@ fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Messa
     let width = words.natural_width(ui).min(widest.floor()) + 1.0;
     ui.horizontal_top(|ui| {
         ui.add_space((ui.available_width() - width - 32.0).max(0.0));
-        let frame = Frame::new().fill(palette.raised).stroke(Stroke::new(1.0, palette.line));
-        let frame = frame.corner_radius(RADIUS + 4).inner_margin(Margin::symmetric(16, 12));
+        let frame = outlined(palette.raised, palette.line, Margin::symmetric(16, 12)).corner_radius(RADIUS + 4);
         frame.show(ui, |ui| {
             ui.set_width(width);
             words.show(ui, true);
@@ -91,18 +90,26 @@ fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Messa
     let row = egui::vec2(ui.available_width(), 24.0);
     ui.allocate_ui_with_layout(row, Layout::right_to_left(Align::Center), |ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
-        let dated = |ui: &mut Ui| date(ui, context, "Sent");
-        if icon_button_with(ui, ICON_CONTENT_COPY, "Copy message", dated).clicked() {
-            act = Some(MessageAction::Copy(message.content.clone()));
-        }
+        act = copy_and_edit(ui, context, "message");
         if !context.busy {
-            if icon_button(ui, ICON_EDIT, "Edit message").clicked() {
-                ui.memory_mut(|memory| memory.request_focus(message_change::id()));
-                act = Some(MessageAction::Edit(message.id));
-            }
             act = versions(ui, message, true).or(act.take());
         }
     });
+    act
+}
+
+/// The buttons that every message has, which is called `name` there.
+fn copy_and_edit(ui: &mut Ui, context: &Context<'_>, name: &str) -> Option<MessageAction> {
+    let (message, mut act) = (context.message, None);
+    let when = if message.speaker == Speaker::User { "Sent" } else { "Begun" };
+    let dated = |ui: &mut Ui| date(ui, context, when);
+    if icon_button_with(ui, ICON_CONTENT_COPY, &format!("Copy {name}"), dated).clicked() {
+        act = Some(MessageAction::Copy(message.content.clone()));
+    }
+    if !context.busy && icon_button(ui, ICON_EDIT, &format!("Edit {name}")).clicked() {
+        ui.memory_mut(|memory| memory.request_focus(message_change::id()));
+        act = Some(MessageAction::Edit(message.id));
+    }
     act
 }
 
@@ -188,15 +195,8 @@ fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> O
     let (palette, message, mut act) = (Palette::of(ui), context.message, None);
     let row = ui.horizontal(|ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
-        let dated = |ui: &mut Ui| date(ui, context, "Begun");
-        if icon_button_with(ui, ICON_CONTENT_COPY, "Copy answer", dated).clicked() {
-            act = Some(MessageAction::Copy(message.content.clone()));
-        }
+        act = copy_and_edit(ui, context, "answer");
         if !context.busy {
-            if icon_button(ui, ICON_EDIT, "Edit answer").clicked() {
-                ui.memory_mut(|memory| memory.request_focus(message_change::id()));
-                act = Some(MessageAction::Edit(message.id));
-            }
             if icon_button(ui, ICON_REFRESH, "Answer again").clicked() {
                 act = Some(MessageAction::Again(message.parent));
             }

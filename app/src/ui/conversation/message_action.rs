@@ -50,32 +50,24 @@ impl Conversation {
                     self.rows.go_to_end();
                 }
                 let kept = match message.speaker {
-                    Speaker::User => shell.chat_controller.change_message(
-                        &mut shell.store,
-                        &shell.engine_handle,
-                        chat,
-                        message,
-                        text.trim(),
-                    ),
+                    Speaker::User => shell.chat_controller.change_message(&mut shell.store, chat, message, text.trim()),
                     Speaker::Assistant | Speaker::Tool if message.content == text => Ok(()),
                     Speaker::Assistant | Speaker::Tool => shell.store.add_edited_version(id, &text).map(drop),
                 };
                 self.blocks.remove(&id);
-                shell.ok_or_show_error(kept);
+                shell.toasts.check(kept);
             }
             MessageAction::Again(parent) => {
                 self.rows.go_to_end();
-                let started = shell.chat_controller.start_answer(&mut shell.store, &shell.engine_handle, chat, parent);
-                shell.ok_or_show_error(started);
+                shell.toasts.check(shell.chat_controller.start_answer(&mut shell.store, chat, parent));
             }
             MessageAction::Resume(id) => {
-                let started = shell.chat_controller.resume_answer(&mut shell.store, &shell.engine_handle, chat, id);
+                let started = shell.chat_controller.resume_answer(&mut shell.store, chat, id);
                 self.blocks.remove(&id);
-                shell.ok_or_show_error(started);
+                shell.toasts.check(started);
             }
             MessageAction::Version(id, version) => {
-                let shown = shell.store.show_version(id, version);
-                shell.ok_or_show_error(shown);
+                shell.toasts.check(shell.store.show_version(id, version));
             }
         }
         self.refresh(shell);

@@ -10,8 +10,8 @@ use crate::{
     store::{Message, MessageId, Speaker},
     ui::{
         text::{Edition, TextField},
-        theme::{Palette, RADIUS},
-        widgets::{muted, small},
+        theme::Palette,
+        widgets::{muted, outlined, small, wide},
     },
 };
 
@@ -62,13 +62,7 @@ impl MessageChange {
             }
         };
         let mut act = None;
-        let frame = Frame::new()
-            .fill(palette.panel)
-            .stroke(egui::Stroke::new(1.0, palette.cold))
-            .corner_radius(RADIUS)
-            .inner_margin(Margin::same(12));
-        frame.show(ui, |ui| {
-            ui.set_width(ui.available_width());
+        wide(ui, outlined(palette.panel, palette.cold, Margin::same(12)), |ui| {
             let font = TextStyle::Body.resolve(ui.style());
             let response = TextField::lines(id(), font).of(self.edition).show(ui, &mut self.text, |field| {
                 field.frame(Frame::NONE).desired_rows(2).desired_width(f32::INFINITY)

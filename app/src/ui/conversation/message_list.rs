@@ -43,8 +43,8 @@ impl Conversation {
             let Some(message) = branch.get(row) else { return };
             let change = editing.as_mut().filter(|change| change.id == message.id);
             let own = progress.filter(|progress| progress.id == message.id);
-            let (last, tint) = (row + 1 == count, shell.tint.as_deref());
-            let mark = shell.mark.as_ref();
+            let (last, tint) = (row + 1 == count, shell.marks.tint.as_deref());
+            let mark = shell.marks.mark.as_ref();
             let files = attaching.of(message.id);
             let answers = branch[..row].iter().rev().find(|above| above.speaker == Speaker::User).map(|asked| asked.id);
             let answers = answers.filter(|_| message.speaker == Speaker::Assistant && message.calls().is_empty());

@@ -53,6 +53,7 @@ use self::{
     message_action::MessageAction,
     message_change::MessageChange,
     row_heights::RowHeights,
+    sending::Delivery,
     shown_chat::Reread,
     start::Start,
 };
@@ -80,7 +81,7 @@ const MEASURE: egui::Rangef = egui::Rangef { min: 760.0, max: 1000.0 };
 const MEASURE_FRACTION: f32 = 0.7;
 
 /// The chat that is shown.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Conversation {
     /// `None`: a new one.
     chat: Option<Chat>,
@@ -115,12 +116,7 @@ pub struct Conversation {
     parts: files::DecidedParts,
     /// Tokens of the next prompt, as counted for the latest frame.
     tokens: Option<context_room::Tokens>,
-    /// True while it is asked what to do with a message that is too long.
-    asking: bool,
-    /// True if the message is to be sent once it is counted.
-    sending: bool,
-    /// The context that the model is opened again with, after which the message is sent.
-    reopening: Option<usize>,
+    delivery: Delivery,
     /// True if another control had the keyboard when the last frame ended: then Escape leaves that.
     keyboard_elsewhere: bool,
     /// True if files are to be chosen with the next frame.
@@ -129,18 +125,11 @@ pub struct Conversation {
     asked: Option<String>,
 }
 
-impl std::fmt::Debug for Conversation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Conversation { chat, branch, seen, .. } = self;
-        f.debug_struct("Conversation").field("chat", chat).field("branch", branch).field("seen", seen).finish()
-    }
-}
-
 impl Conversation {
     /// Takes what the engine has said since, also while the window is hidden.
     pub fn tick(&mut self, ctx: &egui::Context, shell: &mut Shell) {
         shell.follow_tools(self.chat.as_ref().is_some_and(|chat| chat.tools));
-        for error in shell.chat_controller.poll(&mut shell.store, &shell.engine_handle) {
+        for error in shell.chat_controller.poll(&mut shell.store) {
             shell.show_error(error);
         }
         if shell.chat_controller.take_broken_off() {
@@ -149,11 +138,10 @@ impl Conversation {
         if !self.opened_last {
             self.opened_last = true;
             self.composer.focus();
-            if let Some(number) = shell.shown.take() {
-                let found = shell.store.find_chat(number);
-                if let Some(Some(chat)) = shell.ok_or_show_error(found) {
-                    self.open(chat.id, shell);
-                }
+            if let Some(number) = shell.shown.take()
+                && let Some(Some(chat)) = shell.toasts.check(shell.store.find_chat(number))
+            {
+                self.open(chat.id, shell);
             }
         }
         self.take_files(ctx, shell);
@@ -165,7 +153,7 @@ impl Conversation {
         self.end_comparison_of_closed_model(shell);
         self.end_words_of_another_model(shell);
         let engine = shell.engine_handle.engine();
-        shell.highlight = self.words.as_ref().zip(engine).and_then(|(view, engine)| view.highlight(&engine));
+        shell.marks.highlight = self.words.as_ref().zip(engine).and_then(|(view, engine)| view.highlight(&engine));
     }
 
     /// Keeps what is not kept yet, because the window closes.
@@ -251,8 +239,7 @@ impl Conversation {
             ui.copy_text(text);
         }
         if std::mem::take(&mut self.choosing) {
-            let started = self.attaching.choose(ui);
-            shell.ok_or_show_error(started);
+            shell.toasts.check(self.attaching.choose(ui));
         }
         self.attaching.show(ui);
         self.settings(ui, shell);
@@ -286,14 +273,16 @@ impl Conversation {
             Some(ComposerAction::Settings) => self.settings.open = !self.settings.open,
             Some(ComposerAction::Typed) => {
                 self.changed.get_or_insert_with(Instant::now);
-                self.asking = false;
+                if self.delivery == Delivery::Asks {
+                    self.delivery = Delivery::Written;
+                }
             }
             None => {}
         }
-        if self.sending {
+        if self.delivery == Delivery::Waits {
             self.send(shell);
         }
-        if self.changed.is_some() || self.sending {
+        if self.changed.is_some() || self.delivery == Delivery::Waits {
             ui.request_repaint_after(DRAFT);
         }
         if self.is_elsewhere(shell) {

@@ -1,13 +1,13 @@
 //! The question asked about a message for which the context has no room, and the line where a chat begins that the model still has in mind.
 
-use egui::{Frame, Margin, Stroke, Ui};
+use egui::{Margin, Ui};
 use thermocline_engine::{runtime::CacheBytes, session::Engine};
 
 use super::context_room::{ForgottenLine, Tokens};
 use crate::{
     ui::{
-        theme::{Palette, RADIUS},
-        widgets::{primary_button, small},
+        theme::Palette,
+        widgets::{outlined, primary_button, small, wide},
     },
     units::bytes,
 };
@@ -47,13 +47,7 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, remedies: Remedies) -> 
     let (palette, context) = (Palette::of(ui), engine.context());
     let larger = larger(tokens, context, engine.config().context_length);
     let mut answer = None;
-    let frame = Frame::new()
-        .fill(palette.panel)
-        .stroke(Stroke::new(1.0, palette.amber))
-        .corner_radius(RADIUS)
-        .inner_margin(Margin::symmetric(16, 12));
-    frame.show(ui, |ui| {
-        ui.set_width(ui.available_width());
+    wide(ui, outlined(palette.panel, palette.amber, Margin::symmetric(16, 12)), |ui| {
         let Remedies { stops, moves } = remedies;
         let (draft, used, alone) = (tokens.draft, tokens.used(), tokens.cannot_fit(context));
         ui.label(format!(
@@ -89,7 +83,10 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, remedies: Remedies) -> 
         });
         if alone && !stops {
             let alone = tokens.alone;
-            ui.label(small(format!("Even without the earlier messages it is too long ({alone} of {context} tokens)."), palette.muted));
+            ui.label(small(
+                format!("Even without the earlier messages it is too long ({alone} of {context} tokens)."),
+                palette.muted,
+            ));
         }
         if larger.is_none() {
             let trained = engine.config().context_length;
@@ -105,16 +102,12 @@ pub fn line(ui: &mut Ui, line: ForgottenLine) {
     let palette = Palette::of(ui);
     let tokens = line.tokens;
     let text = match line.within {
-        true => {
-            format!(
-                "The model no longer sees the beginning of this answer ({tokens} tokens). It sees the messages above it."
-            )
-        }
-        false => {
-            format!(
-                "The model no longer sees the messages above this line ({tokens} tokens). It still has the system prompt."
-            )
-        }
+        true => format!(
+            "The model no longer sees the beginning of this answer ({tokens} tokens). It sees the messages above it."
+        ),
+        false => format!(
+            "The model no longer sees the messages above this line ({tokens} tokens). It still has the system prompt."
+        ),
     };
     ui.add_space(4.0);
     ui.separator();

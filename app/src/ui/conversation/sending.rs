@@ -12,17 +12,31 @@ use crate::{
     ui::{command::Command, shell::Shell},
 };
 
+/// The way of the message that is being written to the chat.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// It was not sent.
+    #[default]
+    Written,
+    /// It is sent once it is counted, and its files are read.
+    Waits,
+    /// It is too long, and it is asked what to do.
+    Asks,
+    /// It is sent once the model is open again with this context.
+    Enlarges(usize),
+}
+
 impl Conversation {
     /// Sends what is written, unless it is too long for the context: then it is asked what to do. Texts that may be too long are
     /// counted first.
     pub(super) fn send(&mut self, shell: &mut Shell) {
-        self.sending = false;
+        self.delivery = Delivery::Written;
         let text = self.composer.text().trim().to_owned();
         if text.is_empty() || self.busy(shell) {
             return;
         }
         if self.attaching.is_reading() || !shell.store.is_writable() {
-            self.sending = true;
+            self.delivery = Delivery::Waits;
             return;
         }
         let context = shell.engine_handle.engine().map(|engine| engine.context());
@@ -30,12 +44,12 @@ impl Conversation {
             let bytes = text.len() + self.branch.iter().map(|message| message.content.len()).sum::<usize>();
             match self.tokens {
                 Some(tokens) if tokens.exceed(context) => {
-                    self.asking = true;
+                    self.delivery = Delivery::Asks;
                     return;
                 }
                 // Tokens have at least one byte. What cannot be counted is sent: the model says why it cannot answer.
                 None if bytes > context / 2 && self.room.is_counting() => {
-                    self.sending = true;
+                    self.delivery = Delivery::Waits;
                     return;
                 }
                 _ => {}
@@ -46,14 +60,14 @@ impl Conversation {
 
     /// Sends the message that waits for a larger context.
     pub(super) fn send_with_larger_context(&mut self, shell: &mut Shell) {
-        let Some(wanted) = self.reopening else { return };
+        let Delivery::Enlarges(wanted) = self.delivery else { return };
         match shell.engine_handle.state() {
             ModelState::Ready { engine, .. } if engine.context() >= wanted => {
-                self.reopening = None;
+                self.delivery = Delivery::Written;
                 let text = self.composer.text().trim().to_owned();
                 self.send_message(&text, shell);
             }
-            ModelState::Failed { .. } | ModelState::Empty => self.reopening = None,
+            ModelState::Failed { .. } | ModelState::Empty => self.delivery = Delivery::Written,
             _ => {}
         }
     }
@@ -61,7 +75,7 @@ impl Conversation {
     /// Asks what to do with a message that is too long.
     pub(super) fn ask(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let (ModelState::Ready { model, engine }, Some(tokens)) = (shell.engine_handle.state(), self.tokens) else {
-            self.asking = false;
+            self.delivery = Delivery::Written;
             return;
         };
         let choices = SamplingOverrides::from_json(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
@@ -77,18 +91,18 @@ impl Conversation {
             Some(OverLimitAnswer::Enlarge(context)) => {
                 shell.model_settings(&model).context = Some(context);
                 shell.queue_command(Command::ReopenModel);
-                self.reopening = Some(context);
+                self.delivery = Delivery::Enlarges(context);
+                return;
             }
         }
-        self.asking = false;
+        self.delivery = Delivery::Written;
     }
 
     /// Sends what is written as the first message of a new chat.
     fn send_in_new_chat(&mut self, shell: &mut Shell) {
         let text = self.composer.text().trim().to_owned();
         if let Some(chat) = &self.chat {
-            let moved = shell.store.set_draft(chat.id, "");
-            shell.ok_or_show_error(moved);
+            shell.toasts.check(shell.store.set_draft(chat.id, ""));
         }
         self.close(shell);
         // It stays in the field if it cannot be sent.
@@ -101,13 +115,11 @@ impl Conversation {
         let Some(id) = self.ensure_chat(shell) else { return };
         self.read(shell);
         let parent = self.branch.last().map(|message| message.id);
-        let said = shell.chat_controller.send_message(&mut shell.store, &shell.engine_handle, id, parent, text);
-        if shell.ok_or_show_error(said).is_some() {
+        if shell.toasts.check(shell.chat_controller.send_message(&mut shell.store, id, parent, text)).is_some() {
             self.composer = Composer::new("");
             self.composer.focus();
             self.changed = None;
-            let kept = shell.store.set_draft(id, "");
-            shell.ok_or_show_error(kept);
+            shell.toasts.check(shell.store.set_draft(id, ""));
         }
         self.refresh(shell);
         self.rows.go_to_end();

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Instant};
 
 use egui::Context;
 
-use super::{Composer, Conversation, ELSEWHERE, row_heights::RowHeights};
+use super::{Composer, Conversation, ELSEWHERE, row_heights::RowHeights, sending::Delivery};
 use crate::{
     store::{Attachment, Chat, ChatId, Message, MessageId, MessageState, Source, Store, StoreError},
     ui::shell::Shell,
@@ -40,8 +40,7 @@ pub struct Reread {
 impl Conversation {
     pub(super) fn open(&mut self, id: ChatId, shell: &mut Shell) {
         self.leave_chat(shell);
-        let chat = shell.store.chat(id);
-        let Some(chat) = shell.ok_or_show_error(chat) else { return };
+        let Some(chat) = shell.toasts.check(shell.store.chat(id)) else { return };
         shell.remember(Some(id));
         self.composer = Composer::new(&chat.draft);
         self.reset(Some(chat));
@@ -52,8 +51,7 @@ impl Conversation {
     /// Goes to a message of the chat that is shown, if need be on another branch.
     pub(super) fn go_to_message(&mut self, id: MessageId, shell: &mut Shell) {
         if self.branch.iter().all(|message| message.id != id) {
-            let shown = shell.store.message(id).and_then(|it| shell.store.show_version(id, it.version.0));
-            shell.ok_or_show_error(shown);
+            shell.toasts.check(shell.store.message(id).and_then(|it| shell.store.show_version(id, it.version.0)));
             self.refresh(shell);
         }
         if let Some(row) = self.branch.iter().position(|message| message.id == id) {
@@ -91,8 +89,7 @@ impl Conversation {
         self.blocks.clear();
         self.rows = RowHeights::default();
         (self.chat, self.seen, self.editing, self.changed, self.words) = (chat, None, None, None, None);
-        self.comparison = None;
-        (self.asking, self.sending, self.reopening) = (false, false, None);
+        (self.comparison, self.delivery) = (None, Delivery::Written);
         self.settings.refresh();
         self.attaching.set(Vec::new(), HashMap::new());
         self.reads += 1;
@@ -119,8 +116,7 @@ impl Conversation {
         (self.seen, self.looked) = (Some(version), Some(Instant::now()));
         let reads = self.reads;
         let contents = shell.store.reading(move |store| ChatContents::read(store, number));
-        let started = self.reading.start(ctx, move || Reread { reads, contents: contents() });
-        shell.ok_or_show_error(started);
+        shell.toasts.check(self.reading.start(ctx, move || Reread { reads, contents: contents() }));
     }
 
     /// Reads the chat again if there is news: after it was opened, or changed here.
@@ -135,8 +131,7 @@ impl Conversation {
 
     /// The version of the chat that is there now, if it has not been read.
     fn unread(&self, shell: &mut Shell) -> Option<(u64, i64)> {
-        let version = shell.store.version();
-        let (_, others) = shell.ok_or_show_error(version)?;
+        let (_, others) = shell.toasts.check(shell.store.version())?;
         let now = (shell.chat_controller.revision(), others);
         // The other instance may have ended without notice.
         let due = self.is_elsewhere(shell) && self.looked.is_none_or(|looked| looked.elapsed() >= ELSEWHERE);
@@ -145,7 +140,7 @@ impl Conversation {
 
     /// Shows what was read; a chat that is gone is closed.
     fn set_contents(&mut self, contents: Result<Option<ChatContents>, StoreError>, shell: &mut Shell) {
-        let Some(contents) = shell.ok_or_show_error(contents) else { return };
+        let Some(contents) = shell.toasts.check(contents) else { return };
         let Some(ChatContents { chat, branch, files, sources }) = contents else { return self.close(shell) };
         let same = self.branch.iter().zip(&branch).take_while(|(a, b)| a == b).count();
         let placed = self.branch.iter().zip(&branch).take_while(|(a, b)| a.id == b.id).count();
@@ -165,8 +160,7 @@ impl Conversation {
     /// The chat that is shown; a new one becomes real.
     pub(super) fn ensure_chat(&mut self, shell: &mut Shell) -> Option<ChatId> {
         if self.chat.is_none() {
-            let added = shell.store.add_chat(None, "").and_then(|id| shell.store.chat(id));
-            let chat = shell.ok_or_show_error(added)?;
+            let chat = shell.toasts.check(shell.store.add_chat(None, "").and_then(|id| shell.store.chat(id)))?;
             shell.remember(Some(chat.id));
             self.chat = Some(chat);
             self.seen = None;

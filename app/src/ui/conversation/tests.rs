@@ -15,8 +15,10 @@ use crate::{
 /// Frames until rows are as high as what is in them, and the list is at its end again: a click before may miss.
 const SETTLED: usize = 8;
 
+type ChatHarness = Harness<'static, Option<(Shell, Conversation)>>;
+
 /// A shell in a folder of its own, with the built-in model on its way.
-fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conversation)>> {
+fn harness(folder: &tempfile::TempDir) -> ChatHarness {
     let (folders, mut offers) = (Folders::below(folder.path()), Offers::default());
     let mut harness = Harness::builder().with_size([900.0, 700.0]).with_max_steps(64).build_ui_state(
         move |ui, state: &mut Option<(Shell, Conversation)>| {
@@ -38,11 +40,7 @@ fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conver
     harness
 }
 
-fn until(
-    harness: &mut Harness<'_, Option<(Shell, Conversation)>>,
-    what: &str,
-    is: impl Fn(&Shell, &Conversation) -> bool,
-) {
+fn until(harness: &mut ChatHarness, what: &str, is: impl Fn(&Shell, &Conversation) -> bool) {
     eventually(what, || {
         harness.step();
         harness.state().as_ref().is_some_and(|(shell, conversation)| is(shell, conversation))
@@ -50,11 +48,22 @@ fn until(
     harness.run_steps(SETTLED);
 }
 
-fn quiet(harness: &mut Harness<'_, Option<(Shell, Conversation)>>) {
+fn quiet(harness: &mut ChatHarness) {
     until(harness, "the end", |shell, _| !shell.chat_controller.is_busy());
 }
 
-fn branch(harness: &Harness<'_, Option<(Shell, Conversation)>>) -> Vec<Message> {
+fn click(harness: &mut ChatHarness, name: &str) {
+    harness.get_by_label(name).click();
+    harness.run_steps(SETTLED);
+}
+
+/// Asks for the first story.
+fn tell(harness: &mut ChatHarness) {
+    click(harness, STORIES[0].0);
+    quiet(harness);
+}
+
+fn branch(harness: &ChatHarness) -> Vec<Message> {
     harness.state().as_ref().unwrap().1.branch.clone()
 }
 
@@ -62,38 +71,30 @@ fn branch(harness: &Harness<'_, Option<(Shell, Conversation)>>) -> Vec<Message> 
 fn suggestion_starts_a_chat_with_answer_versions_and_edits() {
     let folder = tempfile::tempdir().unwrap();
     let mut it = harness(&folder);
-    it.get_by_label(STORIES[0].0).click();
-    it.run_steps(SETTLED);
-    quiet(&mut it);
+    tell(&mut it);
     let first = branch(&it);
     assert_eq!((first.len(), &*first[0].content), (2, STORIES[0].0));
     assert!(first[1].content.len() > 20 && first[1].stats.is_some(), "{first:?}");
 
-    it.get_by_label("Answer again").click();
-    it.run_steps(SETTLED);
+    click(&mut it, "Answer again");
     quiet(&mut it);
     assert_eq!(branch(&it)[1].version, (2, 2));
-    it.get_by_label("Earlier version").click();
-    it.run_steps(SETTLED);
+    click(&mut it, "Earlier version");
     assert_eq!((branch(&it)[1].version, branch(&it)[1].id), ((1, 2), first[1].id));
 
-    it.get_by_label("Edit answer").click();
-    it.run_steps(SETTLED);
+    click(&mut it, "Edit answer");
     assert!(it.get_by_label("Changed answer").is_focused());
     it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().text = "Short.".to_owned();
     it.run_steps(SETTLED);
-    it.get_by_label("Keep").click();
-    it.run_steps(SETTLED);
+    click(&mut it, "Keep");
     let edited = branch(&it).swap_remove(1);
     assert_eq!((&*edited.content, edited.edited, edited.version), ("Short.", true, (3, 3)));
 
-    it.get_by_label("Edit message").click();
-    it.run_steps(SETTLED);
+    click(&mut it, "Edit message");
     assert!(it.get_by_label("Changed message").is_focused());
     it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().text = STORIES[1].0.to_owned();
     it.run_steps(SETTLED);
-    it.get_by_label("Send again").click();
-    it.run_steps(SETTLED);
+    click(&mut it, "Send again");
     quiet(&mut it);
     let other = branch(&it);
     assert_eq!((&*other[0].content, other[0].version), (STORIES[1].0, (2, 2)));
@@ -160,14 +161,10 @@ fn long_chat_lays_out_visible_messages_only() {
 fn word_of_an_answer_is_explained_by_its_neurons() {
     let folder = tempfile::tempdir().unwrap();
     let mut it = harness(&folder);
-    it.get_by_label(STORIES[0].0).click();
-    it.run_steps(SETTLED);
-    quiet(&mut it);
-    it.get_by_label("Which neurons made these words?").click();
-    it.run_steps(SETTLED);
+    tell(&mut it);
+    click(&mut it, "Which neurons made these words?");
     for _ in 0..3 {
-        it.get_by_label("Word after").click();
-        it.run_steps(2);
+        click(&mut it, "Word after");
     }
     until(&mut it, "an explanation", |_, conversation| conversation.words.as_ref().is_some_and(WordView::is_complete));
     let word = it.get_by_label_contains("”: probability").accesskit_node();
@@ -181,16 +178,14 @@ fn word_of_an_answer_is_explained_by_its_neurons() {
     it.get_by_label("Show them on the map").scroll_to_me();
     it.run_steps(SETTLED);
     let (shell, _) = it.state().as_ref().unwrap();
-    assert_eq!(shell.highlight.as_ref().map(|word| word.neurons.len()), Some(8), "ringed on the map");
-    it.get_by_label("Show them on the map").click();
-    it.run_steps(2);
+    assert_eq!(shell.marks.highlight.as_ref().map(|word| word.neurons.len()), Some(8), "ringed on the map");
+    click(&mut it, "Show them on the map");
     it.get_by_label("Without them");
     it.get_by_label("Back to the answer").scroll_to_me();
     it.run_steps(SETTLED);
-    it.get_by_label("Back to the answer").click();
-    it.run_steps(SETTLED);
+    click(&mut it, "Back to the answer");
     let (shell, conversation) = it.state().as_ref().unwrap();
-    assert!(conversation.words.is_none() && shell.highlight.is_none());
+    assert!(conversation.words.is_none() && shell.marks.highlight.is_none());
 }
 
 #[test]
@@ -199,8 +194,7 @@ fn settings_of_a_chat_fit_and_say_what_nothing_means() {
     let mut it = harness(&folder);
     let before: Vec<String> = names(&it);
     assert!(!before.iter().any(|name| name == "no limit"));
-    it.get_by_label("Chat settings").click();
-    it.run_steps(SETTLED);
+    click(&mut it, "Chat settings");
     assert!(names(&it).iter().any(|name| name.contains("no limit")), "{:?}", names(&it));
     let save = it.get_by_label("Save as preset").rect();
     let window = it.ctx.content_rect();
@@ -216,7 +210,7 @@ fn settings_of_a_chat_fit_and_say_what_nothing_means() {
 }
 
 /// All that is written anywhere, numbers of sliders among it.
-fn names(it: &Harness<'_, Option<(Shell, Conversation)>>) -> Vec<String> {
+fn names(it: &ChatHarness) -> Vec<String> {
     let nodes = it.root().children_recursive();
     let texts = nodes.map(|node| [node.accesskit_node().label(), node.accesskit_node().value()]);
     texts.flatten().flatten().collect()

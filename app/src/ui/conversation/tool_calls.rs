@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use egui::{CollapsingHeader, Frame, Id, Label, Margin, RichText, ScrollArea, Stroke, Ui};
+use egui::{CollapsingHeader, Id, Label, Margin, RichText, ScrollArea, Ui};
 use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_SERVICE_TOOLBOX};
 use serde_json::Value;
 
@@ -11,8 +11,8 @@ use crate::{
     chat::{PendingCall, ToolDecision},
     store::{Message, ToolCall, ToolOutcome},
     ui::{
-        theme::{Palette, RADIUS, strong},
-        widgets::{icon_button, muted, small},
+        theme::{Palette, strong},
+        widgets::{icon_button, muted, outlined, small, wide},
     },
 };
 
@@ -52,13 +52,7 @@ pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<To
         return None;
     }
     let mut choice = None;
-    let frame = Frame::new()
-        .fill(palette.panel)
-        .stroke(Stroke::new(1.0, palette.amber))
-        .corner_radius(RADIUS)
-        .inner_margin(Margin::same(12));
-    frame.show(ui, |ui| {
-        ui.set_width(ui.available_width());
+    wide(ui, outlined(palette.panel, palette.amber, Margin::same(12)), |ui| {
         ui.horizontal_wrapped(|ui| {
             ui.spacing_mut().item_spacing.x = 4.0;
             ui.label(ICON_SERVICE_TOOLBOX.rich_text().size(16.0).color(palette.amber));

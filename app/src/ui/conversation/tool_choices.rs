@@ -33,8 +33,7 @@ impl Conversation {
     pub(super) fn switch_tools(&mut self, shell: &mut Shell) {
         let Some(id) = self.ensure_chat(shell) else { return };
         let on = !self.chat.as_ref().is_some_and(|chat| chat.tools);
-        let switched = shell.store.set_chat_tools(id, on);
-        if shell.ok_or_show_error(switched).is_some()
+        if shell.toasts.check(shell.store.set_chat_tools(id, on)).is_some()
             && let Some(chat) = &mut self.chat
         {
             chat.tools = on;

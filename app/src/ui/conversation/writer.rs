@@ -35,13 +35,12 @@ mod tests {
     use super::*;
     use crate::{
         remote::{RemoteClient, RemoteModel, RemoteTimeouts},
-        store::{NewMessage, Speaker, Store},
+        store::{NewMessage, Store},
     };
 
     fn answer(model: Option<&str>, writer: Option<&str>) -> Message {
-        let mut store = Store::in_memory().unwrap();
-        let chat = store.add_chat(None, "").unwrap();
-        let id = store.add_message(chat, None, &NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("A") });
+        let (mut store, chat) = Store::with_chat();
+        let id = store.add_message(chat, None, &NewMessage::assistant("A"));
         let stats = AnswerStats { writer: writer.map(str::to_owned), ..AnswerStats::default() };
         let message = store.message(id.unwrap()).unwrap();
         Message { model: model.map(str::to_owned), stats: serde_json::to_string(&stats).ok(), ..message }

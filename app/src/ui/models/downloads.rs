@@ -11,7 +11,7 @@ use super::{
 use crate::{
     download::{
         DownloadRequest, DownloadSource, DownloadState, DownloadStatus, agent,
-        hub::{self, HUGGING_FACE, HubModel, RECOMMENDED_MODELS},
+        hub::{self, HUGGING_FACE, HubModel, RECOMMENDED_MODELS, SPARSE_OWNER},
     },
     ui::{background::Background, shell::Shell, text::TextField, theme, theme::Palette, widgets},
     units::bytes,
@@ -94,13 +94,13 @@ impl DownloadsView {
             }
             ui.add_space(4.0);
             widgets::muted(ui, "Models whose neurons fire sparsely:");
-            for pick in RECOMMENDED_MODELS {
+            for [name, repository, about] in RECOMMENDED_MODELS {
                 ui.horizontal_wrapped(|ui| {
-                    let hint = format!("See the files of {}", pick.repository);
-                    if ui.button(pick.name).on_hover_text(hint).clicked() {
-                        wanted = Some(pick.repository.to_owned());
+                    let repository = format!("{SPARSE_OWNER}/{repository}");
+                    if ui.button(name).on_hover_text(format!("See the files of {repository}")).clicked() {
+                        wanted = Some(repository);
                     }
-                    widgets::muted(ui, pick.about);
+                    widgets::muted(ui, about);
                 });
             }
         });
@@ -114,8 +114,7 @@ impl DownloadsView {
         if let Some(repository) = hub::repository_name(&wanted) {
             let (hub, asked) = (self.hub.clone(), repository.clone());
             let work = move || hub::list_models(&agent(), &hub, &asked).map_err(|error| error.to_string());
-            let started = self.asking.start(ui, work);
-            self.files = shell.ok_or_show_error(started).map(|()| (repository, None));
+            self.files = shell.toasts.check(self.asking.start(ui, work)).map(|()| (repository, None));
         } else if let Some(name) = file_of(&wanted) {
             let to = shell.folders.models().join(name);
             let id = shell
@@ -129,8 +128,7 @@ impl DownloadsView {
             ));
         } else {
             self.files = None;
-            let begun = HubResults::begin(ui, &self.hub, &wanted);
-            self.results = shell.ok_or_show_error(begun);
+            self.results = shell.toasts.check(HubResults::begin(ui, &self.hub, &wanted));
         }
     }
 

@@ -162,7 +162,7 @@ impl Estimates {
             return words(vram, None, Speed::Unknown, ram);
         };
         if let Some(rate) = answer.tokens_per_second {
-            shell.expected_speeds.tell(card.id.key(), &answer.setting, rate);
+            shell.vram.expected_speeds.tell(card.id.key(), &answer.setting, rate);
         }
         let expected = answer.tokens_per_second.map(|rate| ExpectedSpeed { rate, corrected: false });
         words(vram, Some(answer.fit), remembered_speed(shell, &card.id.key(), &answer.setting, expected), ram)
@@ -177,15 +177,15 @@ fn needed(card: &ModelCard) -> u64 {
 /// The sentence of the open model: the forecast and the speed are those that the slider of its budget tells.
 fn open(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine, ram: Option<u64>) -> String {
     let room = BudgetRoom::of(shell, model, engine);
-    let budget = room.map_or(0, |room| room.budget(shell.dragged));
-    let forecast = shell.forecasts.about(ctx, model, engine, budget, shell.dragged.is_some());
+    let budget = room.map_or(0, |room| room.budget(shell.vram.dragged));
+    let forecast = shell.vram.forecasts.about(ctx, model, engine, budget, shell.vram.dragged.is_some());
     let told = room.map(|room| match &forecast {
         Some(forecast) if forecast.budget != budget => forecast.budget,
-        _ => room.told(room.choice(shell, model), shell.dragged),
+        _ => room.told(room.choice(shell, model), shell.vram.dragged),
     });
     let vram = told.map(|bytes| NamedVram { bytes, is_budget: true });
     let Some(forecast) = forecast else { return words(vram, None, Speed::Unknown, ram) };
-    let limit = room.map_or(0, |room| shell.dragged.map_or(room.now, |choice| choice.limit(room.can_have)));
+    let limit = room.map_or(0, |room| shell.vram.dragged.map_or(room.now, |choice| choice.limit(room.can_have)));
     let fit = Fit::from_plan(&forecast.plan, forecast.everything <= limit);
     let speed = speed_of(shell, model, engine, &forecast);
     words(vram, Some(fit), speed, ram)

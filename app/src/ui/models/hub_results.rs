@@ -1,11 +1,7 @@
 //! Results of a search of the hub: a row for each repository, whose files are looked into beside the frames.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc::{self, Receiver, TryRecvError},
-    },
+    sync::mpsc::{self, Receiver, TryRecvError},
     thread,
 };
 
@@ -32,7 +28,8 @@ pub struct HubResults {
     words: String,
     /// The repositories, or why there are none; `None`: the hub has not answered.
     found: Option<Result<Vec<Row>, String>>,
-    running: Option<Running>,
+    /// Events of the search; `None`: it has ended.
+    events: Option<Receiver<SearchEvent>>,
 }
 
 /// A step of the thread that searches.
@@ -40,18 +37,6 @@ pub struct HubResults {
 enum SearchEvent {
     Repositories(Result<Vec<HubRepository>, String>),
     Files { row: usize, models: Result<Vec<HubModel>, String> },
-}
-
-#[derive(Debug)]
-struct Running {
-    events: Receiver<SearchEvent>,
-    cancelled: Arc<AtomicBool>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.cancelled.store(true, Relaxed);
-    }
 }
 
 #[derive(Debug)]
@@ -85,14 +70,13 @@ impl HubResults {
     /// A sentence, if the system has no thread for it.
     pub fn begin(ctx: &Context, hub: &str, words: &str) -> Result<Self, String> {
         let (sender, events) = mpsc::channel();
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let (waker, stop, hub, asked) = (Waker::of(ctx), Arc::clone(&cancelled), hub.to_owned(), words.to_owned());
+        let (waker, hub, asked) = (Waker::of(ctx), hub.to_owned(), words.to_owned());
         let work = move || {
             let agent = agent();
             let found = hub_search::search(&agent, &hub, &asked).map_err(|error| error.to_string());
             let names: Vec<String> = found.iter().flatten().map(|it| it.name.clone()).collect();
             let tell = |event| {
-                let heard = sender.send(event).is_ok() && !stop.load(Relaxed);
+                let heard = sender.send(event).is_ok();
                 waker.now();
                 heard
             };
@@ -108,14 +92,14 @@ impl HubResults {
         };
         let thread = thread::Builder::new().name("hub search".to_owned());
         thread.spawn(work).map_err(|error| format!("no thread to search the hub with: {error}"))?;
-        Ok(HubResults { words: words.to_owned(), found: None, running: Some(Running { events, cancelled }) })
+        Ok(HubResults { words: words.to_owned(), found: None, events: Some(events) })
     }
 
     /// Takes what was found since.
     fn follow(&mut self) {
-        let Some(running) = &self.running else { return };
+        let Some(events) = &self.events else { return };
         loop {
-            match running.events.try_recv() {
+            match events.try_recv() {
                 Ok(SearchEvent::Repositories(found)) => {
                     let row = |repository| Row { repository, models: None };
                     self.found = Some(found.map(|found| found.into_iter().map(row).collect()));
@@ -131,7 +115,7 @@ impl HubResults {
                 Err(TryRecvError::Disconnected) => break,
             }
         }
-        self.running = None;
+        self.events = None;
     }
 
     /// Shows it; models of the repositories at `hub` are downloaded.
@@ -139,7 +123,7 @@ impl HubResults {
         self.follow();
         let mut action = None;
         ui.horizontal_wrapped(|ui| {
-            let (words, running) = (&self.words, self.running.is_some());
+            let (words, running) = (&self.words, self.events.is_some());
             match &self.found {
                 None if running => {
                     ui.spinner();

@@ -95,7 +95,7 @@ impl ModelsPage {
             self.look(ctx, shell, true);
         }
         if let Some(chosen) = self.dialog.take()
-            && let Some(Some(folder)) = shell.ok_or_show_error(chosen)
+            && let Some(Some(folder)) = shell.toasts.check(chosen)
         {
             self.add(ctx, shell, folder);
         }
@@ -109,8 +109,7 @@ impl ModelsPage {
             match preparation.stage() {
                 PreparationStage::Done => {
                     preparation.noticed = true;
-                    let refreshed = self.search.refresh(ctx, id.clone());
-                    shell.ok_or_show_error(refreshed);
+                    shell.toasts.check(self.search.refresh(ctx, id.clone()));
                     shell.toasts.success(format!("{id} is prepared"));
                 }
                 PreparationStage::Failed(reason) => {
@@ -227,8 +226,7 @@ impl ModelsPage {
         if again {
             self.scrolled = 0;
         }
-        let looked = self.search.look(ctx, roots, again);
-        shell.ok_or_show_error(looked);
+        shell.toasts.check(self.search.look(ctx, roots, again));
     }
 
     /// Adds a folder or a file to the library.
@@ -261,8 +259,7 @@ impl ModelsPage {
             }
             let choose = ui.add_enabled(!self.dialog.is_busy(), egui::Button::new("Choose …"));
             if choose.on_hover_text("Choose a folder with models").clicked() {
-                let started = self.dialog.start(ui, choose_folder);
-                shell.ok_or_show_error(started);
+                shell.toasts.check(self.dialog.start(ui, choose_folder));
             }
         });
         if let Some(path) = typed.filter(|path| !path.as_os_str().is_empty()) {

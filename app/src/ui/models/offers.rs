@@ -214,8 +214,7 @@ impl Offers {
         self.clicked.insert(model.repository.clone());
         let (hub, repository) = (self.hub.clone(), model.repository.clone());
         let work = move || hub::list_models(&agent(), &hub, &repository).map_err(|error| error.to_string());
-        let started = self.asking.start(ui, work);
-        self.asked = shell.ok_or_show_error(started).map(|()| model.repository.clone());
+        self.asked = shell.toasts.check(self.asking.start(ui, work)).map(|()| model.repository.clone());
     }
 }
 

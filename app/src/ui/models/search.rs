@@ -4,11 +4,7 @@ use std::{
     collections::HashMap,
     ops::ControlFlow,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc::{self, Receiver, TryRecvError},
-    },
+    sync::mpsc::{self, Receiver, TryRecvError},
     thread,
 };
 
@@ -39,20 +35,14 @@ pub struct ModelSearch {
 
 #[derive(Debug)]
 struct Running {
+    /// The search ends once this is dropped.
     found: Receiver<FoundModel>,
-    cancelled: Arc<AtomicBool>,
     /// True if there was no search before.
     is_first: bool,
     /// Models in the order in which it has found them.
     seen: HashMap<ModelId, usize>,
     /// Files that it has found to be no models.
     broken: Vec<(PathBuf, String)>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.cancelled.store(true, Relaxed);
-    }
 }
 
 impl ModelSearch {
@@ -78,15 +68,14 @@ impl ModelSearch {
         self.running = None;
         self.added.clear();
         let (sender, found) = mpsc::channel();
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let (waker, stop) = (Waker::of(ctx), Arc::clone(&cancelled));
+        let waker = Waker::of(ctx);
         let work = move || {
             if let Ok(card) = ModelCard::read(&ModelId::Builtin) {
                 // The receiver may be gone, which the next line finds out.
                 let _ = sender.send(FoundModel::Model(Box::new(card)));
             }
             let _ = scan(&roots, &mut |found| {
-                let heard = sender.send(found).is_ok() && !stop.load(Relaxed);
+                let heard = sender.send(found).is_ok();
                 waker.after(super::super::frame_pace::FRAME);
                 if heard { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
@@ -96,7 +85,7 @@ impl ModelSearch {
         let thread = thread::Builder::new().name("library".to_owned());
         thread.spawn(work).map_err(|error| format!("no thread to look for models with: {error}"))?;
         let (seen, broken) = (HashMap::new(), Vec::new());
-        self.running = Some(Running { found, cancelled, is_first, seen, broken });
+        self.running = Some(Running { found, is_first, seen, broken });
         Ok(())
     }
 

@@ -128,34 +128,17 @@ impl ServersView {
     }
 
     fn add(&mut self, ui: &Ui, shell: &mut Shell) {
+        let server = self.address.parse::<ServerAddress>().map_err(|error| error.to_string());
+        let typed = server.and_then(|server| Ok((server, SecretKey::typed(&self.key)?)));
+        let (server, key) = match typed {
+            Ok(typed) => typed,
+            Err(why) => return self.trouble = Some(why),
+        };
         self.trouble = None;
-        let server = match self.address.parse::<ServerAddress>() {
-            Ok(server) => server,
-            Err(error) => {
-                self.trouble = Some(error.to_string());
-                return;
-            }
-        };
-        let key = match typed_key(&self.key) {
-            Ok(key) => key,
-            Err(why) => {
-                self.trouble = Some(why);
-                return;
-            }
-        };
         let keys = shell.keys.clone();
-        let started = self.adding.start(ui, move || ask(server, key.as_ref(), &keys));
-        shell.ok_or_show_error(started);
+        shell.toasts.check(self.adding.start(ui, move || ask(server, key.as_ref(), &keys)));
         self.address.clear();
         self.key.clear();
-    }
-}
-
-/// The key in a field; `None` for an empty field.
-fn typed_key(text: &str) -> Result<Option<SecretKey>, String> {
-    match SecretKey::new(text) {
-        None if !text.trim().is_empty() => Err("key: expected printable letters without spaces".to_owned()),
-        key => Ok(key),
     }
 }
 
@@ -213,11 +196,10 @@ impl Server {
                 self.ask(ui, shell, server, None);
             }
             let remove = ui.button("Remove").accessible_name(format!("Remove {}", server.host()));
-            if remove.on_hover_text("Forget the server and its key").clicked() {
-                let removed = shell.keys.remove(server);
-                if shell.ok_or_show_error(removed).is_some() {
-                    shell.settings.remote_servers.retain(|it| it != server);
-                }
+            if remove.on_hover_text("Forget the server and its key").clicked()
+                && shell.toasts.check(shell.keys.remove(server)).is_some()
+            {
+                shell.settings.remote_servers.retain(|it| it != server);
             }
             if self.asking.is_busy() {
                 ui.spinner();
@@ -249,13 +231,10 @@ impl Server {
             self.key_field(ui, shell, server);
         }
     }
-}
 
-impl Server {
     fn ask(&mut self, ui: &Ui, shell: &mut Shell, server: &ServerAddress, key: Option<SecretKey>) {
         let (asked, keys) = (server.clone(), shell.keys.clone());
-        let started = self.asking.start(ui, move || ask(asked, key.as_ref(), &keys));
-        shell.ok_or_show_error(started);
+        shell.toasts.check(self.asking.start(ui, move || ask(asked, key.as_ref(), &keys)));
     }
 
     /// A field for the key that the server asks for.
@@ -271,12 +250,11 @@ impl Server {
             let button = ui.add_enabled(typed, egui::Button::new("Use key")).accessible_name(format!("Use the {name}"));
             typed && (button.on_hover_text("Keep the key and list the models").clicked() || entered)
         });
-        if entered.inner {
-            let key = typed_key(&self.key);
-            if let Some(key) = shell.ok_or_show_error(key) {
-                self.key.clear();
-                self.ask(ui, shell, server, key);
-            }
+        if entered.inner
+            && let Some(key) = shell.toasts.check(SecretKey::typed(&self.key))
+        {
+            self.key.clear();
+            self.ask(ui, shell, server, key);
         }
     }
 }

@@ -15,8 +15,7 @@ use crate::{
     download::tests::{ServerBehaviour, serve},
     remote::tests::{replies, scripted_by_request},
     settings::VramBudget,
-    store::{NewMessage, Store},
-    ui::testing::TestWindow,
+    ui::testing::{TestWindow, add_chat},
 };
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
@@ -122,10 +121,7 @@ fn incomplete_model_file_is_said_in_the_chat_that_is_shown() {
     let file = crate::builtin::file();
     fs::write(&path, &file[..file.len() / 2]).unwrap();
     let mut stage = TestWindow::with(SIZE, |folders, settings| {
-        let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        let chat = store.add_chat(None, "").unwrap();
-        store.add_message(chat, None, &NewMessage::user("Tell me of rivers.")).unwrap();
-        settings.last_chat = Some(chat.number());
+        settings.last_chat = Some(add_chat(folders, "", &["Tell me of rivers."]).number());
         settings.add_recent(&path.display().to_string());
     });
     stage.appears("Tell me of rivers.");
@@ -229,8 +225,7 @@ fn context_and_cache_type_of_a_card_apply_when_the_model_opens() {
 #[test]
 fn dropped_folder_is_added_to_the_library_on_any_page() {
     let folder = folder_with("tiny");
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     stage.hold(folder.path());
     assert!(stage.shows("Drop it to add it to the library"), "{:?}", stage.texts());
     stage.let_go(&[folder.path()]);

@@ -38,8 +38,7 @@ impl AcrossChats {
         let Some(model) = &self.model else {
             if !self.reading.is_busy() {
                 let engine = engine.clone();
-                let started = self.reading.start(ctx, move || Identity::of_model(engine.model()).fingerprint());
-                shell.ok_or_show_error(started);
+                shell.toasts.check(self.reading.start(ctx, move || Identity::of_model(engine.model()).fingerprint()));
             }
             return;
         };
@@ -48,8 +47,7 @@ impl AcrossChats {
             return;
         }
         for (layer, neuron) in wanted.0.iter().copied() {
-            let words = shell.store.kept_words(model, layer, neuron);
-            let words = shell.ok_or_show_error(words).unwrap_or_default();
+            let words = shell.toasts.check(shell.store.kept_words(model, layer, neuron)).unwrap_or_default();
             let listed: Vec<String> =
                 words.iter().map(|kept| format!("{} {}\u{d7}", quoted(&kept.word), kept.times)).collect();
             let sentence = match listed.is_empty() {

@@ -1,6 +1,6 @@
 //! The last tokens on a card, one after the other: an animated PNG. After the first frame only what changes is written.
 
-use std::io::{self, Write};
+use std::io::Cursor;
 
 use egui::{ColorImage, FontDefinitions};
 use png::EncodingError;
@@ -69,7 +69,8 @@ impl Animation {
         self.card.map.show_tokens();
         let mut canvas = self.card.canvas(SCALE, fonts.clone());
         self.card.draw_frame(&mut canvas);
-        let mut file = BoundedFile { bytes: Vec::new(), most };
+        let mut bytes = vec![0; most];
+        let mut file = Cursor::new(&mut bytes[..]);
         let [width, height] = canvas.image().size;
         let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);
         encoder.set_color(png::ColorType::Rgb);
@@ -80,8 +81,8 @@ impl Animation {
         let mut before: Option<ColorImage> = None;
         let first = self.tokens.len().saturating_sub(MOST_FRAMES);
         for at in first..self.tokens.len() {
-            let (placed, token) = (self.card.map.options().placed, &self.tokens[at]);
-            self.card.words.summary = facts::summary(self.card.map.shape(), Some(token), placed);
+            let (placed, token) = (self.card.map.options.placed, &self.tokens[at]);
+            self.card.words.summary = facts::summary(self.card.map.atlas.shape(), Some(token), placed);
             let among = self.ids.len().saturating_sub(self.tokens.len() - at);
             self.card.words.sentence = Sentence::of(&self.ids, among, &self.text);
             self.card.map.draw_token(token);
@@ -96,7 +97,9 @@ impl Animation {
             before = Some(canvas.image().clone());
         }
         writer.finish()?;
-        Ok(file.bytes)
+        let end = file.position() as usize;
+        bytes.truncate(end);
+        Ok(bytes)
     }
 }
 
@@ -132,31 +135,8 @@ impl Area {
     }
 }
 
-/// A file in memory that takes no more bytes than `most`.
-#[derive(Debug)]
-struct BoundedFile {
-    bytes: Vec<u8>,
-    most: usize,
-}
-
-impl Write for BoundedFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > self.most {
-            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Cursor;
-
     use egui::Color32;
 
     use super::*;
@@ -199,7 +179,7 @@ mod tests {
         let bytes = animation.encode(&fonts::definitions(), MOST_BYTES).unwrap();
         let frames = frames(&bytes);
         assert_eq!(frames.len(), 5);
-        assert_eq!(animation.card.map.options().mode, Mode::Fired, "frequencies are not one token's");
+        assert_eq!(animation.card.map.options.mode, Mode::Fired, "frequencies are not one token's");
         let whole = frames[0].0;
         assert_eq!((whole.x, whole.y, whole.width), (0, 0, 800));
         for (area, pixels) in &frames[1..] {

@@ -269,10 +269,8 @@ impl Atlas {
     pub fn draw_places(&mut self) {
         self.begin();
         for layer in self.shown() {
-            let hot = self.states.get_mut(layer).map(|state| std::mem::take(&mut state.hot)).unwrap_or_default();
-            self.draw(layer, &LayerValues::Places(&hot));
-            if let Some(state) = self.states.get_mut(layer) {
-                state.hot = hot;
+            if let Some(state) = self.states.get(layer) {
+                self.plane.write(layer, state.order.ranks(), &LayerValues::Places(&state.hot));
             }
         }
     }

@@ -29,7 +29,7 @@ impl Watched {
             self.spared(ui, engine);
             return;
         }
-        let fraction = self.map.hot() as f64 / self.board.shape().total().max(1) as f64;
+        let fraction = self.map.atlas.hot() as f64 / self.board.shape().total().max(1) as f64;
         let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
         ui.horizontal(|ui| {
             ui.label(side(format!("in VRAM, {}", percent(fraction)), palette.hot));
@@ -73,7 +73,7 @@ impl Watched {
         if self.playback.is_remembered() {
             ui.label(small(ui, "The last tokens of this chat, as they were kept with it."));
         }
-        if self.map.is_greyed() {
+        if self.map.greyed {
             ui.label(small(ui, "Grey: recorded before the VRAM contents changed."));
         }
         let prompt = self.playback.token().is_some_and(|token| !token.decoded);

@@ -56,11 +56,12 @@ impl Export {
         }
     }
 
-    fn name(&self) -> FileName {
+    /// The name of its file, before the user changes it, and the extension.
+    fn name(&self) -> [&'static str; 2] {
         match self {
-            Export::Picture(_) => FileName { filter: "PNG", stem: "neurons", extension: "png" },
-            Export::Animation(_) => FileName { filter: "PNG", stem: "neurons-animated", extension: "png" },
-            Export::Table(_) => FileName { filter: "CSV", stem: "neurons", extension: "csv" },
+            Export::Picture(_) => ["neurons", "png"],
+            Export::Animation(_) => ["neurons-animated", "png"],
+            Export::Table(_) => ["neurons", "csv"],
         }
     }
 
@@ -79,24 +80,15 @@ impl Export {
     }
 }
 
-/// The name of a file, before the user changes it.
-#[derive(Debug, Clone, Copy)]
-struct FileName {
-    filter: &'static str,
-    stem: &'static str,
-    extension: &'static str,
-}
-
 /// Asks where to save `export` and does, in a thread of its own. Nothing is sent if the user thinks better of it.
 pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
     beside(ctx, result, move |fonts| {
-        let name = export.name();
-        let FileName { filter, stem, extension } = name;
-        let file = format!("{stem}.{extension}");
+        let [stem, extension] = export.name();
+        let (filter, file) = (extension.to_uppercase(), format!("{stem}.{extension}"));
         match file_dialog::ask(|it| it.add_filter(filter, &[extension]).set_file_name(file).save_file()) {
             DialogAnswer::Chosen(path) => Some(written(export, path, fonts)),
             DialogAnswer::Closed => None,
-            DialogAnswer::NoDialog => Some(Saved::NoDialog(export, free_name(name))),
+            DialogAnswer::NoDialog => Some(Saved::NoDialog(export, free_name(stem, extension))),
         }
     });
 }
@@ -132,7 +124,7 @@ fn written(export: Export, path: PathBuf, fonts: FontDefinitions) -> Saved {
 }
 
 /// A path that is free in the user's folder of downloads, or in the home folder.
-fn free_name(FileName { stem, extension, .. }: FileName) -> PathBuf {
+fn free_name(stem: &str, extension: &str) -> PathBuf {
     let dirs = directories::UserDirs::new();
     let downloads = dirs.as_ref().and_then(|dirs| dirs.download_dir()).filter(|folder| folder.is_dir());
     let folder = downloads.or(dirs.as_ref().map(|dirs| dirs.home_dir())).unwrap_or(Path::new("")).to_owned();

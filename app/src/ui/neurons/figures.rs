@@ -1,6 +1,6 @@
 //! Figures beside the map: bars per layer, plots over time, the curve of how unequally neurons fire, pinned neurons.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use egui::{Align, Color32, Layout, Pos2, Rect, RichText, Role, Sense, Stroke, Ui, Vec2, WidgetInfo};
 use egui_material_icons::icons::ICON_CLOSE;
@@ -16,7 +16,10 @@ use super::{
     pins::Pin,
 };
 use crate::{
-    ui::theme::{Palette, RADIUS},
+    ui::{
+        background::Background,
+        theme::{Palette, RADIUS},
+    },
     units,
 };
 
@@ -164,7 +167,7 @@ fn quiet<'a>(id: &str) -> Plot<'a> {
 #[derive(Debug, Default)]
 pub struct Inequality {
     of: Option<(Option<usize>, u64)>,
-    work: Option<mpsc::Receiver<(Vec<[f64; 2]>, f64)>>,
+    work: Background<(Vec<[f64; 2]>, f64)>,
     curve: Vec<[f64; 2]>,
     /// Fraction of the neurons that make 80 % of the firings.
     eighty: f64,
@@ -179,11 +182,11 @@ impl Inequality {
         let palette = Palette::of(ui);
         let token = board.latest().map_or(0, |token| token.index + 1);
         let old = self.of.is_none_or(|(of, at)| of != layer || token >= at + AGAIN || token < at);
-        if token > 0 && old && self.work.is_none() {
+        if token > 0 && old && !self.work.is_busy() {
             self.begin(ui, board, layer, token);
         }
-        if let Some((curve, eighty)) = self.work.as_ref().and_then(|work| work.try_recv().ok()) {
-            (self.curve, self.eighty, self.work) = (curve, eighty, None);
+        if let Some(found) = self.work.take() {
+            (self.curve, self.eighty) = found;
         }
         if self.curve.is_empty() {
             ui.label(small("Nothing has fired yet", palette.muted));
@@ -199,20 +202,17 @@ impl Inequality {
     }
 
     fn begin(&mut self, ui: &Ui, board: &Arc<NeuronBoard>, layer: Option<usize>, token: u64) {
-        let (send, receive) = mpsc::channel();
-        let (board, ctx) = (Arc::clone(board), ui.ctx().clone());
+        let board = Arc::clone(board);
         let work = move || {
             let layers = layer.map_or(0..board.shape().layers(), |layer| layer..layer + 1);
             let counts: Vec<u32> = layers.flat_map(|layer| board.tally(layer).counts).collect();
             let curve = curve::lorenz(&counts, 100);
             let curve = curve.into_iter().map(|(x, y)| [100.0 * x, 100.0 * y]).collect();
             let eighty = curve::neurons_for(&counts, 0.8) as f64 / counts.len().max(1) as f64;
-            if send.send((curve, eighty)).is_ok() {
-                ctx.request_repaint();
-            }
+            (curve, eighty)
         };
-        if std::thread::Builder::new().name("curve".to_owned()).spawn(work).is_ok() {
-            (self.of, self.work) = (Some((layer, token)), Some(receive));
+        if self.work.start(ui, work).is_ok() {
+            self.of = Some((layer, token));
         }
     }
 }
@@ -263,7 +263,7 @@ pub fn pinned(
             }
         });
     });
-    sparkline(ui, pin, colour_of(hot == Some(true), &palette));
+    sparkline(ui, pin, if hot == Some(true) { palette.hot } else { palette.cold });
     ui.label(small(favourites(engine, pin), palette.muted));
     pin.lens.show(ui);
     act
@@ -283,10 +283,6 @@ pub fn favourites(engine: &Engine, pin: &Pin) -> String {
         true => "Has not fired at a token that is still kept".to_owned(),
         false => format!("Fires most often on {}", top.iter().map(words).collect::<Vec<_>>().join(", ")),
     }
-}
-
-fn colour_of(hot: bool, palette: &Palette) -> Color32 {
-    if hot { palette.hot } else { palette.cold }
 }
 
 fn sparkline(ui: &mut Ui, pin: &Pin, colour: Color32) {

@@ -56,7 +56,7 @@ impl Kind {
             Kind::Smooth => &settings.smooth_mode,
             Kind::Experts => &settings.experts_mode,
         };
-        let chosen = Mode::ALL.into_iter().find(|mode| mode.key() == key);
+        let chosen = Mode::ALL.into_iter().find(|mode| mode.key() == *key);
         chosen.filter(|mode| self.modes(placed).contains(mode)).unwrap_or(self.usual())
     }
 
@@ -67,7 +67,7 @@ impl Kind {
             Kind::Smooth => &mut settings.smooth_mode,
             Kind::Experts => &mut settings.experts_mode,
         };
-        mode.key().clone_into(key);
+        *key = mode.key();
     }
 
     /// Meaning of a mode for a model of this kind; `percent` of the output mass decides which neurons of a smooth one fire.

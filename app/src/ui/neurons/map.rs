@@ -27,7 +27,7 @@ use super::{
     playback::Playback,
     shader::{self, Shader},
 };
-use crate::ui::{frame_pace::FRAME, theme::Palette};
+use crate::ui::{frame_pace::FRAME, theme::Palette, widgets::small};
 
 /// Time a frame may spend on what takes longer than a frame.
 const SLICE: Duration = Duration::from_millis(1);
@@ -90,7 +90,8 @@ struct Drawn {
 pub struct Map {
     /// The visible part.
     pub view: View,
-    atlas: Atlas,
+    /// Facts about the neurons.
+    pub atlas: Atlas,
     /// True if the shader draws the dots; otherwise they are a texture.
     shaded: bool,
     /// The dots, and the layout they were made for.
@@ -104,8 +105,8 @@ pub struct Map {
     counting: bool,
     /// Where the dots were drawn.
     rect: Option<Rect>,
-    /// True if rows were drawn grey.
-    greyed: bool,
+    /// True if rows were drawn grey: they were computed while other neurons were in VRAM.
+    pub greyed: bool,
 }
 
 impl std::fmt::Debug for Map {
@@ -130,21 +131,6 @@ impl Map {
         (self.texture, self.drawn, self.drawn_at, self.unfinished) = (None, None, None, false);
     }
 
-    /// How often a neuron fires, as far as the map knows.
-    pub fn frequency(&self, layer: usize, neuron: usize) -> Option<f32> {
-        self.atlas.frequency(layer, neuron)
-    }
-
-    /// True if a neuron is in VRAM.
-    pub fn is_hot(&self, layer: usize, neuron: usize) -> bool {
-        self.atlas.is_hot(layer, neuron)
-    }
-
-    /// Neurons in VRAM.
-    pub fn hot(&self) -> usize {
-        self.atlas.hot()
-    }
-
     /// True if every dot that is shown is one neuron.
     pub fn is_by_neuron(&self) -> bool {
         let MapLayout { view, grid, .. } = self.atlas.layout();
@@ -167,7 +153,7 @@ impl Map {
     /// A copy of what is shown, to be drawn elsewhere.
     pub fn snapshot(&self) -> Option<MapSnapshot> {
         let Drawn { options, base, .. } = self.drawn?;
-        Some(MapSnapshot::new(self.atlas.clone(), options, base.is_some()))
+        Some(MapSnapshot { atlas: self.atlas.clone(), options, comparing: base.is_some() })
     }
 
     /// Shows it, `height` points high, with `marks`. Returns the neuron that was clicked.
@@ -210,18 +196,9 @@ impl Map {
             if response.double_clicked() {
                 self.view = if self.view.layer.is_some() { View::default() } else { View::of_layer(pointed.layer) };
             }
-            let PointedNeuron { layer, neuron, .. } = pointed;
-            let expert = shape.member(layer, neuron).and_then(|(expert, _)| self.atlas.chosen(layer, expert));
-            let frequencies = Frequencies { fires: self.frequency(layer, neuron), chosen: expert };
-            let facts = Facts::of(
-                shape,
-                token.as_ref(),
-                pointed,
-                frequencies,
-                options.placed.then(|| self.is_hot(layer, neuron)),
-            );
+            let facts = self.facts(token.as_ref(), pointed, options.placed);
             // The card says it already, and words under the pointer would lie over it.
-            if marks.card != Some((layer, neuron)) {
+            if marks.card != Some((pointed.layer, pointed.neuron)) {
                 response.on_hover_ui_at_pointer(|ui| facts_ui(ui, &facts));
             }
         }
@@ -229,30 +206,17 @@ impl Map {
     }
 
     /// Facts about a neuron at a token, as they are told of the one under the pointer.
-    pub fn facts(
-        &self,
-        engine: &Engine,
-        token: Option<&TokenTrace>,
-        layer: usize,
-        neuron: usize,
-        placed: bool,
-    ) -> Facts {
-        let shape = engine.neurons().shape();
-        let expert = shape.member(layer, neuron).and_then(|(expert, _)| self.atlas.chosen(layer, expert));
-        let frequencies = Frequencies { fires: self.frequency(layer, neuron), chosen: expert };
-        let pointed = PointedNeuron { layer, neuron, crowd: 1 };
-        Facts::of(shape, token, pointed, frequencies, placed.then(|| self.is_hot(layer, neuron)))
+    pub fn facts(&self, token: Option<&TokenTrace>, pointed: PointedNeuron, placed: bool) -> Facts {
+        let (atlas, PointedNeuron { layer, neuron, .. }) = (&self.atlas, pointed);
+        let chosen = atlas.shape().member(layer, neuron).and_then(|(expert, _)| atlas.chosen(layer, expert));
+        let frequencies = Frequencies { fires: atlas.frequency(layer, neuron), chosen };
+        Facts::of(atlas.shape(), token, pointed, frequencies, placed.then(|| atlas.is_hot(layer, neuron)))
     }
 
     /// Where a neuron's dot is on the screen, if it is shown.
     pub fn position(&self, layer: usize, neuron: usize) -> Option<Pos2> {
         let (rect, (x, y)) = (self.rect?, self.atlas.find(layer, neuron)?);
         Some(Pos2::new(rect.left() + x * rect.width(), rect.top() + y * rect.height()))
-    }
-
-    /// True if some rows are grey: they were computed while other neurons were in VRAM.
-    pub fn is_greyed(&self) -> bool {
-        self.greyed
     }
 
     fn navigate(&mut self, ui: &Ui, response: &Response, rect: Rect) {
@@ -430,23 +394,19 @@ fn draw_boundary(painter: &egui::Painter, line: Vec<Pos2>, palette: &Palette) {
 /// Shows a neuron's facts, a label per line.
 pub fn facts_ui(ui: &mut Ui, facts: &Facts) {
     let palette = Palette::of(ui);
-    let line = |text: &str, colour| RichText::new(text.to_owned()).size(12.0).color(colour);
     ui.spacing_mut().item_spacing.y = 4.0;
     ui.label(RichText::new(&facts.title).strong());
-    ui.label(line(&facts.value, palette.text));
-    if let Some(frequency) = &facts.frequency {
-        ui.label(line(frequency, palette.muted));
-    }
-    if let Some(expert) = &facts.expert {
-        ui.label(line(expert, palette.muted));
-    }
-    if facts.placed {
-        ui.label(line(facts.placement_text(), if facts.hot { palette.hot } else { palette.cold }));
-    }
-    if let Some(predicted) = facts.predicted {
-        ui.label(line(predicted, palette.text));
-    }
-    if let Some(crowd) = &facts.crowd {
-        ui.label(line(crowd, palette.muted));
+    let placement = facts.placed.then(|| facts.placement_text());
+    for (text, colour) in [
+        (Some(&*facts.value), palette.text),
+        (facts.frequency.as_deref(), palette.muted),
+        (facts.expert.as_deref(), palette.muted),
+        (placement, if facts.hot { palette.hot } else { palette.cold }),
+        (facts.predicted, palette.text),
+        (facts.crowd.as_deref(), palette.muted),
+    ] {
+        if let Some(text) = text {
+            ui.label(small(text, colour));
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! A copy of the map, to be drawn without a window at another size.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use egui::ColorImage;
-use thermocline_engine::telemetry::neurons::{NeuronShape, TokenTrace};
+use thermocline_engine::telemetry::neurons::TokenTrace;
 
 use super::{
     atlas::{Atlas, MapLayout},
@@ -13,7 +13,6 @@ use super::{
     map::MapOptions,
     mode::Mode,
 };
-use crate::ui::theme::Palette;
 
 /// Most dots along a side of a picture.
 const MOST_DOTS: usize = 4096;
@@ -21,50 +20,19 @@ const MOST_DOTS: usize = 4096;
 /// The dots of all layers, and how they are shown.
 #[derive(Debug)]
 pub struct MapSnapshot {
-    atlas: Atlas,
-    options: MapOptions,
-    comparing: bool,
+    /// The dots.
+    pub atlas: Atlas,
+    /// Mode and colours.
+    pub options: MapOptions,
+    /// True if two tokens are compared.
+    pub comparing: bool,
 }
 
 impl MapSnapshot {
-    /// A copy of `atlas`, drawn as `options` say; `comparing` two tokens.
-    pub fn new(atlas: Atlas, options: MapOptions, comparing: bool) -> Self {
-        MapSnapshot { atlas, options, comparing }
-    }
-
-    /// Mode and colours.
-    pub fn options(&self) -> MapOptions {
-        self.options
-    }
-
-    /// True if two tokens are compared.
-    pub fn is_comparing(&self) -> bool {
-        self.comparing
-    }
-
-    /// The model's layers.
-    pub fn shape(&self) -> &NeuronShape {
-        self.atlas.shape()
-    }
-
-    /// Layers that are shown.
-    pub fn layers(&self) -> Range<usize> {
-        self.atlas.shown()
-    }
-
-    /// End of the hot neurons of `layer`, as a fraction of the width; `None` as for [`Atlas::boundary`].
-    pub fn boundary(&self, layer: usize) -> Option<f32> {
-        self.atlas.boundary(layer)
-    }
-
-    /// The colours of the window's theme.
-    pub fn palette(&self) -> Palette {
-        self.options.palette()
-    }
-
     /// The colours of the dots' levels.
     pub fn table(&self) -> ColourTable {
-        colours::table(self.options.mode, self.options.colours, self.comparing, &self.palette())
+        let MapOptions { mode, colours, .. } = self.options;
+        colours::table(mode, colours, self.comparing, &self.options.palette())
     }
 
     /// Shows one token alone from now on: the firings where the mode is one of all tokens so far.

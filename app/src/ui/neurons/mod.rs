@@ -47,4 +47,4 @@ pub mod tint;
 mod watched;
 
 pub use panel::NeuronsPanel;
-pub use tint::Tint;
+pub use tint::{NeuronMarks, Tint};

@@ -26,21 +26,8 @@ impl Mode {
         [Mode::Fired, Mode::Strength, Mode::Frequency, Mode::Placement, Mode::Predictor, Mode::Recency, Mode::Experts];
 
     /// The name it is remembered by.
-    pub fn key(self) -> &'static str {
-        match self {
-            Mode::Fired => "fired",
-            Mode::Strength => "strength",
-            Mode::Frequency => "frequency",
-            Mode::Placement => "placement",
-            Mode::Predictor => "predictor",
-            Mode::Recency => "recency",
-            Mode::Experts => "experts",
-        }
-    }
-
-    /// The mode of that name, or the usual one.
-    pub fn of(key: &str) -> Self {
-        Mode::ALL.into_iter().find(|mode| mode.key() == key).unwrap_or_default()
+    pub fn key(self) -> String {
+        self.title().to_lowercase()
     }
 
     /// Its button.
@@ -115,12 +102,8 @@ impl Colours {
     }
 
     /// The name it is remembered by.
-    pub fn key(self) -> &'static str {
-        match self {
-            Colours::Viridis => "viridis",
-            Colours::Inferno => "inferno",
-            Colours::Cividis => "cividis",
-        }
+    pub fn key(self) -> String {
+        self.title().to_lowercase()
     }
 
     /// The colours of that name, or the usual ones.
@@ -149,13 +132,14 @@ mod tests {
     #[test]
     fn mode_and_colour_keys_round_trip() {
         for mode in Mode::ALL {
-            assert_eq!(Mode::of(mode.key()), mode);
+            let key = mode.key();
+            assert_eq!(Mode::ALL.into_iter().filter(|other| other.key() == key).count(), 1, "{key}");
             assert_eq!(mode.ticks().is_none(), matches!(mode, Mode::Placement | Mode::Predictor | Mode::Experts));
         }
         for colours in Colours::ALL {
-            assert_eq!(Colours::of(colours.key()), colours);
+            assert_eq!(Colours::of(&colours.key()), colours);
         }
-        assert_eq!((Mode::of("no such"), Colours::of("")), (Mode::Fired, Colours::Inferno));
+        assert_eq!((Colours::of("no such"), Colours::of("")), (Colours::Inferno, Colours::Inferno));
     }
 
     #[test]

@@ -109,7 +109,9 @@ impl NeuronsPanel {
 
     /// Shows it in a window of its own, if it is in one: whether or not there is a column, of which this comes after.
     pub fn show_detached(&mut self, ui: &Ui, shell: &mut Shell) {
-        self.detach(ui, shell);
+        if self.detached {
+            self.detach(ui, shell);
+        }
         // Strengths cost more to record than masks, and they are not shown now.
         if !std::mem::take(&mut self.seen)
             && let Some(engine) = shell.engine_handle.engine()
@@ -120,9 +122,6 @@ impl NeuronsPanel {
     }
 
     fn detach(&mut self, ui: &Ui, shell: &mut Shell) {
-        if !self.detached {
-            return;
-        }
         let builder = ViewportBuilder::default().with_title("Thermocline: neurons").with_inner_size([960.0, 720.0]);
         let ctx = ui.ctx().clone();
         let closed = ctx.show_viewport_immediate(ViewportId::from_hash_of("neurons"), builder, |ui, _class| {
@@ -138,7 +137,7 @@ impl NeuronsPanel {
         self.seen = true;
         self.take_saved(ui, shell);
         let Some(engine) = shell.engine_handle.engine() else {
-            (self.watched, shell.tint, shell.mark) = (None, None, None);
+            (self.watched, shell.marks.tint, shell.marks.mark) = (None, None, None);
             ui.heading("Neurons");
             nothing(ui, shell);
             return;
@@ -183,8 +182,8 @@ impl NeuronsPanel {
         } else {
             watched.show(ui, shell, &engine, options, detached);
         }
-        shell.tint = watched.tint(&engine);
-        shell.mark = watched.mark.clone();
+        shell.marks.tint = watched.tint(&engine);
+        shell.marks.mark = watched.mark.clone();
         self.watched = Some(watched);
     }
 
@@ -297,7 +296,7 @@ fn look(ui: &mut Ui, settings: &mut HeatmapSettings) {
     let mut chosen = Colours::of(&settings.colours);
     for colours in Colours::ALL {
         if ui.radio_value(&mut chosen, colours, colours.title()).clicked() {
-            settings.colours = colours.key().to_owned();
+            settings.colours = colours.key();
         }
     }
 }

@@ -88,7 +88,7 @@ pub struct PictureCard {
 impl PictureCard {
     /// The places of its parts.
     pub fn layout(&self) -> PictureLayout {
-        PictureLayout::of(self.map.layers().len())
+        PictureLayout::of(self.map.atlas.shown().len())
     }
 
     /// The card as a picture, `scale` pixels per point.
@@ -101,12 +101,12 @@ impl PictureCard {
 
     /// An empty canvas for it.
     pub fn canvas(&self, scale: f32, fonts: egui::FontDefinitions) -> Canvas {
-        Canvas::new(self.layout().size(), scale, self.map.palette().background, fonts)
+        Canvas::new(self.layout().size(), scale, self.map.options.palette().background, fonts)
     }
 
     /// Draws what is the same for all tokens: model, speed, legend.
     pub fn draw_frame(&self, canvas: &mut Canvas) {
-        let (palette, layout) = (self.map.palette(), self.layout());
+        let (palette, layout) = (self.map.options.palette(), self.layout());
         let title = line(&self.words.model, strong(44.0), palette.text, layout.title.width());
         canvas.write(layout.title.left_center(), Align2::LEFT_CENTER, title);
         if let Some(rate) = &self.words.rate {
@@ -126,11 +126,11 @@ impl PictureCard {
 
     /// Draws what belongs to the token: map, summary, sentence.
     pub fn draw_token(&mut self, canvas: &mut Canvas) {
-        let (palette, layout) = (self.map.palette(), self.layout());
+        let (palette, layout) = (self.map.options.palette(), self.layout());
         for place in [layout.summary, layout.sentence] {
             canvas.fill(place, palette.background);
         }
-        let summary = format!("{}: {}", self.map.options().mode.title(), self.words.summary);
+        let summary = format!("{}: {}", self.map.options.mode.title(), self.words.summary);
         let summary = line(&summary, FontId::proportional(22.0), palette.muted, layout.summary.width());
         canvas.write(layout.summary.left_center(), Align2::LEFT_CENTER, summary);
         let image = self.map.image(self.dots(canvas));
@@ -154,7 +154,7 @@ impl PictureCard {
 
     /// Names of layers, and the line between hot and cold.
     fn draw_lines(&self, canvas: &mut Canvas, map: Rect) {
-        let (palette, layers) = (self.map.palette(), self.map.layers());
+        let (palette, layers) = (self.map.options.palette(), self.map.atlas.shown());
         let band = map.height() / layers.len().max(1) as f32;
         let every = (24.0 / band).ceil().max(1.0) as usize;
         for (at, layer) in layers.enumerate() {
@@ -165,7 +165,7 @@ impl PictureCard {
                 canvas.fill(Rect::from_center_size(middle - vec2(20.0, 0.0), vec2(48.0, 24.0)), palette.background);
                 canvas.write(middle, Align2::RIGHT_CENTER, name);
             }
-            if let Some(fraction) = self.map.boundary(layer) {
+            if let Some(fraction) = self.map.atlas.boundary(layer) {
                 let x = map.left() + fraction * map.width();
                 let right = (x + 2.0).clamp(map.left() + 4.0, map.right());
                 canvas.fill(Rect::from_x_y_ranges(right - 4.0..=right, top..=top + band), palette.boundary);
@@ -174,10 +174,10 @@ impl PictureCard {
     }
 
     fn draw_legend(&self, canvas: &mut Canvas, place: Rect) {
-        let (palette, options) = (self.map.palette(), self.map.options());
+        let (palette, options) = (self.map.options.palette(), self.map.options);
         let font = FontId::proportional(20.0);
         let by_neuron = self.map.is_by_neuron(self.dots(canvas));
-        let meanings = colours::named(options.mode, self.map.is_comparing(), by_neuron, &self.map.table(), &palette);
+        let meanings = colours::named(options.mode, self.map.comparing, by_neuron, &self.map.table(), &palette);
         let column = place.width() / meanings.len().max(1) as f32;
         for (at, (colour, meaning)) in meanings.iter().enumerate() {
             let left = place.left_top() + vec2(column * at as f32, 0.0);
@@ -241,7 +241,7 @@ pub(super) mod tests {
     pub fn card(mode: Mode, neurons: usize) -> PictureCard {
         let (shape, token) = (NeuronShape::new([neurons, neurons]), &tokens(neurons, 1)[0]);
         let options = MapOptions { mode, placed: true, ..MapOptions::default() };
-        let mut map = MapSnapshot::new(Atlas::new(&shape), options, false);
+        let mut map = MapSnapshot { atlas: Atlas::new(&shape), options, comparing: false };
         map.draw_token(token);
         let words = PictureWords {
             model: "A model".to_owned(),
@@ -266,7 +266,7 @@ pub(super) mod tests {
     #[test]
     fn card_is_1600_wide_and_has_all_words_in_their_places() {
         let mut card = card(Mode::Fired, 64);
-        let (layout, ground) = (card.layout(), card.map.palette().background);
+        let (layout, ground) = (card.layout(), card.map.options.palette().background);
         let image = card.draw(1.0, fonts::definitions());
         assert_eq!(image.size, [1600, layout.size().y as usize]);
         let written = |image: &ColorImage, place| colours_in(image, place).iter().filter(|it| **it != ground).count();
@@ -281,7 +281,7 @@ pub(super) mod tests {
             assert_eq!(written(&empty, place), 0, "{place:?}");
         }
         let marked = colours_in(&image, layout.sentence);
-        let behind = ground.blend(card.map.palette().amber.gamma_multiply(0.4));
+        let behind = ground.blend(card.map.options.palette().amber.gamma_multiply(0.4));
         assert!(marked.contains(&behind), "the token is marked");
     }
 
@@ -289,7 +289,7 @@ pub(super) mod tests {
     fn card_has_the_colours_of_its_map_and_legend() {
         for mode in [Mode::Fired, Mode::Placement, Mode::Predictor, Mode::Strength] {
             let mut card = card(mode, 64);
-            let (layout, palette, table) = (card.layout(), card.map.palette(), card.map.table());
+            let (layout, palette, table) = (card.layout(), card.map.options.palette(), card.map.table());
             let image = card.draw(1.0, fonts::definitions());
             let legend = colours_in(&image, layout.legend);
             // 64 neurons have a dot each.

@@ -1,6 +1,6 @@
 //! The card of the neuron that was pinned last, beside its dot on the map.
 
-use egui::{Area, Context, Frame, Id, LayerId, Margin, Order, Pos2, Rect, Stroke, Ui, Vec2, pos2};
+use egui::{Area, Context, Id, LayerId, Margin, Order, Pos2, Rect, Ui, Vec2, pos2};
 use egui_material_icons::icons::ICON_CLOSE;
 
 use super::{
@@ -10,8 +10,8 @@ use super::{
     switching_off::HINT,
 };
 use crate::ui::{
-    theme::{Palette, RADIUS},
-    widgets::{icon_button, muted},
+    theme::Palette,
+    widgets::{icon_button, muted, outlined},
 };
 
 /// Widest a card's words become, in points.
@@ -73,12 +73,7 @@ pub fn show(ui: &Ui, place: CardPlace<'_>, facts: &Facts, words: &str, pin: &Pin
     let area = Area::new(area_id()).order(Order::Foreground).constrain(true);
     let size = ui.memory(|memory| memory.area_rect(area_id())).map_or(Vec2::splat(WIDTH), |last| last.size());
     area.fixed_pos(place.corner(size, ui.content_rect())).show(ui, |ui| {
-        let frame = Frame::new()
-            .fill(palette.raised)
-            .stroke(Stroke::new(1.0, palette.line))
-            .corner_radius(RADIUS)
-            .inner_margin(Margin::symmetric(12, 8));
-        frame.show(ui, |ui| {
+        outlined(palette.raised, palette.line, Margin::symmetric(12, 8)).show(ui, |ui| {
             ui.set_max_width(WIDTH);
             ui.spacing_mut().item_spacing = Vec2::new(8.0, 4.0);
             facts_ui(ui, facts);

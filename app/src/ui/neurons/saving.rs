@@ -70,7 +70,7 @@ impl Watched {
             (_, true, _) => self.animation(shown).map(|it| Export::Animation(Box::new(it))),
             (_, _, true) => {
                 let token = self.playback.token();
-                let is_hot = |layer, neuron| self.map.is_hot(layer, neuron);
+                let is_hot = |layer, neuron| self.map.atlas.is_hot(layer, neuron);
                 Some(Export::Table(export::table(&self.board, token.as_ref(), is_hot)))
             }
             _ => return,
@@ -90,7 +90,7 @@ impl Watched {
         };
         let rate = shown.rate().map(units::rate);
         let token = self.playback.token();
-        let summary = facts::summary(self.board.shape(), token.as_ref(), map.options().placed);
+        let summary = facts::summary(self.board.shape(), token.as_ref(), map.options.placed);
         let ids = self.playback.ids(&self.board);
         let place = |token: &u64| ids.iter().position(|(index, _)| index == token);
         let at = token.as_ref().and_then(|token| place(&token.index));

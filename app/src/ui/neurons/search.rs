@@ -2,10 +2,7 @@
 
 use std::{
     ops::ControlFlow,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -75,15 +72,10 @@ pub struct SearchField {
     text: String,
     typed: Option<Instant>,
     work: Background<Result<Vec<FoundRow>, String>>,
-    stop: Arc<AtomicBool>,
+    /// The work ends once this is dropped.
+    wanted: Arc<()>,
     found: Option<Result<Vec<FoundRow>, String>>,
     focus: bool,
-}
-
-impl Drop for SearchField {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-    }
 }
 
 impl SearchField {
@@ -125,17 +117,17 @@ impl SearchField {
             self.text.clear();
         }
         if field.changed() || left {
-            self.stop.store(true, Relaxed);
+            self.wanted = Arc::default();
             (self.work, self.found) = (Background::default(), None);
             self.typed = (!self.text.trim().is_empty()).then(Instant::now);
         }
     }
 
     fn begin(&mut self, ui: &Ui, engine: &Engine, query: NeuronQuery) {
-        self.stop = Arc::default();
-        let (engine, stop) = (engine.clone(), Arc::clone(&self.stop));
+        let (engine, wanted) = (engine.clone(), Arc::downgrade(&self.wanted));
         let work = move || {
-            let mut proceed = || if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            let is_dropped = || wanted.strong_count() == 0;
+            let mut proceed = || if is_dropped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
             let found = FoundNeuron::search(&engine, &query, &mut proceed).map_err(|error| error_message(&error))?;
             let shape = engine.neurons().shape();
             Ok(found.iter().map(|found| FoundRow::new(shape, found)).collect())

@@ -43,11 +43,11 @@ impl Watched {
     fn cold(&self, layer: usize, placed: bool) -> Vec<NeuronIndex> {
         let all = 0..self.board.shape().neurons(layer);
         let mut cold: Vec<usize> = match placed {
-            true => all.filter(|neuron| !self.map.is_hot(layer, *neuron)).collect(),
+            true => all.filter(|neuron| !self.map.atlas.is_hot(layer, *neuron)).collect(),
             false => all.collect(),
         };
         if !placed {
-            let often = |neuron: &usize| self.map.frequency(layer, *neuron).unwrap_or(0.0);
+            let often = |neuron: &usize| self.map.atlas.frequency(layer, *neuron).unwrap_or(0.0);
             cold.sort_by(|a, b| often(a).total_cmp(&often(b)));
             cold.truncate(cold.len() / 2);
         }

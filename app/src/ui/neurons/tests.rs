@@ -32,17 +32,19 @@ use crate::{
 struct State {
     panel: NeuronsPanel,
     shell: Option<Shell>,
-    folders: Folders,
     /// True if it has no column.
     hidden: bool,
+    // After the shell, which writes into it.
+    folder: tempfile::TempDir,
 }
 
-fn harness(folder: &std::path::Path) -> Harness<'static, State> {
-    let state = State { panel: NeuronsPanel::default(), shell: None, folders: Folders::below(folder), hidden: false };
+fn harness() -> Harness<'static, State> {
+    let folder = tempfile::tempdir().unwrap();
+    let state = State { panel: NeuronsPanel::default(), shell: None, hidden: false, folder };
     let show = |ui: &mut egui::Ui, state: &mut State| {
         if state.shell.is_none() {
             theme::install(ui);
-            state.shell = Shell::new(ui, state.folders.clone()).ok();
+            state.shell = Shell::new(ui, Folders::below(state.folder.path())).ok();
             // Fonts that were just set are there in the next frame.
             return;
         }
@@ -63,11 +65,18 @@ fn shell<'a>(harness: &'a mut Harness<'static, State>) -> &'a mut Shell {
     harness.state_mut().shell.as_mut().unwrap()
 }
 
+fn click(harness: &mut Harness<'static, State>, name: &str) {
+    harness.get_by_label(name).click();
+    harness.run_steps(3);
+}
+
 /// The built-in model on the CPU, after it has written a few words.
-fn open_and_generate(harness: &mut Harness<'static, State>) {
-    open(harness, ModelId::Builtin, None);
+fn answered() -> Harness<'static, State> {
+    let mut harness = harness();
+    open(&mut harness, ModelId::Builtin, None);
     harness.step();
-    generate(harness, 12);
+    generate(&mut harness, 12);
+    harness
 }
 
 /// Opens a model on the CPU.
@@ -101,8 +110,7 @@ fn click_neuron(harness: &mut Harness<'static, State>, layer: usize, neuron: usi
 
 #[test]
 fn panel_without_a_model_has_a_button_to_open_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
+    let mut harness = harness();
     harness.step();
     harness.get_by_label("Open a model").click();
     harness.step();
@@ -111,37 +119,29 @@ fn panel_without_a_model_has_a_button_to_open_one() {
 
 #[test]
 fn map_follows_the_latest_token_holds_and_steps() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
-    open_and_generate(&mut harness);
+    let mut harness = answered();
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     let latest = board.latest().unwrap().index;
     let map = harness.get_by_label_contains("Map of neurons, Fired:");
     let summary = map.accesskit_node().label().unwrap_or_default();
     assert!(summary.contains(&format!("token {latest}:")), "{summary}");
-    harness.get_by_label("Hold this token").click();
-    harness.run_steps(2);
-    harness.get_by_label("Token before").click();
-    harness.run_steps(2);
+    click(&mut harness, "Hold this token");
+    click(&mut harness, "Token before");
     generate(&mut harness, 3);
     assert!(harness.query_by_label_contains(&format!("token {}:", latest - 1)).is_some(), "it is held");
-    harness.get_by_label("Compare").click();
-    harness.run_steps(2);
+    click(&mut harness, "Compare");
     assert!(harness.query_by_label("fires only now").is_some());
-    harness.get_by_label("Live").click();
-    harness.run_steps(2);
+    click(&mut harness, "Live");
     let now = board.latest().unwrap().index;
     assert!(now > latest && harness.query_by_label_contains(&format!("token {now}:")).is_some());
-    harness.get_by_label(&format!("Compared with token {}", latest - 2)).click();
-    harness.run_steps(2);
+    click(&mut harness, &format!("Compared with token {}", latest - 2));
     assert!(harness.query_by_label("fires only now").is_none());
 }
 
 /// The map, the figures and what is said under the pointer name experts.
 #[test]
 fn map_and_figures_of_moe_layers_name_experts() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
+    let mut harness = harness();
     open(&mut harness, ModelId::Path("../tests/fixtures/models/mixtral".into()), Some(Activation::Relu));
     // Before the panel looks, so that it sorts by what they did.
     generate(&mut harness, 12);
@@ -191,11 +191,8 @@ fn map_and_figures_of_moe_layers_name_experts() {
 
 #[test]
 fn map_is_updated_in_its_own_window() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
-    open_and_generate(&mut harness);
-    harness.get_by_label("Show the map in its own window").click();
-    harness.run_steps(3);
+    let mut harness = answered();
+    click(&mut harness, "Show the map in its own window");
     assert!(harness.query_by_label("The map is in a window of its own.").is_some());
     generate(&mut harness, 3);
     let latest = shell(&mut harness).engine_handle.engine().unwrap().neurons().latest().unwrap().index;
@@ -209,15 +206,12 @@ fn map_is_updated_in_its_own_window() {
 
 #[test]
 fn map_mode_selects_the_boards_watch_while_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
-    open_and_generate(&mut harness);
+    let mut harness = answered();
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     for (button, mode) in
         [("Strength", "strength"), ("Frequency", "frequency"), ("Predictor", "predictor"), ("Recency", "recency")]
     {
-        harness.get_by_label(button).click();
-        harness.run_steps(3);
+        click(&mut harness, button);
         assert_eq!(shell(&mut harness).settings.heatmap.mode, mode);
         assert_eq!(board.watch(), if mode == "strength" { Watch::Strength } else { Watch::Firing });
         assert!(harness.query_by_label_contains(&format!("Map of neurons, {button}:")).is_some());
@@ -230,16 +224,14 @@ fn map_mode_selects_the_boards_watch_while_shown() {
         assert_eq!(board.watch(), watch, "only while the map is shown");
     }
     harness.get_by_label("Recency").click();
-    harness.get_by_label("Stop recording neurons").click();
-    harness.run_steps(2);
+    click(&mut harness, "Stop recording neurons");
     assert_eq!(board.watch(), Watch::Off);
     assert!(harness.query_by_label_contains("Map of neurons").is_none());
     let cost = "Neurons are not recorded. Recording took the CPU";
     assert!(harness.query_by_label_contains(cost).is_some());
     generate(&mut harness, 12);
     assert!(harness.query_by_label_contains("tokens/s while recording,").is_some());
-    harness.get_by_label("Record neurons").click();
-    harness.run_steps(2);
+    click(&mut harness, "Record neurons");
     assert_eq!(board.watch(), Watch::Firing);
     harness.get_by_label("Stop recording neurons").hover();
     harness.run_steps(60);
@@ -248,19 +240,17 @@ fn map_mode_selects_the_boards_watch_while_shown() {
 
 #[test]
 fn click_pins_a_neuron_and_double_click_shows_its_layer() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
-    open_and_generate(&mut harness);
+    let mut harness = answered();
     let rect = harness.get_by_label_contains("Map of neurons").rect();
     let at = rect.left_top() + egui::vec2(60.0, 20.0);
-    let click = |harness: &mut Harness<'static, State>| {
+    let press = |harness: &mut Harness<'static, State>| {
         for pressed in [true, false] {
             harness.event(egui::Event::PointerMoved(at));
             harness.event(crate::ui::testing::button(at, pressed));
             harness.step();
         }
     };
-    click(&mut harness);
+    press(&mut harness);
     harness.run_steps(2);
     assert!(harness.query_by_label_contains("Unpin layer 0, neuron").is_some());
     assert!(harness.query_by_label_contains("Unpin: Layer 0, neuron").is_some(), "a card at the neuron");
@@ -268,24 +258,20 @@ fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     // Long enough for the next clicks to be no triple click.
     harness.run_steps(40);
     assert!(harness.query_by_label_contains("Unpin").is_none());
-    click(&mut harness);
-    click(&mut harness);
+    press(&mut harness);
+    press(&mut harness);
     harness.run_steps(2);
     assert!(harness.query_by_label_contains("Unpin").is_none(), "two clicks pin nothing");
-    harness.get_by_label("Layer below").click();
-    harness.run_steps(2);
+    click(&mut harness, "Layer below");
     assert!(harness.query_by_label("Layer 1").is_some());
-    harness.get_by_label("Whole map").click();
-    harness.run_steps(2);
+    click(&mut harness, "Whole map");
     assert!(harness.query_by_label("Whole map").is_none());
 }
 
 /// The card and the list say which words a pinned neuron raises, as the weights do.
 #[test]
 fn pinned_neuron_lists_the_words_it_speaks_for_and_against() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
-    open_and_generate(&mut harness);
+    let mut harness = answered();
     let engine = shell(&mut harness).engine_handle.engine().unwrap();
     let cpu = Cpu::new(&CpuOptions::default()).unwrap();
     for (layer, neuron) in [(0, 3), (4, 7)] {
@@ -309,8 +295,7 @@ fn pinned_neuron_lists_the_words_it_speaks_for_and_against() {
 /// fires.
 #[test]
 fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
+    let mut harness = harness();
     let options = EngineOptions {
         device: DeviceChoice::Cpu,
         sparsity: SparsityChoice::Mode(Sparsity::Exact),
@@ -342,7 +327,7 @@ fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
     click_neuron(&mut harness, 0, neuron);
     // The last token was drawn and not computed.
     let known = answer.trim_end().rsplit_once(' ').unwrap().0.to_owned();
-    let tint = shell(&mut harness).tint.clone().unwrap();
+    let tint = shell(&mut harness).marks.tint.clone().unwrap();
     let pieces = tint.marks(&known).unwrap();
     assert!(pieces.len() > 30 && pieces.iter().any(|(_, strength)| *strength == 0.0), "{pieces:?}");
 }
@@ -350,8 +335,7 @@ fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
 /// A SwiGLU model begins with strengths; what fires is what carries a fraction of the output mass, which can be changed.
 #[test]
 fn smooth_model_begins_with_strength_and_fires_by_output_mass() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
+    let mut harness = harness();
     open(&mut harness, ModelId::Path("../tests/fixtures/models/llama-silu-gqa".into()), None);
     harness.step();
     generate(&mut harness, 12);
@@ -367,8 +351,7 @@ fn smooth_model_begins_with_strength_and_fires_by_output_mass() {
         );
     }
     assert_eq!((board.watch(), board.mass()), (Watch::Strength, Some(0.9)));
-    harness.get_by_label("Fired").click();
-    harness.run_steps(3);
+    click(&mut harness, "Fired");
     let fired = |harness: &mut Harness<'static, State>| {
         generate(harness, 8);
         let token = board.latest().unwrap();
@@ -382,8 +365,7 @@ fn smooth_model_begins_with_strength_and_fires_by_output_mass() {
     let sixty = fired(&mut harness);
     assert!(sixty < 0.8 * ninety, "{sixty} and {ninety}");
     for button in ["Frequency", "Recency"] {
-        harness.get_by_label(button).click();
-        harness.run_steps(3);
+        click(&mut harness, button);
         let recent = board.tally(0).recent;
         let (least, most) = recent.iter().fold((1.0f32, 0.0f32), |(least, most), it| (least.min(*it), most.max(*it)));
         assert!(most - least > 0.3, "{button} has more than one colour: {least} to {most}");
@@ -396,8 +378,7 @@ fn shown_model<'a>(shell: &'a Shell, engine: &'a Engine) -> ShownModel<'a> {
 
 #[test]
 fn card_of_a_chat_from_before_the_start_has_the_speed_of_its_last_answer() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
+    let mut harness = harness();
     open(&mut harness, ModelId::Builtin, None);
     let shell = shell(&mut harness);
     let engine = shell.engine_handle.engine().unwrap();
@@ -421,18 +402,15 @@ fn card_of_a_chat_from_before_the_start_has_the_speed_of_its_last_answer() {
 /// A picture is of the token that is shown, an animation of the last ones; both have the model's name and its speed.
 #[test]
 fn picture_and_animation_are_saved_as_the_map_shows_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = harness(folder.path());
-    open_and_generate(&mut harness);
+    let mut harness = answered();
     // Enough for a speed.
     generate(&mut harness, 24);
-    harness.get_by_label("Save").click();
-    harness.run_steps(3);
+    click(&mut harness, "Save");
     for button in ["Save picture", "Save animation", "Save as CSV"] {
         harness.get_by_label(button);
     }
     let fonts = fonts::loaded(&harness.ctx);
-    let State { panel, shell, .. } = harness.state_mut();
+    let State { panel, shell, folder, .. } = harness.state_mut();
     let (watched, shell) = (panel.watched.as_ref().unwrap(), shell.as_ref().unwrap());
     let engine = shell.engine_handle.engine().unwrap();
     let shown = shown_model(shell, &engine);

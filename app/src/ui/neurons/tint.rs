@@ -1,8 +1,20 @@
 //! A pinned neuron, or a token that is held, in the words of a chat: where its tokens stand in an answer's text.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use super::pins::Pin;
+use crate::chat::Explained;
+
+/// Shown by the map of neurons in the chat, and by the chat on the map.
+#[derive(Debug, Default)]
+pub struct NeuronMarks {
+    /// The pinned neuron that is shown in the words of the chat.
+    pub tint: Option<Arc<Tint>>,
+    /// The word of an answer whose neurons are ringed on the map.
+    pub highlight: Option<Arc<Explained>>,
+    /// The token that is held on the map, to be marked in the words of the chat.
+    pub mark: Option<Tint>,
+}
 
 /// The latest tokens as text, with what one neuron did at each of them.
 #[derive(Debug, Clone, Default, PartialEq)]

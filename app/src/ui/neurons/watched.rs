@@ -98,9 +98,7 @@ impl Watched {
             chat: None,
         }
     }
-}
 
-impl Watched {
     /// Shows the map and what stands below it.
     pub(super) fn show(
         &mut self,
@@ -120,7 +118,7 @@ impl Watched {
         let height = map_height(self.board.shape().layers(), ui.clip_rect().height(), detached);
         self.navigation(ui, shell, options.placed);
         let pointed = self.search(ui, shell, engine);
-        let (pins, word) = (self.pins.places(), shell.highlight.clone());
+        let (pins, word) = (self.pins.places(), shell.marks.highlight.clone());
         let of_word = word.iter().flat_map(|word| &word.neurons).map(|neuron| neuron.effect.place);
         let ringed: Vec<NeuronIndex> = of_word.chain(pointed).collect();
         let marks = MapMarks { pins: &pins, ringed: &ringed, card: self.card };
@@ -235,7 +233,7 @@ impl Watched {
             None => Ok(None),
         };
         let read = read(shell);
-        let bytes = shell.ok_or_show_error(read).flatten().unwrap_or_default();
+        let bytes = shell.toasts.check(read).flatten().unwrap_or_default();
         remembered::read(&bytes, self.board.shape(), engine.tokenizer().vocab_len())
     }
 
@@ -249,7 +247,8 @@ impl Watched {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
         let Some(dot) = self.map.position(at.0, at.1).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
         let token = self.playback.token();
-        let facts = self.map.facts(engine, token.as_ref(), at.0, at.1, options.placed);
+        let pointed = PointedNeuron { layer: at.0, neuron: at.1, crowd: 1 };
+        let facts = self.map.facts(token.as_ref(), pointed, options.placed);
         let Some(pin) = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at) else { return };
         let words = figures::favourites(engine, pin);
         let tints = self.pins.tinting().is_some_and(|pin| (pin.layer, pin.neuron) == at);
@@ -336,8 +335,8 @@ impl Watched {
             let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
             for pin in self.pins.all() {
                 let place = (pin.layer, pin.neuron);
-                let frequency = self.map.frequency(place.0, place.1);
-                let hot = placed.then(|| self.map.is_hot(place.0, place.1));
+                let frequency = self.map.atlas.frequency(place.0, place.1);
+                let hot = placed.then(|| self.map.atlas.is_hot(place.0, place.1));
                 if let Some(act) = figures::pinned(ui, engine, pin, frequency, hot, tinting == Some(place)) {
                     action = Some((place, act));
                 }
@@ -355,7 +354,7 @@ impl Watched {
     pub(super) fn tint(&mut self, engine: &Engine) -> Option<Arc<Tint>> {
         let pin = self.pins.tinting()?;
         let (neuron, end) = ((pin.layer, pin.neuron), pin.end());
-        let hot = self.map.is_hot(pin.layer, pin.neuron);
+        let hot = self.map.atlas.is_hot(pin.layer, pin.neuron);
         let same = |kept: &&KeptTint| kept.neuron == neuron && kept.end == end && kept.tint.hot == hot;
         if let Some(kept) = self.tint.as_ref().filter(same) {
             return Some(Arc::clone(&kept.tint));

@@ -9,7 +9,7 @@ use eframe::{
 };
 use thermocline_engine::{
     error::root_cause,
-    session::{AwaitedFrame, CreationLock, StepMarker},
+    session::{AwaitedFrame, CrashSentinel, CreationLock},
 };
 use wgpu::{Adapter, DeviceType, Instance, InstanceDescriptor, PowerPreference, Surface};
 use winit::{
@@ -206,12 +206,12 @@ pub struct UntilDrawn {
     /// Has others wait with their devices.
     pub awaited: RefCell<Option<AwaitedFrame>>,
     /// Says that the window is coming up.
-    pub marker: RefCell<Option<StepMarker>>,
+    pub sentinel: RefCell<Option<CrashSentinel>>,
 }
 
 impl UntilDrawn {
     fn let_go(&self) {
-        drop((self.awaited.take(), self.marker.take()));
+        drop((self.awaited.take(), self.sentinel.take()));
     }
 }
 

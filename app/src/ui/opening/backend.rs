@@ -39,13 +39,8 @@ impl Backend {
     }
 
     /// As wgpu has it.
-    pub const fn flag(self) -> wgpu::Backends {
-        match self {
-            Backend::Direct3d12 => wgpu::Backends::DX12,
-            Backend::Vulkan => wgpu::Backends::VULKAN,
-            Backend::Metal => wgpu::Backends::METAL,
-            Backend::Gl => wgpu::Backends::GL,
-        }
+    pub fn flag(self) -> wgpu::Backends {
+        wgpu::Backends::from_comma_list(self.name())
     }
 
     /// Those that `names`, separated by commas, speak of: this module's names and wgpu's other ones (`vk`, `d3d12`, `mtl`,

@@ -224,18 +224,6 @@ mod tests {
     }
 
     #[test]
-    fn device_that_goes_with_a_closing_window_is_no_loss() {
-        let (watch, (device, _queue)) = (Watch::default(), device());
-        watch.follow(&device, &Context::default());
-        watch.made();
-        watch.settle();
-        watch.end();
-        device.destroy();
-        let _ = device.poll(wgpu::PollType::Poll);
-        assert!(watch.has_drawn() && watch.loss().is_none());
-    }
-
-    #[test]
     fn repeatedly_lost_surfaces_end_the_attempt() {
         let watch = Watch::default();
         for _ in 0..MOST_LOST {
@@ -262,13 +250,19 @@ mod tests {
     }
 
     #[test]
-    fn device_destroyed_with_its_window_is_not_a_failure() {
-        let (watch, (device, _queue)) = (Watch::default(), device());
-        watch.follow(&device, &Context::default());
-        watch.end();
-        device.destroy();
-        let _ = device.poll(wgpu::PollType::Poll);
-        assert_eq!(watch.refusal(), None);
+    fn device_destroyed_with_its_window_is_neither_a_failure_nor_a_loss() {
+        for drawn in [false, true] {
+            let (watch, (device, _queue)) = (Watch::default(), device());
+            watch.follow(&device, &Context::default());
+            if drawn {
+                watch.made();
+                watch.settle();
+            }
+            watch.end();
+            device.destroy();
+            let _ = device.poll(wgpu::PollType::Poll);
+            assert_eq!((watch.has_drawn(), watch.refusal(), watch.loss()), (drawn, None, None));
+        }
     }
 
     #[test]

@@ -35,13 +35,11 @@ struct KeptWords(Option<((u64, i64), bool)>);
 impl KeptWords {
     /// True if there are any. The store is asked only after it has changed.
     fn any(&mut self, shell: &mut Shell) -> bool {
-        let version = shell.store.version();
-        let Some(version) = shell.ok_or_show_error(version) else { return false };
+        let Some(version) = shell.toasts.check(shell.store.version()) else { return false };
         match self.0 {
             Some((read, any)) if read == version => any,
             _ => {
-                let any = shell.store.has_kept_words();
-                let any = shell.ok_or_show_error(any).unwrap_or(false);
+                let any = shell.toasts.check(shell.store.has_kept_words()).unwrap_or(false);
                 self.0 = Some((version, any));
                 any
             }
@@ -217,7 +215,7 @@ fn neuron_words(ui: &mut Ui, shell: &mut Shell, kept: &mut KeptWords) {
     if ui.add_enabled(kept, Button::new("Delete the words of neurons")).clicked() {
         let deleted = shell.store.delete_kept_words();
         shell.chat_controller.forget_words();
-        if shell.ok_or_show_error(deleted).is_some() {
+        if shell.toasts.check(deleted).is_some() {
             shell.toasts.success("The words of neurons are deleted.");
         }
     }

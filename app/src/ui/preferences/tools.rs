@@ -7,6 +7,7 @@ use crate::{
     remote::{KeyPlace, SecretKey},
     tools::{Consent, ImportedServer, ServerReport, Tool, ToolServerState, builtin::Builtin, read_servers},
     ui::{background::Background, keyboard, shell::Shell, text::TextField, theme, theme::Palette, widgets},
+    units::counted,
 };
 
 /// Most characters of a description.
@@ -95,33 +96,24 @@ impl ToolsCard {
         }
     }
 
-    fn add(&mut self, ui: &Ui, shell: &mut Shell) {
-        self.trouble = None;
-        let mut servers = match read_servers(&self.text) {
-            Ok(servers) => servers,
-            Err(why) => {
-                self.trouble = Some(why);
-                return;
-            }
-        };
-        if !self.key.trim().is_empty() {
-            let key = SecretKey::new(&self.key);
-            let one = match &mut servers[..] {
-                [server] if server.config.transport.key_name().is_some() => Some(server),
-                _ => None,
-            };
-            match (key, one) {
-                (Some(key), Some(server)) => server.key = Some(key),
-                (None, _) => {
-                    self.trouble = Some("key: expected printable letters without spaces".to_owned());
-                    return;
-                }
-                (_, None) => {
-                    self.trouble = Some("key: expected one server with an address to go with it".to_owned());
-                    return;
-                }
+    /// The servers that are typed, with the key.
+    fn typed(&self) -> Result<Vec<ImportedServer>, String> {
+        let mut servers = read_servers(&self.text)?;
+        if let Some(key) = SecretKey::typed(&self.key)? {
+            match &mut servers[..] {
+                [server] if server.config.transport.key_name().is_some() => server.key = Some(key),
+                _ => return Err("key: expected one server with an address to go with it".to_owned()),
             }
         }
+        Ok(servers)
+    }
+
+    fn add(&mut self, ui: &Ui, shell: &mut Shell) {
+        let servers = match self.typed() {
+            Ok(servers) => servers,
+            Err(why) => return self.trouble = Some(why),
+        };
+        self.trouble = None;
         let keys = shell.keys.clone();
         // The keychain may wait for the user.
         let work = move || {
@@ -133,8 +125,7 @@ impl ToolsCard {
             }
             Ok((servers, place))
         };
-        let started = self.adding.start(ui, work);
-        shell.ok_or_show_error(started);
+        shell.toasts.check(self.adding.start(ui, work));
         self.text.clear();
         self.key.clear();
     }
@@ -160,8 +151,7 @@ fn server(ui: &mut Ui, shell: &mut Shell, report: &ServerReport) {
         if remove.on_hover_text("Forget the server, its key and what its tools were allowed").clicked() {
             shell.settings.tools.remove(name);
             if let Some(key) = config.transport.key_name() {
-                let removed = shell.keys.remove(key);
-                shell.ok_or_show_error(removed);
+                shell.toasts.check(shell.keys.remove(key));
             }
         }
         match state {
@@ -187,8 +177,7 @@ fn server(ui: &mut Ui, shell: &mut Shell, report: &ServerReport) {
             if let Some(remark) = remark {
                 ui.label(widgets::small(widgets::sentence(remark), palette.amber));
             }
-            let count = if tools.len() == 1 { "1 tool".to_owned() } else { format!("{} tools", tools.len()) };
-            let line = small(&format!("{count} of {name}"), &palette);
+            let line = widgets::small(format!("{} of {name}", counted(tools.len(), "tool")), palette.text);
             CollapsingHeader::new(line).id_salt("tools").default_open(tools.len() <= 4).show(ui, |ui| {
                 for one in tools.iter() {
                     tool(ui, shell, Some(name), one);
@@ -197,10 +186,6 @@ fn server(ui: &mut Ui, shell: &mut Shell, report: &ServerReport) {
         }
         ToolServerState::Off | ToolServerState::Connecting => {}
     }
-}
-
-fn small(text: &str, palette: &Palette) -> RichText {
-    widgets::small(text, palette.text)
 }
 
 /// A tool with the user's consent to it.

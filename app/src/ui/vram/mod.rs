@@ -22,10 +22,12 @@ use thermocline_engine::{
     session::{AdapterKind, DeviceMemory, DeviceStatus, Engine, LoadStage, Purpose},
 };
 
-use self::bar::{Mark, Part, Scale};
-pub use self::{
+use self::{
+    bar::{Mark, Part, Scale},
     forecasts::BudgetForecasts,
     reasons::SpeedReasons,
+};
+pub use self::{
     room::{BudgetRoom, chosen_adapter},
     speed::{ExpectedSpeed, Speed, keep_speed, remembered_speed, speed_of},
 };
@@ -41,6 +43,7 @@ use crate::{
     engine_handle::{self, ModelState},
     library::ModelId,
     settings::VramBudget,
+    speeds::ExpectedSpeeds,
     units::bytes,
 };
 
@@ -49,6 +52,19 @@ const AGE: Duration = Duration::from_secs(10);
 
 /// Free memory that has changed by less than this fraction does not change the budget.
 const STILL: u64 = 16;
+
+/// Reckoned and being chosen for the memory of the model that is open.
+#[derive(Debug, Default)]
+pub struct VramState {
+    /// The budget, while it is being dragged.
+    pub dragged: Option<VramBudget>,
+    /// Forecasts for budgets.
+    pub forecasts: BudgetForecasts,
+    /// The figures of what makes the model as fast as it is.
+    pub reasons: SpeedReasons,
+    /// Speeds of all models that were told before answers have shown them.
+    pub expected_speeds: ExpectedSpeeds,
+}
 
 /// The budget and what it buys.
 #[derive(Debug, Default)]
@@ -63,7 +79,7 @@ impl VramPanel {
     /// Keeps what is to be left free free.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
         let ModelState::Ready { model, engine } = shell.engine_handle.state() else {
-            (self.held, shell.dragged) = (None, None);
+            (self.held, shell.vram.dragged) = (None, None);
             return;
         };
         let DeviceStatus::Gpu(memory) = engine.device() else {
@@ -88,8 +104,7 @@ impl VramPanel {
         let limit = VramBudget::LeaveFree(left).limit(can_have);
         let now = engine.vram_budget().unwrap_or(u64::MAX);
         if limit.abs_diff(now) > limit / STILL {
-            let set = engine.set_vram_budget(limit);
-            shell.ok_or_show_error(set);
+            shell.toasts.check(engine.set_vram_budget(limit));
         }
     }
 
@@ -138,8 +153,7 @@ impl VramPanel {
         given_up::show(ui, shell);
         let retry = |ui: &mut Ui, shell: &mut Shell| {
             if ui.button("Try the GPU again").clicked() {
-                let retried = engine.retry_device();
-                shell.ok_or_show_error(retried);
+                shell.toasts.check(engine.retry_device());
             }
         };
         match status {
@@ -180,7 +194,7 @@ impl VramPanel {
         let wrong = check::disagreement(memory, self.comparable(shell, memory, system));
         let palette = Palette::of(ui);
         let parts: Vec<Part> = parts_of(memory, &palette).into_iter().filter(|part| part.amount > 0).collect();
-        let told = room.told(room.choice(shell, model), shell.dragged);
+        let told = room.told(room.choice(shell, model), shell.vram.dragged);
         let scale = Scale { total: room.most.max(memory.accounted), end: Some(room.end()), format: bytes };
         bar::show(ui, "Held for the model", &parts, scale, Some(Mark { at: told, breached: wrong.is_some() }));
         ui.add_enabled_ui(!shell.is_comparing(), |ui| slider::show(ui, shell, model, engine, room));
@@ -244,8 +258,8 @@ pub fn why_cpu(shell: &Shell, reason: Option<&Error>) -> String {
 /// that is not known yet.
 pub fn shortage_now(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine) -> Option<String> {
     let room = BudgetRoom::of(shell, model, engine)?;
-    let budget = room.budget(shell.dragged);
-    let forecast = shell.forecasts.about(ctx, model, engine, budget, shell.dragged.is_some())?;
+    let budget = room.budget(shell.vram.dragged);
+    let forecast = shell.vram.forecasts.about(ctx, model, engine, budget, shell.vram.dragged.is_some())?;
     slider::shortage(&forecast)
 }
 

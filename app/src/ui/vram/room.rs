@@ -38,7 +38,7 @@ impl BudgetRoom {
         // Until a forecast has counted it: all of it, and what a forward pass needs beside it.
         let weights = engine.model().checkpoint.tensor_bytes();
         let estimated = || weights + engine.telemetry().kv_bytes + weights / 4 + (32 << 20);
-        let useful = shell.forecasts.enough(model).unwrap_or_else(estimated);
+        let useful = shell.vram.forecasts.enough(model).unwrap_or_else(estimated);
         let can_have = system.can_have(held).unwrap_or(held).max(1);
         let all = system.total.unwrap_or(u64::MAX);
         let now = engine.vram_budget().or(in_force).unwrap_or(can_have);
@@ -50,7 +50,7 @@ impl BudgetRoom {
     /// The choice that is shown: the one that is dragged, or kept; else the budget in force.
     pub fn choice(&self, shell: &Shell, model: &ModelId) -> VramBudget {
         let kept = shell.settings.models.get(&model.key()).and_then(|chosen| chosen.budget);
-        shell.dragged.or(kept).unwrap_or(VramBudget::AtMost(self.now.min(self.most)))
+        shell.vram.dragged.or(kept).unwrap_or(VramBudget::AtMost(self.now.min(self.most)))
     }
 
     /// The budget that forecasts are of and the bar's line is at: the one that is dragged, or in force, as far as the model can

@@ -52,9 +52,9 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, ro
             VramBudget::LeaveFree(_) => VramBudget::LeaveFree(position as u64),
         };
         if label.dragged() {
-            (choice, shell.dragged) = (moved, Some(moved));
-        } else if label.changed() || shell.dragged.take().is_some() {
-            (choice, shell.dragged) = (moved, None);
+            (choice, shell.vram.dragged) = (moved, Some(moved));
+        } else if label.changed() || shell.vram.dragged.take().is_some() {
+            (choice, shell.vram.dragged) = (moved, None);
             commit(shell, model, engine, moved, room);
         }
     });
@@ -72,8 +72,8 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, ro
 fn words(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, room: BudgetRoom) {
     // Once it was let go, what is in force is what was asked for.
     let room = BudgetRoom { now: engine.vram_budget().unwrap_or(room.now), ..room };
-    let (budget, told) = (room.budget(shell.dragged), room.told(room.choice(shell, model), shell.dragged));
-    let Some(forecast) = shell.forecasts.about(ui, model, engine, budget, shell.dragged.is_some()) else {
+    let (budget, told) = (room.budget(shell.vram.dragged), room.told(room.choice(shell, model), shell.vram.dragged));
+    let Some(forecast) = shell.vram.forecasts.about(ui, model, engine, budget, shell.vram.dragged.is_some()) else {
         widgets::muted(ui, format!("At {}: estimating …", bytes(told)));
         return;
     };
@@ -82,7 +82,7 @@ fn words(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, room:
     widgets::muted(ui, sentence(&forecast, speed, told));
     if let Some(shortage) = shortage(&forecast) {
         widgets::muted(ui, shortage);
-    } else if shell.dragged.is_some() {
+    } else if shell.vram.dragged.is_some() {
         let moves = match (forecast.arriving, forecast.leaving) {
             (0, 0) => "Nothing moves.".to_owned(),
             (come, 0) => format!("{} move to VRAM.", bytes(come)),
@@ -115,6 +115,5 @@ fn sentence(forecast: &Forecast, speed: Speed, told: u64) -> String {
 /// Keeps a choice and has the engine follow it.
 fn commit(shell: &mut Shell, model: &ModelId, engine: &Engine, choice: VramBudget, room: BudgetRoom) {
     shell.model_settings(model).budget = Some(choice);
-    let set = engine.set_vram_budget(choice.limit(room.can_have));
-    shell.ok_or_show_error(set);
+    shell.toasts.check(engine.set_vram_budget(choice.limit(room.can_have)));
 }

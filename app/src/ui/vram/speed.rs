@@ -84,7 +84,7 @@ fn setting_in_force(shell: &Shell, model: &ModelId, engine: &Engine) -> Option<S
 pub fn speed_of(shell: &mut Shell, model: &ModelId, engine: &Engine, forecast: &Forecast) -> Speed {
     let on_device = forecast.plan.placement.any_resident();
     let in_force = setting_in_force(shell, model, engine)
-        .filter(|setting| shell.dragged.is_none() && setting.device.is_some() == on_device);
+        .filter(|setting| shell.vram.dragged.is_none() && setting.device.is_some() == on_device);
     if in_force.is_some()
         && let Some(rate) = engine.observed_rate()
     {
@@ -92,11 +92,11 @@ pub fn speed_of(shell: &mut Shell, model: &ModelId, engine: &Engine, forecast: &
     }
     let setting = in_force.unwrap_or_else(|| {
         let kept = shell.settings.models.get(&model.key()).and_then(|chosen| chosen.budget);
-        setting_of(shell, model, engine, forecast, shell.dragged.or(kept))
+        setting_of(shell, model, engine, forecast, shell.vram.dragged.or(kept))
     });
     let expected = expected_of(forecast);
-    if let Some(ExpectedSpeed { rate, corrected: false }) = expected.filter(|_| shell.dragged.is_none()) {
-        shell.expected_speeds.tell(model.key(), &setting, rate);
+    if let Some(ExpectedSpeed { rate, corrected: false }) = expected.filter(|_| shell.vram.dragged.is_none()) {
+        shell.vram.expected_speeds.tell(model.key(), &setting, rate);
     }
     remembered(shell, model, &setting, expected)
 }
@@ -153,12 +153,12 @@ fn setting_of(
 pub fn keep_speed(shell: &mut Shell) {
     let ModelState::Ready { model, engine } = shell.engine_handle.state() else { return };
     let measured = engine.observed_rate();
-    if !shell.expected_speeds.is_new(measured) {
+    if !shell.vram.expected_speeds.is_new(measured) {
         return;
     }
     if let Some(rate) = measured {
         let Some(setting) = setting_in_force(shell, &model, &engine) else { return };
-        let expected = shell.expected_speeds.of(&model.key(), &setting);
+        let expected = shell.vram.expected_speeds.of(&model.key(), &setting);
         if let Some(read) = weights_read(&engine, rate) {
             let most = shell.settings.weights_read.get_or_insert(read);
             // Small changes are not worth writing.
@@ -166,7 +166,7 @@ pub fn keep_speed(shell: &mut Shell) {
         }
         shell.model_settings(&model).speeds.keep(&setting, rate, expected);
     }
-    shell.expected_speeds.note_kept(measured);
+    shell.vram.expected_speeds.note_kept(measured);
 }
 
 /// Bytes of weights per second that the CPU reads at this rate; `None` where a token does not need all weights, or where they are in

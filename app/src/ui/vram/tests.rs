@@ -13,6 +13,7 @@ use crate::{
     settings::ModelSettings,
     testing::until,
     ui::{
+        Window,
         testing::{TestWindow, button},
         top_bar,
     },
@@ -40,20 +41,20 @@ fn memory_of(shell: &Shell) -> Option<DeviceMemory> {
     }
 }
 
-/// A window whose model is in the GPU's memory as a whole.
-pub(in crate::ui) fn on_gpu() -> TestWindow {
-    let mut stage = TestWindow::with([1440.0, 1600.0], |_, settings| {
+/// A window whose model is in the GPU's memory as a whole, and the model's engine.
+pub(in crate::ui) fn on_gpu() -> (TestWindow, Engine) {
+    let mut stage = TestWindow::opened_with([1440.0, 1600.0], |_, settings| {
         let chosen = ModelSettings { device: Some(adapter()), ..ModelSettings::default() };
         settings.models.insert(ModelId::Builtin.key(), chosen);
     });
-    stage.ready();
     settled(&mut stage);
     stage.until("the list of adapters", |window| window.shell().adapters.list().is_some());
-    stage
+    let engine = stage.shell().engine_handle.engine().unwrap();
+    (stage, engine)
 }
 
 fn settled(stage: &mut TestWindow) {
-    let done = |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|memory| !memory.moving);
+    let done = |window: &mut Window| memory_of(window.shell()).is_some_and(|memory| !memory.moving);
     stage.until("the model in VRAM", done);
 }
 
@@ -73,15 +74,36 @@ fn release(stage: &mut TestWindow, slider: &str, fraction: f32) {
     stage.step();
 }
 
+fn set(stage: &mut TestWindow, slider: &str, bytes: f64) {
+    stage.role(Role::Slider, slider).set_value_accesskit(bytes);
+    stage.step();
+}
+
+/// Gives the engine the speeds of `machine`, and waits until forecasts are made of them.
+fn know_speeds(stage: &mut TestWindow, engine: &Engine, machine: Machine) {
+    engine.set_machine(Machine::new(machine.cpu, machine.gpu)).unwrap();
+    stage.until("the speeds", |window| {
+        window.shell.vram.forecasts.grow_old();
+        engine.forecast(1 << 30).unwrap().tokens_per_second.is_some()
+    });
+}
+
+/// Gives the adapter of the tests up; its name.
+fn give_up(stage: &mut TestWindow) -> String {
+    let (name, here) = (adapter(), stage.shell().adapters.list().unwrap());
+    let lost = AdapterId::of(here.iter().find(|it| it.name == name).unwrap());
+    stage.folders.fallbacks().add(Fallback::new(lost, FallbackPart::Adapter, "it was lost"));
+    name
+}
+
 fn budget(stage: &mut TestWindow) -> Option<VramBudget> {
     stage.shell().settings.models[&ModelId::Builtin.key()].budget
 }
 
 #[test]
 fn budget_slider_forecast_follows_the_drag_and_applies_on_release() {
-    let mut stage = on_gpu();
+    let (mut stage, engine) = on_gpu();
     let whole = memory(&mut stage).unwrap().accounted;
-    let engine = stage.shell().engine_handle.engine().unwrap();
     assert!(stage.it.query_by_label_contains("Held for the model: ").is_some(), "the bar has words");
     let before = engine.vram_budget();
     drag(&mut stage, MOST, 0.7);
@@ -92,7 +114,7 @@ fn budget_slider_forecast_follows_the_drag_and_applies_on_release() {
     let Some(VramBudget::AtMost(limit)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
     assert_eq!((engine.vram_budget(), limit), (Some(limit), dragged as u64));
     assert!(limit < whole, "{limit} of {whole}");
-    let kept = |window: &mut crate::ui::Window| {
+    let kept = |window: &mut Window| {
         memory_of(window.shell()).is_some_and(|it| it.accounted <= limit && it.budget == Some(limit) && !it.moving)
     };
     stage.until("the budget to be kept", kept);
@@ -109,8 +131,7 @@ fn foretold(stage: &mut TestWindow) -> String {
 
 #[test]
 fn budget_slider_forecast_is_of_its_value_and_the_current_device() {
-    let mut stage = on_gpu();
-    let engine = stage.shell().engine_handle.engine().unwrap();
+    let (mut stage, engine) = on_gpu();
     assert_eq!(engine.vram_budget(), None, "all that is free, which is more than the model can use");
     let stands = |stage: &TestWindow| stage.role(Role::Slider, MOST).accesskit_node().numeric_value().unwrap() as u64;
     // The first forecast counts what the model can use, and the slider's end follows it.
@@ -128,28 +149,14 @@ fn budget_slider_forecast_is_of_its_value_and_the_current_device() {
     settled(&mut stage);
     let at = format!("At {}: ", bytes(stands(&stage)));
     stage.appears(&format!("{at}speed known after the first answer"));
-    engine.set_machine(Machine::new(typical.cpu, typical.gpu)).unwrap();
-    stage.until("the device's speeds", |window| {
-        window.shell.forecasts.grow_old();
-        window
-            .shell()
-            .engine_handle
-            .engine()
-            .is_some_and(|it| it.forecast(1 << 30).unwrap().tokens_per_second.is_some())
-    });
+    know_speeds(&mut stage, &engine, typical);
     stage.appears(&format!("{at}about "));
 }
 
 #[test]
 fn card_slider_and_bar_tell_the_same_while_dragging() {
-    let mut stage = on_gpu();
-    let engine = stage.shell().engine_handle.engine().unwrap();
-    let typical = Machine::typical();
-    engine.set_machine(Machine::new(typical.cpu, typical.gpu)).unwrap();
-    stage.until("the speeds", |window| {
-        window.shell.forecasts.grow_old();
-        engine.forecast(1 << 30).unwrap().tokens_per_second.is_some()
-    });
+    let (mut stage, engine) = on_gpu();
+    know_speeds(&mut stage, &engine, Machine::typical());
     stage.click("Models");
     stage.appears("Close Thermocline Storyteller");
     let mut told = Vec::new();
@@ -164,14 +171,12 @@ fn card_slider_and_bar_tell_the_same_while_dragging() {
         assert!(card.ends_with(&format!(", {speed}.")), "{card} beside {said}");
         let bar = texts.iter().find(|text| text.starts_with("Held for the model: ")).unwrap();
         assert!(bar.ends_with(&format!(", budget {at}")), "{bar} beside {said}");
-        let ends = texts
-            .iter()
-            .filter(|text| text.contains("is the maximum for this model") || text.contains("is all of the card"));
-        assert_eq!(
-            ends.map(|end| end.split(" is ").next()).collect::<std::collections::BTreeSet<_>>().len(),
-            1,
-            "one total"
-        );
+        let is_end =
+            |text: &&String| ["is the maximum for this model", "is all of the card"].iter().any(|it| text.contains(it));
+        let mut ends: Vec<_> = texts.iter().filter(is_end).map(|end| end.split(" is ").next()).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        assert_eq!(ends.len(), 1, "one total");
         told.push(at.to_owned());
         release(&mut stage, MOST, fraction);
     }
@@ -181,8 +186,7 @@ fn card_slider_and_bar_tell_the_same_while_dragging() {
 
 #[test]
 fn popup_of_the_speed_names_the_largest_part_before_and_after_an_answer() {
-    let mut stage = TestWindow::new([1440.0, 1000.0]);
-    stage.ready();
+    let mut stage = TestWindow::opened([1440.0, 1000.0]);
     stage.click("Speed");
     stage.appears("Planned: ");
     assert!(stage.shows("Most of a token's time goes to ") && stage.shows(", as planned."), "{:?}", stage.texts());
@@ -191,16 +195,13 @@ fn popup_of_the_speed_names_the_largest_part_before_and_after_an_answer() {
     stage.press(Key::Escape);
     assert!(!stage.shows("Planned: "));
 
-    stage.write("Message", "Tell me a story about a frog.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Tell me a story about a frog.");
     stage.step();
     // By the keyboard.
     let engine = stage.shell().engine_handle.engine().unwrap();
     stage.until("rest", |_| engine.telemetry().decode_rate == 0.0);
     let rate = units::rate(engine.observed_rate().unwrap());
-    stage.control(&rate).focus();
-    stage.step();
+    stage.focus(&rate);
     stage.press(Key::Enter);
     stage.appears("Measured: ");
     let time = engine.breakdown().unwrap().measured.unwrap().time;
@@ -213,12 +214,9 @@ fn popup_of_the_speed_names_the_largest_part_before_and_after_an_answer() {
 
 #[test]
 fn popup_of_the_speed_tells_the_engines_forecasts_for_more_vram() {
-    let mut stage = on_gpu();
+    let (mut stage, engine) = on_gpu();
     let whole = memory(&mut stage).unwrap().accounted;
-    let engine = stage.shell().engine_handle.engine().unwrap();
-    let typical = Machine::typical();
-    engine.set_machine(Machine::new(typical.cpu, typical.gpu)).unwrap();
-    stage.until("the speeds", |_| engine.forecast(1 << 30).unwrap().tokens_per_second.is_some());
+    know_speeds(&mut stage, &engine, Machine::typical());
     stage.role(Role::Slider, MOST).set_value_accesskit((whole / 2) as f64);
     let limit = |stage: &mut TestWindow| {
         memory(stage).is_some_and(|it| it.budget.is_some_and(|most| most < whole) && !it.moving)
@@ -247,10 +245,8 @@ fn popup_of_the_speed_tells_the_engines_forecasts_for_more_vram() {
 
 #[test]
 fn chip_and_panel_tell_the_same_shortage() {
-    let mut stage = on_gpu();
-    let engine = stage.shell().engine_handle.engine().unwrap();
-    stage.role(Role::Slider, MOST).set_value_accesskit(0.0);
-    stage.step();
+    let (mut stage, engine) = on_gpu();
+    set(&mut stage, MOST, 0.0);
     let too_small = |engine: &Engine| match engine.device() {
         DeviceStatus::Cpu { reason: Some(reason) } => is_small_budget(&reason),
         _ => false,
@@ -261,8 +257,7 @@ fn chip_and_panel_tell_the_same_shortage() {
         stage.it.step();
         shortage_now(&ctx, stage.shell(), &ModelId::Builtin, &engine)
     });
-    let why =
-        why_cpu(stage.shell(), Some(&Error::Memory { kind: ScarceMemory::Gpu, what: "", wanted: 1, available: 0 }));
+    let why = why_cpu(stage.shell(), Some(&Error::memory(ScarceMemory::Gpu, "", 1, 0)));
     let chip = top_bar::why_cpu(&ctx, stage.shell(), &ModelId::Builtin, &engine);
     assert_eq!(chip, Some(format!("{why} {shortage}")));
     stage.step();
@@ -271,33 +266,31 @@ fn chip_and_panel_tell_the_same_shortage() {
 
 #[test]
 fn budget_slider_applies_during_an_answer() {
-    let mut stage = on_gpu();
+    let (mut stage, _) = on_gpu();
     let whole = memory(&mut stage).unwrap().accounted;
     stage.write("Message", "Tell me a story about a frog.");
     stage.press(Key::Enter);
-    let words = |window: &mut crate::ui::Window| {
+    let words = |window: &mut Window| {
         window.shell().engine_handle.engine().is_some_and(|it| it.telemetry().generated_tokens > 0)
     };
     stage.until("the first words", words);
     // As a screen reader moves it.
-    stage.role(Role::Slider, MOST).set_value_accesskit((whole / 2) as f64);
-    stage.step();
+    set(&mut stage, MOST, (whole / 2) as f64);
     let Some(VramBudget::AtMost(limit)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
     stage.answered();
-    let kept = |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|it| it.accounted <= limit);
+    let kept = |window: &mut Window| memory_of(window.shell()).is_some_and(|it| it.accounted <= limit);
     stage.until("the budget to be kept", kept);
     assert!(limit < whole && stage.shows("Copy answer"), "{limit} of {whole}");
 }
 
 #[test]
 fn use_at_most_and_leave_free_set_the_same_limit() {
-    let mut stage = on_gpu();
+    let (mut stage, _) = on_gpu();
     let whole = memory(&mut stage).unwrap().accounted;
-    stage.role(Role::Slider, MOST).set_value_accesskit((whole / 2) as f64);
-    stage.step();
+    set(&mut stage, MOST, (whole / 2) as f64);
     let engine = stage.shell().engine_handle.engine().unwrap();
     let limit = engine.vram_budget().unwrap();
-    let kept = |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|it| it.accounted <= limit);
+    let kept = |window: &mut Window| memory_of(window.shell()).is_some_and(|it| it.accounted <= limit);
     stage.until("the budget to be kept", kept);
     stage.click("Leave free");
     let Some(VramBudget::LeaveFree(left)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
@@ -306,12 +299,10 @@ fn use_at_most_and_leave_free_set_the_same_limit() {
     assert!(stage.has(Role::Slider, FREE) && !stage.has(Role::Slider, MOST));
     // To leave less free is to use more.
     let less = left.saturating_sub(whole);
-    stage.role(Role::Slider, FREE).set_value_accesskit(less as f64);
-    stage.step();
+    set(&mut stage, FREE, less as f64);
     assert!(engine.vram_budget().unwrap() > now);
     // What comes into VRAM gets a line in the panel, and the buttons below move under the pointer.
-    let all =
-        |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|it| it.accounted > limit && !it.moving);
+    let all = |window: &mut Window| memory_of(window.shell()).is_some_and(|it| it.accounted > limit && !it.moving);
     stage.until("more in VRAM", all);
     stage.click("Use at most");
     assert!(matches!(budget(&mut stage), Some(VramBudget::AtMost(_))));
@@ -319,21 +310,18 @@ fn use_at_most_and_leave_free_set_the_same_limit() {
 
 #[test]
 fn budget_of_zero_frees_vram_and_can_be_raised_again() {
-    let mut stage = on_gpu();
-    let engine = stage.shell().engine_handle.engine().unwrap();
-    stage.role(Role::Slider, MOST).set_value_accesskit(0.0);
-    stage.step();
+    let (mut stage, engine) = on_gpu();
+    set(&mut stage, MOST, 0.0);
     assert_eq!(engine.vram_budget(), Some(0));
-    let none = |window: &mut crate::ui::Window| memory_of(window.shell()).is_none_or(|it| it.accounted == 0);
+    let none = |window: &mut Window| memory_of(window.shell()).is_none_or(|it| it.accounted == 0);
     stage.until("nothing in VRAM", none);
-    stage.role(Role::Slider, MOST).set_value_accesskit(1e12);
-    stage.step();
+    set(&mut stage, MOST, 1e12);
     stage.until("something in VRAM", |window| memory_of(window.shell()).is_some_and(|it| it.accounted > 0));
 }
 
 #[test]
 fn processor_picker_offers_the_cpu_and_every_adapter() {
-    let mut stage = on_gpu();
+    let (mut stage, _) = on_gpu();
     let (name, key) = (adapter(), ModelId::Builtin.key());
     let choose = |stage: &mut TestWindow, line: &str| {
         let combo = stage.role(Role::ComboBox, "The processor that computes. Answers continue while it changes");
@@ -345,7 +333,7 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
     };
     choose(&mut stage, picker::CPU);
     assert_eq!(stage.shell().settings.models[&key].device.as_deref(), Some(""));
-    let on_cpu = |window: &mut crate::ui::Window| {
+    let on_cpu = |window: &mut Window| {
         matches!(window.shell().engine_handle.engine().map(|it| it.device()), Some(DeviceStatus::Cpu { reason: None }))
     };
     stage.until("the CPU", on_cpu);
@@ -364,12 +352,9 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
 
 #[test]
 fn failures_of_a_driver_are_said_until_they_are_to_be_tried_again() {
-    let mut stage = on_gpu();
-    let name = adapter();
+    let (mut stage, _) = on_gpu();
+    let (name, kept) = (give_up(&mut stage), stage.folders.fallbacks());
     let here = stage.shell().adapters.list().unwrap();
-    let adapter = AdapterId::of(here.iter().find(|it| it.name == name).unwrap());
-    let kept = stage.folders.fallbacks();
-    kept.add(Fallback::new(adapter, FallbackPart::Adapter, "it was lost"));
     let gone = AdapterId { name: "another card".to_owned(), ..AdapterId::of(&here[0]) };
     kept.add(Fallback::new(gone.clone(), FallbackPart::Adapter, "it was lost"));
     let sentence = format!("{name} is not used over vulkan: it was lost.");
@@ -383,12 +368,8 @@ fn failures_of_a_driver_are_said_until_they_are_to_be_tried_again() {
 
 #[test]
 fn chat_goes_on_with_the_cpu_where_the_chosen_adapter_is_given_up() {
-    let mut stage = on_gpu();
-    let name = adapter();
-    let here = stage.shell().adapters.list().unwrap();
-    let adapter = AdapterId::of(here.iter().find(|it| it.name == name).unwrap());
-    let kept = stage.folders.fallbacks();
-    kept.add(Fallback::new(adapter, FallbackPart::Adapter, "it was lost"));
+    let (mut stage, _) = on_gpu();
+    let (name, kept) = (give_up(&mut stage), stage.folders.fallbacks());
     stage.shell().choose_device(Some(name.clone()));
     let sentence = format!("{name} is not used over vulkan: it was lost");
     stage.until("the CPU", |window| match window.shell().engine_handle.engine().map(|it| it.device()) {
@@ -396,9 +377,7 @@ fn chat_goes_on_with_the_cpu_where_the_chosen_adapter_is_given_up() {
         _ => false,
     });
     stage.appears(&format!("{sentence}."));
-    stage.write("Message", "Tell me a story about a ball.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Tell me a story about a ball.");
     let answer = stage.branch();
     assert!(answer.len() == 2 && !answer[1].content.is_empty(), "{answer:?}");
     kept.clear();

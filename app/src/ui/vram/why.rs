@@ -64,7 +64,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     let more = room.as_ref().map_or_else(Vec::new, MoreVram::of);
     let terms = format!("{} {} {device} {:?}", model.key(), engine.sparsity().mode.name(), engine.vram_budget());
     let question = ReasonsQuestion { budgets: more.iter().map(|it| it.budget).collect(), terms };
-    let Some(reasons) = shell.reasons.about(ui, engine, question) else {
+    let Some(reasons) = shell.vram.reasons.about(ui, engine, question) else {
         widgets::muted(ui, "Estimating …");
         return;
     };

@@ -7,13 +7,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use egui::{Align2, Area, Frame, Id, Label, Margin, Order, RichText, Stroke, Ui, Vec2};
+use egui::{Align2, Area, Id, Label, Margin, Order, RichText, Ui, Vec2};
 
 use crate::{
     store::import_export::FileFormat,
     ui::{
         command::Page,
         theme::{Palette, RADIUS, strong},
+        widgets::outlined,
     },
 };
 
@@ -96,8 +97,8 @@ pub fn invite(ui: &Ui, page: Page) {
     let palette = Palette::of(ui);
     let area = Area::new(Id::unique("drop")).order(Order::Foreground).anchor(Align2::CENTER_CENTER, Vec2::ZERO);
     area.interactable(false).show(ui, |ui| {
-        let frame = Frame::new().fill(palette.raised).stroke(Stroke::new(1.0, palette.cold)).corner_radius(RADIUS + 4);
-        frame.inner_margin(Margin::symmetric(32, 24)).show(ui, |ui| {
+        let frame = outlined(palette.raised, palette.cold, Margin::symmetric(32, 24)).corner_radius(RADIUS + 4);
+        frame.show(ui, |ui| {
             ui.add(Label::new(RichText::new(words).font(strong(16.0))).extend().selectable(false));
         });
     });

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{chat::ChatController, engine_handle::EngineHandle, server::ServerSwitch};
+use crate::{chat::ChatController, server::ServerSwitch};
 
 /// Least time between two frames during an answer, and between its beginning and the first of them.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
@@ -29,8 +29,8 @@ impl FrameThrottle {
     }
 
     /// To be called before anything that begins answers: a requested answer begins when the frame of the request is on the screen.
-    pub fn before_answers(&mut self, chat_controller: &ChatController, engine_handle: &EngineHandle) {
-        if chat_controller.will_start_answer(engine_handle) {
+    pub fn before_answers(&mut self, chat_controller: &ChatController) {
+        if chat_controller.will_start_answer() {
             (self.drawn)();
             self.latest_start = Instant::now();
         }

@@ -70,7 +70,7 @@ pub(super) fn run_with(
         let ended_programs = Backend::named(&fallbacks.last_for_windows().join(","));
         let order = order.with_last(losses.distrusted()).with_last(&ended_programs);
         let ended = order.open(&mut |backend, software| {
-            *until_drawn.marker.borrow_mut() = fallbacks.mark_window(backend.name());
+            *until_drawn.sentinel.borrow_mut() = fallbacks.guard_window(backend.name());
             let contents = Rc::clone(&contents);
             by = Some(backend);
             let create = move |creation: &CreationContext<'_>, watch: Watch| {
@@ -81,7 +81,7 @@ pub(super) fn run_with(
                 Ok(Shown { contents, each_frame })
             };
             let ended = desktop.open(TITLE, backend, software, options(folders), &until_drawn, create);
-            drop(until_drawn.marker.take());
+            drop(until_drawn.sentinel.take());
             ended
         });
         match (ended, by) {

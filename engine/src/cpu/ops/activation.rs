@@ -103,11 +103,7 @@ impl FromStr for Activation {
             "gelu" | "gelu_erf" | "gelu_python" => Ok(Activation::GeluErf),
             "drelu" => Ok(Activation::DRelu),
             "swiglu_oai" => Ok(Activation::ClampedSwiglu),
-            _ => Err(Error::Unsupported {
-                what: "activation",
-                got: text.to_owned(),
-                supported: Activation::ALL.map(Activation::name).join(", "),
-            }),
+            _ => Err(Error::unsupported("activation", text, Activation::ALL.map(Activation::name).join(", "))),
         }
     }
 }

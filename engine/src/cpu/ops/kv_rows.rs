@@ -71,13 +71,10 @@ impl std::str::FromStr for KvType {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [KvType::F16, KvType::F32, KvType::Q8_0].into_iter().find(|ty| ty.name().eq_ignore_ascii_case(text)).ok_or_else(
-            || Error::Unsupported {
-                what: "KV cache type",
-                got: text.to_owned(),
-                supported: "F16, F32, Q8_0".to_owned(),
-            },
-        )
+        [KvType::F16, KvType::F32, KvType::Q8_0]
+            .into_iter()
+            .find(|ty| ty.name().eq_ignore_ascii_case(text))
+            .ok_or_else(|| Error::unsupported("KV cache type", text, "F16, F32, Q8_0"))
     }
 }
 
@@ -105,12 +102,7 @@ impl<T: Copy + Default> Run<T> {
             }
             _ => {
                 let wanted = room.and_then(|n| n.checked_mul(size_of::<T>())).unwrap_or(usize::MAX);
-                Err(Error::Memory {
-                    kind: ScarceMemory::KvCache,
-                    what: "KV cache",
-                    wanted: wanted as u64,
-                    available: 0,
-                })
+                Err(Error::memory(ScarceMemory::KvCache, "KV cache", wanted as u64, 0))
             }
         }
     }

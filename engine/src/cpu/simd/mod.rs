@@ -31,7 +31,7 @@ pub(crate) mod vector;
 
 use std::fmt;
 
-pub(crate) use panel::{MOST_TILE_TOKENS, PANEL_ROWS, PanelSums, RowPanel, TokenTile};
+pub(crate) use panel::{MOST_TILE_TOKENS, PANEL_ROWS, PanelSums, RowPanel, TokenChunk, TokenTile};
 pub(crate) use portable::{CodePanel, CodeTile, QuantisedInput, QuantisedInputMut, TILE_TOKENS};
 pub(crate) use sum_order::LINE;
 
@@ -86,9 +86,10 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Decodes a line of [`PANEL_ROWS`] rows, or its part up to the end of the rows.
-    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], panel: &mut RowPanel) {
-        panel.decode(self, ty, rows, panel::interleave);
+    /// Decodes a line of [`PANEL_ROWS`] rows, or its part up to the end of the rows. Where it helps, the bytes `ahead`
+    /// bytes behind it are prefetched meanwhile.
+    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], ahead: usize, panel: &mut RowPanel) {
+        panel.decode(self, ty, rows, ahead, panel::interleave);
     }
 
     /// Adds a panel's products with a tile to `sums`, in the order of [`sum_order`]: with the bits of [`Kernels::dot_codes`].
@@ -233,6 +234,7 @@ pub(crate) const DOT_ROWS: usize = 4;
 pub(crate) const DOT_TOKENS: usize = 3;
 
 /// Panics unless `row` is as long as every token's inputs.
+#[cfg(target_arch = "x86_64")]
 fn check_row(ty: Encoding, row: &[u8], x: &[&[f32]]) {
     assert!(x.iter().all(|x| ty.row_bytes(x.len()) == Some(row.len())), "{ty} row of as many weights as inputs");
 }
@@ -308,11 +310,20 @@ pub fn prefetch(at: *const u8) {
 }
 
 /// Prefetches `bytes`, a hint.
+#[inline]
 pub(crate) fn prefetch_range(bytes: &[u8]) {
+    prefetch_behind([bytes], 0);
+}
+
+/// Prefetches the bytes `ahead` bytes behind each of `rows`, which are equally long and need not have any there; a hint.
+#[inline(always)]
+fn prefetch_behind<const ROWS: usize>(rows: [&[u8]; ROWS], ahead: usize) {
+    let from = rows.map(|row| row.as_ptr().wrapping_add(ahead));
+    let lines = rows.first().map_or(0, |row| row.len().div_ceil(64));
     #[cfg(target_arch = "x86_64")]
-    prefetch_weights(bytes.as_ptr().cast(), bytes.len().div_ceil(64));
+    prefetch_weights(from.map(<*const u8>::cast), lines);
     #[cfg(not(target_arch = "x86_64"))]
-    bytes.chunks(64).for_each(|line| prefetch(line.as_ptr()));
+    from.iter().for_each(|row| (0..lines).for_each(|line| prefetch(row.wrapping_add(64 * line))));
 }
 
 /// True where weights are prefetched into the second-level cache, false where into the first alone: see [`prefetch_weights`].
@@ -327,22 +338,26 @@ fn prefers_second_level() -> bool {
     ![b"AuthenticAMD", b"HygonGenuine"].iter().any(|amd| name.as_flattened() == amd.as_slice())
 }
 
-/// Prefetches `lines` lines of weights from an address on, which need not exist; a hint.
+/// Prefetches `lines` lines of weights from each address on, which need not exist; a hint.
 ///
 /// Intel's first-level cache has lines on their way for at most 16 misses, the second level for 48: by the first alone a core of an
 /// Emerald Rapids reads 8 GB/s, by the second 14. On AMD's Zen 5 the first level is as quick, and leaves the second to activations.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn prefetch_weights(from: *const i8, lines: usize) {
+fn prefetch_weights<const ROWS: usize>(from: [*const i8; ROWS], lines: usize) {
     use std::arch::x86_64::{_MM_HINT_NTA, _MM_HINT_T2, _mm_prefetch};
     // Asked once: a compiler leaves an atomic where it is.
     let second = INTO_SECOND_LEVEL.load(std::sync::atomic::Ordering::Relaxed);
-    let lines = (0..lines).map(|line| from.wrapping_add(64 * line));
     // SAFETY: every such processor has SSE, and a prefetch of any address is harmless.
     unsafe {
-        match second {
-            true => lines.for_each(|line| _mm_prefetch::<_MM_HINT_T2>(line)),
-            false => lines.for_each(|line| _mm_prefetch::<_MM_HINT_NTA>(line)),
+        if second {
+            for line in 0..lines {
+                from.iter().for_each(|row| _mm_prefetch::<_MM_HINT_T2>(row.wrapping_add(64 * line)));
+            }
+        } else {
+            for line in 0..lines {
+                from.iter().for_each(|row| _mm_prefetch::<_MM_HINT_NTA>(row.wrapping_add(64 * line)));
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Sums are those of [`sum_order`](super::sum_order), so that a token's product has the bits that it has alone.
 
 use super::{
-    Kernels,
+    Kernels, QuantisedInput, part, prefetch_behind,
     sum_order::{LANES, LINE, LineSums},
 };
 use crate::quant::{BlockType, Grouping, UnpackedMut};
@@ -68,7 +68,8 @@ impl Default for RowPanel {
     }
 }
 
-/// How far the codes of a type are apart, which says how their products are summed without an overflow.
+/// How far the codes of a type are apart, which says how their products are summed without an overflow. Only x86 multiplies unsigned
+/// bytes with signed ones; elsewhere codes are [`CodeWidth::Signed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CodeWidth {
     /// Codes less the lowest one are unsigned, and the products of so many quads fit a sum of 16 bits: 8, 4, 2 or 1.
@@ -80,6 +81,9 @@ pub(super) enum CodeWidth {
 impl CodeWidth {
     /// Of a type's codes.
     pub(super) const fn of(grouping: &Grouping) -> Self {
+        if !cfg!(target_arch = "x86_64") {
+            return CodeWidth::Signed;
+        }
         // A lane of 16 bits sums two products of a quad; an activation's code is at most 127.
         let largest = (grouping.highest as i32 - grouping.lowest as i32) * 2 * 127;
         let fit = if largest == 0 { 8 } else { i16::MAX as i32 / largest };
@@ -102,14 +106,13 @@ impl CodeWidth {
 }
 
 impl RowPanel {
-    /// Begins a line of `rows`, which are equally long.
+    /// Begins a line of `rows`, which are equally long; `bytes` of theirs have `columns` columns.
     #[inline(always)]
-    pub(super) fn begin(&mut self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS]) {
-        let format = ty.format();
-        let columns = rows[0].len() / format.bytes * format.len;
+    pub(super) fn begin(&mut self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], bytes: usize, columns: usize) {
+        let columns = rows[0].len() / bytes * columns;
         assert!(columns <= LINE && columns.is_multiple_of(CHUNK), "a line of {columns} columns");
         assert!(rows.iter().all(|row| row.len() == rows[0].len()), "rows of different lengths");
-        (self.grouping, self.chunks) = (format.grouping, columns / CHUNK);
+        (self.grouping, self.chunks) = (ty.format().grouping, columns / CHUNK);
     }
 
     /// A panel of `codes`, `[rows, n]`, whose scales and minima are `factors` as far as they go.
@@ -129,16 +132,19 @@ impl RowPanel {
         panel
     }
 
-    /// Decodes a line of `rows` one by one; `interleave(rows, at, offset)` gives chunk `at` of the codes by quads, `offset` added.
+    /// Decodes a line of `rows` one by one, as [`Kernels::decode_panel`] does; `interleave(rows, at, offset)` gives chunk `at` of the codes by quads, `offset` added.
     #[inline(always)]
     pub(super) fn decode<K: Kernels + ?Sized>(
         &mut self,
         kernels: &K,
         ty: BlockType,
         rows: &[&[u8]; PANEL_ROWS],
+        ahead: usize,
         interleave: impl Fn(&[DecodedRow; PANEL_ROWS], usize, i8, &mut [[i8; CHUNK]; CHUNK / 4]),
     ) {
-        self.begin(ty, rows);
+        let format = ty.format();
+        self.begin(ty, rows, format.bytes, format.len);
+        prefetch_behind(*rows, ahead);
         let (grouping, columns) = (self.grouping, self.chunks * CHUNK);
         let groups = columns / grouping.len;
         for (row, decoded) in rows.iter().zip(&mut self.rows) {
@@ -175,33 +181,53 @@ pub(super) fn interleave(rows: &[DecodedRow; PANEL_ROWS], at: usize, offset: i8,
     }
 }
 
-/// Rounded inputs of some tokens over the columns of a line: for each chunk, those of all tokens.
+/// The rounded inputs of one token for the columns of a chunk.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
+pub(crate) struct TokenChunk {
+    pub codes: [i8; CHUNK],
+    pub scale: f32,
+    /// `scale * sum(codes)`
+    pub sum: f32,
+    /// The same of each half.
+    pub half_sums: [f32; 2],
+    /// `sum(codes)`, for codes of weights that are [unsigned](CodeWidth).
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    pub code_sum: i32,
+    /// The same of each half.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    pub half_code_sums: [i32; 2],
+}
+
+impl TokenChunk {
+    /// Chunk `at` of a rounded vector.
+    pub fn of(row: &QuantisedInput<'_>, at: usize) -> Self {
+        TokenChunk {
+            codes: *part(row.codes, CHUNK * at),
+            scale: row.scales[at],
+            sum: row.sums[at],
+            half_sums: *part(row.half_sums, 2 * at),
+            code_sum: row.code_sums[at],
+            half_code_sums: *part(row.half_code_sums, 2 * at),
+        }
+    }
+}
+
+/// Rounded inputs of some tokens for the columns of a line: for each chunk, those of all tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TokenTile<'a> {
     /// At most [`MOST_TILE_TOKENS`].
     pub tokens: usize,
-    /// `[n / 32, tokens]`
-    pub codes: &'a [[i8; CHUNK]],
-    /// `[n / 32, tokens]`
-    pub scales: &'a [f32],
-    /// `[n / 32, tokens]`, `scale * sum(codes)`.
-    pub sums: &'a [f32],
-    /// `[n / 32, tokens]`, the same of each half.
-    pub half_sums: &'a [[f32; 2]],
-    /// `[n / 32, tokens]`, `sum(codes)`.
-    pub code_sums: &'a [i32],
-    /// `[n / 32, tokens]`, the same of each half.
-    pub half_code_sums: &'a [[i32; 2]],
+    /// `[chunks, tokens]`
+    pub chunks: &'a [TokenChunk],
 }
 
 impl TokenTile<'_> {
     /// Checks the lengths against those of a panel and of its sums.
     #[inline(always)]
     pub(super) fn check(&self, panel: &RowPanel, sums: &[PanelSums]) {
-        let n = panel.chunks * self.tokens;
-        assert!(self.tokens <= MOST_TILE_TOKENS && sums.len() == self.tokens, "sums of {} tokens", self.tokens);
-        assert!(self.codes.len() == n && self.scales.len() == n && self.sums.len() == n && self.code_sums.len() == n);
-        assert!(self.half_sums.len() == n && self.half_code_sums.len() == n);
+        assert!((1..=MOST_TILE_TOKENS).contains(&self.tokens) && sums.len() == self.tokens, "{} tokens", self.tokens);
+        assert_eq!(self.chunks.len(), panel.chunks * self.tokens, "inputs of {} chunks", panel.chunks);
     }
 }
 
@@ -220,17 +246,17 @@ pub(super) fn products(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums
             let mut line = LineSums::new(sums.total[row]);
             for group in 0..panel.chunks * of_chunk {
                 let (chunk, half) = (group / of_chunk, group % of_chunk);
-                let at = chunk * x.tokens + t;
+                let x = &x.chunks[chunk * x.tokens + t];
                 let quads = half * grouping.len / 4..(half + 1) * grouping.len / 4;
                 let mut dot = 0;
                 for quad in quads {
                     let codes = &panel.codes[chunk][quad].as_chunks::<4>().0[row];
-                    let products = codes.iter().zip(&x.codes[at][4 * quad..][..4]);
+                    let products = codes.iter().zip(&x.codes[4 * quad..][..4]);
                     dot += products.map(|(w, x)| code(*w) * i32::from(*x)).sum::<i32>();
                 }
-                line.add(group, dot as f32, panel.scales[group][row] * x.scales[at]);
+                line.add(group, dot as f32, panel.scales[group][row] * x.scale);
                 if grouping.minima {
-                    let of_x = if of_chunk == 1 { x.sums[at] } else { x.half_sums[at][half] };
+                    let of_x = if of_chunk == 1 { x.sum } else { x.half_sums[half] };
                     line.add(group, panel.mins[group][row], of_x);
                 }
             }

@@ -59,6 +59,7 @@ impl QuantisedInputMut<'_> {
 /// Weights of `panel_rows` rows over a range of columns, a line at most ([`sum_order`](super::sum_order)):
 /// `w = scale * code + min`.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
 pub(crate) struct CodePanel<'a> {
     /// The groups of elements that share a scale.
     pub grouping: Grouping,
@@ -74,6 +75,7 @@ pub(crate) struct CodePanel<'a> {
 
 /// Activations of [`TILE_TOKENS`] tokens over a range of columns.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
 pub(crate) struct CodeTile<'a> {
     /// `[n / 4, TILE_TOKENS]`, four codes each, plus 128: unsigned.
     pub codes: &'a [u32],
@@ -208,6 +210,7 @@ pub(super) fn interleave<T: Copy, const WORD: usize, const ROWS: usize>(rows: &[
 }
 
 /// Checks the lengths of a panel of at most a line, a tile and their accumulators against each other; gives the number of groups.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn check_tile(rows: usize, panel: &CodePanel<'_>, x: &CodeTile<'_>, acc: &[f32]) -> usize {
     let n = panel.codes.len() / rows;

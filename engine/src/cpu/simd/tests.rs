@@ -6,8 +6,8 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
     CodePanel, CodeTile, DOT_ROWS, GatheredRow, INPUTS, InputBlock, InputMinima, Kernels, LINE, MOST_TILE_TOKENS,
-    OUTPUTS, PANEL_ROWS, PanelSums, QuantisedInputMut, RowPanel, ScaledRow, TILE_TOKENS, TokenTile, kernels,
-    position_in_line,
+    OUTPUTS, PANEL_ROWS, PanelSums, QuantisedInputMut, RowPanel, ScaledRow, TILE_TOKENS, TokenChunk, TokenTile,
+    kernels, position_in_line,
 };
 use crate::{
     cpu::Isa,
@@ -255,21 +255,19 @@ proptest! {
             (false, _) => rng.random_range(from..=to),
         };
         let weights: Vec<i8> = (0..PANEL_ROWS * 32 * chunks).map(|_| code(ends.0, ends.1)).collect();
-        let x: Vec<[i8; 32]> = (0..chunks * tokens).map(|_| std::array::from_fn(|_| code(-127, 127))).collect();
+        let codes: Vec<[i8; 32]> = (0..chunks * tokens).map(|_| std::array::from_fn(|_| code(-127, 127))).collect();
         let panel = RowPanel::of_codes(grouping, &weights, &random_activations(2 * PANEL_ROWS * LINE / 16, rng));
-        let half_code_sums: Vec<[i32; 2]> = x
-            .iter()
-            .map(|x| [0, 16].map(|from| x[from..from + 16].iter().map(|x| i32::from(*x)).sum()))
+        let inputs: Vec<TokenChunk> = codes
+            .into_iter()
+            .zip(random_activations(chunks * tokens, rng))
+            .map(|(codes, scale)| {
+                let half_code_sums = [0, 16].map(|from| codes[from..from + 16].iter().map(|x| i32::from(*x)).sum());
+                let code_sum = half_code_sums.iter().sum::<i32>();
+                let half_sums = half_code_sums.map(|sum| sum as f32 * scale);
+                TokenChunk { codes, scale, sum: code_sum as f32 * scale, half_sums, code_sum, half_code_sums }
+            })
             .collect();
-        let code_sums: Vec<i32> = half_code_sums.iter().map(|[a, b]| a + b).collect();
-        let scales = random_activations(x.len(), rng);
-        let sums: Vec<f32> = code_sums.iter().zip(&scales).map(|(sum, scale)| *sum as f32 * scale).collect();
-        let half_sums: Vec<[f32; 2]> =
-            half_code_sums.iter().zip(&scales).map(|(sums, scale)| sums.map(|sum| sum as f32 * scale)).collect();
-        let tile = TokenTile {
-            tokens, codes: &x, scales: &scales, sums: &sums, half_sums: &half_sums, code_sums: &code_sums,
-            half_code_sums: &half_code_sums,
-        };
+        let tile = TokenTile { tokens, chunks: &inputs };
         let mut wanted = vec![PanelSums::default(); tokens];
         kernels(Isa::Scalar).panel_products(&panel, tile, &mut wanted);
         for isa in Isa::available() {
@@ -293,24 +291,12 @@ proptest! {
         let rows: [&[u8]; PANEL_ROWS] = std::array::from_fn(|row| &weights[row * bytes..][..bytes]);
         let inputs: Vec<Row> =
             (0..tokens).map(|_| Row::new(kernels(Isa::Scalar), &random_activations(n, rng))).collect();
-        let each = |of: &dyn Fn(&Row, usize) -> f32| -> Vec<f32> {
-            (0..n / 32).flat_map(|block| inputs.iter().map(move |row| (row, block))).map(|(row, block)| of(row, block)).collect()
-        };
-        let (scales, sums) = (each(&|row, block| row.scales[block]), each(&|row, block| row.sums[block]));
-        let whole = |block: usize| inputs.iter().map(move |row| (row, block));
-        let codes: Vec<[i8; 32]> = (0..n / 32).flat_map(whole).map(|(row, block)| row.codes.as_chunks().0[block]).collect();
-        let code_sums: Vec<i32> = (0..n / 32).flat_map(whole).map(|(row, block)| row.code_sums[block]).collect();
-        let half_sums: Vec<[f32; 2]> =
-            (0..n / 32).flat_map(whole).map(|(row, block)| row.half_sums.as_chunks().0[block]).collect();
-        let half_code_sums: Vec<[i32; 2]> =
-            (0..n / 32).flat_map(whole).map(|(row, block)| row.half_code_sums.as_chunks().0[block]).collect();
-        let tile = TokenTile {
-            tokens, codes: &codes, scales: &scales, sums: &sums, half_sums: &half_sums, code_sums: &code_sums,
-            half_code_sums: &half_code_sums,
-        };
+        let chunks: Vec<TokenChunk> =
+            (0..n / 32).flat_map(|at| inputs.iter().map(move |row| TokenChunk::of(&row.get(), at))).collect();
+        let tile = TokenTile { tokens, chunks: &chunks };
         for isa in Isa::available() {
             let (mut panel, mut got) = (RowPanel::default(), vec![PanelSums::default(); tokens]);
-            kernels(isa).decode_panel(blocks_of, &rows, &mut panel);
+            kernels(isa).decode_panel(blocks_of, &rows, 0, &mut panel);
             kernels(isa).panel_products(&panel, tile, &mut got);
             for (got, x) in got.iter().zip(&inputs) {
                 let mut alone = [f32::NAN; PANEL_ROWS];

@@ -43,11 +43,9 @@ impl DeltaNetOps {
     ) -> Result<Self> {
         let (a, dt_bias) = (loader.vector("decays", &weights.a)?, loader.vector("a bias", &weights.dt_bias)?);
         let norm = loader.vector("a norm", &weights.norm.weight)?;
-        let pipelines = loader.gpu.pipelines();
-        let bindings = [&buffers.convolved, &buffers.projected, &a, &dt_bias].map(Into::into);
-        let inputs = Op::new(loader.gpu, &pipelines.get("delta_inputs", None, WORKGROUP, &[])?, &bindings)?;
-        let bindings = [&buffers.heads, &buffers.projected, &norm].map(Into::into);
-        let norm = Op::new(loader.gpu, &pipelines.get("gated_norm", None, WORKGROUP, &[])?, &bindings)?;
+        let op = |kernel, of: &[&Buffer]| Op::of(loader.gpu, kernel, WORKGROUP, &[], of);
+        let inputs = op("delta_inputs", &[&buffers.convolved, &buffers.projected, &a, &dt_bias])?;
+        let norm = op("gated_norm", &[&buffers.heads, &buffers.projected, &norm])?;
         Ok(DeltaNetOps { shape: *shape, eps: loader.config.norm_eps, inputs, norm })
     }
 
@@ -65,9 +63,8 @@ impl ScanOps for DeltaNetOps {
             ("INTERLEAVED", f64::from(u8::from(shape.interleaved))),
         ];
         let lanes = scan_slices(shape.k_dim) * columns;
-        let pipeline = gpu.pipelines().get("delta_net", None, lanes, &overrides)?;
         let MixerBuffers { projected, convolved, heads, .. } = buffers;
-        Op::new(gpu, &pipeline, &[convolved, projected, state, heads].map(Into::into))
+        Op::of(gpu, "delta_net", lanes, &overrides, &[convolved, projected, state, heads])
     }
 
     fn record(

@@ -47,8 +47,8 @@ impl Mamba2Ops {
         let heads = loader.vector("constants of heads", &of_heads)?;
         let norm = loader.vector("a norm", &weights.norm)?;
         let overrides = [("GATE_FIRST", 1.0), ("WEIGHT_PER_HEAD", 1.0)];
-        let pipeline = loader.gpu.pipelines().get("gated_norm", None, WORKGROUP, &overrides)?;
-        let norm = Op::new(loader.gpu, &pipeline, &[&buffers.heads, &buffers.projected, &norm].map(Into::into))?;
+        let of = [&buffers.heads, &buffers.projected, &norm];
+        let norm = Op::of(loader.gpu, "gated_norm", WORKGROUP, &overrides, &of)?;
         let step_limits = [*least, most.min(f32::MAX)];
         Ok(Mamba2Ops { shape: *shape, step_limits, eps: loader.config.norm_eps, heads, norm })
     }
@@ -63,9 +63,8 @@ impl ScanOps for Mamba2Ops {
         let columns = self.columns();
         let overrides = [("STATE_ROWS", self.shape.state as f64), ("COLUMNS", f64::from(columns))];
         let lanes = scan_slices(self.shape.state) * columns;
-        let pipeline = gpu.pipelines().get("mamba2_scan", None, lanes, &overrides)?;
         let MixerBuffers { projected, convolved, heads, .. } = buffers;
-        Op::new(gpu, &pipeline, &[convolved, projected, &self.heads, state, heads].map(Into::into))
+        Op::of(gpu, "mamba2_scan", lanes, &overrides, &[convolved, projected, &self.heads, state, heads])
     }
 
     fn record(

@@ -23,7 +23,10 @@ use self::case::{Case, TestBench};
 use crate::{
     cpu::{Cpu, CpuOptions, Isa},
     error::{Error, Result},
-    gpu::{Gpu, GpuFeature, KernelFeatures, KernelShape, LargestError, ProductSample, SampleSize, WeightType},
+    gpu::{
+        FallbackPart, Gpu, GpuFeature, KernelFeatures, KernelShape, LargestError, ProductSample, RiskyStep, SampleSize,
+        WeightType,
+    },
     quant::{TensorType, device_type},
 };
 
@@ -40,7 +43,7 @@ pub fn self_test(gpu: &Gpu, types: &[TensorType], go_on: &mut dyn FnMut() -> Con
     types.sort_by_key(|ty| device_type(*ty));
     types.dedup_by_key(|ty| device_type(*ty));
     let cpu = Cpu::new(&CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), ..CpuOptions::default() })?;
-    let mut tests = Tests { rows: Vec::new(), benches: Vec::new(), go_on };
+    let mut tests = Tests { gpu, rows: Vec::new(), benches: Vec::new(), go_on };
     let top = gpu.caps().tier;
     tests.benches.push(TestBench::new(gpu.on_trial(top)?)?);
     if top.subgroups {
@@ -66,6 +69,7 @@ pub fn self_test(gpu: &Gpu, types: &[TensorType], go_on: &mut dyn FnMut() -> Con
 
 /// A test under way.
 struct Tests<'a> {
+    gpu: &'a Gpu,
     rows: Vec<KernelVerdict>,
     /// The device with its own tier, and without subgroups if that is another.
     benches: Vec<TestBench>,
@@ -125,7 +129,8 @@ impl Tests<'_> {
         }
     }
 
-    /// Notes the result of `run` on a bench. A row of the same kernel that is there already gets the worse of both results.
+    /// Notes the result of `run` on a bench. A row of the same kernel that is there already gets the worse of both results. If the
+    /// process does not survive it, the feature is disabled at the next start; without one the adapter.
     fn row(
         &mut self,
         at: usize,
@@ -138,8 +143,12 @@ impl Tests<'_> {
             return Err(Error::Cancelled);
         }
         let started = Instant::now();
+        let part = feature.map_or(FallbackPart::Adapter, FallbackPart::Feature);
+        let sentinel = self.gpu.guard(RiskyStep::SelfTest, part, &format!("in the self-test of the kernel `{kernel}`"));
         let bench = &mut self.benches[at];
-        let outcome = match run(bench) {
+        let outcome = run(bench);
+        drop(sentinel);
+        let outcome = match outcome {
             Ok(difference) => KernelOutcome::of(difference),
             Err(Error::Gpu { reason, .. }) => {
                 bench.gpu.check()?;

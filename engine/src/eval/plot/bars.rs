@@ -1,7 +1,7 @@
 //! Bar charts: horizontal bars in groups, one bar per series, with their values.
 
 use super::{
-    Axis, Scale,
+    Axis,
     drawing::{BOTTOM, Drawing, LEFT, Legend, RIGHT, TOP, WIDTH, text_width},
 };
 
@@ -46,31 +46,31 @@ pub fn bar_svg(chart: &BarChart) -> String {
     let bottom = top + group * chart.labels.len() as f64 + GAP;
     let mut out = Drawing::new(bottom + BOTTOM, &chart.title, &chart.subtitle, &legend);
 
-    let axis = if chart.axis.scale == Scale::Linear { chart.axis.clone().from_zero() } else { chart.axis.clone() };
-    let span = axis.span(chart.series.iter().flat_map(|series| series.values.iter().flatten().copied()));
-    let at = |value: f64| left + span.position(value) * (right - left);
+    let axis = chart.axis.clone().from_zero();
+    let values = chart.series.iter().flat_map(|series| series.values.iter().flatten().copied());
+    let span = axis.span(values, [left, right]);
     for tick in &span.ticks {
-        let x = at(*tick);
-        out.line(format_args!(r#"<line class="grid" x1="{x:.1}" y1="{top:.1}" x2="{x:.1}" y2="{bottom:.1}"/>"#));
-        out.text(x, bottom + 18.0, "middle", "", &span.text(*tick));
+        let x = span.at(*tick);
+        out.stroke([x, top], [x, bottom], r#"class="grid""#);
+        out.text([x, bottom + 18.0], "middle", "", &span.text(*tick));
     }
-    let start = if axis.scale == Scale::Linear { at(0.0) } else { left };
+    let start = if axis.log { left } else { span.at(0.0) };
     for (number, label) in chart.labels.iter().enumerate() {
         let y = top + GAP + group * number as f64;
-        out.text(left - 8.0, y + (group - GAP) / 2.0 + 4.0, "end", "", label);
+        out.text([left - 8.0, y + (group - GAP) / 2.0 + 4.0], "end", "", label);
         for (row, series) in chart.series.iter().enumerate() {
             let Some(value) = series.values.get(number).copied().flatten().filter(|value| axis.holds(*value)) else {
                 continue;
             };
-            let (y, end, height) = (y + BAR * row as f64, at(value), BAR - 2.0);
+            let (y, end, height) = (y + BAR * row as f64, span.at(value), BAR - 2.0);
             let (from, width, colour) = (start.min(end), (end - start).abs(), legend.colour(&series.name));
-            out.line(format_args!(
+            out.line(&format!(
                 r#"<rect x="{from:.1}" y="{y:.1}" width="{width:.1}" height="{height}" fill="{colour}"/>"#
             ));
-            out.text(start.max(end) + 5.0, y + BAR - 5.0, "start", "small", &short(value));
+            out.text([start.max(end) + 5.0, y + BAR - 5.0], "start", "small", &short(value));
         }
     }
-    out.text(f64::midpoint(left, right), bottom + BOTTOM - 12.0, "middle", "", &axis.title());
+    out.text([f64::midpoint(left, right), bottom + BOTTOM - 12.0], "middle", "", &axis.title());
     out.finish()
 }
 

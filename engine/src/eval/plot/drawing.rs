@@ -1,7 +1,5 @@
 //! SVG elements, colours and the legend that all charts share.
 
-use std::fmt::{self, Write};
-
 /// Width of a chart, in pixels.
 pub(super) const WIDTH: f64 = 720.0;
 /// Left margin of titles and legends.
@@ -41,20 +39,15 @@ impl<'a> Legend<'a> {
                 names.push(name);
             }
         }
-        let (mut rows, mut x) = (vec![Vec::new()], LEFT);
-        for name in &names {
+        let (mut rows, mut x) = (Vec::<Vec<_>>::new(), f64::INFINITY);
+        for name in names.iter().filter(|_| names.len() > 1) {
             let width = 24.0 + text_width(name) + 20.0;
             if x + width > WIDTH - RIGHT && x > LEFT {
                 rows.push(Vec::new());
                 x = LEFT;
             }
-            if let Some(row) = rows.last_mut() {
-                row.push((*name, x));
-            }
+            rows.last_mut().into_iter().for_each(|row| row.push((*name, x)));
             x += width;
-        }
-        if names.len() < 2 {
-            rows.clear();
         }
         Legend { names, rows }
     }
@@ -82,64 +75,49 @@ pub(super) struct Drawing(String);
 impl Drawing {
     /// A document of `height` pixels with title, subtitle and legend.
     pub fn new(height: f64, title: &str, subtitle: &str, legend: &Legend<'_>) -> Self {
-        let mut drawing = Drawing(String::new());
-        drawing.line(format_args!(
-            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">"#
-        ));
-        drawing.line(format_args!("<title>{}</title>", Escaped(title)));
-        drawing.line(format_args!("<style>{STYLE}</style>"));
-        drawing.text(LEFT, 24.0, "start", "title", title);
-        drawing.text(LEFT, 44.0, "start", "small", subtitle);
+        let size = format!(r#"viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}""#);
+        let mut drawing = Drawing(format!(r#"<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">"#));
+        drawing.line(&format!("\n<title>{}</title>\n<style>{STYLE}</style>", escaped(title)));
+        drawing.text([LEFT, 24.0], "start", "title", title);
+        drawing.text([LEFT, 44.0], "start", "small", subtitle);
         for (row, entries) in legend.rows.iter().enumerate() {
+            let y = TOP + LEGEND * row as f64;
             for (name, x) in entries {
-                let (y, end, colour) = (TOP + LEGEND * row as f64, x + 18.0, legend.colour(name));
-                drawing.line(format_args!(
-                    r#"<line x1="{x:.1}" y1="{y:.1}" x2="{end:.1}" y2="{y:.1}" stroke="{colour}" stroke-width="3"/>"#
-                ));
-                drawing.text(x + 24.0, y + 4.0, "start", "", name);
+                let style = format!(r#"stroke="{}" stroke-width="3""#, legend.colour(name));
+                drawing.stroke([*x, y], [x + 18.0, y], &style);
+                drawing.text([x + 24.0, y + 4.0], "start", "", name);
             }
         }
         drawing
     }
 
     /// Adds a line of markup.
-    pub fn line(&mut self, line: fmt::Arguments<'_>) {
-        // Writing to a string does not fail.
-        let _ = self.0.write_fmt(line);
+    pub fn line(&mut self, line: &str) {
+        self.0 += line;
         self.0.push('\n');
     }
 
-    /// Adds a text at `(x, y)`.
-    pub fn text(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
+    /// Adds a straight line with these attributes.
+    pub fn stroke(&mut self, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2], style: &str) {
+        self.line(&format!(r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" {style}/>"#));
+    }
+
+    /// Adds a text at a place.
+    pub fn text(&mut self, [x, y]: [f64; 2], anchor: &str, class: &str, text: &str) {
         let class = if class.is_empty() { String::new() } else { format!(r#" class="{class}""#) };
-        self.line(format_args!(
-            r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}"{class}>{}</text>"#,
-            Escaped(text)
-        ));
+        self.line(&format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}"{class}>{}</text>"#, escaped(text)));
     }
 
     /// The text of the file.
-    pub fn finish(mut self) -> String {
-        self.line(format_args!("</svg>"));
-        self.0
+    pub fn finish(self) -> String {
+        self.0 + "</svg>\n"
     }
 }
 
-/// Text with markup escaped. Characters that XML does not allow are replaced.
-pub(super) struct Escaped<'a>(pub &'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            '&' => f.write_str("&amp;"),
-            '<' => f.write_str("&lt;"),
-            '>' => f.write_str("&gt;"),
-            '"' => f.write_str("&quot;"),
-            '\u{fffe}' | '\u{ffff}' => f.write_char('\u{fffd}'),
-            c if c.is_control() => f.write_char('\u{fffd}'),
-            c => f.write_char(c),
-        })
-    }
+/// `text` with markup escaped. Characters that XML does not allow are replaced.
+pub(super) fn escaped(text: &str) -> String {
+    let text = text.replace(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'), "\u{fffd}");
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Line charts: panels of curves one below the other.
 
 use super::{
-    Curve, Figure, Panel,
-    axis::{Axis, Span},
-    drawing::{BOTTOM, Drawing, Escaped, LEFT, Legend, RIGHT, TOP, WIDTH},
+    Figure, Panel, Point,
+    axis::Span,
+    drawing::{BOTTOM, Drawing, LEFT, Legend, RIGHT, TOP, WIDTH, escaped},
 };
 
 /// Height of a panel, in pixels.
@@ -21,105 +21,74 @@ pub fn svg(figure: &Figure) -> String {
     let count = figure.panels.len().max(1) as f64;
     let height = top + count * PANEL + (count - 1.0) * GAP + BOTTOM;
     let mut out = Drawing::new(height, &figure.title, &figure.subtitle, &legend);
-    let x = figure.x.span(curves().flat_map(|curve| &curve.points).map(|point| point.x));
+    let points = curves().flat_map(|curve| &curve.points);
+    let x = figure.x.span(points.map(|point| point.x), [LEFT, WIDTH - RIGHT]);
     for (number, panel) in figure.panels.iter().enumerate() {
-        let frame = Frame { top: top + number as f64 * (PANEL + GAP), x: &x, x_axis: &figure.x };
-        frame.draw(&mut out, panel, &legend, number + 1 == figure.panels.len());
+        let top = top + number as f64 * (PANEL + GAP);
+        let points = panel.curves.iter().flat_map(|curve| &curve.points);
+        let ends = points.flat_map(|point| [point.y, point.y + point.error, point.y - point.error]);
+        let y = panel.y.span(ends.chain(panel.marks.iter().map(|(_, height)| *height)), [top + PANEL, top]);
+        frame(&mut out, panel, [&x, &y], top, number + 1 == figure.panels.len());
+        for it in &panel.curves {
+            let points = it.points.iter().filter(|point| figure.x.holds(point.x) && panel.y.holds(point.y));
+            let error = |point: &Point| panel.y.holds(point.y - point.error) && panel.y.holds(point.y + point.error);
+            let points = points.map(|point| Point { error: if error(point) { point.error } else { 0.0 }, ..*point });
+            let (points, marked): (Vec<_>, _) = (points.collect(), it.points.len() <= MAX_MARKERS);
+            curve(&mut out, &points, marked, [&x, &y], legend.colour(&it.name));
+        }
     }
-    out.text(f64::midpoint(LEFT, WIDTH - RIGHT), height - 12.0, "middle", "", &figure.x.title());
+    out.text([f64::midpoint(LEFT, WIDTH - RIGHT), height - 12.0], "middle", "", &figure.x.title());
     out.finish()
 }
 
-/// Position of a panel and the horizontal axis.
-struct Frame<'a> {
-    top: f64,
-    x: &'a Span,
-    x_axis: &'a Axis,
-}
-
-impl Frame<'_> {
-    fn draw(&self, out: &mut Drawing, panel: &Panel, legend: &Legend<'_>, last: bool) {
-        let points = panel.curves.iter().flat_map(|curve| &curve.points);
-        let ends = points.flat_map(|point| [point.y, point.y + point.error, point.y - point.error]);
-        let y = panel.y.span(ends.chain(panel.marks.iter().map(|(_, height)| *height)));
-        let (left, right, bottom) = (LEFT, WIDTH - RIGHT, self.top + PANEL);
-        let at_x = |value: f64| left + self.x.position(value) * (right - left);
-        let at_y = |value: f64| bottom - y.position(value) * PANEL;
-        for tick in &y.ticks {
-            let at = at_y(*tick);
-            out.line(format_args!(r#"<line class="grid" x1="{left}" y1="{at:.1}" x2="{right}" y2="{at:.1}"/>"#));
-            out.text(left - 8.0, at + 4.0, "end", "", &y.text(*tick));
-        }
-        for tick in &self.x.ticks {
-            let at = at_x(*tick);
-            out.line(format_args!(
-                r#"<line class="grid" x1="{at:.1}" y1="{:.1}" x2="{at:.1}" y2="{bottom:.1}"/>"#,
-                self.top
-            ));
-            if last {
-                out.text(at, bottom + 18.0, "middle", "", &self.x.text(*tick));
-            }
-        }
-        out.line(format_args!(
-            r#"<rect class="frame" x="{left}" y="{:.1}" width="{:.1}" height="{PANEL}"/>"#,
-            self.top,
-            right - left
-        ));
-        let middle = self.top + PANEL / 2.0;
-        out.line(format_args!(
-            r#"<text x="18" y="{middle:.1}" text-anchor="middle" transform="rotate(-90 18 {middle:.1})">{}</text>"#,
-            Escaped(&panel.y.title())
-        ));
-        for (name, height) in panel.marks.iter().filter(|(_, height)| panel.y.holds(*height)) {
-            let at = at_y(*height);
-            out.line(format_args!(r#"<line class="mark" x1="{left}" y1="{at:.1}" x2="{right}" y2="{at:.1}"/>"#));
-            out.text(right - 6.0, at - 5.0, "end", "small", name);
-        }
-        for curve in &panel.curves {
-            self.curve(out, curve, legend.colour(&curve.name), &panel.y, &at_x, &at_y);
+/// The grid, the axes' texts and the marks of a panel with its top at `top`.
+fn frame(out: &mut Drawing, panel: &Panel, [x, y]: [&Span; 2], top: f64, last: bool) {
+    let (left, right, bottom) = (LEFT, WIDTH - RIGHT, top + PANEL);
+    for tick in &y.ticks {
+        let at = y.at(*tick);
+        out.stroke([left, at], [right, at], r#"class="grid""#);
+        out.text([left - 8.0, at + 4.0], "end", "", &y.text(*tick));
+    }
+    for tick in &x.ticks {
+        let at = x.at(*tick);
+        out.stroke([at, top], [at, bottom], r#"class="grid""#);
+        if last {
+            out.text([at, bottom + 18.0], "middle", "", &x.text(*tick));
         }
     }
+    let (width, middle, title) = (right - left, top + PANEL / 2.0, escaped(&panel.y.title()));
+    out.line(&format!(r#"<rect class="frame" x="{left}" y="{top:.1}" width="{width:.1}" height="{PANEL}"/>"#));
+    out.line(&format!(
+        r#"<text x="18" y="{middle:.1}" text-anchor="middle" transform="rotate(-90 18 {middle:.1})">{title}</text>"#
+    ));
+    for (name, height) in panel.marks.iter().filter(|(_, height)| panel.y.holds(*height)) {
+        let at = y.at(*height);
+        out.stroke([left, at], [right, at], r#"class="mark""#);
+        out.text([right - 6.0, at - 5.0], "end", "small", name);
+    }
+}
 
-    fn curve(
-        &self,
-        out: &mut Drawing,
-        curve: &Curve,
-        colour: &str,
-        y_axis: &Axis,
-        at_x: &dyn Fn(f64) -> f64,
-        at_y: &dyn Fn(f64) -> f64,
-    ) {
-        let points = || curve.points.iter().filter(|point| self.x_axis.holds(point.x) && y_axis.holds(point.y));
-        let mut path = String::new();
-        for point in points() {
-            path += &format!("{:.1},{:.1} ", at_x(point.x), at_y(point.y));
+/// A curve through points that have positions, with markers and errors if it is `marked`.
+fn curve(out: &mut Drawing, points: &[Point], marked: bool, [x, y]: [&Span; 2], colour: &str) {
+    if points.is_empty() {
+        return;
+    }
+    let path: Vec<String> = points.iter().map(|point| format!("{:.1},{:.1}", x.at(point.x), y.at(point.y))).collect();
+    out.line(&format!(r#"<polyline class="curve" stroke="{colour}" points="{}"/>"#, path.join(" ")));
+    for point in points.iter().filter(|_| marked) {
+        let (at, height) = (x.at(point.x), y.at(point.y));
+        if point.error > 0.0 {
+            let [low, high] = [point.y - point.error, point.y + point.error].map(|end| y.at(end));
+            out.stroke([at, low], [at, high], &format!(r#"stroke="{colour}""#));
         }
-        if path.is_empty() {
-            return;
-        }
-        out.line(format_args!(r#"<polyline class="curve" stroke="{colour}" points="{}"/>"#, path.trim_end()));
-        if curve.points.len() > MAX_MARKERS {
-            return;
-        }
-        for point in points() {
-            let (x, y) = (at_x(point.x), at_y(point.y));
-            let (low, high) = (point.y - point.error, point.y + point.error);
-            if point.error > 0.0 && y_axis.holds(low) && y_axis.holds(high) {
-                out.line(format_args!(
-                    r#"<line x1="{x:.1}" y1="{:.1}" x2="{x:.1}" y2="{:.1}" stroke="{colour}"/>"#,
-                    at_y(low),
-                    at_y(high)
-                ));
-            }
-            out.line(format_args!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="3.5" fill="{colour}"/>"#));
-        }
+        out.line(&format!(r#"<circle cx="{at:.1}" cy="{height:.1}" r="3.5" fill="{colour}"/>"#));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eval::plot::{Point, drawing::tests::elements as elements_of};
+    use crate::eval::plot::{Axis, Curve, drawing::tests::elements as elements_of};
 
     #[test]
     fn line_charts_are_well_formed_with_a_marker_per_point() {

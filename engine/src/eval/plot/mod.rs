@@ -6,7 +6,7 @@ mod bars;
 mod drawing;
 mod figure;
 
-pub use axis::{Axis, Scale};
+pub use axis::Axis;
 pub use bars::{BarChart, Series, bar_svg};
 pub use figure::svg;
 

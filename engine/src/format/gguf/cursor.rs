@@ -13,22 +13,22 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(path: &'a Path, bytes: &'a [u8]) -> Self {
+    pub fn new(path: &'a Path, bytes: &'a [u8]) -> Self {
         Cursor { path, bytes, rest: bytes }
     }
 
     /// Bytes read so far.
-    pub(super) fn position(&self) -> u64 {
+    pub fn position(&self) -> u64 {
         self.bytes.len().saturating_sub(self.rest.len()) as u64
     }
 
     /// Bytes from here to the end of the file.
-    pub(super) fn remaining(&self) -> u64 {
+    pub fn remaining(&self) -> u64 {
         self.rest.len() as u64
     }
 
     /// The error for `field`, which started at byte `offset`.
-    pub(super) fn error_at(
+    pub fn error_at(
         &self,
         offset: u64,
         field: Arguments<'_>,
@@ -39,7 +39,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `len` bytes.
-    pub(super) fn take(&mut self, len: u64, field: Arguments<'_>) -> Result<&'a [u8]> {
+    pub fn take(&mut self, len: u64, field: Arguments<'_>) -> Result<&'a [u8]> {
         let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
         let Some((head, tail)) = split else {
             let got = format!("{} bytes to the end of the file", self.rest.len());
@@ -55,17 +55,17 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    pub(super) fn u32(&mut self, field: Arguments<'_>) -> Result<u32> {
+    pub fn u32(&mut self, field: Arguments<'_>) -> Result<u32> {
         self.array(field).map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self, field: Arguments<'_>) -> Result<u64> {
+    pub fn u64(&mut self, field: Arguments<'_>) -> Result<u64> {
         self.array(field).map(u64::from_le_bytes)
     }
 
     /// A count of things that each take at least `item_bytes` in the file, refused when they cannot all be there.
     /// Memory allocated for `count` items afterwards is therefore bounded by a small multiple of the file.
-    pub(super) fn count(&mut self, item_bytes: u64, field: Arguments<'_>) -> Result<usize> {
+    pub fn count(&mut self, item_bytes: u64, field: Arguments<'_>) -> Result<usize> {
         let offset = self.position();
         let count = self.u64(field)?;
         let most = self.remaining() / item_bytes.max(1);
@@ -76,13 +76,13 @@ impl<'a> Cursor<'a> {
     }
 
     /// The bytes of a string: its length as u64, then those. They are UTF-8 by the format, and anything in published files.
-    pub(super) fn string(&mut self, field: Arguments<'_>) -> Result<&'a [u8]> {
+    pub fn string(&mut self, field: Arguments<'_>) -> Result<&'a [u8]> {
         let len = self.count(1, format_args!("length of {field}"))?;
         self.take(len as u64, field)
     }
 
     /// A string as text, with U+FFFD for what is not UTF-8.
-    pub(super) fn text(&mut self, field: Arguments<'_>) -> Result<Cow<'a, str>> {
+    pub fn text(&mut self, field: Arguments<'_>) -> Result<Cow<'a, str>> {
         self.string(field).map(String::from_utf8_lossy)
     }
 }

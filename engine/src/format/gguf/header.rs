@@ -23,7 +23,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Self> {
+    pub fn read(cursor: &mut Cursor<'_>) -> Result<Self> {
         let magic = cursor.take(4, format_args!("magic"))?;
         let container: fn(u32) -> Container = match magic {
             magic if *magic == GGUF_MAGIC => Container::Gguf,
@@ -49,7 +49,7 @@ impl Header {
     }
 
     /// Appends the header of a file; `None` for a container that is not a GGUF.
-    pub(super) fn write(&self, out: &mut Vec<u8>) -> Option<()> {
+    pub fn write(&self, out: &mut Vec<u8>) -> Option<()> {
         let (magic, version) = match self.container {
             Container::Gguf(version) => (GGUF_MAGIC, version),
             Container::PowerInfer(version) => (POWERINFER_MAGIC, version),

@@ -35,7 +35,7 @@ pub(super) struct Described {
 
 impl Described {
     /// Reads description number `at`. `alignment` is the file's; `empty` allows dimensions of zero.
-    pub(super) fn read(cursor: &mut Cursor<'_>, at: usize, alignment: u64, empty: bool) -> Result<Self> {
+    pub fn read(cursor: &mut Cursor<'_>, at: usize, alignment: u64, empty: bool) -> Result<Self> {
         let name_at = cursor.position();
         // Counted with its marks, so that what is read can be written.
         let name = cursor.text(format_args!("name of tensor {at}"))?;

@@ -48,7 +48,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub(super) fn new(map: Mmap, file: Arc<MappedFile>) -> Self {
+    pub fn new(map: Mmap, file: Arc<MappedFile>) -> Self {
         let start = map.as_ptr() as usize;
         let slot = SLOTS
             .iter()

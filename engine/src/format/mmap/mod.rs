@@ -47,12 +47,7 @@ pub fn survive_lost_files() {}
 pub(crate) fn load(path: &Path, mode: ReadMode) -> Result<Bytes> {
     let (file, len) = open(path)?;
     let Ok(addressable) = usize::try_from(len) else {
-        return Err(Error::Memory {
-            kind: ScarceMemory::Ram,
-            what: "address space for the file",
-            wanted: len,
-            available: usize::MAX as u64,
-        });
+        return Err(Error::memory(ScarceMemory::Ram, "address space for the file", len, usize::MAX as u64));
     };
     match mode {
         ReadMode::Map => map(path, file, len),
@@ -127,12 +122,7 @@ fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
 /// `len` bytes, at least 1, for weights. Rather than a `Vec`: page-aligned like a map, zeroed lazily, and its failure is an error
 /// value that says `what` it was for.
 pub(crate) fn anonymous(len: usize, what: &'static str) -> Result<MmapMut> {
-    let memory = MmapMut::map_anon(len).map_err(|_| Error::Memory {
-        kind: ScarceMemory::Ram,
-        what,
-        wanted: len as u64,
-        available: 0,
-    })?;
+    let memory = MmapMut::map_anon(len).map_err(|_| Error::memory(ScarceMemory::Ram, what, len as u64, 0))?;
     // Rows are read in any order: with large pages fewer of them miss the address cache. Only a hint.
     #[cfg(target_os = "linux")]
     memory.advise(memmap2::Advice::HugePage).ok();

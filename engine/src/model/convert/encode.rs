@@ -26,13 +26,13 @@ pub(super) struct TensorEncoder {
 }
 
 impl TensorEncoder {
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         TensorEncoder { pool: ThreadPool::new(None) }
     }
 
     /// Hands `tensor`'s rows as `ty` to `write`, in order, each times the one of `factors` whose part of the rows it is in; `progress` is told how many elements each call was about.
     /// `path` is for errors.
-    pub(super) fn encode(
+    pub fn encode(
         &self,
         path: &Path,
         tensor: &Tensor,

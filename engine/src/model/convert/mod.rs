@@ -78,11 +78,7 @@ pub fn convert(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<ConvertReport> {
     if !CONVERT_TYPES.contains(&ty) {
-        return Err(Error::Unsupported {
-            what: "type to convert to",
-            got: ty.to_string(),
-            supported: CONVERT_TYPES.map(TensorType::name).join(", "),
-        });
+        return Err(Error::unsupported("type to convert to", ty, CONVERT_TYPES.map(TensorType::name).join(", ")));
     }
     if let (Ok(from), Ok(to)) = (fs::canonicalize(source), fs::canonicalize(target))
         && from == to

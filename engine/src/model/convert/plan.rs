@@ -52,7 +52,7 @@ pub(super) struct PlannedTensor {
 
 impl PlannedTensor {
     /// The contents of `part`, one of its parts; `path` is for errors.
-    pub(super) fn make(&self, part: &Recipe, path: &Path) -> Result<Tensor> {
+    pub fn make(&self, part: &Recipe, path: &Path) -> Result<Tensor> {
         let tensor = part.make(path)?;
         Ok(match self.half {
             Some(half) => half.of(tensor),
@@ -61,7 +61,7 @@ impl PlannedTensor {
     }
 
     /// Bytes of all parts before.
-    pub(super) fn source_bytes(&self) -> u64 {
+    pub fn source_bytes(&self) -> u64 {
         let bytes: u64 = self.parts.iter().map(|part| part.tensor.data.len() as u64).sum();
         if self.half.is_some() { bytes / 2 } else { bytes }
     }

@@ -37,7 +37,7 @@ impl ConversionTarget {
     /// The type for `candidate`: vectors, routers and position tables stay F32; the head, and in K-quant files the most
     /// sensitive matrices, get a better type than the rest; rows that are not whole blocks fall back to the nearest type
     /// that fits.
-    pub(super) fn choose(&self, candidate: TypeCandidate<'_>) -> Choice {
+    pub fn choose(&self, candidate: TypeCandidate<'_>) -> Choice {
         let TypeCandidate { name, shape, source } = candidate;
         if !source.is_weight() {
             return Choice { wanted: source, ty: source };

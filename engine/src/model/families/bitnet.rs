@@ -1,18 +1,7 @@
 //! BitNet (b1.58 2B4T, and the community's SwiGLU form): weights of three values, norms before the output matrix of attention and before
 //! the down projection. 2B4T's FFN squares its ReLU, so that most neurons are silent.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["bitnet-b1.58", "bitnet-25", "bitnet"], model_types: &["bitnet"], config, layer, import };

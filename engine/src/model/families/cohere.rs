@@ -2,16 +2,7 @@
 //! bias, scaled logits, and rotations in pairs of neighbours. Command R+ has layer norms of heads. Cohere 2 has windows on three of four
 //! layers, and only those are rotated.
 
-use super::{Family, Loader, parts::gated_layer};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Step,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["command-r", "cohere2"], model_types: &["cohere", "cohere2"], config, layer, import };

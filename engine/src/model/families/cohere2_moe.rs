@@ -1,17 +1,8 @@
 //! Cohere 2 MoE (Command A+): attention and FFN side by side behind one norm, and after some dense layers experts chosen by sigmoid,
 //! averaged with a shared one. Layers with a window are rotated, in pairs of neighbours, and so are the dense ones.
 
-use super::{Family, Loader, parts::gated_layer};
-use crate::{
-    error::Result,
-    format::{Bytes, Matrix, Value},
-    model::{
-        Activation, Ffn, LayerWeights, Linear, ModelConfig, NormKind, NormSlot, RopeOrder, Router, RouterScore, Step,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::Sizes,
-    },
-    quant::TensorType,
-};
+use super::prelude::*;
+use crate::quant::TensorType;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["cohere2moe"], model_types: &["cohere2_moe"], config, layer, import };
@@ -25,13 +16,11 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let norm = if loader.has_key("attention.layer_norm_epsilon") { NormKind::Layer } else { NormKind::Rms };
     let mut config = loader.base_config(sizes, norm, RopeOrder::Normal)?;
     config.logit_scale = loader.switchable("logit_scale")?.unwrap_or(1.0);
-    config.experts = loader.experts(Router::sigmoid(true), |_| sizes.n_ff)?;
-    let Some(experts) = &mut config.experts else {
-        return Err(loader.key_error("expert_count", "at least one expert", 0));
-    };
+    let mut experts = loader.required_experts(Router::sigmoid(true), |_| sizes.n_ff)?;
     if (0..sizes.n_layer).any(|n| loader.has(&format!("blk.{n}.ffn_up_shexp.weight"))) {
         experts.router.scale *= HALF;
     }
+    config.experts = Some(experts);
     loader.apply_window(&mut config, None, INTERVAL)?;
     let dense = loader.size("leading_dense_block_count", 0..=sizes.n_layer)?.unwrap_or(0);
     let later = config.layers.iter_mut().skip(dense).filter_map(|layer| layer.attention.as_mut());

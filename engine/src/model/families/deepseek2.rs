@@ -2,19 +2,8 @@
 //! shared ones. Experts are chosen by a softmax (V2, Mistral) or by sigmoid and bias, from the best groups in the large models.
 //! Queries of Mistral 4 grow with their position.
 
-use super::{
-    Family, Loader, latent,
-    parts::{USUAL_NORMS, check_gates, ffn, norms},
-};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, ExpertGroups, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig, Transform},
-        load::Sizes,
-    },
-};
+use super::{parts::check_gates, prelude::*};
+use crate::model::ExpertGroups;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["deepseek2", "mistral4"],

@@ -1,18 +1,7 @@
 //! ERNIE 4.5, dense and MoE: Llama's layer with neighbours rotated, in Hugging Face folders, too; experts chosen by softmax and bias
 //! after some dense layers, with shared ones.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["ernie4_5", "ernie4_5-moe"],
@@ -38,9 +27,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.rope(hf, &sizes, 500_000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     if is_moe {
-        draft.set_size("expert_count", hf.size(&["moe_num_experts"])?)?;
-        draft.set_size("expert_used_count", hf.size(&["moe_k"])?)?;
-        draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+        draft.experts(hf, &["moe_num_experts"], &["moe_k"], &["moe_intermediate_size"])?;
         draft.set_size("expert_shared_count", hf.or_default(&["moe_num_shared_experts"], 0)?)?;
         draft.set_size("leading_dense_block_count", hf.or_default(&["moe_layer_start_index"], 0)?)?;
         draft.set_size("interleave_moe_layer_step", hf.or_default(&["moe_layer_interval"], 1)?)?;

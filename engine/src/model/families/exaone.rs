@@ -1,19 +1,7 @@
 //! EXAONE 4: norms behind attention and FFN instead of before them, and norms on query and key heads. In the larger model three of
 //! four layers have a window, and only those are rotated.
 
-use super::{
-    Family, Loader,
-    parts::{NORMS_AFTER, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Step,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["exaone4"], model_types: &["exaone4"], config, layer, import };

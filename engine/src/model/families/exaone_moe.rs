@@ -1,28 +1,14 @@
 //! K-EXAONE: norms before attention and FFN and on query and key heads, windows on three of four layers, of which only those are rotated,
 //! and after some dense layers experts chosen by sigmoid and bias, with a shared one.
 
-use super::{
-    Family, Loader, exaone,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::{exaone, prelude::*};
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["exaone-moe"], model_types: &["exaone_moe"], config, layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
-    if config.experts.is_none() {
-        return Err(loader.key_error("expert_count", "at least one expert", 0));
-    }
+    config.experts = Some(loader.required_experts(Router::sigmoid(true), |_| 0)?);
     loader.apply_window(&mut config, None, exaone::INTERVAL)?;
     exaone::rotate_windows(loader, &mut config)?;
     Ok(config)
@@ -37,9 +23,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.rope(hf, &sizes, 10_000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     exaone::import_windows(hf, draft, sizes.n_layer)?;
-    draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
-    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-    draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+    draft.experts(hf, &["num_experts"], &["num_experts_per_tok"], &["moe_intermediate_size"])?;
     draft.set_size("expert_shared_count", hf.or_default(&["num_shared_experts"], 0)?)?;
     draft.router(hf, Router::sigmoid(true))?;
     let naming = &mut draft.naming;

@@ -5,19 +5,8 @@
 //! GGUF stores the fused rows as all queries, all keys, all values; Hugging Face keeps them by key/value group. GGUF's
 //! `attn_norm` is the FFN's norm where `attn_norm_2`, the attention's, exists.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, ungated_layer},
-};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, KeyBias, LayerWeights, ModelConfig, NormKind, NormSlot, Register, RopeOrder, Step,
-        import::{Draft, HfConfig, Transform},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
+use crate::model::KeyBias;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["falcon"],

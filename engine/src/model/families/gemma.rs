@@ -3,19 +3,7 @@
 //!
 //! Hugging Face stores norm weights minus one; GGUF stores the factor itself.
 
-use super::{
-    Family, Loader,
-    parts::{NORMS_AROUND, USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Step,
-        import::{Draft, HfConfig, HfSizes, SlidingLayers, Transform},
-        load::{RopeDefaults, Sizes},
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["gemma", "gemma2", "gemma3"],

@@ -4,21 +4,8 @@
 //!
 //! GGUF keeps the maps between streams stacked, Hugging Face one by one.
 
-use super::{
-    Family, Loader,
-    gemma4::share_keys_and_values,
-    parts::{gated_layer, per_layer_weights},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, AltupConfig, AltupStep, AltupTable, AltupWeights, LayerWeights, Linear, ModelConfig, NormKind,
-        NormSlot, Register, RopeOrder, Step,
-        import::{Draft, HfConfig, SlidingLayers, Transform},
-        load::{RopeDefaults, Sizes},
-    },
-};
+use super::{gemma4::share_keys_and_values, prelude::*};
+use crate::model::{AltupConfig, AltupStep, AltupTable, AltupWeights};
 
 pub(super) const FAMILY: Family =
     Family { architectures: &[ARCHITECTURE], model_types: &["gemma3n", "gemma3n_text"], config, layer, import };

@@ -6,20 +6,8 @@
 //! Layers without a window rotate the first pairs of a head only, by frequencies of the whole head; `rope_freqs.weight` has 1e30 for
 //! the others. In some models their values are their keys, before norm and rotation.
 
-use super::{
-    Family, Loader,
-    parts::{gated_layer, per_layer_weights},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, Ffn, LayerConfig, LayerWeights, ModelConfig, Norm, NormKind, NormSlot, Register, RopeOrder, Router,
-        Step,
-        import::{Draft, HfConfig, HfSizes, LayerRope, SlidingLayers, Transform},
-        load::{RopeDefaults, Sizes},
-    },
-};
+use super::prelude::*;
+use crate::model::LayerConfig;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["gemma4"], model_types: &["gemma4", "gemma4_text"], config, layer, import };
@@ -219,9 +207,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.set("feed_forward_length", Value::Array(Array::U32(widths)));
     }
     if hf.bool(&["enable_moe_block"])?.unwrap_or(false) {
-        draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
-        draft.set_size("expert_used_count", hf.size(&["top_k_experts"])?)?;
-        draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+        draft.experts(hf, &["num_experts"], &["top_k_experts"], &["moe_intermediate_size"])?;
     }
     draft.activation(hf.activation(&["hidden_activation"], Activation::GeluTanh)?);
     if let Some(cap) = hf.f32(&["final_logit_softcapping"])? {

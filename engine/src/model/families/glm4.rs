@@ -1,17 +1,6 @@
 //! GLM 4 (0414): norms before and behind each block, gate and up in one matrix, and half of each head rotated, in pairs of neighbours.
 
-use super::{
-    Family, Loader,
-    parts::{NORMS_AROUND, fused_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Step,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family { architectures: &["glm4"], model_types: &["glm4"], config, layer, import };
 

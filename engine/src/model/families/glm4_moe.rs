@@ -3,25 +3,14 @@
 //!
 //! GGUF's `post_attention_norm` is the FFN's norm.
 
-use super::{Family, Loader, parts::gated_layer};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Router,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["glm4moe"], model_types: &["glm4_moe"], config, layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
-    if config.experts.is_none() {
-        return Err(loader.key_error("expert_count", "at least one expert", 0));
-    }
+    config.experts = Some(loader.required_experts(Router::sigmoid(true), |_| 0)?);
     Ok(config)
 }
 
@@ -34,9 +23,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "glm4moe")?;
     draft.rope(hf, &sizes, 10000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
-    draft.set_size("expert_count", hf.size(&["n_routed_experts"])?)?;
-    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-    draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+    draft.experts(hf, &["n_routed_experts"], &["num_experts_per_tok"], &["moe_intermediate_size"])?;
     draft.set_size("expert_shared_count", hf.or_default(&["n_shared_experts"], 0)?)?;
     draft.set_size("leading_dense_block_count", hf.or_default(&["first_k_dense_replace"], 0)?)?;
     draft.router(hf, Router::sigmoid(true))?;

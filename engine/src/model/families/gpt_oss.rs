@@ -3,16 +3,8 @@
 //!
 //! GGUF has gate and up apart; Hugging Face keeps their rows by turns, as MXFP4 blocks and scales or, in floats, inputs first.
 
-use super::{Family, Loader, parts::gated_layer};
-use crate::{
-    cpu::ops::{SWIGLU_LIMIT, SWIGLU_SLOPE},
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Router, RouterScore,
-        import::{Draft, ExpertOutputs, HfConfig, SlidingLayers, Transform},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
+use crate::cpu::ops::{SWIGLU_LIMIT, SWIGLU_SLOPE};
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["gpt-oss"], model_types: &["gpt_oss"], config, layer, import };
@@ -21,10 +13,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::ClampedSwiglu)?;
     let router = Router { score: RouterScore::SoftmaxOfChosen, ..Router::softmax(false) };
-    config.experts = loader.experts(router, |_| sizes.n_ff)?;
-    if config.experts.is_none() {
-        return Err(loader.key_error("expert_count", "at least one expert", 0));
-    }
+    config.experts = Some(loader.required_experts(router, |_| sizes.n_ff)?);
     loader.apply_window(&mut config, None, 2)?;
     Ok(config)
 }

@@ -4,19 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    Family, Loader, mamba2,
-    parts::{USUAL_NORMS, attention, ffn, norms, recurrent_without_attention},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, AttentionWeights, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, Gather, HfConfig, Transform},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["granite", "granitemoe", "granitehybrid"],

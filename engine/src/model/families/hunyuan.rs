@@ -1,18 +1,7 @@
 //! HunYuan 1, dense and MoE: Llama's layer with halves rotated, norms on query and key heads behind the rotation, and experts
 //! chosen by softmax beside a shared one.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, check_lengths_kept, gated_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["hunyuan-dense", "hunyuan-moe"],

@@ -2,29 +2,14 @@
 //! shared one. XS.2 has windows on three of four layers, which have more heads and rotations of their own; its other layers rotate half of
 //! each head by stretched positions (YaRN).
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_heads, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, HeadGate, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::{RopeDefaults, Sizes},
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["laguna"], model_types: &["laguna"], config, layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
-    if config.experts.is_none() {
-        return Err(loader.key_error("expert_count", "at least one expert", 0));
-    }
+    config.experts = Some(loader.required_experts(Router::sigmoid(true), |_| 0)?);
     loader.apply_window(&mut config, None, 0)?;
     let dims = sizes.head_dim;
     loader.local_rope(&mut config, RopeDefaults { head_dim: dims, dims, base: 10_000.0 })?;
@@ -51,9 +36,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.local_rope(hf, &sizes, 10_000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.windows(hf, sizes.n_layer, SlidingLayers::None)?;
-    draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
-    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-    draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+    draft.experts(hf, &["num_experts"], &["num_experts_per_tok"], &["moe_intermediate_size"])?;
     draft.router(hf, Router::sigmoid(true))?;
     draft.set("expert_weights_scale", Value::F32(hf.f32(&["moe_routed_scaling_factor"])?.unwrap_or(1.0)));
     let naming = &mut draft.naming;

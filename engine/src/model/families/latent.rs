@@ -1,16 +1,7 @@
 //! Families with multi-head latent attention: its keys in a file, and the keys and names of a Hugging Face folder.
 
-use super::Loader;
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        AttentionConfig, AttentionWeights, LatentConfig, ModelConfig, RopeScaling,
-        import::{Draft, HfConfig, HfSizes},
-        parts::load_latent_attention,
-        rope::yarn_magnitude,
-    },
-};
+use super::prelude::*;
+use crate::model::{AttentionConfig, LatentConfig, parts::load_latent_attention};
 
 /// Elements of a head, and of a latent, that are believed.
 const LARGEST: usize = 1 << 16;

@@ -5,21 +5,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, attention, ffn, norms, recurrent_without_attention},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, AttentionWeights, LayerWeights, Linear, ModelConfig, NormKind, RecurrentConfig, RecurrentWeights,
-        RopeOrder, Router,
-        import::{Draft, Gather, HfConfig, Transform},
-        load::Sizes,
-        recurrent::{ShortConvConfig, ShortConvWeights, load_short_conv},
-    },
-};
+use super::prelude::*;
+use crate::model::recurrent::{ShortConvConfig, ShortConvWeights};
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["lfm2", "lfm2moe"], model_types: &["lfm2", "lfm2_moe"], config, layer, import };
@@ -86,9 +73,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
     draft.set_size("shortconv.l_cache", hf.or_default(&["conv_L_cache"], 3)?)?;
     if arch == "lfm2moe" {
-        draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
-        draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-        draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+        draft.experts(hf, &["num_experts"], &["num_experts_per_tok"], &["moe_intermediate_size"])?;
         draft.set_size("leading_dense_block_count", hf.or_default(&["num_dense_layers"], 0)?)?;
         draft.router(hf, Router::sigmoid(true))?;
     }

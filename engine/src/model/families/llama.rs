@@ -3,18 +3,7 @@
 //! GGUF stores query and key rows so that rotated pairs are neighbours; Hugging Face keeps them as halves, so importing
 //! permutes rows.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["llama", "bamboo"],

@@ -3,19 +3,8 @@
 //!
 //! Norms of heads come behind the rotation and have no weights. Files leave it to the number of experts whether there are any.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, check_lengths_kept, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, LayerWeights, ModelConfig, Norm, NormKind, QueryScale, RopeOrder, Router,
-        import::{Draft, ExpertOutputs, HfConfig, Transform},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
+use crate::model::QueryScale;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["llama4"], model_types: &["llama4", "llama4_text"], config, layer, import };

@@ -2,16 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Loader;
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        ModelConfig, RecurrentConfig, RecurrentWeights,
-        import::{Draft, Gather, HfConfig, Transform},
-        recurrent::{Mamba2Config, Mamba2Weights, STEP_LIMITS},
-    },
-};
+use super::prelude::*;
+use crate::model::recurrent::{Mamba2Config, Mamba2Weights, STEP_LIMITS};
 
 /// Heads, groups or elements that are believed.
 const LARGEST: usize = 1 << 16;
@@ -41,7 +33,7 @@ pub(super) struct HfMamba2 {
 
 impl HfMamba2 {
     /// Sets the keys, and the names of the tensors under `model.layers.N.{stem}`.
-    pub(super) fn draft(&self, hf: &HfConfig, draft: &mut Draft, stem: &str) -> Result<()> {
+    pub fn draft(&self, hf: &HfConfig, draft: &mut Draft, stem: &str) -> Result<()> {
         let sizes = [self.heads, self.head_dim, self.groups, self.state, self.taps];
         if let Some(size) = sizes.iter().find(|size| !(1..=LARGEST).contains(*size)) {
             return Err(hf.error("Mamba-2 sizes", format!("numbers from 1 to {LARGEST}"), size));

@@ -1,19 +1,7 @@
 //! MiMo 2 (Xiaomi, MiMo-V2-Flash): values narrower than keys and scaled down, windows on most layers, which have more key/value heads,
 //! rotations and sinks of their own, a third of each head rotated, and after a dense layer experts chosen by sigmoid and bias.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig, LayerRope, SlidingLayers, Transform},
-        load::{RopeDefaults, Sizes},
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["mimo2"], model_types: &["mimo_v2_flash"], config, layer, import };
@@ -26,10 +14,7 @@ const ROTATED: f64 = 0.334;
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let rope = loader.rope(sizes, RopeOrder::NeoX)?;
     let mut config = loader.config_with(sizes, NormKind::Rms, rope)?;
-    config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
-    if config.experts.is_none() {
-        return Err(loader.key_error("expert_count", "at least one expert", 0));
-    }
+    config.experts = Some(loader.required_experts(Router::sigmoid(true), |_| 0)?);
     loader.apply_window(&mut config, None, 0)?;
     let (dims, base) = (config.ropes[0].dims, config.ropes[0].base);
     loader.local_rope(&mut config, RopeDefaults { head_dim: sizes.head_dim, dims, base })?;

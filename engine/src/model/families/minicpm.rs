@@ -6,19 +6,7 @@
 //!
 //! GGUF files of MiniCPM 3, and the first of MiniCPM, leave the factors to the architecture.
 
-use super::{
-    Family, Loader, latent,
-    parts::{USUAL_NORMS, ffn, gated_layer, norms},
-};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["minicpm", "minicpm3"], model_types: &["minicpm", "minicpm3"], config, layer, import };

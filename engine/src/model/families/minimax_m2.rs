@@ -1,27 +1,13 @@
 //! MiniMax M2: q/k norms over all heads together, a part of each head rotated, experts chosen by sigmoid and bias.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["minimax-m2"], model_types: &["minimax_m2"], config, layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.experts = loader.experts(Router::sigmoid(true), |_| sizes.n_ff)?;
-    if config.experts.is_none() {
-        return Err(loader.key_error("expert_count", "at least one expert", 0));
-    }
+    config.experts = Some(loader.required_experts(Router::sigmoid(true), |_| sizes.n_ff)?);
     Ok(config)
 }
 
@@ -37,9 +23,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     }
     draft.rope(hf, &sizes, 5e6)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
-    draft.set_size("expert_count", hf.size(&["num_local_experts"])?)?;
-    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-    draft.set_size("expert_feed_forward_length", hf.size(&["intermediate_size"])?)?;
+    draft.experts(hf, &["num_local_experts"], &["num_experts_per_tok"], &["intermediate_size"])?;
     draft.router(hf, Router::sigmoid(true))?;
     let naming = &mut draft.naming;
     naming.llama_like();

@@ -1,18 +1,6 @@
 //! Ministral 3: Llama's layer with stretched positions (YaRN), and queries that grow with their position.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, RopeScaling, Router,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::Sizes,
-        rope::yarn_magnitude,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["mistral3"], model_types: &["ministral3"], config, layer, import };

@@ -41,6 +41,7 @@ mod parts;
 mod phi3;
 mod phimoe;
 mod plm;
+mod prelude;
 mod qwen;
 mod qwen35;
 mod relu_squared;
@@ -125,11 +126,7 @@ pub(super) fn by_architecture(name: &str) -> Result<&'static Family> {
 
 /// The family of a Hugging Face `model_type`.
 pub(super) fn by_model_type(name: &str) -> Result<&'static Family> {
-    find(name, |family| family.model_types).map_err(|supported| Error::Unsupported {
-        what: "model type",
-        got: name.to_owned(),
-        supported,
-    })
+    find(name, |family| family.model_types).map_err(|supported| Error::unsupported("model type", name, supported))
 }
 
 /// The family with `name` among its `names`, or else the names of all families.

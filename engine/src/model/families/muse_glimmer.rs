@@ -4,19 +4,8 @@
 //! Norms of heads have no weights; GGUF files have them with a factor on queries in their place. Folders store weights of norms,
 //! but for the last, minus one.
 
-use super::{
-    Family, Loader,
-    parts::{NORMS_AROUND, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, HeadGate, LayerWeights, ModelConfig, Norm, NormKind, NormSlot, Register, Rope, RopeOrder, Step,
-        import::{Draft, HfConfig, SlidingLayers, Transform},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
+use crate::model::Rope;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["muse-glimmer"],

@@ -6,20 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    Family, Loader, mamba2,
-    parts::{attention, norms},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, AttentionWeights, ExpertWeights, Ffn, LayerWeights, ModelConfig, NormKind, NormSlot, Register,
-        RopeOrder, Router, Step,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["nemotron_h", "nemotron_h_moe"], model_types: &["nemotron_h"], config, layer, import };

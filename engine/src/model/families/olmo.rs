@@ -1,18 +1,7 @@
 //! OLMo 2 and 3: norms behind attention and FFN instead of before them, and norms over all query and all key heads together. In
 //! OLMo 3 three of four layers have a window; only the others stretch positions (YaRN).
 
-use super::{
-    Family, Loader,
-    parts::{NORMS_AFTER, gated_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Step,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::{RopeDefaults, Sizes},
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["olmo2"], model_types: &["olmo2", "olmo3"], config, layer, import };

@@ -1,27 +1,13 @@
 //! OLMoE: Llama's layer with halves rotated, norms over all query and all key heads together, and experts chosen by a softmax whose
 //! weights are not divided by their sum.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family { architectures: &["olmoe"], model_types: &["olmoe"], config, layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    config.experts = loader.experts(Router::softmax(false), |_| sizes.n_ff)?;
-    if config.experts.is_none() {
-        return Err(loader.key_error("expert_count", "at least one expert", 0));
-    }
+    config.experts = Some(loader.required_experts(Router::softmax(false), |_| sizes.n_ff)?);
     Ok(config)
 }
 
@@ -36,9 +22,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, "olmoe")?;
     draft.rope(hf, &sizes, 10_000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
-    draft.set_size("expert_count", hf.size(&["num_experts", "num_local_experts"])?)?;
-    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-    draft.set_size("expert_feed_forward_length", hf.size(&["intermediate_size"])?)?;
+    draft.experts(hf, &["num_experts", "num_local_experts"], &["num_experts_per_tok"], &["intermediate_size"])?;
     draft.router(hf, Router::softmax(false))?;
     let naming = &mut draft.naming;
     naming.llama_like();

@@ -4,19 +4,8 @@
 //! OPT 350M norms the residual stream behind each block instead, and maps narrower embeddings to the stream and back. The last layer's
 //! second norm is the model's last one then. Galactica's norms have no weights.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, ungated_layer},
-};
-use crate::{
-    error::Result,
-    format::{Matrix, Value},
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, Position, Register, RopeOrder, Step,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
+use crate::model::Position;
 
 pub(super) const FAMILY: Family = Family { architectures: &["opt"], model_types: &["opt"], config, layer, import };
 

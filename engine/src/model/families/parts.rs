@@ -2,14 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Loader;
-use crate::{
-    error::Result,
-    model::{
-        AttentionWeights, ExpertWeights, Ffn, FfnWeights, HeadGate, LayerWeights, Linear, ModelConfig, Norm, NormSlot,
-        PerLayerTable, PerLayerWeights, RecurrentConfig, Register, RopeScaling, Step,
-    },
-};
+use super::prelude::*;
+use crate::model::{PerLayerTable, PerLayerWeights};
 
 /// Gives layers without attention the usual program, with `recurrent` in attention's place.
 pub(super) fn recurrent_without_attention(config: &mut ModelConfig, recurrent: &RecurrentConfig) {

@@ -1,18 +1,7 @@
 //! Phi-3 and Phi-4: Llama's layer with q, k and v in one matrix and gate and up in another, partial rotation, and for long
 //! contexts one divisor per frequency ("longrope").
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, fused_layer},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family { architectures: &["phi3"], model_types: &["phi3"], config, layer, import };
 

@@ -3,19 +3,7 @@
 //!
 //! llama.cpp weighs the experts of its files by a plain softmax instead.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router, RouterScore,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["phimoe"], model_types: &["phimoe"], config, layer, import };

@@ -1,17 +1,6 @@
 //! PLM (1.8B): latent attention and an FFN that has no gate and squares its ReLU, so that most neurons are silent.
 
-use super::{
-    Family, Loader, latent,
-    parts::{USUAL_NORMS, norms},
-};
-use crate::{
-    error::Result,
-    model::{
-        Activation, Ffn, LayerWeights, ModelConfig, NormKind, RopeOrder,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family { architectures: &["plm"], model_types: &["plm"], config, layer, import };
 

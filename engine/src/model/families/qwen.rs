@@ -4,19 +4,7 @@
 //! Of the models that see (Qwen 2 VL, 2.5 VL and 3 VL) the language model alone is read. Its rotations are in sections of time, height
 //! and width, whose positions are the same number in text, so that they are rotations like any other.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig, SlidingLayers, Transform},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"],

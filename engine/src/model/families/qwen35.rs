@@ -6,21 +6,10 @@
 
 use std::sync::Arc;
 
-use super::{
-    Family, Loader,
-    parts::{attention, ffn, norms},
-};
+use super::prelude::*;
 use crate::{
     cpu::ops::DeltaNetShape,
-    error::Result,
-    format::{Array, Bytes, Matrix, Value},
-    model::{
-        Activation, AttentionWeights, LayerWeights, Linear, ModelConfig, NormKind, NormSlot, RecurrentConfig,
-        RecurrentWeights, Register, RopeOrder, Router, Step,
-        import::{Draft, Gather, HfConfig, Transform},
-        load::Sizes,
-        recurrent::{DeltaNetConfig, DeltaNetWeights, load_short_conv},
-    },
+    model::recurrent::{DeltaNetConfig, DeltaNetWeights},
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -167,9 +156,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     };
     draft.set("attention.recurrent_layers", Value::Array(Array::Bool(recurrent)));
     if arch != "qwen35" {
-        draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
-        draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-        draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+        draft.experts(hf, &["num_experts"], &["num_experts_per_tok"], &["moe_intermediate_size"])?;
         if let Some(n_ff) = hf.usize(&["shared_expert_intermediate_size"])? {
             draft.set_size("expert_shared_feed_forward_length", n_ff)?;
         }

@@ -3,19 +3,7 @@
 //!
 //! Nemotron and Jais 2 have layer norms; Nemotron rotates half of each head, and Hugging Face stores its norm weights minus one.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, ungated_layer},
-};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["nemotron", "arcee", "jais2"],

@@ -1,14 +1,6 @@
 //! Seed-OSS: Llama's layer with halves rotated, biases on q, k and v, and heads wider than the residual stream divided among them.
 
-use super::{Family, Loader, parts::gated_layer};
-use crate::{
-    error::Result,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["seed_oss"], model_types: &["seed_oss"], config, layer, import };

@@ -3,19 +3,7 @@
 //!
 //! llama.cpp's files name the window alone; files this engine writes have `rope.layer_pattern` and the window's pattern.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router, Step,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["smallthinker"], model_types: &["smallthinker"], config, layer, import };
@@ -26,10 +14,7 @@ const INTERVAL: usize = 4;
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::Relu)?;
-    config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
-    if config.experts.is_none() {
-        return Err(loader.key_error("expert_count", "at least one expert", 0));
-    }
+    config.experts = Some(loader.required_experts(Router::softmax(true), |_| sizes.n_ff)?);
     config.set_steps(Step::sequential_routed_early());
     let slides = loader.layer_flags("attention.sliding_window_pattern", sizes.n_layer)?;
     loader.apply_window(&mut config, None, 0)?;

@@ -2,19 +2,7 @@
 //!
 //! llama.cpp's files leave the interval to the architecture; files this engine writes have `rope.layer_pattern`.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["smollm3"], model_types: &["smollm3"], config, layer, import };

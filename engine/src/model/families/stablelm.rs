@@ -1,19 +1,7 @@
 //! StableLM 2 and StableLM 3B: Llama's layer with layer norms and a quarter of each head rotated, in halves. In StableLM 2 12B attention
 //! and FFN read the same norm side by side, and queries and keys have layer norms with weights of each head's own.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Step,
-        import::{Draft, HfConfig},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["stablelm"], model_types: &["stablelm"], config, layer, import };

@@ -1,18 +1,6 @@
 //! StarCoder 2: layer norms and biases everywhere, halves rotated, and an FFN of GELU without a gate.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, ungated_layer},
-};
-use crate::{
-    error::Result,
-    format::Value,
-    model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
-        import::{Draft, HfConfig, SlidingLayers},
-        load::Sizes,
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["starcoder2"], model_types: &["starcoder2"], config, layer, import };

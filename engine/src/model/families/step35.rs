@@ -4,19 +4,7 @@
 //!
 //! GGUF counts twice the elements that layers without a window rotate. Folders store weights of norms minus one.
 
-use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_heads, gated_layer},
-};
-use crate::{
-    error::Result,
-    format::{Array, Value},
-    model::{
-        Activation, Ffn, FfnWeights, HeadGate, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
-        import::{Draft, HfConfig, SlidingLayers, Transform},
-        load::{RopeDefaults, Sizes},
-    },
-};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["step35"], model_types: &["step3p5", "step3p7"], config, layer, import };
@@ -29,10 +17,7 @@ const OTHER_LIMITS: &str = "swiglu_clamp_shexp";
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let rope = loader.halved_rope(sizes, RopeOrder::NeoX)?;
     let mut config = loader.config_with(sizes, NormKind::Rms, rope)?;
-    config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
-    if config.experts.is_none() {
-        return Err(loader.key_error("expert_count", "at least one expert", 0));
-    }
+    config.experts = Some(loader.required_experts(Router::sigmoid(true), |_| 0)?);
     loader.apply_window(&mut config, None, 0)?;
     let (head_dim, base) = (sizes.head_dim, config.ropes[0].base);
     let counted = loader.size("rope.dimension_count", 2..=2 * head_dim)?.unwrap_or(head_dim);

@@ -39,12 +39,12 @@ pub(in crate::model) struct HfSizes {
 
 impl HfSizes {
     /// The reordering of query rows.
-    pub(in crate::model) fn rope_query(&self) -> Transform {
+    pub fn rope_query(&self) -> Transform {
         Transform::Rope { heads: self.n_head, dims: self.rope_dims }
     }
 
     /// The reordering of key rows.
-    pub(in crate::model) fn rope_key(&self) -> Transform {
+    pub fn rope_key(&self) -> Transform {
         Transform::Rope { heads: self.n_kv_head, dims: self.rope_dims }
     }
 }
@@ -62,16 +62,23 @@ impl Draft {
     }
 
     /// Sets `{arch}.{suffix}`.
-    pub(in crate::model) fn set(&mut self, suffix: &str, value: Value) {
+    pub fn set(&mut self, suffix: &str, value: Value) {
         self.keys.set(format!("{}.{suffix}", self.arch), value);
     }
 
     /// Sets `{arch}.{suffix}` to an unsigned number.
-    pub(in crate::model) fn set_size(&mut self, suffix: &str, value: usize) -> Result<()> {
+    pub fn set_size(&mut self, suffix: &str, value: usize) -> Result<()> {
         let small = u32::try_from(value)
             .map_err(|_| self.keys.missing(&format!("{}.{suffix}", self.arch), "a number below 2^32"))?;
         self.set(suffix, Value::U32(small));
         Ok(())
+    }
+
+    /// Sets the number of experts, of those that a token uses, and their width, by names of `hf`.
+    pub fn experts(&mut self, hf: &HfConfig, count: &[&str], used: &[&str], width: &[&str]) -> Result<()> {
+        self.set_size("expert_count", hf.size(count)?)?;
+        self.set_size("expert_used_count", hf.size(used)?)?;
+        self.set_size("expert_feed_forward_length", hf.size(width)?)
     }
 
     /// Number of layers.
@@ -80,12 +87,12 @@ impl Draft {
     }
 
     /// Sets the activation's name.
-    pub(in crate::model) fn activation(&mut self, activation: Activation) {
+    pub fn activation(&mut self, activation: Activation) {
         self.set("hidden_activation", Value::String(activation.name().to_owned()));
     }
 
     /// Sets how experts are chosen: as `default`, but for what the configuration says.
-    pub(in crate::model) fn router(&mut self, hf: &HfConfig, default: Router) -> Result<()> {
+    pub fn router(&mut self, hf: &HfConfig, default: Router) -> Result<()> {
         let score = match hf.str(&["scoring_func"])? {
             None => default.score,
             Some("softmax") => RouterScore::Softmax,
@@ -112,7 +119,7 @@ impl Draft {
     }
 
     /// The keys every architecture has, for models that name `num_key_value_heads` and `intermediate_size`.
-    pub(in crate::model) fn common(&mut self, hf: &HfConfig, arch: &'static str) -> Result<HfSizes> {
+    pub fn common(&mut self, hf: &HfConfig, arch: &'static str) -> Result<HfSizes> {
         let n_head = hf.size(&["num_attention_heads"])?;
         let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
         let n_ff = hf.size(&["intermediate_size", "ffn_dim"])?;
@@ -120,13 +127,7 @@ impl Draft {
     }
 
     /// The keys every architecture has.
-    pub(in crate::model) fn common_with(
-        &mut self,
-        hf: &HfConfig,
-        arch: &'static str,
-        n_kv_head: usize,
-        n_ff: usize,
-    ) -> Result<HfSizes> {
+    pub fn common_with(&mut self, hf: &HfConfig, arch: &'static str, n_kv_head: usize, n_ff: usize) -> Result<HfSizes> {
         hf.check_causal()?;
         self.arch = arch;
         let string = |text: &str| Value::String(text.to_owned());
@@ -169,14 +170,14 @@ impl Draft {
     }
 
     /// Adds the vector `name`.
-    pub(in crate::model) fn vector(&mut self, name: &str, values: &[f32]) {
+    pub fn vector(&mut self, name: &str, values: &[f32]) {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let shape = vec![values.len()];
         self.made.push(Tensor { name: name.to_owned(), ty: TensorType::F32, shape, data: Bytes::new(bytes) });
     }
 
     /// Makes the vector `name`, if there is one, `len` elements long at least: with ones.
-    pub(in crate::model) fn lengthen(&mut self, name: &str, len: usize) {
+    pub fn lengthen(&mut self, name: &str, len: usize) {
         if let Some(vector) = self.made.iter_mut().find(|it| it.name == name && it.shape.iter().all(|have| *have < len))
         {
             let further = 1f32.to_le_bytes().repeat(len - vector.len());
@@ -186,12 +187,7 @@ impl Draft {
     }
 
     /// Adds the weights of norms `stems` that have none in the folder: ones, `[width]`.
-    pub(in crate::model) fn norms_of_ones(
-        &mut self,
-        hf: &HfConfig,
-        width: usize,
-        stems: impl Iterator<Item = String>,
-    ) -> Result<()> {
+    pub fn norms_of_ones(&mut self, hf: &HfConfig, width: usize, stems: impl Iterator<Item = String>) -> Result<()> {
         if width > LARGEST {
             return Err(hf.error("hidden_size", format!("a number from 1 to {LARGEST}"), width));
         }

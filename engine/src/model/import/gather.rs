@@ -11,7 +11,7 @@ pub(in crate::model) struct Gather {
 
 impl Gather {
     /// `runs`, first row and number of rows, of a tensor of `of` rows.
-    pub(in crate::model) fn new(of: usize, runs: impl IntoIterator<Item = (usize, usize)>) -> Self {
+    pub fn new(of: usize, runs: impl IntoIterator<Item = (usize, usize)>) -> Self {
         Gather { of, runs: runs.into_iter().collect() }
     }
 

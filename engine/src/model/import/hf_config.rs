@@ -57,22 +57,22 @@ impl HfConfig {
         &self.path
     }
 
-    pub(in crate::model) fn model_type(&self) -> &str {
+    pub fn model_type(&self) -> &str {
         &self.model_type
     }
 
     /// Fills in what published files leave to the library's defaults.
-    pub(in crate::model) fn or_default(&self, names: &[&str], default: usize) -> Result<usize> {
+    pub fn or_default(&self, names: &[&str], default: usize) -> Result<usize> {
         Ok(self.usize(names)?.unwrap_or(default))
     }
 
-    pub(in crate::model) fn error(&self, key: &str, expected: impl Into<String>, got: impl Display) -> Error {
+    pub fn error(&self, key: &str, expected: impl Into<String>, got: impl Display) -> Error {
         Error::malformed(self.path.join("config.json"), Location::Key(key.to_owned()), expected, got)
     }
 
     /// The error for a variant of a known family that the engine does not run.
-    pub(in crate::model) fn unsupported(&self, what: &'static str, key: &str, value: impl Display) -> Error {
-        Error::Unsupported { what, got: format!("{key} = {value}"), supported: "the family's usual form".to_owned() }
+    pub fn unsupported(&self, what: &'static str, key: &str, value: impl Display) -> Error {
+        Error::unsupported(what, format!("{key} = {value}"), "the family's usual form")
     }
 
     /// The first of `names` that is present and not null.
@@ -90,12 +90,12 @@ impl HfConfig {
         convert(value).map(Some).ok_or_else(|| self.error(name, expected, value))
     }
 
-    pub(in crate::model) fn usize(&self, names: &[&str]) -> Result<Option<usize>> {
+    pub fn usize(&self, names: &[&str]) -> Result<Option<usize>> {
         self.typed(names, "an unsigned integer", |value| value.as_u64()?.try_into().ok())
     }
 
     /// A size that must be there and at least 1.
-    pub(in crate::model) fn size(&self, names: &[&str]) -> Result<usize> {
+    pub fn size(&self, names: &[&str]) -> Result<usize> {
         match self.usize(names)? {
             Some(0) => Err(self.error(names[0], "at least 1", 0)),
             Some(value) => Ok(value),
@@ -104,27 +104,42 @@ impl HfConfig {
     }
 
     /// The elements of the layers that run, of a list that may have elements for layers behind the last one, too.
-    pub(in crate::model) fn of_layers<'v, T>(&self, values: &'v [T], n_layer: usize) -> Result<&'v [T]> {
+    pub fn of_layers<'v, T>(&self, values: &'v [T], n_layer: usize) -> Result<&'v [T]> {
         let tail = TAILS.iter().map(|name| self.or_default(&[name], 0)).collect::<Result<Vec<_>>>()?;
         let tail = tail.into_iter().max().unwrap_or(0);
         let further = values.len().checked_sub(n_layer).is_some_and(|further| further <= tail);
         Ok(if further { &values[..n_layer] } else { values })
     }
 
-    pub(in crate::model) fn f32(&self, names: &[&str]) -> Result<Option<f32>> {
+    /// The list `name` of one element per layer, each read by `read`; `None` without that key.
+    fn of_each_layer<T>(
+        &self,
+        name: &str,
+        n_layer: usize,
+        read: impl Fn(&Value) -> Result<T>,
+    ) -> Result<Option<Vec<T>>> {
+        let Some(list) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        let list = self.of_layers(list, n_layer)?;
+        if list.len() != n_layer {
+            return Err(self.error(name, format!("{n_layer} entries, one per layer"), list.len()));
+        }
+        list.iter().map(read).collect::<Result<_>>().map(Some)
+    }
+
+    pub fn f32(&self, names: &[&str]) -> Result<Option<f32>> {
         self.typed(names, "a finite number", finite)
     }
 
-    pub(in crate::model) fn bool(&self, names: &[&str]) -> Result<Option<bool>> {
+    pub fn bool(&self, names: &[&str]) -> Result<Option<bool>> {
         self.typed(names, "true or false", Value::as_bool)
     }
 
-    pub(in crate::model) fn str(&self, names: &[&str]) -> Result<Option<&str>> {
+    pub fn str(&self, names: &[&str]) -> Result<Option<&str>> {
         self.typed(names, "a string", Value::as_str)
     }
 
     /// An error if `name` is present and not `wanted`; `what` names the variant that is not supported.
-    pub(in crate::model) fn refuse_unless(&self, name: &str, wanted: bool, what: &'static str) -> Result<()> {
+    pub fn refuse_unless(&self, name: &str, wanted: bool, what: &'static str) -> Result<()> {
         match self.bool(&[name])? {
             Some(value) if value != wanted => Err(self.unsupported(what, name, value)),
             _ => Ok(()),
@@ -132,14 +147,14 @@ impl HfConfig {
     }
 
     /// The activation under the first of `names` that is there, else `default`.
-    pub(in crate::model) fn activation(&self, names: &[&str], default: Activation) -> Result<Activation> {
+    pub fn activation(&self, names: &[&str], default: Activation) -> Result<Activation> {
         let Some((name, value)) = self.get(names) else { return Ok(default) };
         let known = value.as_str().and_then(|value| value.parse().ok());
         known.ok_or_else(|| self.error(name, Activation::ALL.map(Activation::name).join(", "), value))
     }
 
     /// An error if `name` is an activation other than SiLU; `what` names the part that has no other.
-    pub(in crate::model) fn silu_only(&self, name: &str, what: &'static str) -> Result<()> {
+    pub fn silu_only(&self, name: &str, what: &'static str) -> Result<()> {
         match self.activation(&[name], Activation::Silu)? {
             Activation::Silu => Ok(()),
             other => Err(self.unsupported(what, name, other)),
@@ -168,39 +183,28 @@ impl HfConfig {
     }
 
     /// The raw value of `name`.
-    pub(in crate::model) fn value(&self, name: &str) -> Option<&Value> {
+    pub fn value(&self, name: &str) -> Option<&Value> {
         self.values.get(name).filter(|value| !value.is_null())
     }
 
     /// Per layer, whether `layer_types` says it is of type `wanted` rather than one of `others`; `None` without that key.
-    pub(in crate::model) fn layers_of_type(
-        &self,
-        wanted: &str,
-        others: &[&str],
-        n_layer: usize,
-    ) -> Result<Option<Vec<bool>>> {
+    pub fn layers_of_type(&self, wanted: &str, others: &[&str], n_layer: usize) -> Result<Option<Vec<bool>>> {
         let name = "layer_types";
-        let Some(types) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
-        let types = self.of_layers(types, n_layer)?;
-        if types.len() != n_layer {
-            return Err(self.error(name, format!("{n_layer} entries, one per layer"), types.len()));
-        }
-        let is_wanted = |value: &Value| match value.as_str() {
+        self.of_each_layer(name, n_layer, |value| match value.as_str() {
             Some(ty) if ty == wanted => Ok(true),
             Some(ty) if others.contains(&ty) => Ok(false),
             _ => Err(self.error(name, format!("`{wanted}` or `{}`", others.join("`, `")), value)),
-        };
-        types.iter().map(is_wanted).collect::<Result<_>>().map(Some)
+        })
     }
 
     /// True if `layer_types` names `kind`.
-    pub(in crate::model) fn has_layer(&self, kind: &str) -> bool {
+    pub fn has_layer(&self, kind: &str) -> bool {
         let types = self.value("layer_types").and_then(Value::as_array);
         types.is_some_and(|types| types.iter().any(|layer| layer.as_str() == Some(kind)))
     }
 
     /// One or more numbers of at least 1: a number or a list.
-    pub(in crate::model) fn numbers(&self, name: &str) -> Result<Vec<usize>> {
+    pub fn numbers(&self, name: &str) -> Result<Vec<usize>> {
         let number = |value: &Value| value.as_u64().filter(|value| *value > 0)?.try_into().ok();
         let numbers = self.typed(&[name], "a number of at least 1, or a list of them", |value| match value {
             Value::Array(all) if !all.is_empty() => all.iter().map(number).collect(),
@@ -211,7 +215,7 @@ impl HfConfig {
     }
 
     /// A fraction per layer, below 1: a list, or one for all.
-    pub(in crate::model) fn fractions(&self, name: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
+    pub fn fractions(&self, name: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
         let fraction = |value: &Value| finite(value).filter(|value| (0.0..1.0).contains(value));
         let expected = format!("{n_layer} fractions from 0 to below 1, one per layer, or one for all");
         self.typed(&[name], &expected, |value| match value {
@@ -224,12 +228,7 @@ impl HfConfig {
     }
 
     /// The unsigned number `key` of each of `n_layer` layers in `name`, an object by the layer's number; `None` without that object.
-    pub(in crate::model) fn by_layer(
-        &self,
-        name: &str,
-        key: &str,
-        n_layer: usize,
-    ) -> Result<Option<Vec<Option<usize>>>> {
+    pub fn by_layer(&self, name: &str, key: &str, n_layer: usize) -> Result<Option<Vec<Option<usize>>>> {
         let Some(layers) = self.typed(&[name], "an object", Value::as_object)? else { return Ok(None) };
         let mut numbers = vec![None; n_layer];
         for (layer, values) in layers {
@@ -247,23 +246,23 @@ impl HfConfig {
     }
 
     /// A list of strings.
-    pub(in crate::model) fn strings(&self, name: &str) -> Result<Option<Vec<&str>>> {
+    pub fn strings(&self, name: &str) -> Result<Option<Vec<&str>>> {
         self.typed(&[name], "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
     }
 
     /// A list of unsigned integers.
-    pub(in crate::model) fn sizes(&self, name: &str) -> Result<Option<Vec<usize>>> {
+    pub fn sizes(&self, name: &str) -> Result<Option<Vec<usize>>> {
         let size = |value: &Value| value.as_u64()?.try_into().ok();
         self.typed(&[name], "a list of unsigned integers", |value| value.as_array()?.iter().map(size).collect())
     }
 
     /// A list of finite numbers.
-    pub(in crate::model) fn floats(&self, name: &str) -> Result<Option<Vec<f32>>> {
+    pub fn floats(&self, name: &str) -> Result<Option<Vec<f32>>> {
         self.typed(&[name], "a list of finite numbers", |value| value.as_array()?.iter().map(finite).collect())
     }
 
     /// A number of at least 0 for each layer; null is 0.
-    pub(in crate::model) fn layer_floats(&self, name: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
+    pub fn layer_floats(&self, name: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
         let number = |value: &Value| match value {
             Value::Null => Some(0.0),
             value => finite(value).filter(|value| *value >= 0.0),
@@ -275,7 +274,7 @@ impl HfConfig {
     }
 
     /// The unsigned number `key` of the object `name`, if both are there.
-    pub(in crate::model) fn size_within(&self, name: &str, key: &str) -> Result<Option<usize>> {
+    pub fn size_within(&self, name: &str, key: &str) -> Result<Option<usize>> {
         let Some(object) = self.typed(&[name], "an object", Value::as_object)? else { return Ok(None) };
         let Some(value) = object.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
         let size = value.as_u64().and_then(|value| value.try_into().ok());
@@ -283,7 +282,7 @@ impl HfConfig {
     }
 
     /// Two numbers under `name`, the second of which may be infinite, in either form that Python writes.
-    pub(in crate::model) fn limits(&self, name: &str) -> Result<Option<[f32; 2]>> {
+    pub fn limits(&self, name: &str) -> Result<Option<[f32; 2]>> {
         let Some(list) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
         let limits = match &list[..] {
             [least, most] if most.get("__float__").unwrap_or(most).as_str() == Some("Infinity") => {
@@ -299,31 +298,19 @@ impl HfConfig {
     }
 
     /// A list of 0 or 1 per layer.
-    pub(in crate::model) fn layer_flags(&self, name: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
-        let Some(flags) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
-        let flags = self.of_layers(flags, n_layer)?;
-        if flags.len() != n_layer {
-            return Err(self.error(name, format!("{n_layer} entries, one per layer"), flags.len()));
-        }
-        let flag = |value: &Value| match value.as_u64() {
+    pub fn layer_flags(&self, name: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
+        self.of_each_layer(name, n_layer, |value| match value.as_u64() {
             Some(flag @ 0..=1) => Ok(flag == 1),
             _ => Err(self.error(name, "0 or 1", value)),
-        };
-        flags.iter().map(flag).collect::<Result<_>>().map(Some)
+        })
     }
 
     /// A list of one size per layer, each from 1 to 2^16.
-    pub(in crate::model) fn layer_sizes(&self, name: &str, n_layer: usize) -> Result<Option<Vec<u32>>> {
-        let Some(sizes) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
-        let sizes = self.of_layers(sizes, n_layer)?;
-        if sizes.len() != n_layer {
-            return Err(self.error(name, format!("{n_layer} entries, one per layer"), sizes.len()));
-        }
-        let size = |value: &Value| match value.as_u64() {
+    pub fn layer_sizes(&self, name: &str, n_layer: usize) -> Result<Option<Vec<u32>>> {
+        self.of_each_layer(name, n_layer, |value| match value.as_u64() {
             Some(size @ 1..=0x1_0000) => Ok(size as u32),
             _ => Err(self.error(name, "numbers from 1 to 65536", value)),
-        };
-        sizes.iter().map(size).collect::<Result<_>>().map(Some)
+        })
     }
 }
 

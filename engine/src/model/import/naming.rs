@@ -21,7 +21,7 @@ const WRAPPERS: &[(&str, &str)] =
 
 impl Naming {
     /// Names of Llama and models of the same shape.
-    pub(in crate::model) fn llama_like(&mut self) {
+    pub fn llama_like(&mut self) {
         self.add("model.embed_tokens", "token_embd");
         self.add("model.norm", "output_norm");
         self.add("lm_head", "output");
@@ -41,47 +41,47 @@ impl Naming {
     }
 
     /// Adds a rule for tensors taken as they are.
-    pub(in crate::model) fn add(&mut self, hf: impl Into<String>, gguf: impl Into<String>) {
+    pub fn add(&mut self, hf: impl Into<String>, gguf: impl Into<String>) {
         self.set(hf, gguf, Transform::None);
     }
 
     /// Adds a rule, or replaces the one for the same name.
-    pub(in crate::model) fn set(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
+    pub fn set(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
         self.rules.insert(hf.into(), (gguf.into(), transform));
     }
 
     /// Adds a rule for a name without `weight` or `bias` at its end, whose GGUF name is `gguf`. A tensor with several such rules
     /// becomes several.
-    pub(in crate::model) fn whole(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
+    pub fn whole(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
         self.whole.entry(hf.into()).or_default().push((gguf.into(), transform));
     }
 
     /// Adds a rule for the one tensor `hf`, numbers and all, before all others.
-    pub(in crate::model) fn exact(&mut self, hf: impl Into<String>, gguf: impl Into<String>) {
+    pub fn exact(&mut self, hf: impl Into<String>, gguf: impl Into<String>) {
         self.exact.insert(hf.into(), gguf.into());
     }
 
     /// The norms of [`Naming::llama_like`] models that store their weights minus one.
-    pub(in crate::model) fn norms_minus_one(&mut self) {
+    pub fn norms_minus_one(&mut self) {
         self.set("model.layers.*.input_layernorm", "blk.*.attn_norm", Transform::AddOne);
         self.set("model.layers.*.post_attention_layernorm", "blk.*.ffn_norm", Transform::AddOne);
         self.set("model.norm", "output_norm", Transform::AddOne);
     }
 
     /// Norms behind attention and FFN.
-    pub(in crate::model) fn norms_after(&mut self) {
+    pub fn norms_after(&mut self) {
         self.add("model.layers.*.post_attention_layernorm", "blk.*.post_attention_norm");
         self.add("model.layers.*.post_feedforward_layernorm", "blk.*.post_ffw_norm");
     }
 
     /// Norms of query and key heads.
-    pub(in crate::model) fn norms_of_heads(&mut self) {
+    pub fn norms_of_heads(&mut self) {
         self.add("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm");
         self.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
     }
 
     /// Inputs that layers have of their own (Gemma 3n and 4).
-    pub(in crate::model) fn per_layer_inputs(&mut self) {
+    pub fn per_layer_inputs(&mut self) {
         self.add("model.embed_tokens_per_layer", "per_layer_token_embd");
         self.add("model.per_layer_model_projection", "per_layer_model_proj");
         self.add("model.per_layer_projection_norm", "per_layer_proj_norm");
@@ -91,32 +91,32 @@ impl Naming {
     }
 
     /// Makes neighbours of rotated pairs in q and k, as GGUF has them in the llama family.
-    pub(in crate::model) fn rotated_pairs(&mut self, sizes: &HfSizes) {
+    pub fn rotated_pairs(&mut self, sizes: &HfSizes) {
         self.set("model.layers.*.self_attn.q_proj", "blk.*.attn_q", sizes.rope_query());
         self.set("model.layers.*.self_attn.k_proj", "blk.*.attn_k", sizes.rope_key());
     }
 
     /// Experts kept one by one under `model.layers.N.{stem}.E`: gate, up and down.
-    pub(in crate::model) fn experts(&mut self, stem: &str, names: [&str; 3]) {
+    pub fn experts(&mut self, stem: &str, names: [&str; 3]) {
         for (hf, gguf) in names.into_iter().zip(["ffn_gate", "ffn_up", "ffn_down"]) {
             self.add(format!("model.layers.*.{stem}.*.{hf}"), format!("blk.*.{gguf}.*"));
         }
     }
 
     /// The FFN of shared experts under `model.layers.N.{stem}`.
-    pub(in crate::model) fn shared_expert(&mut self, stem: &str) {
+    pub fn shared_expert(&mut self, stem: &str) {
         for (hf, gguf) in [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")] {
             self.add(format!("model.layers.*.{stem}.{hf}"), format!("blk.*.{gguf}_shexp"));
         }
     }
 
     /// The bias that experts are chosen with, `model.layers.N.{name}`.
-    pub(in crate::model) fn selection_bias(&mut self, name: &str) {
+    pub fn selection_bias(&mut self, name: &str) {
         self.whole(format!("model.layers.*.{name}"), "blk.*.exp_probs_b.bias", Transform::Flatten);
     }
 
     /// Reads names that start with `from` as if they started with `to`.
-    pub(in crate::model) fn alias(&mut self, from: &'static str, to: &'static str) {
+    pub fn alias(&mut self, from: &'static str, to: &'static str) {
         self.prefixes.push((from, to));
     }
 

@@ -102,12 +102,7 @@ fn blocks(path: &Path, name: String, codes: &Tensor, scales: &Tensor) -> Result<
             *to = std::array::from_fn(|j| code(j) | code(j + 8) << 4);
         }
     }
-    let room = |_| Error::Memory {
-        kind: ScarceMemory::Ram,
-        what: "NVFP4 matrix in GGUF's blocks",
-        wanted: (rows * row_bytes) as u64,
-        available: 0,
-    };
+    let room = |_| Error::memory(ScarceMemory::Ram, "NVFP4 matrix in GGUF's blocks", (rows * row_bytes) as u64, 0);
     let data = Bytes::new(memory.make_read_only().map_err(room)?);
     let data = data.slice(0..rows * row_bytes).unwrap_or(data);
     Ok(Tensor { name, ty, shape, data })

@@ -70,12 +70,12 @@ pub(in crate::model) struct Recipe {
 
 impl Recipe {
     /// The tensor as it is.
-    pub(in crate::model) fn plain(tensor: Tensor) -> Self {
+    pub fn plain(tensor: Tensor) -> Self {
         Recipe { tensor, scales: None, transform: Transform::None }
     }
 
     /// Shape of the tensor when made.
-    pub(in crate::model) fn shape(&self) -> Vec<usize> {
+    pub fn shape(&self) -> Vec<usize> {
         match (self.transform.clone(), &self.tensor.shape[..]) {
             (Transform::Flatten, _) => vec![self.tensor.len()],
             (Transform::InputsFirst(of), &[experts, inputs, outputs]) => vec![experts, of.count(outputs), inputs],
@@ -90,7 +90,7 @@ impl Recipe {
     }
 
     /// Type of the tensor when made.
-    pub(in crate::model) fn ty(&self) -> TensorType {
+    pub fn ty(&self) -> TensorType {
         match self.transform {
             Transform::Mxfp4(_) => TensorType::MXFP4,
             Transform::Decay(_) => TensorType::F32,
@@ -102,7 +102,7 @@ impl Recipe {
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room for blank contents.
-    pub(in crate::model) fn untransformed(&self) -> Result<Tensor> {
+    pub fn untransformed(&self) -> Result<Tensor> {
         let (ty, shape) = (self.ty(), self.shape());
         let data = match self.transform {
             Transform::InputsFirst(_)
@@ -122,7 +122,7 @@ impl Recipe {
     }
 
     /// Makes the tensor; copies only where the transformation asks for it. `path` is for errors.
-    pub(in crate::model) fn make(&self, path: &Path) -> Result<Tensor> {
+    pub fn make(&self, path: &Path) -> Result<Tensor> {
         let tensor = &self.tensor;
         let rows = tensor.shape.first().copied().unwrap_or(0);
         let error = |expected: String| {

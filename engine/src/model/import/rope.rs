@@ -180,12 +180,12 @@ impl HfConfig {
     }
 
     /// Rotated ones of a head's `head_dim` elements, all of them by default.
-    pub(in crate::model) fn rotated(&self, layers: LayerRope, head_dim: usize) -> Result<usize> {
+    pub fn rotated(&self, layers: LayerRope, head_dim: usize) -> Result<usize> {
         self.rotated_or(layers, head_dim, 1.0)
     }
 
     /// The same with another fraction by default; stretched rotations have none of their own and take all elements.
-    pub(in crate::model) fn rotated_or(&self, layers: LayerRope, head_dim: usize, default: f64) -> Result<usize> {
+    pub fn rotated_or(&self, layers: LayerRope, head_dim: usize, default: f64) -> Result<usize> {
         let name = "partial_rotary_factor";
         let rope = self.rope(layers);
         let default = if rope.kind() == "default" { default } else { 1.0 };
@@ -201,7 +201,7 @@ impl HfConfig {
     }
 
     /// Magnitude of cos and sin, and the weight of the factor's logarithm in the scale of attention, where YaRN's parameters name one.
-    pub(in crate::model) fn yarn_of_attention(&self) -> Result<Option<[f32; 2]>> {
+    pub fn yarn_of_attention(&self) -> Result<Option<[f32; 2]>> {
         let rope = self.rope(LayerRope::Full);
         let (Some(all), "yarn") = (rope.switchable("mscale_all_dim")?, rope.kind()) else { return Ok(None) };
         let context = self.or_default(&["max_position_embeddings"], 2048)?;
@@ -222,7 +222,7 @@ struct RopeDraft<'a> {
 
 impl Draft {
     /// The keys and tensors of rotary positions, of all layers or of those without a window. `default_base` is for files that name none.
-    pub(in crate::model) fn rope(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
+    pub fn rope(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
         let rope = hf.rope(LayerRope::Full);
         let base = match rope.f32("rope_theta")? {
             None => hf.f32(&["rope_theta"])?.unwrap_or(default_base),
@@ -232,13 +232,13 @@ impl Draft {
     }
 
     /// The same of the layers with a window, in families where these have rotations of their own.
-    pub(in crate::model) fn local_rope(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
+    pub fn local_rope(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
         let rope_dims = hf.rotated(LayerRope::Sliding, sizes.head_dim)?;
         self.local_rope_of(hf, &HfSizes { rope_dims, ..*sizes }, default_base)
     }
 
     /// The same with the rotated elements of `sizes`.
-    pub(in crate::model) fn local_rope_of(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
+    pub fn local_rope_of(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
         let rope = hf.rope(LayerRope::Sliding);
         let base = match rope.f32("rope_theta")? {
             None => hf.f32(&["rope_local_base_freq"])?.unwrap_or(default_base),
@@ -248,7 +248,7 @@ impl Draft {
     }
 
     /// The key of queries that grow with their position, in families that have them.
-    pub(in crate::model) fn query_scale(&mut self, hf: &HfConfig) -> Result<()> {
+    pub fn query_scale(&mut self, hf: &HfConfig) -> Result<()> {
         if let Some(beta) = hf.rope(LayerRope::Full).f32("llama_4_scaling_beta")? {
             self.set("attention.temperature_scale", Value::F32(beta));
         }
@@ -313,11 +313,11 @@ impl Draft {
             }
             "yarn" => self.yarn(&of),
             "longrope" | "su" => self.longrope(&of),
-            other => Err(Error::Unsupported {
-                what: "rope scaling",
-                got: other.to_owned(),
-                supported: "default, linear, dynamic, llama3, yarn, longrope, proportional".to_owned(),
-            }),
+            other => Err(Error::unsupported(
+                "rope scaling",
+                other,
+                "default, linear, dynamic, llama3, yarn, longrope, proportional",
+            )),
         }
     }
 

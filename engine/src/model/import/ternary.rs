@@ -29,11 +29,11 @@ pub(super) fn join(path: &Path, hf: &HfConfig, tensors: Vec<Tensor>) -> Result<V
         return Ok(tensors);
     }
     if is("quantization_mode", "online") {
-        return Err(Error::Unsupported {
-            what: "quantization_config",
-            got: "bitnet, quantization_mode online: weights before they are rounded to three values".to_owned(),
-            supported: "the packed folder of the same model, or its GGUF file".to_owned(),
-        });
+        return Err(Error::unsupported(
+            "quantization_config",
+            "bitnet, quantization_mode online: weights before they are rounded to three values",
+            "the packed folder of the same model, or its GGUF file",
+        ));
     }
     let inverse = !is("linear_class", "autobitlinear");
     let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();

@@ -23,7 +23,7 @@ pub(in crate::model) enum SlidingLayers {
 
 impl HfConfig {
     /// Per layer, true if it has the window; `None` if the folder names none, or switches it off.
-    pub(in crate::model) fn sliding_layers(&self, n_layer: usize, usual: SlidingLayers) -> Result<Option<Vec<bool>>> {
+    pub fn sliding_layers(&self, n_layer: usize, usual: SlidingLayers) -> Result<Option<Vec<bool>>> {
         let window = self.usize(&["sliding_window"])?.filter(|window| *window > 0);
         if window.is_none() || self.bool(&["use_sliding_window"])? == Some(false) {
             return Ok(None);
@@ -59,12 +59,7 @@ impl HfConfig {
 
 impl Draft {
     /// Sets the window and which layers have it, where the folder names one; yields the latter.
-    pub(in crate::model) fn windows(
-        &mut self,
-        hf: &HfConfig,
-        n_layer: usize,
-        usual: SlidingLayers,
-    ) -> Result<Option<Vec<bool>>> {
+    pub fn windows(&mut self, hf: &HfConfig, n_layer: usize, usual: SlidingLayers) -> Result<Option<Vec<bool>>> {
         let slides = hf.sliding_layers(n_layer, usual)?;
         if let Some(slides) = &slides {
             self.window(hf.size(&["sliding_window"])?, Some(slides.clone()))?;
@@ -73,7 +68,7 @@ impl Draft {
     }
 
     /// Sets the window and, where layers differ, which of them slide.
-    pub(in crate::model) fn window(&mut self, window: usize, slides: Option<Vec<bool>>) -> Result<()> {
+    pub fn window(&mut self, window: usize, slides: Option<Vec<bool>>) -> Result<()> {
         self.set_size("attention.sliding_window", window)?;
         if let Some(slides) = slides {
             self.set("attention.sliding_window_pattern", Value::Array(Array::Bool(slides)));

@@ -17,7 +17,7 @@ pub(in crate::model) const BOTH_DIRECTIONS: &str = "attention in both directions
 
 impl Loader<'_> {
     /// The sizes every architecture has, checked against each other and against the embedding.
-    pub(in crate::model) fn sizes(&self) -> Result<Sizes> {
+    pub fn sizes(&self) -> Result<Sizes> {
         let d_model = self.required_size("embedding_length", 1..=MAX_SIZE)?;
         let n_layer = self.layer_counts()?.n_layer;
         let heads = self.heads(n_layer)?;
@@ -91,7 +91,7 @@ impl Loader<'_> {
     }
 
     /// A configuration with the defaults of the llama family; a family changes what differs. Values are as long as keys.
-    pub(in crate::model) fn base_config(&self, sizes: &Sizes, norm: NormKind, order: RopeOrder) -> Result<ModelConfig> {
+    pub fn base_config(&self, sizes: &Sizes, norm: NormKind, order: RopeOrder) -> Result<ModelConfig> {
         let Sizes { head_dim, value_dim, .. } = *sizes;
         // Lengths of latent attention differ, which has keys of its own for them.
         if value_dim != head_dim && !self.has_key("attention.kv_lora_rank") {
@@ -102,7 +102,7 @@ impl Loader<'_> {
     }
 
     /// The same with the rotations `rope`, and values of a length of their own.
-    pub(in crate::model) fn config_with(&self, sizes: &Sizes, norm: NormKind, rope: Rope) -> Result<ModelConfig> {
+    pub fn config_with(&self, sizes: &Sizes, norm: NormKind, rope: Rope) -> Result<ModelConfig> {
         let norm_eps = self.norm_eps(match norm {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
             // Files of Phi-3.5-MoE have it under the other's name.
@@ -116,7 +116,7 @@ impl Loader<'_> {
         })?;
         if self.flag("attention.causal")? == Some(false) {
             let got = format!("{} = false", self.key("attention.causal"));
-            return Err(Error::Unsupported { what: BOTH_DIRECTIONS, got, supported: "causal attention".to_owned() });
+            return Err(Error::unsupported(BOTH_DIRECTIONS, got, "causal attention"));
         }
         let name = match self.metadata().str("general.name")? {
             Some(name) if !name.is_empty() => name.to_owned(),
@@ -195,7 +195,7 @@ impl Loader<'_> {
     }
 
     /// The activation the caller asked for, else the metadata's, else the family's `default`.
-    pub(in crate::model) fn activation(&self, default: Activation) -> Result<Activation> {
+    pub fn activation(&self, default: Activation) -> Result<Activation> {
         match (self.options.activation, self.text("hidden_activation")?) {
             (Some(activation), _) => Ok(activation),
             (None, Some(name)) => name.parse(),
@@ -205,12 +205,7 @@ impl Loader<'_> {
 
     /// Sets the sliding window of the layers that have one. `pattern` is the default of
     /// `attention.sliding_window_pattern`: layer `i` slides unless `i % pattern == pattern - 1`; with 0 all slide.
-    pub(in crate::model) fn apply_window(
-        &self,
-        config: &mut ModelConfig,
-        default: Option<usize>,
-        pattern: usize,
-    ) -> Result<()> {
+    pub fn apply_window(&self, config: &mut ModelConfig, default: Option<usize>, pattern: usize) -> Result<()> {
         let window = self.size("attention.sliding_window", 0..=usize::MAX)?.or(default).filter(|&window| window > 0);
         let Some(window) = window else { return Ok(()) };
         let key = "attention.sliding_window_pattern";
@@ -232,7 +227,7 @@ impl Loader<'_> {
 
     /// Takes the rotation from layers that have none: those that `rope.layer_pattern`, a key of this engine's own, names, or by default
     /// every `interval`th, as architectures have it whose files do not say.
-    pub(in crate::model) fn apply_rope_pattern(&self, config: &mut ModelConfig, interval: usize) -> Result<()> {
+    pub fn apply_rope_pattern(&self, config: &mut ModelConfig, interval: usize) -> Result<()> {
         let flags = self.layer_flags("rope.layer_pattern", config.n_layer())?;
         for (n, layer) in config.layers.iter_mut().enumerate() {
             let rotated = flags.as_ref().map_or((n + 1) % interval != 0, |flags| flags[n]);
@@ -244,11 +239,7 @@ impl Loader<'_> {
     }
 
     /// The MoE sizes that the metadata describes, with the family's own `router` where it says nothing; `None` without experts.
-    pub(in crate::model) fn experts(
-        &self,
-        router: Router,
-        default_n_ff: impl FnOnce(usize) -> usize,
-    ) -> Result<Option<Experts>> {
+    pub fn experts(&self, router: Router, default_n_ff: impl FnOnce(usize) -> usize) -> Result<Option<Experts>> {
         let count = self.size("expert_count", 0..=MAX_EXPERTS)?.unwrap_or(0);
         if count == 0 {
             return Ok(None);
@@ -264,6 +255,11 @@ impl Loader<'_> {
         Ok(Some(Experts { count, used, router: self.router(router, count, used)?, n_ff }))
     }
 
+    /// The same for families whose models all have experts.
+    pub fn required_experts(&self, router: Router, default_n_ff: impl FnOnce(usize) -> usize) -> Result<Experts> {
+        self.experts(router, default_n_ff)?.ok_or_else(|| self.key_error("expert_count", "at least one expert", 0))
+    }
+
     fn router(&self, default: Router, count: usize, used: usize) -> Result<Router> {
         let score = match self.size("expert_gating_func", 0..=usize::MAX)? {
             None | Some(0) => default.score,
@@ -272,7 +268,7 @@ impl Loader<'_> {
             Some(3) => RouterScore::SoftmaxOfChosen,
             Some(other) => {
                 let supported = "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen)".to_owned();
-                return Err(Error::Unsupported { what: "expert_gating_func", got: other.to_string(), supported });
+                return Err(Error::unsupported("expert_gating_func", other, supported));
             }
         };
         let groups = match self.size("expert_group_count", 0..=count)?.unwrap_or(0) {

@@ -10,7 +10,7 @@ use crate::{
 
 impl<'a> Loader<'a> {
     /// Integer under a key that may hold one number or an equal one per layer.
-    pub(in crate::model) fn size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<Option<usize>> {
+    pub fn size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<Option<usize>> {
         let key = self.key(suffix);
         let value = match self.metadata().get(&key) {
             Some(crate::format::Value::Array(array)) => {
@@ -21,11 +21,11 @@ impl<'a> Loader<'a> {
                     return Err(self.key_error(suffix, "one number per layer", "an empty array"));
                 };
                 if numbers.iter().any(|&number| number != first) {
-                    return Err(Error::Unsupported {
-                        what: "model shape",
-                        got: format!("{key} differs between layers"),
-                        supported: "one value for all layers".to_owned(),
-                    });
+                    return Err(Error::unsupported(
+                        "model shape",
+                        format!("{key} differs between layers"),
+                        "one value for all layers",
+                    ));
                 }
                 Some(usize::try_from(first).unwrap_or(usize::MAX))
             }
@@ -40,19 +40,14 @@ impl<'a> Loader<'a> {
     }
 
     /// The same, required.
-    pub(in crate::model) fn required_size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<usize> {
+    pub fn required_size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<usize> {
         let expected = format!("a number from {} to {}", range.start(), range.end());
         self.size(suffix, range)?.ok_or_else(|| self.metadata().missing(&self.key(suffix), &expected))
     }
 
     /// Integers under a key that holds one number for all layers or an array with one for each. A single number is in `range`; in an
     /// array some, but not all, may be 0: layers without the part.
-    pub(in crate::model) fn per_layer(
-        &self,
-        suffix: &str,
-        range: RangeInclusive<usize>,
-        n_layer: usize,
-    ) -> Result<Option<Vec<usize>>> {
+    pub fn per_layer(&self, suffix: &str, range: RangeInclusive<usize>, n_layer: usize) -> Result<Option<Vec<usize>>> {
         let Some(crate::format::Value::Array(array)) = self.metadata().get(&self.key(suffix)) else {
             return Ok(self.size(suffix, range)?.map(|size| vec![size; n_layer]));
         };
@@ -73,7 +68,7 @@ impl<'a> Loader<'a> {
     }
 
     /// An array with a flag (or a number, 0 or not) for each layer; `None` for anything but an array.
-    pub(in crate::model) fn layer_flags(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
+    pub fn layer_flags(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
         let Some(crate::format::Value::Array(array)) = self.metadata().get(&self.key(suffix)) else { return Ok(None) };
         let flags = match array {
             Array::Bool(flags) => Some(flags.clone()),
@@ -88,7 +83,7 @@ impl<'a> Loader<'a> {
     }
 
     /// An array of `len` numbers, for instance one per layer; NaN is refused.
-    pub(in crate::model) fn floats(&self, suffix: &str, len: usize) -> Result<Option<Vec<f32>>> {
+    pub fn floats(&self, suffix: &str, len: usize) -> Result<Option<Vec<f32>>> {
         let key = self.key(suffix);
         let expected = || format!("{len} numbers");
         match self.metadata().get(&key) {
@@ -105,7 +100,7 @@ impl<'a> Loader<'a> {
     }
 
     /// A number of at least 0 for each layer: an array with one for each, or one for all.
-    pub(in crate::model) fn layer_floats(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
+    pub fn layer_floats(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
         let all = match self.metadata().get(&self.key(suffix)) {
             Some(crate::format::Value::Array(_)) => self.floats(suffix, n_layer)?,
             _ => self.metadata().f32(&self.key(suffix))?.map(|value| vec![value; n_layer]),
@@ -117,7 +112,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Finite float above zero.
-    pub(in crate::model) fn positive(&self, suffix: &str) -> Result<Option<f32>> {
+    pub fn positive(&self, suffix: &str) -> Result<Option<f32>> {
         match self.metadata().f32(&self.key(suffix))? {
             Some(value) if value <= 0.0 => Err(self.key_error(suffix, "a float above 0", value)),
             other => Ok(other),
@@ -125,7 +120,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Finite float where absent and 0 both mean "off".
-    pub(in crate::model) fn switchable(&self, suffix: &str) -> Result<Option<f32>> {
+    pub fn switchable(&self, suffix: &str) -> Result<Option<f32>> {
         match self.metadata().f32(&self.key(suffix))? {
             Some(value) if value < 0.0 => Err(self.key_error(suffix, "a float of at least 0", value)),
             other => Ok(other.filter(|&value| value != 0.0)),
@@ -133,20 +128,20 @@ impl<'a> Loader<'a> {
     }
 
     /// True if there is anything under the key.
-    pub(in crate::model) fn has_key(&self, suffix: &str) -> bool {
+    pub fn has_key(&self, suffix: &str) -> bool {
         self.metadata().get(&self.key(suffix)).is_some()
     }
 
-    pub(in crate::model) fn flag(&self, suffix: &str) -> Result<Option<bool>> {
+    pub fn flag(&self, suffix: &str) -> Result<Option<bool>> {
         self.metadata().bool(&self.key(suffix))
     }
 
-    pub(in crate::model) fn text(&self, suffix: &str) -> Result<Option<&'a str>> {
+    pub fn text(&self, suffix: &str) -> Result<Option<&'a str>> {
         self.metadata().str(&self.key(suffix))
     }
 
     /// Number that a norm adds under its root.
-    pub(in crate::model) fn norm_eps(&self, suffix: &str) -> Result<f32> {
+    pub fn norm_eps(&self, suffix: &str) -> Result<f32> {
         let key = self.key(suffix);
         let eps = self.metadata().f32(&key)?.ok_or_else(|| self.metadata().missing(&key, "a small float"))?;
         if !(0.0..1.0).contains(&eps) {

@@ -64,12 +64,12 @@ pub(in crate::model) struct Sizes {
 }
 
 impl<'a> Loader<'a> {
-    pub(in crate::model) fn new(checkpoint: &'a Checkpoint, arch: &'a str, options: &'a LoadOptions) -> Self {
+    pub fn new(checkpoint: &'a Checkpoint, arch: &'a str, options: &'a LoadOptions) -> Self {
         Loader { checkpoint, arch, options, used: RefCell::default(), recording: None }
     }
 
     /// A loader that writes down the tensors it is asked for; of `checkpoint`, it reads the metadata alone.
-    pub(in crate::model) fn recording(
+    pub fn recording(
         checkpoint: &'a Checkpoint,
         arch: &'a str,
         options: &'a LoadOptions,
@@ -79,7 +79,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The tensors that a loader wrote down.
-    pub(in crate::model) fn recorded(&self) -> Vec<RecordedTensor> {
+    pub fn recorded(&self) -> Vec<RecordedTensor> {
         self.recording.as_ref().map(Recording::take).unwrap_or_default()
     }
 
@@ -87,21 +87,21 @@ impl<'a> Loader<'a> {
         &self.checkpoint.metadata
     }
 
-    pub(in crate::model) fn key(&self, suffix: &str) -> String {
+    pub fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.arch)
     }
 
     /// The error for a key whose value cannot be used.
-    pub(in crate::model) fn key_error(&self, suffix: &str, expected: impl Into<String>, got: impl Display) -> Error {
+    pub fn key_error(&self, suffix: &str, expected: impl Into<String>, got: impl Display) -> Error {
         Error::malformed(&self.checkpoint.path, Location::Key(self.key(suffix)), expected, got)
     }
 
-    pub(in crate::model) fn tensor_error(&self, name: &str, expected: impl Into<String>, got: impl Display) -> Error {
+    pub fn tensor_error(&self, name: &str, expected: impl Into<String>, got: impl Display) -> Error {
         Error::malformed(&self.checkpoint.path, Location::Tensor(name.to_owned()), expected, got)
     }
 
     /// True for PowerInfer files, whose models all use a ReLU without naming it.
-    pub(in crate::model) fn is_powerinfer(&self) -> bool {
+    pub fn is_powerinfer(&self) -> bool {
         matches!(self.checkpoint.container, Container::PowerInfer(_)) || self.has("blk.0.ffn_down_t.weight")
     }
 }

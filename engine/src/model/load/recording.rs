@@ -42,7 +42,7 @@ pub(crate) struct RecordedTensor {
 
 impl RecordedTensor {
     /// The layer that the tensor belongs to, if it belongs to one, and its name within it.
-    pub(crate) fn layer_and_name(&self) -> (Option<usize>, &str) {
+    pub fn layer_and_name(&self) -> (Option<usize>, &str) {
         place(&self.name)
     }
 }

@@ -35,19 +35,19 @@ struct RopeKeys {
 
 impl Loader<'_> {
     /// The rotations of all layers, or of those without a window.
-    pub(in crate::model) fn rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
+    pub fn rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
         let defaults = RopeDefaults { head_dim: sizes.head_dim, dims: sizes.head_dim, base: 10_000.0 };
         self.rotations(RopeKeys { suffix: "", defaults, order, context: sizes.context_length, counted: 1 })
     }
 
     /// The same in files that count twice the elements that are rotated, and may have divisors for further pairs (Step 3.5).
-    pub(in crate::model) fn halved_rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
+    pub fn halved_rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
         let defaults = RopeDefaults { head_dim: sizes.head_dim, dims: sizes.head_dim / 2, base: 10_000.0 };
         self.rotations(RopeKeys { suffix: "", defaults, order, context: sizes.context_length, counted: 2 })
     }
 
     /// Gives layers with a window rotations of their own.
-    pub(in crate::model) fn local_rope(&self, config: &mut ModelConfig, defaults: RopeDefaults) -> Result<()> {
+    pub fn local_rope(&self, config: &mut ModelConfig, defaults: RopeDefaults) -> Result<()> {
         let order = config.ropes.first().map_or(RopeOrder::NeoX, |rope| rope.order);
         let local =
             self.rotations(RopeKeys { suffix: "_swa", defaults, order, context: config.context_length, counted: 1 })?;
@@ -70,7 +70,7 @@ impl Loader<'_> {
         let kind = self.text(&format!("rope.scaling.type{suffix}"))?.unwrap_or("linear");
         if !SCALINGS.contains(&kind) {
             let supported = format!("{}, or rope_freqs.weight", SCALINGS.join(", "));
-            return Err(Error::Unsupported { what: "rope scaling", got: kind.to_owned(), supported });
+            return Err(Error::unsupported("rope scaling", kind, supported));
         }
         let scaling = match self.divisors(keys, dims)? {
             Some(divisors) => divisors,

@@ -25,7 +25,7 @@ impl Loader<'_> {
     ///
     /// # Errors
     /// [`Error::Malformed`](crate::Error::Malformed) by the key: without layers, or with a tail that leaves none.
-    pub(in crate::model) fn layer_counts(&self) -> Result<LayerCounts> {
+    pub fn layer_counts(&self) -> Result<LayerCounts> {
         let key = "block_count";
         // Every layer has tensors of its own, so a believable count is bounded by the file.
         let most = if self.recording.is_some() { MAX_SIZE } else { self.checkpoint.tensors().len().max(1) };

@@ -16,12 +16,12 @@ use crate::{
 };
 
 impl<'a> Loader<'a> {
-    pub(in crate::model) fn missing_tensor(&self, name: &str, expected: impl Into<String>) -> Error {
+    pub fn missing_tensor(&self, name: &str, expected: impl Into<String>) -> Error {
         self.tensor_error(name, expected, "nothing: the tensor is missing")
     }
 
     /// True if there is a tensor of this name.
-    pub(in crate::model) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         match &self.recording {
             Some(recording) => recording.has(name),
             None => self.checkpoint.tensor(name).is_some(),
@@ -29,7 +29,7 @@ impl<'a> Loader<'a> {
     }
 
     /// First dimension of a tensor whose size no key tells: rows of a matrix, elements of a vector. `None` if there is no such tensor.
-    pub(in crate::model) fn rows(&self, name: &str) -> Option<usize> {
+    pub fn rows(&self, name: &str) -> Option<usize> {
         match &self.recording {
             Some(recording) => recording.rows(name),
             None => self.checkpoint.tensor(name).map(|tensor| tensor.shape.first().copied().unwrap_or(0)),
@@ -59,7 +59,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Names of the tensors that roles asked for.
-    pub(in crate::model) fn into_used(self) -> HashSet<String> {
+    pub fn into_used(self) -> HashSet<String> {
         self.used.into_inner()
     }
 
@@ -97,17 +97,17 @@ impl<'a> Loader<'a> {
         Ok(values)
     }
 
-    pub(in crate::model) fn optional_matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Matrix>> {
+    pub fn optional_matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Matrix>> {
         let tensor = self.optional(name, &[rows, cols], TensorRole::Matrix)?;
         tensor.map(|tensor| self.with_factor(&tensor)).transpose()
     }
 
-    pub(in crate::model) fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
+    pub fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         self.with_factor(&self.tensor(name, &[&[rows, cols]], TensorRole::Matrix)?)
     }
 
     /// A tensor of `cols` elements as a matrix of one row, stored with or without its unit dimension.
-    pub(in crate::model) fn optional_row(&self, name: &str, cols: usize) -> Result<Option<Matrix>> {
+    pub fn optional_row(&self, name: &str, cols: usize) -> Result<Option<Matrix>> {
         if !self.has(name) {
             return Ok(None);
         }
@@ -116,7 +116,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Neurons of layer `n`'s dense FFN.
-    pub(in crate::model) fn dense_width(&self, config: &ModelConfig, n: usize) -> Result<usize> {
+    pub fn dense_width(&self, config: &ModelConfig, n: usize) -> Result<usize> {
         match config.layers.get(n).map_or(0, |layer| layer.n_ff) {
             0 => Err(self.metadata().missing(&self.key("feed_forward_length"), "the width of the FFN")),
             n_ff => Ok(n_ff),
@@ -124,13 +124,7 @@ impl<'a> Loader<'a> {
     }
 
     /// `[count, rows, cols]`, one matrix per expert.
-    pub(in crate::model) fn stacked(
-        &self,
-        name: &str,
-        count: usize,
-        rows: usize,
-        cols: usize,
-    ) -> Result<Option<Vec<Matrix>>> {
+    pub fn stacked(&self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Option<Vec<Matrix>>> {
         let Some(tensor) = self.optional(name, &[count, rows, cols], TensorRole::Stack)? else { return Ok(None) };
         let all = self.as_matrix(&tensor)?;
         let factors = self.factors(&tensor, count)?;
@@ -140,12 +134,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Vectors of `len` elements of `count` experts, `[count, len]`.
-    pub(in crate::model) fn stacked_vectors(
-        &self,
-        name: &str,
-        count: usize,
-        len: usize,
-    ) -> Result<Option<Vec<Vec<f32>>>> {
+    pub fn stacked_vectors(&self, name: &str, count: usize, len: usize) -> Result<Option<Vec<Vec<f32>>>> {
         let Some(tensor) = self.optional(name, &[count, len], TensorRole::Bias)? else { return Ok(None) };
         let all = self.with_factor(&tensor)?;
         let vector = |at: usize| {
@@ -157,13 +146,13 @@ impl<'a> Loader<'a> {
     }
 
     /// `len` rows of a matrix from row `start`, sharing its data.
-    pub(in crate::model) fn slice(&self, matrix: &Matrix, name: &str, start: usize, len: usize) -> Result<Matrix> {
+    pub fn slice(&self, matrix: &Matrix, name: &str, start: usize, len: usize) -> Result<Matrix> {
         matrix
             .slice_rows(start..start + len)
             .ok_or_else(|| self.tensor_error(name, format!("at least {} rows", start + len), matrix.rows()))
     }
 
-    pub(in crate::model) fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
+    pub fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
         self.optional_values(name, len, TensorRole::Vector)
     }
 
@@ -171,34 +160,28 @@ impl<'a> Loader<'a> {
         self.optional(name, &[len], role)?.map(|tensor| self.values(&tensor)).transpose()
     }
 
-    pub(in crate::model) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         self.vector_of_shape(name, &[&[len]])
     }
 
     /// A vector that files store in one of these `shapes`, of equally many elements.
-    pub(in crate::model) fn vector_of_shape(&self, name: &str, shapes: &[&[usize]]) -> Result<Vec<f32>> {
+    pub fn vector_of_shape(&self, name: &str, shapes: &[&[usize]]) -> Result<Vec<f32>> {
         self.values(&self.tensor(name, shapes, TensorRole::Vector)?)
     }
 
     /// `{stem}.weight` and, where there is one, `{stem}.bias`.
-    pub(in crate::model) fn linear(&self, stem: &str, rows: usize, cols: usize) -> Result<Linear> {
+    pub fn linear(&self, stem: &str, rows: usize, cols: usize) -> Result<Linear> {
         let weight = self.matrix(&format!("{stem}.weight"), rows, cols)?;
         Ok(Linear { weight, bias: self.optional_values(&format!("{stem}.bias"), rows, TensorRole::Bias)? })
     }
 
     /// The norm `{stem}`; a layer norm's bias may be absent.
-    pub(in crate::model) fn norm(&self, stem: &str, kind: NormKind, len: usize) -> Result<Norm> {
+    pub fn norm(&self, stem: &str, kind: NormKind, len: usize) -> Result<Norm> {
         self.norm_at(None, stem, kind, len)
     }
 
     /// The same, of a norm that has a place in a layer's program.
-    pub(in crate::model) fn norm_at(
-        &self,
-        slot: Option<NormSlot>,
-        stem: &str,
-        kind: NormKind,
-        len: usize,
-    ) -> Result<Norm> {
+    pub fn norm_at(&self, slot: Option<NormSlot>, stem: &str, kind: NormKind, len: usize) -> Result<Norm> {
         let role = TensorRole::Norm(slot);
         let weight = self.values(&self.tensor(&format!("{stem}.weight"), &[&[len]], role)?)?;
         let bias = match kind {
@@ -208,13 +191,13 @@ impl<'a> Loader<'a> {
         Ok(Norm { weight, bias, own_eps: None })
     }
 
-    pub(in crate::model) fn optional_norm(&self, stem: &str, kind: NormKind, len: usize) -> Result<Option<Norm>> {
+    pub fn optional_norm(&self, stem: &str, kind: NormKind, len: usize) -> Result<Option<Norm>> {
         self.has(&format!("{stem}.weight")).then(|| self.norm(stem, kind, len)).transpose()
     }
 
     /// Layer norms of heads, if there are any: one for all, `[head_dim]`, or each head's own, `[heads * head_dim]`, in one tensor or in
     /// as many as there are heads.
-    pub(in crate::model) fn layer_norm_of_heads(&self, stem: &str, heads: usize, len: usize) -> Result<Option<Norm>> {
+    pub fn layer_norm_of_heads(&self, stem: &str, heads: usize, len: usize) -> Result<Option<Norm>> {
         let (one, single) = (format!("{stem}.weight"), |head: usize| format!("{stem}.{head}.weight"));
         let weight = if self.has(&one) {
             self.vector_of_shape(&one, &[&[len], &[heads, len]])?
@@ -228,7 +211,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The down projection of layer `n`, in the orientation the file has.
-    pub(in crate::model) fn down(&self, n: usize, d_model: usize, n_ff: usize) -> Result<Down> {
+    pub fn down(&self, n: usize, d_model: usize, n_ff: usize) -> Result<Down> {
         let transposed = format!("blk.{n}.ffn_down_t");
         if let Some(weight) = self.optional_matrix(&format!("{transposed}.weight"), n_ff, d_model)? {
             // The bias belongs to outputs; files have it under either name.
@@ -242,7 +225,7 @@ impl<'a> Loader<'a> {
     }
 
     /// A dense FFN; `gated` says whether the architecture has a gate.
-    pub(in crate::model) fn dense_ffn(&self, n: usize, config: &ModelConfig, gated: bool) -> Result<FfnWeights> {
+    pub fn dense_ffn(&self, n: usize, config: &ModelConfig, gated: bool) -> Result<FfnWeights> {
         let (d, n_ff) = (config.d_model, self.dense_width(config, n)?);
         let gate = gated.then(|| self.linear(&format!("blk.{n}.ffn_gate"), n_ff, d)).transpose()?;
         Ok(FfnWeights {
@@ -254,7 +237,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The activation predictor of layer `n`, if the file has one.
-    pub(in crate::model) fn predictor(&self, n: usize, config: &ModelConfig) -> Result<Option<Predictor>> {
+    pub fn predictor(&self, n: usize, config: &ModelConfig) -> Result<Option<Predictor>> {
         let name = format!("blk.{n}.fc1.weight");
         let Some(rank) = self.rows(&name) else { return Ok(None) };
         let fc1 = self.matrix(&name, rank, config.d_model)?;

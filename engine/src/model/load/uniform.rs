@@ -72,7 +72,7 @@ impl Loader<'_> {
     ///
     /// # Errors
     /// [`Error::Malformed`](crate::Error::Malformed) for the first tensor that a layer lacks.
-    pub(in crate::model) fn check_uniform(&self, kinds: &[LayerKind<'_>]) -> Result<()> {
+    pub fn check_uniform(&self, kinds: &[LayerKind<'_>]) -> Result<()> {
         let used = self.used.borrow();
         let mut names: Vec<BTreeSet<&str>> = vec![BTreeSet::new(); kinds.len()];
         for name in used.iter() {

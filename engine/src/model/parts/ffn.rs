@@ -2,6 +2,7 @@
 
 use super::{ExpertWeights, LayerNorms, Linear, Predictor};
 use crate::{
+    cpu::{Cpu, MatmulJob},
     format::Matrix,
     model::{Activation, ActivationForm, Register},
     telemetry::neurons::LayerNeurons,
@@ -21,6 +22,24 @@ impl Down {
     pub fn linear(&self) -> &Linear {
         let (Down::Outputs(linear) | Down::Neurons(linear)) = self;
         linear
+    }
+
+    /// Number of its outputs, `d`.
+    pub fn outputs(&self) -> usize {
+        match self {
+            Down::Outputs(down) => down.weight.rows(),
+            Down::Neurons(down) => down.weight.cols(),
+        }
+    }
+
+    /// Its product with `hidden` `[tokens, n_ff]`, into `out` `[tokens, d]`, where `bias` is added.
+    pub fn product(&self, cpu: &Cpu, bias: Option<&[f32]>, hidden: &[f32], tokens: usize, out: &mut [f32]) {
+        match self {
+            Down::Outputs(Linear { weight, .. }) => cpu.matmul(&mut [MatmulJob { weight, bias, out }], hidden, tokens),
+            Down::Neurons(Linear { weight, .. }) => {
+                cpu.matmul_neurons(weight, bias, hidden, tokens, out);
+            }
+        }
     }
 
     /// Replaces it by `weight`, in which a neuron is a row. The bias stays.
@@ -57,13 +76,14 @@ impl FfnWeights {
 }
 
 /// FFN weights of one layer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub enum Ffn {
     /// One FFN for every token.
     Dense(FfnWeights),
     /// MoE: experts, chosen per token by a router.
     Experts(ExpertWeights),
     /// No FFN: the layer is attention (or another mixer of tokens) alone.
+    #[default]
     None,
 }
 

@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     model::{ExpertWeights, FfnKind, FfnWeights, ModelConfig, Router},
-    runtime::{Probe, Sparsity, scratch::grow},
+    runtime::{ExpertHidden, Probe, Sparsity, scratch::grow},
 };
 
 /// Routes tokens and adds up the outputs of their experts. Its buffers grow to the largest chunk and stay.
@@ -90,7 +90,7 @@ impl ExpertTask<'_> {
 
 impl MoeFfn {
     /// Chooses the experts of `task`, whose `x` is the router's input.
-    pub(crate) fn route(
+    pub fn route(
         &mut self,
         cpu: &Cpu,
         config: &ModelConfig,
@@ -105,14 +105,14 @@ impl MoeFfn {
     }
 
     /// The matrices that the chosen experts of a single token read first.
-    pub(crate) fn first_read<'a>(&self, weights: &'a ExpertWeights) -> Few<&'a Matrix> {
+    pub fn first_read<'a>(&self, weights: &'a ExpertWeights) -> Few<&'a Matrix> {
         let chosen = self.routing.chosen().iter().filter_map(|at| weights.experts.get(*at));
         chosen.map(|expert| &expert.gate.as_ref().unwrap_or(&expert.up).weight).collect()
     }
 
     /// `out = sum over chosen experts`, `[tokens, d_model]` as the input; `ffn` computes the experts. They are chosen by that input
     /// unless they were before ([`LayerTask::routed`]).
-    pub(crate) fn run(
+    pub fn run(
         &mut self,
         job: LayerJob<'_>,
         weights: &ExpertWeights,
@@ -147,7 +147,7 @@ impl MoeFfn {
     /// `out = sum over chosen experts of router weight times output`, `[tokens, d_model]` as the input; ids past the last expert are
     /// skipped. Router and shared expert are not computed. Neurons
     /// that fired are added to `fired`, `[tokens, words(neurons)]`, if given.
-    pub(crate) fn run_chosen(
+    pub fn run_chosen(
         &mut self,
         job: LayerJob<'_>,
         chosen: ChosenExperts<'_>,
@@ -288,7 +288,9 @@ impl MoeFfn {
         }
         let members = &self.members;
         let mut before = probe.map(|probe| {
-            move |gate: &[f32], up: &[f32]| probe.expert_hidden(task.layer, at, task.tokens, members, gate, up)
+            move |gate: &[f32], up: &[f32]| {
+                probe.expert_hidden(&ExpertHidden { layer: task.layer, expert: at, members, gate, up });
+            }
         });
         let before = before.as_mut().map(|before| before as HiddenObserver<'_>);
         let work = expert_task.run(
@@ -334,7 +336,7 @@ impl MoeFfn {
     }
 
     /// Bytes held.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         let [x, sum] = &self.latent;
         let floats =
             [&self.gathered, &self.expert_out, x, sum].map(Vec::capacity).iter().sum::<usize>() * size_of::<f32>();

@@ -61,7 +61,7 @@ struct HeadRows<T> {
 impl LatentAttention {
     /// `heads = ` each head's values, `[tokens, n_head * v_dim]`, for the input `x`, `[tokens, d_model]`; the latents of each sequence's
     /// rows are appended to its cache.
-    pub(super) fn run(
+    pub fn run(
         &mut self,
         cpu: &Cpu,
         task: &LatentTask<'_>,
@@ -194,7 +194,7 @@ impl LatentAttention {
     }
 
     /// Bytes held.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         let buffers = [&self.low, &self.queries, &self.projected, &self.inputs, &self.outputs];
         let wide = [&self.keys, &self.wide_queries, &self.wide_out];
         let floats: usize = buffers.into_iter().chain(wide).map(Vec::capacity).sum();

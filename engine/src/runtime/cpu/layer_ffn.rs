@@ -88,7 +88,7 @@ pub(crate) struct LayerFfn {
 
 impl LayerFfn {
     /// Has idle threads prefetch the weights that `task` reads first.
-    pub(crate) fn expect(&self, cpu: &Cpu, task: &LayerTask<'_>, config: &ModelConfig) {
+    pub fn expect(&self, cpu: &Cpu, task: &LayerTask<'_>, config: &ModelConfig) {
         match task.ffn {
             FfnKind::Dense(ffn) => {
                 let block = [task.block(ffn, config)];
@@ -101,7 +101,7 @@ impl LayerFfn {
     }
 
     /// `out = ffn(x)`, both `[tokens, d_model]`.
-    pub(crate) fn run(
+    pub fn run(
         &mut self,
         cpu: &Cpu,
         config: &ModelConfig,
@@ -130,7 +130,7 @@ impl LayerFfn {
     }
 
     /// `out = ffn(x)` of a dense FFN beside a layer's experts, both `[tokens, d_model]`.
-    pub(crate) fn dense(
+    pub fn dense(
         &mut self,
         cpu: &Cpu,
         ffn: &FfnWeights,
@@ -156,7 +156,7 @@ impl LayerFfn {
     }
 
     /// The weighted sum of experts of an MoE layer that were chosen elsewhere ([`MoeFfn::run_chosen`]).
-    pub(crate) fn experts(
+    pub fn experts(
         &mut self,
         cpu: &Cpu,
         config: &ModelConfig,
@@ -169,7 +169,7 @@ impl LayerFfn {
     }
 
     /// Hidden values of the dense FFN that was computed last, all neurons of `[tokens, n_ff]`.
-    pub(crate) fn hidden(&self) -> &[f32] {
+    pub fn hidden(&self) -> &[f32] {
         match self.ffn.strength(0) {
             Strength::All(values) | Strength::Listed { values, .. } => values,
         }
@@ -204,7 +204,7 @@ impl LayerFfn {
     }
 
     /// Bytes of the buffers.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         let own = self.fired.capacity() * size_of::<u32>();
         self.ffn.bytes() + self.moe.bytes() + own as u64
     }

@@ -16,11 +16,7 @@ impl KvCache {
     /// moves on; if a window would reach back over the gap to tokens that are not held any more; or if the cache is on a device.
     /// The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
     pub fn shift(&mut self, isa: Isa, keep: usize, discard: usize) -> Result<()> {
-        let unsupported = |got: &str, supported: &str| Error::Unsupported {
-            what: "context shift",
-            got: got.to_owned(),
-            supported: supported.to_owned(),
-        };
+        let unsupported = |got: &str, supported: &str| Error::unsupported("context shift", got, supported);
         let Some(rotary) = &self.rotary else {
             return Err(unsupported("learned positions", "rotary positions"));
         };

@@ -78,12 +78,7 @@ impl DeviceSource for TestDevices {
             Outcome::Works => {}
             Outcome::LostAtChunk(n) => fail = Some((n, lost as fn() -> Error)),
             Outcome::FullAtChunk(n) => {
-                fail = Some((n, || Error::Memory {
-                    kind: ScarceMemory::KvCache,
-                    what: "KV cache",
-                    wanted: 2,
-                    available: 1,
-                }));
+                fail = Some((n, || Error::memory(ScarceMemory::KvCache, "KV cache", 2, 1)));
             }
             Outcome::RefusedAtChunk(n) => fail = Some((n, refused as fn() -> Error)),
             Outcome::NoDevice => return Err(Error::invalid("adapter", "one", "none")),
@@ -136,12 +131,7 @@ impl TestLedger {
 
     fn check(budget: u64) -> Result<()> {
         if budget < Self::LEAST {
-            return Err(Error::Memory {
-                kind: ScarceMemory::Gpu,
-                what: "weights",
-                wanted: Self::LEAST,
-                available: budget,
-            });
+            return Err(Error::memory(ScarceMemory::Gpu, "weights", Self::LEAST, budget));
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::session::Prompt;
+use crate::session::{Event, Prompt, Request};
 
 fn engine() -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");

@@ -12,36 +12,36 @@ use super::{
 use crate::{
     error::Result,
     runtime::{Forward, Probe},
-    telemetry::Meter,
 };
 
 impl Generation<'_> {
     /// The token to compute next, if it is the only one and another will be chosen by its logits: other generations' are computed with
     /// it, in one pass.
     pub fn single_token(&self, context: &Context, forward: &Forward) -> Option<u32> {
-        let reads_prompt = self.pooled.is_some() || self.in_prompt() && self.logprobs.is_some_and(|it| it.prompt);
-        let chooses = self.max_tokens != Some(0) && !reads_prompt && !self.spent_thoughts();
-        let single = self.todo.len() - self.computed == 1 && chooses;
+        let reads_prompt =
+            self.pooled.is_some() || self.in_prompt() && self.chooser.logprobs.is_some_and(|it| it.prompt);
+        let chooses = self.limits.max_tokens != Some(0) && !reads_prompt && !self.spent_thoughts();
+        let single = self.todo.rest().len() == 1 && chooses;
         let ready = single && context.room() > 0 && context.is_settled(forward);
-        self.todo.last().copied().filter(|_| ready)
+        self.todo.tokens.last().copied().filter(|_| ready)
     }
 
     /// The tokens of its prompt that are not computed yet, where some may be copied instead.
     pub fn rest_of_prompt(&self) -> Option<&[u32]> {
-        let reads_prompt = self.pooled.is_some() || self.logprobs.is_some_and(|it| it.prompt);
-        Some(&self.todo[self.computed..]).filter(|rest| self.in_prompt() && !reads_prompt && rest.len() > 1)
+        let reads_prompt = self.pooled.is_some() || self.chooser.logprobs.is_some_and(|it| it.prompt);
+        Some(self.todo.rest()).filter(|rest| self.in_prompt() && !reads_prompt && rest.len() > 1)
     }
 
     /// `tokens` of the rest of its prompt were copied to its context.
-    pub fn skip(&mut self, tokens: usize, meter: &Meter<'_>) {
-        self.computed += tokens;
-        self.stats.reused_tokens += tokens;
-        meter.telemetry().reused_tokens.add(tokens as u64);
+    pub fn skip(&mut self, tokens: usize) {
+        self.todo.computed += tokens;
+        self.progress.stats.reused_tokens += tokens;
+        self.telemetry.reused_tokens.add(tokens as u64);
     }
 
     /// When it was asked for.
     pub fn requested_at(&self) -> Instant {
-        self.requested_at
+        self.progress.requested_at
     }
 
     /// Its number within its session: requests below the session's cancelled ones are cancelled.
@@ -56,7 +56,7 @@ impl Generation<'_> {
 
     /// The grammar whose mask the next token needs.
     pub fn grammar_mut(&mut self) -> Option<&mut GrammarState> {
-        self.grammar.as_mut().filter(|_| self.text.is_answering())
+        self.chooser.grammar.as_mut().filter(|_| self.text.is_answering())
     }
 
     /// Chooses a token by `logits`, `[n_vocab]`, which a pass of `time` has computed for [`Generation::single_token`] among others. The
@@ -67,21 +67,20 @@ impl Generation<'_> {
         context: &Context,
         events: &EventSender,
         time: Duration,
-        meter: &Meter<'_>,
     ) -> Result<Option<StopReason>> {
         let in_prompt = self.in_prompt();
-        if in_prompt && self.computed == 0 && !self.report_prompt(events) {
+        if in_prompt && self.todo.computed == 0 && !self.report_prompt(events) {
             return Ok(Some(StopReason::Cancelled));
         }
-        self.computed = self.todo.len();
+        self.todo.computed = self.todo.tokens.len();
         let (id, logprobs) = self.choose(logits, context)?;
-        let end = self.accept(id, logprobs, events, meter);
-        self.add_time(in_prompt, time);
+        let end = self.accept(id, logprobs, events);
+        self.progress.add_time(in_prompt, time);
         match in_prompt {
-            true => meter.telemetry().prompt_tokens.add(1),
-            false => self.stats.decode_steps += 1,
+            true => self.telemetry.prompt_tokens.add(1),
+            false => self.progress.stats.decode_steps += 1,
         }
-        self.stats.context_used = context.tokens().len();
-        Ok(end.or((!self.report_stats(events)).then_some(StopReason::Cancelled)))
+        self.progress.stats.context_used = context.tokens().len();
+        Ok(end.or((!self.progress.report(events)).then_some(StopReason::Cancelled)))
     }
 }

@@ -10,13 +10,16 @@ use super::{
         request::EventSender,
         step_times::StepTimes,
     },
-    Generation, LOGITS_OF_CHUNK, StepResources, score_prompt,
+    Generation, StepResources,
 };
 use crate::{
     error::{Error, Result},
     runtime::{Forward, Probe, Sparsity},
     telemetry::Meter,
 };
+
+/// Most logits computed at once for a prompt's log probabilities: 32 MiB of them.
+const LOGITS_OF_CHUNK: usize = 8 << 20;
 
 /// The tokens that a step computes: the first of those to compute.
 #[derive(Debug, Clone, Copy)]
@@ -66,16 +69,16 @@ impl Generation<'_> {
             return Err(Error::Cancelled);
         }
         let in_prompt = self.in_prompt();
-        if in_prompt && self.computed == 0 && !self.report_prompt(events) {
+        if in_prompt && self.todo.computed == 0 && !self.report_prompt(events) {
             return Err(Error::Cancelled);
         }
         let started = Instant::now();
         if !context.is_settled(forward) {
             let settled = context.settle(forward, most, &mut probe);
-            self.add_time(in_prompt, started.elapsed());
+            self.progress.add_time(in_prompt, started.elapsed());
             return settled.map(|()| None);
         }
-        if !in_prompt && self.drafted == 0 && self.todo.len() == 1 {
+        if !in_prompt && self.todo.drafted == 0 && self.todo.tokens.len() == 1 {
             self.add_draft(context, forward);
         }
         let chunk = self.next_chunk(context, most);
@@ -86,51 +89,52 @@ impl Generation<'_> {
         let spent_thoughts = self.spent_thoughts();
         let probe = if self.recorded { probe.with_adaptation(adaptation) } else { probe };
         let computed = self.compute(chunk, context, forward, probe, meter);
-        if self.drafted == 0 && self.recorded {
+        if self.todo.drafted == 0 && self.recorded {
             adaptation.record_tokens(chunk.len);
         }
         let computed = computed.inspect_err(|_| self.drop_drafts())?;
         if !self.report_computed(chunk, &computed, events)? {
             return Err(Error::Cancelled);
         }
-        if self.drafted > 0
+        if self.todo.drafted > 0
             && let ComputedLogits::Logits(logits) = computed
         {
             return self.accept_drafts(logits, context, events, started, adaptation, meter);
         }
-        let goes_on = chunk.is_last() && self.max_tokens != Some(0) && self.pooled.is_none();
+        let goes_on = chunk.is_last() && self.limits.max_tokens != Some(0) && self.pooled.is_none();
         let ends_thoughts = goes_on && spent_thoughts;
         let chosen = if goes_on && !ends_thoughts { self.choose_next(computed, context)? } else { None };
-        if chunk.stops_before_last && self.computed + 1 == self.todo.len() {
+        if chunk.stops_before_last && self.todo.rest().len() == 1 {
             context.take_snapshot();
         }
         let end = match chosen {
-            None if ends_thoughts => self.end_thoughts(events, meter),
-            Some((id, logprobs)) => self.accept(id, logprobs, events, meter),
+            None if ends_thoughts => self.end_thoughts(events),
+            Some((id, logprobs)) => self.accept(id, logprobs, events),
             None => chunk.is_last().then_some(StopReason::MaxTokens),
         };
         let time = started.elapsed();
         if !in_prompt && chunk.rest == 1 {
-            self.single_steps = (self.single_steps.0 + 1, self.single_steps.1 + time);
-            if let Some(speculation) = &mut self.speculation {
+            self.progress.single_steps.0 += 1;
+            self.progress.single_steps.1 += time;
+            if let Some(speculation) = &mut self.drafts.speculation {
                 speculation.note_single(time);
             }
         }
-        self.update_stats(in_prompt, chunk.len, chunk.is_last(), time, context, meter);
-        let listening = if in_prompt && end.is_none() && self.stats.generated_tokens == 0 {
+        self.progress.update(in_prompt, chunk.len, chunk.is_last(), time, context, meter);
+        let listening = if in_prompt && end.is_none() && self.progress.stats.generated_tokens == 0 {
             self.report_prompt(events)
         } else {
-            self.report_stats(events)
+            self.progress.report(events)
         };
         Ok(end.or((!listening).then_some(StopReason::Cancelled)))
     }
 
     /// The tokens to compute next, at most `most`.
     fn next_chunk(&self, context: &Context, most: usize) -> Chunk {
-        let (in_prompt, rest) = (self.in_prompt(), self.todo.len() - self.computed);
+        let (in_prompt, rest) = (self.in_prompt(), self.todo.rest().len());
         // The last token of a prompt is computed again for another answer: recurrent states are kept before it.
         let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
-        let scores_prompt = in_prompt && self.logprobs.is_some_and(|it| it.prompt);
+        let scores_prompt = in_prompt && self.chooser.logprobs.is_some_and(|it| it.prompt);
         let most = if scores_prompt { most.min((LOGITS_OF_CHUNK / self.n_vocab).max(1)) } else { most };
         let len = (rest - usize::from(stops_before_last)).min(most);
         Chunk { len, rest, in_prompt, stops_before_last, scores_prompt }
@@ -138,20 +142,20 @@ impl Generation<'_> {
 
     /// Has a full context forget tokens, or ends there, as the request wants.
     fn make_room(&mut self, context: &mut Context, forward: &Forward) -> Result<Option<StopReason>> {
-        let ContextPolicy::Shift { keep } = self.on_full else { return Ok(Some(StopReason::ContextFull)) };
+        let ContextPolicy::Shift { keep } = self.limits.on_full else { return Ok(Some(StopReason::ContextFull)) };
         let held = context.tokens().len();
         let mut again = match &mut self.history {
             None => context.shift(forward.isa(), keep),
             Some(history) => {
                 let wanted = history.make_room(context.tokens(), context.capacity())?;
                 let Some(wanted) = wanted else { return Ok(Some(StopReason::ContextFull)) };
-                self.stats.forgotten_turns = history.forgotten();
+                self.progress.stats.forgotten_turns = history.forgotten();
                 context.shorten(forward.isa(), &wanted)
             }
         };
-        self.stats.forgotten_tokens += held - context.tokens().len() - again.len();
-        again.extend(self.todo.drain(self.computed..));
-        (self.todo, self.computed) = (again, 0);
+        self.progress.stats.forgotten_tokens += held - context.tokens().len() - again.len();
+        again.extend(self.todo.rest());
+        self.todo.replace(again);
         Ok(None)
     }
 
@@ -161,14 +165,15 @@ impl Generation<'_> {
             WantedLogits::Hidden
         } else if chunk.scores_prompt {
             WantedLogits::EveryLogits
-        } else if !chunk.is_last() || self.max_tokens == Some(0) {
+        } else if !chunk.is_last() || self.limits.max_tokens == Some(0) {
             WantedLogits::Nothing
-        } else if self.drafted > 0 {
+        } else if self.todo.drafted > 0 {
             WantedLogits::DraftLogits
-        } else if context.on_device() && self.grammar.is_none() && self.logprobs.is_none() {
+        } else if context.on_device() && self.chooser.grammar.is_none() && self.chooser.logprobs.is_none() {
             // Reading back all logits takes long.
-            let tokens = &self.todo[self.computed..self.computed + chunk.len];
-            self.sampler.shortlist(context.tokens(), tokens).map_or(WantedLogits::Logits, WantedLogits::Shortlist)
+            let tokens = &self.todo.rest()[..chunk.len];
+            let shortlist = self.chooser.sampler.shortlist(context.tokens(), tokens);
+            shortlist.map_or(WantedLogits::Logits, WantedLogits::Shortlist)
         } else {
             WantedLogits::Logits
         }
@@ -184,33 +189,33 @@ impl Generation<'_> {
         meter: &mut Meter<'_>,
     ) -> Result<ComputedLogits<'f>> {
         let wanted = self.wanted_logits(chunk, context);
-        let tokens = &self.todo[self.computed..self.computed + chunk.len];
+        let tokens = &self.todo.rest()[..chunk.len];
         let neurons = meter.neurons();
         let position = context.tokens().len();
         let mut probe = probe;
-        if self.drafted > 0 {
-            self.draft_masks.clear();
-            probe = probe.with_draft(&mut self.draft_masks);
+        if self.todo.drafted > 0 {
+            self.drafts.masks.clear();
+            probe = probe.with_draft(&mut self.drafts.masks);
         }
         if self.recorded {
-            match self.drafted {
+            match self.todo.drafted {
                 0 => neurons.begin(self.session, position, tokens, !chunk.in_prompt),
                 _ => neurons.begin_draft(self.session, position, tokens),
             }
             probe = probe.with_recorder(neurons);
         }
-        let (before, dense) = (self.stats.ffn.dense_bytes, forward.sparsity() == Sparsity::Dense);
-        self.step_times.clear();
-        if !chunk.in_prompt && chunk.rest == 1 && StepTimes::are_due(self.single_steps.0) {
-            probe = probe.with_times(&mut self.step_times);
+        let (before, dense) = (self.progress.stats.ffn.dense_bytes, forward.sparsity() == Sparsity::Dense);
+        self.progress.step_times.clear();
+        if !chunk.in_prompt && chunk.rest == 1 && StepTimes::are_due(self.progress.single_steps.0) {
+            probe = probe.with_times(&mut self.progress.step_times);
         }
         if !chunk.in_prompt && chunk.len == 1 {
-            probe = probe.with_reads(self.ffn_sizes, &mut self.stats.ffn, dense);
+            probe = probe.with_reads(self.ffn_sizes, &mut self.progress.stats.ffn, dense);
             if !self.recorded {
                 probe = probe.with_only_reads();
             }
         }
-        let mut grammar = self.grammar.as_mut().filter(|_| chunk.is_last() && self.text.is_answering());
+        let mut grammar = self.chooser.grammar.as_mut().filter(|_| chunk.is_last() && self.text.is_answering());
         let (computed, masked) = std::thread::scope(|scope| {
             // The mask depends on the tokens so far, as the logits do: both are computed at once.
             let mask = grammar.as_mut().map(|grammar| scope.spawn(|| grammar.compute_mask()));
@@ -218,10 +223,10 @@ impl Generation<'_> {
             (computed, mask.map(ScopedJoinHandle::join))
         });
         // Drafts are recorded once it is known which are drawn.
-        if self.drafted == 0 || computed.is_err() {
+        if self.todo.drafted == 0 || computed.is_err() {
             meter.neurons().end();
         }
-        self.stats.ffn.tokens += usize::from(self.stats.ffn.dense_bytes > before);
+        self.progress.stats.ffn.tokens += usize::from(self.progress.stats.ffn.dense_bytes > before);
         let computed = computed?;
         match masked {
             None => {}
@@ -237,13 +242,13 @@ impl Generation<'_> {
         if let ComputedLogits::Logits(logits) = computed
             && chunk.scores_prompt
         {
-            let top = self.logprobs.map_or(0, |it| it.top);
-            let logprobs = score_prompt(&self.todo, self.computed, logits.chunks_exact(self.n_vocab), top)?;
+            let top = self.chooser.logprobs.map_or(0, |it| it.top);
+            let logprobs = score_prompt(&self.todo.tokens, self.todo.computed, logits.chunks_exact(self.n_vocab), top)?;
             if !logprobs.is_empty() && !events.send(Event::PromptLogprobs(logprobs)) {
                 return Ok(false);
             }
         }
-        self.computed += chunk.len;
+        self.todo.computed += chunk.len;
         if let Some(pooled) = &mut self.pooled
             && let ComputedLogits::Hidden(states) = computed
         {
@@ -263,8 +268,21 @@ impl Generation<'_> {
             ComputedLogits::Nothing | ComputedLogits::Hidden(_) => Ok(None),
             ComputedLogits::Logits(logits) => self.choose(&logits[logits.len() - self.n_vocab..], context).map(Some),
             ComputedLogits::Shortlist(shortlist) => {
-                Ok(Some((self.sampler.sample_from(shortlist, context.tokens())?, None)))
+                Ok(Some((self.chooser.sampler.sample_from(shortlist, context.tokens())?, None)))
             }
         }
     }
+}
+
+/// The log probabilities of those of the prompt's tokens that `logits`, one row for each token from the one at `from` on, predict; with
+/// the first row comes the prompt's first token.
+fn score_prompt<'l>(
+    prompt: &[u32],
+    from: usize,
+    logits: impl Iterator<Item = &'l [f32]>,
+    top: usize,
+) -> Result<Vec<TokenLogprobs>> {
+    let first = prompt.first().filter(|_| from == 0).map(|&id| Ok(TokenLogprobs::unpredicted(id)));
+    let predicted = prompt.iter().skip(from + 1).zip(logits);
+    first.into_iter().chain(predicted.map(|(&id, logits)| TokenLogprobs::new(logits, id, top))).collect()
 }

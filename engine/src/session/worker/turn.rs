@@ -74,7 +74,7 @@ impl Worker<'_> {
         let Some((generation, _)) = &mut to.running else { return };
         let Some(rest) = generation.rest_of_prompt() else { return };
         match to.context.copy_prefix(&from.context, rest, tokens, &mut self.forward) {
-            Ok(copied) => generation.skip(copied, &self.meter),
+            Ok(copied) => generation.skip(copied),
             // It is computed instead; a device that is lost is noticed there.
             Err(error) => tracing::debug!(%error, "a prefix is not copied"),
         }

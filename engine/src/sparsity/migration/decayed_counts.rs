@@ -1,5 +1,7 @@
 //! Recent firing counts of a layer's units: neurons, or experts.
 
+use crate::model::mask;
+
 /// Exponentially decayed firing counts of one layer, `[units]`. Later tokens weigh more, which saves shrinking all counts at
 /// every token.
 #[derive(Debug, Clone)]
@@ -46,14 +48,9 @@ impl DecayedCounts {
             self.counts.iter_mut().for_each(|count| *count /= self.weight);
             self.weight = 1.0;
         }
-        for (word, bits) in fired.iter().enumerate() {
-            let mut bits = *bits;
-            while bits != 0 {
-                let unit = word * 32 + bits.trailing_zeros() as usize;
-                if let Some(count) = self.counts.get_mut(unit) {
-                    *count += self.weight;
-                }
-                bits &= bits - 1;
+        for unit in mask::neurons(fired) {
+            if let Some(count) = self.counts.get_mut(unit as usize) {
+                *count += self.weight;
             }
         }
     }

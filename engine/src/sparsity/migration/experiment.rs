@@ -4,7 +4,7 @@
 use super::{FollowOptions, Follower, follower::units};
 use crate::{
     error::{Error, Result},
-    model::Ffn,
+    model::{Ffn, mask},
     placement::Placement,
     runtime::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe},
 };
@@ -73,8 +73,8 @@ pub fn follow(
     let mut counts: Vec<Vec<f32>> = shape.iter().map(|(units, _)| vec![0.0; *units]).collect();
     read(forward, &mut kv, profile, &mut |fired| {
         for (counts, fired) in counts.iter_mut().zip(fired) {
-            let fires = |neuron: usize| fired.get(neuron / 32).is_some_and(|word| word >> (neuron % 32) & 1 == 1);
-            counts.iter_mut().enumerate().filter(|(neuron, _)| fires(*neuron)).for_each(|(_, count)| *count += 1.0);
+            let fires = counts.iter_mut().enumerate().filter(|(neuron, _)| mask::contains(fired, *neuron));
+            fires.for_each(|(_, count)| *count += 1.0);
         }
         done += 1;
         progress(done, all);
@@ -131,7 +131,7 @@ fn hottest(counts: &[f32], fraction: f32) -> Vec<u32> {
 fn masks(placement: &Placement, shape: &[(usize, u64)]) -> Vec<Vec<u32>> {
     let mask = |(hot, (units, _)): (&Vec<u32>, &(usize, u64))| {
         let mut mask = vec![0; units.div_ceil(32)];
-        hot.iter().for_each(|neuron| mask[*neuron as usize / 32] |= 1 << (neuron % 32));
+        hot.iter().for_each(|neuron| mask::insert(&mut mask, *neuron as usize));
         mask
     };
     placement.hot.iter().zip(shape).map(mask).collect()

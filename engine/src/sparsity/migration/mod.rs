@@ -22,3 +22,5 @@ pub use experiment::{FollowTrace, TokenHits, follow};
 pub use follower::{FollowOptions, Follower};
 pub use recall_control::RecallControl;
 pub use recency::{ExpertScores, HALF_LIVES};
+
+pub(super) use recency::ShadowCache;

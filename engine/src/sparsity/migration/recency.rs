@@ -1,6 +1,7 @@
 //! Scores of a layer's experts between "least recently used" and "least frequently used", chosen by what would have hit.
 
 use super::DecayedCounts;
+use crate::model::mask;
 
 /// Half-lives of a choice's weight, in tokens. With one token the order of scores is that of last use; the longest counts frequencies
 /// (LRFU, Lee et al. 2001).
@@ -23,9 +24,10 @@ pub struct ExpertScores {
 }
 
 #[derive(Debug, Clone, Default)]
-struct ShadowCache {
-    members: Vec<u32>,
-    holds: Vec<bool>,
+pub(in crate::sparsity) struct ShadowCache {
+    pub members: Vec<u32>,
+    /// `[experts]`
+    pub holds: Vec<bool>,
 }
 
 impl ExpertScores {
@@ -49,14 +51,14 @@ impl ExpertScores {
     pub fn add_token(&mut self, chosen: &[u32], slots: usize) {
         let keep = 0.5f32.powf(1.0 / MEMORY);
         let experts = self.experts() as u32;
-        let is_in = |expert: u32| chosen.get(expert as usize / 32).is_some_and(|word| word >> (expert % 32) & 1 == 1);
+        let is_in = |expert: u32| mask::contains(chosen, expert as usize);
         for ((counts, cache), hits) in self.counts.iter_mut().zip(&mut self.caches).zip(&mut self.hits) {
             let found = (0..experts).filter(|expert| is_in(*expert) && cache.holds[*expert as usize]).count();
             *hits = *hits * keep + found as f32;
             counts.add_token(chosen);
             cache.resize(slots.min(experts as usize), counts);
             for expert in (0..experts).filter(|expert| is_in(*expert)) {
-                cache.admit(expert, counts, &is_in);
+                cache.admit(expert, &|expert| counts.count(expert), &is_in);
             }
         }
         let best = (0..HALF_LIVES.len())
@@ -89,16 +91,14 @@ impl ShadowCache {
         self.members = all;
     }
 
-    /// Takes `expert` in place of the member with the smallest count that was not chosen, if that is smaller.
-    fn admit(&mut self, expert: u32, counts: &DecayedCounts, is_chosen: &impl Fn(u32) -> bool) {
+    /// Takes `expert` in place of the member with the smallest score that was not chosen, if that is smaller.
+    pub fn admit(&mut self, expert: u32, score: &impl Fn(u32) -> f32, is_chosen: &impl Fn(u32) -> bool) {
         if self.holds[expert as usize] {
             return;
         }
         let others = self.members.iter().enumerate().filter(|(_, member)| !is_chosen(**member));
-        let least = others.min_by(|(_, a), (_, b)| counts.count(**a).total_cmp(&counts.count(**b)));
-        if let Some((at, out)) =
-            least.map(|(at, out)| (at, *out)).filter(|(_, out)| counts.count(*out) < counts.count(expert))
-        {
+        let least = others.min_by(|(_, a), (_, b)| score(**a).total_cmp(&score(**b)));
+        if let Some((at, out)) = least.map(|(at, out)| (at, *out)).filter(|(_, out)| score(*out) < score(expert)) {
             (self.holds[out as usize], self.holds[expert as usize]) = (false, true);
             self.members[at] = expert;
         }
@@ -111,7 +111,7 @@ mod tests {
 
     fn token(experts: &[u32]) -> Vec<u32> {
         let mut mask = vec![0; 2];
-        experts.iter().for_each(|expert| mask[*expert as usize / 32] |= 1 << (expert % 32));
+        experts.iter().for_each(|expert| mask::insert(&mut mask, *expert as usize));
         mask
     }
 

@@ -11,9 +11,9 @@ use super::{
     metrics::{Mean, down_norms, output_error},
 };
 use crate::{
-    cpu::{Cpu, MatmulJob},
+    cpu::Cpu,
     error::{Error, Result},
-    model::{Activation, Down, ExpertWeights, Experts, FfnWeights, PredictorInput},
+    model::{Activation, ExpertWeights, Experts, FfnWeights, PredictorInput},
     runtime::{RouterInputs, Routing},
 };
 
@@ -183,11 +183,11 @@ impl<'a> Sample<'a> {
         members: Vec<(usize, f32)>,
     ) -> Result<()> {
         let Some(gate) = &ffn.gate else {
-            return Err(Error::Unsupported {
-                what: "sparsity mode",
-                got: "threshold, for a layer without a gate".to_owned(),
-                supported: "layers with a gate".to_owned(),
-            });
+            return Err(Error::unsupported(
+                "sparsity mode",
+                "threshold, for a layer without a gate",
+                "layers with a gate",
+            ));
         };
         let n_ff = data.n_ff();
         let mut part = FfnSample {
@@ -204,8 +204,7 @@ impl<'a> Sample<'a> {
             data.hidden(cpu, &x, &mut hidden, &mut other);
             part.hidden.extend_from_slice(&hidden);
             let out = &mut part.gates[(start - range.start) * n_ff..][..block.len() * n_ff];
-            let mut job = [MatmulJob { weight: &gate.weight, bias: gate.bias.as_deref(), out: &mut *out }];
-            cpu.matmul(&mut job, &x, block.len());
+            cpu.matmul(&mut [gate.job(&mut *out)], &x, block.len());
             cpu.activate(data.ffn().form(data.activation()), out, None);
         }
         part.gates.iter_mut().for_each(|gate| *gate = gate.abs());
@@ -273,14 +272,7 @@ impl FfnSample<'_> {
     fn add_down(&self, cpu: &Cpu, hidden: &[f32], d: usize, outputs: &mut [f32]) {
         let tokens = self.members.len();
         let mut out = vec![0.0; tokens * d];
-        match &self.ffn.down {
-            Down::Outputs(down) => {
-                cpu.matmul(&mut [MatmulJob { weight: &down.weight, bias: None, out: &mut out }], hidden, tokens);
-            }
-            Down::Neurons(down) => {
-                cpu.matmul_neurons(&down.weight, None, hidden, tokens, &mut out);
-            }
-        }
+        self.ffn.down.product(cpu, None, hidden, tokens, &mut out);
         for (out, (t, weight)) in out.chunks_exact(d.max(1)).zip(&self.members) {
             cpu.add_scaled(&mut outputs[t * d..][..d], out, *weight);
         }

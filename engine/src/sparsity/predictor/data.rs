@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::metrics::{self, heaviest};
 use crate::{
-    cpu::{Cpu, MatmulJob},
+    cpu::Cpu,
     error::{Error, Result},
     model::{Activation, FfnWeights, Linear, PredictorInput},
 };
@@ -180,16 +180,11 @@ impl<'a> LayerData<'a> {
         let up = &self.ffn.up;
         hidden.resize(tokens * self.n_ff(), 0.0);
         let Some(gate) = &self.ffn.gate else {
-            let mut jobs = [MatmulJob { weight: &up.weight, bias: up.bias.as_deref(), out: &mut *hidden }];
-            cpu.matmul(&mut jobs, x, tokens);
+            cpu.matmul(&mut [up.job(hidden)], x, tokens);
             return cpu.activate(form, hidden, None);
         };
         other.resize(tokens * self.n_ff(), 0.0);
-        let mut jobs = [
-            MatmulJob { weight: &gate.weight, bias: gate.bias.as_deref(), out: &mut *hidden },
-            MatmulJob { weight: &up.weight, bias: up.bias.as_deref(), out: &mut *other },
-        ];
-        cpu.matmul(&mut jobs, x, tokens);
+        cpu.matmul(&mut [gate.job(hidden), up.job(other)], x, tokens);
         cpu.activate(form, hidden, Some(other));
     }
 }
@@ -197,6 +192,8 @@ impl<'a> LayerData<'a> {
 /// Firing neurons and their mass, token by token (compressed sparse rows).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Firings {
+    /// First token of the range.
+    first: usize,
     /// Offsets of the tokens' neurons, `[tokens + 1]`
     starts: Vec<usize>,
     neurons: Vec<u32>,
@@ -214,7 +211,7 @@ impl Firings {
         progress: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<Self> {
         let n_ff = data.n_ff();
-        let mut firings = Firings { starts: vec![0], ..Firings::default() };
+        let mut firings = Firings { first: range.start, starts: vec![0], ..Firings::default() };
         let (mut x, mut hidden, mut other) = (Vec::new(), Vec::new(), Vec::new());
         let mut mask = vec![0; n_ff.div_ceil(32)];
         for start in range.clone().step_by(BLOCK) {
@@ -254,6 +251,11 @@ impl Firings {
     /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.starts.len() - 1
+    }
+
+    /// The tokens, by their numbers in the layer's data.
+    pub fn range(&self) -> Range<usize> {
+        self.first..self.first + self.tokens()
     }
 
     /// Neurons that fired at token `t`, ascending, and their mass.

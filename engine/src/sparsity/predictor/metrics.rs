@@ -104,7 +104,7 @@ pub struct Prediction {
 }
 
 /// Accumulates tokens into a [`Prediction`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct PredictionTally {
     n_ff: usize,
     tokens: u64,
@@ -118,16 +118,7 @@ pub struct PredictionTally {
 impl PredictionTally {
     /// An empty tally of a layer of `n_ff` neurons.
     pub fn new(n_ff: usize) -> Self {
-        let none = Mean::default();
-        PredictionTally {
-            n_ff,
-            tokens: 0,
-            recall: none,
-            mass_recall: none,
-            precision: none,
-            density: none,
-            active: none,
-        }
+        PredictionTally { n_ff, ..PredictionTally::default() }
     }
 
     /// Adds one token: masks of active and predicted neurons, and the neurons' mass `[n_ff]`, read where a neuron is active. Without

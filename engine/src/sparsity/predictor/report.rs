@@ -70,14 +70,12 @@ impl PredictorReport {
         self.figures.recall >= self.target.recall && self.figures.mass_recall >= self.target.mass
     }
 
-    /// Measures `predictor` on the tokens of `firings`, which begin at token `first` of `data`. The caller fills in `seconds` and
-    /// `limit`.
+    /// Measures `predictor` on the tokens of `firings`. The caller fills in `seconds` and `limit`.
     pub(super) fn measure(
         cpu: &Cpu,
         data: &LayerData<'_>,
         predictor: &Predictor,
         firings: &Firings,
-        first: usize,
         target: Target,
     ) -> Result<Self> {
         let weights = |matrix: &Matrix| (matrix.rows() * matrix.cols()) as u64;
@@ -94,7 +92,7 @@ impl PredictorReport {
             parameters,
             bytes: predictor.bytes(),
             target,
-            figures: evaluate(cpu, data, predictor, firings, first)?,
+            figures: evaluate(cpu, data, predictor, firings)?,
             seconds: 0.0,
             ns_per_token: time(cpu, data, predictor)?,
             limit: None,
@@ -161,6 +159,6 @@ fn time(cpu: &Cpu, data: &LayerData<'_>, predictor: &Predictor) -> Result<f64> {
 pub fn assess(cpu: &Cpu, data: &LayerData<'_>, predictor: &Predictor, target: Target) -> Result<PredictorReport> {
     let test = data.split()?.test;
     let norms = super::metrics::down_norms(data.ffn());
-    let firings = Firings::compute(cpu, data, &norms, test.clone(), &mut |_| Ok(()))?;
-    PredictorReport::measure(cpu, data, predictor, &firings, test.start, target)
+    let firings = Firings::compute(cpu, data, &norms, test, &mut |_| Ok(()))?;
+    PredictorReport::measure(cpu, data, predictor, &firings, target)
 }

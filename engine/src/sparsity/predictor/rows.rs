@@ -29,11 +29,11 @@ const ROWS: usize = 16;
 /// its range.
 pub(super) fn quantised(cpu: &Cpu, matrix: &Matrix, ty: TensorType) -> Result<Matrix> {
     let Some(row_bytes) = ty.row_bytes(matrix.cols()) else {
-        return Err(Error::Unsupported {
-            what: "predictor type",
-            got: format!("{ty} for rows of {}", matrix.cols()),
-            supported: format!("types with blocks that divide {}", matrix.cols()),
-        });
+        return Err(Error::unsupported(
+            "predictor type",
+            format!("{ty} for rows of {}", matrix.cols()),
+            format!("types with blocks that divide {}", matrix.cols()),
+        ));
     };
     let mut parts: Vec<Vec<u8>> = (0..matrix.rows().div_ceil(ROWS)).map(|_| Vec::new()).collect();
     let failed = Mutex::new(None);

@@ -36,11 +36,11 @@ pub fn with_threshold(cpu: &Cpu, data: &LayerData<'_>, predictor: Predictor, tar
     target.check()?;
     let (split, norms, started) = (data.split()?, down_norms(data.ffn()), Instant::now());
     let firings = |range| Firings::compute(cpu, data, &norms, range, &mut |_| Ok(()));
-    let (set, test) = (firings(split.set.clone())?, firings(split.test.clone())?);
-    let calibration = calibrate(cpu, data, &predictor, &set, split.set.start, target, MARGIN)?;
+    let (set, test) = (firings(split.set)?, firings(split.test)?);
+    let calibration = calibrate(cpu, data, &predictor, &set, target, MARGIN)?;
     let seconds = started.elapsed().as_secs_f64();
     let mut predictor = Predictor { threshold: calibration.threshold, ..predictor };
-    let mut report = PredictorReport::measure(cpu, data, &predictor, &test, split.test.start, target)?;
+    let mut report = PredictorReport::measure(cpu, data, &predictor, &test, target)?;
     report.limit = calibration.unsure.then_some(QualityLimit::Text);
     report.seconds = seconds;
     predictor.quality = Some(report.quality());
@@ -68,19 +68,18 @@ pub(super) fn for_each_token(
     Ok(())
 }
 
-/// Figures of `predictor` at its threshold over the tokens of `firings`, which begin at token `first`.
+/// Figures of `predictor` at its threshold over the tokens of `firings`.
 pub(super) fn evaluate(
     cpu: &Cpu,
     data: &LayerData<'_>,
     predictor: &Predictor,
     firings: &Firings,
-    first: usize,
 ) -> Result<Prediction> {
     let n_ff = data.n_ff();
     let mut tally = PredictionTally::new(n_ff);
     let (mut active, mut predicted) = (vec![0; n_ff.div_ceil(32)], vec![0; n_ff.div_ceil(32)]);
     let mut mass = vec![0.0; n_ff];
-    for_each_token(cpu, data, predictor, first..first + firings.tokens(), &mut |t, scores| {
+    for_each_token(cpu, data, predictor, firings.range(), &mut |t, scores| {
         active.fill(0);
         let (neurons, masses) = firings.token(t);
         for (i, m) in neurons.iter().zip(masses) {
@@ -111,13 +110,12 @@ pub(super) fn calibrate(
     data: &LayerData<'_>,
     predictor: &Predictor,
     firings: &Firings,
-    first: usize,
     target: Target,
     margin: f64,
 ) -> Result<Calibration> {
     let mut fired = Vec::new();
     let mut scores_seen = ScoreSample::new(firings.tokens() * data.n_ff());
-    for_each_token(cpu, data, predictor, first..first + firings.tokens(), &mut |t, scores| {
+    for_each_token(cpu, data, predictor, firings.range(), &mut |t, scores| {
         scores_seen.add(scores);
         let (neurons, masses) = firings.token(t);
         let whole: f32 = masses.iter().sum();

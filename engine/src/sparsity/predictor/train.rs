@@ -89,18 +89,16 @@ pub fn train(
     let mut firings = |range, from: f64, to: f64| {
         Firings::compute(cpu, data, &norms, range, &mut |done| report_progress(from + (to - from) * done, 0))
     };
-    let fired = firings(split.train.clone(), 0.0, 0.9 * PREPARED)?;
-    let tune = firings(split.tune.clone(), 0.9 * PREPARED, PREPARED)?;
+    let fired = firings(split.train, 0.0, 0.9 * PREPARED)?;
+    let tune = firings(split.tune, 0.9 * PREPARED, PREPARED)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(cpu.pool().threads()).build();
     let trainer = Trainer {
         cpu,
         data,
         options,
-        first: split.train.start,
         counts: fired.counts(data.n_ff()),
         fired,
         tune,
-        tune_first: split.tune.start,
         cost: FfnCost::new(data.ffn()),
         pool: pool.map_err(|error| Error::Training(error.to_string()))?,
         started,
@@ -120,16 +118,12 @@ struct Trainer<'a, 'd> {
     cpu: &'a Cpu,
     data: &'a LayerData<'d>,
     options: &'a TrainOptions,
-    /// First token of the training range.
-    first: usize,
     /// Firings in the training range.
     fired: Firings,
     /// Firings per neuron in the training range, `[n_ff]`
     counts: Vec<u32>,
     /// Firings in the tuning range.
     tune: Firings,
-    /// First token of the tuning range.
-    tune_first: usize,
     cost: FfnCost,
     pool: rayon::ThreadPool,
     started: Instant,
@@ -226,7 +220,8 @@ impl Trainer<'_, '_> {
         rng.set_stream(rank as u64);
         let tokens = self.fired.tokens();
         let mut x = Vec::new();
-        self.data.copy(PredictorInput::Normed, self.first..self.first + tokens.min(SAMPLE), &mut x)?;
+        let first = self.fired.range().start;
+        self.data.copy(PredictorInput::Normed, first..first + tokens.min(SAMPLE), &mut x)?;
         let x = rows_of(self.data.d(), x)?;
         let mut network = self.pool.install(|| -> Result<LowRank> {
             let fc1 = self.initial_fc1(rank, &mut rng)?;
@@ -244,7 +239,7 @@ impl Trainer<'_, '_> {
             for batch in order.chunks(BATCH).take((steps - step) as usize) {
                 on_progress(step / steps, rank)?;
                 let mut x = vec![0.0; batch.len() * self.data.d()];
-                self.data.gather(self.first, batch, &mut x);
+                self.data.gather(first, batch, &mut x);
                 let x = rows_of(self.data.d(), x)?;
                 // Linear warm-up over a twentieth of the steps, then a cosine decay.
                 let at: f64 = step / steps;
@@ -280,9 +275,8 @@ impl Trainer<'_, '_> {
     /// The predictor that `network` becomes in type `ty`, and the cost of a token with it.
     fn priced(&self, network: &LowRank, ty: TensorType) -> Result<(Predictor, f64)> {
         let predictor = network.predictor(ty)?;
-        let (tune, first, target) = (&self.tune, self.tune_first, self.options.target);
         // Without a margin: ranks are compared at the target itself.
-        let calibration = calibrate(self.cpu, self.data, &predictor, tune, first, target, 0.0)?;
+        let calibration = calibrate(self.cpu, self.data, &predictor, &self.tune, self.options.target, 0.0)?;
         let fired: f64 = self.counts.iter().map(|count| f64::from(*count)).sum();
         let active = fired / (self.counts.len() * self.fired.tokens()).max(1) as f64;
         let cost = self.cost.predicted(predictor.bytes(), calibration.density, active.min(calibration.density));

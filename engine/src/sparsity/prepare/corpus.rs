@@ -27,7 +27,7 @@ pub(super) struct TextFiles {
 
 impl TextFiles {
     /// Reads `paths` and divides documents into pieces of at least about `length` tokens, where they are that long.
-    pub(super) fn open(paths: &[impl AsRef<Path>], length: usize, seed: u64) -> Result<Self> {
+    pub fn open(paths: &[impl AsRef<Path>], length: usize, seed: u64) -> Result<Self> {
         let files = paths.iter().map(|path| read(path.as_ref())).collect::<Result<Vec<_>>>()?;
         let mut pieces = Vec::new();
         for (file, text) in files.iter().enumerate() {
@@ -38,7 +38,7 @@ impl TextFiles {
     }
 
     /// Tokens of piece `n`, at most `length`; `None` past the last.
-    pub(super) fn text(&self, n: usize, tokenizer: &Tokenizer, length: usize) -> Result<Option<Vec<u32>>> {
+    pub fn text(&self, n: usize, tokenizer: &Tokenizer, length: usize) -> Result<Option<Vec<u32>>> {
         let Some((file, piece)) = self.pieces.get(n) else { return Ok(None) };
         // Every piece is a text of its own and begins with BOS, where the model has one.
         let mut tokens = tokenizer.encode(&self.files[*file][piece.clone()], EncodeOptions::TEXT)?;

@@ -1,7 +1,10 @@
 //! Text that the model generates: no data are needed, and it resembles the model's use.
 
+use std::sync::LazyLock;
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
 
 use crate::{
     error::Result,
@@ -10,80 +13,18 @@ use crate::{
     tokenizer::{ChatMessage, ChatTemplate, EncodeOptions, RenderOptions, TemplateOrigin, Tokenizer},
 };
 
-/// Requests to chat models. `{}` is one of [`SUBJECTS`].
-const REQUESTS: [&str; 16] = [
-    "Tell me a story about {}.",
-    "Explain {} to a curious child.",
-    "What should I know about {} before I buy a book on it?",
-    "Write a short poem about {}.",
-    "Give me a list of ten facts about {}, with a sentence on each.",
-    "Two friends disagree about {}. Write down what they say.",
-    "Write a letter to a newspaper about {}.",
-    "How has {} changed in the last hundred years?",
-    "Write a program that prints a table of figures about {}, in a language of your choice, with comments.",
-    "Summarise what is known about {} in one paragraph, then in one sentence.",
-    "I have to give a talk on {} tomorrow. Draft it.",
-    "What are the advantages and disadvantages of {}?",
-    "Invent a riddle whose answer is {}, and explain it.",
-    "Write a recipe or a set of instructions that has to do with {}.",
-    "Translate a few sentences about {} into French, German and Spanish.",
-    "Which questions about {} are still open, and why?",
-];
+/// Parts of the prompts that texts are generated from. `{}` in a form is one of the subjects.
+#[derive(Debug, Default, Deserialize)]
+struct PromptParts {
+    /// Requests to chat models.
+    requests: Vec<String>,
+    /// Openings that other models continue.
+    openings: Vec<String>,
+    subjects: Vec<String>,
+}
 
-/// Openings that other models continue.
-const OPENINGS: [&str; 8] = [
-    "Once upon a time, there was {}. One day,",
-    "The history of {} begins",
-    "In this article we look at {}. First,",
-    "\"I never thought much about {},\" she said,",
-    "Chapter 1. {}\n\n",
-    "Question: What is {}?\nAnswer:",
-    "It was a cold morning in November. He was thinking about {} when",
-    "There are three reasons why {} matters.",
-];
-
-const SUBJECTS: [&str; 40] = [
-    "a dog and a kite",
-    "the sea at night",
-    "railways",
-    "a lost key",
-    "the human heart",
-    "bread",
-    "a small red boat",
-    "the moon",
-    "bicycles",
-    "a brave little mouse",
-    "electric light",
-    "gardens in winter",
-    "the number zero",
-    "a birthday party",
-    "volcanoes",
-    "old maps",
-    "a talking tree",
-    "money",
-    "the piano",
-    "a picnic in the rain",
-    "bees",
-    "computers",
-    "a new friend at school",
-    "the weather",
-    "glass",
-    "a cat who could not sleep",
-    "elections",
-    "the colour blue",
-    "a big yellow truck",
-    "dreams",
-    "medicine",
-    "a bird with a broken wing",
-    "chess",
-    "the desert",
-    "a grandmother's garden",
-    "languages",
-    "the stars",
-    "a box under the bed",
-    "coffee",
-    "the first snow",
-];
+static PARTS: LazyLock<PromptParts> =
+    LazyLock::new(|| serde_json::from_str(include_str!("prompts.json")).unwrap_or_default());
 
 /// Sampling temperature.
 const TEMPERATURE: f32 = 0.8;
@@ -102,7 +43,7 @@ pub(super) struct Author {
 }
 
 impl Author {
-    pub(super) fn new(checkpoint: &Checkpoint, length: usize, seed: u64) -> Result<Self> {
+    pub fn new(checkpoint: &Checkpoint, length: usize, seed: u64) -> Result<Self> {
         let tokenizer = Tokenizer::from_checkpoint(checkpoint)?;
         let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer);
         let template = matches!(template.origin(), TemplateOrigin::Model(_)).then_some(template);
@@ -111,9 +52,10 @@ impl Author {
 
     /// Tokens that text `n` begins with.
     fn prompt(&self, n: usize) -> Result<Vec<u32>> {
-        let forms: &[&str] = if self.template.is_some() { &REQUESTS } else { &OPENINGS };
+        let PromptParts { requests, openings, subjects } = &*PARTS;
+        let forms = if self.template.is_some() { requests } else { openings };
         // Every prompt is used with every subject before a pair repeats.
-        let subject = SUBJECTS[(n + n / forms.len()) % SUBJECTS.len()];
+        let subject = &subjects[(n + n / forms.len()) % subjects.len()];
         let text = forms[n % forms.len()].replace("{}", subject);
         match &self.template {
             None => self.tokenizer.encode(&text, EncodeOptions::TEXT),
@@ -125,13 +67,7 @@ impl Author {
     }
 
     /// Generates text `n` into the empty cache `kv`, observed by `probe`; returns its tokens. It depends on `n` and the seed only.
-    pub(super) fn write(
-        &self,
-        n: usize,
-        forward: &mut Forward,
-        kv: &mut KvCache,
-        probe: &mut dyn Probe,
-    ) -> Result<Vec<u32>> {
+    pub fn write(&self, n: usize, forward: &mut Forward, kv: &mut KvCache, probe: &mut dyn Probe) -> Result<Vec<u32>> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(n as u64);
         let mut next = self.prompt(n)?;
@@ -184,11 +120,13 @@ mod tests {
 
     #[test]
     fn prompts_cover_all_pairs_of_form_and_subject() {
-        for forms in [REQUESTS.len(), OPENINGS.len()] {
-            let pair = |n: usize| (n % forms, (n + n / forms) % SUBJECTS.len());
-            let pairs: std::collections::HashSet<_> = (0..forms * SUBJECTS.len()).map(pair).collect();
-            assert!(pairs.len() >= forms * SUBJECTS.len() / 2, "{} of {}", pairs.len(), forms * SUBJECTS.len());
+        let PromptParts { requests, openings, subjects } = &*PARTS;
+        assert_eq!((requests.len(), openings.len(), subjects.len()), (16, 8, 40));
+        for forms in [requests.len(), openings.len()] {
+            let pair = |n: usize| (n % forms, (n + n / forms) % subjects.len());
+            let pairs: std::collections::HashSet<_> = (0..forms * subjects.len()).map(pair).collect();
+            assert!(pairs.len() >= forms * subjects.len() / 2, "{} of {}", pairs.len(), forms * subjects.len());
         }
-        assert!(REQUESTS.iter().chain(&OPENINGS).all(|form| form.matches("{}").count() == 1));
+        assert!(requests.iter().chain(openings).all(|form| form.matches("{}").count() == 1));
     }
 }

@@ -13,8 +13,9 @@ use crate::{
     quant::TensorType,
     sparsity::{
         predictor::{
-            DataSplit, FfnCost, LOW_BIT_TYPES, LayerData, MoeInputs, PredictorReport, Rows, TrainOptions, Trained,
-            activation_threshold, assess, low_bit, moe_activation_threshold, select_predictor, train, with_threshold,
+            ActivationThreshold, DataSplit, FfnCost, LOW_BIT_TYPES, LayerData, MoeInputs, PredictorReport, Rows,
+            TrainOptions, Trained, activation_threshold, assess, low_bit, moe_activation_threshold, select_predictor,
+            train, with_threshold,
         },
         profile::InputRecorder,
         sidecar::{PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold},
@@ -53,10 +54,24 @@ struct Candidate {
     report: PredictorReport,
 }
 
+/// A layer in the making.
+struct MadeLayer {
+    prepared: PreparedLayer,
+    report: LayerReport,
+}
+
+impl MadeLayer {
+    fn set_threshold(&mut self, made: ActivationThreshold, why: &str) {
+        let density = (1.0 - made.sparsity) as f32;
+        self.prepared.activation_threshold = Some(PreparedThreshold { value: made.value, density });
+        (self.report.activation_threshold, self.report.why) = (Some(made), why.to_owned());
+    }
+}
+
 impl LayerWork<'_> {
     /// Prepares the layer; trained predictors have at most `parameters` weights. `progress` is called with the fraction done and may
     /// stop the work.
-    pub(super) fn run(
+    pub fn run(
         &self,
         parameters: u64,
         progress: &mut dyn FnMut(f64) -> Result<()>,
@@ -70,27 +85,19 @@ impl LayerWork<'_> {
             Ffn::None => Vec::new(),
         };
         let frequency = Some(frequency).filter(|frequency| !frequency.is_empty());
-        let mut prepared = PreparedLayer { frequency, ..PreparedLayer::default() };
-        let mut report = LayerReport {
+        let report = LayerReport {
             layer: self.n,
             neurons: profile.counts[self.n].len(),
             density: profile.density(self.n),
             skew: profile.skew(self.n, SKEW_OF),
             silent: profile.silent(self.n),
-            predictor: None,
-            threshold: None,
-            candidates: Vec::new(),
-            why: String::new(),
-            activation_threshold: None,
-            down_type: None,
-            down_error: None,
-            bytes: 0,
-            seconds: 0.0,
+            ..LayerReport::default()
         };
+        let mut made = MadeLayer { prepared: PreparedLayer { frequency, ..PreparedLayer::default() }, report };
         let weights = &self.model.weights.layers[self.n];
         match &weights.ffn {
-            Ffn::None => report.why = "no FFN".to_owned(),
-            Ffn::Experts(moe) => self.prepare_experts(moe, &mut prepared, &mut report, progress)?,
+            Ffn::None => made.report.why = "no FFN".to_owned(),
+            Ffn::Experts(moe) => self.prepare_experts(moe, &mut made, progress)?,
             Ffn::Dense(ffn) => {
                 let normed = self.inputs(PredictorInput::Normed)?;
                 let residual = self.inputs(PredictorInput::Residual)?;
@@ -99,18 +106,18 @@ impl LayerWork<'_> {
                 let data = LayerData::new(ffn, self.model.config.activation, normed, residual)?;
                 if self.model.config.activation.is_sparse() {
                     let candidates = self.candidates(weights, ffn, &data, parameters, &mut |at| progress(0.9 * at))?;
-                    self.choose_predictor(ffn, candidates, &mut prepared, &mut report);
+                    self.choose_predictor(ffn, candidates, &mut made);
                 } else {
-                    self.set_activation_threshold(ffn, &data, &mut prepared, &mut report)?;
+                    self.set_activation_threshold(ffn, &data, &mut made)?;
                 }
                 progress(0.9)?;
-                self.transpose_down(ffn, &mut prepared, &mut report)?;
+                self.transpose_down(ffn, &mut made)?;
             }
         }
-        report.bytes = prepared.bytes();
-        report.seconds = started.elapsed().as_secs_f64();
+        made.report.bytes = made.prepared.bytes();
+        made.report.seconds = started.elapsed().as_secs_f64();
         progress(1.0)?;
-        Ok((prepared, report))
+        Ok((made.prepared, made.report))
     }
 
     /// Prepares an MoE layer: firing frequencies of the experts' neurons, one activation threshold, and neuron-major down
@@ -118,31 +125,29 @@ impl LayerWork<'_> {
     fn prepare_experts(
         &self,
         moe: &ExpertWeights,
-        prepared: &mut PreparedLayer,
-        report: &mut LayerReport,
+        made: &mut MadeLayer,
         progress: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<()> {
         let activation = self.model.config.activation;
-        report.why = "a mixture of experts: no predictors are made for its experts' neurons, gates decide".to_owned();
+        made.report.why =
+            "a mixture of experts: no predictors are made for its experts' neurons, gates decide".to_owned();
         if let (false, Some(experts)) = (activation.is_sparse(), &self.model.config.experts) {
             let normed = self.inputs(PredictorInput::Normed)?;
             let residual = self.inputs(PredictorInput::Residual)?;
             let normed = Rows::F16(normed.as_deref().unwrap_or_default());
             let inputs = MoeInputs { normed, residual: residual.as_deref().map(Rows::F16) };
             let (norm_eps, goal) = (self.model.config.norm_eps, self.options.threshold_goal);
-            let made = moe_activation_threshold(self.cpu, moe, experts, norm_eps, activation, inputs, goal)?;
-            report.why =
-                "a mixture of experts whose activations are never zero: neurons of the chosen experts with small gates may be skipped, no predictors are made"
-                    .to_owned();
-            prepared.activation_threshold =
-                Some(PreparedThreshold { value: made.value, density: (1.0 - made.sparsity) as f32 });
-            report.activation_threshold = Some(made);
+            let threshold = moe_activation_threshold(self.cpu, moe, experts, norm_eps, activation, inputs, goal)?;
+            made.set_threshold(
+                threshold,
+                "a mixture of experts whose activations are never zero: neurons of the chosen experts with small gates may be skipped, no predictors are made",
+            );
         }
         progress(0.3)?;
         let LayerNeurons::Experts { experts, width, .. } = moe.neurons() else { return Ok(()) };
         let mut frequency = self.reading.profile.frequency(self.n);
         let shared = frequency.split_off(experts * width);
-        let mut made = PreparedExperts { width, frequency, shared, ..PreparedExperts::default() };
+        let mut parts = PreparedExperts { width, frequency, shared, ..PreparedExperts::default() };
         let count = moe.ffns().count();
         for (at, down) in moe.downs().enumerate() {
             let Down::Outputs(down) = down else { break };
@@ -150,13 +155,13 @@ impl LayerWork<'_> {
                 break;
             }
             let (weight, error) = neuron_major(self.cpu.pool(), &down.weight)?;
-            report.down_type.get_or_insert_with(|| weight.ty().to_string());
-            made.downs.push(weight);
-            made.down_error = made.down_error.max(error as f32);
+            made.report.down_type.get_or_insert_with(|| weight.ty().to_string());
+            parts.downs.push(weight);
+            parts.down_error = parts.down_error.max(error as f32);
             progress(0.3 + 0.7 * (at + 1) as f64 / count as f64)?;
         }
-        report.down_error = report.down_type.as_ref().map(|_| made.down_error);
-        prepared.experts = Some(made);
+        made.report.down_error = made.report.down_type.as_ref().map(|_| parts.down_error);
+        made.prepared.experts = Some(parts);
         Ok(())
     }
 
@@ -164,38 +169,32 @@ impl LayerWork<'_> {
         InputRecorder::read(self.folder, self.n, input, self.reading.recorded, self.model.config.d_model)
     }
 
-    fn choose_predictor(
-        &self,
-        ffn: &FfnWeights,
-        mut candidates: Vec<Candidate>,
-        prepared: &mut PreparedLayer,
-        report: &mut LayerReport,
-    ) {
-        report.candidates = candidates.iter().map(|candidate| candidate.report.clone()).collect();
+    fn choose_predictor(&self, ffn: &FfnWeights, mut candidates: Vec<Candidate>, made: &mut MadeLayer) {
+        made.report.candidates = candidates.iter().map(|candidate| candidate.report.clone()).collect();
         let taken = match self.options.predictors {
             PredictorChoice::Auto => {
-                let choice = select_predictor(&FfnCost::new(ffn), report.density, &report.candidates);
-                report.why = choice.why;
+                let choice = select_predictor(&FfnCost::new(ffn), made.report.density, &made.report.candidates);
+                made.report.why = choice.why;
                 choice.candidate
             }
             PredictorChoice::None => {
-                report.why = "no predictor was asked for".to_owned();
+                made.report.why = "no predictor was asked for".to_owned();
                 None
             }
             PredictorChoice::Trained | PredictorChoice::Rows => {
-                report.why = "the kind that was asked for".to_owned();
+                made.report.why = "the kind that was asked for".to_owned();
                 (!candidates.is_empty()).then_some(0)
             }
         };
         let Some(taken) = taken else { return };
-        let Candidate { kind, input, threshold, report: made } = candidates.swap_remove(taken);
+        let Candidate { kind, input, threshold, report } = candidates.swap_remove(taken);
         // The bias of rows is the model's own, which sidecars do not store.
         let kind = kind.map(|kind| match kind {
             PredictorKind::Rows { rows, .. } => PredictorKind::Rows { rows, bias: None },
             other => other,
         });
-        prepared.predictor = Some(PreparedPredictor { kind, input, threshold, quality: made.quality() });
-        (report.predictor, report.threshold) = (Some(made), Some(threshold));
+        made.prepared.predictor = Some(PreparedPredictor { kind, input, threshold, quality: report.quality() });
+        (made.report.predictor, made.report.threshold) = (Some(report), Some(threshold));
     }
 
     fn candidates(
@@ -257,32 +256,23 @@ impl LayerWork<'_> {
         }
     }
 
-    fn set_activation_threshold(
-        &self,
-        ffn: &FfnWeights,
-        data: &LayerData<'_>,
-        prepared: &mut PreparedLayer,
-        report: &mut LayerReport,
-    ) -> Result<()> {
+    fn set_activation_threshold(&self, ffn: &FfnWeights, data: &LayerData<'_>, made: &mut MadeLayer) -> Result<()> {
         if ffn.gate.is_none() {
-            report.why = "no gate for a threshold, and activations are never zero".to_owned();
+            made.report.why = "no gate for a threshold, and activations are never zero".to_owned();
             return Ok(());
         }
-        let made = activation_threshold(self.cpu, data, self.options.threshold_goal)?;
-        report.why = "activations are never zero: neurons of small gates may be skipped".to_owned();
-        prepared.activation_threshold =
-            Some(PreparedThreshold { value: made.value, density: (1.0 - made.sparsity) as f32 });
-        report.activation_threshold = Some(made);
+        let threshold = activation_threshold(self.cpu, data, self.options.threshold_goal)?;
+        made.set_threshold(threshold, "activations are never zero: neurons of small gates may be skipped");
         Ok(())
     }
 
     /// Transposes the down projection, unless the file has it in neuron-major order.
-    fn transpose_down(&self, ffn: &FfnWeights, prepared: &mut PreparedLayer, report: &mut LayerReport) -> Result<()> {
+    fn transpose_down(&self, ffn: &FfnWeights, made: &mut MadeLayer) -> Result<()> {
         let Down::Outputs(down) = &ffn.down else { return Ok(()) };
         if self.options.down {
             let (weight, error) = neuron_major(self.cpu.pool(), &down.weight)?;
-            (report.down_type, report.down_error) = (Some(weight.ty().to_string()), Some(error as f32));
-            prepared.down = Some(PreparedDown { weight, error: error as f32 });
+            (made.report.down_type, made.report.down_error) = (Some(weight.ty().to_string()), Some(error as f32));
+            made.prepared.down = Some(PreparedDown { weight, error: error as f32 });
         }
         Ok(())
     }

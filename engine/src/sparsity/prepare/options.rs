@@ -167,17 +167,17 @@ pub(super) struct ProgressMeter {
 }
 
 impl ProgressMeter {
-    pub(super) fn new(phase: PreparePhase) -> Self {
+    pub fn new(phase: PreparePhase) -> Self {
         ProgressMeter { phase, started: Instant::now(), skipped: 0.0 }
     }
 
     /// Counts a fraction of the phase as done by an earlier run.
-    pub(super) fn skip(&mut self, fraction: f64) {
+    pub fn skip(&mut self, fraction: f64) {
         self.skipped += fraction;
     }
 
     /// The progress when the fraction `done` of the whole phase is done.
-    pub(super) fn progress(&self, done: f64, layer: Option<usize>) -> PrepareProgress {
+    pub fn progress(&self, done: f64, layer: Option<usize>) -> PrepareProgress {
         let (worked, seconds) = (done - self.skipped, self.started.elapsed().as_secs_f64());
         // Too early for an estimate otherwise.
         let seconds_left = (worked > 0.01 && seconds > 1.0).then(|| seconds * (1.0 - done).max(0.0) / worked);

@@ -17,7 +17,7 @@ use crate::{
     cpu::Cpu,
     error::{Error, Result},
     model::Model,
-    runtime::{Forward, KvCache, KvType, Outputs, Probe},
+    runtime::{ExpertHidden, Forward, KvCache, KvType, Outputs, Probe},
     sparsity::profile::{InputRecorder, Profile, Profiler},
     tokenizer::Tokenizer,
 };
@@ -198,16 +198,8 @@ impl Probe for Observer<'_, '_> {
         self.profiler.ffn_hidden(layer, tokens, gate, up);
     }
 
-    fn expert_hidden(
-        &mut self,
-        layer: usize,
-        expert: usize,
-        tokens: usize,
-        members: &[(usize, f32)],
-        gate: &[f32],
-        up: &[f32],
-    ) {
-        self.profiler.expert_hidden(layer, expert, tokens, members, gate, up);
+    fn expert_hidden(&mut self, hidden: &ExpertHidden<'_>) {
+        self.profiler.expert_hidden(hidden);
     }
 
     fn wants_router(&mut self) -> bool {

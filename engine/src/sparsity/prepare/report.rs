@@ -21,7 +21,7 @@ pub struct Prepared {
 }
 
 /// Results of one layer.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LayerReport {
     /// Index of the layer.
     pub layer: usize,

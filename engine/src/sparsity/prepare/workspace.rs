@@ -68,7 +68,7 @@ impl Workspace {
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Invalid`] if another run uses it.
-    pub(super) fn open(model: &Model, identity: &Identity, options: &PrepareOptions) -> Result<Self> {
+    pub fn open(model: &Model, identity: &Identity, options: &PrepareOptions) -> Result<Self> {
         let folder = options.workspace();
         match fs::create_dir(&folder) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -107,7 +107,7 @@ impl Workspace {
     }
 
     /// Path of the folder.
-    pub(super) fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Path {
         &self.folder
     }
 
@@ -116,7 +116,7 @@ impl Workspace {
     }
 
     /// Progress of reading, from the beginning if there is none.
-    pub(super) fn reading(&self, model: &Model) -> ReadingProgress {
+    pub fn reading(&self, model: &Model) -> ReadingProgress {
         let nothing = ReadingProgress {
             texts: 0,
             recorded: 0,
@@ -131,13 +131,13 @@ impl Workspace {
     ///
     /// # Errors
     /// [`Error::Io`]
-    pub(super) fn save_reading(&self, state: &ReadingProgress) -> Result<()> {
+    pub fn save_reading(&self, state: &ReadingProgress) -> Result<()> {
         let (reading, layers) = (self.reading.clone(), self.layers.clone());
         self.write_json(STATE, &WorkspaceFile { reading, layers, state: state.clone() })
     }
 
     /// Layer `n`, if it is finished, with mapped matrices.
-    pub(super) fn layer(&self, blank: &Sidecar, n: usize) -> Option<(PreparedLayer, LayerReport)> {
+    pub fn layer(&self, blank: &Sidecar, n: usize) -> Option<(PreparedLayer, LayerReport)> {
         let mut part = Sidecar::open(&self.folder.join(part(n)), ReadMode::Map).ok()?;
         let ours = (&part.identity, &part.provenance) == (&blank.identity, &blank.provenance);
         let report: LayerReport = read_json(&self.folder.join(report(n)))?;
@@ -148,13 +148,7 @@ impl Workspace {
     ///
     /// # Errors
     /// [`Error::Io`]
-    pub(super) fn keep_layer(
-        &self,
-        blank: &Sidecar,
-        n: usize,
-        prepared: &PreparedLayer,
-        made: &LayerReport,
-    ) -> Result<()> {
+    pub fn keep_layer(&self, blank: &Sidecar, n: usize, prepared: &PreparedLayer, made: &LayerReport) -> Result<()> {
         // The sidecar is written last: where it exists, the report does.
         self.write_json(&report(n), made)?;
         let mut only = blank.clone();
@@ -163,7 +157,7 @@ impl Workspace {
     }
 
     /// Input thresholds of layer `n`, if they are found; `Some(None)` of a layer that has none.
-    pub(super) fn inputs(&self, n: usize) -> Option<Option<InputCurves>> {
+    pub fn inputs(&self, n: usize) -> Option<Option<InputCurves>> {
         read_json(&self.folder.join(inputs(n)))
     }
 
@@ -171,12 +165,12 @@ impl Workspace {
     ///
     /// # Errors
     /// [`Error::Io`]
-    pub(super) fn keep_inputs(&self, n: usize, curves: &Option<InputCurves>) -> Result<()> {
+    pub fn keep_inputs(&self, n: usize, curves: &Option<InputCurves>) -> Result<()> {
         self.write_json(&inputs(n), curves)
     }
 
     /// Deletes the files of the workspace, and the folder if it is then empty.
-    pub(super) fn remove(self) {
+    pub fn remove(self) {
         self.clear(|_| true);
         // Where open files cannot be removed, the lock keeps the folder until it is closed.
         drop(self.lock);

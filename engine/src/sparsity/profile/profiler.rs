@@ -6,7 +6,7 @@ use super::Profile;
 use crate::{
     cpu::Cpu,
     model::{Activation, ActivationForm, Ffn, Model},
-    runtime::Probe,
+    runtime::{ExpertHidden, Probe},
     sparsity::predictor::metrics::{MASS_OF_ACTIVE, down_norms, heaviest, ones},
 };
 
@@ -122,15 +122,8 @@ impl Probe for Profiler<'_> {
         self.count(layer, 0, 0..up.len() / tokens.max(1), gate, up);
     }
 
-    fn expert_hidden(
-        &mut self,
-        layer: usize,
-        expert: usize,
-        _: usize,
-        members: &[(usize, f32)],
-        gate: &[f32],
-        up: &[f32],
-    ) {
+    fn expert_hidden(&mut self, hidden: &ExpertHidden<'_>) {
+        let ExpertHidden { layer, expert, members, gate, up } = *hidden;
         let width = up.len() / members.len().max(1);
         // The shared expert, which comes last, may have another width.
         let all = self.profile.counts[layer].len();

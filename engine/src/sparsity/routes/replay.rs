@@ -5,8 +5,9 @@ use std::fmt;
 use super::Routes;
 use crate::{
     error::{Error, Result},
+    model::mask,
     placement::WORTHWHILE_EXPERTS,
-    sparsity::migration::{DecayedCounts, ExpertScores},
+    sparsity::migration::{DecayedCounts, ExpertScores, ShadowCache},
 };
 
 /// The rule by which an expert makes room for another.
@@ -142,7 +143,7 @@ pub fn replay(routes: &Routes, slots: usize, policy: Policy, speeds: &ExpertSpee
         }
         for token in 0..tokens {
             let chosen = routes.chosen(at, token);
-            let found = chosen.iter().filter(|expert| cache.holds[usize::from(**expert)]).count();
+            let found = chosen.iter().filter(|expert| cache.places.holds[usize::from(**expert)]).count();
             let misses = chosen.len() - found;
             let fetched = match policy {
                 // Fetching what does not stay is worth nothing here: the next token has to fetch it again.
@@ -176,8 +177,7 @@ pub fn replay(routes: &Routes, slots: usize, policy: Policy, speeds: &ExpertSpee
 /// Places of one layer.
 struct Cache {
     slots: usize,
-    members: Vec<u32>,
-    holds: Vec<bool>,
+    places: ShadowCache,
     scores: Scores,
     mask: Vec<u32>,
 }
@@ -190,22 +190,23 @@ impl Cache {
             Policy::Lfu(half_life) => Scores::Counts(DecayedCounts::new(experts, half_life)),
             Policy::Adaptive => Scores::Adaptive(Box::new(ExpertScores::new(experts, None))),
         };
-        Cache { slots, members: Vec::new(), holds: vec![false; experts], scores, mask: vec![0; experts.div_ceil(32)] }
+        let places = ShadowCache { members: Vec::new(), holds: vec![false; experts] };
+        Cache { slots, places, scores, mask: vec![0; mask::words(experts)] }
     }
 
     fn free(&self) -> usize {
-        self.slots - self.members.len()
+        self.slots - self.places.members.len()
     }
 
     fn put(&mut self, expert: u32) {
-        self.holds[expert as usize] = true;
-        self.members.push(expert);
+        self.places.holds[expert as usize] = true;
+        self.places.members.push(expert);
     }
 
     /// Counts a token's choice.
     fn count(&mut self, chosen: &[u16]) {
         self.mask.fill(0);
-        chosen.iter().for_each(|expert| self.mask[usize::from(*expert) / 32] |= 1 << (expert % 32));
+        chosen.iter().for_each(|expert| mask::insert(&mut self.mask, usize::from(*expert)));
         match &mut self.scores {
             Scores::Fixed => {}
             Scores::Counts(counts) => counts.add_token(&self.mask),
@@ -216,22 +217,15 @@ impl Cache {
     /// Takes up to `most` of the chosen experts that are not there, those with the largest scores, each in place of the smallest score
     /// that is smaller and was not chosen.
     fn admit(&mut self, chosen: &[u16], most: usize) {
-        let mut missing: Vec<u32> =
-            chosen.iter().map(|expert| u32::from(*expert)).filter(|expert| !self.holds[*expert as usize]).collect();
+        let missing = chosen.iter().filter(|expert| !self.places.holds[usize::from(**expert)]);
+        let mut missing: Vec<u32> = missing.map(|expert| u32::from(*expert)).collect();
         missing.sort_by(|a, b| self.scores.of(*b).total_cmp(&self.scores.of(*a)));
         for expert in missing.into_iter().take(most) {
             if self.free() > 0 {
                 self.put(expert);
-                continue;
-            }
-            let is_chosen = |member: u32| self.mask[member as usize / 32] >> (member % 32) & 1 == 1;
-            let others = self.members.iter().enumerate().filter(|(_, member)| !is_chosen(**member));
-            let least = others.min_by(|(_, a), (_, b)| self.scores.of(**a).total_cmp(&self.scores.of(**b)));
-            if let Some((at, out)) = least.map(|(at, out)| (at, *out))
-                && self.scores.of(out) < self.scores.of(expert)
-            {
-                (self.holds[out as usize], self.holds[expert as usize]) = (false, true);
-                self.members[at] = expert;
+            } else {
+                let is_chosen = |member: u32| mask::contains(&self.mask, member as usize);
+                self.places.admit(expert, &|expert| self.scores.of(expert), &is_chosen);
             }
         }
     }

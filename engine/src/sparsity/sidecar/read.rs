@@ -52,11 +52,7 @@ impl Sidecar {
         }
         let version = reader.size(keys::FORMAT_VERSION)?;
         if version != keys::VERSION {
-            return Err(Error::Unsupported {
-                what: "sidecar version",
-                got: version.to_string(),
-                supported: keys::VERSION.to_string(),
-            });
+            return Err(Error::unsupported("sidecar version", version, keys::VERSION));
         }
         let identity = reader.identity()?;
         let provenance = reader.provenance()?;

@@ -10,59 +10,14 @@ use minijinja::{
 use super::{budget::Budget, sandbox::bounded};
 
 /// Python's public methods of texts.
-const OF_TEXTS: &[&str] = &[
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "encode",
-    "endswith",
-    "expandtabs",
-    "find",
-    "format",
-    "format_map",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "isidentifier",
-    "islower",
-    "isnumeric",
-    "isprintable",
-    "isspace",
-    "istitle",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "maketrans",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "swapcase",
-    "title",
-    "translate",
-    "upper",
-    "zfill",
-];
+const OF_TEXTS: &str = "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum isalpha isascii \
+    isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip maketrans partition \
+    removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title \
+    translate upper zfill";
 /// Those of lists that change nothing.
-const OF_LISTS: &[&str] = &["copy", "count", "index"];
+const OF_LISTS: &str = "copy count index";
 /// Those of maps that change nothing.
-const OF_MAPS: &[&str] = &["copy", "fromkeys", "get", "items", "keys", "values"];
+const OF_MAPS: &str = "copy fromkeys get items keys values";
 
 /// Adds the filter to the environment.
 pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
@@ -78,9 +33,9 @@ fn attribute(value: Value, name: &Value) -> Result<Value, Error> {
         ValueKind::String => OF_TEXTS,
         ValueKind::Seq => OF_LISTS,
         ValueKind::Map => OF_MAPS,
-        _ => &[],
+        _ => "",
     };
-    match name.as_str().and_then(|name| methods.iter().find(|method| **method == name)) {
+    match name.as_str().and_then(|name| methods.split_whitespace().find(|method| *method == name)) {
         Some(name) => Ok(Value::from_object(BoundMethod { value, name })),
         None => filters::attr(&value, name),
     }

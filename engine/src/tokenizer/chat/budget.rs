@@ -55,12 +55,18 @@ impl Budget {
         }
     }
 
-    /// Looks at the operands of an operation: there is time left, and they are few and shallow.
-    pub fn admit(&self, operands: &[Value]) -> Result<(), Error> {
+    /// Checks that there is time left.
+    pub fn check_time(&self) -> Result<(), Error> {
         // The thread's time costs a call of the system, so it is asked for only when it may be over.
         if self.began.elapsed() > self.time && ThreadTime::now().as_duration() > self.end {
             return Err(refused("it takes too long"));
         }
+        Ok(())
+    }
+
+    /// Looks at the operands of an operation: there is time left, and they are few and shallow.
+    pub fn admit(&self, operands: &[Value]) -> Result<(), Error> {
+        self.check_time()?;
         let mut left = VALUES;
         operands.iter().try_for_each(|value| walk(value, DEPTH, &mut left))
     }

@@ -7,7 +7,7 @@ use minijinja::{
     Environment, Error, ErrorKind, State, Value, filters,
     formatting::FormatStyle,
     functions, tests,
-    value::{Kwargs, Rest, ValueKind},
+    value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args},
 };
 
 use super::{
@@ -23,6 +23,13 @@ use super::{
 
 /// The widest range.
 const RANGE: usize = 10_000;
+/// Length of a format of dates, in bytes.
+const FORMAT: usize = 1000;
+
+/// Functions of a module of the library, each under a name of its own.
+macro_rules! library {
+    ($module:ident: $($name:literal $function:ident),*) => { vec![$(($name, Value::from_function($module::$function))),*] };
+}
 
 /// Adds everything a template may call.
 pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
@@ -37,28 +44,24 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
 
 /// Adds what the template library has, each call asking the budget before and after.
 fn add_library(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
-    for (name, function) in library_filters() {
+    let guarded = |function: Value| {
         let budget = Arc::clone(budget);
-        environment.add_filter(name, move |state: &mut State, operands: Rest<Value>, options: Kwargs| {
-            let operands = with_options(operands, options);
+        move |state: &mut State, operands: Rest<ValueOrKwargs>| {
+            let operands = operands.into_values();
             bounded(&budget, state, &operands, |state| function.call(state, &operands))
-        });
+        }
+    };
+    for (name, function) in library_filters() {
+        environment.add_filter(name, guarded(function));
     }
     for (name, function) in library_tests() {
-        let budget = Arc::clone(budget);
-        environment.add_test(name, move |state: &mut State, operands: Rest<Value>, options: Kwargs| {
-            let operands = with_options(operands, options);
-            bounded(&budget, state, &operands, |state| function.call(state, &operands)).map(|result| result.is_true())
+        let function = guarded(function);
+        environment.add_test(name, move |state: &mut State, operands: Rest<ValueOrKwargs>| {
+            function(state, operands).map(|result| result.is_true())
         });
     }
-    for (name, function) in
-        [("dict", Value::from_function(functions::dict)), ("namespace", Value::from_function(functions::namespace))]
-    {
-        let budget = Arc::clone(budget);
-        environment.add_function(name, move |state: &mut State, operands: Rest<Value>, options: Kwargs| {
-            let operands = with_options(operands, options);
-            bounded(&budget, state, &operands, |state| function.call(state, &operands))
-        });
+    for (name, function) in library![functions: "dict" dict, "namespace" namespace] {
+        environment.add_function(name, guarded(function));
     }
 }
 
@@ -124,10 +127,11 @@ fn add_filters_of_values(environment: &mut Environment<'_>, budget: &Arc<Budget>
         [("int", Value::from_function(filters::int)), ("float", Value::from_function(filters::float))]
     {
         let own = Arc::clone(budget);
-        environment.add_filter(name, move |state: &mut State, operands: Rest<Value>, options: Kwargs| {
+        environment.add_filter(name, move |state: &mut State, operands: Rest<ValueOrKwargs>| {
+            let operands = operands.into_values();
             own.admit(&operands)?;
-            let default = operands.get(1).cloned().or(options.get("default")?);
-            let operands = with_options(operands, options);
+            let (given, options): (Rest<Value>, Kwargs) = from_args(&operands)?;
+            let default = given.get(1).cloned().or(options.get("default")?);
             let zero = if name == "int" { Value::from(0) } else { Value::from(0.0) };
             Ok::<_, Error>(function.call(state, &operands).unwrap_or_else(|_| default.unwrap_or(zero)))
         });
@@ -144,16 +148,19 @@ fn add_filters_of_values(environment: &mut Environment<'_>, budget: &Arc<Budget>
     let own = Arc::clone(budget);
     environment.add_filter("wordcount", move |text: Value| own.text(&text).map(|text| text.split_whitespace().count()));
     let own = Arc::clone(budget);
-    environment.add_filter("format", move |text: Value, operands: Rest<Value>, options: Kwargs| {
-        let operands = with_options(operands, options);
-        text_methods::formatted(&own, FormatStyle::Printf, &own.text(&text)?, &operands)
+    environment.add_filter("format", move |text: Value, operands: Rest<ValueOrKwargs>| {
+        text_methods::formatted(&own, FormatStyle::Printf, &own.text(&text)?, &operands.into_values())
     });
     for name in ["escape", "e", "forceescape"] {
         let own = Arc::clone(budget);
         environment.add_filter(name, move |text: Value| escape(&own, &own.text(&text)?));
     }
     for name in ["length", "count"] {
-        environment.add_filter(name, |value: Value| if value.is_undefined() { Ok(0) } else { filters::length(&value) });
+        let own = Arc::clone(budget);
+        environment.add_filter(name, move |value: Value| {
+            own.check_time()?;
+            if value.is_undefined() { Ok(0) } else { filters::length(&value) }
+        });
     }
 }
 
@@ -173,7 +180,14 @@ fn add_functions(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     environment.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message.as_str().unwrap_or("raise_exception").to_owned()))
     });
-    environment.add_function("strftime_now", |format: String| strftime::now(&format));
+    let own = Arc::clone(budget);
+    environment.add_function("strftime_now", move |format: String| {
+        if format.len() > FORMAT {
+            return Err(refused("a format of dates is too long"));
+        }
+        // No directive makes more of its letters.
+        own.charge(16 * format.len()).map(|()| strftime::now(&format))
+    });
     let own = Arc::clone(budget);
     environment.set_unknown_method_callback(move |state, value, method, operands| {
         own.admit(std::slice::from_ref(value))?;
@@ -181,83 +195,23 @@ fn add_functions(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     });
 }
 
-/// The operands as the library's functions take them: options, if any, come last.
-fn with_options(operands: Rest<Value>, options: Kwargs) -> Vec<Value> {
-    let mut operands = operands.0;
-    if options.args().next().is_some() {
-        operands.push(options.into());
-    }
-    operands
-}
-
 fn library_filters() -> Vec<(&'static str, Value)> {
-    vec![
-        ("abs", Value::from_function(filters::abs)),
-        ("bool", Value::from_function(filters::bool)),
-        ("capitalize", Value::from_function(filters::capitalize)),
-        ("dictsort", Value::from_function(filters::dictsort)),
-        ("first", Value::from_function(filters::first)),
-        ("groupby", Value::from_function(filters::groupby)),
-        ("items", Value::from_function(filters::items)),
-        ("last", Value::from_function(filters::last)),
-        ("list", Value::from_function(filters::list)),
-        ("lower", Value::from_function(filters::lower)),
-        ("map", Value::from_function(filters::map)),
-        ("max", Value::from_function(filters::max)),
-        ("min", Value::from_function(filters::min)),
-        ("reject", Value::from_function(filters::reject)),
-        ("rejectattr", Value::from_function(filters::rejectattr)),
-        ("reverse", Value::from_function(filters::reverse)),
-        ("round", Value::from_function(filters::round)),
-        ("safe", Value::from_function(filters::safe)),
-        ("select", Value::from_function(filters::select)),
-        ("selectattr", Value::from_function(filters::selectattr)),
-        ("sort", Value::from_function(filters::sort)),
-        ("sum", Value::from_function(filters::sum)),
-        ("title", Value::from_function(filters::title)),
-        ("trim", Value::from_function(filters::trim)),
-        ("unique", Value::from_function(filters::unique)),
-        ("upper", Value::from_function(filters::upper)),
+    library![filters:
+        "abs" abs, "bool" bool, "capitalize" capitalize, "dictsort" dictsort, "first" first, "groupby" groupby, "items" items,
+        "last" last, "list" list, "lower" lower, "map" map, "max" max, "min" min, "reject" reject, "rejectattr" rejectattr,
+        "reverse" reverse, "round" round, "safe" safe, "select" select, "selectattr" selectattr, "sort" sort, "sum" sum,
+        "title" title, "trim" trim, "unique" unique, "upper" upper
     ]
 }
 
 fn library_tests() -> Vec<(&'static str, Value)> {
-    vec![
-        ("!=", Value::from_function(tests::is_ne)),
-        ("<", Value::from_function(tests::is_lt)),
-        ("<=", Value::from_function(tests::is_le)),
-        ("==", Value::from_function(tests::is_eq)),
-        (">", Value::from_function(tests::is_gt)),
-        (">=", Value::from_function(tests::is_ge)),
-        ("boolean", Value::from_function(tests::is_boolean)),
-        ("defined", Value::from_function(tests::is_defined)),
-        ("divisibleby", Value::from_function(tests::is_divisibleby)),
-        ("endingwith", Value::from_function(tests::is_endingwith)),
-        ("eq", Value::from_function(tests::is_eq)),
-        ("equalto", Value::from_function(tests::is_eq)),
-        ("even", Value::from_function(tests::is_even)),
-        ("false", Value::from_function(tests::is_false)),
-        ("float", Value::from_function(tests::is_float)),
-        ("ge", Value::from_function(tests::is_ge)),
-        ("greaterthan", Value::from_function(tests::is_gt)),
-        ("gt", Value::from_function(tests::is_gt)),
-        ("in", Value::from_function(tests::is_in)),
-        ("integer", Value::from_function(tests::is_integer)),
-        ("le", Value::from_function(tests::is_le)),
-        ("lessthan", Value::from_function(tests::is_lt)),
-        ("lower", Value::from_function(tests::is_lower)),
-        ("lt", Value::from_function(tests::is_lt)),
-        ("mapping", Value::from_function(tests::is_mapping)),
-        ("ne", Value::from_function(tests::is_ne)),
-        ("none", Value::from_function(tests::is_none)),
-        ("number", Value::from_function(tests::is_number)),
-        ("odd", Value::from_function(tests::is_odd)),
-        ("sameas", Value::from_function(tests::is_sameas)),
-        ("startingwith", Value::from_function(tests::is_startingwith)),
-        ("string", Value::from_function(tests::is_string)),
-        ("true", Value::from_function(tests::is_true)),
-        ("undefined", Value::from_function(tests::is_undefined)),
-        ("upper", Value::from_function(tests::is_upper)),
+    library![tests:
+        "!=" is_ne, "<" is_lt, "<=" is_le, "==" is_eq, ">" is_gt, ">=" is_ge, "boolean" is_boolean, "defined" is_defined,
+        "divisibleby" is_divisibleby, "endingwith" is_endingwith, "eq" is_eq, "equalto" is_eq, "even" is_even,
+        "false" is_false, "float" is_float, "ge" is_ge, "greaterthan" is_gt, "gt" is_gt, "in" is_in, "integer" is_integer,
+        "le" is_le, "lessthan" is_lt, "lower" is_lower, "lt" is_lt, "mapping" is_mapping, "ne" is_ne, "none" is_none,
+        "number" is_number, "odd" is_odd, "sameas" is_sameas, "startingwith" is_startingwith, "string" is_string,
+        "true" is_true, "undefined" is_undefined, "upper" is_upper
     ]
 }
 

@@ -23,9 +23,11 @@ const LISTS: i64 = 10_000;
 pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     add_filters_of_texts(environment, budget);
     add_filters_of_lists(environment, budget);
-    // Macros are maps to the library.
-    let is_macro = |value: &Value| value.kind() == ValueKind::Map && value.to_string().starts_with("<macro ");
-    environment.add_test("callable", move |value: Value| value.kind() == ValueKind::Plain || is_macro(&value));
+    environment.add_test("callable", |value: Value| {
+        // Macros are maps to the library.
+        let is_macro = |kind: &str| kind.ends_with("::Macro") || kind.ends_with("::AllArguments");
+        value.kind() == ValueKind::Plain || value.as_object().is_some_and(|object| is_macro(object.type_name()))
+    });
     environment.add_test("filter", |state: &State, name: Value| {
         name.as_str().is_some_and(|name| tests::is_filter(state, name))
     });
@@ -74,20 +76,21 @@ fn add_filters_of_texts(environment: &mut Environment<'_>, budget: &Arc<Budget>)
 }
 
 fn add_filters_of_lists(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
-    let own = Arc::clone(budget);
-    environment.add_filter("slice", move |list: Value, operands: Rest<Value>, options: Kwargs| {
-        let mut options = Arguments::new(operands, options);
-        let (count, fill) = (options.number("slices", 0)?, options.next("fill_with")?);
-        options.end()?;
-        slices(&own, &list, count, fill.as_ref())
-    });
-    let own = Arc::clone(budget);
-    environment.add_filter("batch", move |list: Value, operands: Rest<Value>, options: Kwargs| {
-        let mut options = Arguments::new(operands, options);
-        let (count, fill) = (options.number("linecount", 0)?, options.next("fill_with")?);
-        options.end()?;
-        batches(&own, &list, count, fill.as_ref())
-    });
+    for (name, parameter) in [("slice", "slices"), ("batch", "linecount")] {
+        let own = Arc::clone(budget);
+        environment.add_filter(name, move |list: Value, operands: Rest<Value>, options: Kwargs| {
+            let mut options = Arguments::new(operands, options);
+            let (count, fill) = (options.number(parameter, 0)?, options.next("fill_with")?);
+            options.end()?;
+            if !(1..=LISTS).contains(&count) {
+                return Err(refused("a number of slices or items is not between 1 and 10000"));
+            }
+            own.admit(std::slice::from_ref(&list))?;
+            let (items, count) = (list.try_iter()?.collect::<Vec<Value>>(), count as usize);
+            own.charge_elements(2 * (items.len() + count))?;
+            Ok(if name == "slice" { slices(&items, count, fill) } else { batches(&items, count, fill) })
+        });
+    }
     let own = Arc::clone(budget);
     environment.add_filter("pprint", move |value: Value| {
         own.admit(std::slice::from_ref(&value))?;
@@ -119,40 +122,24 @@ fn sorted(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// `list` in `count` lists of about equal lengths; the shorter ones are filled up.
-fn slices(budget: &Budget, list: &Value, count: i64, fill: Option<&Value>) -> Result<Value, Error> {
-    if !(1..=LISTS).contains(&count) {
-        return Err(refused("a number of slices is not between 1 and 10000"));
-    }
-    budget.admit(std::slice::from_ref(list))?;
-    let items: Vec<Value> = list.try_iter()?.collect();
-    let count = count as usize;
-    budget.charge_elements(items.len() + 2 * count)?;
+/// `items` in `count` lists of about equal lengths; the shorter ones are filled up.
+fn slices(mut items: &[Value], count: usize, fill: Option<Value>) -> Value {
     let (each, longer) = (items.len() / count, items.len() % count);
-    let mut rest = items.as_slice();
     let slice = |at: usize| {
-        let (now, behind) = rest.split_at(each + usize::from(at < longer));
-        rest = behind;
-        let filled = fill.filter(|_| at >= longer).cloned();
-        now.iter().cloned().chain(filled).collect::<Value>()
+        let (now, behind) = items.split_at(each + usize::from(at < longer));
+        items = behind;
+        now.iter().cloned().chain(fill.clone().filter(|_| at >= longer)).collect::<Value>()
     };
-    Ok((0..count).map(slice).collect())
+    (0..count).map(slice).collect()
 }
 
-/// `list` in lists of `count` items; the last one is filled up.
-fn batches(budget: &Budget, list: &Value, count: i64, fill: Option<&Value>) -> Result<Value, Error> {
-    if !(1..=LISTS).contains(&count) {
-        return Err(refused("a number of items is not between 1 and 10000"));
-    }
-    budget.admit(std::slice::from_ref(list))?;
-    let items: Vec<Value> = list.try_iter()?.collect();
-    let count = count as usize;
-    budget.charge_elements(2 * items.len() + count)?;
-    let batch = |items: &[Value]| {
-        let missing = fill.map_or(0, |_| count - items.len());
-        items.iter().cloned().chain(std::iter::repeat_n(fill.cloned().unwrap_or_default(), missing)).collect::<Value>()
+/// `items` in lists of `count`; the last one is filled up.
+fn batches(items: &[Value], count: usize, fill: Option<Value>) -> Value {
+    let batch = |now: &[Value]| {
+        let missing = fill.iter().flat_map(|fill| std::iter::repeat_n(fill, count - now.len()));
+        now.iter().chain(missing).cloned().collect::<Value>()
     };
-    Ok(items.chunks(count).map(batch).collect())
+    items.chunks(count).map(batch).collect()
 }
 
 /// Jinja's `cycler`: its items by turns.

@@ -1,15 +1,21 @@
-//! Arguments that no parameter of a macro takes. Jinja has them as `varargs` and `kwargs` in macros that name these; the template library
-//! refuses them. In compiled templates such a macro gets both as parameters behind its own, and callers an object that fills them.
+//! Arguments of macros as Jinja passes them, where the template library differs. It refuses those
+//! that no parameter takes; in Jinja macros that name `varargs` and `kwargs` have them there. In
+//! compiled templates such a macro gets both as parameters behind its own, and callers an object
+//! that fills them. The library also computes the last default first; one that names an earlier
+//! argument moves behind all of them.
 
 use std::{fmt, sync::Arc};
 
 use minijinja::{
     Environment, Error, ErrorKind, State, Value,
-    machinery::{Instruction, Instructions},
+    machinery::Instruction,
     value::{Enumerator, Kwargs, Object, Rest, Tuple, from_args},
 };
 
-use super::budget::{Budget, refused};
+use super::{
+    budget::{Budget, refused},
+    sandbox::{Guarded, call},
+};
 
 /// Arguments by position that no parameter takes.
 const BY_POSITION: &str = "varargs";
@@ -18,49 +24,77 @@ const BY_NAME: &str = "kwargs";
 /// Name under which compiled templates make a macro take all arguments. No template can write it.
 const FILTER: &str = "<macro>";
 
-/// A macro of a compiled template that names arguments which no parameter takes.
-#[derive(Debug)]
-pub struct CatchingMacro {
-    /// Instruction that loads the names of its parameters.
-    pub parameters: usize,
-    /// First instruction of its body.
-    pub body: usize,
-    /// Instruction that makes it.
-    pub built: usize,
-    /// Those of `varargs` and `kwargs` that it names.
-    pub caught: Vec<&'static str>,
+/// The instructions that give a macro one argument: with a default, its value where none is given;
+/// last, the variable's.
+struct MacroParameter<'a> {
+    name: &'a str,
+    first: usize,
+    last: usize,
 }
 
-impl CatchingMacro {
-    /// All macros of `program` that are such.
-    pub fn find(program: &Instructions<'_>) -> Vec<Self> {
-        let all: Vec<&Instruction<'_>> = (0..).map_while(|at| program.get(at)).collect();
-        let macros = all.iter().enumerate().filter_map(|(built, instruction)| {
-            let Instruction::BuildMacro(_, body, _) = instruction else { return None };
-            // In front of it are the names of its parameters, its closure, and the variables that it takes into that.
-            let enclosed = all[..built.saturating_sub(2)].iter().rev().map_while(|instruction| match instruction {
-                Instruction::Enclose(name) => Some(*name),
-                _ => None,
-            });
-            let enclosed: Vec<&str> = enclosed.collect();
-            let caught: Vec<_> = [BY_POSITION, BY_NAME].into_iter().filter(|name| enclosed.contains(name)).collect();
-            let (parameters, body) = (built.checked_sub(1)?, *body as usize);
-            (!caught.is_empty()).then_some(CatchingMacro { parameters, body, built, caught })
+/// Changes the macros of `program` in its guarded form.
+pub fn pass_as_jinja<'a>(program: &[&Instruction<'a>], guarded: &mut Guarded<'a>) {
+    for (built, instruction) in program.iter().enumerate() {
+        let Instruction::BuildMacro(_, body, _) = instruction else { continue };
+        // In front of it are the names of its parameters, its closure, and the variables that it
+        // takes into that.
+        let Some(Instruction::LoadConst(own)) = built.checked_sub(1).map(|at| program[at]) else { continue };
+        let enclosed = program[..built.saturating_sub(2)].iter().rev().map_while(|instruction| match instruction {
+            Instruction::Enclose(name) => Some(*name),
+            _ => None,
         });
-        macros.collect()
+        let enclosed: Vec<&str> = enclosed.collect();
+        let caught: Vec<_> = [BY_POSITION, BY_NAME].into_iter().filter(|name| enclosed.contains(name)).collect();
+        move_defaults(program, *body as usize, own.len().unwrap_or(0), &caught, guarded);
+        if !caught.is_empty() {
+            let own = own.try_iter().into_iter().flatten();
+            let all: Value = own.chain(caught.iter().copied().map(Value::from)).collect();
+            guarded.groups[built - 1] = vec![Instruction::LoadConst(all)];
+            guarded.groups[built].extend([Instruction::LoadConst(caught.len().into()), call(FILTER, Some(2))]);
+        }
     }
+}
 
-    /// The names of all its parameters, `own` being those of its declaration.
-    pub fn parameters_with(&self, own: &Value) -> Value {
-        let own = own.try_iter().into_iter().flatten();
-        own.chain(self.caught.iter().copied().map(Value::from)).collect()
+/// Has the macro whose instructions begin at `body` store its `caught` arguments and those whose
+/// defaults name an earlier one first, and compute these defaults last.
+fn move_defaults<'a>(
+    program: &[&Instruction<'a>],
+    body: usize,
+    parameters: usize,
+    caught: &[&'static str],
+    guarded: &mut Guarded<'a>,
+) {
+    // The last parameter comes first.
+    let (mut at, mut all) = (body, Vec::new());
+    while all.len() < parameters {
+        let last = match program[at..] {
+            [Instruction::DupTop, Instruction::IsUndefined, Instruction::JumpIfFalse(store), ..] => *store as usize,
+            _ => at,
+        };
+        let Instruction::StoreLocal(name) = program[last] else { return };
+        all.push(MacroParameter { name, first: at, last });
+        at = last + 1;
     }
-
-    /// The instructions behind the one that makes it, by which callers can give it all arguments.
-    pub fn wrap<'a>(&self) -> [Instruction<'a>; 2] {
-        // The last slot means that the looked-up function is not kept.
-        [Instruction::LoadConst(self.caught.len().into()), Instruction::ApplyFilter(FILTER, Some(2), u8::MAX)]
+    let mut stores: Vec<_> = caught.iter().rev().copied().map(Instruction::StoreLocal).collect();
+    let (mut kept, mut moved) = (Vec::new(), Vec::new());
+    for (number, &MacroParameter { name, first, last }) in all.iter().enumerate() {
+        let is_earlier = |name: &str| all[number + 1..].iter().any(|earlier| earlier.name == name);
+        let depends = program[first..last].iter().any(|instruction| match instruction {
+            Instruction::Lookup(name) | Instruction::CallFunction(name, _) => is_earlier(name),
+            _ => false,
+        });
+        if depends {
+            stores.push(Instruction::StoreLocal(name));
+            guarded.groups[first].insert(0, Instruction::Lookup(name));
+            moved.splice(0..0, first..=last);
+        } else {
+            guarded.groups[first].splice(0..0, stores.drain(..));
+            kept.extend(first..=last);
+        }
     }
+    let next = moved.first().copied().unwrap_or(at);
+    guarded.groups[next].splice(0..0, stores);
+    guarded.order.splice(body..at, kept.into_iter().chain(moved));
 }
 
 /// Adds to the environment what compiled templates make of such macros.

@@ -1,13 +1,14 @@
 //! Chat templates: messages to the text a model was trained on.
 //!
-//! A template is a program that came with a downloaded file. It is Jinja, as Hugging Face runs it, on the `minijinja`
-//! library; [`scan`] looks at
-//! its text and [`sandbox`] compiles it with every operation that can make data grow replaced by one that asks the
-//! [`budget`] first, so that no template can take more than bounded time and memory. [`operations`] and [`filters`] are
-//! what a template may call, [`json`] and [`text_methods`] what differs from the library there, [`jinja_extras`], [`text_filters`], [`bound_method`] and
-//! [`macro_arguments`] what it lacks, [`macro_defaults`] what it does in another order, [`fallback`] the templates for models that bring none, or a broken one;
-//! [`rendering`] gives a template a [`conversation`] in a form in which it writes all of it: system messages within the user's, and
-//! tools as text by [`tool_text`], where it knows none.
+//! A template is a program that came with a downloaded file. It is Jinja, as Hugging Face runs it,
+//! on the `minijinja` library; [`scan`] looks at its text and [`sandbox`] compiles it with every
+//! operation that can make data grow or walks through it replaced by one that asks the [`budget`]
+//! first, so that no template can take more than bounded time and memory. [`operations`] and
+//! [`filters`] are what a template may call, [`json`] and [`text_methods`] what differs from the
+//! library there, [`jinja_extras`], [`text_filters`], [`bound_method`] and [`macro_arguments`] what
+//! it lacks, [`fallback`] the templates for models that bring none, or a broken one; [`rendering`]
+//! gives a template a [`conversation`] in a form in which it writes all of it: system messages
+//! within the user's, and tools as text by [`tool_text`], where it knows none.
 
 mod arguments;
 mod bound_method;
@@ -18,7 +19,6 @@ mod filters;
 mod jinja_extras;
 mod json;
 mod macro_arguments;
-mod macro_defaults;
 mod mending;
 mod operations;
 mod rendering;

@@ -1,12 +1,13 @@
-//! Operators and displays (`[..]`, `{..}`) as functions that ask the budget first. What they compute is the template
-//! library's own: each operator is a one-operator expression, evaluated there.
+//! Operators, displays (`[..]`, `{..}`) and other steps of a template as filters that ask the
+//! budget first. What operators compute is the template library's own: each is a one-operator
+//! expression, evaluated there.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use minijinja::{
-    Environment, Error, Expression, Value, context,
+    Environment, Error, Expression, State, Value, context,
     formatting::FormatStyle,
-    value::{Tuple, ValueKind},
+    value::{Rest, Tuple, ValueKind, ValueOrKwargs},
 };
 
 use super::{
@@ -14,140 +15,136 @@ use super::{
     text_methods::formatted,
 };
 
-/// An operation by the name under which compiled templates call it. No template can write such a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operation {
-    /// The operator.
-    pub name: &'static str,
-    expression: &'static str,
-}
-
-/// All operations that can make data grow or walk through all of it.
-pub const ALL: &[Operation] = &[
-    ADD,
-    MULTIPLY,
-    REMAINDER,
-    CONCATENATE,
-    IN,
-    EQUAL,
-    NOT_EQUAL,
-    LESS,
-    LESS_OR_EQUAL,
-    GREATER,
-    GREATER_OR_EQUAL,
-    SLICE,
-    LIST,
-    TUPLE,
-    MAP,
-];
-
-/// `a + b`
-pub const ADD: Operation = Operation { name: "+", expression: "a + b" };
-/// `a * b`
-pub const MULTIPLY: Operation = Operation { name: "*", expression: "a * b" };
-/// `a % b`
-pub const REMAINDER: Operation = Operation { name: "%", expression: "a % b" };
-/// `a ~ b`
-pub const CONCATENATE: Operation = Operation { name: "~", expression: "a ~ b" };
-/// Containment.
-pub const IN: Operation = Operation { name: "<in>", expression: "a in b" };
-/// `a == b`
-pub const EQUAL: Operation = Operation { name: "==", expression: "a == b" };
-/// `a != b`
-pub const NOT_EQUAL: Operation = Operation { name: "!=", expression: "a != b" };
-/// `a < b`
-pub const LESS: Operation = Operation { name: "<", expression: "a < b" };
-/// `a <= b`
-pub const LESS_OR_EQUAL: Operation = Operation { name: "<=", expression: "a <= b" };
-/// `a > b`
-pub const GREATER: Operation = Operation { name: ">", expression: "a > b" };
-/// `a >= b`
-pub const GREATER_OR_EQUAL: Operation = Operation { name: ">=", expression: "a >= b" };
-/// Part of a sequence: from, to, step.
-pub const SLICE: Operation = Operation { name: "[:]", expression: "a[b:c:d]" };
-/// A list of the operands.
-pub const LIST: Operation = Operation { name: "[]", expression: "" };
-/// A tuple of the operands.
-pub const TUPLE: Operation = Operation { name: "()", expression: "" };
-/// A map of keys and values by turns.
-pub const MAP: Operation = Operation { name: "{}", expression: "" };
-
 /// The widest a sequence may become.
 const ELEMENTS: usize = 10_000;
 
-static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
+/// Operators by the names under which compiled templates call them. No template can write such a
+/// name.
+const OPERATORS: [(&str, &str); 12] = [
+    ("+", "a + b"),
+    ("*", "a * b"),
+    ("%", "a % b"),
+    ("~", "a ~ b"),
+    ("<in>", "a in b"),
+    ("==", "a == b"),
+    ("!=", "a != b"),
+    ("<", "a < b"),
+    ("<=", "a <= b"),
+    (">", "a > b"),
+    (">=", "a >= b"),
+    ("[:]", "a[b:c:d]"),
+];
 
-impl Operation {
-    /// The operation as a function of its operands.
-    pub fn function(self) -> Result<impl Fn(&Budget, &[Value]) -> Result<Value, Error> + Send + Sync + 'static, Error> {
-        let expression = match self.expression {
-            "" => None,
-            expression => Some(ENVIRONMENT.compile_expression(expression)?),
-        };
-        Ok(move |budget: &Budget, operands: &[Value]| {
-            budget.admit(operands)?;
-            match &expression {
-                Some(expression) => self.evaluate(expression, budget, operands),
-                None => {
-                    budget.charge_elements(operands.len())?;
-                    Ok(self.display(operands))
-                }
-            }
-        })
+/// Adds all of them to the environment.
+pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) -> Result<(), Error> {
+    static LIBRARY: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
+    for (name, expression) in OPERATORS {
+        let (budget, expression) = (Arc::clone(budget), LIBRARY.compile_expression(expression)?);
+        environment.add_filter(name, move |operands: Rest<Value>| {
+            budget.admit(&operands)?;
+            evaluate(name, &expression, &budget, &operands)
+        });
     }
+    let mut display = |name, make: fn(Vec<Value>) -> Value| {
+        let budget = Arc::clone(budget);
+        environment.add_filter(name, move |operands: Rest<ValueOrKwargs>| {
+            let operands = operands.into_values();
+            budget.admit(&operands)?;
+            budget.charge_elements(operands.len())?;
+            Ok::<_, Error>(make(operands))
+        });
+    };
+    display("[]", Value::from);
+    display("()", |operands| Tuple::from(operands).into());
+    display("{}", |operands| {
+        Value::from_pairs(operands.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())))
+    });
+    install_walks(environment, budget);
+    Ok(())
+}
 
-    fn evaluate(
-        self,
-        expression: &Expression<'static, 'static>,
-        budget: &Budget,
-        operands: &[Value],
-    ) -> Result<Value, Error> {
-        let operand = |at: usize| operands.get(at).cloned().unwrap_or_default();
-        let (mut a, mut b) = (operand(0), operand(1));
-        let elements = |value: &Value| if value.as_str().is_some() { 0 } else { value.len().unwrap_or(0) };
-        match self {
-            ADD => {
-                if elements(&a).saturating_add(elements(&b)) > ELEMENTS {
-                    return Err(refused("its lists are too long"));
-                }
-                budget.charge(a.as_str().map_or(0, str::len) + b.as_str().map_or(0, str::len))?;
+/// Adds the steps that walk through data to get at a part of it.
+fn install_walks(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
+    let own = Arc::clone(budget);
+    environment.add_filter("[.]", move |of: Value, key: Value| own.check_time().and_then(|()| of.get_item(&key)));
+    let own = Arc::clone(budget);
+    environment.add_filter("<for>", move |list: Value| own.check_time().map(|()| list));
+    let own = Arc::clone(budget);
+    environment.add_filter("<changed>", move |state: &mut State, of: Value, operands: Rest<ValueOrKwargs>| {
+        let operands = operands.into_values();
+        own.admit(&operands)?;
+        of.call_method(state, "changed", &operands)
+    });
+    let own = Arc::clone(budget);
+    environment.add_filter("[*]", move |lists: Rest<Value>| {
+        let mut all = Vec::new();
+        for list in lists.0 {
+            for item in list.try_iter()? {
+                own.charge_elements(1)?;
+                all.push(item);
             }
-            MULTIPLY => {
-                let times = a.as_usize().or(b.as_usize()).unwrap_or(0);
-                let text = a.as_str().or(b.as_str()).map_or(0, str::len);
-                if elements(&a).max(elements(&b)).saturating_mul(times) > ELEMENTS {
-                    return Err(refused("its lists are too long"));
-                }
-                budget.charge(text.saturating_mul(times))?;
-            }
-            REMAINDER => {
-                if let Some(text) = a.as_str() {
-                    let operands = match b.kind() {
-                        ValueKind::Seq => b.try_iter()?.collect(),
-                        _ => vec![b],
-                    };
-                    return formatted(budget, FormatStyle::Printf, text, &operands);
-                }
-            }
-            CONCATENATE => {
-                for operand in [&mut a, &mut b] {
-                    if operand.as_str().is_none() {
-                        *operand = Value::from(budget.text(operand)?);
-                    }
-                }
-                budget.charge(a.as_str().map_or(0, str::len) + b.as_str().map_or(0, str::len))?;
-            }
-            _ => {}
         }
-        let result = expression.eval(context! { a, b, c => operand(2), d => operand(3) })?;
-        if self == SLICE { budget.settle(result) } else { Ok(result) }
-    }
-
-    fn display(self, operands: &[Value]) -> Value {
-        match self {
-            MAP => Value::from_pairs(operands.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()))),
-            TUPLE => Value::from(Tuple::from(operands.to_vec())),
-            _ => Value::from(operands.to_vec()),
+        Ok::<_, Error>(Value::from(all))
+    });
+    let own = Arc::clone(budget);
+    environment.add_filter("{*}", move |maps: Rest<ValueOrKwargs>| {
+        let mut all = Vec::new();
+        for map in maps.into_values() {
+            if map.kind() != ValueKind::Map {
+                return Err(refused("arguments by name are not a map"));
+            }
+            for key in map.try_iter()? {
+                own.charge_elements(1)?;
+                all.push((key.clone(), map.get_item(&key)?));
+            }
         }
+        Ok(Value::from_pairs(all))
+    });
+}
+
+/// The operator called `name`, the operands of which the budget admits.
+fn evaluate(
+    name: &str,
+    expression: &Expression<'static, 'static>,
+    budget: &Budget,
+    operands: &[Value],
+) -> Result<Value, Error> {
+    let operand = |at: usize| operands.get(at).cloned().unwrap_or_default();
+    let (mut a, mut b) = (operand(0), operand(1));
+    let elements = |value: &Value| if value.as_str().is_some() { 0 } else { value.len().unwrap_or(0) };
+    let few = |elements: usize| if elements > ELEMENTS { Err(refused("its lists are too long")) } else { Ok(()) };
+    let length = |value: &Value| value.as_str().map_or(0, str::len);
+    match name {
+        "+" => {
+            few(elements(&a).saturating_add(elements(&b)))?;
+            budget.charge(length(&a) + length(&b))?;
+        }
+        "*" => {
+            let times = a.as_usize().or(b.as_usize()).unwrap_or(0);
+            few(elements(&a).max(elements(&b)).saturating_mul(times))?;
+            budget.charge(length(&a).max(length(&b)).saturating_mul(times))?;
+        }
+        "%" => {
+            if let Some(text) = a.as_str() {
+                let operands = if b.kind() == ValueKind::Seq { b.try_iter()?.collect() } else { vec![b] };
+                return formatted(budget, FormatStyle::Printf, text, &operands);
+            }
+        }
+        "~" => {
+            for operand in [&mut a, &mut b] {
+                if operand.as_str().is_none() {
+                    *operand = Value::from(budget.text(operand)?);
+                }
+            }
+            budget.charge(length(&a) + length(&b))?;
+        }
+        _ => {}
     }
+    let result = expression.eval(context! { a, b, c => operand(2), d => operand(3) })?;
+    if name != "[:]" {
+        return Ok(result);
+    }
+    // One that goes backwards would be collected whenever something looks at it.
+    let is_reversed = result.kind() == ValueKind::Iterable && operand(3).as_i64().is_some_and(|step| step < 0);
+    budget.settle(if is_reversed { result.try_iter()?.collect() } else { result })
 }

@@ -8,7 +8,7 @@ use minijinja::{Value, context, value::Serde};
 use super::{
     ChatTemplate,
     conversation::{ArgumentsForm, Conversation, LastPlace, TemplateMessage},
-    mending, sandbox, tool_text,
+    mending, tool_text,
 };
 use crate::error::{Error, Result};
 
@@ -184,7 +184,7 @@ impl ChatTemplate {
             documents => Value::from(()),
             ..Value::from(Serde(variables)),
         };
-        sandbox::render(self.source(), &context, conversation.size()).map_err(Error::Template)
+        self.program().render(&context, conversation.size()).map_err(Error::Template)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{conversation::Conversation, fallback};
+use super::{conversation::Conversation, fallback, sandbox::Program};
 use crate::{
     error::Result,
     format::{Checkpoint, TokenizerSource},
@@ -86,9 +86,10 @@ impl std::fmt::Display for TemplateOrigin {
 }
 
 /// Turns messages into the text a model was trained on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: String,
+    program: Program,
     origin: TemplateOrigin,
     stops: &'static [&'static str],
     tokens: SpecialTexts,
@@ -142,6 +143,7 @@ impl ChatTemplate {
     fn own(source: &str, key: &str, tokenizer: &Tokenizer) -> Self {
         ChatTemplate {
             source: source.to_owned(),
+            program: Program::compile(source),
             origin: TemplateOrigin::Model(key.to_owned()),
             stops: &[],
             tokens: SpecialTexts::of(tokenizer),
@@ -171,6 +173,7 @@ impl ChatTemplate {
         let (format, choice) = fallback::choose(tokenizer, model);
         ChatTemplate {
             source: format.source.to_owned(),
+            program: Program::compile(format.source),
             origin: TemplateOrigin::Fallback { format: format.name, choice, failure },
             stops: format.stops,
             tokens: SpecialTexts::of(tokenizer),
@@ -226,6 +229,10 @@ impl ChatTemplate {
     pub fn render_with(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<PromptText> {
         let template = self.tool_use.as_deref().filter(|_| !options.tools.is_empty()).unwrap_or(self);
         template.render_conversation(Conversation::new(messages, options)).map(PromptText::guarded)
+    }
+
+    pub(super) fn program(&self) -> &Program {
+        &self.program
     }
 
     pub(super) fn special_texts(&self) -> &SpecialTexts {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use minijinja::Value;
 use serde::Deserialize;
 
-use super::sandbox::render;
+use super::sandbox::Program;
 
 #[derive(Deserialize)]
 struct Fixture {
@@ -29,7 +29,7 @@ fn templates_render_as_the_reference_renders_them() {
     assert!(fixture.cases.len() > 120);
     let mut wrong = Vec::new();
     for case in fixture.cases {
-        let rendered = render(&case.template, &fixture.contexts[&case.context], 2000);
+        let rendered = Program::compile(&case.template).render(&fixture.contexts[&case.context], 2000);
         match (&rendered, &case.expected) {
             (Ok(text), Some(expected)) if text == expected => {}
             (Err(_), None) => {}

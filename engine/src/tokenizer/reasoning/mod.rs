@@ -9,3 +9,4 @@ pub mod transcript;
 
 pub use format::ReasoningFormat;
 pub use parser::{AnswerParser, AnswerPart};
+pub(crate) use parser::{Pieces, overlap};

@@ -244,6 +244,14 @@ impl AnswerParser {
         }
     }
 
+    /// The header so far; what comes next stands between two messages.
+    fn take_header(&mut self) -> String {
+        match std::mem::replace(&mut self.state, State::Between) {
+            State::Header { text, .. } => text,
+            _ => String::new(),
+        }
+    }
+
     fn apply(&mut self, marker: Marker, out: &mut Pieces) {
         self.close(out);
         let next = match self.format.grammar {
@@ -254,18 +262,9 @@ impl AnswerParser {
                 if marker == start {
                     State::Header { text: String::new(), marked: false }
                 } else if marker == channel {
-                    let mut header = match std::mem::replace(&mut self.state, State::Between) {
-                        State::Header { text, .. } => text,
-                        _ => String::new(),
-                    };
-                    header.push_str(channel.text);
-                    State::Header { text: header, marked: true }
+                    State::Header { text: self.take_header() + channel.text, marked: true }
                 } else if marker == message {
-                    let header = match std::mem::replace(&mut self.state, State::Between) {
-                        State::Header { text, .. } => text,
-                        _ => String::new(),
-                    };
-                    body(&header, channel.text, out)
+                    body(&self.take_header(), channel.text, out)
                 } else {
                     State::Between
                 }
@@ -296,7 +295,7 @@ fn body(header: &str, channel: &str, out: &mut Pieces) -> State {
 }
 
 /// Length of the longest proper prefix of `marker` that `text` ends with.
-fn overlap(text: &str, marker: &str) -> usize {
+pub fn overlap(text: &str, marker: &str) -> usize {
     let fits = |length: &usize| marker.is_char_boundary(*length) && text.ends_with(&marker[..*length]);
     (1..marker.len()).rev().find(fits).unwrap_or(0)
 }

@@ -6,10 +6,7 @@ use super::{
     ToolEvent, ToolFormat, ToolParser,
     parser::{RawPart, ReadAnswer},
 };
-use crate::tokenizer::reasoning::AnswerPart;
-
-/// Texts with the parts they belong to.
-type Pieces = Vec<(AnswerPart, String)>;
+use crate::tokenizer::reasoning::{AnswerPart, Pieces};
 
 /// The splitter of one answer. A text that begins like a call is held back until its name is known. Control tokens in calls are
 /// marked; words are plain.

@@ -11,6 +11,7 @@ use super::{
     format::ToolFormat,
     reader::{CallOutcome, CallPlace, CallProgress, CallReader},
 };
+use crate::tokenizer::reasoning::overlap;
 
 /// The parser of one answer. The events do not depend on how the answer is divided into pieces, but for the division of texts. A call is
 /// one of the tools that are defined; everything else is words, as it was written.
@@ -305,12 +306,6 @@ impl ReadAnswer {
 struct Opening<'b> {
     at: usize,
     brackets: &'b Brackets,
-}
-
-/// Length of the longest proper prefix of `marker` that `text` ends with.
-fn overlap(text: &str, marker: &str) -> usize {
-    let fits = |length: &usize| marker.is_char_boundary(*length) && text.ends_with(&marker[..*length]);
-    (1..marker.len()).rev().find(fits).unwrap_or(0)
 }
 
 #[cfg(test)]

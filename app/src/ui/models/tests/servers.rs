@@ -69,12 +69,8 @@ fn model_of_a_server_answers_in_the_window_and_its_key_stays_out_of_files() {
     });
     assert!(stage.shows(&format!("Messages are sent to {host}")), "a badge says where messages are sent");
 
-    stage.shell().queue_command(Command::Compose);
-    stage.step();
-    stage.it.event(egui::Event::Text("Who are you?".to_owned()));
-    stage.step();
-    stage.press(egui::Key::Enter);
-    stage.until("an answer", |window| !window.shell.chat_controller.is_busy());
+    stage.command(Command::Compose);
+    stage.ask("Who are you?");
     stage.appears("From far away.");
     let sent: Vec<String> = requests.try_iter().collect();
     let asked = sent.iter().find(|request| request.contains("Who are you?")).unwrap();

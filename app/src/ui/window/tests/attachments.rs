@@ -52,8 +52,7 @@ fn attach(stage: &mut TestWindow, path: &Path) {
 fn short_files_are_read_whole_and_named_under_the_answer() {
     let word = docx("<w:p><w:r><w:t>The frog is green.</w:t></w:r></w:p>");
     let (_folder, paths) = folder(&[("notes.md", b"# Notes\n\nA cat has a boat.\n"), ("frog.docx", &word)]);
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     stage.hold(&paths[0]);
     assert!(stage.shows("Drop it to attach it to the message"));
     attach(&mut stage, &paths[0]);
@@ -65,9 +64,7 @@ fn short_files_are_read_whole_and_named_under_the_answer() {
     });
 
     names::check(&stage, "attached files");
-    stage.write("Message", "Tell me a story about it.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Tell me a story about it.");
     names::check(&stage, "sources");
     let (branch, files) = chat(&mut stage);
     assert_eq!((branch.len(), &*branch[0].content), (2, "Tell me a story about it."));
@@ -94,13 +91,10 @@ fn short_files_are_read_whole_and_named_under_the_answer() {
 fn long_files_are_read_in_passages_that_are_cited_with_their_place() {
     let text = haystack("The dragon lives in the tower.");
     let (_folder, paths) = folder(&[("register.txt", text.as_bytes())]);
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     attach(&mut stage, &paths[0]);
     assert!(stage.shows("tokens, in passages"), "{:?}", stage.texts());
-    stage.write("Message", "Where does the dragon live?");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Where does the dragon live?");
     let (branch, files) = chat(&mut stage);
     assert_eq!((branch.len(), files[0].whole), (2, Some(false)));
     assert!(stage.shows("Sources: register.txt, lines "), "{:?}", stage.texts());
@@ -120,8 +114,7 @@ fn files_that_cannot_be_read_say_why_and_leave_nothing_behind() {
         ("d.docx", b"PK\x03\x04 and no more"),
         ("e.pdf", &pdf(&[&["The whole of it."]])),
     ]);
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     for (path, why) in paths.iter().zip([
         "a.pdf is encrypted; save a copy without a password",
         "b.txt is empty",
@@ -141,8 +134,7 @@ fn files_that_cannot_be_read_say_why_and_leave_nothing_behind() {
 #[test]
 fn files_are_attached_taken_out_and_sent_with_the_keyboard_alone() {
     let (_folder, paths) = folder(&[("one.rs", b"fn one() {}\n"), ("two.txt", b"two words\n")]);
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     for path in &paths {
         // A test has no desktop, so that there is no dialog either: the path is typed.
         stage.ctrl(Key::O);
@@ -154,8 +146,7 @@ fn files_are_attached_taken_out_and_sent_with_the_keyboard_alone() {
     }
     // Backwards from the text to the button of the second file.
     assert!(stage.control("Message").is_focused());
-    stage.it.key_press_modifiers(Modifiers::SHIFT, Key::Tab);
-    stage.step();
+    stage.press_with(Modifiers::SHIFT, Key::Tab);
     assert!(stage.control("Remove two.txt").is_focused());
     stage.press(Key::Enter);
     assert!(!stage.shows("Remove two.txt") && stage.shows("Remove one.rs"));
@@ -172,8 +163,7 @@ fn files_are_attached_taken_out_and_sent_with_the_keyboard_alone() {
 #[test]
 fn attached_files_wait_with_the_draft_and_leave_with_the_chat() {
     let (_folder, paths) = folder(&[("wait.md", b"It waits.\n")]);
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     attach(&mut stage, &paths[0]);
     let mut stage = stage.again();
     stage.step();

@@ -4,7 +4,7 @@ use egui::{Event, Key, Modifiers};
 use egui_kittest::kittest::Queryable;
 
 use crate::{
-    store::{MessageState, NewMessage, Speaker, Store},
+    store::{MessageState, NewMessage, Store},
     ui::testing::TestWindow,
 };
 
@@ -12,8 +12,7 @@ const SIZE: [f32; 2] = [1440.0, 900.0];
 
 /// A window whose next frame begins an answer.
 fn answering() -> TestWindow {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     stage.types("Tell me a very long story.");
     let (key, modifiers) = (Key::Enter, Modifiers::NONE);
     let press = Event::Key { key, physical_key: None, pressed: true, repeat: false, modifiers };
@@ -33,25 +32,18 @@ fn answer_that_the_closed_window_has_ended_says_so() {
 
 #[test]
 fn answers_name_their_models_and_an_edited_one_has_no_figures() {
-    let mut stage = TestWindow::with(SIZE, |folders, settings| {
+    let mut stage = TestWindow::opened_with(SIZE, |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
         let chat = store.add_chat(None, "").unwrap();
         let asked = store.add_message(chat, None, &NewMessage::user("Tell me about a frog.")).unwrap();
-        let answer = NewMessage {
-            speaker: Speaker::Assistant,
-            model: Some("Bigger 70B".to_owned()),
-            ..NewMessage::user("Frogs jump.")
-        };
+        let answer = NewMessage { model: Some("Bigger 70B".to_owned()), ..NewMessage::assistant("Frogs jump.") };
         store.add_message(chat, Some(asked), &answer).unwrap();
         settings.last_chat = Some(chat.number());
     });
-    stage.ready();
     assert!(stage.shows("Bigger 70B"), "{:?}", stage.texts());
     let named = |stage: &TestWindow| stage.texts().into_iter().filter(|text| text == "Storyteller").count();
     let before = named(&stage);
-    stage.types("Tell me a story about a boat.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Tell me a story about a boat.");
     assert!(named(&stage) > before, "{:?}", stage.texts());
     assert!(stage.shows("Bigger 70B") && stage.shows("first token"));
     let last = stage.it.get_all_by_label("Edit answer").last().unwrap().rect();

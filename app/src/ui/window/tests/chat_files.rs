@@ -6,7 +6,7 @@ use egui::accesskit::Role;
 use egui_kittest::kittest::Queryable;
 
 use crate::{
-    store::{NewMessage, Speaker, Store, import_export},
+    store::{NewMessage, Store, import_export},
     ui::{command::Page, testing::TestWindow},
 };
 
@@ -15,13 +15,13 @@ const ANSWER: &str = "In Rust:\n\n```rust\nfn main() {}\n\n// end\n```\n\n## Use
 
 /// A window that shows a chat with code.
 fn stage() -> TestWindow {
-    TestWindow::with([1200.0, 900.0], |folders, settings| {
+    TestWindow::opened_with([1200.0, 900.0], |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
         let chat = store.add_chat(None, "Be brief.").unwrap();
         store.rename_chat(chat, "Code").unwrap();
         let asked = store.add_message(chat, None, &NewMessage::user(QUESTION)).unwrap();
         let model = Some("storyteller".to_owned());
-        let answer = NewMessage { speaker: Speaker::Assistant, model, ..NewMessage::user(ANSWER) };
+        let answer = NewMessage { model, ..NewMessage::assistant(ANSWER) };
         store.add_message(chat, Some(asked), &answer).unwrap();
         settings.last_chat = Some(chat.number());
     })
@@ -38,7 +38,6 @@ fn shown(stage: &mut TestWindow) -> (String, String, Vec<String>) {
 #[test]
 fn copy_buttons_copy_code_and_chats() {
     let mut stage = stage();
-    stage.ready();
     let codes = ["fn main() {}\n\n// end\n", "int main(void);\n", "cargo build\n"];
     for (n, code) in codes.into_iter().enumerate() {
         let copied = stage.copies(|stage| {
@@ -59,7 +58,6 @@ fn copy_buttons_copy_code_and_chats() {
 #[test]
 fn dropped_chat_files_are_imported() {
     let mut stage = stage();
-    stage.ready();
     let folder = tempfile::tempdir().unwrap();
     let [ours, json, others, broken] = ["a.md", "b.JSON", "c.markdown", "d.md"].map(|name| folder.path().join(name));
     let before = shown(&mut stage);

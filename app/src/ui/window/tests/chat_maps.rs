@@ -3,6 +3,7 @@
 use egui::{Event, Key, Modifiers, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
 
+use super::neurons::answered;
 use crate::{
     engine_handle::ModelState,
     library::ModelId,
@@ -10,26 +11,9 @@ use crate::{
         RemoteModel,
         tests::{replies, scripted_by_request},
     },
-    store::{MessageState, NewMessage, Speaker},
+    store::NewMessage,
     ui::{command::Command, testing::TestWindow},
 };
-
-const SIZE: [f32; 2] = [1440.0, 900.0];
-
-/// Sends a message, and waits for the answer.
-fn ask(stage: &mut TestWindow, text: &str) {
-    stage.write("Message", text);
-    stage.press(Key::Enter);
-    stage.answered();
-}
-
-/// A window with an answer in it.
-fn answered() -> TestWindow {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
-    ask(&mut stage, "Tell me a story about a dog.");
-    stage
-}
 
 /// Words of the map about the token that it shows.
 fn map(stage: &TestWindow) -> String {
@@ -46,23 +30,21 @@ fn new_chat_has_a_live_map_of_its_own() {
     stage.ctrl(Key::N);
     assert!(map(&stage).contains("none has fired yet"), "{}", map(&stage));
     assert!(!stage.shows("Compared with token") && !stage.shows("fires only now"));
-    ask(&mut stage, "Tell me a story about a cat.");
+    stage.ask("Tell me a story about a cat.");
     let latest = stage.shell().engine_handle.engine().unwrap().neurons().latest().unwrap().index;
     assert!(map(&stage).contains(&format!("token {latest}:")), "{}", map(&stage));
     assert!(stage.shows("Hold this token") && !stage.shows("Compared with token"));
 
     // The first chat has the tokens that were kept with it.
     let chat = stage.shell().store.find_chat(first).unwrap().unwrap().id;
-    stage.shell().queue_command(Command::OpenChat(chat));
-    stage.step();
+    stage.command(Command::OpenChat(chat));
     assert!(stage.shows("The last tokens of this chat, as they were kept with it."), "{:?}", stage.texts());
     assert!(!map(&stage).contains(&format!("token {latest}:")), "{}", map(&stage));
 }
 
 #[test]
 fn map_of_an_answer_that_the_window_breaks_off_is_there_after_a_restart() {
-    let mut stage = TestWindow::with(SIZE, |_, _| ());
-    stage.ready();
+    let mut stage = TestWindow::opened([1440.0, 900.0]);
     stage.write("Message", "Tell me a story about a dog.");
     stage.press(Key::Enter);
     stage.until("words of an answer", |window| {
@@ -102,15 +84,9 @@ fn answer_of_another_model_is_not_explained() {
     let store = &mut stage.shell().store;
     let chat = store.add_chat(None, "").unwrap();
     let asked = store.add_message(chat, None, &NewMessage::user("Hi")).unwrap();
-    let answer = NewMessage {
-        speaker: Speaker::Assistant,
-        content: "delete_all is a command.".to_owned(),
-        state: MessageState::Complete,
-        model: Some("far".to_owned()),
-    };
+    let answer = NewMessage { model: Some("far".to_owned()), ..NewMessage::assistant("delete_all is a command.") };
     store.add_message(chat, Some(asked), &answer).unwrap();
-    stage.shell().queue_command(Command::OpenChat(chat));
-    stage.step();
+    stage.command(Command::OpenChat(chat));
     assert!(stage.control(magnifier).accesskit_node().is_disabled());
     stage.control(magnifier).hover();
     stage.appears("far wrote this answer. Open that model to see which neurons made the words.");
@@ -125,8 +101,8 @@ fn letters_typed_with_the_key_of_the_search_are_its_own() {
     // All within one frame, as on a busy machine.
     stage.it.input_mut().events.extend([key].into_iter().chain(letters));
     stage.step();
-    assert_eq!(stage.control("Search neurons").value().as_deref(), Some("dog"));
-    assert_eq!(stage.control("Message").value().unwrap_or_default(), "");
+    assert_eq!(stage.value("Search neurons"), "dog");
+    assert_eq!(stage.value("Message"), "");
 }
 
 #[test]

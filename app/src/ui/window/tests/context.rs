@@ -8,27 +8,22 @@ use crate::{
     engine_handle::ModelState,
     library::ModelId,
     settings::ModelSettings,
-    store::{Message, NewMessage, Speaker, Store},
-    ui::testing::TestWindow,
+    ui::testing::{TestWindow, add_chat},
 };
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 
 /// A window whose model keeps 128 tokens in mind.
 fn narrow() -> TestWindow {
-    let mut stage = TestWindow::with(SIZE, |_, settings| {
+    TestWindow::opened_with(SIZE, |_, settings| {
         let chosen = ModelSettings { device: Some(String::new()), context: Some(128), ..ModelSettings::default() };
         settings.models.insert(ModelId::Builtin.key(), chosen);
-    });
-    stage.ready();
-    stage
+    })
 }
 
-fn branch(stage: &mut TestWindow) -> Vec<Message> {
-    let shell = stage.shell();
-    let Some(number) = shell.settings.last_chat else { return Vec::new() };
-    let chat = shell.store.find_chat(number).unwrap().unwrap();
-    shell.store.branch(chat.id).unwrap()
+/// Frames until the tokens of the message are counted.
+fn counted(stage: &mut TestWindow) {
+    stage.until("a count", |window| window.conversation.counted().is_some());
 }
 
 #[test]
@@ -39,11 +34,11 @@ fn composer_counts_and_asks_about_a_message_that_is_too_long() {
     stage.until("a count", |window| window.conversation.counted().is_some_and(|tokens| tokens.exceed(128)));
     assert!(stage.shows("This message "), "{:?}", stage.texts());
     stage.press(Key::Enter);
-    assert!(branch(&mut stage).is_empty(), "nothing is sent");
+    assert!(stage.branch().is_empty(), "nothing is sent");
     assert!(stage.shows("This model's context is 128 tokens"));
     stage.click("Shorten the message");
     assert!(!stage.shows("This model's context is 128 tokens"));
-    assert_eq!(stage.control("Message").value().as_deref(), Some(long.as_str()), "it is still there");
+    assert_eq!(stage.value("Message"), long, "it is still there");
     // Nothing above it could be forgotten for it.
     stage.press(Key::Enter);
     assert!(
@@ -56,8 +51,7 @@ fn composer_counts_and_asks_about_a_message_that_is_too_long() {
 #[test]
 fn button_that_sends_is_within_the_composer() {
     for width in [900.0, 1280.0] {
-        let mut stage = TestWindow::new([width, 600.0]);
-        stage.ready();
+        let mut stage = TestWindow::opened([width, 600.0]);
         stage.write("Message", &"Tell me a story about a frog and a boat. ".repeat(64));
         stage.until("a count", |window| window.conversation.counted().is_some_and(|tokens| tokens.exceed(512)));
         let (field, send) = (stage.control("Message").rect(), stage.role(Role::Button, "Send").rect());
@@ -81,7 +75,7 @@ fn oldest_turns_are_forgotten_and_a_line_shows_it() {
         }
         stage.answered();
         if stage.shows("no longer sees the messages above this line") {
-            let said = branch(&mut stage);
+            let said = stage.branch();
             assert_eq!(said.len(), 2 * turn, "nothing is gone from the chat");
             let figures = AnswerStats::from_json(said[2 * turn - 1].stats.as_deref()).unwrap();
             assert!((1..turn).contains(&figures.forgotten_turns) && figures.forgotten_tokens > 10, "{figures:?}");
@@ -106,14 +100,13 @@ fn larger_context_is_opened_and_the_message_sent() {
     });
     stage.until("the message", |window| window.shell().chat_controller.is_busy());
     stage.answered();
-    assert_eq!(branch(&mut stage).len(), 2);
+    assert_eq!(stage.branch().len(), 2);
     assert!(!stage.shows("no longer sees"), "all of it is in the context");
 }
 
 #[test]
 fn short_messages_are_sent_without_a_question() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     stage.write("Message", "Tell me a story about a frog.");
     stage.press(Key::Enter);
     assert!(stage.shell().chat_controller.is_busy());
@@ -132,37 +125,27 @@ fn gauge(stage: &TestWindow) -> (Option<usize>, usize) {
 
 #[test]
 fn gauge_counts_a_chat_at_rest_as_while_a_message_is_written() {
-    let mut stage = TestWindow::with(SIZE, |folders, settings| {
-        let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        let chat = store.add_chat(None, "").unwrap();
-        let asked = store.add_message(chat, None, &NewMessage::user("Tell me a story about a frog.")).unwrap();
-        let answer =
-            NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("Once there was a frog. He jumped.") };
-        store.add_message(chat, Some(asked), &answer).unwrap();
-        settings.last_chat = Some(chat.number());
+    let mut stage = TestWindow::opened_with(SIZE, |folders, settings| {
+        let said = ["Tell me a story about a frog.", "Once there was a frog. He jumped."];
+        settings.last_chat = Some(add_chat(folders, "", &said).number());
     });
-    stage.ready();
-    let counted = |stage: &mut TestWindow| {
-        stage.until("a count", |window| window.conversation.counted().is_some());
-        gauge(stage)
-    };
-    let (draft, rest) = counted(&mut stage);
+    counted(&mut stage);
+    let (draft, rest) = gauge(&stage);
     assert!(draft.is_none() && rest > 12, "an opened chat is counted: {rest}");
     stage.types("And a boat?");
-    let (draft, used) = counted(&mut stage);
+    counted(&mut stage);
+    let (draft, used) = gauge(&stage);
     let draft = draft.unwrap();
     assert_eq!((draft > 2, used), (true, rest + draft));
-    stage.ctrl(Key::A);
-    stage.press(Key::Backspace);
-    assert_eq!(counted(&mut stage), (None, rest));
+    stage.erase("Message");
+    counted(&mut stage);
+    assert_eq!(gauge(&stage), (None, rest));
 }
 
 #[test]
 fn message_without_room_can_begin_a_new_chat() {
     let mut stage = narrow();
-    stage.write("Message", "Tell me a story about a frog and a boat.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Tell me a story about a frog and a boat.");
     // It has room by itself, but not with what was said.
     let long = "Tell me a story about a frog and a boat. ".repeat(6);
     stage.write("Message", &long);
@@ -174,7 +157,7 @@ fn message_without_room_can_begin_a_new_chat() {
     stage.click("Send it in a new chat");
     stage.answered();
     assert_ne!(stage.shell().settings.last_chat, old);
-    let said = branch(&mut stage);
+    let said = stage.branch();
     assert_eq!((said.len(), &*said[0].content), (2, long.trim()));
     let old = stage.shell().store.find_chat(old.unwrap()).unwrap().unwrap();
     assert_eq!(old.draft, "", "it has moved");

@@ -1,14 +1,14 @@
 //! Carets and undo histories belong to the text that is typed into, never to another one.
-//! another text's.
-
-use std::time::Instant;
 
 use egui::{Event, Key, Modifiers, accesskit::Role};
 
 use crate::{
-    store::{ChatId, MessageState, NewMessage, Speaker, Store},
-    testing::PATIENCE,
-    ui::{command::Command, testing::TestWindow},
+    store::ChatId,
+    testing::eventually,
+    ui::{
+        command::Command,
+        testing::{TestWindow, add_chat},
+    },
 };
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
@@ -16,36 +16,12 @@ const SIZE: [f32; 2] = [1440.0, 900.0];
 /// A window with two chats, each a question and an answer, of which the first is shown.
 fn two_chats() -> (TestWindow, [ChatId; 2]) {
     let mut chats = Vec::new();
-    let mut stage = TestWindow::with(SIZE, |folders, settings| {
-        let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        for (title, question, answer) in
-            [("Frogs", "Why do frogs jump?", "Far."), ("Boats", "Hello", "There was a train.")]
-        {
-            let chat = store.add_chat(None, "").unwrap();
-            store.rename_chat(chat, title).unwrap();
-            let asked = store.add_message(chat, None, &NewMessage::user(question)).unwrap();
-            let said = NewMessage {
-                speaker: Speaker::Assistant,
-                state: MessageState::Complete,
-                model: Some("Another model".to_owned()),
-                ..NewMessage::user(answer)
-            };
-            store.add_message(chat, Some(asked), &said).unwrap();
-            chats.push(chat);
-        }
+    let stage = TestWindow::opened_with(SIZE, |folders, settings| {
+        chats.push(add_chat(folders, "Frogs", &["Why do frogs jump?", "Far."]));
+        chats.push(add_chat(folders, "Boats", &["Hello", "There was a train."]));
         settings.last_chat = Some(chats[0].number());
     });
-    stage.ready();
     (stage, [chats[0], chats[1]])
-}
-
-fn open(stage: &mut TestWindow, chat: ChatId) {
-    stage.shell().queue_command(Command::OpenChat(chat));
-    stage.step();
-}
-
-fn value(stage: &TestWindow, name: &str) -> String {
-    stage.control(name).value().unwrap_or_default()
 }
 
 /// Takes back all that can be taken back.
@@ -62,30 +38,28 @@ fn undo_in_one_chat_brings_back_nothing_of_another() {
     stage.ctrl(Key::A);
     stage.press(Key::Backspace);
     stage.it.run_steps(90);
-    open(&mut stage, boats);
-    assert_eq!(value(&stage, "Message"), "");
+    stage.command(Command::OpenChat(boats));
+    assert_eq!(stage.value("Message"), "");
     undo(&mut stage);
-    assert_eq!(value(&stage, "Message"), "", "both drafts are empty");
+    assert_eq!(stage.value("Message"), "", "both drafts are empty");
     stage.types("B text");
     undo(&mut stage);
-    assert_eq!(value(&stage, "Message"), "");
+    assert_eq!(stage.value("Message"), "");
     stage.types("of the boats");
-    open(&mut stage, frogs);
+    stage.command(Command::OpenChat(frogs));
     undo(&mut stage);
-    assert_eq!(value(&stage, "Message"), "");
+    assert_eq!(stage.value("Message"), "");
     // Its own is still there, with the caret behind it.
-    open(&mut stage, boats);
+    stage.command(Command::OpenChat(boats));
     stage.types("!");
-    assert_eq!(value(&stage, "Message"), "of the boats!");
+    assert_eq!(stage.value("Message"), "of the boats!");
     stage.ctrl(Key::N);
     undo(&mut stage);
-    assert_eq!(value(&stage, "Message"), "", "a new chat");
+    assert_eq!(stage.value("Message"), "", "a new chat");
     // What was sent is not brought back either.
-    stage.types("Tell me a story.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Tell me a story.");
     undo(&mut stage);
-    assert_eq!(value(&stage, "Message"), "");
+    assert_eq!(stage.value("Message"), "");
 }
 
 #[test]
@@ -95,21 +69,21 @@ fn change_of_a_message_begins_at_its_end() {
     stage.press(Key::Home);
     stage.types("Well: ");
     stage.click("Cancel");
-    open(&mut stage, boats);
+    stage.command(Command::OpenChat(boats));
     for (button, field, text) in
         [("Edit message", "Changed message", "Hello"), ("Edit answer", "Changed answer", "There was a train.")]
     {
         stage.click(button);
         stage.types(" The end.");
-        assert_eq!(value(&stage, field), format!("{text} The end."));
+        assert_eq!(stage.value(field), format!("{text} The end."));
         stage.press(Key::Home);
         (0..6).for_each(|_| stage.ctrl(Key::Z));
-        assert_eq!(value(&stage, field), text, "all that is undone is its own");
+        assert_eq!(stage.value(field), text, "all that is undone is its own");
         stage.click("Cancel");
         // The same one again, in which the caret was moved.
         stage.click(button);
         stage.types("!");
-        assert_eq!(value(&stage, field), format!("{text}!"));
+        assert_eq!(stage.value(field), format!("{text}!"));
         stage.click("Cancel");
     }
 }
@@ -120,19 +94,19 @@ fn renaming_replaces_the_name_that_is_selected() {
     stage.press(Key::F2);
     stage.types("Renamed");
     stage.press(Key::Enter);
-    open(&mut stage, boats);
+    stage.command(Command::OpenChat(boats));
     stage.press(Key::F2);
     stage.types("Lily");
-    assert_eq!(value(&stage, "Name of the chat"), "Lily");
+    assert_eq!(stage.value("Name of the chat"), "Lily");
     undo(&mut stage);
-    assert_eq!(value(&stage, "Name of the chat"), "Boats");
+    assert_eq!(stage.value("Name of the chat"), "Boats");
     stage.types("s");
     stage.press(Key::Enter);
     for name in ["Stories", "Letters"] {
         stage.click("New folder");
         stage.it.step();
         stage.types(name);
-        assert_eq!(value(&stage, "Name of the folder"), name);
+        assert_eq!(stage.value("Name of the folder"), name);
         stage.press(Key::Enter);
     }
     let mut folders: Vec<_> = stage.shell().store.folders().unwrap().into_iter().map(|folder| folder.name).collect();
@@ -149,18 +123,16 @@ fn settings_of_one_chat_take_back_nothing_of_another() {
     stage.ctrl(Key::A);
     stage.press(Key::Backspace);
     stage.it.run_steps(90);
-    open(&mut stage, boats);
-    stage.control("System prompt").focus();
-    stage.step();
+    stage.command(Command::OpenChat(boats));
+    stage.focus("System prompt");
     undo(&mut stage);
-    assert_eq!(value(&stage, "System prompt"), "");
+    assert_eq!(stage.value("System prompt"), "");
     // Of names of presets, too: the field is emptied when one is kept.
     stage.write("Name of the preset", "Brief");
     stage.click("Save as preset");
-    stage.control("Name of the preset").focus();
-    stage.step();
+    stage.focus("Name of the preset");
     undo(&mut stage);
-    assert_eq!(value(&stage, "Name of the preset"), "");
+    assert_eq!(stage.value("Name of the preset"), "");
     let prompts = [frogs, boats].map(|chat| stage.shell().store.chat(chat).unwrap().system_prompt);
     assert_eq!(prompts, ["", ""]);
 }
@@ -168,23 +140,20 @@ fn settings_of_one_chat_take_back_nothing_of_another() {
 #[test]
 fn tool_server_is_added_with_enter_and_not_brought_back_for_the_next() {
     const FIELD: &str = "Server to add: a command, an address, or JSON with mcpServers";
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     stage.ctrl(Key::Comma);
     stage.write(FIELD, "http://127.0.0.1:1/mcp");
     // Who leaves now is told.
     stage.ctrl(Key::L);
     assert!(stage.shows("The tool server was not added"), "{:?}", stage.texts());
     stage.ctrl(Key::Comma);
-    assert_eq!(value(&stage, FIELD), "http://127.0.0.1:1/mcp");
-    stage.control(FIELD).focus();
-    stage.step();
+    assert_eq!(stage.value(FIELD), "http://127.0.0.1:1/mcp");
+    stage.focus(FIELD);
     stage.press(Key::Enter);
     stage.until("the server", |window| !window.shell.settings.tools.servers.is_empty());
-    stage.control(FIELD).focus();
-    stage.step();
+    stage.focus(FIELD);
     undo(&mut stage);
-    assert_eq!(value(&stage, FIELD), "");
+    assert_eq!(stage.value(FIELD), "");
 }
 
 /// Keys that are pressed and let go within one frame, as in a slow window.
@@ -201,7 +170,7 @@ fn modifiers_count_as_they_were_when_the_key_was_pressed() {
     stage.types("one");
     in_one_frame(&mut stage, Modifiers::SHIFT, Key::Enter);
     stage.types("two");
-    assert_eq!(value(&stage, "Message"), "one\ntwo", "Shift+Enter does not send");
+    assert_eq!(stage.value("Message"), "one\ntwo", "Shift+Enter does not send");
     assert!(!stage.shell().chat_controller.is_busy());
     in_one_frame(&mut stage, Modifiers::NONE, Key::Enter);
     assert!(stage.shell().chat_controller.is_busy());
@@ -210,18 +179,15 @@ fn modifiers_count_as_they_were_when_the_key_was_pressed() {
 
 #[test]
 fn draft_of_a_new_chat_is_kept_while_one_types_and_an_empty_chat_leaves_no_row() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     let chats = |stage: &mut TestWindow| stage.shell().store.chats().unwrap();
-    let began = Instant::now();
-    while chats(&mut stage).is_empty() {
-        assert!(began.elapsed() < PATIENCE, "a draft is kept although there is no pause");
+    eventually("a draft, although there is no pause", || {
         stage.it.event(Event::Text("x".to_owned()));
         stage.it.step();
-    }
+        !chats(&mut stage).is_empty()
+    });
     assert!(chats(&mut stage)[0].draft.starts_with('x'));
-    stage.ctrl(Key::A);
-    stage.press(Key::Backspace);
+    stage.erase("Message");
     stage.ctrl(Key::N);
     assert!(chats(&mut stage).is_empty(), "nothing was said in it");
 }
@@ -229,8 +195,7 @@ fn draft_of_a_new_chat_is_kept_while_one_types_and_an_empty_chat_leaves_no_row()
 #[test]
 fn button_that_sends_stays_in_the_window_when_much_is_pasted() {
     let (mut stage, _) = two_chats();
-    stage.control("Message").focus();
-    stage.step();
+    stage.focus("Message");
     stage.it.event(Event::Paste("A line of a long text.\n".repeat(300)));
     stage.it.step();
     let send = stage.role(Role::Button, "Send").rect();

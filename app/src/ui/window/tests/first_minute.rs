@@ -48,8 +48,7 @@ fn hub() -> String {
 
 #[test]
 fn first_screen_says_what_the_model_is_and_what_leaves_the_computer() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     stage.until("the adapters", |window| window.shell().adapters.list().is_some());
     assert!(stage.shows("A demonstration of 6.4 million parameters: it tells children's stories"));
     assert!(stage.shows("Nothing leaves this computer"));
@@ -75,8 +74,7 @@ fn offers(stage: &mut TestWindow) -> Vec<String> {
 
 #[test]
 fn offered_model_is_downloaded_and_opened_with_a_click_each() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     stage.it.state_mut().offers.hub = hub();
     stage.appears("Get a chat model");
     let offers = offers(&mut stage);
@@ -98,8 +96,7 @@ fn offered_model_is_downloaded_and_opened_with_a_click_each() {
 
 #[test]
 fn three_offers_of_the_first_screen_are_on_the_page_of_models_too() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     let of_the_first_screen = offers(&mut stage);
     assert_eq!(of_the_first_screen.len(), 3);
     stage.click("Models");
@@ -109,8 +106,7 @@ fn three_offers_of_the_first_screen_are_on_the_page_of_models_too() {
 
 #[test]
 fn offer_without_a_network_says_why() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     stage.it.state_mut().offers.hub = "http://127.0.0.1:9".to_owned();
     let offer = offers(&mut stage).swap_remove(0);
     stage.click(&offer);

@@ -5,7 +5,11 @@ use std::time::{Duration, Instant};
 use egui::ViewportId;
 use egui_kittest::Harness;
 
-use crate::{chat::SamplingOverrides, testing::PATIENCE, ui::Window};
+use crate::{
+    chat::SamplingOverrides,
+    testing::{PATIENCE, eventually},
+    ui::Window,
+};
 
 /// When the window wants to be drawn again, if nothing happens.
 pub fn repaint_delay<State>(it: &Harness<'_, State>) -> Duration {
@@ -51,22 +55,17 @@ fn hidden_window_saves_its_answer_and_idles() {
     };
     let mut it = Harness::builder().with_step_dt(1.0 / 60.0).build_ui_state(tick, None);
     let until = |it: &mut Harness<'_, Option<Window>>, is: &dyn Fn(&Window) -> bool| {
-        let began = Instant::now();
-        while !it.state().as_ref().is_some_and(is) {
-            assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}");
-            std::thread::sleep(Duration::from_millis(5));
+        eventually("the window", || {
             it.step();
-        }
+            it.state().as_ref().is_some_and(is)
+        });
     };
     until(&mut it, &|window| window.shell.engine_handle.engine().is_some());
     let shell = &mut it.state_mut().as_mut().unwrap().shell;
     let chat = shell.store.add_chat(None, "").unwrap();
     let greedy = SamplingOverrides { temperature: Some(0.0), ..SamplingOverrides::default() };
     shell.store.set_chat_sampling(chat, greedy.to_json().as_deref()).unwrap();
-    shell
-        .chat_controller
-        .send_message(&mut shell.store, &shell.engine_handle, chat, None, "Tell me a story about a frog.")
-        .unwrap();
+    shell.chat_controller.send_message(&mut shell.store, chat, None, "Tell me a story about a frog.").unwrap();
     until(&mut it, &|window| !window.shell.chat_controller.is_busy());
     let shell = &it.state().as_ref().unwrap().shell;
     assert!(shell.store.branch(chat).unwrap()[1].content.contains("Once"));

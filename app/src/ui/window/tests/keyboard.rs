@@ -5,10 +5,10 @@ use egui_kittest::kittest::Queryable;
 
 use crate::{
     chat::{Side, SideModel},
-    store::{MessageState, NewMessage, Speaker, Store},
+    store::{MessageState, Speaker},
     ui::{
         command::{Command, Page},
-        testing::TestWindow,
+        testing::{TestWindow, add_chat},
     },
 };
 
@@ -23,12 +23,10 @@ fn send_message(stage: &mut TestWindow, text: &str) {
 
 #[test]
 fn chat_works_with_the_keyboard_alone() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     // The first key that is pressed writes.
     stage.types("Tell me a story");
-    stage.it.key_press_modifiers(Modifiers::SHIFT, Key::Enter);
-    stage.step();
+    stage.press_with(Modifiers::SHIFT, Key::Enter);
     stage.types("about a zebra.");
     stage.press(Key::Enter);
     stage.answered();
@@ -86,13 +84,12 @@ fn chat_works_with_the_keyboard_alone() {
     stage.press(Key::Enter);
     assert!(stage.branch()[0].content.contains("zebra"));
     stage.types("not sent");
-    assert_eq!(stage.control("Message").value().as_deref(), Some("not sent"));
+    assert_eq!(stage.value("Message"), "not sent");
 }
 
 #[test]
 fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     let columns = |stage: &mut TestWindow| {
         let panels = stage.shell().settings.panels;
         (panels.chats, panels.neurons, stage.shows("Search chats"), stage.shows("Processor"))
@@ -141,10 +138,8 @@ fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
 
 #[test]
 fn escape_closes_the_focused_control_before_it_stops_an_answer() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
-    send_message(&mut stage, "Tell me a story.");
-    stage.answered();
+    let mut stage = TestWindow::opened(SIZE);
+    stage.ask("Tell me a story.");
     // Escape, while another answer is written; how that ended.
     let escape = |stage: &mut TestWindow| {
         stage.ctrl(Key::R);
@@ -163,8 +158,7 @@ fn escape_closes_the_focused_control_before_it_stops_an_answer() {
     assert_eq!(escape(&mut stage), MessageState::Complete);
     assert!(!stage.shows("Begin a new line"), "the list was closed");
 
-    stage.control("Import and export").focus();
-    stage.step();
+    stage.focus("Import and export");
     stage.press(Key::Enter);
     assert!(stage.shows("Import chats …"));
     assert_eq!(escape(&mut stage), MessageState::Complete);
@@ -175,8 +169,7 @@ fn escape_closes_the_focused_control_before_it_stops_an_answer() {
 
 #[test]
 fn chat_draft_and_panels_are_restored_when_the_window_reopens() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     stage.types("Tell me about a boat.");
     stage.press(Key::Enter);
     stage.answered();
@@ -186,16 +179,14 @@ fn chat_draft_and_panels_are_restored_when_the_window_reopens() {
     let mut stage = stage.again();
     stage.step();
     assert_eq!(stage.branch(), said);
-    assert_eq!(stage.control("Message").value().as_deref(), Some("half a thou"));
+    assert_eq!(stage.value("Message"), "half a thou");
     assert!(stage.control("Message").is_focused() && !stage.shell().settings.panels.neurons);
 }
 
 #[test]
 fn escape_keeps_a_change_until_it_is_kept_or_taken_back() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
-    send_message(&mut stage, "Tell me a story.");
-    stage.answered();
+    let mut stage = TestWindow::opened(SIZE);
+    stage.ask("Tell me a story.");
     let answer = stage.branch()[1].content.clone();
     stage.click("Edit answer");
     assert!(stage.control("Changed answer").is_focused());
@@ -213,7 +204,7 @@ fn escape_keeps_a_change_until_it_is_kept_or_taken_back() {
     for _ in 0..2 {
         stage.press(Key::Escape);
         assert!(stage.control("Changed answer").is_focused());
-        assert_eq!(stage.control("Changed answer").value().as_deref(), Some(&*changed));
+        assert_eq!(stage.value("Changed answer"), changed);
         assert!(stage.shows("Your change is not kept yet"));
     }
     stage.click("Keep");
@@ -222,10 +213,8 @@ fn escape_keeps_a_change_until_it_is_kept_or_taken_back() {
 
 #[test]
 fn escape_closes_the_settings_of_a_chat_before_it_stops_an_answer() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
-    send_message(&mut stage, "Tell me a story.");
-    stage.answered();
+    let mut stage = TestWindow::opened(SIZE);
+    stage.ask("Tell me a story.");
     stage.click("Chat settings");
     stage.write("System prompt", "Be brief.");
     stage.ctrl(Key::R);
@@ -244,15 +233,12 @@ fn escape_closes_the_settings_of_a_chat_before_it_stops_an_answer() {
 
 #[test]
 fn arrows_lead_from_word_to_word_and_escape_leaves_them() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
-    send_message(&mut stage, "Tell me a story.");
-    stage.answered();
+    let mut stage = TestWindow::opened(SIZE);
+    stage.ask("Tell me a story.");
     for focused in [false, true] {
         stage.click("Which neurons made these words?");
         if focused {
-            stage.control("Message").focus();
-            stage.step();
+            stage.focus("Message");
         }
         stage.press(Key::ArrowRight);
         stage.appears("probability");
@@ -265,16 +251,14 @@ fn arrows_lead_from_word_to_word_and_escape_leaves_them() {
     stage.write("Message", "ab");
     stage.press(Key::ArrowLeft);
     stage.types("-");
-    assert_eq!(stage.control("Message").value().as_deref(), Some("a-b"));
+    assert_eq!(stage.value("Message"), "a-b");
     assert!(!stage.shows("Reading the text before it") && !stage.shows("probability"));
 }
 
 #[test]
 fn escape_closes_a_comparison() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
-    send_message(&mut stage, "Tell me a story.");
-    stage.answered();
+    let mut stage = TestWindow::opened(SIZE);
+    stage.ask("Tell me a story.");
     let side = |title: &str| Side { title: title.to_owned(), model: SideModel::Without(Vec::new()) };
     stage.shell().queue_command(Command::Compare([side("First"), side("Second")]));
     stage.until("both answers", |window| window.conversation.is_compared());
@@ -285,10 +269,8 @@ fn escape_closes_a_comparison() {
 
 #[test]
 fn escape_takes_the_card_of_a_neuron_away_before_it_stops_an_answer() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
-    send_message(&mut stage, "Tell me a story.");
-    stage.answered();
+    let mut stage = TestWindow::opened(SIZE);
+    stage.ask("Tell me a story.");
     super::neurons::click_a_dot(&mut stage);
     assert!(stage.shows("Close this card"), "{:?}", stage.texts());
     stage.ctrl(Key::R);
@@ -301,8 +283,7 @@ fn escape_takes_the_card_of_a_neuron_away_before_it_stops_an_answer() {
 
 #[test]
 fn escape_and_a_button_lead_from_a_page_back_to_the_chat() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     for (key, page) in [(Key::M, Page::Models), (Key::Comma, Page::Preferences)] {
         stage.ctrl(key);
         assert_eq!(stage.it.state().page, page);
@@ -321,8 +302,7 @@ fn escape_and_a_button_lead_from_a_page_back_to_the_chat() {
     stage.press(Key::Escape);
     assert_eq!(stage.it.state().page, Page::Chat);
     // So is a column over the others, and the answer goes on.
-    let mut stage = TestWindow::new([600.0, 900.0]);
-    stage.ready();
+    let mut stage = TestWindow::opened([600.0, 900.0]);
     send_message(&mut stage, "Tell me a story.");
     stage.ctrl(Key::B);
     assert!(stage.shows("Search chats"));
@@ -334,15 +314,11 @@ fn escape_and_a_button_lead_from_a_page_back_to_the_chat() {
 
 #[test]
 fn chats_are_reached_renamed_and_deleted_with_keys() {
-    let mut stage = TestWindow::with(SIZE, |folders, settings| {
-        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+    let mut stage = TestWindow::opened_with(SIZE, |folders, settings| {
         for title in ["Last", "Middle", "First"] {
-            let chat = store.add_chat(None, "").unwrap();
-            store.rename_chat(chat, title).unwrap();
-            settings.last_chat = Some(chat.number());
+            settings.last_chat = Some(add_chat(folders, title, &[]).number());
         }
     });
-    stage.ready();
     let shown = |stage: &mut TestWindow| {
         let shell = stage.shell();
         shell.shown.and_then(|number| shell.store.find_chat(number).unwrap()).map(|chat| chat.title)
@@ -370,8 +346,7 @@ fn chats_are_reached_renamed_and_deleted_with_keys() {
     assert!(stage.control("First").is_focused());
     stage.press(Key::End);
     assert!(stage.control("Last").is_focused());
-    stage.it.key_press_modifiers(Modifiers::COMMAND | Modifiers::SHIFT, Key::Delete);
-    stage.step();
+    stage.press_with(Modifiers::COMMAND | Modifiers::SHIFT, Key::Delete);
     assert!(!stage.shows("Last") || stage.shows("Deleted \u{201c}Last\u{201d}"), "{:?}", stage.texts());
     assert_eq!(stage.shell().store.chats().unwrap().len(), 2);
     assert_eq!(shown(&mut stage).as_deref(), Some("Renamed"), "that is still shown");
@@ -381,12 +356,9 @@ fn chats_are_reached_renamed_and_deleted_with_keys() {
 
 #[test]
 fn areas_are_reached_with_one_key() {
-    let mut stage = TestWindow::with(SIZE, |folders, _| {
-        let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        let chat = store.add_chat(None, "").unwrap();
-        store.rename_chat(chat, "Frogs").unwrap();
+    let mut stage = TestWindow::opened_with(SIZE, |folders, _| {
+        add_chat(folders, "Frogs", &[]);
     });
-    stage.ready();
     assert!(stage.control("Message").is_focused());
     let stop = |stage: &TestWindow, name: &str| stage.it.get_by_role_and_label(Role::Region, name).is_focused();
     stage.press(Key::F6);
@@ -397,8 +369,7 @@ fn areas_are_reached_with_one_key() {
     assert!(stop(&stage, "Chat"));
     stage.press(Key::F6);
     assert!(stage.control("Message").is_focused());
-    stage.it.key_press_modifiers(Modifiers::SHIFT, Key::F6);
-    stage.step();
+    stage.press_with(Modifiers::SHIFT, Key::F6);
     assert!(stop(&stage, "Chat"));
     // A page has no field where one writes a message.
     stage.ctrl(Key::M);
@@ -411,14 +382,9 @@ fn areas_are_reached_with_one_key() {
 
 #[test]
 fn dates_are_shown_on_hovering() {
-    let mut stage = TestWindow::with(SIZE, |folders, settings| {
-        let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        let chat = store.add_chat(None, "").unwrap();
-        store.rename_chat(chat, "Frogs").unwrap();
-        store.add_message(chat, None, &NewMessage::user("Why?")).unwrap();
-        settings.last_chat = Some(chat.number());
+    let mut stage = TestWindow::opened_with(SIZE, |folders, settings| {
+        settings.last_chat = Some(add_chat(folders, "Frogs", &["Why?"]).number());
     });
-    stage.ready();
     for (name, words) in [("Frogs", "Begun 20"), ("Copy message", "Sent 20")] {
         let at = stage.control(name).rect().center();
         stage.it.hover_at(at);

@@ -12,8 +12,11 @@ use crate::{
         RemoteModel,
         tests::{replies, scripted_by_request},
     },
-    store::{MessageState, NewMessage, Speaker, Store},
-    ui::{command::Command, testing::TestWindow},
+    store::MessageState,
+    ui::{
+        command::Command,
+        testing::{TestWindow, add_chat},
+    },
 };
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
@@ -53,21 +56,18 @@ fn close(stage: &mut TestWindow) -> Vec<ViewportCommand> {
 #[test]
 fn another_model_waits_for_a_decision_while_an_answer_is_written() {
     let mut stage = answering();
-    stage.shell().queue_command(Command::OpenModel(ModelId::Builtin));
-    stage.step();
+    stage.command(Command::OpenModel(ModelId::Builtin));
     assert!(stage.shows("Open Storyteller?") && stage.shows("An answer is being written."), "{:?}", stage.texts());
     names::check(&stage, "the question before another model");
     // The keyboard is where nothing is lost by accident.
     assert!(stage.control("Cancel").is_focused());
     stage.press(Key::Enter);
     assert!(!stage.shows("Open Storyteller?") && stage.shell().chat_controller.is_busy());
-    stage.shell().queue_command(Command::CloseModel);
-    stage.step();
+    stage.command(Command::CloseModel);
     assert!(stage.shows("Close far"), "{:?}", stage.texts());
     stage.press(Key::Escape);
     assert!(!stage.shows("Close far") && stage.shell().chat_controller.is_busy());
-    stage.shell().queue_command(Command::OpenModel(ModelId::Builtin));
-    stage.step();
+    stage.command(Command::OpenModel(ModelId::Builtin));
     stage.click("Open anyway");
     assert!(stage.shows("The answer was stopped because its model was closed"), "{:?}", stage.texts());
     stage.ready();
@@ -75,8 +75,7 @@ fn another_model_waits_for_a_decision_while_an_answer_is_written() {
     assert_eq!((&*said[1].content, said[1].state), ("Once", MessageState::Stopped));
     assert!(stage.shows("stopped: its model was closed"), "{:?}", stage.texts());
     // Nothing is asked where nothing is being written.
-    stage.shell().queue_command(Command::OpenModel(ModelId::Builtin));
-    stage.step();
+    stage.command(Command::OpenModel(ModelId::Builtin));
     assert!(!stage.shows("Open Storyteller?"));
 }
 
@@ -96,15 +95,9 @@ fn closing_waits_for_a_decision_while_an_answer_is_written() {
 
 #[test]
 fn closing_waits_while_a_file_is_read_or_a_message_is_changed() {
-    let mut stage = TestWindow::with(SIZE, |folders, settings| {
-        let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        let chat = store.add_chat(None, "").unwrap();
-        let asked = store.add_message(chat, None, &NewMessage::user("Tell me about a cat.")).unwrap();
-        let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("Cats sleep.") };
-        store.add_message(chat, Some(asked), &answer).unwrap();
-        settings.last_chat = Some(chat.number());
+    let mut stage = TestWindow::opened_with(SIZE, |folders, settings| {
+        settings.last_chat = Some(add_chat(folders, "", &["Tell me about a cat.", "Cats sleep."]).number());
     });
-    stage.ready();
     assert!(!close(&mut stage).contains(&ViewportCommand::CancelClose), "nothing is lost");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes.md");
@@ -124,8 +117,7 @@ fn closing_waits_while_a_file_is_read_or_a_message_is_changed() {
 
 #[test]
 fn file_that_is_read_goes_to_the_chat_it_was_chosen_for() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes.md");
     std::fs::write(&path, "A cat has a boat.").unwrap();

@@ -6,8 +6,11 @@ use egui::Key;
 use rusqlite::Connection;
 
 use crate::{
-    store::{ChatId, NewMessage, Store},
-    ui::{command::Command, testing::TestWindow},
+    store::ChatId,
+    ui::{
+        command::Command,
+        testing::{TestWindow, add_chat},
+    },
 };
 
 /// The store's own patience with a lock is 5 s: frames that waited for one would take longer.
@@ -29,31 +32,20 @@ fn while_locked(stage: &mut TestWindow, act: impl FnOnce(&mut TestWindow)) {
 /// A window with two chats, and their ids.
 fn stage() -> (TestWindow, [ChatId; 2]) {
     let mut ids = Vec::new();
-    let mut stage = TestWindow::with([1440.0, 900.0], |folders, _| {
-        let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        for (title, text) in [("Frogs", "A frog sat on a stone."), ("Boats", "A boat in the rain.")] {
-            let chat = store.add_chat(None, "").unwrap();
-            store.rename_chat(chat, title).unwrap();
-            store.add_message(chat, None, &NewMessage::user(text)).unwrap();
-            ids.push(chat);
-        }
+    let stage = TestWindow::opened_with([1440.0, 900.0], |folders, _| {
+        ids.push(add_chat(folders, "Frogs", &["A frog sat on a stone."]));
+        ids.push(add_chat(folders, "Boats", &["A boat in the rain."]));
     });
-    stage.ready();
     (stage, ids.try_into().unwrap())
-}
-
-fn open(stage: &mut TestWindow, chat: ChatId) {
-    stage.shell().queue_command(Command::OpenChat(chat));
-    stage.step();
 }
 
 #[test]
 fn chats_are_opened_and_found_while_the_file_is_locked() {
     let (mut stage, [frogs, boats]) = stage();
     while_locked(&mut stage, |stage| {
-        open(stage, frogs);
+        stage.command(Command::OpenChat(frogs));
         assert!(stage.shows("A frog sat on a stone."));
-        open(stage, boats);
+        stage.command(Command::OpenChat(boats));
         assert!(stage.shows("A boat in the rain."));
         stage.ctrl(Key::K);
         stage.types("stone");
@@ -79,12 +71,12 @@ fn chats_are_renamed_and_deleted_when_the_lock_ends() {
 #[test]
 fn message_is_sent_when_the_lock_ends() {
     let (mut stage, [frogs, _]) = stage();
-    open(&mut stage, frogs);
+    stage.command(Command::OpenChat(frogs));
     while_locked(&mut stage, |stage| {
         stage.write("Message", "Tell me a story about a frog.");
         stage.press(Key::Enter);
         assert!(!stage.shell().chat_controller.is_busy());
-        assert_eq!(stage.control("Message").value().as_deref(), Some("Tell me a story about a frog."));
+        assert_eq!(stage.value("Message"), "Tell me a story about a frog.");
     });
     stage.until("the answer", |window| window.shell.store.branch(frogs).unwrap().len() == 3);
     stage.answered();

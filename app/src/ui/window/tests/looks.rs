@@ -1,11 +1,7 @@
 //! Panels against reviewed pictures. `UPDATE_SNAPSHOTS=true cargo test` writes those that differ
 //! anew.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
 use egui::{FontData, FontFamily, FontInsert, FontPriority, Rect, Theme, Ui, Vec2, epaint::text::InsertFontFamily};
 use egui_kittest::{Harness, SnapshotResults, kittest::Queryable};
@@ -20,8 +16,8 @@ use crate::{
     folders::Folders,
     library::ModelId,
     settings::Settings,
-    store::{NewMessage, Speaker, ToolCall, ToolOutcome, ToolResult, import_export::FileFormat},
-    testing::{PATIENCE, eventually},
+    store::{NewMessage, ToolCall, ToolOutcome, ToolResult, import_export::FileFormat},
+    testing::eventually,
     tools::{Consent, ServerConfig, ServerTransport, builtin::Builtin},
     ui::{
         chats::ChatsPanel,
@@ -31,6 +27,7 @@ use crate::{
         neurons::NeuronsPanel,
         preferences::{PreferencesPage, ToolsCard, keys},
         shell::Shell,
+        testing::add_chat,
         theme, widgets,
     },
 };
@@ -97,6 +94,11 @@ fn panel<P: Default + 'static>(
     it
 }
 
+fn show_conversation(ui: &mut Ui, shown: &mut WithOffers<Conversation>, shell: &mut Shell) {
+    shown.panel.tick(ui, shell);
+    shown.panel.show(ui, shell, &mut shown.offers);
+}
+
 /// Compares what is shown with the picture called `name`, in both colours.
 fn look<P: Default + 'static>(
     name: &str,
@@ -145,36 +147,19 @@ fn conversation_matches_its_snapshots() {
         "conversation",
         [640.0, 900.0],
         |folders, settings| settings.last_chat = Some(chats(folders)[0].number()),
-        |ui, shown: &mut WithOffers<Conversation>, shell| {
-            shown.panel.tick(ui, shell);
-            shown.panel.show(ui, shell, &mut shown.offers);
-        },
+        show_conversation,
         |it| it.run_steps(4),
     );
 }
 
 /// A question that runs to the left, and an answer with every element of Markdown.
 fn elements(folders: &Folders, settings: &mut Settings) {
-    let (mut store, _) = crate::store::Store::open(&folders.chats()).unwrap();
-    let chat = store.add_chat(None, "").unwrap();
-    let asked = store.add_message(chat, None, &NewMessage::user("זוהי פסקה (12)")).unwrap();
-    let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user(include_str!("elements.md")) };
-    store.add_message(chat, Some(asked), &answer).unwrap();
-    settings.last_chat = Some(chat.number());
+    settings.last_chat = Some(add_chat(folders, "", &["זוהי פסקה (12)", include_str!("elements.md")]).number());
 }
 
 #[test]
 fn every_element_of_markdown_matches_its_snapshots() {
-    look(
-        "markdown",
-        [640.0, 1900.0],
-        elements,
-        |ui, shown: &mut WithOffers<Conversation>, shell| {
-            shown.panel.tick(ui, shell);
-            shown.panel.show(ui, shell, &mut shown.offers);
-        },
-        |it| it.run_steps(6),
-    );
+    look("markdown", [640.0, 1900.0], elements, show_conversation, |it| it.run_steps(6));
 }
 
 #[test]
@@ -198,15 +183,12 @@ fn models(name: &str, size: [f32; 2], mask: impl Fn(Rect, Rect) -> Rect) {
             shown.panel.show(ui, shell, &mut shown.offers);
         },
         |it| {
-            let began = Instant::now();
-            while it.state().panel.panel.found().len() < 2
-                || it.query_by_label("Rescan folders").is_none()
-                || it.state().shell.as_ref().unwrap().adapters.list().is_none()
-            {
-                assert!(began.elapsed() < PATIENCE, "no models within {PATIENCE:?}");
-                thread::sleep(Duration::from_millis(5));
+            eventually("models", || {
                 it.step();
-            }
+                it.state().panel.panel.found().len() >= 2
+                    && it.query_by_label("Rescan folders").is_some()
+                    && it.state().shell.as_ref().unwrap().adapters.list().is_some()
+            });
             it.run_steps(4);
             // Whether they fit depends on the machine.
             let page = it.ctx.content_rect();
@@ -240,10 +222,8 @@ fn page_of_preferences_matches_its_snapshots() {
             // Where this test keeps its files is another place each time; the buttons behind a path, which are higher, go with it.
             let (right, temporary) = (it.ctx.content_rect().right(), std::env::temp_dir());
             let temporary = temporary.to_string_lossy();
-            let paths: Vec<Rect> = it
-                .get_all_by(|node| node.value().is_some_and(|text| text.contains(&*temporary)))
-                .map(|node| node.rect())
-                .collect();
+            let kept = it.get_all_by(|node| node.value().is_some_and(|text| text.contains(&*temporary)));
+            let paths: Vec<Rect> = kept.map(|node| node.rect()).collect();
             for rect in paths {
                 it.mask(rect.with_max_x(right).expand2(Vec2::new(0.0, 4.0)));
             }
@@ -311,23 +291,13 @@ fn conversation_with_files_matches_its_snapshots() {
         let found = store.find_passages(&ids[..1], "Who is the harbour master?", 2).unwrap();
         let passages: Vec<_> = found.iter().map(|found| found.id).collect();
         store.set_given(asked, &[(ids[0], false), (ids[1], true)], &passages).unwrap();
-        let answer =
-            NewMessage { speaker: Speaker::Assistant, ..NewMessage::user("The harbour master is called Ada.") };
+        let answer = NewMessage::assistant("The harbour master is called Ada.");
         store.add_message(chat, Some(asked), &answer).unwrap();
         let document = Document::read("more.rs".to_owned(), DocumentKind::Code, b"fn main() {}").unwrap();
         store.attach(chat, &document).unwrap();
         settings.last_chat = Some(chat.number());
     };
-    look(
-        "files",
-        [640.0, 480.0],
-        prepare,
-        |ui, shown: &mut WithOffers<Conversation>, shell| {
-            shown.panel.tick(ui, shell);
-            shown.panel.show(ui, shell, &mut shown.offers);
-        },
-        |it| it.run_steps(4),
-    );
+    look("files", [640.0, 480.0], prepare, show_conversation, |it| it.run_steps(4));
 }
 
 #[test]
@@ -349,8 +319,7 @@ fn conversation_with_tools_matches_its_snapshots() {
         ];
         let asked = "How many tonnes do the ships of today carry together?";
         let asked = store.add_message(chat, None, &NewMessage::user(asked)).unwrap();
-        let answer = |text: &str| NewMessage { speaker: Speaker::Assistant, ..NewMessage::user(text) };
-        let looking = store.add_message(chat, Some(asked), &answer("Let me look at the list.")).unwrap();
+        let looking = store.add_message(chat, Some(asked), &NewMessage::assistant("Let me look at the list.")).unwrap();
         store.set_tool_calls(looking, &calls).unwrap();
         let mut last = looking;
         let ends = [
@@ -362,28 +331,20 @@ fn conversation_with_tools_matches_its_snapshots() {
             let result = ToolResult { call, outcome, server: server.map(str::to_owned) };
             last = store.add_tool_result(chat, last, &result, text).unwrap();
         }
-        let adding = store.add_message(chat, Some(last), &answer("Then I add what you told me.")).unwrap();
+        let adding =
+            store.add_message(chat, Some(last), &NewMessage::assistant("Then I add what you told me.")).unwrap();
         let sum = call("d", "calculator", "{\"expression\": \"1200.5 + 840 + 3 * 77.25\"}");
         store.set_tool_calls(adding, &[sum]).unwrap();
         settings.last_chat = Some(chat.number());
     };
-    look(
-        "tools",
-        [640.0, 560.0],
-        prepare,
-        |ui, shown: &mut WithOffers<Conversation>, shell| {
-            shown.panel.tick(ui, shell);
-            shown.panel.show(ui, shell, &mut shown.offers);
-        },
-        |it| {
-            let shell = it.state_mut().shell.as_mut().unwrap();
-            let chat = shell.store.chats().unwrap()[0].id;
-            let answer = shell.store.branch(chat).unwrap().pop().unwrap();
-            shell.chat_controller.begin_calls(chat, &answer);
-            it.run_steps(6);
-            assert!(it.query_by_label("Allow once").is_some());
-        },
-    );
+    look("tools", [640.0, 560.0], prepare, show_conversation, |it| {
+        let shell = it.state_mut().shell.as_mut().unwrap();
+        let chat = shell.store.chats().unwrap()[0].id;
+        let answer = shell.store.branch(chat).unwrap().pop().unwrap();
+        shell.chat_controller.begin_calls(chat, &answer);
+        it.run_steps(6);
+        assert!(it.query_by_label("Allow once").is_some());
+    });
 }
 
 #[test]
@@ -411,12 +372,10 @@ fn settings_of_tools_match_their_snapshots() {
             widgets::card(ui, |ui| card.show(ui, shell));
         },
         |it| {
-            let began = Instant::now();
-            while it.query_by_label("Connect again to files").is_none() {
-                assert!(began.elapsed() < PATIENCE, "no failure within {PATIENCE:?}");
-                thread::sleep(Duration::from_millis(5));
+            eventually("a failure", || {
                 it.step();
-            }
+                it.query_by_label("Connect again to files").is_some()
+            });
             it.run_steps(4);
         },
     );

@@ -138,7 +138,7 @@ impl Life {
                 SamplingOverrides { temperature: Some(0.0), max_tokens: Some(400), ..SamplingOverrides::default() };
             shell.store.set_chat_sampling(chat, choices.to_json().as_deref()).unwrap();
             let text = "Tell me a story about a frog.";
-            shell.chat_controller.send_message(&mut shell.store, &shell.engine_handle, chat, None, text).unwrap();
+            shell.chat_controller.send_message(&mut shell.store, chat, None, text).unwrap();
             self.chat.set(Some(chat));
             let question =
                 r#"{"messages": [{"role": "user", "content": "What is rain?"}], "temperature": 0, "stream": true}"#;

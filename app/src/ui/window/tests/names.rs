@@ -9,8 +9,8 @@ use egui::{
 use egui_kittest::kittest::{AccessKitNode, NodeT, Queryable};
 
 use crate::{
-    store::{NewMessage, Speaker, Store},
-    ui::testing::TestWindow,
+    store::{NewMessage, Store},
+    ui::testing::{TestWindow, add_chat},
 };
 
 const ANSWER: &str = "<think>\nHm.\n</think>\n\nSome *words*.\n\n```rust\nfn main() {}\n```\n\n```\nmore\n```\n";
@@ -51,7 +51,7 @@ fn is_icon(letter: char) -> bool {
 
 /// A window with chats, folders and an answer with everything in it.
 fn full(size: [f32; 2]) -> TestWindow {
-    let mut stage = TestWindow::with(size, |folders, settings| {
+    TestWindow::opened_with(size, |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
         store.add_folder("Old ones").unwrap();
         for title in ["Frogs", "Boats"] {
@@ -60,7 +60,7 @@ fn full(size: [f32; 2]) -> TestWindow {
             let mut parent = None;
             for _ in 0..2 {
                 let asked = store.add_message(chat, parent, &NewMessage::user("Why?")).unwrap();
-                let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user(ANSWER) };
+                let answer = NewMessage::assistant(ANSWER);
                 store.add_message(chat, Some(asked), &answer).unwrap();
                 parent = Some(store.add_message(chat, Some(asked), &answer).unwrap());
             }
@@ -69,9 +69,7 @@ fn full(size: [f32; 2]) -> TestWindow {
         }
         settings.folders.push("/nowhere/at/all".into());
         settings.folders.push("/nowhere/else".into());
-    });
-    stage.ready();
-    stage
+    })
 }
 
 #[test]
@@ -142,18 +140,13 @@ fn narrow_window_has_the_same_controls() {
 
 #[test]
 fn texts_for_screen_readers_have_no_character_that_their_bus_refuses() {
-    let mut stage = TestWindow::with([1440.0, 900.0], |folders, settings| {
-        let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        let chat = store.add_chat(None, "").unwrap();
-        store.rename_chat(chat, "Title\0 of it").unwrap();
-        let asked = store.add_message(chat, None, &NewMessage::user("Asked\0 so")).unwrap();
+    let stage = TestWindow::opened_with([1440.0, 900.0], |folders, settings| {
         let answer = "Said\0 *so*\n\n```\ncode\0 here\n```\n\n[link](https://example.org/\0a)\n";
-        let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user(answer) };
-        store.add_message(chat, Some(asked), &answer).unwrap();
+        let chat = add_chat(folders, "Title\0 of it", &["Asked\0 so", answer]);
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
         store.set_draft(chat, "Draft\0 of it").unwrap();
         settings.last_chat = Some(chat.number());
     });
-    stage.ready();
     for text in ["Title", "Asked", "Said", "code", "Draft"] {
         let with = |node: &AccessKitNode<'_>| {
             [node.label(), node.value()].into_iter().flatten().find(|it| it.starts_with(text))

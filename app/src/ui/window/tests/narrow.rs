@@ -13,8 +13,7 @@ const SWITCHES: [&str; 2] = ["Show or hide the chats", "Show or hide the neurons
 #[test]
 fn column_over_the_page_leaves_the_line_above_free() {
     for size in SIZES {
-        let mut stage = TestWindow::new(size);
-        stage.ready();
+        let mut stage = TestWindow::opened(size);
         for (switch, key, first) in [(SWITCHES[0], Key::B, "New chat"), (SWITCHES[1], Key::J, "Search neurons")] {
             if stage.shows(first) {
                 // The chats have room of their own.
@@ -38,11 +37,8 @@ fn column_over_the_page_leaves_the_line_above_free() {
 
 #[test]
 fn neurons_take_the_place_of_the_chats_rather_than_hide_words() {
-    let mut stage = TestWindow::new(SIZES[0]);
-    stage.ready();
-    stage.types("Tell me a story about a ball.");
-    stage.press(Key::Enter);
-    stage.answered();
+    let mut stage = TestWindow::opened(SIZES[0]);
+    stage.ask("Tell me a story about a ball.");
     stage.ctrl(Key::J);
     stage.it.run_steps(2);
     assert!(stage.shows("Search neurons") && !stage.shows("Search chats"));
@@ -63,11 +59,8 @@ fn neurons_take_the_place_of_the_chats_rather_than_hide_words() {
 #[test]
 fn notice_of_a_change_that_is_not_kept_covers_nothing() {
     for size in SIZES {
-        let mut stage = TestWindow::new(size);
-        stage.ready();
-        stage.types("Tell me a story about a ball.");
-        stage.press(Key::Enter);
-        stage.answered();
+        let mut stage = TestWindow::opened(size);
+        stage.ask("Tell me a story about a ball.");
         stage.click("Edit message");
         stage.types(&" and a fox".repeat(12));
         stage.press(Key::Escape);

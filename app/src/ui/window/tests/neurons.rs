@@ -11,12 +11,9 @@ use crate::ui::{
 };
 
 /// A window with an answer in it.
-fn answered() -> TestWindow {
-    let mut stage = TestWindow::new([1440.0, 900.0]);
-    stage.ready();
-    stage.write("Message", "Tell me a story about a dog.");
-    stage.press(Key::Enter);
-    stage.answered();
+pub(super) fn answered() -> TestWindow {
+    let mut stage = TestWindow::opened([1440.0, 900.0]);
+    stage.ask("Tell me a story about a dog.");
     stage
 }
 
@@ -131,8 +128,7 @@ fn race_of_two_modes_shows_both_answers_with_speed_and_bytes() {
 fn neurons_are_searched_by_a_word_with_the_keyboard() {
     let mut stage = answered();
     let shift = egui::Modifiers::COMMAND.plus(egui::Modifiers::SHIFT);
-    stage.it.key_press_modifiers(shift, Key::K);
-    stage.step();
+    stage.press_with(shift, Key::K);
     stage.types("dog");
     stage.appears("fires at it, ");
     let rows = |stage: &TestWindow| stage.texts().into_iter().filter(|text| text.contains(" raises ")).count();
@@ -163,16 +159,12 @@ fn words_of_neurons_are_kept_across_chats_only_if_that_is_switched_on() {
     stage.appears("Raises");
     assert!(!stage.shows("Across chats"));
 
-    stage.shell().queue_command(Command::Show(Page::Preferences));
-    stage.step();
+    stage.command(Command::Show(Page::Preferences));
     let delete = "Delete the words of neurons";
     assert!(stage.control(delete).accesskit_node().is_disabled());
     stage.click("Keep the words at which neurons fire, across chats");
-    stage.shell().queue_command(Command::NewChat);
-    stage.step();
-    stage.write("Message", "Tell me a story about a cat.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.command(Command::NewChat);
+    stage.ask("Tell me a story about a cat.");
     stage.until("words", |window| window.shell.store.has_kept_words().unwrap());
     stage.appears("Across chats:");
 
@@ -181,8 +173,7 @@ fn words_of_neurons_are_kept_across_chats_only_if_that_is_switched_on() {
     stage.write("Search neurons", &word);
     stage.appears("across chats; ");
 
-    stage.shell().queue_command(Command::Show(Page::Preferences));
-    stage.step();
+    stage.command(Command::Show(Page::Preferences));
     stage.click(delete);
     assert!(!stage.shell().store.has_kept_words().unwrap());
     assert!(stage.control(delete).accesskit_node().is_disabled());

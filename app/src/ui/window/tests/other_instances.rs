@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use egui::{Context, Event, Key};
+use egui::{Context, Key};
 use egui_kittest::kittest::NodeT;
 use rusqlite::Connection;
 
@@ -15,29 +15,15 @@ use crate::{
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
-/// Says something, and hears the answer out.
-fn say(stage: &mut TestWindow, text: &str) {
-    stage.it.event(Event::Text(text.to_owned()));
-    stage.step();
-    stage.press(Key::Enter);
-    stage.answered();
-}
-
-fn open(stage: &mut TestWindow, chat: ChatId) {
-    stage.shell().queue_command(Command::OpenChat(chat));
-    stage.step();
-}
-
 #[test]
 fn second_window_starts_its_own_chat() {
-    let mut first = TestWindow::new(SIZE);
-    first.ready();
-    say(&mut first, "Tell me a story about a frog.");
+    let mut first = TestWindow::opened(SIZE);
+    first.ask("Tell me a story about a frog.");
     first.shell().keep_settings(&Context::default(), true);
     let mut second = first.beside();
     second.ready();
     assert!(second.shows("Storyteller is ready"), "it goes on with the chat of the first");
-    say(&mut second, "Tell me a story about a boat.");
+    second.ask("Tell me a story about a boat.");
     second.shell().keep_settings(&Context::default(), true);
 
     let chats: Vec<ChatId> = first.shell().store.chats().unwrap().iter().map(|chat| chat.id).collect();
@@ -48,7 +34,7 @@ fn second_window_starts_its_own_chat() {
     first.shell().keep_settings(&Context::default(), true);
     assert_eq!(first.shell().settings.last_chat, Some(chats[0].number()));
     assert_eq!(first.shell().shown, Some(chats[1].number()));
-    say(&mut first, "And then?");
+    first.ask("And then?");
     assert_eq!(first.shell().store.branch(chats[1]).unwrap().len(), 4);
     assert_eq!(first.shell().store.branch(chats[0]).unwrap().len(), 2);
 
@@ -60,10 +46,8 @@ fn second_window_starts_its_own_chat() {
 
 #[test]
 fn chat_that_is_shown_is_remembered_at_once() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
-    stage.it.event(Event::Text("Tell me a story about a cat.".to_owned()));
-    stage.step();
+    let mut stage = TestWindow::opened(SIZE);
+    stage.write("Message", "Tell me a story about a cat.");
     stage.press(Key::Enter);
     stage.step();
     let shown = stage.shell().shown;
@@ -73,18 +57,17 @@ fn chat_that_is_shown_is_remembered_at_once() {
 
 #[test]
 fn chat_answered_by_another_instance_is_followed_and_read_only() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     let (mut other, _) = Store::open(&stage.folders.chats()).unwrap();
     let chat = other.add_chat(None, "").unwrap();
     let mut answer = StreamingMessage::begin(&mut other, chat, None, None).unwrap();
-    open(&mut stage, chat);
+    stage.command(Command::OpenChat(chat));
     stage.write("Message", "And I say this.");
     stage.press(Key::Enter);
     stage.ctrl(Key::R);
     assert!(stage.shows("being written in another window") && stage.control("Send").accesskit_node().is_disabled());
     assert_eq!(stage.shell().store.messages(chat).unwrap().len(), 1, "words were mixed into the other's");
-    assert_eq!(stage.control("Message").value().as_deref(), Some("And I say this."), "what cannot be said is not lost");
+    assert_eq!(stage.value("Message"), "And I say this.", "what cannot be said is not lost");
     answer.append("Words from elsewhere.");
     eventually("the commit", || {
         answer.poll(&mut other).unwrap();

@@ -3,10 +3,7 @@
 use egui::{Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, TouchPhase, vec2};
 use egui_kittest::kittest::Queryable;
 
-use crate::{
-    store::{NewMessage, Speaker, Store},
-    ui::testing::TestWindow,
-};
+use crate::ui::testing::{TestWindow, add_chat};
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
@@ -18,19 +15,11 @@ const LAST: &str = "Message number 19";
 
 /// A window with a chat.
 fn long() -> TestWindow {
-    let mut stage = TestWindow::with(SIZE, |folders, settings| {
-        let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        let chat = store.add_chat(None, "").unwrap();
-        let mut parent = None;
-        for n in 0..MESSAGES {
-            let speaker = if n % 2 == 0 { Speaker::User } else { Speaker::Assistant };
-            let message = NewMessage { speaker, ..NewMessage::user(&format!("Message number {n}.\n\nMore of it.")) };
-            parent = Some(store.add_message(chat, parent, &message).unwrap());
-        }
-        settings.last_chat = Some(chat.number());
-    });
-    stage.ready();
-    stage
+    TestWindow::opened_with(SIZE, |folders, settings| {
+        let texts: Vec<String> = (0..MESSAGES).map(|n| format!("Message number {n}.\n\nMore of it.")).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        settings.last_chat = Some(add_chat(folders, "", &texts).number());
+    })
 }
 
 /// Turns the wheel over the messages, until others are seen than those at the end.
@@ -85,7 +74,7 @@ fn end_is_found_with_a_button_and_a_key() {
     stage.ctrl(Key::End);
     stage.it.run_steps(8);
     assert_in_view(&stage, LAST);
-    assert_eq!(stage.control("Message").value().as_deref(), Some("half a thought"));
+    assert_eq!(stage.value("Message"), "half a thought");
     // In a slow window Ctrl is let go within the same frame.
     scroll_up(&mut stage);
     let press = |pressed| Event::Key {

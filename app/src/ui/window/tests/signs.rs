@@ -8,8 +8,7 @@ const SIZE: [f32; 2] = [1440.0, 900.0];
 
 #[test]
 fn copies_are_told() {
-    let mut stage = TestWindow::new(SIZE);
-    stage.ready();
+    let mut stage = TestWindow::opened(SIZE);
     stage.types("Tell me a story about a boat.");
     // Who presses the keys knows.
     stage.ctrl(Key::A);
@@ -27,8 +26,7 @@ fn copies_are_told() {
 
 #[test]
 fn server_that_is_on_is_seen_above_every_page() {
-    let mut stage = TestWindow::with(SIZE, |_, settings| (settings.server.on, settings.server.port) = (true, 0));
-    stage.ready();
+    let mut stage = TestWindow::opened_with(SIZE, |_, settings| (settings.server.on, settings.server.port) = (true, 0));
     stage.until("the sign", |window| window.shell.settings.server.on);
     assert!(stage.has(Role::Button, "Server"));
     stage.tap(stage.role(Role::Button, "Server").rect().center());

@@ -13,16 +13,13 @@ fn rates(stage: &mut TestWindow) -> Vec<(String, f64)> {
 
 fn ask(stage: &mut TestWindow) {
     stage.ctrl(Key::N);
-    stage.write("Message", "Tell me a story about a frog and a pond.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Tell me a story about a frog and a pond.");
     stage.step();
 }
 
 #[test]
 fn speed_of_another_mode_is_kept_beside_the_first_and_told_on_the_card() {
-    let mut stage = TestWindow::new([1440.0, 1000.0]);
-    stage.ready();
+    let mut stage = TestWindow::opened([1440.0, 1000.0]);
     ask(&mut stage);
     let first = rates(&mut stage);
     assert_eq!(first.len(), 1, "{first:?}");

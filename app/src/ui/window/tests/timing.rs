@@ -63,11 +63,10 @@ fn long_chat(messages: i64) -> String {
 
 /// The times of frames while a chat of so many messages is scrolled, the shortest first.
 fn scrolled(messages: i64) -> Vec<Duration> {
-    let mut stage = TestWindow::with([1440.0, 900.0], |folders, settings| {
+    let mut stage = TestWindow::opened_with([1440.0, 900.0], |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
         settings.last_chat = Some(store.import(FileFormat::Json, &long_chat(messages)).unwrap().added[0].number());
     });
-    stage.ready();
     if cfg!(windows) {
         // All time counts, also that for which this thread waits for the one that counts tokens, as it does under Wine.
         stage.until("the chat's tokens", |window| window.conversation.counted().is_some());
@@ -108,12 +107,9 @@ fn ten_thousand_messages_are_scrolled_without_a_late_frame() {
 
 #[test]
 fn idle_window_draws_no_frames() {
-    let mut stage = TestWindow::new([1440.0, 900.0]);
-    stage.ready();
+    let mut stage = TestWindow::opened([1440.0, 900.0]);
     rest(&mut stage.it);
-    stage.write("Message", "Tell me a story about a frog.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Tell me a story about a frog.");
     stage.it.remove_cursor();
     for key in [Key::M, Key::Comma, Key::Comma] {
         quiet(&mut stage.it);
@@ -124,8 +120,7 @@ fn idle_window_draws_no_frames() {
 
 #[test]
 fn software_drawn_window_draws_few_frames_during_an_answer() {
-    let mut stage = TestWindow::new([1440.0, 900.0]);
-    stage.ready();
+    let mut stage = TestWindow::opened([1440.0, 900.0]);
     let drawn = Rc::new(Cell::new(0));
     let waits = Rc::clone(&drawn);
     stage.it.state_mut().throttle_frames(Some(FrameThrottle::new(move || waits.set(waits.get() + 1))));
@@ -159,10 +154,9 @@ fn software_drawn_window_draws_few_frames_during_an_answer() {
 
 #[test]
 fn software_drawn_window_draws_few_frames_during_a_served_answer() {
-    let mut stage = TestWindow::with([1440.0, 900.0], |_, settings| {
+    let mut stage = TestWindow::opened_with([1440.0, 900.0], |_, settings| {
         (settings.server.on, settings.server.port) = (true, 0);
     });
-    stage.ready();
     stage.it.state_mut().throttle_frames(Some(FrameThrottle::new(|| ())));
     let url = match stage.shell().serving.state() {
         ServerState::On { url, .. } => url,

@@ -53,11 +53,9 @@ fn stage(calls: usize) -> (TestWindow, std::sync::mpsc::Receiver<String>) {
 
 /// Asks with tools switched on, and waits until the card is there.
 fn ask(stage: &mut TestWindow) {
-    stage.control("Tools").focus();
-    stage.step();
+    stage.focus("Tools");
     stage.press(Key::Space);
-    stage.control("Message").focus();
-    stage.step();
+    stage.focus("Message");
     stage.types("What is six times seven?");
     stage.press(Key::Enter);
     stage.appears("May the model use calculator?");
@@ -126,11 +124,7 @@ fn a_model_that_calls_without_end_is_stopped_after_some_rounds() {
     stage.shell().settings.tools.consents.set(None, &Builtin::Calculator.tool(), Consent::Always);
     stage.step();
     stage.click("Tools");
-    stage.control("Message").focus();
-    stage.step();
-    stage.types("Go on.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Go on.");
     let said = stage.branch();
     assert_eq!(said.last().unwrap().content, "That is all.", "it was told of no tools any more");
     assert_eq!(said.iter().filter(|message| message.speaker == Speaker::Tool).count(), 8);
@@ -145,9 +139,7 @@ fn escape_stops_an_answer_that_waits_for_consent() {
     stage.answered();
     assert!(!stage.shows("May the model use") && stage.shows("Stopped before the end of its calls: calculator"));
     // The chat goes on, and the model reads that the call was stopped.
-    stage.types("Never mind.");
-    stage.press(Key::Enter);
-    stage.answered();
+    stage.ask("Never mind.");
     assert_eq!(stage.branch().len(), 4);
     assert!(requests.try_iter().any(|request| request.contains("The user stopped this call.")));
 }

@@ -2,10 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::{blocks, heads, load_ps, load64, load128, load256, prefetch, store_ps};
+use super::{blocks, codes::head, heads, load_ps, load64, load128, load256, prefetch, store_ps};
 use crate::{
     cpu::simd::{AXPY_ROWS, BlockWork, ScaledRow, part, part_mut, portable},
-    quant::{BlockType, Encoding, FloatType, UNPACK_STEP as STEP, UnpackedMut, f16_at},
+    quant::{BlockType, Encoding, FloatType, UNPACK_STEP as STEP, UnpackedMut},
 };
 
 /// `acc += a * w`, row after row.
@@ -87,7 +87,7 @@ fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
     }
     for (i, acc) in acc_rest.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let blocks = lines.each_ref().map(|(_, rest)| &rest[i]);
-        let scales = std::array::from_fn(|row| rows[row].a * f16_at(blocks[row], 0));
+        let scales = std::array::from_fn(|row| rows[row].a * head(part(blocks[row], 0)));
         add(blocks, scales, acc);
     }
 }

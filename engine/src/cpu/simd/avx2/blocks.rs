@@ -11,8 +11,8 @@ use super::{
 use crate::{
     cpu::simd::{BlockWork, GatheredRow, part, part_mut, portable::rows},
     quant::{
-        BlockType, Encoding, f16_at, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, k_scales,
-        mxfp4, nvfp4, q2_k as q2_k_format, q3_k as q3_k_format, q6_k as q6_k_format, unpack_32, unpack_256,
+        BlockType, Encoding, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, k_scales, mxfp4,
+        nvfp4, q2_k as q2_k_format, q3_k as q3_k_format, q6_k as q6_k_format, unpack_32, unpack_256,
     },
 };
 
@@ -39,10 +39,10 @@ pub(in crate::cpu::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
         BlockType::IQ2_S => blocks_signed::<82, 8, 16>(ty, work, iq2_s::unpack_scales, |b, i| points::iq2_s(b, i)),
         BlockType::IQ3_XXS => blocks_signed::<98, 8, 8>(ty, work, iq3_xxs::unpack_scales, |b, i| points::iq3_xxs(b, i)),
         BlockType::IQ3_S => blocks_signed::<110, 8, 8>(ty, work, iq3_s::unpack_scales, |b, i| points::iq3_s(b, i)),
-        BlockType::TQ1_0 => blocks_signed::<54, 8, 8>(ty, work, |b| [f16_at(b, 52); 8], |b, i| points::tq1_0(b, i)),
-        BlockType::TQ2_0 => blocks_signed::<66, 8, 8>(ty, work, |b| [f16_at(b, 64); 8], |b, i| points::tq2_0(b, i)),
-        BlockType::Q1_0 => blocks_signed::<18, 4, 4>(ty, work, |b| [f16_at(b, 0); 4], |b, i| points::q1_0(b, i)),
-        BlockType::Q2_0 => blocks_signed::<18, 2, 2>(ty, work, |b| [f16_at(b, 0); 2], |b, i| points::q2_0(b, i)),
+        BlockType::TQ1_0 => blocks_signed::<54, 8, 8>(ty, work, |b| [head(part(b, 52)); 8], |b, i| points::tq1_0(b, i)),
+        BlockType::TQ2_0 => blocks_signed::<66, 8, 8>(ty, work, |b| [head(part(b, 64)); 8], |b, i| points::tq2_0(b, i)),
+        BlockType::Q1_0 => blocks_signed::<18, 4, 4>(ty, work, |b| [head(part(b, 0)); 4], |b, i| points::q1_0(b, i)),
+        BlockType::Q2_0 => blocks_signed::<18, 2, 2>(ty, work, |b| [head(part(b, 0)); 2], |b, i| points::q2_0(b, i)),
         BlockType::I2_S => blocks_signed::<32, 4, 4>(ty, work, |_| [1.0; 4], |b, i| points::i2_s(b, i)),
         BlockType::NVFP4 => blocks_signed::<36, 2, 4>(ty, work, nvfp4::unpack_scales, |b, i| points::nvfp4(b, i)),
         BlockType::Q4_K => blocks_k::<144>(ty, work, |b, i| q4_k(b, i)),
@@ -54,7 +54,7 @@ pub(in crate::cpu::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
                 let both = _mm256_cvtepu8_epi32(load64::<u8, 8>(part(b, 8 * at)));
                 let s = _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(15)));
                 let m = _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(both));
-                let (d, dmin) = (f16_at(b, 80), f16_at(b, 82));
+                let (d, dmin) = (head(part(b, 80)), head(part(b, 82)));
                 (_mm256_mul_ps(s, _mm256_set1_ps(d)), _mm256_mul_ps(m, _mm256_set1_ps(-dmin)))
             },
             |b, at| two_bits(part(b, 16 + 32 * at)),
@@ -63,7 +63,7 @@ pub(in crate::cpu::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
         BlockType::Q3_K => blocks_k16::<110, 4>(
             ty,
             work,
-            |b, at| scales_alone(six_bits(q3_k_format::scale_codes(b)[at]), f16_at(b, 108)),
+            |b, at| scales_alone(six_bits(q3_k_format::scale_codes(b)[at]), head(part(b, 108))),
             |b, at| q3_k(b, at),
             |b, scales, _| q3_k_format::unpack_scales(b, scales),
         ),
@@ -72,7 +72,7 @@ pub(in crate::cpu::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
             work,
             |b, at| {
                 let s = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64::<u8, 8>(part(b, 192 + 8 * at))));
-                scales_alone(s, f16_at(b, 208))
+                scales_alone(s, head(part(b, 208)))
             },
             |b, at| q6_k(b, at),
             |b, scales, _| q6_k_format::unpack_scales(b, scales),

@@ -17,7 +17,7 @@ use crate::{
         part,
         sum_order::LINE,
     },
-    quant::{FloatType, f16_at, k_scales},
+    quant::{FloatType, k_scales},
 };
 
 /// `row . x[t]` for a row of floats.
@@ -174,6 +174,17 @@ pub(super) fn q4_0<const ROWS: usize>(rows: [GatheredRow<'_>; ROWS], x: Quantise
     rows32::<18, F16, 8, ROWS>(rows, x, |block| codes::nibbles(part(block, 2)))
 }
 
+/// The scales and the minima of a block of Q4_K or Q5_K, as [`k_scales::unpack_scales`] gives them.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn scales_k(header: &[u8; 16]) -> (__m256, __m256) {
+    let (s, m) = k_scales::unpack(part(header, 4));
+    let both = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes(*part(header, 0))));
+    let (d, dmin) = (_mm256_broadcastss_ps(both), _mm256_broadcastss_ps(_mm_movehdup_ps(both)));
+    let minima = _mm256_mul_ps(bytes8(m), _mm256_xor_ps(dmin, _mm256_set1_ps(-0.0)));
+    (_mm256_mul_ps(bytes8(s), d), minima)
+}
+
 /// Eight bytes as floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -196,10 +207,8 @@ pub(super) fn row_k<const BYTES: usize>(
     for (at, ((block, codes), (scales, x_sums))) in blocks.zip(factors).enumerate() {
         prefetch(block, ahead);
         sums.before_block(at, LINE / 256);
-        let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
-        let (s, m) = k_scales::unpack(part(block, 4));
-        let minima = halves(_mm256_mul_ps(bytes8(m), _mm256_set1_ps(-dmin)));
-        let scales = halves(_mm256_mul_ps(_mm256_mul_ps(bytes8(s), _mm256_set1_ps(d)), load_ps(scales)));
+        let (of_codes, minima) = scales_k(part(block, 0));
+        let (scales, minima) = (halves(_mm256_mul_ps(of_codes, load_ps(scales))), halves(minima));
         for half in 0..2 {
             let [a, b] = pair(block, 2 * half);
             let [c, d] = pair(block, 2 * half + 1);

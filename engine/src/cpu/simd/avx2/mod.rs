@@ -108,7 +108,7 @@ fn powers<B: AsRef<[u8]>>(blocks: &[B; 8]) -> __m256 {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn prefetch(row: &[u8], ahead: isize) {
     if ahead != 0 {
-        prefetch_weights(row.as_ptr().cast::<i8>().wrapping_offset(ahead), row.len().div_ceil(64));
+        prefetch_weights([row.as_ptr().cast::<i8>().wrapping_offset(ahead)], row.len().div_ceil(64));
     }
 }
 
@@ -197,8 +197,8 @@ impl Kernels for Avx2 {
         with_features!(blocks::run(ty, BlockWork::Unpack { src, to }))
     }
 
-    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], panel: &mut RowPanel) {
-        with_features!(panel_decode::decode(self, ty, rows, panel))
+    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], ahead: usize, panel: &mut RowPanel) {
+        with_features!(panel_decode::decode(self, ty, rows, ahead, panel))
     }
 
     fn panel_products(&self, panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {

@@ -110,37 +110,34 @@ fn tile(
     let grouping = panel.grouping;
     let offset = _mm256_set1_epi32(i32::from(CodeWidth::offset(&grouping)));
     sums.iter_mut().for_each(|sums| sums.lanes = [[0.0; PANEL_ROWS]; LANES]);
-    for chunk in 0..panel.chunks {
+    for (chunk, tokens) in x.chunks.chunks_exact(x.tokens).enumerate() {
         let mut w = [_mm256_setzero_si256(); CHUNK / 4];
         for quad in 0..CHUNK / 4 {
             w[quad] = load256(&panel.codes[chunk][quad]);
         }
-        let of_chunk = chunk * x.tokens..(chunk + 1) * x.tokens;
-        let inputs = x.codes[of_chunk.clone()].iter().zip(&x.scales[of_chunk.clone()]).zip(&mut *sums);
+        let tokens = tokens.iter().zip(&mut *sums);
         if grouping.len == CHUNK {
             let (scale, min) = (load_ps(&panel.scales[chunk]), load_ps(&panel.mins[chunk]));
-            let of_x = x.sums[of_chunk.clone()].iter().zip(&x.code_sums[of_chunk]);
-            for (((codes, x_scale), sums), (sum, code_sum)) in inputs.zip(of_x) {
-                let dots = less(whole(&w, part8(codes)), offset, *code_sum);
+            for (x, sums) in tokens {
+                let dots = less(whole(&w, part8(&x.codes)), offset, x.code_sum);
                 let lane = &mut sums.lanes[chunk % LANES];
-                let mut to = add(load_ps(lane), dots, scale, *x_scale);
+                let mut to = add(load_ps(lane), dots, scale, x.scale);
                 if grouping.minima {
-                    to = _mm256_fmadd_ps(min, _mm256_set1_ps(*sum), to);
+                    to = _mm256_fmadd_ps(min, _mm256_set1_ps(x.sum), to);
                 }
                 store_ps(lane, to);
             }
         } else {
             let scales = [load_ps(&panel.scales[2 * chunk]), load_ps(&panel.scales[2 * chunk + 1])];
             let mins = [load_ps(&panel.mins[2 * chunk]), load_ps(&panel.mins[2 * chunk + 1])];
-            let of_x = x.half_sums[of_chunk.clone()].iter().zip(&x.half_code_sums[of_chunk]);
-            for (((codes, x_scale), sums), (half_sums, code_sums)) in inputs.zip(of_x) {
+            for (x, sums) in tokens {
                 for side in 0..2 {
-                    let dots = half(part::<_, 4>(&w, 4 * side), part::<_, 4>(part8(codes), 4 * side));
-                    let dots = less(dots, offset, code_sums[side]);
+                    let dots = half(part::<_, 4>(&w, 4 * side), part::<_, 4>(part8(&x.codes), 4 * side));
+                    let dots = less(dots, offset, x.half_code_sums[side]);
                     let lane = &mut sums.lanes[(2 * chunk + side) % LANES];
-                    let mut to = add(load_ps(lane), dots, scales[side], *x_scale);
+                    let mut to = add(load_ps(lane), dots, scales[side], x.scale);
                     if grouping.minima {
-                        to = _mm256_fmadd_ps(mins[side], _mm256_set1_ps(half_sums[side]), to);
+                        to = _mm256_fmadd_ps(mins[side], _mm256_set1_ps(x.half_sums[side]), to);
                     }
                     store_ps(lane, to);
                 }

@@ -3,25 +3,43 @@
 
 use std::arch::x86_64::*;
 
-use super::{load128, powers, store_ps, store256};
+use super::{codes::head, dot::scales_k, load64, load128, powers, store_ps, store256};
 use crate::{
     cpu::simd::{
         Kernels, PANEL_ROWS, RowPanel,
         panel::{CHUNK, DecodedRow},
-        part,
+        part, prefetch_behind,
     },
-    quant::{BlockType, iq4_nl, iq4_xs, k_scales, mxfp4, q6_k},
+    quant::{BlockType, iq4_nl, iq4_xs, mxfp4},
 };
+
+/// The input of [`decode`].
+#[derive(Clone, Copy)]
+struct Line<'a> {
+    ty: BlockType,
+    rows: &'a [&'a [u8]; PANEL_ROWS],
+    ahead: usize,
+}
 
 /// The same block of each row.
 type Blocks<'a, const BYTES: usize> = [&'a [u8; BYTES]; PANEL_ROWS];
 
+/// The first `n` blocks of each row.
+#[inline(always)]
+fn blocks_of<'a, const BYTES: usize>(rows: &[&'a [u8]; PANEL_ROWS], n: usize) -> [&'a [[u8; BYTES]]; PANEL_ROWS] {
+    let mut blocks = [&[][..]; PANEL_ROWS];
+    for row in 0..PANEL_ROWS {
+        blocks[row] = &rows[row].as_chunks().0[..n];
+    }
+    blocks
+}
+
 /// Block `at` of each row.
 #[inline(always)]
-fn blocks_at<'a, const BYTES: usize>(rows: &[&'a [u8]; PANEL_ROWS], at: usize) -> Blocks<'a, BYTES> {
+fn blocks_at<'a, const BYTES: usize>(rows: &[&'a [[u8; BYTES]]; PANEL_ROWS], at: usize) -> Blocks<'a, BYTES> {
     let mut blocks = [&[0; BYTES]; PANEL_ROWS];
     for row in 0..PANEL_ROWS {
-        blocks[row] = part(rows[row], at * BYTES);
+        blocks[row] = &rows[row][at];
     }
     blocks
 }
@@ -31,35 +49,36 @@ type Quads = [__m256i; CHUNK / 4];
 
 /// Decodes a line of `rows`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn decode<K: Kernels>(kernels: &K, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], panel: &mut RowPanel) {
+pub(super) fn decode<K: Kernels>(
+    kernels: &K,
+    ty: BlockType,
+    rows: &[&[u8]; PANEL_ROWS],
+    ahead: usize,
+    panel: &mut RowPanel,
+) {
+    let line = Line { ty, rows, ahead };
     match ty {
         BlockType::Q4_0 => {
-            blocks32::<18>(ty, rows, panel, |blocks| nibbles::<_, 2>(blocks), |blocks| heads::<_, 0>(blocks))
+            blocks32::<18>(line, panel, |blocks| nibbles::<_, 2>(blocks), |blocks| heads::<_, 0>(blocks))
         }
         BlockType::Q4_1 => {
-            blocks32::<20>(ty, rows, panel, |blocks| nibbles::<_, 4>(blocks), |blocks| heads::<_, 0>(blocks));
-            minima32::<20>(rows, panel, |blocks| heads::<_, 2>(blocks));
+            blocks32::<20>(line, panel, |blocks| nibbles::<_, 4>(blocks), |blocks| heads::<_, 0>(blocks));
+            minima32::<20>(line, panel, |blocks| heads::<_, 2>(blocks));
         }
         BlockType::Q8_0 => {
-            blocks32::<34>(
-                ty,
-                rows,
-                panel,
-                |blocks| words32(|row| part(blocks[row], 2)),
-                |blocks| heads::<_, 0>(blocks),
-            );
+            let codes = |blocks: &Blocks<'_, 34>| words32(|row| part(blocks[row], 2));
+            blocks32::<34>(line, panel, codes, |blocks| heads::<_, 0>(blocks));
         }
         BlockType::IQ4_NL => {
             let values = |nibbles| look_up(&iq4_nl::VALUES, 0, nibbles);
-            blocks32::<18>(ty, rows, panel, |blocks| values(nibbles::<_, 2>(blocks)), |blocks| heads::<_, 0>(blocks));
+            blocks32::<18>(line, panel, |blocks| values(nibbles::<_, 2>(blocks)), |blocks| heads::<_, 0>(blocks));
         }
         BlockType::MXFP4 => {
             let values = |nibbles| look_up(&mxfp4::VALUES, 12, nibbles);
-            blocks32::<17>(ty, rows, panel, |blocks| values(nibbles::<_, 1>(blocks)), |blocks| powers(blocks));
+            blocks32::<17>(line, panel, |blocks| values(nibbles::<_, 1>(blocks)), |blocks| powers(blocks));
         }
         BlockType::IQ4_XS => blocks256::<136, 8>(
-            ty,
-            rows,
+            line,
             panel,
             |block, scales, _| *scales = iq4_xs::unpack_scales(block),
             |blocks, codes| {
@@ -70,27 +89,24 @@ pub(super) fn decode<K: Kernels>(kernels: &K, ty: BlockType, rows: &[&[u8]; PANE
             },
         ),
         BlockType::Q4_K => blocks256::<144, 8>(
-            ty,
-            rows,
+            line,
             panel,
-            |block, scales, mins| k_scales::unpack_scales(part(block, 0), scales, mins),
+            |block, scales, mins| store_scales_k(block, scales, mins),
             |blocks, codes| q4_k(blocks, codes),
         ),
         BlockType::Q5_K => blocks256::<176, 8>(
-            ty,
-            rows,
+            line,
             panel,
-            |block, scales, mins| k_scales::unpack_scales(part(block, 0), scales, mins),
+            |block, scales, mins| store_scales_k(block, scales, mins),
             |blocks, codes| q5_k(blocks, codes),
         ),
         BlockType::Q6_K => blocks256::<210, 16>(
-            ty,
-            rows,
+            line,
             panel,
-            |block, scales, _| q6_k::unpack_scales(block, scales),
+            |block, scales, _| scales_q6_k(block, scales),
             |blocks, codes| q6_k(blocks, codes),
         ),
-        _ => panel.decode(kernels, ty, rows, |rows, at, offset, codes| interleave(rows, at, offset, codes)),
+        _ => panel.decode(kernels, ty, rows, ahead, |rows, at, offset, codes| interleave(rows, at, offset, codes)),
     }
 }
 
@@ -110,15 +126,16 @@ fn interleave(rows: &[DecodedRow; PANEL_ROWS], at: usize, offset: i8, codes: &mu
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn blocks32<const BYTES: usize>(
-    ty: BlockType,
-    rows: &[&[u8]; PANEL_ROWS],
+    line: Line<'_>,
     panel: &mut RowPanel,
     codes: impl Fn(&Blocks<'_, BYTES>) -> Quads,
     scales: impl Fn(&Blocks<'_, BYTES>) -> __m256,
 ) {
-    panel.begin(ty, rows);
+    panel.begin(line.ty, line.rows, BYTES, 32);
+    // The processor's own prefetcher is as quick for these types.
+    let rows = blocks_of(line.rows, panel.chunks);
     for at in 0..panel.chunks {
-        let blocks = blocks_at(rows, at);
+        let blocks = blocks_at(&rows, at);
         store(&mut panel.codes[at], codes(&blocks));
         store_ps(&mut panel.scales[at], scales(&blocks));
     }
@@ -127,13 +144,10 @@ fn blocks32<const BYTES: usize>(
 /// Minima of blocks of 32.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn minima32<const BYTES: usize>(
-    rows: &[&[u8]; PANEL_ROWS],
-    panel: &mut RowPanel,
-    minima: impl Fn(&Blocks<'_, BYTES>) -> __m256,
-) {
+fn minima32<const BYTES: usize>(line: Line<'_>, panel: &mut RowPanel, minima: impl Fn(&Blocks<'_, BYTES>) -> __m256) {
+    let rows = blocks_of(line.rows, panel.chunks);
     for at in 0..panel.chunks {
-        store_ps(&mut panel.mins[at], minima(&blocks_at(rows, at)));
+        store_ps(&mut panel.mins[at], minima(&blocks_at(&rows, at)));
     }
 }
 
@@ -141,16 +155,17 @@ fn minima32<const BYTES: usize>(
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn blocks256<const BYTES: usize, const GROUPS: usize>(
-    ty: BlockType,
-    rows: &[&[u8]; PANEL_ROWS],
+    line: Line<'_>,
     panel: &mut RowPanel,
     scales: impl Fn(&[u8; BYTES], &mut [f32; GROUPS], &mut [f32; GROUPS]),
     codes: impl Fn(&Blocks<'_, BYTES>, &mut [[[i8; CHUNK]; CHUNK / 4]; 8]),
 ) {
-    panel.begin(ty, rows);
+    panel.begin(line.ty, line.rows, BYTES, 256);
     let mut factors = [[[0.0; GROUPS]; PANEL_ROWS]; 2];
+    let rows = blocks_of(line.rows, panel.chunks / 8);
     for at in 0..panel.chunks / 8 {
-        let blocks = blocks_at(rows, at);
+        let blocks = blocks_at(&rows, at);
+        prefetch_behind(blocks.map(<[u8; BYTES]>::as_slice), line.ahead);
         let [of_codes, minima] = &mut factors;
         for row in 0..PANEL_ROWS {
             scales(blocks[row], &mut of_codes[row], &mut minima[row]);
@@ -162,6 +177,26 @@ fn blocks256<const BYTES: usize, const GROUPS: usize>(
         if let Some(to) = panel.codes[8 * at..].first_chunk_mut() {
             codes(&blocks, to);
         }
+    }
+}
+
+/// Writes the factors of a block of Q4_K or Q5_K.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store_scales_k(block: &[u8], scales: &mut [f32; 8], mins: &mut [f32; 8]) {
+    let (of_codes, minima) = scales_k(part(block, 0));
+    store_ps(scales, of_codes);
+    store_ps(mins, minima);
+}
+
+/// Writes the factors of a block of Q6_K.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn scales_q6_k(block: &[u8; 210], scales: &mut [f32; 16]) {
+    let d = _mm256_set1_ps(head(part(block, 208)));
+    for (at, scales) in scales.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        let bytes = _mm256_cvtepi8_epi32(load64::<u8, 8>(part(block, 192 + 8 * at)));
+        store_ps(scales, _mm256_mul_ps(_mm256_cvtepi32_ps(bytes), d));
     }
 }
 
@@ -260,11 +295,13 @@ fn look_up(values: &[i8; 16], offset: i8, mut nibbles: Quads) -> Quads {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn heads<const BYTES: usize, const AT: usize>(blocks: &Blocks<'_, BYTES>) -> __m256 {
+    let one = |row: usize| i32::from(u16::from_le_bytes(*part(blocks[row], AT)));
     let four = |at: usize| {
-        let one = |i: usize| u64::from(u16::from_le_bytes(*part(blocks[at + i], AT))) << (16 * i);
-        (one(0) | one(1) | one(2) | one(3)) as i64
+        let first = _mm_cvtsi32_si128(one(at));
+        let two = _mm_insert_epi16::<1>(first, one(at + 1));
+        _mm_insert_epi16::<3>(_mm_insert_epi16::<2>(two, one(at + 2)), one(at + 3))
     };
-    _mm256_cvtph_ps(_mm_set_epi64x(four(4), four(0)))
+    _mm256_cvtph_ps(_mm_unpacklo_epi64(four(0), four(4)))
 }
 
 /// Writes the codes of a chunk.

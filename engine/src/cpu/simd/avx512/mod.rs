@@ -57,7 +57,7 @@ fn prefetch<T>(at: &T, ahead: isize) {
 fn prefetch_part<T>(at: &T, step: usize, steps: usize, ahead: isize) {
     let lines = size_of::<T>().div_ceil(64);
     let [from, to] = [step, step + 1].map(|step| (step * lines).div_ceil(steps));
-    prefetch_weights(std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(64 * from), to - from);
+    prefetch_weights([std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(64 * from)], to - from);
 }
 
 /// 32 bytes.

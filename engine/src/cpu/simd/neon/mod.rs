@@ -10,17 +10,19 @@ mod blocks;
 mod codes;
 mod dot;
 mod inputs;
+mod panel;
 mod points;
 mod products;
 mod registers;
 mod tile;
 
+use panel::WideningChunks;
 use products::{DotProducts, MatrixProducts, Widening};
 use registers::*;
 
 use super::{
-    BlockWork, CodePanel, CodeTile, CodeTileKernels, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels,
-    QuantisedInput, QuantisedInputMut, ScaledRow, decoded, one_by_one, portable, takes_gathered_rows,
+    BlockWork, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels, PANEL_ROWS, PanelSums, QuantisedInput,
+    QuantisedInputMut, RowPanel, ScaledRow, TokenTile, decoded, one_by_one, portable, takes_gathered_rows,
 };
 use crate::{
     cpu::Isa,
@@ -99,22 +101,18 @@ fn gathered_dot(rows: [GatheredRow<'_>; DOT_ROWS], x: QuantisedInput<'_>) -> [f3
 }
 
 #[target_feature(enable = "neon,dotprod")]
-fn tile_dot(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
+fn panel_dot(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
     // SAFETY: the function's features include `dotprod`.
-    tile::codes_dot(unsafe { DotProducts::new() }, panel, x, acc);
+    panel::products(unsafe { DotProducts::new() }, panel, x, sums);
 }
 
 #[target_feature(enable = "neon,i8mm")]
-fn tile_matrix(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
+fn panel_matrix(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
     // SAFETY: the function's features include `i8mm`.
-    tile::codes_matrix(unsafe { MatrixProducts::new() }, panel, x, acc);
+    panel::products(unsafe { MatrixProducts::new() }, panel, x, sums);
 }
 
 impl Kernels for Neon {
-    fn code_tiles(&self) -> Option<&dyn CodeTileKernels> {
-        Some(self)
-    }
-
     fn panel_rows(&self) -> usize {
         ROWS
     }
@@ -162,6 +160,20 @@ impl Kernels for Neon {
         blocks::run(Widening, ty, BlockWork::Unpack { src, to });
     }
 
+    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], ahead: usize, panel: &mut RowPanel) {
+        panel.decode(self, ty, rows, ahead, |rows, at, _, codes| panel::interleave(rows, at, codes));
+    }
+
+    fn panel_products(&self, panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
+        match self.0 {
+            Extension::None => panel::products(WideningChunks, panel, x, sums),
+            // SAFETY: `table` has checked that this machine has `dotprod`.
+            Extension::Dot => unsafe { panel_dot(panel, x, sums) },
+            // SAFETY: `table` has checked that this machine has `i8mm`.
+            Extension::Matrix => unsafe { panel_matrix(panel, x, sums) },
+        }
+    }
+
     fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
         portable::interleave::<f32, 1, ROWS>(rows, out);
     }
@@ -197,30 +209,6 @@ impl Kernels for Neon {
 
     fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
         axpy::rows(ty, rows, acc);
-    }
-}
-
-impl CodeTileKernels for Neon {
-    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
-        match self.0 {
-            Extension::Matrix => portable::interleave::<i8, 8, ROWS>(codes, out),
-            Extension::None | Extension::Dot => portable::interleave::<i8, 4, ROWS>(codes, out),
-        }
-    }
-
-    fn bias(&self, _: &[i8], _: usize, bias: &mut [i32]) {
-        // `tile` makes activations signed.
-        bias.fill(0);
-    }
-
-    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
-        match self.0 {
-            Extension::None => tile::codes(panel, x, acc),
-            // SAFETY: `table` has checked that this machine has `dotprod`.
-            Extension::Dot => unsafe { tile_dot(panel, x, acc) },
-            // SAFETY: `table` has checked that this machine has `i8mm`.
-            Extension::Matrix => unsafe { tile_matrix(panel, x, acc) },
-        }
     }
 }
 

@@ -36,7 +36,6 @@ safe! {
     vdupq_n_u8(a: u8) -> uint8x16_t;
     vdupq_n_u32(a: u32) -> uint32x4_t;
     veorq_s8(a: int8x16_t, b: int8x16_t) -> int8x16_t;
-    veorq_u8(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t;
     vfmaq_f32(sum: float32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t;
     vfmaq_n_f32(sum: float32x4_t, a: float32x4_t, b: f32) -> float32x4_t;
     vfmsq_f32(sum: float32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t;
@@ -70,8 +69,6 @@ safe! {
     vuzp2q_u8(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t;
     vzip1q_f32(a: float32x4_t, b: float32x4_t) -> float32x4_t;
     vzip2q_f32(a: float32x4_t, b: float32x4_t) -> float32x4_t;
-    vzip1q_u32(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t;
-    vzip2q_u32(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t;
 }
 
 /// Registers from memory, and back.
@@ -99,8 +96,6 @@ memory! {
     load_bytes(&[u8; 16]) -> uint8x16_t = vld1q_u8, as_ptr;
     /// Eight bytes.
     load_bytes8(&[u8; 8]) -> uint8x8_t = vld1_u8, as_ptr;
-    /// Four words.
-    load_words(&[u32; 4]) -> uint32x4_t = vld1q_u32, as_ptr;
     /// Writes four floats.
     store_floats(&mut [f32; 4]), v: float32x4_t = vst1q_f32, as_mut_ptr;
     /// Writes sixteen codes.
@@ -129,6 +124,31 @@ pub(super) fn zip_halves(a: int32x4_t, b: int32x4_t) -> [int32x4_t; 2] {
         let (a, b) = (aarch64::vreinterpretq_s64_s32(a), aarch64::vreinterpretq_s64_s32(b));
         [aarch64::vzip1q_s64(a, b), aarch64::vzip2q_s64(a, b)].map(|v| aarch64::vreinterpretq_s32_s64(v))
     }
+}
+
+/// The words of two registers by turns: of the first halves, then of the second halves.
+#[inline(always)]
+pub(super) fn zip_words(a: int8x16_t, b: int8x16_t) -> [int8x16_t; 2] {
+    // SAFETY: every 64-bit Arm processor has NEON.
+    unsafe {
+        let (a, b) = (aarch64::vreinterpretq_u32_s8(a), aarch64::vreinterpretq_u32_s8(b));
+        [aarch64::vzip1q_u32(a, b), aarch64::vzip2q_u32(a, b)].map(|v| aarch64::vreinterpretq_s8_u32(v))
+    }
+}
+
+/// The words of four registers by place instead of by register.
+#[inline(always)]
+pub(super) fn transpose([a, b, c, d]: [int8x16_t; 4]) -> [int8x16_t; 4] {
+    let mut words = [a; 4];
+    for (half, (ab, cd)) in zip_words(a, b).into_iter().zip(zip_words(c, d)).enumerate() {
+        // SAFETY: every 64-bit Arm processor has NEON.
+        let two = unsafe { zip_halves(aarch64::vreinterpretq_s32_s8(ab), aarch64::vreinterpretq_s32_s8(cd)) };
+        for at in 0..2 {
+            // SAFETY: as above.
+            words[2 * half + at] = unsafe { aarch64::vreinterpretq_s8_s32(two[at]) };
+        }
+    }
+    words
 }
 
 /// 16-bit sums in 32 bits each.

@@ -1,0 +1,89 @@
+//! A message of a chat in no protocol's words.
+
+use serde_json::{Map, Value, json};
+use thermocline_engine::{
+    session::{Message, Prompt, Role},
+    tokenizer::reasoning::{AnswerPart, transcript::TranscriptWriter},
+};
+
+/// A message of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestMessage {
+    /// The speaker.
+    pub role: Role,
+    /// The text.
+    pub content: String,
+    /// The assistant's thoughts before it.
+    pub thoughts: String,
+    /// The assistant's calls, in the form that chat templates read.
+    pub calls: Vec<Value>,
+    /// The call of which a tool's message is the result.
+    pub call_id: Option<String>,
+    /// Name of the speaker or of the tool.
+    pub name: Option<String>,
+}
+
+impl RequestMessage {
+    /// A message of text.
+    pub fn new(role: Role, content: impl Into<String>) -> Self {
+        let (content, thoughts, calls) = (content.into(), String::new(), Vec::new());
+        RequestMessage { role, content, thoughts, calls, call_id: None, name: None }
+    }
+
+    /// The result of a call.
+    pub fn result(call_id: Option<String>, content: impl Into<String>) -> Self {
+        RequestMessage { call_id, ..RequestMessage::new(Role::Tool, content) }
+    }
+
+    /// A call in the form that chat templates read.
+    pub fn call(id: Option<&str>, name: &str, arguments: &str) -> Value {
+        json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+    }
+
+    /// Bytes of the message and its texts.
+    pub fn bytes(&self) -> usize {
+        let calls: usize = self.calls.iter().map(|call| call.to_string().len()).sum();
+        size_of::<Self>() + self.content.len() + self.thoughts.len() + calls
+    }
+}
+
+impl From<RequestMessage> for Message {
+    fn from(message: RequestMessage) -> Self {
+        let RequestMessage { role, content, thoughts, calls, call_id, name } = message;
+        let mut fields = Map::new();
+        if !calls.is_empty() {
+            fields.insert("tool_calls".to_owned(), calls.into());
+        }
+        fields.extend(call_id.map(|id| ("tool_call_id".to_owned(), id.into())));
+        fields.extend(name.map(|name| ("name".to_owned(), name.into())));
+        let content = if thoughts.is_empty() {
+            content
+        } else {
+            let mut writer = TranscriptWriter::default();
+            writer.push(AnswerPart::Thinking, &thoughts) + &writer.push(AnswerPart::Answer, &content)
+        };
+        Message { role, content, fields }
+    }
+}
+
+/// The values of a message's role, in the words of errors.
+pub const ROLES: &str = "system, developer, user, assistant or tool";
+
+/// The speaker that a role names.
+pub fn role_of(name: &str) -> Option<Role> {
+    match name {
+        "system" | "developer" => Some(Role::System),
+        "user" => Some(Role::User),
+        "assistant" => Some(Role::Assistant),
+        "tool" | "function" => Some(Role::Tool),
+        _ => None,
+    }
+}
+
+/// The prompt of a chat. A last message of the assistant without calls is continued, unless the
+/// server is `strict`.
+pub fn chat_prompt(messages: impl IntoIterator<Item = RequestMessage>, strict: bool) -> Prompt {
+    let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
+    let continued = messages.last().is_some_and(|it| it.role == Role::Assistant && it.fields.is_empty());
+    if continued && !strict { Prompt::Continue(messages) } else { Prompt::Chat(messages) }
+}

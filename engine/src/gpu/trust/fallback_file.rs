@@ -1,0 +1,48 @@
+//! A file with fallbacks: the record of all, or a crash sentinel.
+
+use std::{fs::File, io::Read};
+
+use serde::{Deserialize, Serialize};
+
+use super::{AdapterId, Fallback};
+
+/// Version of this program. Another one begins anew.
+const PROGRAM: &str = env!("CARGO_PKG_VERSION");
+/// Version of the file's format.
+const VERSION: u32 = 1;
+/// Most bytes of a file that is read.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Contents of the file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct FallbackFile {
+    version: u32,
+    /// Version of the program that has written it.
+    #[serde(default)]
+    program: String,
+    pub fallbacks: Vec<Fallback>,
+    /// Adapters that are used although their drivers are known to be bad.
+    #[serde(default)]
+    pub overruled: Vec<AdapterId>,
+}
+
+impl FallbackFile {
+    /// Contents with these.
+    pub fn new(fallbacks: &[Fallback], overruled: &[AdapterId]) -> Self {
+        let (fallbacks, overruled) = (fallbacks.to_vec(), overruled.to_vec());
+        FallbackFile { version: VERSION, program: PROGRAM.to_owned(), fallbacks, overruled }
+    }
+
+    /// Contents of `file`. They are empty if the file is empty, damaged, or of another version of the program.
+    pub fn read(file: &File) -> Self {
+        let mut text = Vec::new();
+        let read = file.take(MOST_BYTES).read_to_end(&mut text);
+        let kept = read.and_then(|_| Ok(serde_json::from_slice::<FallbackFile>(&text)?));
+        match kept {
+            Ok(kept) if kept.version == VERSION && kept.program == PROGRAM => return kept,
+            Err(error) if !text.is_empty() => tracing::warn!(%error, "a file with fallbacks of GPUs is damaged"),
+            Ok(_) | Err(_) => {}
+        }
+        FallbackFile::default()
+    }
+}

@@ -1,0 +1,153 @@
+//! The state that an engine's handles and its thread share.
+
+use std::sync::{Arc, OnceLock, atomic::AtomicBool};
+
+use parking_lot::Mutex;
+
+use super::{
+    DeviceChoice, DeviceLoadOptions, DeviceStatus, LivePlanner, LoadStage, SparsityReport,
+    budget_forecast::{DecodeConditions, DecodeRates},
+    device::StatusBoard,
+    ffn_reads::FfnSize,
+    request::{StopCause, StopCell},
+    sampling::{Grammar, GrammarCompiler, GrammarState},
+    settings::SettingsMailbox,
+    step_times::TimedTokens,
+};
+use crate::{
+    error::{Error, Result},
+    model::Model,
+    placement::Resident,
+    runtime::Sparsity,
+    sparsity::KeptCounts,
+    telemetry::{Telemetry, neurons::NeuronBoard},
+    tokenizer::{ChatTemplate, Tokenizer},
+};
+
+/// The state that an engine's handles and its thread share.
+#[derive(Debug)]
+pub(super) struct EngineState {
+    pub model: Arc<Model>,
+    pub text: TextCodec,
+    pub device: EngineDevice,
+    pub figures: EngineFigures,
+    pub planner: Arc<LivePlanner>,
+    pub settings: SettingsMailbox,
+    pub sparsity: Mutex<SparsityReport>,
+    pub recall: f32,
+    /// Most bytes of all caches.
+    pub kv_budget: Option<u64>,
+    pub chunk: usize,
+    pub stopped: StopCell,
+}
+
+/// From messages to tokens, and back.
+#[derive(Debug)]
+pub(super) struct TextCodec {
+    pub tokenizer: Tokenizer,
+    pub template: ChatTemplate,
+    /// True if control tokens in messages count as such.
+    pub special_in_content: bool,
+    /// Made for the first request with a grammar.
+    pub grammars: OnceLock<GrammarCompiler>,
+}
+
+impl TextCodec {
+    /// The tokenizer and the chat template of `model`.
+    pub fn new(model: &Model, special_in_content: bool) -> Result<Self> {
+        let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
+        let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
+        Ok(TextCodec { tokenizer, template, special_in_content, grammars: OnceLock::new() })
+    }
+}
+
+/// The device that is wanted, and the one in use.
+#[derive(Debug)]
+pub(super) struct EngineDevice {
+    pub status: StatusBoard,
+    /// The device chosen last.
+    pub choice: Mutex<DeviceChoice>,
+    /// The parts of the model on the device now.
+    pub resident: Mutex<Option<Arc<Resident>>>,
+    /// Options by which any device is loaded.
+    pub load: DeviceLoadOptions,
+}
+
+impl EngineDevice {
+    /// `loads` is true if the chosen device will be loaded.
+    pub fn new(choice: DeviceChoice, load: DeviceLoadOptions, loads: bool) -> Self {
+        let status = StatusBoard::new(match loads {
+            true => DeviceStatus::Loading(LoadStage::Opening),
+            false => DeviceStatus::Cpu { reason: None },
+        });
+        EngineDevice { status, choice: Mutex::new(choice), resident: Mutex::default(), load }
+    }
+}
+
+/// Figures that the engine's thread measures and counts.
+#[derive(Debug)]
+pub(super) struct EngineFigures {
+    pub telemetry: Telemetry,
+    pub neurons: Arc<NeuronBoard>,
+    pub decode_rates: DecodeRates,
+    pub timed_tokens: TimedTokens,
+    /// Firings kept for the next run.
+    pub counts: Option<KeptCounts>,
+    /// Bytes that the FFN of each layer reads with nothing skipped.
+    pub ffn_sizes: Vec<FfnSize>,
+    /// True once [`Engine::weigh_neurons`](super::Engine::weigh_neurons) weighs the neurons.
+    pub weighed: AtomicBool,
+}
+
+impl EngineFigures {
+    /// Nothing measured of `model` yet.
+    pub fn new(model: &Model, neurons: Arc<NeuronBoard>, counts: Option<KeptCounts>) -> Self {
+        let telemetry = Telemetry::default();
+        telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
+        EngineFigures {
+            telemetry,
+            neurons,
+            decode_rates: DecodeRates::default(),
+            timed_tokens: TimedTokens::default(),
+            counts,
+            ffn_sizes: FfnSize::of_layers(model),
+            weighed: AtomicBool::new(false),
+        }
+    }
+}
+
+impl EngineState {
+    /// The state of `grammar` before an answer's first token.
+    pub fn compile_grammar(&self, grammar: &Grammar) -> Result<GrammarState> {
+        if self.text.grammars.get().is_none() {
+            let compiler = GrammarCompiler::new(&self.text.tokenizer, self.model.config.n_vocab)?;
+            // Another thread may have been faster.
+            let _ = self.text.grammars.set(compiler);
+        }
+        match self.text.grammars.get() {
+            Some(compiler) => compiler.compile(grammar),
+            None => Err(Error::invalid("grammar", "a compiler for it", "none")),
+        }
+    }
+
+    /// The error of every request, if the engine has stopped. A mapped file that is lost stops it.
+    pub fn stop_error(&self) -> Option<Error> {
+        if self.stopped.get().is_none()
+            && let Err(Error::FileLost { path }) = self.model.checkpoint.files().check()
+        {
+            tracing::error!(path = %path.display(), "a file of the model is lost");
+            // Another thread may have been faster.
+            let _ = self.stopped.set(StopCause::FileLost(path));
+        }
+        self.stopped.get().map(StopCause::error)
+    }
+
+    /// The conditions under which tokens are decoded now, in `mode`.
+    pub fn decode_conditions(&self, mode: Sparsity) -> DecodeConditions {
+        let device = match self.device.status.read() {
+            DeviceStatus::Gpu(memory) => Some((memory.adapter, memory.budget)),
+            _ => None,
+        };
+        DecodeConditions { mode, device }
+    }
+}

@@ -1,0 +1,62 @@
+//! Times and figures of a generation, and their events.
+
+use std::time::{Duration, Instant};
+
+use super::{Event, GenerationStats, context::Context, request::EventSender, step_times::StepTimes};
+use crate::telemetry::Meter;
+
+/// Shortest time between two [`Event::Stats`].
+const STATS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Times and figures of a generation so far.
+#[derive(Debug)]
+pub(super) struct GenerationProgress {
+    pub requested_at: Instant,
+    reported_at: Instant,
+    /// Steps that computed one token, and their time.
+    pub single_steps: (usize, Duration),
+    /// Times of the steps of the token that was computed last, if it was timed.
+    pub step_times: StepTimes,
+    pub stats: GenerationStats,
+}
+
+impl GenerationProgress {
+    pub fn new(requested_at: Instant, stats: GenerationStats) -> Self {
+        let (reported_at, single_steps) = (Instant::now(), (0, Duration::ZERO));
+        GenerationProgress { requested_at, reported_at, single_steps, step_times: StepTimes::default(), stats }
+    }
+
+    pub fn add_time(&mut self, in_prompt: bool, time: Duration) {
+        *if in_prompt { &mut self.stats.prompt_time } else { &mut self.stats.decode_time } += time;
+    }
+
+    /// Counts a pass of `chunk` tokens that took `time`.
+    pub fn update(
+        &mut self,
+        in_prompt: bool,
+        chunk: usize,
+        complete: bool,
+        time: Duration,
+        context: &Context,
+        meter: &mut Meter<'_>,
+    ) {
+        self.add_time(in_prompt, time);
+        if in_prompt {
+            meter.prompt(chunk, time);
+        } else if complete {
+            self.stats.decode_steps += chunk;
+            meter.decode(chunk, 1, time);
+        }
+        self.stats.context_used = context.tokens().len();
+        meter.context(context.tokens().len(), context.capacity());
+    }
+
+    /// Sends the figures if they are due. False if nobody listens any more.
+    pub fn report(&mut self, events: &EventSender) -> bool {
+        if self.reported_at.elapsed() < STATS_INTERVAL {
+            return true;
+        }
+        self.reported_at = Instant::now();
+        events.send(Event::Stats(self.stats.clone()))
+    }
+}

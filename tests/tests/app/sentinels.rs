@@ -1,0 +1,98 @@
+//! Steps within which a driver ends the program: the next start does without what was tried, and answers.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{fs, ops::ControlFlow, path::Path};
+
+use thermocline_engine::{
+    device::self_test,
+    gpu::{AdapterChoice, Fallbacks, FaultPoint, Faults, Gpu, GpuOptions, RiskyStep},
+};
+use thermocline_tests::{
+    own_process,
+    terminal::{command_in, run, thermocline},
+};
+
+/// A step on the software driver the tests have, and its sentence.
+struct Step {
+    name: &'static str,
+    step: RiskyStep,
+    why: &'static str,
+    /// True if the adapter computes without what was tried.
+    computes: bool,
+}
+
+const STEPS: [Step; 5] = [
+    Step {
+        name: "enumeration",
+        step: RiskyStep::Enumeration,
+        why: "the program ended while they were looked for",
+        computes: false,
+    },
+    Step { name: "opening", step: RiskyStep::Opening, why: "the program ended while it was opened", computes: false },
+    Step {
+        name: "pipeline",
+        step: RiskyStep::Pipeline,
+        why: "the program ended while the kernel `subgroup_trial` was compiled",
+        computes: true,
+    },
+    Step {
+        name: "submission",
+        step: RiskyStep::Submission,
+        why: "the program ended in its first submission",
+        computes: false,
+    },
+    Step {
+        name: "self-test",
+        step: RiskyStep::SelfTest,
+        why: "the program ended in the self-test of the kernel `norm`",
+        computes: true,
+    },
+];
+
+/// Opens the first adapter, tests it and ends within a step: the part of another process.
+fn end_within(name: &str, cache: &Path) {
+    let step = STEPS.iter().find(|it| it.name == name).unwrap().step;
+    let (faults, fallbacks) = (Faults(Some((FaultPoint::Abort(step), 1))), Fallbacks::in_folder(cache));
+    let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), faults, fallbacks, ..GpuOptions::default() });
+    let tested = gpu.and_then(|gpu| self_test(&gpu, &[], &mut || ControlFlow::Continue(())));
+    eprintln!("went on: {tested:?}");
+}
+
+#[test]
+fn steps_that_end_the_program_are_not_taken_again() {
+    if let Some((name, cache)) = own_process::part().as_deref().and_then(|part| part.split_once(' ')) {
+        return end_within(name, Path::new(cache));
+    }
+    let question = ["run", "-p", "A cat and a kite", "--temp", "0", "-n", "12", "--quiet", "--sparsity", "exact"];
+    let want = thermocline(&[&question[..], &["--device", "cpu"]].concat()).ok();
+    for Step { name, why, computes, .. } in STEPS {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache");
+        let part = format!("{name} {}", cache.display());
+        let ended = own_process::start("sentinels::steps_that_end_the_program_are_not_taken_again", &part).output();
+        let ended = ended.unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && !said.contains("went on"), "{name}: {said}");
+        assert!(fs::read_dir(&cache).unwrap().count() > 0, "{name}: no sentinel is left");
+        let start = |args: &[&str]| run(command_in(folder.path(), args), b"");
+        let answer = |device: &str| start(&[&question[..], &["--device", device]].concat());
+        assert_eq!(answer("auto").ok(), want, "{name}");
+        let asked = answer("0");
+        assert!(asked.stderr.contains(why), "{name}: {}", asked.stderr);
+        match computes {
+            true => assert_eq!(asked.ok(), want, "{name}"),
+            false => {
+                assert!(asked.stderr.contains("hint: `thermocline devices --try-again"), "{name}: {}", asked.stderr);
+                asked.refusal();
+            }
+        }
+        let listed = start(&["devices"]).ok();
+        assert!(listed.contains(why), "{name}: {listed}");
+        let listed = start(&["devices", "--try-again"]).ok();
+        assert!(!listed.contains(why) && listed.contains("GPU 0"), "{name}: {listed}");
+        let again = answer("0");
+        assert_eq!(again.stderr, "", "{name}");
+        assert_eq!(again.ok(), want, "{name}");
+    }
+}
