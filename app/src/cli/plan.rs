@@ -19,8 +19,8 @@ use thermocline_engine::{
     },
     quant::TensorType,
     runtime::CacheBytes,
-    session::{EngineOptions, SparsityChoice, SparsityReport, planner, shape_model},
-    synth::{SynthOptions, SynthShape},
+    session::{EngineOptions, SparsityChoice, SparsityReport, planner},
+    synth::{SynthOptions, SynthShape, shape_model},
 };
 
 use super::{

@@ -12,6 +12,7 @@ mod reasons;
 mod room;
 mod slider;
 mod speed;
+mod state;
 pub mod why;
 
 use std::time::{Duration, Instant};
@@ -22,14 +23,11 @@ use thermocline_engine::{
     session::{AdapterKind, DeviceMemory, DeviceStatus, Engine, LoadStage, Purpose},
 };
 
-use self::{
-    bar::{Mark, Part, Scale},
-    forecasts::BudgetForecasts,
-    reasons::SpeedReasons,
-};
+use self::bar::{Mark, Part, Scale};
 pub use self::{
     room::{BudgetRoom, chosen_adapter},
     speed::{ExpectedSpeed, Speed, keep_speed, remembered_speed, speed_of},
+    state::VramState,
 };
 use super::{
     adapters::SystemMemory,
@@ -43,7 +41,6 @@ use crate::{
     engine_handle::{self, ModelState},
     library::ModelId,
     settings::VramBudget,
-    speeds::ExpectedSpeeds,
     units::bytes,
 };
 
@@ -52,19 +49,6 @@ const AGE: Duration = Duration::from_secs(10);
 
 /// Free memory that has changed by less than this fraction does not change the budget.
 const STILL: u64 = 16;
-
-/// Reckoned and being chosen for the memory of the model that is open.
-#[derive(Debug, Default)]
-pub struct VramState {
-    /// The budget, while it is being dragged.
-    pub dragged: Option<VramBudget>,
-    /// Forecasts for budgets.
-    pub forecasts: BudgetForecasts,
-    /// The figures of what makes the model as fast as it is.
-    pub reasons: SpeedReasons,
-    /// Speeds of all models that were told before answers have shown them.
-    pub expected_speeds: ExpectedSpeeds,
-}
 
 /// The budget and what it buys.
 #[derive(Debug, Default)]
