@@ -10,8 +10,9 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 use thermocline_engine::{
-    calibration::{MachineOptions, cached_machine, caps_of, limits_of},
+    calibration::{MachineOptions, cached_machine},
     cpu::{Cpu, InputPrecision},
+    device::{caps_of, limits_of},
     gpu::{Gpu, GpuOptions},
     model::{Model, Predictor},
     placement::{

@@ -14,10 +14,10 @@ use super::neurons::HotSetAdaptation;
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_gpu::{AdapterReport, Caps};
-use thermocline_lab::calibration::{caps_of, known_machine};
+use thermocline_lab::calibration::known_machine;
 use thermocline_model::Model;
 use thermocline_run::{
-    device::device_bytes,
+    device::{caps_of, device_bytes},
     placement::{DeviceBytes, GpuUse, Machine, PlacementSolver, Plan, PlanInputs, PowerInferSplit},
     runtime::Sparsity,
 };

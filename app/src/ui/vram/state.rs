@@ -1,4 +1,4 @@
-//! What the window knows of the open model's memory between two frames.
+//! State of the VRAM panel between two frames.
 
 use super::{forecasts::BudgetForecasts, reasons::SpeedReasons};
 use crate::{settings::VramBudget, speeds::ExpectedSpeeds};

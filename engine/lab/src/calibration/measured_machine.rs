@@ -24,10 +24,9 @@ use thermocline_formats::{
     format::Matrix,
     quant::{TensorType, device_type},
 };
-use thermocline_gpu::{AdapterKind, AdapterReport, Caps, Gpu, Op, Purpose, Usage, WeightType, params};
-use thermocline_run::placement::{
-    BurstFractions, CpuRates, GpuRates, Limits, Machine, ProductRate, Rates, SharedMemory,
-};
+use thermocline_gpu::{AdapterKind, AdapterReport, Gpu, Op, Purpose, Usage, WeightType, params};
+use thermocline_run::device::limits_of;
+use thermocline_run::placement::{BurstFractions, CpuRates, GpuRates, Machine, ProductRate, Rates, SharedMemory};
 
 /// Effort of measuring a machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -171,19 +170,6 @@ pub fn measure_machine(
         })
     });
     Ok(Machine::new(cpu_speeds, gpu_speeds.transpose()?))
-}
-
-/// The limits of an adapter that decide how much memory a model takes.
-pub fn limits_of(caps: &Caps) -> Limits {
-    let Caps { max_buffer, max_binding, binding_alignment, .. } = *caps;
-    Limits { max_buffer, max_binding, binding_alignment }
-}
-
-/// Capabilities with these limits, the least workgroups that a device has, and none of the optional features.
-pub fn caps_of(limits: Limits) -> Caps {
-    let Limits { max_buffer, max_binding, binding_alignment } = limits;
-    let (max_groups, max_workgroup) = ((1 << 16) - 1, 256);
-    Caps { max_buffer, max_binding, binding_alignment, max_groups, max_workgroup, ..Caps::default() }
 }
 
 /// Name of the processor as the system has it, or its architecture.

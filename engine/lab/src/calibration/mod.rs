@@ -15,7 +15,6 @@ pub use cpu::{KernelSpeed, kernel_speed};
 pub use gpu::{GpuEffort, GpuSpeed, HandOverTimes, gpu_speed};
 pub use gpu_products::gpu_kernel_speed;
 pub use measured_machine::{
-    KeepGoing, MachineOptions, MeasureEffort, cached_machine, caps_of, cpu_name, known_machine, limits_of,
-    measure_machine,
+    KeepGoing, MachineOptions, MeasureEffort, cached_machine, cpu_name, known_machine, measure_machine,
 };
 pub use memory::{MemoryKind, ReadProbe, read_bandwidth};

@@ -33,8 +33,8 @@ const CHUNK: usize = 1 << 18;
 /// [`thermocline_base::error::Error::Invalid`], [`thermocline_base::error::Error::Unsupported`] or [`thermocline_base::error::Error::UnknownArchitecture`] for options out of range (before anything is written), [`thermocline_base::error::Error::Io`] when the disk refuses.
 ///
 /// ```no_run
-/// # fn main() -> thermocline_engine::Result<()> {
-/// use thermocline_engine::synth::{SynthShape, SynthOptions, generate};
+/// # fn main() -> thermocline_base::Result<()> {
+/// use thermocline_model::synth::{SynthShape, SynthOptions, generate};
 /// let mut options = SynthOptions::new(SynthShape::named("relu-llama-7b")?, "M.gguf");
 /// options.layers = Some(4);
 /// let report = generate(&options, &mut |at| eprintln!("{} of {} bytes", at.done, at.total))?;

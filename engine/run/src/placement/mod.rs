@@ -7,15 +7,14 @@
 //! [`PlacementSolver::forecast`] says what a budget would give, [`TokenTime`] what the time of a plan's token goes to. A [`PublishedMachine`] stands for a PC that is not at hand.
 //!
 //! ```
-//! use thermocline_engine::{
-//!     calibration::caps_of,
-//!     device::device_bytes,
-//!     model::{LoadOptions, Model},
+//! use thermocline_model::{LoadOptions, Model};
+//! use thermocline_run::{
+//!     device::{caps_of, device_bytes},
 //!     placement::{GpuUse, Machine, PlanInputs, PlacementSolver},
 //!     runtime::{KvType, Sparsity},
 //! };
 //!
-//! # fn main() -> thermocline_engine::Result<()> {
+//! # fn main() -> thermocline_base::Result<()> {
 //! let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models/llama-relu");
 //! let model = Model::open(path.as_ref(), &LoadOptions::default())?;
 //! let inputs = PlanInputs::new(Sparsity::Exact, 64, KvType::F16);
